@@ -1,0 +1,44 @@
+"""Errors that say what is wrong, with which value, and one line that works."""
+
+
+class DPPOError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class ConfigError(DPPOError, ValueError):
+    """A setting is out of range, contradicts another, or is not supported."""
+
+
+class DesignError(DPPOError, ValueError):
+    """A sampling design cannot do what it was asked: a budget out of reach, a row that must but cannot be kept."""
+
+
+class ShapeError(DPPOError, ValueError):
+    """Tensors that belong together do not have matching shapes."""
+
+
+class DataError(DPPOError, ValueError):
+    """A dataset lacks a column, or holds rows that cannot be trained on."""
+
+
+class RewardError(DPPOError, RuntimeError):
+    """A reward function raised, hung, or returned something that is not one number per completion."""
+
+
+class CheckpointError(DPPOError, RuntimeError):
+    """A checkpoint is missing, damaged, or belongs to another run."""
+
+
+def report(where: str, problems: list[str]) -> None:
+    """Raise one ``ConfigError`` that lists every problem, or return when there is none.
+
+    Args:
+        where: what was checked, e.g. ``"DPPOConfig"``.
+        problems: one sentence each: the setting, its value, the allowed range, a value that works.
+
+    Raises:
+        ConfigError: if ``problems`` is not empty.
+    """
+    if problems:
+        count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
+        raise ConfigError(f"{where}: {count}\n  - " + "\n  - ".join(problems))

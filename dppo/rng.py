@@ -1,0 +1,40 @@
+"""Random generators as a function of integers, so that every rank, and a resumed run, draws the same numbers.
+
+Nothing here has state to save: a draw is reproduced from the run's seed, the global step and the purpose.
+Python's ``hash()`` is never used, since it is salted per process.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for. Values are part of every run's identity: never renumber."""
+
+    PROMPT_ORDER = 1
+    PROMPT_DRAW = 2
+    COMPLETION_DRAW = 3
+    DEAL = 4
+    TASK = 5
+    WARM_UP = 6
+    ROLLOUT = 7
+    EVALUATION = 8
+    CHECK = 9
+    MODEL = 10
+
+
+def generator(seed: int, *key: int) -> np.random.Generator:
+    """A numpy generator for ``(seed, *key)``: equal arguments give equal numbers on every machine.
+
+    Args:
+        seed: the run's seed, >= 0.
+        *key: further integers >= 0, usually a step and a ``Purpose``.
+    """
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *map(int, key)])))
+
+
+def torch_generator(seed: int, *key: int, device: str | torch.device = "cpu") -> torch.Generator:
+    """The same as a torch generator, for sampling tensors on ``device``."""
+    return torch.Generator(device).manual_seed(int(generator(seed, *key).integers(2**62)))
