@@ -1,0 +1,81 @@
+"""From per-token losses to one number: a weighted sum, over a denominator that was fixed before anything was pruned."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dppo.errors import ShapeError
+
+Denominator = Callable[[int, float, int], float]
+"""``denominator(sequences, tokens, max_tokens)``, all counted before pruning, over the whole optimizer step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normaliser:
+    """What a sum of losses is divided by, and whether that number is known before prompts are pruned."""
+
+    name: str
+    """TRL's ``loss_type`` with this denominator."""
+    per_sequence: bool
+    """True where a completion's token sum is first divided by its own number of tokens."""
+    denominator: Denominator
+    """From (sequences, loss tokens, longest allowed completion in tokens) of all ranks, before pruning, to a number."""
+    prompt_exact: bool
+    """True where the denominator is known although pruned prompts are never rolled out."""
+    reason: str = ""
+    """Why it is not exact under prompt pruning, one sentence; empty where it is."""
+
+
+def weighted_sum(loss_BT: Tensor, mask_BT: Tensor, weight_B: Tensor, *, per_sequence: bool) -> Tensor:
+    """Sum over completions of weight times token sum: ``sum_i w_i sum_t loss_it``. Divide it by a fixed denominator.
+
+    The weight multiplies the whole loss of a completion, so pass policy and KL terms already added. Dividing by what
+    survived pruning instead of a number fixed before it would be a ratio of two random numbers, which is biased.
+
+    Args:
+        loss_BT: (B, T) loss per token; values at masked tokens are ignored, NaN included.
+        mask_BT: (B, T) bool or 0/1, true where a token carries loss.
+        weight_B: (B,) one over the probability of having been kept, 0 for rows that were not.
+        per_sequence: divide each completion's token sum by its own token count (at least 1) first.
+
+    Returns:
+        Scalar of the loss's dtype, with its gradient.
+
+    Raises:
+        ShapeError: the shapes do not belong together.
+    """
+    if mask_BT.shape != loss_BT.shape or weight_B.shape != loss_BT.shape[:1]:
+        raise ShapeError(
+            f"loss {tuple(loss_BT.shape)}, mask {tuple(mask_BT.shape)} and weight {tuple(weight_B.shape)} do not "
+            "match: expected (B, T), (B, T) and (B,)."
+        )
+    sum_B = loss_BT.masked_fill(mask_BT == 0, 0.0).sum(1)
+    if per_sequence:
+        sum_B = sum_B / (mask_BT != 0).sum(1).clamp(min=1)
+    return (sum_B * weight_B.to(loss_BT)).sum()
+
+
+def _sequences(sequences: int, tokens: float, max_tokens: int) -> float:
+    return float(sequences)
+
+
+def _tokens(sequences: int, tokens: float, max_tokens: int) -> float:
+    return max(float(tokens), 1.0)
+
+
+def _longest(sequences: int, tokens: float, max_tokens: int) -> float:
+    return float(sequences * max_tokens)
+
+
+_TOKEN_REASON = (
+    "tokens of prompts that were not rolled out are unknown, so the token count is estimated: a ratio, biased O(1/n)"
+)
+
+GRPO_MEAN = Normaliser(name="grpo", per_sequence=True, denominator=_sequences, prompt_exact=True)
+DR_GRPO = Normaliser(name="dr_grpo", per_sequence=False, denominator=_longest, prompt_exact=True)
+DAPO_TOKENS = Normaliser(name="dapo", per_sequence=False, denominator=_tokens, prompt_exact=False, reason=_TOKEN_REASON)
+BNPO = Normaliser(name="bnpo", per_sequence=False, denominator=_tokens, prompt_exact=False, reason=_TOKEN_REASON)
+
+NORMALISERS = {"grpo": GRPO_MEAN, "dr_grpo": DR_GRPO, "dapo": DAPO_TOKENS, "bnpo": BNPO, "cispo": DAPO_TOKENS}
+"""By TRL's ``loss_type``. ``bnpo`` divides by all tokens of the step here, as TRL does with one micro-batch."""
