@@ -1,0 +1,40 @@
+"""Functions a worker process can be made to run: loaded by path, so they import the standard library alone."""
+
+import os
+import time
+
+
+def respond(task):
+    """Do what the task says."""
+    action, value = task
+    if action == "echo":
+        return value
+    if action == "pid":
+        return os.getpid()
+    if action == "sleep":
+        time.sleep(value)
+        return value
+    if action == "raise":
+        raise ValueError(value)
+    if action == "exit":
+        os._exit(3)
+    if action == "exit once":  # value: a path that does not exist before the first call
+        if not os.path.exists(value):
+            open(value, "w").close()
+            os._exit(3)
+        return "second time"
+    if action == "memory":
+        return len(bytearray(value * 2**20))
+    if action == "print":
+        print("noise on standard output")
+        return os.read(0, 10).decode()
+    raise AssertionError(action)
+
+
+def stubborn(task):
+    """Never end: catches everything Python can raise, as code in C does that looks at nothing."""
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            continue

@@ -1,0 +1,117 @@
+"""Finding the answer in a text, against hand-written cases and a slow, obvious implementation."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dppo.data.answers import after_hashes, final_answer, last_boxed, plain_match
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"so \boxed{42}.", "42"),
+        (r"\boxed{\frac{1}{2}} and then \boxed{\sqrt{x^{2}}}", r"\sqrt{x^{2}}"),
+        (r"\boxed{x = \boxed{5}}", "5"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{1} but put it in \boxed{}", "1"),
+        (r"\boxed{7} and, cut off, \boxed{\frac{1}{", "7"),
+        (r"stray } and { braces, \boxed{3}", "3"),
+        (r"\boxed {4}", "4"),
+        (r"\boxed 42$", "42"),
+        (r"\fbox{9}", "9"),
+        (r"a line break \\\boxed{6}", "6"),
+        ("\\boxed{\n8\n}", "8"),
+        (r"I write \boxed notation", None),
+        (r"\boxed{ }", None),
+        (r"\boxed{open", None),
+        ("", None),
+    ],
+)
+def test_last_boxed(text, content):
+    assert last_boxed(text) == content
+
+
+def slow_last_boxed(text):
+    """For every box from the right, walk to its closing brace."""
+    for match in reversed(list(re.finditer(r"\\boxed\{", text))):
+        depth = 1
+        for position in range(match.end(), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[position], 0)
+            if depth == 0:
+                content = text[match.end() : position].strip()
+                if content:
+                    return content
+                break
+    return None
+
+
+@given(st.lists(st.sampled_from([r"\boxed{", "{", "}", "1", "x", " "]), max_size=12).map("".join))
+def test_last_boxed_agrees_with_the_slow_walk(text):
+    assert last_boxed(text) == slow_last_boxed(text)
+
+
+def test_the_comparison_above_can_fail():
+    def first_boxed(text):
+        found = re.search(r"\\boxed\{([^{}]+)\}", text)
+        return found and found[1]
+
+    text = r"\boxed{1} \boxed{2}"
+    assert first_boxed(text) != slow_last_boxed(text) == last_boxed(text)
+
+
+@pytest.mark.parametrize("piece", [r"\boxed{", "{", r"\boxed{}", "answer is ", "answer: \n", "#### \n", "\\", "** "])
+def test_a_long_hostile_text_is_read_in_one_pass(piece):
+    assert final_answer(piece * 200_000 + "\n\\boxed{5}") in {"5", None}
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"The answer is 3. No: \boxed{4}", "4"),
+        (r"answer is 3, so $\boxed{$4$}$", "4"),
+        ("48/2 = <<48/2=24>>24\n#### 1,072", "1072"),
+        ("The answer is: **72**.", "72"),
+        ("First the answer is 3.\nThe final answer is $\\frac{3}{4}$.", r"\frac{3}{4}"),
+        ("Answer: 3.5", "3.5"),
+        ("Answer:\n\n12\nbecause", "12"),
+        ("we add 3 and 4 to get 7", None),
+        ("the answer is", None),
+        ("The answer is ...", None),
+        ("answers: 3", None),
+        ("", None),
+    ],
+)
+def test_final_answer(text, answer):
+    assert final_answer(text) == answer
+
+
+def test_after_hashes_takes_the_last_and_drops_thousands_commas_only():
+    assert after_hashes("#### 1\nno\n#### 1,234,567") == "1234567"
+    assert after_hashes("#### (1, 2)") == "(1, 2)"
+    assert after_hashes("in #### text") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "agree"),
+    [
+        ("7", "7", True),
+        ("007", "7", True),
+        ("-0", "0", True),
+        ("+7", "7", True),
+        ("7", "8", False),
+        ("-7", "7", False),
+        ("10" * 20, "10" * 20 + "1", None),
+        (r"\frac12", r"\frac12", True),
+        ("x", "$x$", True),
+        ("1,234", "1234", None),
+        ("70,110", "70110", None),
+        ("7.0", "7", None),
+        ("1 2", "12", None),
+        ("٣", "3", None),
+    ],
+)
+def test_plain_match(answer, gold, agree):
+    assert plain_match(answer, gold) is agree
