@@ -1,0 +1,169 @@
+"""Sampling designs: a random selection of rows with given inclusion probabilities.
+
+What a design promises is data on it, and a test loops over ``DESIGNS`` to check each promise.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DrawRows = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
+"""``draw(prob_N, score_N, rng) -> keep_N``: (N,) float64 in [0, 1], (N,) float64, to (N,) bool."""
+
+WHOLE = 1e-8
+"""A sum of probabilities this close to an integer is that integer; the rest is the rounding of the sum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """A way to draw rows, and what it promises.
+
+    Every design keeps rows of probability 1 and never keeps rows of probability 0.
+    """
+
+    name: str
+    """What reports call it; the key in ``DESIGNS``."""
+    unbiased: bool
+    """Whether each row is kept with exactly the probability asked for."""
+    fixed_size: bool
+    """Whether the number of rows kept is always the sum of the probabilities, rounded down or up."""
+    min_prob: float
+    """``unbiased`` holds for rows with probability above this (or exactly 0 where the gradient is 0), in [0, 1]."""
+    reason: str
+    """Why it is biased, one clause; empty where it is not."""
+    draw: DrawRows
+    """Draws rows: ``draw(prob_N, score_N, rng) -> keep_N``."""
+
+
+def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
+    """Fixed-size draw by duels between neighbours: of two rows one is settled, the other carries what is left.
+
+    Rows close in the order given exclude each other, so an order that puts alike rows side by side makes the sample
+    representative, and its variance lower than that of independent draws.
+
+    Args:
+        prob_N: (N,) float64 in [0, 1].
+        score_N: not used.
+        rng: source of randomness; N + 1 uniforms are drawn.
+
+    Returns:
+        (N,) bool.
+
+    Source: Deville and Tille, Unequal probability sampling without replacement through a splitting method (1998);
+        the ordered form is that of Chauvet, On a characterization of ordered pivotal sampling (2012).
+    """
+    prob, uniform = prob_N.tolist(), rng.random(len(prob_N) + 1).tolist()
+    keep = [False] * len(prob)
+    open_row, open_prob = -1, 0.0
+    for row, own in enumerate(prob):
+        if own >= 1.0:
+            keep[row] = True
+        elif own <= 0.0:
+            continue
+        elif open_prob <= 0.0:
+            open_row, open_prob = row, own
+        elif (both := open_prob + own) < 1.0:  # the loser is dropped
+            if not uniform[row] < open_prob / both:
+                open_row = row
+            open_prob = both
+        else:  # the winner is kept
+            if uniform[row] < (1.0 - own) / (2.0 - both):
+                keep[open_row] = True
+                open_row = row
+            else:
+                keep[row] = True
+            open_prob = both - 1.0
+    if open_row >= 0 and uniform[-1] < _settled(open_prob, prob):
+        keep[open_row] = True
+    return torch.tensor(keep, dtype=torch.bool)
+
+
+def _settled(open_prob: float, prob: list[float]) -> float:
+    """Probability of the last open row: 0 or 1 if the probabilities sum to an integer, whatever rounding left of it."""
+    total = math.fsum(prob)
+    return float(round(open_prob)) if abs(total - round(total)) < WHOLE else open_prob
+
+
+def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
+    """Fixed-size draw: rows laid on a line in random order, as long as their probability; one is kept per unit.
+
+    Args:
+        prob_N: (N,) float64 in [0, 1].
+        score_N: not used.
+        rng: source of randomness; one permutation and one uniform are drawn.
+
+    Returns:
+        (N,) bool.
+
+    Source: Madow, On the theory of systematic sampling, II (1949); Hartley and Rao (1962) for the random order.
+    """
+    prob = prob_N.numpy()
+    keep = prob >= 1.0
+    open_rows = np.flatnonzero((prob > 0.0) & ~keep)
+    open_rows = open_rows[rng.permutation(len(open_rows))]
+    start = rng.random()
+    if len(open_rows):
+        end = np.cumsum(prob[open_rows])
+        total = float(end[-1])
+        if abs(total - round(total)) < WHOLE:
+            total = float(round(total))
+        mark = start + np.arange(math.ceil(total - start))
+        hit = np.searchsorted(end, mark, side="right")
+        keep[open_rows[np.minimum(hit, len(open_rows) - 1)]] = True
+    return torch.from_numpy(keep)
+
+
+def draw_poisson(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
+    """Independent draws: each row by its own coin, so the number of rows kept is random and may be 0.
+
+    Args:
+        prob_N: (N,) float64 in [0, 1].
+        score_N: not used.
+        rng: source of randomness; N uniforms are drawn.
+
+    Returns:
+        (N,) bool.
+
+    Source: Hajek, Asymptotic theory of rejective sampling (1964).
+    """
+    return torch.from_numpy(rng.random(len(prob_N)) < prob_N.numpy())
+
+
+def draw_deterministic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
+    """The rows of largest probability, then score, then lowest index, as many as the rounded sum of probabilities.
+
+    Args:
+        prob_N: (N,) float64 in [0, 1].
+        score_N: (N,) breaks ties of ``prob_N``.
+        rng: not used.
+
+    Returns:
+        (N,) bool. Probabilities [.5, .5, 1, .5] with scores [1, 2, 0, 2] keep rows 2 and 1.
+
+    Source: DPPO, arXiv:2603.04135, Algorithm 1: a fixed fraction is pruned, without chance.
+    """
+    prob = prob_N.numpy()
+    order = np.lexsort((-score_N.double().numpy(), -prob))
+    size = max(math.floor(math.fsum(prob) + 0.5), int((prob >= 1.0).sum()))
+    keep = np.zeros(len(prob), bool)
+    keep[order[:size]] = True
+    return torch.from_numpy(keep & (prob > 0.0))
+
+
+PIVOTAL = Design(name="pivotal", unbiased=True, fixed_size=True, min_prob=0.0, reason="", draw=draw_pivotal)
+SYSTEMATIC = Design(name="systematic", unbiased=True, fixed_size=True, min_prob=0.0, reason="", draw=draw_systematic)
+POISSON = Design(name="poisson", unbiased=True, fixed_size=False, min_prob=0.0, reason="", draw=draw_poisson)
+DETERMINISTIC = Design(
+    name="deterministic",
+    unbiased=False,
+    fixed_size=True,
+    min_prob=1.0,
+    reason="rows are dropped without chance (deterministic), and no weight makes up for rows that are never drawn",
+    draw=draw_deterministic,
+)
+
+DESIGNS: dict[str, Design] = {design.name: design for design in (PIVOTAL, SYSTEMATIC, POISSON, DETERMINISTIC)}

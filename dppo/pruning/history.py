@@ -1,0 +1,276 @@
+"""What past rollouts say about each prompt: a few numbers per prompt, in flat arrays."""
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import CheckpointError, DataError, ShapeError, report
+from dppo.types import Candidates
+
+FORMAT = 1
+"""Version of the saved file; raised when its arrays change meaning."""
+
+FIELDS = {
+    "count": np.float32,
+    "reward_sum": np.float32,
+    "signal_sum": np.float32,
+    "tokens_sum": np.float32,
+    "last_step": np.int32,
+    "rollouts": np.uint32,
+}
+"""Arrays with one entry per prompt. Sums and count decay by the same factor at each observation of the prompt."""
+
+TOTALS = ("observations", "signal", "tokens")
+"""Running sums over all observations, from which the prior comes."""
+
+
+class PromptHistory:
+    """Decayed means of reward, signal and tokens for each prompt of a dataset, 32 bytes per prompt.
+
+    The same updates in the same order give the same bits, so ranks that see the same rollouts agree.
+
+    Args:
+        identities: (size,) uint64, a hash of each prompt's content, by which a saved history finds its prompts again.
+        decay: what an older observation of a prompt counts against the next one, in (0, 1].
+        strength: observations that the prior (the mean over all prompts) is worth, > 0.
+        half_life: steps after which what is known of a prompt counts half against the prior, > 0. Prompts come back
+            once per epoch, so it should be no less than the steps of an epoch.
+
+    Raises:
+        ConfigError: a setting out of range.
+        ShapeError: if ``identities`` is not a flat uint64 array.
+    """
+
+    def __init__(
+        self, identities: np.ndarray, *, decay: float = 0.9, strength: float = 1.0, half_life: float = 1000.0
+    ) -> None:
+        problems = []
+        if not 0 < decay <= 1:
+            problems.append(f"decay={decay:g} must be in (0, 1]. Try decay=0.9.")
+        if not strength > 0:
+            problems.append(f"strength={strength:g} must be > 0 observations. Try strength=1.")
+        if not half_life > 0:
+            problems.append(f"half_life={half_life:g} must be > 0 steps. Try half_life=1000.")
+        report("PromptHistory", problems)
+        if identities.dtype != np.uint64 or identities.ndim != 1:
+            raise ShapeError(f"identities are {identities.dtype} {identities.shape}, expected uint64 (size,)")
+        self.identities = identities
+        self.decay, self.strength, self.half_life = decay, strength, half_life
+        self._arrays = {name: np.zeros(len(identities), dtype) for name, dtype in FIELDS.items()}
+        self._totals = np.zeros(len(TOTALS))
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, identities included."""
+        return self.identities.nbytes + sum(array.nbytes for array in self._arrays.values())
+
+    @property
+    def seen_share(self) -> float:
+        """Share of the prompts with at least one observation, in [0, 1]."""
+        return float(np.count_nonzero(self._arrays["rollouts"]) / max(len(self), 1))
+
+    def update(
+        self, rows: Tensor | np.ndarray, reward_PG: Tensor, signal_P: Tensor, tokens_PG: Tensor, step: int
+    ) -> None:
+        """Record one group per row. A row that appears twice counts as two observations, in the order given.
+
+        Args:
+            rows: (P,) integer, positions in the dataset.
+            reward_PG: (P, G) rewards; NaN where there is none. A group without any reward is not recorded.
+            signal_P: (P,) size of the group's gradient, finite and >= 0, any unit.
+            tokens_PG: (P, G) completion tokens, >= 0.
+            step: when it was rolled out, >= 0 and below 2^31; the same clock as in ``candidates``.
+
+        Raises:
+            ShapeError: arrays of different lengths.
+            DataError: rows outside the dataset, a negative or non-finite signal or token count.
+        """
+        row, signal = self._rows(rows), signal_P.double().numpy()
+        reward, tokens = reward_PG.double().numpy(), tokens_PG.double().numpy()
+        shapes = (signal.shape, reward.shape, tokens.shape)
+        if reward.ndim != 2 or shapes != (row.shape, (len(row), reward.shape[-1]), reward.shape):
+            raise ShapeError(
+                f"{len(row)} rows with signal {shapes[0]}, reward {shapes[1]} and tokens {shapes[2]}: expected (P,), "
+                "(P, G) and (P, G)"
+            )
+        for name, value in (("signal", signal), ("tokens", tokens)):
+            if not (np.isfinite(value) & (value >= 0)).all():
+                raise DataError(f"{name} must be finite and >= 0 in every group. Pass advantages.abs().mean(1).")
+        rewarded = ~np.isnan(reward)
+        known = rewarded.any(1)
+        observed = {
+            "count": np.ones(len(row)),
+            "reward_sum": np.where(rewarded, reward, 0.0).sum(1) / np.maximum(rewarded.sum(1), 1),
+            "signal_sum": signal,
+            "tokens_sum": tokens.sum(1) / max(tokens.shape[1], 1),
+        }
+        self._totals += [observed[name][known].sum() for name in ("count", "signal_sum", "tokens_sum")]
+        turn = _occurrence(row)
+        for repeat in range(turn.max(initial=-1) + 1):
+            now = known & (turn == repeat)
+            for name, value in observed.items():
+                array = self._arrays[name]
+                array[row[now]] = array[row[now]] * np.float32(self.decay) + value[now].astype(np.float32)
+            self._arrays["last_step"][row[now]] = step
+            self._arrays["rollouts"][row[now]] += 1
+
+    def candidates(self, rows: Tensor | np.ndarray, step: int) -> Candidates:
+        """What is known of a block of prompts at ``step``.
+
+        A prompt's mean is mixed with the prior, the mean over all observations (1 if there are none), in the ratio of
+        ``count * 2^(-age / half_life)`` to ``strength``: with age, nothing stays skipped.
+
+        Args:
+            rows: (P,) integer, positions in the dataset.
+            step: now, on the clock of ``update``.
+
+        Raises:
+            DataError: rows outside the dataset.
+        """
+        row = self._rows(rows)
+        seen = self._arrays["rollouts"][row] > 0
+        count = self._arrays["count"][row].astype(np.float64)
+        age = np.maximum(step - self._arrays["last_step"][row].astype(np.int64), 0)
+        worth = count * np.exp2(-age / self.half_life)
+
+        def estimate(field: str, total: int) -> Tensor:
+            prior = self._totals[total] / self._totals[0] if self._totals[0] else 1.0
+            mean = self._arrays[field][row].astype(np.float64) / np.where(seen, count, 1.0)
+            return torch.from_numpy((worth * mean + self.strength * prior) / (worth + self.strength))
+
+        return Candidates(
+            row_P=torch.from_numpy(row),
+            signal_P=estimate("signal_sum", 1),
+            tokens_P=estimate("tokens_sum", 2).clamp_min(1.0),
+            seen_P=torch.from_numpy(seen),
+        )
+
+    def mean_reward(self, rows: Tensor | np.ndarray) -> Tensor:
+        """(P,) float64 decayed mean reward of each prompt, NaN for prompts without an observation.
+
+        Args:
+            rows: (P,) integer, positions in the dataset.
+
+        Raises:
+            DataError: rows outside the dataset.
+        """
+        row = self._rows(rows)
+        count = self._arrays["count"][row].astype(np.float64)
+        return torch.from_numpy(
+            np.where(count > 0, self._arrays["reward_sum"][row] / np.where(count, count, 1), np.nan)
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to ``path`` as npz, without pickle; the file appears complete or not at all.
+
+        Args:
+            path: file to write; its folder must exist.
+        """
+        path = Path(path)
+        arrays: dict[str, Any] = {
+            "format": np.int64(FORMAT),
+            "totals": self._totals,
+            "identities": self.identities,
+            **self._arrays,
+        }
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as file:
+                np.savez(file, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def load(self, path: str | Path) -> int:
+        """Replace everything by what ``save`` wrote. Settings stay those of this object.
+
+        With the same identities it is restored bit by bit. If the dataset has changed, prompts that were in the
+        saved one keep their history and new ones start without.
+
+        Args:
+            path: file to read.
+
+        Returns:
+            Prompts of this dataset that were in the saved one.
+
+        Raises:
+            CheckpointError: if the file is missing or damaged, or has no prompt of this dataset.
+        """
+        saved = _read(Path(path))
+        target, source = _matches(self.identities, saved["identities"])
+        if not len(target) and len(self):
+            raise CheckpointError(
+                f"{path} has the history of {len(saved['identities'])} prompts, and none of them is among the "
+                f"{len(self)} of this dataset. Resume with the dataset of the checkpoint, or start a new run."
+            )
+        for name, array in self._arrays.items():
+            array[:] = 0
+            array[target] = saved[name][source]
+        self._totals = saved["totals"]
+        return len(target)
+
+    def _rows(self, rows: Tensor | np.ndarray) -> np.ndarray:
+        row = np.asarray(rows, np.int64)
+        if row.ndim != 1:
+            raise ShapeError(f"rows have shape {row.shape}, expected (P,)")
+        if len(row) and not 0 <= row.min() <= row.max() < len(self):
+            raise DataError(f"rows {row.min()} to {row.max()} are not all within the dataset's 0 to {len(self) - 1}")
+        return row
+
+
+def _occurrence(row: np.ndarray) -> np.ndarray:
+    """How many times the same row appears earlier: [5, 7, 5, 5] gives [0, 0, 1, 2]."""
+    order = np.argsort(row, kind="stable")
+    _, start, size = np.unique(row[order], return_index=True, return_counts=True)
+    occurrence = np.empty(len(row), np.int64)
+    occurrence[order] = np.arange(len(row)) - np.repeat(start, size)
+    return occurrence
+
+
+def _matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of ``wanted`` that are in ``saved``, and where; of equal identities in ``saved`` the first."""
+    if np.array_equal(wanted, saved):
+        return np.arange(len(wanted)), np.arange(len(saved))
+    order = np.argsort(saved, kind="stable")
+    place = np.searchsorted(saved[order], wanted)
+    found = place < len(saved)
+    found[found] = saved[order[place[found]]] == wanted[found]
+    return np.flatnonzero(found), order[place[found]]
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a saved history, all checked for type and length."""
+    expected = {**FIELDS, "identities": np.uint64, "totals": np.float64, "format": np.int64}
+    if not path.is_file():
+        raise CheckpointError(f"there is no history at {path}. Resume from a checkpoint that this library wrote.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged:
+            raise ValueError(f"{damaged} fails its checksum")
+        with np.load(path, allow_pickle=False) as file:
+            saved = {name: file[name] for name in expected}
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise CheckpointError(
+            f"the history at {path} is damaged ({error}). Resume from an older checkpoint."
+        ) from error
+    sizes = dict.fromkeys(FIELDS, saved["identities"].shape) | {"totals": (len(TOTALS),), "format": ()}
+    wrong = [name for name, dtype in expected.items() if saved[name].dtype != dtype]
+    wrong += [name for name, shape in sizes.items() if saved[name].shape != shape]
+    if wrong or saved["format"] != FORMAT:
+        raise CheckpointError(
+            f"the history at {path} is not of format {FORMAT} (wrong: {', '.join(wrong) or 'format'}). "
+            "Resume with the version of this library that wrote it."
+        )
+    return saved

@@ -1,0 +1,250 @@
+"""From scores to inclusion probabilities: how likely each row is to be kept.
+
+A rule looks at the rows that could be dropped and says with which probability each is kept. It draws nothing.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import DesignError, ShapeError
+
+Rule = Callable[..., Tensor]
+"""``rule(score_N, *, rate, floor, cost_N=None, group_N=None) -> prob_N``, over rows that have a gradient.
+
+``score_N`` (N,) >= 0, ``rate`` in [0, 1) the share to drop, ``floor`` in (0, 1 - rate] the lowest probability,
+``cost_N`` (N,) > 0 what ``rate`` is a share of (None: every row costs 1), ``group_N`` (N,) integer, the prompt of
+each row (None: one group). Gives back (N,) float64. The sum of the probabilities does not grow with ``rate``.
+"""
+
+ROUNDING = 1e-9
+"""Relative slack for budgets and floors that are equal in decimal and not in binary, such as 0.1 and 1 - 0.9."""
+
+
+def inclusion_probabilities(size_N: Tensor, budget: float, *, floor: float, cost_N: Tensor | None = None) -> Tensor:
+    """Probabilities proportional to ``size / sqrt(cost)`` within [floor, 1] that cost ``budget`` on average.
+
+    Solves ``sum_i cost_i * clip(c * size_i / sqrt(cost_i), floor, 1) == budget`` for ``c``. Among all probabilities
+    of that cost and floor it has the smallest variance, ``sum_i size_i^2 / prob_i``. Rows of size 0 are raised above
+    the floor only once every other row has probability 1.
+
+    Args:
+        size_N: (N,) how much a row matters, any unit, finite and >= 0; the norm of its gradient would be ideal.
+        budget: mean cost of the kept rows, within [floor * total cost, total cost]; in rows if ``cost_N`` is None.
+        floor: lowest probability of a row, in (0, 1]; no weight exceeds ``1 / floor``.
+        cost_N: (N,) cost of keeping a row, any unit, finite and > 0; None means 1 each.
+
+    Returns:
+        (N,) float64 in [floor, 1]. Sizes [1, 1, 4] with a budget of 1.5 rows and a small floor give [.25, .25, 1].
+
+    Raises:
+        DesignError: negative or non-finite sizes or costs, or a budget that no ``c`` can meet.
+        ShapeError: ``cost_N`` is not of the length of ``size_N``.
+
+    Source: Neyman (1934), with costs as in Cochran, Sampling Techniques (1977), on optimum allocation; weights of one
+        over the probability are due to Horvitz and Thompson (1952).
+    """
+    size, cost = _finite("size", size_N), _costs(size_N, cost_N)
+    if not 0 < floor <= 1:
+        raise DesignError(f"floor={floor:g} must be in (0, 1]. Try floor=0.1.")
+    total = float(cost.sum())
+    if not (floor - ROUNDING) * total <= budget <= (1 + ROUNDING) * total:
+        raise DesignError(
+            f"cannot spend {budget:g} of {total:g} with floor={floor:g}: every row has at least the floor and at most "
+            f"probability 1. Use a budget in [{floor * total:g}, {total:g}] or a lower floor."
+        )
+    budget = min(max(budget, floor * total), total)
+    prob = np.full(len(size), floor)
+    sized = size > 0
+    if budget - floor * cost[~sized].sum() < cost[sized].sum():
+        rows, spend = sized, budget - floor * cost[~sized].sum()
+    else:
+        prob[sized] = 1.0
+        rows, spend = ~sized, budget - cost[sized].sum()
+        size = np.ones(len(size))
+    if rows.any():
+        prob[rows] = _spend(np.log(size[rows]) - 0.5 * np.log(cost[rows]), cost[rows], float(spend), floor)
+    return torch.from_numpy(prob)
+
+
+def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: float) -> np.ndarray:
+    """``clip(exp(log_c + log_slope), floor, 1)`` that costs ``budget``: bisection on ``log_c``, then one exact step."""
+    log_slope = log_slope - log_slope.max()
+    low, high = math.log(floor), -float(log_slope.min())
+
+    def at(log_c: float) -> np.ndarray:
+        return np.exp(np.clip(log_c + log_slope, math.log(floor), 0.0))
+
+    for _ in range(64):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if (at(middle) * cost).sum() < budget else (low, middle)
+    prob = np.clip(at(high), floor, 1.0)
+    inside = (prob > floor) & (prob < 1.0)
+    if inside.any():  # bisection leaves the rounding of log_c, times the number of rows: spread it over the inside
+        missing = budget - (prob * cost).sum()
+        prob[inside] *= 1.0 + missing / (prob[inside] * cost[inside]).sum()
+    return np.clip(prob, floor, 1.0)
+
+
+def proportional(
+    score_N: Tensor, *, rate: float, floor: float, cost_N: Tensor | None = None, group_N: Tensor | None = None
+) -> Tensor:
+    """Probabilities proportional to ``score / sqrt(cost)``: the smallest variance for a budget. Our default.
+
+    Args:
+        score_N: (N,) finite and >= 0.
+        rate: share of the cost to drop, in [0, 1).
+        floor: lowest probability, in (0, 1 - rate].
+        cost_N: (N,) > 0, or None for rows.
+        group_N: not used; rows of all groups share one budget.
+
+    Returns:
+        (N,) float64 in [floor, 1], costing ``(1 - rate)`` of the total.
+
+    Raises:
+        DesignError: a rate, floor or score out of range.
+
+    Source: see ``inclusion_probabilities``.
+    """
+    _check_rate(rate, floor)
+    cost = torch.from_numpy(_costs(score_N, cost_N))
+    return inclusion_probabilities(score_N, (1 - rate) * cost.sum().item(), floor=floor, cost_N=cost)
+
+
+def threshold(
+    score_N: Tensor, *, rate: float, floor: float, cost_N: Tensor | None = None, group_N: Tensor | None = None
+) -> Tensor:
+    """``1 - rate`` where the score is below the mean, 1 elsewhere: the paper's rule.
+
+    Equal scores are all kept. Differences that float32 cannot hold do not count as below the mean.
+
+    Args:
+        score_N: (N,) finite and >= 0.
+        rate: probability of dropping a row below the mean, in [0, 1). Fewer than this share of all rows is dropped.
+        floor: not reached, but must be at most ``1 - rate`` as for every rule.
+        cost_N: not used.
+        group_N: not used; the mean is over all rows.
+
+    Returns:
+        (N,) float64. Scores [1, 1, 4] with rate 0.5 give [.5, .5, 1].
+
+    Raises:
+        DesignError: a rate, floor or score out of range.
+
+    Source: DPPO, arXiv:2603.04135, section 4.2; after InfoBatch, arXiv:2303.04947.
+    """
+    _check_rate(rate, floor)
+    score = _finite("score", score_N)
+    largest_score = score.max(initial=0.0)
+    scaled = score / largest_score if largest_score > 0 else score
+    below = scaled < scaled.mean() * (1 - 1e-6) if len(scaled) else scaled > 0
+    return torch.from_numpy(np.where(below, 1.0 - rate, 1.0))
+
+
+def uniform(
+    score_N: Tensor, *, rate: float, floor: float, cost_N: Tensor | None = None, group_N: Tensor | None = None
+) -> Tensor:
+    """``1 - rate`` for every row, whatever its score: the baseline every rule has to beat.
+
+    Args:
+        score_N: (N,) only its length is used.
+        rate: share of rows to drop, in [0, 1).
+        floor: not reached, but must be at most ``1 - rate`` as for every rule.
+        cost_N: not used.
+        group_N: not used.
+
+    Returns:
+        (N,) float64.
+
+    Raises:
+        DesignError: a rate, floor or score out of range.
+    """
+    _check_rate(rate, floor)
+    return torch.full((len(_finite("score", score_N)),), 1.0 - rate, dtype=torch.float64)
+
+
+def largest(
+    score_N: Tensor, *, rate: float, floor: float, cost_N: Tensor | None = None, group_N: Tensor | None = None
+) -> Tensor:
+    """1 for the ``floor(G * (1 - rate))`` largest scores of each group of G rows, 0 for the others: biased.
+
+    The count is exact for decimal rates (0.1 of 10 rows is 1, not ``int(0.9999999999999998)``). Of equal scores, which
+    binary rewards make the normal case, those with the lowest index are kept.
+
+    Args:
+        score_N: (N,) finite and >= 0.
+        rate: share of each group to drop, in [0, 1).
+        floor: not used: this rule drops rows for certain.
+        cost_N: not used.
+        group_N: (N,) integer, or None for one group.
+
+    Returns:
+        (N,) float64, 0 or 1. Scores [1, 3, 3, 3] with rate 0.5 give [0, 1, 1, 0].
+
+    Raises:
+        DesignError: a rate or score out of range.
+
+    Source: CPPO, arXiv:2503.22342.
+    """
+    _check_rate(rate, 0.0)
+    score = _finite("score", score_N)
+    if not len(score):
+        return torch.zeros(0, dtype=torch.float64)
+    group = np.zeros(len(score), np.int64) if group_N is None else group_N.numpy()
+    order = np.lexsort((-score, group))  # stable: equal scores stay in the order of their index
+    _, start, size = np.unique(group[order], return_index=True, return_counts=True)
+    share = 1 - Fraction(rate).limit_denominator(10**9)
+    kept = np.array([int(share * int(rows)) for rows in size])
+    place = np.arange(len(score)) - np.repeat(start, size)
+    prob = np.zeros(len(score))
+    prob[order[place < np.repeat(kept, size)]] = 1.0
+    return torch.from_numpy(prob)
+
+
+RULES: dict[str, Rule] = {
+    "proportional": proportional,
+    "threshold": threshold,
+    "uniform": uniform,
+    "largest": largest,
+}
+
+BIASED_RULES: dict[Rule, str] = {
+    largest: "rows with a small score are never kept (largest), so their gradient is missing from every step",
+}
+"""Why a rule is biased under every design. A rule that is not listed gives every row a probability above 0."""
+
+
+def _check_rate(rate: float, floor: float) -> None:
+    if not 0 <= rate < 1:
+        raise DesignError(f"rate={rate:g} must be in [0, 1). To drop half, use rate=0.5.")
+    if floor > 1 - rate + ROUNDING:
+        raise DesignError(
+            f"floor={floor:g} is above the budget: rate={rate:g} keeps {1 - rate:g} on average. "
+            f"Use floor={(1 - rate) / 2:g}, or a lower rate."
+        )
+
+
+def _finite(name: str, value_N: Tensor) -> np.ndarray:
+    value = value_N.detach().double().numpy()
+    if value.ndim != 1:
+        raise ShapeError(f"{name} has shape {value.shape}, expected (N,): pass {name}.flatten()")
+    if not (np.isfinite(value) & (value >= 0)).all():
+        raise DesignError(f"{name} must be finite and >= 0: pass advantages.abs(), not advantages")
+    return value
+
+
+def _costs(size_N: Tensor, cost_N: Tensor | None) -> np.ndarray:
+    if cost_N is None:
+        return np.ones(size_N.numel())
+    cost = _finite("cost", cost_N)
+    if len(cost) != size_N.numel():
+        raise ShapeError(f"cost has {len(cost)} rows and size has {size_N.numel()}: they must be equal")
+    if not (cost > 0).all():
+        raise DesignError("cost must be > 0 in every row: pass tokens.clamp_min(1), not tokens")
+    return cost

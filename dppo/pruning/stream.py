@@ -1,0 +1,141 @@
+"""Which prompts are candidates, in which order: an endless stream of epochs, and blocks cut from it before any draw."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import CheckpointError, DataError
+from dppo.pruning.designs import WHOLE
+from dppo.pruning.history import PromptHistory
+from dppo.pruning.prune import Pruning
+from dppo.rng import Purpose, generator
+
+
+class PromptStream:
+    """Rows of a dataset, epoch after epoch. The order of an epoch is a function of the seed and its number.
+
+    Args:
+        size: prompts in the dataset, >= 1.
+        seed: the run's seed, >= 0.
+        shuffle: whether each epoch has an order of its own; False gives 0, 1, 2, ... every time.
+
+    Raises:
+        DataError: if the dataset is empty.
+    """
+
+    def __init__(self, size: int, seed: int, shuffle: bool = True) -> None:
+        if size < 1:
+            raise DataError(f"the dataset has {size} prompts, and at least 1 is needed")
+        self.size, self.seed, self.shuffle = size, seed, shuffle
+        self.epoch, self.offset = 0, 0
+        self._orders: dict[int, np.ndarray] = {}
+
+    def take(self, count: int) -> Tensor:
+        """The next ``count`` rows, (count,) int64, and move past them.
+
+        Args:
+            count: rows, >= 0; they may span several epochs.
+        """
+        rows = self.peek(count)
+        epochs, self.offset = divmod(self.offset + count, self.size)
+        self.epoch += epochs
+        return rows
+
+    def peek(self, count: int) -> Tensor:
+        """The next ``count`` rows, (count,) int64, without moving.
+
+        Args:
+            count: rows, >= 0; they may span several epochs.
+        """
+        epoch, start, parts = self.epoch, self.offset, []
+        while count > 0:
+            parts.append(self._order(epoch)[start : start + count])
+            count -= len(parts[-1])
+            epoch, start = epoch + 1, 0
+        return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *parts]))
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the stream stands: ``epoch`` and ``offset`` within it. Nothing else is needed to go on."""
+        return {"epoch": self.epoch, "offset": self.offset}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to where ``state_dict`` was.
+
+        Args:
+            state: what ``state_dict`` gave.
+
+        Raises:
+            CheckpointError: if a number is missing or outside this dataset.
+        """
+        epoch, offset = state.get("epoch"), state.get("offset")
+        if not isinstance(epoch, int) or not isinstance(offset, int) or epoch < 0 or not 0 <= offset < self.size:
+            raise CheckpointError(
+                f"the prompt stream's state is epoch={epoch}, offset={offset}; expected integers, epoch >= 0 and "
+                f"offset in [0, {self.size}), the dataset's size. Resume with the dataset of the checkpoint."
+            )
+        self.epoch, self.offset = epoch, offset
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if epoch not in self._orders:
+            for old in [old for old in self._orders if old < self.epoch]:
+                del self._orders[old]
+            rng = generator(self.seed, Purpose.PROMPT_ORDER, epoch)
+            self._orders[epoch] = rng.permutation(self.size) if self.shuffle else np.arange(self.size)
+        return self._orders[epoch]
+
+
+def thin_block(stream: PromptStream, prompts: int) -> Tensor:
+    """The next ``prompts`` rows, (prompts,) int64: of these, fewer are rolled out.
+
+    Args:
+        stream: moves on by ``prompts``.
+        prompts: rows of a block, >= 1.
+
+    Raises:
+        DataError: if the dataset has fewer.
+    """
+    _check_size(stream, prompts)
+    return stream.take(prompts)
+
+
+def fill_block(
+    stream: PromptStream, history: PromptHistory, pruning: Pruning, prompts: int, step: int
+) -> tuple[Tensor, Pruning]:
+    """The next rows of which ``prompts`` are expected to be rolled out, and the pruning at which they are.
+
+    The block is the longest whose smallest expected size is within ``prompts``, up to ``prompts / (1 - rate)`` rows or
+    one epoch. It is fixed by history before any draw: taking rows until enough were kept would be inverse sampling,
+    which is biased.
+
+    Args:
+        stream: moves on by the length of the block.
+        history: what is known of its prompts.
+        pruning: how prompts are dropped.
+        prompts: expected number rolled out, >= 1.
+        step: now, on the history's clock.
+
+    Returns:
+        (M,) int64 rows with ``M >= prompts``, and ``pruning`` with its rate set so that ``draw_prompts`` expects
+        ``prompts`` of them. Unseen prompts are always rolled out, so a block without history has ``prompts`` rows.
+
+    Raises:
+        DataError: if the dataset has fewer than ``prompts``.
+    """
+    _check_size(stream, prompts)
+    longest = min(round(prompts / (1 - pruning.rate)), stream.size)
+    ahead = stream.peek(longest)
+    fits, over = prompts, longest + 1
+    while over - fits > 1:
+        length = (fits + over) // 2
+        fewest = pruning.fewest_prompts(history.candidates(ahead[:length], step))
+        fits, over = (length, over) if fewest <= prompts + WHOLE else (fits, length)
+    row_M = stream.take(fits)
+    return row_M, pruning.at_prompt_total(history.candidates(row_M, step), prompts)
+
+
+def _check_size(stream: PromptStream, prompts: int) -> None:
+    if stream.size < prompts:
+        raise DataError(
+            f"a block of {prompts} prompts needs a dataset of at least as many, and this one has {stream.size}. "
+            f"Use at most {stream.size} prompts per step."
+        )
