@@ -14,7 +14,7 @@ from torch import Tensor
 DrawRows = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
 """``draw(prob_N, score_N, rng) -> keep_N``: (N,) float64 in [0, 1], (N,) float64, to (N,) bool."""
 
-WHOLE = 1e-8
+WHOLE = 1e-9
 """A sum of probabilities this close to an integer is that integer; the rest is the rounding of the sum."""
 
 

@@ -1,0 +1,228 @@
+"""Inclusion probabilities: budgets, bounds, optimality, and the rules built on them."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dppo.errors import DesignError, ShapeError
+from dppo.pruning import RULES, inclusion_probabilities, largest, proportional, threshold, uniform
+
+SIZES = st.one_of(
+    st.floats(0, 10),
+    st.sampled_from([0.0, 1.0, 1.0, 5e-324, 1e-308, 1e-30, 1e30, 1e300]),
+)
+COSTS = st.sampled_from([1.0, 1.0, 2.0, 7.0, 1000.0, 0.01])
+ROWS = st.lists(st.tuples(SIZES, COSTS), min_size=1, max_size=12)
+
+
+def tensor(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def solve(rows, share: float, floor: float, costs: bool = True):
+    """(size, cost, budget, prob) for a budget ``share`` of the way from the floor to everything."""
+    size, cost = tensor([size for size, _ in rows]), tensor([cost if costs else 1.0 for _, cost in rows])
+    budget = (floor + (1 - floor) * share) * cost.sum().item()
+    return size, cost, budget, inclusion_probabilities(size, budget, floor=floor, cost_N=cost)
+
+
+def variance(size: torch.Tensor, prob: torch.Tensor) -> float:
+    return (size.square() / prob).sum().item()
+
+
+def test_golden_values():
+    small = inclusion_probabilities(tensor([1, 1, 4]), 1.5, floor=0.01)
+    torch.testing.assert_close(small, tensor([0.25, 0.25, 1]), rtol=0, atol=1e-15)
+    clipped = inclusion_probabilities(tensor([1, 2, 20]), 1.6, floor=0.1)  # 1 for the last, 0.2 and 0.4 for the others
+    torch.testing.assert_close(clipped, tensor([0.2, 0.4, 1]), rtol=0, atol=1e-15)
+    priced = inclusion_probabilities(tensor([1, 1]), 3, floor=0.1, cost_N=tensor([1, 4]))  # 1 : 1/2, p1 + 4 p2 = 3
+    torch.testing.assert_close(priced, tensor([1, 0.5]), rtol=0, atol=1e-15)
+
+
+def test_rows_of_size_zero_get_what_the_others_cannot_use():
+    size = tensor([0, 0, 3, 5])
+    torch.testing.assert_close(inclusion_probabilities(size, 1.0, floor=0.1)[:2], tensor([0.1, 0.1]))
+    torch.testing.assert_close(inclusion_probabilities(size, 3.0, floor=0.1), tensor([0.5, 0.5, 1, 1]))
+    torch.testing.assert_close(inclusion_probabilities(tensor([0, 0]), 1.0, floor=0.1), tensor([0.5, 0.5]))
+    assert inclusion_probabilities(tensor([]), 0.0, floor=0.1).shape == (0,)
+
+
+@given(rows=ROWS, share=st.floats(0, 1), floor=st.floats(0.01, 1))
+def test_budget_and_bounds(rows, share, floor):
+    _, cost, budget, prob = solve(rows, share, floor)
+    assert prob.dtype == torch.float64
+    assert (prob >= floor).all() and (prob <= 1).all()
+    assert (prob * cost).sum().item() == pytest.approx(budget, rel=1e-12)
+
+
+@given(rows=ROWS, share=st.floats(0, 1), floor=st.floats(0.01, 1))
+def test_larger_rows_are_kept_no_less_often(rows, share, floor):
+    size, _, _, prob = solve(rows, share, floor, costs=False)
+    prob = prob[size.argsort(stable=True)]
+    assert (prob.diff() >= -1e-12).all()
+
+
+@given(rows=ROWS, share=st.floats(0.01, 0.99), floor=st.floats(0.01, 0.9))
+def test_equal_rows_are_kept_equally_often(rows, share, floor):
+    _, _, _, prob = solve(rows + rows, share, floor)
+    torch.testing.assert_close(prob[: len(rows)], prob[len(rows) :], rtol=1e-12, atol=0)
+
+
+@given(
+    rows=st.lists(st.tuples(st.floats(1e-3, 1e3), COSTS), min_size=2, max_size=10),
+    share=st.floats(0.01, 0.99),
+    floor=st.floats(0.01, 0.9),
+)
+def test_the_conditions_of_the_optimum_hold(rows, share, floor):
+    """Inside, size / (prob * sqrt(cost)) is one number; at the floor it is no higher, at 1 no lower."""
+    size, cost, _, prob = solve(rows, share, floor)
+    price = size / (prob * cost.sqrt())
+    inside = (prob > floor * (1 + 1e-9)) & (prob < 1 - 1e-9)
+    lowest, highest = price[prob >= 1 - 1e-9], price[prob <= floor * (1 + 1e-9)]
+    if inside.any():
+        assert price[inside].max() <= price[inside].min() * (1 + 1e-9)
+        lowest, highest = torch.cat([lowest, price[inside][:1]]), torch.cat([highest, price[inside][:1]])
+    if len(lowest) and len(highest):
+        assert lowest.min() >= highest.max() * (1 - 1e-9)
+
+
+OPTIMUM = {
+    "rows": st.lists(st.tuples(st.floats(0, 1e3), COSTS), min_size=2, max_size=10),
+    "share": st.floats(0.05, 0.95),
+    "floor": st.floats(0.02, 0.9),
+    "step": st.sampled_from([1.0, 0.3, 0.01]),
+    "seed": st.integers(0, 1000),
+}
+
+
+@given(**OPTIMUM)
+def test_no_other_probabilities_of_that_cost_have_less_variance(rows, share, floor, step, seed):
+    size, cost, budget, prob = solve(rows, share, floor)
+    noise = torch.rand(len(rows), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    other = prob + step * (inclusion_probabilities(noise, budget, floor=floor, cost_N=cost) - prob)
+    assert (other * cost).sum().item() == pytest.approx(budget, rel=1e-9)
+    assert variance(size, prob) <= variance(size, other) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("power", [0.5, 2.0])
+def test_the_check_above_can_fail(power):
+    size = tensor([1, 2, 3, 4])
+    wrong = inclusion_probabilities(size**power, 2.0, floor=0.1)
+    assert variance(size, wrong) > variance(size, inclusion_probabilities(size, 2.0, floor=0.1)) * 1.01
+
+
+BAD = {
+    "negative": (lambda: inclusion_probabilities(tensor([-1, 1]), 1, floor=0.1), "advantages.abs()"),
+    "not finite": (lambda: inclusion_probabilities(tensor([float("nan"), 1]), 1, floor=0.1), "finite"),
+    "floor": (lambda: inclusion_probabilities(tensor([1, 1]), 1, floor=0.0), r"floor=0 must be in \(0, 1\]"),
+    "budget too small": (lambda: inclusion_probabilities(tensor([1, 1]), 0.5, floor=0.4), r"floor=0.4.*\[0.8, 2\]"),
+    "budget too large": (lambda: inclusion_probabilities(tensor([1, 1]), 2.5, floor=0.4), r"spend 2.5 of 2"),
+    "free rows": (
+        lambda: inclusion_probabilities(tensor([1, 1]), 1, floor=0.1, cost_N=tensor([1, 0])),
+        r"clamp_min\(1\)",
+    ),
+    "rate": (lambda: proportional(tensor([1, 1]), rate=1.0, floor=0.1), r"rate=1 must be in \[0, 1\)"),
+    "floor above the budget": (
+        lambda: proportional(tensor([1, 1]), rate=0.8, floor=0.4),
+        r"floor=0.4 is above the budget: rate=0.8 keeps 0.2",
+    ),
+    "floor of threshold": (lambda: threshold(tensor([1, 1]), rate=0.8, floor=0.4), r"floor=0.4"),
+}
+
+
+@pytest.mark.parametrize(("call", "text"), BAD.values(), ids=BAD)
+def test_what_cannot_be_done_is_refused(call, text):
+    with pytest.raises(DesignError, match=text):
+        call()
+
+
+def test_shapes_are_checked():
+    with pytest.raises(ShapeError, match="cost has 1 rows and size has 2"):
+        inclusion_probabilities(tensor([1, 1]), 1, floor=0.1, cost_N=tensor([1]))
+    with pytest.raises(ShapeError, match="flatten"):
+        inclusion_probabilities(tensor([[1, 1]]), 1, floor=0.1)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])
+def test_every_rule_keeps_its_promises(rule, rate):
+    score = torch.rand(40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    floor = min(0.1, 1 - rate)
+    prob = rule(score, rate=rate, floor=floor, group_N=torch.arange(40) // 8)
+    assert prob.dtype == torch.float64 and prob.shape == (40,)
+    assert (prob >= 0).all() and (prob <= 1).all()
+    assert rule(torch.zeros(0), rate=rate, floor=floor).shape == (0,)
+    if rate == 0:
+        assert (prob == 1).all()
+    if rule is not largest:
+        assert (prob >= min(floor, 1 - rate) - 1e-15).all()
+    fewer = rule(score, rate=min(rate + 0.05, 0.99), floor=0.01, group_N=torch.arange(40) // 8)
+    assert fewer.sum() <= rule(score, rate=rate, floor=0.01, group_N=torch.arange(40) // 8).sum() + 1e-9
+
+
+@given(
+    scores=st.lists(st.floats(0, 10) | st.sampled_from([0.1, 0.3, 1e-320, 1e308]), min_size=1, max_size=30),
+    rate=st.floats(0.01, 0.9),
+)
+def test_threshold_is_one_or_one_minus_rate(scores, rate):
+    score = tensor(scores)
+    prob = threshold(score, rate=rate, floor=0.1)
+    assert ((prob == 1) | (prob == 1 - rate)).all()
+    exact_mean = sum(map(Fraction, scores)) / len(scores)
+    for value, p in zip(scores, prob.tolist(), strict=True):
+        assert p == 1 or Fraction(value) < exact_mean
+        assert p < 1 or Fraction(value) >= exact_mean * (1 - Fraction(2, 10**6))
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 0.0, 1e-300, 0.7])
+@pytest.mark.parametrize("count", [1, 3, 7, 10, 1000])
+def test_threshold_keeps_equal_scores(value, count):
+    assert (threshold(tensor([value] * count), rate=0.5, floor=0.1) == 1).all()
+
+
+def test_threshold_ignores_float32_noise_but_not_more():
+    score = tensor([0.5, 0.5 * (1 - 1e-7), 0.5, 0.5])
+    assert (threshold(score, rate=0.5, floor=0.1) == 1).all()
+    assert threshold(tensor([0.5, 0.49, 0.5, 0.5]), rate=0.5, floor=0.1).tolist() == [1, 0.5, 1, 1]
+    assert threshold(tensor([1, 1, 4]), rate=0.5, floor=0.1).tolist() == [0.5, 0.5, 1]
+
+
+def test_uniform_does_not_look():
+    assert uniform(tensor([0, 5, 9]), rate=0.25, floor=0.1).tolist() == [0.75] * 3
+
+
+RATES = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.875, 0.9, 0.9375, 0.95]
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_largest_counts_in_integers(rate):
+    for size in range(1, 65):
+        kept = largest(torch.arange(size).double(), rate=rate, floor=0.1).sum().item()
+        assert kept == size * (1 - Fraction(str(rate))) // 1
+
+
+@pytest.mark.parametrize("size", [10, 16])
+def test_largest_at_rate_nine_tenths(size):
+    assert largest(torch.arange(size).double(), rate=0.9, floor=0.1).sum() == 1
+
+
+@pytest.mark.parametrize(("size", "kept"), [(10, 0), (160, 15)])
+def test_float_arithmetic_would_keep_one_less(size, kept):
+    assert int(size * (1 - 0.9)) == kept
+    assert largest(torch.arange(size).double(), rate=0.9, floor=0.1).sum() == kept + 1
+
+
+def test_largest_breaks_ties_by_the_lowest_index():
+    assert largest(tensor([1, 3, 3, 3]), rate=0.5, floor=0.1).tolist() == [0, 1, 1, 0]
+    assert largest(tensor([2] * 6), rate=0.5, floor=0.1).tolist() == [1, 1, 1, 0, 0, 0]
+
+
+def test_largest_is_per_group_and_not_over_the_batch():
+    score, group = tensor([5, 6, 7, 8, 1, 2, 3, 4]), torch.tensor([9, 9, 9, 9, 4, 4, 4, 4])
+    assert largest(score, rate=0.5, floor=0.1, group_N=group).tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert largest(score, rate=0.5, floor=0.1).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    mixed = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
+    assert largest(score, rate=0.5, floor=0.1, group_N=mixed).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]

@@ -1,0 +1,60 @@
+"""Scores on hand-computed values."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dppo.errors import ConfigError
+from dppo.pruning import (
+    absolute_advantage,
+    advantage_with_confidence,
+    advantage_with_length,
+    confidence,
+    per_token,
+    uniform_score,
+)
+from dppo.types import Completions
+
+
+def completions(**changes) -> Completions:
+    given = {
+        "advantage_N": torch.tensor([2.0, -1.0, 0.0]),
+        "tokens_N": torch.tensor([9, 4, 0]),
+        "group_N": torch.zeros(3, dtype=torch.long),
+        "live_N": torch.tensor([True, True, False]),
+        "confidence_N": torch.tensor([0.5, 2.0, 0.0]),
+    }
+    return Completions(**(given | changes))
+
+
+def test_golden_values():
+    assert absolute_advantage(completions()).tolist() == [2, 1, 0]
+    assert advantage_with_length(completions()).tolist() == [6, 2, 0]
+    assert advantage_with_confidence(completions()).tolist() == [1, 2, 0]
+    assert uniform_score(completions()).tolist() == [1, 1, 1]
+    assert per_token(advantage_with_length)(completions()).tolist() == [6 / 9, 0.5, 0]
+
+
+def test_a_score_without_its_log_probabilities_says_what_to_use():
+    with pytest.raises(ConfigError, match="score=advantage_with_length"):
+        advantage_with_confidence(completions(confidence_N=None))
+
+
+def test_confidence_skips_masked_tokens_whatever_they_hold():
+    logp = torch.tensor([[math.log(0.5), math.log(0.25), float("nan")], [0.0, 0.0, float("-inf")]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 0]])
+    torch.testing.assert_close(
+        confidence(logp, mask), torch.tensor([math.hypot(0.5, 0.75), 0.0], dtype=torch.float64), rtol=1e-6, atol=0
+    )
+
+
+def test_confidence_is_the_size_of_the_gradient_at_the_sampled_logits():
+    """d log p_t / d logit_t = 1 - p_t: taken from autograd, not from the formula."""
+    logits = torch.randn(1, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    token = torch.tensor([[[1], [3], [0], [5]]])
+    logp = nn.functional.log_softmax(logits, -1).gather(2, token).squeeze(2)
+    (gradient,) = torch.autograd.grad(logp.sum(), logits)
+    expected = gradient.gather(2, token).squeeze().norm()
+    torch.testing.assert_close(confidence(logp.detach(), torch.ones(1, 4)).squeeze(), expected)
