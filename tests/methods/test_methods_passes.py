@@ -30,6 +30,32 @@ def test_reusing_the_draw_biases_the_second_pass():
     assert relative_error(reused, wanted) > 1e-2
 
 
+def test_the_prompt_draw_is_shared_by_all_passes_so_only_the_first_is_for_the_whole_block():
+    """Completions can be drawn anew for the second pass, prompts cannot: its parameters know which were rolled out."""
+    method = at_rates(DPPO, 0.5, 0.0, beta=0.2)
+    assert relative_error(expectation(method), gradient(method, ONES)) < 1e-12
+
+    def second(selection, of_theta):
+        return of_theta(THETA - STEP * estimate(method, selection))
+
+    got = expectation(method, lambda s: second(s, lambda theta: estimate(method, s, theta=theta)))
+    wanted = expectation(method, lambda s: second(s, lambda theta: gradient(method, ONES, theta=theta)))
+    assert relative_error(got, wanted) > 1e-2
+
+
+@pytest.mark.parametrize("joint", [False, True], ids=["one draw per step", "one draw over both steps"])
+def test_steps_over_parts_of_a_batch_need_their_own_draws(joint):
+    """Rows 0 and 1 are the parts of two steps, each kept with probability 1/2. A joint draw keeps exactly one."""
+    rows = 2 * torch.eye(len(ONES), dtype=torch.float64)[:2]
+    outcomes = [(1, 0), (0, 1)] if joint else [(0, 0), (1, 0), (0, 1), (1, 1)]
+    got, wanted = 0.0, 0.0
+    for first, second in outcomes:
+        theta = THETA - STEP * gradient(METHOD, first * rows[0])
+        got = got + gradient(METHOD, second * rows[1], theta=theta) / len(outcomes)
+        wanted = wanted + gradient(METHOD, rows[1] / 2, theta=theta) / len(outcomes)
+    assert relative_error(got, wanted) > 1e-3 if joint else relative_error(got, wanted) < 1e-12
+
+
 def test_plain_gradient_descent_moves_to_the_right_place_on_average():
     mean = expectation(METHOD, after_first_pass)
     assert relative_error(mean, THETA - STEP * gradient(METHOD, ONES)) < 1e-12
