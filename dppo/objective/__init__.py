@@ -10,7 +10,7 @@ from dppo.objective.advantages import (
     zero_signal,
 )
 from dppo.objective.kl import k1, k2, k3
-from dppo.objective.losses import TokenLoss, cispo, clip_fractions, clipped_surrogate, gspo
+from dppo.objective.losses import TokenLoss, cispo, clip_fractions, clipped_surrogate, gspo, importance_ratio
 from dppo.objective.reduce import BNPO, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, NORMALISERS, Normaliser, weighted_sum
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "clipped_surrogate",
     "group_advantages",
     "gspo",
+    "importance_ratio",
     "k1",
     "k2",
     "k3",

@@ -40,7 +40,7 @@ def clipped_surrogate(
     Source: PPO (arXiv:1707.06347), equation 7; two bounds from DAPO (arXiv:2503.14476); the cap from INTELLECT-2
         (arXiv:2505.07291), as TRL's ``delta``.
     """
-    ratio_BT = _log_ratio(logp_BT, old_logp_BT, mask_BT).exp()
+    ratio_BT = importance_ratio(logp_BT, old_logp_BT, mask_BT)
     return _clipped(ratio_BT, advantage_B, clip_low, clip_high, delta)
 
 
@@ -73,7 +73,7 @@ def gspo(
 
     Source: GSPO (arXiv:2507.18071), equations 5 and 7.
     """
-    ratio_B1 = _mean_log_ratio(logp_BT, old_logp_BT, mask_BT).exp()
+    ratio_B1 = importance_ratio(logp_BT, old_logp_BT, mask_BT, sequence=True)
     return _clipped(ratio_B1, advantage_B, clip_low, clip_high, delta).expand_as(logp_BT)
 
 
@@ -94,8 +94,23 @@ def cispo(
 
     Source: MiniMax-M1 (arXiv:2506.13585), section 3.1; the cap is one-sided as in TRL.
     """
-    ratio_BT = _log_ratio(logp_BT, old_logp_BT, mask_BT).exp().clamp(max=ratio_max).detach()
+    ratio_BT = importance_ratio(logp_BT, old_logp_BT, mask_BT).clamp(max=ratio_max).detach()
     return -ratio_BT * advantage_B[:, None] * logp_BT.masked_fill(mask_BT == 0, 0.0)
+
+
+def importance_ratio(logp_BT: Tensor, old_logp_BT: Tensor, mask_BT: Tensor, *, sequence: bool = False) -> Tensor:
+    """Probability of the sampled tokens under the policy over that under the old one, with its gradient.
+
+    Args:
+        logp_BT: (B, T) log-probabilities of the sampled tokens, in nats.
+        old_logp_BT: (B, T) the same under the policy that the ratio is taken against.
+        mask_BT: (B, T) bool or 0/1, true where a token carries loss.
+        sequence: the geometric mean over a completion's tokens instead of each token's own.
+
+    Returns:
+        (B, T), or (B, 1) with ``sequence``; 1 at masked tokens.
+    """
+    return (_mean_log_ratio if sequence else _log_ratio)(logp_BT, old_logp_BT, mask_BT).exp()
 
 
 def clip_fractions(
@@ -122,8 +137,7 @@ def clip_fractions(
     Returns:
         Two (B, T) bool tensors, (clipped low, clipped high); divide their sums by the mask's for the fractions.
     """
-    mean_or_own = _mean_log_ratio if sequence else _log_ratio
-    ratio = mean_or_own(logp_BT.detach(), old_logp_BT, mask_BT).exp()
+    ratio = importance_ratio(logp_BT.detach(), old_logp_BT, mask_BT, sequence=sequence)
     token_BT = mask_BT != 0
     low_BT = token_BT & ((ratio < 1 - clip_low) & (advantage_B < 0)[:, None])
     high_BT = token_BT & ((ratio > 1 + clip_high) & (advantage_B > 0)[:, None])

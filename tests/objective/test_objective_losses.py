@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo.objective import cispo, clip_fractions, clipped_surrogate, gspo, weighted_sum
+from dppo.objective import cispo, clip_fractions, clipped_surrogate, gspo, importance_ratio, weighted_sum
 
 LOSSES = {
     "clipped": clipped_surrogate,
@@ -77,6 +77,14 @@ def test_gspo_golden_ratio(log_ratio, expected):
     ones = torch.ones_like(logp_BT)
     loss_BT = gspo(logp_BT, torch.zeros_like(logp_BT), tensor([-1.0]), ones, clip_low=1.0, clip_high=9.0)
     torch.testing.assert_close(loss_BT, torch.full_like(logp_BT, expected), rtol=0, atol=5e-8)
+
+
+def test_ratio_of_tokens_and_of_a_completion():
+    """Log-ratios log 2 and log 8 and a padded token: 2 and 8 by token, their geometric mean 4 by completion."""
+    logp_BT, mask_BT = tensor([[math.log(2), math.log(8), 5.0]]), torch.tensor([[1, 1, 0]])
+    old_BT = torch.zeros_like(logp_BT)
+    torch.testing.assert_close(importance_ratio(logp_BT, old_BT, mask_BT), tensor([[2.0, 8.0, 1.0]]))
+    torch.testing.assert_close(importance_ratio(logp_BT, old_BT, mask_BT, sequence=True), tensor([[4.0]]))
 
 
 def test_by_hand():
