@@ -1,1 +1,50 @@
+"""Problems to train on and rewards for answers: what comes in from outside, checked where it comes in.
 
+Names are imported when first used: verifying answers should not wait for the imports that loading datasets needs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dppo.data.checks import check_problems, identities
+    from dppo.data.datasets import load_problems
+    from dppo.data.guard import guarded
+    from dppo.data.rewards import accuracy_reward, check_reward_columns, format_reward, required_columns
+    from dppo.data.sources import PUBLIC_SETS, PublicSet
+    from dppo.data.verifier import REASONS, RULES, Rule, Verdict, Verifier
+
+_HOME = {
+    "checks": ("check_problems", "identities"),
+    "datasets": ("load_problems",),
+    "guard": ("guarded",),
+    "rewards": ("accuracy_reward", "check_reward_columns", "format_reward", "required_columns"),
+    "sources": ("PUBLIC_SETS", "PublicSet"),
+    "verifier": ("REASONS", "RULES", "Rule", "Verdict", "Verifier"),
+}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "PUBLIC_SETS",
+    "REASONS",
+    "RULES",
+    "PublicSet",
+    "Rule",
+    "Verdict",
+    "Verifier",
+    "accuracy_reward",
+    "check_problems",
+    "check_reward_columns",
+    "format_reward",
+    "guarded",
+    "identities",
+    "load_problems",
+    "required_columns",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from the module it lives in."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
