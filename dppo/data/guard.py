@@ -1,0 +1,182 @@
+"""A guard around reward functions: what would hang a run, or fail deep inside it, becomes an error that names them."""
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import math
+import numbers
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dppo.errors import ConfigError, DPPOError, RewardError
+
+Reward = Callable[..., Any]
+
+
+def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
+    """The same reward function, whose faults are errors that say what to do.
+
+    A wrong count, a value that is no number (None and NaN are allowed: unscorable), an infinite one and an exception
+    all raise ``RewardError``. With a limit, each call runs in a thread of its own, and one that does not return in
+    time is an error too. **That thread cannot be killed**: it goes on until the process ends, and a function that
+    uses signals does not work in it. Without a limit nothing runs in another thread.
+
+    Args:
+        reward: a function with TRL's signature, also ``async``.
+        limit_seconds: wall-clock seconds one call (one batch) may take, > 0, or None for no limit.
+
+    Returns:
+        A function with the same name and signature that returns a list of float or None.
+
+    Raises:
+        ConfigError: ``reward`` cannot be called, or the limit is out of range.
+    """
+    if not callable(reward):
+        raise ConfigError(f"reward {reward!r} is not a function: pass def my_reward(prompts, completions, **columns)")
+    if limit_seconds is not None and not 0 < limit_seconds < math.inf:
+        raise ConfigError(f"limit_seconds={limit_seconds} must be above 0 and finite, or None for no limit")
+    target = _innermost(reward)
+    name = getattr(target, "__name__", type(target).__name__)
+
+    @functools.wraps(reward)
+    def call(*args: Any, **kwargs: Any) -> list[float | None]:
+        try:
+            values = reward(*args, **kwargs) if limit_seconds is None else _within(limit_seconds, reward, args, kwargs)
+        except DPPOError:
+            raise  # it says already what to do
+        except _Late:
+            raise _late(name, limit_seconds, kwargs) from None
+        except Exception as error:
+            raise _raised(name, error, kwargs) from error
+        return _checked(name, values, _completions(reward, args, kwargs), kwargs)
+
+    @functools.wraps(reward)
+    async def call_async(*args: Any, **kwargs: Any) -> list[float | None]:
+        timer = asyncio.timeout(limit_seconds)
+        try:
+            async with timer:
+                values = await reward(*args, **kwargs)
+        except DPPOError:
+            raise
+        except Exception as error:
+            raise (_late(name, limit_seconds, kwargs) if timer.expired() else _raised(name, error, kwargs)) from error
+        return _checked(name, values, _completions(reward, args, kwargs), kwargs)
+
+    wrapper = call_async if _is_async(target) else call
+    wrapper.__name__ = name
+    return wrapper
+
+
+def _innermost(reward: Reward) -> Reward:
+    """The function inside any number of ``functools.partial``."""
+    while isinstance(reward, functools.partial):
+        reward = reward.func
+    return reward
+
+
+def _is_async(function: Reward) -> bool:
+    """Whether calling the function, or the object, gives something to await."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+class _Late(Exception):
+    """A call that did not return in time."""
+
+
+def _within(limit_seconds: float, reward: Reward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the reward returns or raises, or ``_Late``. Context and CUDA device of the caller hold in the thread too."""
+    result: list[tuple[bool, Any]] = []
+    context = contextvars.copy_context()
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+    def run() -> None:
+        try:
+            if device is not None:
+                torch.cuda.set_device(device)
+            result.append((True, context.run(reward, *args, **kwargs)))
+        except BaseException as error:
+            result.append((False, error))
+
+    thread = threading.Thread(target=run, daemon=True, name="reward")
+    thread.start()
+    thread.join(limit_seconds)
+    if not result:
+        raise _Late
+    returned, value = result[0]
+    if not returned:
+        raise value
+    return value
+
+
+def _completions(reward: Reward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The argument ``completions`` of a call, however it was passed."""
+    if "completions" in kwargs:
+        return kwargs["completions"]
+    return inspect.signature(reward).bind(*args, **kwargs).arguments["completions"]
+
+
+def _where(kwargs: dict[str, Any]) -> str:
+    """The step, where the trainer told it."""
+    step = getattr(kwargs.get("trainer_state"), "global_step", None)
+    return f" at step {step}" if step is not None else ""
+
+
+def _late(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> RewardError:
+    """The error for a call that did not return."""
+    return RewardError(
+        f"reward function {name!r}{_where(kwargs)} did not return within {limit_seconds:g} seconds. Its thread cannot "
+        "be killed and ends with the process. Give its slow part a limit of its own, or allow a batch more time: "
+        f"guarded({name}, limit_seconds={10 * (limit_seconds or 1):g})"
+    )
+
+
+def _raised(name: str, error: Exception, kwargs: dict[str, Any]) -> RewardError:
+    """The error for a call that raised."""
+    count = len(kwargs.get("completions", ()))
+    batch = f" on a batch of {count} completions" if count else ""
+    return RewardError(
+        f"reward function {name!r}{_where(kwargs)} raised {type(error).__name__}: {error}{batch}. "
+        "Return None for a completion that cannot be scored: the others still count."
+    )
+
+
+def _checked(name: str, values: Any, completions: Any, kwargs: dict[str, Any]) -> list[float | None]:
+    """The values as float or None, one per completion."""
+    blame = f"reward function {name!r}{_where(kwargs)}"
+    hint = "Return one number (or None) per completion, for example [0.0] * len(completions)."
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, (str, bytes, dict)) or not (hasattr(values, "__iter__") and hasattr(values, "__len__")):
+        raise RewardError(f"{blame} returned {_short(values)}, not a list. {hint}")
+    values = list(values)
+    if len(values) != len(completions):
+        raise RewardError(f"{blame} returned {len(values)} values for {len(completions)} completions. {hint}")
+    for row, value in enumerate(values):
+        if not _is_score(value):
+            raise RewardError(
+                f"{blame} returned {_short(value)} for completion {row} of {len(values)}, expected a finite number, "
+                f"NaN or None. The completion: {_short(completions[row])}. {hint}"
+            )
+    return [None if value is None else float(value) for value in values]
+
+
+def _is_score(value: Any) -> bool:
+    """Whether a value is None, or one real number that is not infinite."""
+    if value is None:
+        return True
+    if not isinstance(value, numbers.Real) and not hasattr(value, "item"):
+        return False
+    try:
+        return not math.isinf(float(value))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return False
+
+
+def _short(value: Any) -> str:
+    """A value's representation, cut to what fits a message."""
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
