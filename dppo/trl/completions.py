@@ -1,0 +1,112 @@
+"""What is trained on of a generation: all ranks' completions gathered, the draws, and the full batch's size."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dppo.methods import Method
+from dppo.trl.draws import Schedule, deal, draw_shares
+from dppo.trl.prompts import Selection
+from dppo.types import Completions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """The draws of one generation and what its sums are divided by."""
+
+    weight_SN: Tensor
+    """(passes * shares, N) float64, 0 where a completion is not trained on."""
+    sequences: int
+    """Completions of the full batch, those of prompts that were not rolled out included."""
+    tokens: float
+    """Tokens of the full batch: exact where every candidate was rolled out, estimated by prompt weights otherwise."""
+    figures: list[dict[str, float]]
+    """Metrics: one record of the generation, then one per draw."""
+    signal: bool
+    """Whether any completion has a gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionSelector:
+    """Draws the completions of each generation: the same draw on every rank, from the run's seed."""
+
+    method: Method
+    schedule: Schedule
+    seed: int
+    group: int
+    """G, completions per prompt."""
+    processes: int
+    gather: Callable[[Tensor], Tensor]
+    """Concatenates a tensor over ranks, in rank order."""
+
+    def collect(self, output: dict[str, Any], loss_mask: Tensor, reward_N: Tensor) -> Completions:
+        """All ranks' completions of a generation.
+
+        A group whose rewards are all equal gets advantage 0: what TRL leaves there is rounding of its mean.
+
+        Args:
+            output: what TRL returned for this rank.
+            loss_mask: (B, T) tokens of this rank that carry loss.
+            reward_N: (N,) rewards of all ranks, NaN where there is none.
+        """
+        advantage_N = self.gather(output["advantages"]).double().cpu()
+        tokens_N = self.gather(loss_mask.sum(1)).cpu()
+        if self.method.advantages.prompt_exact:  # statistics of the batch make an advantage of equal groups too
+            reward_QG = reward_N.view(-1, self.group)
+            low_Q, high_Q = reward_QG.nan_to_num(torch.inf).amin(1), reward_QG.nan_to_num(-torch.inf).amax(1)
+            advantage_N[(low_Q >= high_Q).repeat_interleave(self.group)] = 0.0
+        confidence_N = None
+        if "sampling_per_token_logps" in output:
+            unsure_BT = 1 - torch.nan_to_num(output["sampling_per_token_logps"], nan=0.0).exp()
+            confidence_N = self.gather((unsure_BT.square() * loss_mask).sum(1).sqrt()).double().cpu()
+        return Completions(
+            advantage_N=advantage_N,
+            tokens_N=tokens_N,
+            group_N=torch.arange(len(advantage_N)) // self.group,
+            live_N=self.method.live(advantage_N) & (tokens_N > 0),
+            confidence_N=confidence_N,
+        )
+
+    def signal(self, completions: Completions) -> Tensor:
+        """(Q,) size of each group's gradient as far as scores tell: the root of the sum of its squared scores."""
+        score_N = self.method.completions.score(completions) * completions.live_N
+        return score_N.view(-1, self.group).double().square().sum(1).sqrt()
+
+    def draw(self, completions: Completions, reward_N: Tensor, selection: Selection | None, generation: int) -> Drawn:
+        """Every draw of a generation.
+
+        Args:
+            completions: from ``collect``.
+            reward_N: (N,) rewards.
+            selection: the prompts rolled out; None where all were.
+            generation: its number, which with the seed is the key of the draws.
+        """
+        groups = len(completions.advantage_N) // self.group
+        weight_Q = torch.ones(groups, dtype=torch.float64) if selection is None else selection.weight_Q
+        candidates = groups if selection is None else selection.candidates
+        prompt_weight_N = weight_Q.repeat_interleave(self.group)
+        key = (self.seed, generation)
+        share_N = deal(len(prompt_weight_N) // self.processes, self.processes, self.schedule.shares, *key)
+        weight_SN, records = draw_shares(self.method, completions, prompt_weight_N, share_N, self.schedule, key)
+        live_Q = completions.live_N.view(groups, -1).any(1)
+        reward_Q = reward_N.view(groups, -1).nanmean(1)
+        return Drawn(
+            weight_SN=weight_SN,
+            sequences=candidates * self.group,
+            tokens=float((prompt_weight_N * completions.tokens_N).sum()),
+            figures=[
+                {
+                    "candidates/reward": float((weight_Q * reward_Q).nansum() / weight_Q[~reward_Q.isnan()].sum()),
+                    "candidates/zero_signal_groups": float((weight_Q * ~live_Q).sum() / weight_Q.sum()),
+                    "rollout/zero_signal_groups": 1.0 - live_Q.double().mean().item(),
+                    "prune/prompts_kept_share": groups / candidates,
+                    "prune/largest_prompt_weight": weight_Q.max().item(),
+                    "prune/prompts_with_history": 0.0 if selection is None else selection.seen_share,
+                },
+                *records,
+            ],
+            signal=bool(live_Q.any()),
+        )

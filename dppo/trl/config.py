@@ -1,0 +1,186 @@
+"""``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded."""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from trl.trainer.grpo_config import GRPOConfig
+
+from dppo.errors import report
+from dppo.methods import METHODS, Method
+from dppo.objective import ADVANTAGE_RULES, NORMALISERS, TokenLoss, cispo, clipped_surrogate, gspo
+from dppo.pruning import DESIGNS, SCORES, Pruning
+from dppo.trl.support import unsupported_options
+
+AUTO = "auto"
+DEFAULT_FLOOR = 0.2
+"""Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
+
+LOSS_FIELDS = {
+    "gspo": {"importance_sampling_level": "sequence", "loss_type": "grpo"},
+    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
+    "dapo": {"loss_type": "dapo"},
+}
+"""TRL's fields that a method of that name stands for: they must be set, since TRL's fields decide the loss."""
+
+
+@dataclass
+class DPPOConfig(GRPOConfig):
+    """Arguments of ``DPPOTrainer``. TRL's fields keep their meaning; these come on top.
+
+    Raises:
+        ConfigError: at construction, listing every field that is out of range, biased without ``accept_bias``,
+            or a TRL option this trainer does not serve (with what to use instead).
+    """
+
+    method: str = field(
+        default="dppo",
+        metadata={
+            "help": "How completions and prompts are pruned: `dppo` (probability proportional to the score, unbiased), "
+            "`dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's Algorithm 1, biased), "
+            "`cppo` (biased), or `grpo` (nothing is pruned). The loss itself is set by TRL's fields."
+        },
+    )
+    completion_prune_rate: float = field(
+        default=0.5,
+        metadata={
+            "help": "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without "
+            "a gradient (zero advantage, beta=0) are always skipped: that is exact."
+        },
+    )
+    prompt_prune_rate: float = field(
+        default=0.0,
+        metadata={
+            "help": "Share of the candidate prompts with a history that is not rolled out, in [0, 1). Prompts never "
+            "seen are always rolled out, so this does nothing in the first epoch."
+        },
+    )
+    prompt_mode: str = field(
+        default="thin",
+        metadata={
+            "help": "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. "
+            "`fill`: blocks are longer and rollout batches stay full, so an epoch takes fewer steps."
+        },
+    )
+    prune_floor: float | None = field(
+        default=None,
+        metadata={
+            "help": "Smallest probability of keeping a prompt or completion, in (0, 1 - rate]; no weight exceeds one "
+            "over it per level. Default: 0.2, or half of 1 - rate where that is smaller."
+        },
+    )
+    completion_score: str = field(
+        default=AUTO,
+        metadata={
+            "help": "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `confidence` "
+            "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), or `auto`: `confidence` where "
+            "rollouts come with log-probabilities (vLLM, rollout_func), `length` otherwise."
+        },
+    )
+    completion_budget: str = field(
+        default="rows",
+        metadata={"help": "What completion_prune_rate is a share of: `rows` or `tokens` (long rows then cost more)."},
+    )
+    sampling_design: str = field(
+        default="pivotal",
+        metadata={"help": "How rows are drawn given their probabilities: `pivotal`, `systematic` or `poisson`."},
+    )
+    history_half_life: float = field(
+        default=200.0,
+        metadata={"help": "Generations after which half of a prompt's remembered signal has faded to the prior, > 0."},
+    )
+    max_tokens_per_row: int | None = field(
+        default=None,
+        metadata={
+            "help": "Padded tokens of one forward pass, >= 1. Default: per_device_train_batch_size times the longest "
+            "sequence of the batch, which is the memory TRL itself would use."
+        },
+    )
+    reward_time_limit: float | None = field(
+        default=None,
+        metadata={"help": "Seconds a reward function may take for one batch before the run stops with an error, > 0."},
+    )
+    accept_bias: bool = field(
+        default=False,
+        metadata={"help": "Must be set to train with a method whose expected gradient is not the full batch's."},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        report("DPPOConfig", self._problems() or unsupported_options(self))
+        method = self.build_method()
+        if method.selection_bias and not self.accept_bias:
+            report(
+                "DPPOConfig",
+                [
+                    f"method={self.method!r} is biased: {'; '.join(method.selection_bias)}. "
+                    "Use method='dppo', or set accept_bias=True to train with it on purpose."
+                ],
+            )
+
+    def _problems(self) -> list[str]:
+        problems = []
+        choices = {
+            "method": METHODS,
+            "prompt_mode": ("thin", "fill"),
+            "completion_score": (AUTO, *(name for name in SCORES if name != "uniform")),
+            "completion_budget": ("rows", "tokens"),
+            "sampling_design": [name for name, design in DESIGNS.items() if design.unbiased],
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                problems.append(f"{name}={getattr(self, name)!r} is not one of {', '.join(map(repr, allowed))}.")
+        for name, value in LOSS_FIELDS.get(self.method, {}).items():
+            if getattr(self, name) != value:
+                problems.append(f"method={self.method!r} needs {name}: {value}, it is {getattr(self, name)!r}.")
+        for name in ("prompt_prune_rate", "completion_prune_rate"):
+            rate = getattr(self, name)
+            if not 0 <= rate < 1:
+                problems.append(f"{name}={rate:g} must be in [0, 1). To prune half, write {name}: 0.5.")
+            elif self.prune_floor is not None and not 0 < self.prune_floor <= 1 - rate:
+                problems.append(
+                    f"prune_floor={self.prune_floor:g} must be in (0, {1 - rate:g}], the share that {name}={rate:g} "
+                    f"keeps. Try prune_floor: {(1 - rate) / 2:g}."
+                )
+        for name in ("history_half_life", "max_tokens_per_row", "reward_time_limit"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                problems.append(f"{name}={value:g} must be greater than 0. Leave it out for the default.")
+        return problems
+
+    def build_method(self, *, sampler_log_probs: bool = False) -> Method:
+        """The ``Method`` these arguments describe: pruning from ours, loss and normaliser from TRL's fields.
+
+        Args:
+            sampler_log_probs: whether rollouts come with log-probabilities, which ``completion_score: auto`` uses.
+        """
+        base = METHODS[self.method]
+        automatic = "confidence" if sampler_log_probs else "length"
+        score = SCORES[automatic if self.completion_score == AUTO else self.completion_score]
+        method = replace(
+            base,
+            advantages=ADVANTAGE_RULES[self.scale_rewards],
+            token_loss=self._token_loss(),
+            normaliser=NORMALISERS[self.loss_type],
+            beta=self.beta,
+        )
+        if not (base.completions.rate or base.prompts.rate):
+            return method
+        return replace(
+            method,
+            completions=self._pruned(
+                replace(base.completions, score=score), self.completion_prune_rate, self.completion_budget
+            ),
+            prompts=self._pruned(base.prompts, self.prompt_prune_rate, "rows"),
+        )
+
+    def _pruned(self, pruning: Pruning, rate: float, budget: str) -> Pruning:
+        floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if self.prune_floor is None else self.prune_floor
+        design = DESIGNS[self.sampling_design] if pruning.design.unbiased else pruning.design
+        return replace(pruning, rate=rate, floor=floor, budget=budget, design=design)
+
+    def _token_loss(self) -> TokenLoss:
+        high = self.epsilon if self.epsilon_high is None else self.epsilon_high
+        if self.loss_type == "cispo":
+            return partial(cispo, ratio_max=high)
+        surrogate = gspo if self.importance_sampling_level == "sequence" else clipped_surrogate
+        return partial(surrogate, clip_low=self.epsilon, clip_high=high, delta=self.delta)

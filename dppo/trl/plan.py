@@ -1,0 +1,67 @@
+"""What a step of a run will do, in words, before it is done."""
+
+import warnings
+from typing import TYPE_CHECKING
+
+from dppo.methods import Method
+from dppo.trl.draws import Schedule
+
+if TYPE_CHECKING:
+    from dppo.trl.config import DPPOConfig
+    from dppo.trl.trainer import DPPOTrainer
+
+
+def step_plan(args: "DPPOConfig", method: Method, *, prompts_in_dataset: int | None) -> list[str]:
+    """Lines that say what a generation rolls out, what is trained on, and what is biased about it.
+
+    Args:
+        args: the run's arguments.
+        method: the method built from them.
+        prompts_in_dataset: rows of the training set; None where it is streamed.
+    """
+    schedule = Schedule.of_arguments(args)
+    block = (args.generation_batch_size or 0) // (args.num_generations or 1)
+    kept = round(block * (1 - method.prompts.rate))
+    lines = [f"method: {method.name} ({method.paper}), gradient {'unbiased' if method.unbiased else 'BIASED'}"]
+    if not method.prompts.rate:
+        lines.append(f"prompts: all {block} of a block are rolled out, {args.num_generations} completions each")
+    elif args.prompt_mode == "fill":
+        lines.append(f"prompts: blocks of up to {round(block / (1 - method.prompts.rate))}, about {block} rolled out")
+    else:
+        lines.append(f"prompts: of a block of {block}, about {kept} are rolled out once all have a history")
+    lines.append(
+        f"completions: of those with a gradient, {1 - method.completions.rate:.0%} are trained on; "
+        f"score {_name(method.completions.score)}"
+    )
+    steps = schedule.passes * schedule.shares
+    lines.append(
+        f"optimizer steps per generation: {steps}" + (" (completions drawn anew for each)" if steps > 1 else "")
+    )
+    if prompts_in_dataset is not None and method.prompts.rate:
+        lines.append(f"an epoch is {prompts_in_dataset / block:.0f} generations; none is pruned in the first one")
+    lines += [f"biased: {reason}" for reason in biases(args, method)]
+    return lines
+
+
+def biases(args: "DPPOConfig", method: Method) -> list[str]:
+    """Every reason why the expected gradient is not exactly the full batch's; empty where it is."""
+    reasons = list(method.bias)
+    schedule = Schedule.of_arguments(args)
+    if method.prompts.rate and schedule.passes * schedule.shares > 1:
+        reasons.append("prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased")
+    if method.prompts.rate and args.multi_objective_aggregation == "normalize_then_sum":
+        reasons.append("multi_objective_aggregation='normalize_then_sum' whitens over rolled-out prompts only")
+    return reasons
+
+
+def announce(trainer: "DPPOTrainer") -> None:
+    """Print the plan once, on the main process."""
+    size = None if trainer.selector is None else len(trainer.selector.dataset)
+    for line in step_plan(trainer.args, trainer.method, prompts_in_dataset=size):
+        trainer.accelerator.print(f"dppo | {line}")
+    for reason in set(biases(trainer.args, trainer.method)) - set(trainer.method.selection_bias):
+        warnings.warn(f"{reason}. Use loss_type: dr_grpo or grpo for an exact one.", stacklevel=3)
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__name__", str(function)).replace("_", " ")

@@ -1,0 +1,126 @@
+"""Which prompts a generation rolls out: our own stream and history, read from the dataset by index.
+
+TRL's sampler cannot prune for us: it decides a block too early and loses its place on resume. So the loader only
+ticks, and the block of candidates, the draw and the examples come from here, the same on every rank.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from dppo.errors import DataError
+from dppo.pruning import PromptHistory, PromptStream, Pruning, fill_block, thin_block
+from dppo.rng import Purpose, generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The prompts of one generation: what was a candidate, what is rolled out, and at which weight."""
+
+    row_Q: Tensor
+    """(Q,) dataset rows rolled out, in block order."""
+    weight_Q: Tensor
+    """(Q,) float64, one over the probability of being rolled out."""
+    candidates: int
+    """Prompts in the block, before the draw."""
+    seen_share: float
+    """Share of the block with a history, in [0, 1]: prompts without one are always rolled out."""
+
+
+class PromptSelector:
+    """Draws the prompts of each generation and remembers what they gave.
+
+    Args:
+        dataset: map-style rows with a ``prompt`` column.
+        identities: (len(dataset),) uint64 content hashes, what history is kept under in checkpoints.
+        pruning: the prompt level of the method.
+        prompts: P, prompts per generation when nothing is pruned.
+        fill: whether blocks grow so that about P prompts are rolled out (``prompt_mode: fill``).
+        seed: the run's seed.
+        shuffle: whether each epoch has its own order.
+        half_life: generations after which half of a prompt's signal has faded.
+
+    Raises:
+        DataError: if there are fewer prompts than a block.
+    """
+
+    def __init__(
+        self,
+        dataset: Sequence[dict[str, Any]],
+        identities: np.ndarray,
+        *,
+        pruning: Pruning,
+        prompts: int,
+        fill: bool,
+        seed: int,
+        shuffle: bool,
+        half_life: float,
+    ) -> None:
+        if len(dataset) < prompts:
+            raise DataError(
+                f"the dataset has {len(dataset)} prompts, fewer than the {prompts} of one generation. "
+                f"Set generation_batch_size to at most {len(dataset)} * num_generations."
+            )
+        self.dataset = dataset
+        self.pruning = pruning
+        self.prompts = prompts
+        self.fill = fill
+        self.seed = seed
+        self.history = PromptHistory(identities, half_life=half_life)
+        self.stream = PromptStream(len(dataset), seed=seed, shuffle=shuffle)
+
+    def select(self, window: int, *, generations: int, processes: int) -> Selection:
+        """The prompts of generation ``window``: one draw, equal on every rank.
+
+        Args:
+            window: counts generations since the run began, also the clock of the history.
+            generations: G. The number of prompts is made such that ``Q * G`` divides over the processes.
+            processes: ranks.
+        """
+        if self.fill:
+            row_P, pruning = fill_block(self.stream, self.history, self.pruning, self.prompts, window)
+        else:
+            row_P, pruning = thin_block(self.stream, self.prompts), self.pruning
+        candidates = self.history.candidates(row_P, window)
+        draw = pruning.draw_prompts(
+            candidates,
+            generator(self.seed, window, Purpose.PROMPT_DRAW),
+            rows_multiple=processes // gcd(generations, processes),
+        )
+        return Selection(
+            row_Q=candidates.row_P[draw.keep_N],
+            weight_Q=draw.weight_N[draw.keep_N],
+            candidates=len(row_P),
+            seen_share=candidates.seen_P.double().mean().item(),
+        )
+
+    def examples(self, selection: Selection, *, generations: int, rank: int, processes: int) -> list[dict[str, Any]]:
+        """This rank's equal, contiguous slice of the selected prompts, each repeated ``generations`` times."""
+        rows = np.repeat(selection.row_Q.numpy(), generations)
+        size = len(rows) // processes
+        return [self.dataset[int(row)] for row in rows[rank * size : (rank + 1) * size]]
+
+    def observe(
+        self, selection: Selection, reward_QG: Tensor, signal_Q: Tensor, tokens_QG: Tensor, window: int
+    ) -> None:
+        """Remember what the selected prompts gave in generation ``window``."""
+        self.history.update(selection.row_Q, reward_QG, signal_Q, tokens_QG, window)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the history into ``folder`` and return the stream's position as JSON values."""
+        self.history.save(folder / "dppo_history.npz")
+        return self.stream.state_dict()
+
+    def load(self, folder: Path, position: dict[str, Any]) -> None:
+        """Read back what ``save`` wrote.
+
+        Raises:
+            CheckpointError: if the history is missing, damaged, or of another dataset.
+        """
+        self.history.load(folder / "dppo_history.npz")
+        self.stream.load_state_dict(position)

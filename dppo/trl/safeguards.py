@@ -1,0 +1,77 @@
+"""What keeps a run alive and honest: steps that are skipped, and warnings that say why nothing is learned."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback
+
+
+class NonFiniteGuard(TrainerCallback):
+    """Skips an optimizer step whose gradient is not finite, counts it in ``skipped_steps``, and warns each time.
+
+    A NaN loss would otherwise turn every weight into NaN without a word. The gradients are cleared, so neither the
+    weights nor the optimizer's moments change; the learning-rate schedule goes on. Under a loss scaler (fp16) the
+    scaler does the skipping and this guard stays out of its way.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.skipped = 0
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Clear the gradients of a step that must not be taken. Called by ``Trainer`` after gradient clipping."""
+        trainer = self.trainer
+        trainer.clock.start("optimizer")
+        if trainer.accelerator.scaler is None and not self._finite(trainer):
+            self.skipped += 1
+            trainer.model.zero_grad(set_to_none=True)
+            warnings.warn(
+                f"step {state.global_step}: the gradient is not finite, so the step was skipped (skipped so far: "
+                f"{self.skipped}). If this repeats, lower learning_rate or max_grad_norm, and look at the rewards.",
+                stacklevel=2,
+            )
+        trainer._metrics["train"]["skipped_steps"].append(float(self.skipped))
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Close the step's books: the time of each phase goes to the log."""
+        self.trainer.clock.stop("optimizer")
+        self.trainer.flush_clock()
+
+    @staticmethod
+    def _finite(trainer: Any) -> bool:
+        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+        if not gradients:
+            return True
+        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        broken = (~norm.isfinite()).to(torch.float32).reshape(1)
+        return not bool(trainer.accelerator.reduce(broken, reduction="sum").item())
+
+
+class EmptySignalWarning:
+    """Warns when generation after generation no completion has a gradient: after 10, and each time that doubles."""
+
+    FIRST = 10
+
+    def __init__(self) -> None:
+        self.empty = 0
+        self._next = self.FIRST
+
+    def observe(self, signal: bool) -> None:
+        """Count one generation.
+
+        Args:
+            signal: whether any of its completions has a gradient.
+        """
+        self.empty = 0 if signal else self.empty + 1
+        if signal:
+            self._next = self.FIRST
+        elif self.empty >= self._next:
+            self._next *= 2
+            warnings.warn(
+                f"all rewards were equal within every group for {self.empty} generations in a row: nothing is being "
+                "learned. Print some completions (log_completions: true); the reward may never be earned, or always.",
+                stacklevel=2,
+            )

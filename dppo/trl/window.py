@@ -1,0 +1,113 @@
+"""A generation window: the completions of one generation and every draw made from them.
+
+TRL generates once for ``steps_per_generation`` calls and goes over the result ``num_iterations`` times. A *share*
+is what one optimizer step trains on in one such pass. Draws are made for all shares and passes when the window is
+created, so the log-probabilities of the sampling policy are computed once, for exactly the rows some draw keeps.
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dppo.errors import CheckpointError
+from dppo.packing import sorted_micro_batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """This rank's completions of one generation, with the weight of each in every share and pass."""
+
+    prompt_ids: Tensor
+    """(B, Tp) left-padded."""
+    prompt_mask: Tensor
+    """(B, Tp)."""
+    completion_ids: Tensor
+    """(B, T) right-padded."""
+    completion_mask: Tensor
+    """(B, T), what is attended to."""
+    loss_mask: Tensor
+    """(B, T), what carries loss: tool outputs and truncated completions are left out."""
+    advantage_B: Tensor
+    """(B,) from the full group."""
+    weight_SB: Tensor
+    """(passes * shares, B) float64, 0 where a row is not trained on in that share."""
+    denominator: Tensor
+    """() float64, what a share's sum is divided by, fixed before anything was dropped."""
+    old_logp: Tensor | None = None
+    """(B, T) under the policy that generated, for kept rows; None where it is the policy being trained."""
+    ref_logp: Tensor | None = None
+    """(B, T) under the reference policy, for kept rows; None when beta is 0."""
+    ratio: Tensor | None = None
+    """(B, T) or (B, 1) correction from the rollout engine's policy to ours; None without one."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) tokens of each row's prompt and completion."""
+        return self.prompt_mask.sum(1) + self.completion_mask.sum(1)
+
+    def micro_batches(self, weight_B: Tensor, max_tokens: int) -> list["MicroBatch"]:
+        """The rows of positive weight as length-sorted micro-batches of at most ``max_tokens`` padded tokens."""
+        rows = weight_B.nonzero().squeeze(1)
+        batches = sorted_micro_batches(self.lengths[rows].cpu(), max_tokens)
+        return [MicroBatch(self, rows[batch], weight_B[rows[batch]]) for batch in (b.to(rows.device) for b in batches)]
+
+    def idle_micro_batch(self) -> "MicroBatch":
+        """The shortest row at weight 0: what a rank without rows forwards, so that all ranks do as many forwards."""
+        rows = self.lengths.argmin().unsqueeze(0)
+        return MicroBatch(self, rows, self.weight_SB.new_zeros(1))
+
+    def save(self, path: Path) -> None:
+        """Write every tensor to ``path`` as safetensors."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        # Cloned: the loss mask may be the completion mask itself, and safetensors refuses shared memory.
+        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items() if t is not None}, path)
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device) -> "Window":
+        """Read what ``save`` wrote.
+
+        Raises:
+            CheckpointError: if the file is missing, damaged, or not a window.
+        """
+        try:
+            return cls(**load_file(path, device=str(device)))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise CheckpointError(
+                f"cannot read the generation window {path}: {error}. Resume from an earlier checkpoint folder."
+            ) from error
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some rows of a window, cut to the longest prompt and completion among them."""
+
+    window: Window
+    rows: Tensor
+    """(b,) indices into the window."""
+    weight: Tensor
+    """(b,) float64, what multiplies each row's loss."""
+
+    @property
+    def completion_width(self) -> int:
+        """Longest completion among the rows, at least 1."""
+        return max(1, int(self.window.completion_mask[self.rows].sum(1).max()))
+
+    def completion(self, tensor: Tensor) -> Tensor:
+        """``tensor`` (B, T) at these rows, cut to ``completion_width``; a (B, 1) tensor stays (b, 1)."""
+        return tensor[self.rows, : self.completion_width]
+
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        """``input_ids`` and ``attention_mask``, each (b, prompt + completion) without columns that are all padding."""
+        prompt_width = max(1, int(self.window.prompt_mask[self.rows].sum(1).max()))
+        parts = [
+            torch.cat([prompt[self.rows, -prompt_width:], self.completion(completion)], dim=1)
+            for prompt, completion in (
+                (self.window.prompt_ids, self.window.completion_ids),
+                (self.window.prompt_mask, self.window.completion_mask),
+            )
+        ]
+        return parts[0], parts[1]

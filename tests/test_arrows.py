@@ -1,0 +1,71 @@
+"""The arrows between parts point one way.
+
+errors, types, rng <- pruning | packing | objective <- methods <- demo, trl <- launch <- verification <- cli
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "dppo"
+SHARED = {"errors", "types", "rng"}
+ALLOWED = {
+    "errors": set(),
+    "types": {"errors"},
+    "rng": set(),
+    "pruning": SHARED,
+    "packing": SHARED,
+    "objective": SHARED,
+    "data": SHARED,
+    "methods": SHARED | {"pruning", "objective"},
+    "demo": SHARED | {"pruning", "packing", "objective", "methods", "data"},
+    "trl": SHARED | {"pruning", "packing", "objective", "methods", "data"},
+    "launch": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl"},
+    "verification": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl", "launch"},
+    "cli": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl", "launch", "verification"},
+}
+CORE = ("pruning", "packing", "objective", "methods", "errors", "types", "rng")
+CORE_LIBRARIES = {"torch", "numpy"}
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute names of all modules a file imports, inside functions too."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def forbidden(part: str, names: set[str], *, standard_library: frozenset[str]) -> set[str]:
+    """Imports that point the wrong way, or bring a library into the core."""
+    parts = {name.split(".")[1] for name in names if name.startswith("dppo.")}
+    wrong = parts - ALLOWED[part] - {part} - {"__version__"}
+    if part in CORE:
+        libraries = {name.split(".")[0] for name in names} - {"dppo"}
+        wrong |= libraries - CORE_LIBRARIES - standard_library
+    return wrong
+
+
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE or p.stem != "__init__")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_arrows_point_one_way(path):
+    import sys
+
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert not forbidden(part, imports(path), standard_library=sys.stdlib_module_names)
+
+
+def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():
+    import sys
+
+    stdlib = sys.stdlib_module_names
+    assert forbidden("pruning", {"dppo.objective.k3"}, standard_library=stdlib) == {"objective"}
+    assert forbidden("objective", {"transformers.AutoModel"}, standard_library=stdlib) == {"transformers"}
+    assert not forbidden("methods", {"dppo.pruning.Pruning", "torch.nn", "math"}, standard_library=stdlib)

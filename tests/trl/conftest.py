@@ -1,0 +1,3 @@
+from conftest_trl import tiny_path
+
+__all__ = ["tiny_path"]

@@ -1,0 +1,93 @@
+"""A tiny model on disk and scripted rollouts, so that TRL's trainer and ours see exactly the same completions."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
+
+WORDS = [f"w{i}" for i in range(28)]
+GENERATIONS = 4
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory):
+    """A two-layer Qwen3 with a word tokenizer, saved to disk: TRL loads its reference model from there."""
+    path = tmp_path_factory.mktemp("tiny")
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
+    )
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(vocabulary),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            tie_word_embeddings=True,
+            eos_token_id=1,
+            pad_token_id=0,
+            bos_token_id=None,
+        )
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.3)
+    model.save_pretrained(path)
+    fast.save_pretrained(path)
+    return str(path)
+
+
+def problems(count: int) -> Dataset:
+    """``count`` distinct prompts of different lengths, with an answer column."""
+    return Dataset.from_list(
+        [{"prompt": " ".join(WORDS[j % 28] for j in range(i, i + 2 + i % 4)), "answer": str(i)} for i in range(count)]
+    )
+
+
+def scripted(prompts, trainer):
+    """Completions and log-probabilities as a function of the prompt and its place in the group, nothing else."""
+    tokenizer, seen = trainer.processing_class, {}
+    output = {"prompt_ids": [], "completion_ids": [], "logprobs": []}
+    for prompt in prompts:
+        ordinal = seen[prompt] = seen.get(prompt, -1) + 1
+        digest = hashlib.blake2b(f"{prompt}/{ordinal % GENERATIONS}".encode(), digest_size=8).digest()
+        rng = np.random.default_rng(int.from_bytes(digest, "little"))
+        length = int(rng.integers(2, 12))
+        output["prompt_ids"].append(tokenizer(prompt)["input_ids"])
+        output["completion_ids"].append([*rng.integers(3, 31, length).tolist(), 1])
+        output["logprobs"].append(rng.uniform(-2, -0.05, length + 1).tolist())
+    return output
+
+
+def length_reward(prompts, completions, **_):
+    """0, 1 or 2 by the completion's words: groups that are mixed and groups that are not."""
+    return [float(len(text.split()) % 3) for text in completions]
+
+
+class GradientRecorder(TrainerCallback):
+    """Keeps a copy of every step's gradients, before the optimizer uses them."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        names = {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.grad is not None}
+        self.steps.append({n.replace("_orig_mod.", ""): g for n, g in names.items()})
+
+
+def relative_difference(left: dict, right: dict) -> float:
+    """Norm of the difference of two gradients over the norm of the second."""
+    assert left.keys() == right.keys() and left
+    difference = sum((left[n] - right[n]).double().square().sum() for n in right).sqrt()
+    return float(difference / sum(g.double().square().sum() for g in right.values()).sqrt())

@@ -1,0 +1,147 @@
+"""With nothing pruned, the gradient is TRL's own, for everything we say we serve."""
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, GradientRecorder, length_reward, problems, relative_difference, scripted
+from trl import GRPOConfig, GRPOTrainer
+
+from dppo.trl import DPPOConfig, DPPOTrainer
+
+TOLERANCE = 1e-5
+
+
+def gradients(
+    trainer_class, config_class, path, tmp_path, rollout=scripted, reward=length_reward, peft=None, **options
+):
+    recorder = GradientRecorder()
+    prompts = options.pop("prompts", 8)
+    settings = dict(
+        output_dir=str(tmp_path / trainer_class.__name__),
+        per_device_train_batch_size=prompts * GENERATIONS,
+        num_generations=GENERATIONS,
+        max_completion_length=16,
+        max_steps=1,
+        learning_rate=1e-2,
+        optim="sgd",
+        max_grad_norm=0.0,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=1,
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        seed=3,
+    )
+    settings.update(options)
+    trainer = trainer_class(
+        model=path,
+        reward_funcs=reward,
+        args=config_class(**settings),
+        train_dataset=problems(prompts),
+        rollout_func=rollout,
+        peft_config=peft() if peft else None,
+        callbacks=[recorder],
+    )
+    trainer.train()
+    return recorder.steps, trainer
+
+
+def compare(path, tmp_path, ours=None, **options):
+    stock, _ = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, **options)
+    mine, trainer = gradients(
+        DPPOTrainer, DPPOConfig, path, tmp_path, **{"completion_prune_rate": 0.0, **(ours or {})}, **options
+    )
+    assert len(mine) == len(stock)
+    return [relative_difference(a, b) for a, b in zip(mine, stock, strict=True)], trainer
+
+
+def split(options, calls):
+    return options | {"per_device_train_batch_size": 8 * GENERATIONS // calls, "gradient_accumulation_steps": calls}
+
+
+CASES = {
+    "dapo": dict(loss_type="dapo"),
+    "grpo": dict(loss_type="grpo"),
+    "dr_grpo": dict(loss_type="dr_grpo"),
+    "bnpo": dict(loss_type="bnpo"),
+    "cispo": dict(loss_type="cispo", epsilon_high=1.5),
+    "gspo": dict(loss_type="grpo", importance_sampling_level="sequence"),
+    "dapo, accumulation": split(dict(loss_type="dapo"), 4),
+    "grpo, accumulation": split(dict(loss_type="grpo"), 4),
+    "dr_grpo, accumulation": split(dict(loss_type="dr_grpo"), 2),
+    "kl": dict(loss_type="grpo", beta=0.1),
+    "no std": dict(scale_rewards="none"),
+    "batch std": dict(scale_rewards="batch"),
+    "checkpointing": dict(gradient_checkpointing=True),
+    "clip-higher and delta": dict(epsilon=0.1, epsilon_high=0.3, delta=1.5, num_iterations=2, max_steps=2),
+    "masked truncation": dict(mask_truncated_completions=True),
+}
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES.keys())
+def test_gradient_equals_trl(options, tiny_path, tmp_path):
+    differences, _ = compare(tiny_path, tmp_path, **options)
+    assert max(differences) < TOLERANCE
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+def test_second_pass_uses_deferred_old_log_probabilities(loss_type, tiny_path, tmp_path):
+    options = dict(loss_type=loss_type, num_iterations=2, max_steps=2, learning_rate=0.5)
+    differences, trainer = compare(tiny_path, tmp_path, **options)
+    assert max(differences) < TOLERANCE
+    clipped = [row["kept/clipped_high"] for row in trainer.state.log_history if "kept/clipped_high" in row]
+    assert clipped[0] == 0.0 and clipped[1] > 0.0  # the second pass does leave the first one's policy
+
+
+def test_kl_in_the_second_pass(tiny_path, tmp_path):
+    differences, _ = compare(tiny_path, tmp_path, beta=0.2, num_iterations=2, max_steps=2, loss_type="grpo")
+    assert max(differences) < TOLERANCE
+
+
+def test_micro_batches_do_not_change_the_gradient(tiny_path, tmp_path):
+    differences, _ = compare(tiny_path, tmp_path, ours={"max_tokens_per_row": 24}, loss_type="dapo")
+    assert max(differences) < TOLERANCE
+
+
+def test_tool_tokens_carry_no_loss(tiny_path, tmp_path):
+    def with_tools(prompts, trainer):
+        output = scripted(prompts, trainer)
+        output["env_mask"] = [
+            [1, *[0] * (len(ids) // 2 - 1), *[1] * (len(ids) - len(ids) // 2)] for ids in output["completion_ids"]
+        ]
+        return output
+
+    differences, _ = compare(tiny_path, tmp_path, rollout=with_tools)
+    assert max(differences) < TOLERANCE
+
+
+def test_lora(tiny_path, tmp_path):
+    from peft import LoraConfig
+
+    def peft():
+        torch.manual_seed(5)  # the adapters start from random numbers: the same for both trainers
+        return LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+
+    differences, _ = compare(tiny_path, tmp_path, peft=peft, beta=0.1, loss_type="grpo")
+    assert max(differences) < TOLERANCE
+
+
+def test_unscorable_completions(tiny_path, tmp_path):
+    def sometimes_none(prompts, completions, **_):
+        return [None if len(text.split()) % 4 == 0 else float(len(text) % 2) for text in completions]
+
+    differences, _ = compare(tiny_path, tmp_path, reward=sometimes_none)
+    assert max(differences) < TOLERANCE
+
+
+def test_the_contract_can_fail(tiny_path, tmp_path):
+    class CountsSurvivors(DPPOTrainer):
+        def _build_window(self, output):
+            window = super()._build_window(output)
+            object.__setattr__(window, "denominator", (window.weight_SB[0] * window.loss_mask.sum(1)).sum())
+            return window
+
+    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path)
+    wrong, _ = gradients(CountsSurvivors, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0)
+    assert relative_difference(wrong[0], stock[0]) > 1e-2  # zero-advantage rows were dropped and not counted

@@ -1,0 +1,168 @@
+"""Bad input gets a clear error and loses nothing."""
+
+import warnings
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, length_reward, problems, scripted
+from datasets import IterableDataset
+from test_trl_contract import gradients
+from trl import GRPOConfig
+
+from dppo.errors import ConfigError, DataError, RewardError
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.safeguards import EmptySignalWarning
+from dppo.trl.support import check_trl_version
+
+CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
+BAD = [
+    (dict(completion_prune_rate=1.0), r"completion_prune_rate=1 must be in \[0, 1\)"),
+    (dict(prompt_prune_rate=-0.1), r"prompt_prune_rate=-0\.1 must be in \[0, 1\)"),
+    (dict(completion_prune_rate=0.8, prune_floor=0.5), r"prune_floor=0\.5 must be in \(0, 0\.2\]"),
+    (dict(method="ppo"), r"method='ppo' is not one of .*'dppo'"),
+    (dict(method="cppo"), r"method='cppo' is biased: .* accept_bias"),
+    (dict(method="dppo_deterministic"), r"is biased: .*accept_bias"),
+    (dict(method="gspo"), r"method='gspo' needs importance_sampling_level: sequence"),
+    (dict(prompt_mode="thick"), r"prompt_mode='thick' is not one of 'thin', 'fill'"),
+    (dict(max_tokens_per_row=0), r"max_tokens_per_row=0 must be greater than 0"),
+    (dict(history_half_life=0.0), r"history_half_life=0 must be greater than 0"),
+    (dict(reward_time_limit=-1.0), r"reward_time_limit=-1 must be greater than 0"),
+    (dict(loss_type="sapo"), r"loss_type='sapo' is not served; use one of 'grpo'"),
+    (dict(top_entropy_quantile=0.8), r"top_entropy_quantile=0\.8 .* Use top_entropy_quantile: 1\.0"),
+    (dict(entropy_coef=0.1), r"entropy bonus .* Use entropy_coef: 0\.0"),
+    (dict(off_policy_mask_threshold=0.1), r"off_policy_mask_threshold is not served"),
+    (dict(steps_per_generation=3, gradient_accumulation_steps=2, generation_batch_size=None), r"mix\s+parts of two"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD, ids=[str(list(o)[-1]) for o, _ in BAD])
+def test_bad_settings_are_named_with_what_to_use(options, message):
+    with pytest.raises(ConfigError, match=message):
+        DPPOConfig(**CONFIG | {"per_device_train_batch_size": 8} | options)
+
+
+def test_all_problems_are_reported_at_once():
+    with pytest.raises(ConfigError, match="3 problems"):
+        DPPOConfig(**CONFIG, completion_prune_rate=2.0, prompt_prune_rate=2.0, prompt_mode="no")
+
+
+def test_biased_methods_run_when_asked_for(tiny_path, tmp_path, capsys):
+    gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, method="cppo", accept_bias=True)
+    assert "gradient BIASED" in capsys.readouterr().out
+
+
+def test_token_denominator_with_prompt_pruning_is_declared(tiny_path, tmp_path, capsys):
+    with pytest.warns(UserWarning, match="ratio"):
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, loss_type="dapo", prompt_prune_rate=0.5)
+    assert "dppo | biased: the dapo normaliser" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("version", ["1.15.3", "1.17.0", "2.0"])
+def test_other_trl_versions_are_refused(version):
+    with pytest.raises(ConfigError, match=rf"TRL {version} is not supported.*1\.16 <= TRL < 1\.17"):
+        check_trl_version(version)
+
+
+def test_the_supported_range_is_accepted():
+    for version in ("1.16.0", "1.16.9"):
+        check_trl_version(version)
+
+
+def test_trl_config_is_not_taken_for_ours(tiny_path):
+    with pytest.raises(ConfigError, match="args is a GRPOConfig, DPPOTrainer needs a DPPOConfig"):
+        DPPOTrainer(tiny_path, length_reward, args=GRPOConfig(**CONFIG), train_dataset=problems(8))
+
+
+def test_fewer_prompts_than_a_block(tiny_path):
+    config = DPPOConfig(**CONFIG, per_device_train_batch_size=8 * GENERATIONS, num_generations=GENERATIONS)
+    with pytest.raises(DataError, match="5 prompts, fewer than the 8 of one generation"):
+        DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(5))
+
+
+def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
+    rows = problems(32)
+    stream = IterableDataset.from_generator(lambda: iter(rows))
+    settings = dict(
+        CONFIG, output_dir=str(tmp_path), per_device_train_batch_size=32, num_generations=GENERATIONS, max_steps=2
+    )
+    with pytest.raises(ConfigError, match=r"prompt_prune_rate=0\.5 needs a map-style dataset"):
+        DPPOTrainer(tiny_path, length_reward, args=DPPOConfig(**settings, prompt_prune_rate=0.5), train_dataset=stream)
+    trainer = DPPOTrainer(
+        tiny_path, length_reward, args=DPPOConfig(**settings), train_dataset=stream, rollout_func=scripted
+    )
+    trainer.train()
+    assert trainer.state.global_step == 2 and trainer.selector is None
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (lambda prompts, completions, **_: [1.0], "returned 1 values for 32 completions"),
+        (lambda prompts, completions, **_: 1 / 0, "ZeroDivisionError"),
+        (lambda prompts, completions, **_: ["high"] * len(prompts), "'high'"),
+    ],
+    ids=["count", "raises", "text"],
+)
+def test_broken_rewards_are_named(reward, message, tiny_path, tmp_path):
+    with pytest.raises(RewardError, match=message):
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=reward)
+
+
+def test_hanging_reward_stops_the_run(tiny_path, tmp_path):
+    import threading
+
+    release = threading.Event()
+
+    def hangs(prompts, completions, **_):
+        release.wait(30)
+        return [0.0] * len(prompts)
+
+    with pytest.raises(RewardError, match="hangs"):
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=hangs, reward_time_limit=0.2)
+    release.set()
+
+
+def test_equal_rewards_warn_and_leave_the_weights_alone(tiny_path, tmp_path):
+    def always(prompts, completions, **_):
+        return [0.1] * len(prompts)
+
+    with pytest.warns(UserWarning, match="all rewards were equal within every group for 10 generations"):
+        _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=always, max_steps=11)
+    assert all(row["grad_norm"] == 0 for row in trainer.state.log_history if "grad_norm" in row)
+
+
+def test_the_warning_doubles_its_distance_and_starts_again():
+    warning = EmptySignalWarning()
+
+    def warned(signal):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warning.observe(signal)
+        return bool(caught)
+
+    first = [i for i in range(1, 45) if warned(False)]
+    assert first == [10, 20, 40]
+    assert not warned(True)
+    assert [i for i in range(1, 12) if warned(False)] == [10]
+
+
+def test_non_finite_step_is_skipped_and_counted(tiny_path, tmp_path):
+    class Breaks(DPPOTrainer):
+        def _micro_batch_loss(self, *args):
+            loss = super()._micro_batch_loss(*args)
+            return loss * float("nan") if self.state.global_step == 1 else loss
+
+    before = {}
+
+    class Remember(Breaks):
+        def training_step(self, *args, **kwargs):
+            if self.state.global_step in (1, 2):
+                before[self.state.global_step] = [p.detach().clone() for p in self.model.parameters()]
+            return super().training_step(*args, **kwargs)
+
+    with pytest.warns(UserWarning, match=r"step 1: the gradient is not finite, so the step was skipped"):
+        _, trainer = gradients(Remember, DPPOConfig, tiny_path, tmp_path, max_steps=3, optim="adamw_torch")
+    assert all(torch.equal(a, b) for a, b in zip(before[1], before[2], strict=True))  # step 1 changed nothing
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+    assert not all(torch.equal(a, b) for a, b in zip(before[2], trainer.model.parameters(), strict=True))
+    assert [row["skipped_steps"] for row in trainer.state.log_history if "skipped_steps" in row] == [0, 1, 1]

@@ -1,0 +1,175 @@
+"""Pruning inside the trainer: unbiased in expectation, exact bookkeeping, and both levels at work."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, length_reward, problems, relative_difference, scripted
+from test_trl_contract import gradients
+from trl import GRPOConfig, GRPOTrainer
+
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.draws import Schedule, deal
+
+DRAWS = 300
+
+
+class ManyDraws(DPPOTrainer):
+    """Instead of training, collects the gradient of one generation under many completion draws."""
+
+    def gradients_of_draws(self, draws):
+        self.model.train()
+        self.current_gradient_accumulation_steps = 1
+        output = self._generate_and_score_completions(None)
+        for index in range(draws):
+            self._generation = index
+            window = self._build_window(output)
+            self.model.zero_grad()
+            calls = self._split_calls(window, window.weight_SB[0])
+            self._compute_loss(self.model, {"draw": 0, "micro_batches": calls[0]}).backward()
+            yield torch.cat([p.grad.flatten().double() for p in self.model.parameters()])
+
+
+def many_draws(path, tmp_path, trainer=ManyDraws, **options):
+    settings = dict(
+        output_dir=str(tmp_path / "many"),
+        per_device_train_batch_size=8 * GENERATIONS,
+        num_generations=GENERATIONS,
+        max_completion_length=16,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        seed=3,
+        loss_type="dr_grpo",
+    )
+    config = DPPOConfig(**settings | options)
+    run = trainer(path, length_reward, args=config, train_dataset=problems(8), rollout_func=scripted)
+    return list(run.gradients_of_draws(1 if not options["completion_prune_rate"] else DRAWS))
+
+
+def squared_bias_over_variance(draws, full):
+    """About 1 / draws for an unbiased estimate, whatever its variance."""
+    draws = torch.stack(draws)
+    mean = draws.mean(0)
+    return float((mean - full).square().sum() / (draws - mean).square().sum(1).mean())
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "dppo_threshold"}, {"sampling_design": "poisson"}, {"beta": 0.1}])
+def test_mean_over_draws_is_the_full_gradient(options, tiny_path, tmp_path):
+    full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0, **options)[0]
+    draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, **options)
+    # The ratio times DRAWS is a weighted mean of chi-square(1) variables: above 4 in fewer than 1 of 1000 runs.
+    assert squared_bias_over_variance(draws, full) < 4 / DRAWS
+
+
+def test_forgotten_weights_are_caught(tiny_path, tmp_path):
+    class Forgets(ManyDraws):
+        def _draw(self, completions):
+            drawn = super()._draw(completions)
+            return replace(drawn, weight_SN=(drawn.weight_SN > 0).double())
+
+    full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0)[0]
+    draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, trainer=Forgets)
+    assert squared_bias_over_variance(draws, full) > 40 / DRAWS
+
+
+def logged(trainer, name):
+    return [row[name] for row in trainer.state.log_history if name in row]
+
+
+def test_metrics_of_a_pruned_run(tiny_path, tmp_path):
+    _, trainer = gradients(
+        DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=4, completion_prune_rate=0.5, prompt_prune_rate=0.5
+    )
+    assert logged(trainer, "prune/prompts_kept_share")[0] == 1.0  # no history in the first epoch
+    assert logged(trainer, "prune/prompts_kept_share")[-1] == 0.5
+    assert logged(trainer, "prune/prompts_with_history") == [0.0, 1.0, 1.0, 1.0]
+    for kept, live in zip(logged(trainer, "prune/kept_share"), logged(trainer, "prune/live_share"), strict=True):
+        assert 0 < kept <= live / 2 + 1 / 8
+    rolled = [int(8 * GENERATIONS * share) for share in logged(trainer, "prune/prompts_kept_share")]
+    trained, skipped = logged(trainer, "prune/tokens_trained"), logged(trainer, "prune/tokens_skipped")
+    lengths = logged(trainer, "completions/mean_length")
+    assert [t + s for t, s in zip(trained, skipped, strict=True)] == pytest.approx(
+        [mean * rows for mean, rows in zip(lengths, rolled, strict=True)]
+    )
+    assert all(w <= 5 + 1e-9 for w in logged(trainer, "prune/largest_prompt_weight"))
+    for name in ("prune/effective_rows", "prune/largest_weight", "prune/added_variance", "candidates/reward",
+                 "candidates/zero_signal_groups", "kept/entropy", "time/rollout", "time/reward", "time/prune",
+                 "time/forward_backward", "time/optimizer", "skipped_steps"):  # fmt: skip
+        assert all(math.isfinite(value) for value in logged(trainer, name)) and logged(trainer, name), name
+
+
+def test_candidate_reward_does_not_drift_with_selection(tiny_path, tmp_path):
+    """TRL's ``reward`` is a mean over selected prompts; ours estimates the mean over all of them."""
+    _, trainer = gradients(
+        DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=150, prompt_prune_rate=0.5, learning_rate=0.0
+    )
+    truth = logged(trainer, "candidates/reward")[0]  # the first step rolls out everything
+    estimates = torch.tensor(logged(trainer, "candidates/reward")[1:])
+    error = abs(estimates.mean() - truth) / (estimates.std() / len(estimates) ** 0.5)
+    assert error < 4.5  # a ratio estimate: O(1/n) bias on top of noise
+    selected = torch.tensor(logged(trainer, "reward")[1:])
+    assert abs(selected.mean() - truth) > 3 * abs(estimates.mean() - truth)
+
+
+def test_fill_mode_keeps_rollouts_full(tiny_path, tmp_path):
+    options = dict(prompts=16, per_device_train_batch_size=4 * GENERATIONS, max_steps=12, prompt_mode="fill")
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, prompt_prune_rate=0.5, **options)
+    assert set(logged(trainer, "prune/prompts_kept_share")[:4]) == {1.0}
+    assert logged(trainer, "prune/prompts_kept_share")[-1] == 0.5  # 4 of 8 candidates
+    assert trainer.selector.stream.epoch >= 4  # 12 generations of 4 prompts would be 3 epochs
+
+
+def test_generations_split_over_steps(tiny_path, tmp_path):
+    """Two optimizer steps per generation, two passes: every completion with a gradient is trained on in each pass."""
+    options = dict(per_device_train_batch_size=16, steps_per_generation=2, num_iterations=2, max_steps=4)
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
+    weight_SB = trainer._window.weight_SB
+    assert weight_SB.shape == (4, 32)
+    assert torch.equal(weight_SB[0] + weight_SB[1], weight_SB[2] + weight_SB[3])
+    assert set(weight_SB.sum(0).tolist()) <= {0.0, 2.0}
+
+
+def test_passes_draw_anew(tiny_path, tmp_path):
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, num_iterations=2, max_steps=2)
+    first, second = trainer._window.weight_SB > 0
+    assert first.sum() == second.sum() and not torch.equal(first, second)
+
+
+def test_dealing_is_even_and_fair():
+    counts = torch.zeros(10, 3)
+    for window in range(3000):
+        share = deal(5, 2, 3, 7, window)
+        for rank in range(2):
+            assert torch.bincount(share[rank * 5 :][:5], minlength=3).max() == 2
+        counts[torch.arange(10), share] += 1
+    # Each of 30 frequencies has standard error sqrt(2/9/3000): five of them is a failure in 1 of 50,000 seeds.
+    assert ((counts / 3000) - 1 / 3).abs().max() < 5 * (2 / 9 / 3000) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [((4, 4, 1), (1, 1, 4)), ((8, 4, 2), (2, 2, 4)), ((2, 4, 1), (1, 1, 2)), ((1, 1, 3), (3, 1, 1))],
+)
+def test_schedule(arguments, expected):
+    steps, accumulation, iterations = arguments
+    schedule = Schedule.of(steps_per_generation=steps, accumulation=accumulation, iterations=iterations)
+    assert (schedule.passes, schedule.shares, schedule.calls) == expected
+    assert schedule.length == steps * iterations
+
+
+def test_two_generations_in_one_step_equal_trl(tiny_path, tmp_path):
+    """gradient_accumulation_steps = 2 * steps_per_generation: a step's gradient is the mean of two generations'."""
+    options = dict(per_device_train_batch_size=32, steps_per_generation=1, gradient_accumulation_steps=2)
+    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, loss_type="grpo", **options)
+    mine, _ = gradients(
+        DPPOTrainer, DPPOConfig, tiny_path, tmp_path, loss_type="grpo", completion_prune_rate=0.0, **options
+    )
+    assert relative_difference(mine[0], stock[0]) < 1e-5
+
+
+def test_history_remembers_what_was_rolled_out(tiny_path, tmp_path):
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=1)
+    candidates = trainer.selector.history.candidates(torch.arange(8), 1)
+    assert bool(candidates.seen_P.all())

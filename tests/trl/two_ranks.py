@@ -1,0 +1,68 @@
+"""Runs on two ranks: our gradient against TRL's, then a pruned run whose ranks must stay in step. Prints JSON."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.update(TRL_EXPERIMENTAL_SILENCE="1", HF_HUB_OFFLINE="1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+import torch.distributed as dist
+from conftest_trl import GENERATIONS, length_reward, relative_difference, scripted
+from test_trl_contract import gradients
+from trl import GRPOConfig, GRPOTrainer
+
+from dppo.trl import DPPOConfig, DPPOTrainer
+
+
+def rank_rollout(prompts, trainer):
+    """``scripted`` counts places in a group from the first completion it sees: a rank may hold the second half."""
+    return scripted(prompts, trainer)
+
+
+def main(path: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    half = {"per_device_train_batch_size": 4 * GENERATIONS, "rollout": rank_rollout}
+    results = {}
+    for loss_type in ("dapo", "grpo"):
+        stock, trainer = gradients(GRPOTrainer, GRPOConfig, path, Path(folder), loss_type=loss_type, **half)
+        assert trainer.accelerator.num_processes == 2  # launchers fall back to one process without a word
+        mine, _ = gradients(
+            DPPOTrainer, DPPOConfig, path, Path(folder), loss_type=loss_type, completion_prune_rate=0.0, **half
+        )
+        strip = [{n.removeprefix("module."): g for n, g in s[0].items()} for s in (mine, stock)]
+        results[loss_type] = relative_difference(*strip)
+
+    rates = dict(prompt_prune_rate=0.5, completion_prune_rate=0.5, loss_type="grpo", max_steps=6)
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **rates, **half)
+    results["apart"] = apart(trainer)
+    results["kept"] = [row["prune/kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
+
+    def constant(prompts, completions, **_):
+        return [1.0] * len(prompts)
+
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), reward=constant, max_steps=2, **half)
+    results["steps_without_rows"] = trainer.state.global_step
+    # An odd number of prompts on two ranks with an odd group: the selection is rounded so that rows divide.
+    odd = dict(prompts=6, per_device_train_batch_size=9, num_generations=3, prompt_prune_rate=0.5, max_steps=4)
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=None, reward=length_reward, **odd)
+    results["odd"] = [row["prune/prompts_kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
+    results["odd_apart"] = apart(trainer)
+    if dist.get_rank() == 0:
+        Path(folder, "two_ranks.json").write_text(json.dumps(results))
+    dist.barrier()  # the rank that leaves first must not take the other's connection with it
+    dist.destroy_process_group()
+
+
+def apart(trainer) -> float:
+    """Largest difference between the ranks' weights."""
+    flat = torch.cat([p.detach().flatten() for p in trainer.accelerator.unwrap_model(trainer.model).parameters()])
+    gathered = [torch.empty_like(flat) for _ in range(2)]
+    dist.all_gather(gathered, flat)
+    return float((gathered[0] - gathered[1]).abs().max())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
