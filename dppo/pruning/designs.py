@@ -109,9 +109,9 @@ def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -
     if len(open_rows):
         end = np.cumsum(prob[open_rows])
         total = float(end[-1])
-        if abs(total - round(total)) < WHOLE:
-            total = float(round(total))
-        mark = start + np.arange(math.ceil(total - start))
+        near = round(total)
+        marks = near if abs(total - near) < WHOLE else math.floor(total) + (start < total % 1.0)
+        mark = start + np.arange(marks)
         hit = np.searchsorted(end, mark, side="right")
         keep[open_rows[np.minimum(hit, len(open_rows) - 1)]] = True
     return torch.from_numpy(keep)

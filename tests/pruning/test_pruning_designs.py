@@ -119,6 +119,8 @@ AWKWARD = {
     "tenths": np.full(1000, 1 - 0.9),
     "thirds": np.full(999, 1 / 3),
     "mixed": np.concatenate([np.full(700, 0.07), np.full(100, 0.51)]),
+    "few tenths": np.full(10, 0.1),
+    "seven, one, two": np.array([0.7, 0.1, 0.2]),
     "summed downwards": np.random.default_rng(5).dirichlet(np.ones(5000)) * 32,
 }
 
@@ -131,6 +133,27 @@ def test_an_integer_sum_is_met_in_spite_of_rounding(design, prob):
     assert abs(total - round(total)) < 1e-9
     counts = {int(design.draw(prob_N, prob_N, generator(0, Purpose.CHECK, n)).sum()) for n in range(40)}
     assert counts == {round(total)}
+
+
+class Extreme:
+    """A generator that only ever gives the smallest or the largest number below 1."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def random(self, size: int | None = None):
+        return self.value if size is None else np.full(size, self.value)
+
+    def permutation(self, size: int) -> np.ndarray:
+        return np.arange(size)
+
+
+@pytest.mark.parametrize("value", [0.0, 1 - 2.0**-53])
+@pytest.mark.parametrize("design", [PIVOTAL, SYSTEMATIC], ids=lambda d: d.name)
+@pytest.mark.parametrize("prob", AWKWARD.values(), ids=AWKWARD)
+def test_an_integer_sum_is_met_by_the_most_unlikely_draws_too(design, prob, value):
+    prob_N = torch.from_numpy(prob.clip(max=1.0))
+    assert design.draw(prob_N, prob_N, Extreme(value)).sum() == round(math.fsum(prob_N.tolist()))
 
 
 DRAWS = 20_000

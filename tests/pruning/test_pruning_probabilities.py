@@ -58,6 +58,14 @@ def test_budget_and_bounds(rows, share, floor):
     assert (prob * cost).sum().item() == pytest.approx(budget, rel=1e-12)
 
 
+def test_large_budgets_are_met_to_the_last_row():
+    """Designs take a sum within 1e-9 of an integer as that integer, also for a sum of 65,536 rows."""
+    spread = torch.logspace(-12, 3, 65_536, dtype=torch.float64)
+    outlier = torch.cat([tensor([1e300]), torch.rand(65_535, generator=torch.Generator().manual_seed(0)).double() + 1])
+    for size in (spread, outlier):
+        assert abs(inclusion_probabilities(size, 32_768, floor=1e-3).sum().item() - 32_768) < 1e-10
+
+
 @given(rows=ROWS, share=st.floats(0, 1), floor=st.floats(0.01, 1))
 def test_larger_rows_are_kept_no_less_often(rows, share, floor):
     size, _, _, prob = solve(rows, share, floor, costs=False)

@@ -1,0 +1,136 @@
+"""Every public part has examples here, good and bad: adding one without them fails the suite."""
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import torch
+
+import dppo.pruning
+from dppo.errors import ConfigError, DesignError
+from dppo.pruning import BIASED_RULES, BIASED_WEIGHTINGS, DESIGNS, RULES, SCORES, WEIGHTINGS, Design
+from dppo.pruning import designs as designs_module
+from dppo.pruning import probabilities as probabilities_module
+from dppo.pruning import scores as scores_module
+from dppo.pruning import weights as weights_module
+from dppo.rng import generator
+from dppo.types import Completions
+
+
+def tensor(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+ROWS = Completions(
+    advantage_N=tensor([2, -1]),
+    tokens_N=torch.tensor([4, 9]),
+    group_N=torch.tensor([0, 0]),
+    live_N=torch.tensor([True, True]),
+    confidence_N=tensor([0.5, 3]),
+)
+SILENT = Completions(advantage_N=tensor([2]), tokens_N=tensor([1]), group_N=tensor([0]), live_N=torch.tensor([True]))
+
+RULE_EXAMPLES = {
+    "proportional": ([1, 1, 4, 2], [0.25, 0.25, 1, 0.5]),
+    "threshold": ([1, 1, 4, 2], [0.5, 0.5, 1, 1]),
+    "uniform": ([1, 1, 4, 2], [0.5, 0.5, 0.5, 0.5]),
+    "largest": ([1, 1, 4, 2], [0, 0, 1, 1]),
+}
+"""Scores and the probabilities they get at rate 0.5; bad examples are a rate of 1 and a negative score."""
+
+DESIGN_EXAMPLES = {
+    "pivotal": ([1, 0, 0.5, 0.5], {2}),
+    "systematic": ([1, 0, 0.5, 0.5], {2}),
+    "poisson": ([1, 0, 0.5, 0.5], {1, 2, 3}),
+    "deterministic": ([1, 0, 0.5, 0.5], {2}),
+}
+"""Probabilities and the sizes a draw may have."""
+
+SCORE_EXAMPLES = {"advantage": [2, 1], "length": [4, 3], "confidence": [1, 3], "uniform": [1, 1]}
+"""Scores of ``ROWS``."""
+
+NEEDS_LOG_PROBABILITIES = {"confidence"}
+"""Scores whose bad example is a rollout without log-probabilities."""
+
+WEIGHTING_EXAMPLES = {"inverse_probability": [4, 0, 1], "unweighted": [1, 0, 1], "kept_mean": [1.5, 0, 1.5]}
+"""Weights of rows kept, dropped, kept, with probabilities 0.25, 0.5 and 1."""
+
+TABLES = {
+    "rules": (RULES, RULE_EXAMPLES),
+    "designs": (DESIGNS, DESIGN_EXAMPLES),
+    "scores": (SCORES, SCORE_EXAMPLES),
+    "weightings": (WEIGHTINGS, WEIGHTING_EXAMPLES),
+}
+
+
+def public_functions(module: ModuleType, parameters: list[str]) -> set[Callable]:
+    """Functions written in ``module`` whose arguments start with ``parameters``."""
+    return {
+        function
+        for name, function in vars(module).items()
+        if inspect.isfunction(function)
+        and function.__module__ == module.__name__
+        and not name.startswith("_")
+        and list(inspect.signature(function).parameters)[: len(parameters)] == parameters
+    }
+
+
+@pytest.mark.parametrize(("registry", "examples"), TABLES.values(), ids=TABLES)
+def test_every_public_part_has_an_example(registry, examples):
+    assert set(examples) == set(registry)
+
+
+def test_every_part_that_exists_is_registered_under_its_name():
+    assert public_functions(probabilities_module, ["score_N", "rate"]) == set(RULES.values())
+    assert public_functions(scores_module, ["completions"]) == set(SCORES.values())
+    assert public_functions(weights_module, ["keep_N", "prob_N"]) == set(WEIGHTINGS.values())
+    made = {value.name: value for value in vars(designs_module).values() if isinstance(value, Design)}
+    assert made == DESIGNS
+    assert {design.draw for design in made.values()} == public_functions(designs_module, ["prob_N", "score_N", "rng"])
+    for name, part in (RULES | WEIGHTINGS).items():
+        assert part.__name__ == name
+
+
+def test_every_part_is_exported_and_documented():
+    for part in (*RULES.values(), *SCORES.values(), *WEIGHTINGS.values()):
+        assert part.__name__ in dppo.pruning.__all__
+        assert part.__doc__ and "Args:" in part.__doc__
+    assert sorted(dppo.pruning.__all__) == sorted(set(dppo.pruning.__all__))
+    assert all(hasattr(dppo.pruning, name) for name in dppo.pruning.__all__)
+    assert set(BIASED_RULES) <= set(RULES.values()) and set(BIASED_WEIGHTINGS) <= set(WEIGHTINGS.values())
+
+
+@pytest.mark.parametrize("name", RULE_EXAMPLES)
+def test_rules(name):
+    score, expected = RULE_EXAMPLES[name]
+    torch.testing.assert_close(RULES[name](tensor(score), rate=0.5, floor=0.1), tensor(expected))
+    with pytest.raises(DesignError, match="rate=1"):
+        RULES[name](tensor(score), rate=1.0, floor=0.1)
+    with pytest.raises(DesignError, match=r"finite and >= 0"):
+        RULES[name](tensor([-1, 2]), rate=0.5, floor=0.1)
+
+
+@pytest.mark.parametrize("name", DESIGN_EXAMPLES)
+def test_designs(name):
+    prob, sizes = DESIGN_EXAMPLES[name]
+    found = {int(DESIGNS[name].draw(tensor(prob), tensor(prob), generator(seed)).sum()) for seed in range(50)}
+    assert found == sizes
+
+
+@pytest.mark.parametrize("name", SCORE_EXAMPLES)
+def test_scores(name):
+    score = SCORES[name](ROWS)
+    assert score.tolist() == SCORE_EXAMPLES[name] and score.dtype == torch.float64
+    if name in NEEDS_LOG_PROBABILITIES:
+        with pytest.raises(ConfigError):
+            SCORES[name](SILENT)
+    else:
+        assert SCORES[name](SILENT).shape == (1,)
+
+
+@pytest.mark.parametrize("name", WEIGHTING_EXAMPLES)
+def test_weightings(name):
+    keep, prob = torch.tensor([True, False, True]), tensor([0.25, 0.5, 1])
+    weight = WEIGHTINGS[name](keep, prob)
+    assert weight.tolist() == WEIGHTING_EXAMPLES[name] and weight.dtype == torch.float64
