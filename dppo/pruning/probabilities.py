@@ -72,23 +72,26 @@ def inclusion_probabilities(size_N: Tensor, budget: float, *, floor: float, cost
 
 
 def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: float) -> np.ndarray:
-    """``clip(exp(log_c + log_slope), floor, 1)`` that costs ``budget``: bisection on ``log_c``, then one exact step."""
-    log_slope = log_slope - log_slope.max()
-    low, high = math.log(floor), -float(log_slope.min())
+    """``clip(exp(log_c + log_slope), floor, 1)`` that costs ``budget``.
+
+    The cost is linear in ``c`` between the values at which some row leaves the floor or reaches 1: bisection among
+    these finds the piece, and the rows inside are then scaled to what is left for them.
+    """
+    leaves_floor, reaches_one = math.log(floor) - log_slope, -log_slope
+    bend = np.sort(np.concatenate([leaves_floor, reaches_one]))
 
     def at(log_c: float) -> np.ndarray:
-        return np.exp(np.clip(log_c + log_slope, math.log(floor), 0.0))
+        return np.clip(np.exp(np.minimum(log_c + log_slope, 0.0)), floor, 1.0)
 
-    for _ in range(64):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if (at(middle) * cost).sum() < budget else (low, middle)
-    prob = np.clip(at(high), floor, 1.0)
-    inside = (prob > floor) & (prob < 1.0)
-    if inside.any():  # bisection leaves the rounding of log_c, times the number of rows: spread it over the inside
-        missing = budget - (prob * cost).sum()
-        prob[inside] *= 1.0 + missing / (prob[inside] * cost[inside]).sum()
+    low, high = 0, len(bend) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if (at(bend[middle]) * cost).sum() < budget else (low, middle)
+    prob = at(bend[high])
+    inside = (leaves_floor <= bend[low]) & (reaches_one >= bend[high])
+    if inside.any():
+        excess = (prob * cost).sum() - budget
+        prob[inside] *= 1.0 - excess / (prob[inside] * cost[inside]).sum()
     return np.clip(prob, floor, 1.0)
 
 
