@@ -130,11 +130,11 @@ def history_rows(prompts: int, repeats: int) -> list[dict[str, Any]]:
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """One line per figure, with its bar and whether it was met."""
-    print(f"{'figure':32}{'design':>14}{'size':>12}{'median':>14}{'quartiles':>26}  bar")
+    print(f"{'figure':32}{'design':>14}{'size':>12}{'median':>18}{'quartiles':>36}  bar")
     for row in rows:
         quartiles = f"{row['quartile_low']:,.2f} .. {row['quartile_high']:,.2f}"
         met = "" if row["bar"] is None else f"{row['bar']:,.0f} " + ("met" if row["median"] < row["bar"] else "MISSED")
-        figures = f"{row['size']:>12,}{row['median']:>14,.2f}{quartiles:>26}"
+        figures = f"{row['size']:>12,}{row['median']:>18,.2f}{quartiles:>36}"
         print(f"{row['figure']:32}{row['design'] or '':>14}{figures}  {row['unit']} {met}")
 
 
