@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from environment import write
+from results_file import write
 
 from dppo.pruning import DESIGNS, PromptHistory, PromptStream, Pruning, inclusion_probabilities
 from dppo.rng import Purpose, generator

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dppo"
-SHARED = {"errors", "types", "rng"}
+SHARED = {"errors", "types", "rng", "environment"}
 ALLOWED = {
     "errors": set(),
     "types": {"errors"},
     "rng": set(),
+    "environment": set(),
     "pruning": SHARED,
     "packing": SHARED,
     "objective": SHARED,

@@ -84,9 +84,12 @@ class DPPOConfig(GRPOConfig):
         default="pivotal",
         metadata={"help": "How rows are drawn given their probabilities: `pivotal`, `systematic` or `poisson`."},
     )
-    history_half_life: float = field(
-        default=200.0,
-        metadata={"help": "Generations after which half of a prompt's remembered signal has faded to the prior, > 0."},
+    history_half_life: float | None = field(
+        default=None,
+        metadata={
+            "help": "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. Default: "
+            "those of three epochs, since a prompt comes back once an epoch."
+        },
     )
     max_tokens_per_row: int | None = field(
         default=None,

@@ -28,6 +28,9 @@ from dppo.trl.support import check_model, check_trl_version
 from dppo.trl.window import MicroBatch, Window
 from dppo.types import Completions
 
+EPOCHS_REMEMBERED = 3
+"""Default half-life of the prompt history."""
+
 
 class DPPOTrainer(GRPOTrainer):
     """GRPO that skips prompts before rollout and completions before the update, and reweights what it keeps.
@@ -101,15 +104,16 @@ class DPPOTrainer(GRPOTrainer):
                     "rows to come back to. Set prompt_prune_rate: 0, or load the dataset without streaming."
                 )
             return None
+        prompts = int(self.args.generation_batch_size or 0) // self.completions.group
         return PromptSelector(
             cast(Any, dataset),
             identities(dataset["prompt"]),
             pruning=self.method.prompts,
-            prompts=int(self.args.generation_batch_size or 0) // self.completions.group,
+            prompts=prompts,
             fill=self.args.prompt_mode == "fill",
             seed=self.args.seed,
             shuffle=bool(self.shuffle_dataset),
-            half_life=self.args.history_half_life,
+            half_life=self.args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts,
         )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,67 @@
+"""The small shared pieces: records, errors, generators, environment."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dppo.environment import environment
+from dppo.errors import ConfigError, ShapeError, report
+from dppo.rng import Purpose, generator, torch_generator
+from dppo.types import Candidates, Completions
+
+
+def test_report_lists_every_problem_at_once():
+    report("Thing", [])
+    with pytest.raises(ConfigError, match=r"Thing: 2 problems\n  - a=1 is wrong\n  - b=2 is wrong"):
+        report("Thing", ["a=1 is wrong", "b=2 is wrong"])
+
+
+def test_records_name_the_field_of_the_wrong_shape():
+    ones = torch.ones(3)
+    with pytest.raises(ShapeError, match=r"Completions\.tokens_N has shape \(2,\), expected \(3,\)"):
+        Completions(advantage_N=ones, tokens_N=ones[:2], group_N=ones, live_N=ones.bool())
+    with pytest.raises(ShapeError, match=r"Candidates\.seen_P"):
+        Candidates(row_P=ones, signal_P=ones, tokens_P=ones, seen_P=ones[:1].bool())
+
+
+def test_generators_are_functions_of_their_key():
+    assert generator(1, 2, 3).random() == generator(1, 2, 3).random()
+    draws = {generator(*key).random() for key in ((1, 2, 3), (1, 3, 2), (1, 2), (1, 2, 4), (2, 2, 3))}
+    assert len(draws) == 5
+    a, b = (torch.rand(3, generator=torch_generator(1, 2)) for _ in range(2))
+    assert torch.equal(a, b)
+
+
+def test_generators_do_not_depend_on_the_process():
+    """A seed from ``hash()`` would differ between ranks, and between a run and its resumed self."""
+    code = "from dppo.rng import generator, Purpose; print(generator(3, 5, Purpose.PROMPT_DRAW).random())"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": salt}, capture_output=True, text=True)
+        for salt in ("1", "2")
+    ]
+    assert float(runs[0].stdout) == float(runs[1].stdout) == generator(3, 5, Purpose.PROMPT_DRAW).random()
+
+
+def test_purposes_keep_their_numbers():
+    """A renumbered purpose would change the draws of every run that is resumed."""
+    assert {p.name: p.value for p in Purpose} == {
+        "PROMPT_ORDER": 1,
+        "PROMPT_DRAW": 2,
+        "COMPLETION_DRAW": 3,
+        "DEAL": 4,
+        "TASK": 5,
+        "WARM_UP": 6,
+        "ROLLOUT": 7,
+        "EVALUATION": 8,
+        "CHECK": 9,
+        "MODEL": 10,
+    }
+
+
+def test_environment_is_json_and_names_versions():
+    record = json.loads(json.dumps(environment(seeds=[0])))
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["seeds"] == [0] and record["cores"] >= 1
