@@ -87,8 +87,8 @@ class DPPOConfig(GRPOConfig):
     history_half_life: float | None = field(
         default=None,
         metadata={
-            "help": "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. Default: "
-            "those of three epochs, since a prompt comes back once an epoch."
+            "help": "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. "
+            "Default: those of three epochs, since a prompt comes back once an epoch."
         },
     )
     max_tokens_per_row: int | None = field(
@@ -108,6 +108,7 @@ class DPPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         super().__post_init__()
         report("DPPOConfig", self._problems() or unsupported_options(self))
         method = self.build_method()

@@ -11,16 +11,19 @@ if TYPE_CHECKING:
     from dppo.trl.trainer import DPPOTrainer
 
 
-def step_plan(args: "DPPOConfig", method: Method, *, prompts_in_dataset: int | None) -> list[str]:
+def step_plan(
+    args: "DPPOConfig", method: Method, *, prompts_in_dataset: int | None, processes: int | None = None
+) -> list[str]:
     """Lines that say what a generation rolls out, what is trained on, and what is biased about it.
 
     Args:
         args: the run's arguments.
         method: the method built from them.
         prompts_in_dataset: rows of the training set; None where it is streamed.
+        processes: how many the run is meant for; default: those of this launch.
     """
-    schedule = Schedule.of_arguments(args)
-    block = (args.generation_batch_size or 0) // (args.num_generations or 1)
+    completions, schedule = _sizes(args, processes or args.world_size)
+    block = completions // (args.num_generations or 1)
     kept = round(block * (1 - method.prompts.rate))
     lines = [f"method: {method.name} ({method.paper}), gradient {'unbiased' if method.unbiased else 'BIASED'}"]
     if not method.prompts.rate:
@@ -39,14 +42,25 @@ def step_plan(args: "DPPOConfig", method: Method, *, prompts_in_dataset: int | N
     )
     if prompts_in_dataset is not None and method.prompts.rate:
         lines.append(f"an epoch is {prompts_in_dataset / block:.0f} generations; none is pruned in the first one")
-    lines += [f"biased: {reason}" for reason in biases(args, method)]
+    lines += [f"biased: {reason}" for reason in biases(args, method, schedule)]
     return lines
 
 
-def biases(args: "DPPOConfig", method: Method) -> list[str]:
+def _sizes(args: "DPPOConfig", processes: int) -> tuple[int, Schedule]:
+    """Completions of a generation and the schedule of its calls, for a number of processes."""
+    per_call = args.per_device_train_batch_size * processes
+    steps = args.steps_per_generation or 1
+    if args.generation_batch_given:
+        steps = (args.generation_batch_size or per_call) // per_call
+    schedule = Schedule.of(
+        steps_per_generation=steps, accumulation=args.gradient_accumulation_steps, iterations=args.num_iterations
+    )
+    return per_call * steps, schedule
+
+
+def biases(args: "DPPOConfig", method: Method, schedule: Schedule) -> list[str]:
     """Every reason why the expected gradient is not exactly the full batch's; empty where it is."""
     reasons = list(method.bias)
-    schedule = Schedule.of_arguments(args)
     if method.prompts.rate and schedule.passes * schedule.shares > 1:
         reasons.append("prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased")
     if method.prompts.rate and args.multi_objective_aggregation == "normalize_then_sum":
@@ -59,7 +73,7 @@ def announce(trainer: "DPPOTrainer") -> None:
     size = None if trainer.selector is None else len(trainer.selector.dataset)
     for line in step_plan(trainer.args, trainer.method, prompts_in_dataset=size):
         trainer.accelerator.print(f"dppo | {line}")
-    for reason in set(biases(trainer.args, trainer.method)) - set(trainer.method.selection_bias):
+    for reason in set(biases(trainer.args, trainer.method, trainer.schedule)) - set(trainer.method.selection_bias):
         warnings.warn(f"{reason}. Use loss_type: dr_grpo or grpo for an exact one.", stacklevel=3)
 
 
