@@ -1,0 +1,241 @@
+"""The embedded task: chains of one-digit sums with exact answers, an imperfect teacher, and a reward.
+
+``5+6+5-2=?`` is answered by ``5+6=11;11+5=16;16-2=14;\\boxed{14}``. The level of a question is its number of
+operands. Randomness always comes in as a numpy generator.
+"""
+
+import re
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dppo.errors import DataError
+from dppo.rng import Purpose, generator
+
+_BOXED = re.compile(r"\\boxed\{(-?[0-9]{1,6})\}\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One question with its exact answer."""
+
+    question: str
+    """Such as ``5+6+5-2=?``."""
+    answer: int
+    """The exact total, >= 0."""
+    level: int
+    """Number of operands, >= 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teacher:
+    """How the demonstrations go wrong: the teacher tires. That is what reinforcement learning has left to correct.
+
+    A slip adds 1 to 3 to a running total and is carried on. Slips only go up, so two of them never cancel: a chain with
+    a slip is wrong for certain, and long chains are nearly always wrong rather than right by luck.
+    """
+
+    sure_steps: int
+    """Steps at the start of a chain that never slip."""
+    slip_growth: float
+    """By how much the chance of a slip grows with every step after those."""
+    largest_total: int
+    """A slip that would carry a running total beyond this is made smaller."""
+
+    def slip_chance(self, step: int) -> float:
+        """Chance, in [0, 1], that a step slips; the first step is 1."""
+        return min(1.0, self.slip_growth * max(0, step - self.sure_steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Which levels are asked, in three bands of equal size, and the teacher a policy is warmed up on."""
+
+    easy: tuple[int, ...]
+    """Levels that a warmed-up policy nearly always solves."""
+    middle: tuple[int, ...]
+    """Levels it solves sometimes."""
+    hard: tuple[int, ...]
+    """Levels it nearly never solves, for want of practice and not of ability."""
+    largest_total: int
+    """True running totals stay within 0..largest_total, >= 9; a blind guess is right one time in as many."""
+    teacher: Teacher
+    warm_up_steps: int
+    """Steps of ``warm_up`` after which the bands deserve their names."""
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """All levels, ascending."""
+        return tuple(sorted({*self.easy, *self.middle, *self.hard}))
+
+
+FULL = Task(
+    easy=(2, 3, 4),
+    middle=(6, 7, 8),
+    hard=(10, 11, 12),
+    largest_total=20,
+    teacher=Teacher(sure_steps=3, slip_growth=0.11, largest_total=29),
+    warm_up_steps=900,
+)
+"""The task of the demonstration."""
+
+QUICK = Task(
+    easy=(2, 3, 4),
+    middle=(5, 6),
+    hard=(8, 9),
+    largest_total=9,
+    teacher=Teacher(sure_steps=3, slip_growth=0.2, largest_total=15),
+    warm_up_steps=360,
+)
+"""The same with shorter chains and fewer sums to learn, for a look in a third of the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Training and held-out problems that share no question."""
+
+    train: tuple[Problem, ...]
+    held_out: tuple[Problem, ...]
+
+
+def is_held_out(question: str) -> bool:
+    """Whether a question belongs to the held-out quarter of all questions, for every seed.
+
+    The side follows from a checksum of the text alone. Training questions and warm-up demonstrations are drawn from the
+    other side, so no held-out question was ever seen, at any level, by any run.
+    """
+    return zlib.crc32(question.encode()) % 4 == 0
+
+
+def draw_problem(level: int, rng: np.random.Generator, *, held_out: bool, largest_total: int = 20) -> Problem:
+    """A random problem with ``level`` operands from the given side of ``is_held_out``.
+
+    Every operand is uniform over the signed digits that keep the running total within 0..largest_total.
+
+    Args:
+        level: number of operands, >= 2.
+        rng: where the randomness comes from.
+        held_out: which side the question must be on.
+        largest_total: bound of the running total, >= 9.
+
+    Raises:
+        DataError: if ``level`` is below 2 or ``largest_total`` below 9.
+    """
+    if level < 2 or largest_total < 9:
+        raise DataError(
+            f"level={level} must be at least 2 operands and largest_total={largest_total} at least 9, "
+            "for example draw_problem(2, rng, held_out=False, largest_total=20)"
+        )
+    while True:
+        total = int(rng.integers(10))
+        question = str(total)
+        for _ in range(level - 1):
+            terms = [term for term in range(-9, 10) if 0 <= total + term <= largest_total]
+            term = terms[int(rng.integers(len(terms)))]
+            total += term
+            question += f"{term:+d}"
+        question += "=?"
+        if is_held_out(question) == held_out:
+            return Problem(question, total, level)
+
+
+def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: Task = FULL) -> Split:
+    """Training and held-out problems for a seed: a third from each band, spread evenly over the levels of the band.
+
+    No question occurs twice. Held-out questions are disjoint, as exact strings, from training questions and from every
+    warm-up demonstration at every level: see ``is_held_out``. What is not disjoint: training questions may occur in the
+    warm-up; at level 2, with about 170 questions in all, many do. And commutative twins such as ``3+5=?`` and ``5+3=?``
+    count as two questions.
+
+    Args:
+        seed: the run's seed, >= 0.
+        train: number of training problems, in questions, >= 0.
+        held_out: number of held-out problems, >= 0.
+        task: the levels.
+
+    Raises:
+        DataError: if a level does not have that many questions.
+    """
+    rng = generator(seed, Purpose.TASK)
+    return Split(
+        train=_distinct(train, task, rng, held_out=False), held_out=_distinct(held_out, task, rng, held_out=True)
+    )
+
+
+def _distinct(count: int, task: Task, rng: np.random.Generator, *, held_out: bool) -> tuple[Problem, ...]:
+    """``count`` problems with different questions, in random order."""
+    bands = (task.easy, task.middle, task.hard)
+    found: dict[str, Problem] = {}
+    for index in range(count):
+        band = bands[index % len(bands)]
+        level = band[index // len(bands) % len(band)]
+        for _ in range(1000):
+            problem = draw_problem(level, rng, held_out=held_out, largest_total=task.largest_total)
+            if problem.question not in found:
+                found[problem.question] = problem
+                break
+        else:
+            side = "held_out" if held_out else "train"
+            raise DataError(
+                f"{side}={count} asks for more different questions with {level} operands than there are: "
+                f"found {sum(p.level == level for p in found.values())}. Ask for fewer, or use longer chains, "
+                f"for example make_split(seed, {side}=96)"
+            )
+    return tuple(list(found.values())[i] for i in rng.permutation(count))
+
+
+def solution(problem: Problem) -> str:
+    """The right answer with every step written out: what a perfect policy says."""
+    return _written(_terms(problem.question), [0] * problem.level)
+
+
+def demonstration(problem: Problem, teacher: Teacher, rng: np.random.Generator) -> str:
+    """What the imperfect teacher says: every step written out, with slips carried on."""
+    terms = _terms(problem.question)
+    totals = np.cumsum(terms)
+    room = teacher.largest_total - np.maximum.accumulate(totals[::-1])[::-1]  # so that no later total is out of range
+    offsets = [0]
+    for step in range(1, problem.level):
+        slip = int(rng.integers(1, 4)) if rng.random() < teacher.slip_chance(step) else 0
+        offsets.append(min(offsets[-1] + slip, int(room[step])))
+    return _written(terms, offsets)
+
+
+def _terms(question: str) -> list[int]:
+    """The signed operands of a question."""
+    return [int(term) for term in re.findall(r"[+-]?[0-9]", question)]
+
+
+def _written(terms: list[int], offsets: list[int]) -> str:
+    """A scratchpad whose running total is off by ``offsets[i]`` after operand ``i``."""
+    text, total = "", terms[0]
+    for step in range(1, len(terms)):
+        after = sum(terms[: step + 1]) + offsets[step]
+        text += f"{total}{terms[step]:+d}={after};"
+        total = after
+    return f"{text}\\boxed{{{total}}}"
+
+
+def reward(completion_text: str, answer: int) -> float:
+    """1.0 if the text holds exactly one ``\\boxed{...}``, at its end, with the right number in it, else 0.0.
+
+    Args:
+        completion_text: the completion without special tokens.
+        answer: the right number.
+    """
+    boxed = _BOXED.search(completion_text)
+    return float(boxed is not None and completion_text.count("\\boxed") == 1 and int(boxed[1]) == answer)
+
+
+def score(completions: list[Any], answer: list[int], **_: Any) -> list[float]:
+    """``reward`` of each completion, in the signature TRL calls reward functions with.
+
+    Args:
+        completions: texts, or conversations whose last message holds the text under ``content``.
+        answer: the right number for each completion.
+        **_: the other columns of the dataset, ignored.
+    """
+    texts = [item if isinstance(item, str) else item[-1]["content"] for item in completions]
+    return [reward(text, int(number)) for text, number in zip(texts, answer, strict=True)]

@@ -1,0 +1,45 @@
+"""A tokenizer of 28 tokens for the embedded task, built in memory."""
+
+from typing import cast
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+PAD, USER, ASSISTANT, EOS = "<pad>", "<user>", "<assistant>", "<eos>"
+TOKENS = (PAD, USER, ASSISTANT, EOS, *"0123456789+-*=;,.?() \n", "\\boxed{", "}")
+"""The vocabulary; a token's id is its position."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}<user>{{ message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}<assistant>{{ message['content'] }}<eos>"
+    "{% else %}{{ raise_exception('roles are user and assistant') }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A fast tokenizer with one token per character, one for ``\\boxed{``, and the chat template of the task.
+
+    Decoding gives back the encoded text. A character outside the vocabulary raises: there is no unknown token.
+    """
+    core = Tokenizer(models.WordLevel({token: index for index, token in enumerate(TOKENS)}))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), "isolated")
+    core.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        eos_token=EOS,
+        additional_special_tokens=[USER, ASSISTANT],
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def encode_prompts(tokenizer: PreTrainedTokenizerFast, questions: list[str]) -> list[list[int]]:
+    """Token ids of each question in the chat template, ready for the assistant's turn."""
+    chats = [[{"role": "user", "content": question}] for question in questions]
+    ids = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=True, return_dict=False)
+    return cast(list[list[int]], ids)
