@@ -1,0 +1,102 @@
+"""``dppo demo``: GRPO and DPPO side by side on an embedded task, in a few minutes on two cores."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from dppo.demo.figures import draw_curves
+from dppo.demo.run import QUICK, DemoSetting, Progress, fastest_threads, mean_and_interval, run_demo
+from dppo.errors import ConfigError
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the demonstration, print its table, and say where the files are."""
+    parser = argparse.ArgumentParser(prog="dppo demo", description=main.__doc__)
+    parser.add_argument("--output", default="runs/demo", help="folder for results.json, curves.png and the checkpoint")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="number of seeds, each with its own warm start (default 1)"
+    )
+    parser.add_argument("--quick", action="store_true", help="under 90 seconds: a third of the training")
+    parser.add_argument("--threads", type=int, help="torch threads (default: the faster of 1 and 2, tried first)")
+    options = parser.parse_args(words)
+    if options.seeds < 1:
+        raise ConfigError(f"seeds={options.seeds} must be at least 1. Try dppo demo --seeds 5")
+    torch.set_num_threads(options.threads or fastest_threads())
+    console = Console()
+    setting = QUICK if options.quick else DemoSetting()
+    folder = Path(options.output)
+    with _bars(console) as bars:
+        shown: dict[tuple[int, str], TaskID] = {}
+
+        def report(event: Progress) -> None:
+            key = (event.seed, event.stage)
+            if key not in shown:
+                shown[key] = bars.add_task(f"seed {event.seed}  {event.stage}", total=1.0, figure="")
+            name = "loss" if event.stage == "warm-up" else "accuracy"
+            bars.update(shown[key], completed=event.done, figure=f"{name} {event.figure:.3f}")
+
+        results = run_demo(folder, range(options.seeds), setting, report)
+    draw_curves(results, folder / "curves.png")
+    show(results, console)
+    console.print(f"results.json, curves.png and checkpoint/ are in {folder} ({results['total_seconds']:.0f} s in all)")
+    return 0
+
+
+def _bars(console: Console) -> Bars:
+    columns = (TextColumn("{task.description:18}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+    return Bars(*columns, TextColumn("{task.fields[figure]}"), TimeElapsedColumn(), console=console)
+
+
+def show(results: dict[str, Any], console: Console) -> None:
+    """Print the difficulty of the task and the table of methods, means over seeds."""
+    shares = [np.mean([s[name] for s in results["difficulty_at_start"]]) for name in results["difficulty_at_start"][0]]
+    console.print(
+        f"training questions at the start: {shares[0]:.0%} nearly always right, {shares[1]:.0%} in between, "
+        f"{shares[2]:.0%} nearly always wrong"
+    )
+    seeds = len(results["seeds"])
+    over = f"{seeds} seeds, 95% interval over seeds" if seeds > 1 else "1 seed, 95% interval over questions"
+    table = Table(title=f"equal training seconds from one warm start\n({over})")
+    table.add_column()
+    for name in results["methods"]:
+        table.add_column(name, justify="right")
+    columns = [_column(method) for method in results["methods"].values()]
+    for heading in columns[0]:
+        table.add_row(heading, *(column[heading] for column in columns))
+    console.print(table)
+
+
+def _column(method: dict[str, Any]) -> dict[str, str]:
+    """What the table says of a method, by row."""
+    mean, low, high = mean_and_interval(method["accuracy_end"])
+    if np.isnan(low):
+        low, high = method["curve"][0][-1]["low"], method["curve"][0][-1]["high"]
+    reached = [seconds for seconds in method["seconds_to_grpo_final"] if seconds is not None]
+    missed = len(method["seconds_to_grpo_final"]) - len(reached)
+    to_final = f"{np.median(reached):.1f}" if reached else "not reached"
+    updates = [point for point in method["equal_updates"] if point]
+    cells = {
+        "accuracy before": f"{np.mean(method['accuracy_start']):.3f}",
+        "accuracy after": f"{mean:.3f} [{low:.3f}, {high:.3f}]",
+        "training seconds": f"{np.mean(method['wall_seconds']):.1f}",
+        "seconds to GRPO's final accuracy": to_final + (f" (not reached: {missed})" if missed and reached else ""),
+    }
+    cells |= {
+        name.replace("_", " "): f"{np.mean(method[name]):,.0f}"
+        for name in ("rollouts", "completions_trained", "tokens_trained", "steps")
+    }
+    cells["after GRPO's number of steps: accuracy"] = (
+        f"{np.mean([p['accuracy'] for p in updates]):.3f}" if updates else ""
+    )
+    cells["after GRPO's number of steps: seconds"] = (
+        f"{np.mean([p['seconds'] for p in updates]):.1f}" if updates else ""
+    )
+    return cells

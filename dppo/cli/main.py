@@ -1,0 +1,47 @@
+"""The ``dppo`` command: a table of subcommands, each in a file of its own that is imported only when called."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from dppo import __version__
+from dppo.errors import DPPOError
+
+COMMANDS = {
+    "demo": "train an embedded policy with GRPO and with DPPO, and show what pruning saves",
+    "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
+    "verify": "prove that pruning leaves the expected gradient alone, on your model and data",
+}
+
+
+def usage() -> str:
+    """The text of ``dppo --help``."""
+    lines = "\n".join(f"  {name:8} {text}" for name, text in COMMANDS.items())
+    return f"usage: dppo COMMAND [ARGUMENTS]\n\n{lines}\n\nEach command has its own --help. Version {__version__}."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand and return its exit code: 0 for success, 1 for a failed check, 2 for bad input.
+
+    Args:
+        arguments: what follows ``dppo``; the process's own arguments when None.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    if words[0] not in COMMANDS:
+        print(f"dppo: unknown command {words[0]!r}\n\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        return import_module(f"dppo.cli.{words[0]}").main(words[1:])
+    except DPPOError as error:
+        print(f"dppo {words[0]}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The whole method without a trainer: choose prompts, roll out, score, choose completions, weight, update.
+
+Everything that makes it DPPO is in ``Loop.step``. Plain GRPO is the same loop with ``method=GRPO`` and
+``live=everything``: no prompt and no completion is left out.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from dppo.demo.decode import Rollout, sample
+from dppo.demo.evaluate import MAX_NEW_TOKENS
+from dppo.demo.task import Problem, reward
+from dppo.demo.tokenizer import encode_prompts
+from dppo.methods import Method
+from dppo.objective import weighted_sum
+from dppo.packing import sorted_micro_batches
+from dppo.pruning import PromptHistory, PromptStream, confidence
+from dppo.rng import Purpose, generator, torch_generator
+from dppo.types import Completions
+
+PROMPTS, GENERATIONS = 16, 8
+MAX_TOKENS = 2048
+"""Padded tokens of one forward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What one step did."""
+
+    reward: float
+    """Mean over the completions rolled out."""
+    rollouts: int
+    completions_trained: int
+    tokens_trained: int
+    zero_signal: float
+    """Share of the groups rolled out in which no completion has a gradient."""
+    largest_weight: float
+    seconds: dict[str, float]
+    """By phase: rollout, choose, update."""
+
+
+def everything(advantage_N: Tensor) -> Tensor:
+    """All completions, also those without a gradient: what plain GRPO forwards."""
+    return torch.ones_like(advantage_N, dtype=torch.bool)
+
+
+class Loop:
+    """A policy in training on the embedded task.
+
+    Args:
+        model: the policy, trained in place.
+        tokenizer: its tokenizer.
+        problems: the training problems.
+        method: what is pruned, and the objective.
+        seed: of every draw in this run.
+        live: which completions are worth a forward pass, from their advantages; ``method.live`` by default.
+    """
+
+    def __init__(
+        self,
+        model: Qwen3ForCausalLM,
+        tokenizer: PreTrainedTokenizerFast,
+        problems: Sequence[Problem],
+        method: Method,
+        *,
+        seed: int,
+        live: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.problems, self.method, self.seed = model, tokenizer, problems, method, seed
+        self.live = method.live if live is None else live
+        self.prompts = encode_prompts(tokenizer, [problem.question for problem in problems])
+        self.stream = PromptStream(len(problems), seed)
+        self.history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
+        self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
+        self.steps = 0
+
+    def step(self, learning_rate: float) -> StepReport:
+        """One optimizer step on one block of prompts."""
+        clock, method, step = [time.perf_counter()], self.method, self.steps
+        candidates = self.history.candidates(self.stream.take(PROMPTS), step)
+        asked = method.prompts.draw_prompts(candidates, generator(self.seed, step, Purpose.PROMPT_DRAW))
+        rows = candidates.row_P[asked.keep_N]
+        rollout = sample(
+            self.model,
+            [self.prompts[row] for row in rows],
+            torch_generator(self.seed, step, Purpose.ROLLOUT),
+            samples=GENERATIONS,
+            max_new_tokens=MAX_NEW_TOKENS,
+        )
+        reward_QG = self._rewards(rows, rollout)
+        clock.append(time.perf_counter())
+
+        advantage_N = method.advantages(reward_QG).flatten()  # from whole groups, before anything is dropped
+        completions = Completions(
+            advantage_N=advantage_N,
+            tokens_N=rollout.length_N,
+            group_N=torch.arange(len(rows)).repeat_interleave(GENERATIONS),
+            live_N=self.live(advantage_N),
+            confidence_N=confidence(rollout.logp_NT, rollout.mask_NT),
+        )
+        draw = method.completions.draw_completions(completions, generator(self.seed, step, Purpose.COMPLETION_DRAW))
+        prompt_weight_N = asked.weight_N[asked.keep_N].repeat_interleave(GENERATIONS)
+        weight_N = draw.weight_N * prompt_weight_N
+        signal_Q = method.completions.score(completions).view(reward_QG.shape).norm(dim=1)
+        self.history.update(rows, reward_QG, signal_Q, rollout.length_N.view(reward_QG.shape), step)
+        tokens = float((prompt_weight_N * rollout.length_N).sum())  # of the full batch: exact if no prompt was pruned
+        denominator = method.normaliser.denominator(PROMPTS * GENERATIONS, tokens, MAX_NEW_TOKENS)
+        clock.append(time.perf_counter())
+
+        kept = draw.keep_N.nonzero()[:, 0]
+        prompt_N = [self.prompts[row] for row in rows for _ in range(GENERATIONS)]
+        length_N = torch.tensor([len(prompt) for prompt in prompt_N]) + rollout.length_N
+        for batch in sorted_micro_batches(length_N[kept], MAX_TOKENS):
+            batch = kept[batch]
+            logp_BT, mask_BT = log_probs(self.model, [prompt_N[i] for i in batch], rollout, batch)
+            loss_BT = method.loss(logp_BT, logp_BT.detach(), advantage_N[batch], mask_BT)
+            per_sequence = method.normaliser.per_sequence
+            (weighted_sum(loss_BT, mask_BT, weight_N[batch], per_sequence=per_sequence) / denominator).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps += 1
+        clock.append(time.perf_counter())
+        return StepReport(
+            reward=reward_QG.mean().item(),
+            rollouts=len(advantage_N),
+            completions_trained=len(kept),
+            tokens_trained=int(rollout.length_N[kept].sum()),
+            zero_signal=1 - (advantage_N != 0).view(reward_QG.shape).any(1).double().mean().item(),
+            largest_weight=weight_N.max().item(),
+            seconds=dict(
+                zip(
+                    ("rollout", "choose", "update"),
+                    (b - a for a, b in pairwise(clock)),
+                    strict=True,
+                )
+            ),
+        )
+
+    def _rewards(self, rows: Tensor, rollout: Rollout) -> Tensor:
+        """(Q, G) reward of every completion."""
+        texts = self.tokenizer.batch_decode(rollout.token_lists, skip_special_tokens=True)
+        answers = [self.problems[int(row)].answer for row in rows for _ in range(GENERATIONS)]
+        return torch.tensor([reward(text, a) for text, a in zip(texts, answers, strict=True)]).view(len(rows), -1)
+
+
+def log_probs(
+    model: Qwen3ForCausalLM, prompts: list[list[int]], rollout: Rollout, row_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of completions after their prompts, with gradient, and the mask of their tokens.
+
+    Args:
+        model: the policy.
+        prompts: (B) token ids of each completion's prompt.
+        rollout: where the completions are.
+        row_B: (B,) their rows.
+
+    Returns:
+        (B, T) log-probabilities in nats and (B, T) bool; T is the longest prompt and completion of the batch, less one.
+    """
+    lengths = rollout.length_N[row_B].tolist()
+    width = max(len(prompt) + length for prompt, length in zip(prompts, lengths, strict=True))
+    token_BT = torch.full((len(prompts), width), int(model.config.pad_token_id or 0))
+    mask_BT = torch.zeros(len(prompts), width, dtype=torch.bool)
+    for i, (prompt, row, length) in enumerate(zip(prompts, row_B.tolist(), lengths, strict=True)):
+        start, stop = len(prompt), len(prompt) + length
+        token_BT[i, :start] = torch.tensor(prompt)
+        token_BT[i, start:stop] = rollout.token_NT[row, :length]
+        mask_BT[i, start:stop] = True
+    # Padded on the right: causal attention never looks at it, so no attention mask is needed.
+    logits_BTV = model(input_ids=token_BT[:, :-1], use_cache=False).logits.float()
+    logp_BT = logits_BTV.log_softmax(-1).gather(2, token_BT[:, 1:, None]).squeeze(2)
+    return logp_BT, mask_BT[:, 1:]

@@ -1,0 +1,185 @@
+"""Methods trained side by side from one warm start, with the same seconds each, and what came of it."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from dppo.demo.evaluate import accuracy, mean_with_interval
+from dppo.demo.loop import Loop, StepReport, everything
+from dppo.demo.task import Split
+from dppo.methods import DPPO, GRPO, Method
+from dppo.pruning import advantage_with_confidence
+from dppo.rng import Purpose, torch_generator
+
+FLOOR = 0.2
+"""Lowest probability of keeping a prompt or a completion."""
+RISE_STEPS, LAST_RATE = 5, 0.1
+"""Steps of linear warm-up of the learning rate, and the share of it left when the budget is used up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a race is run with."""
+
+    steps: int = 60
+    """Optimizer steps of the first method; the seconds they take are the budget of every other one."""
+    evaluations: int = 6
+    """Evaluations after the one at the start, at equal shares of the budget."""
+    samples: int = 4
+    """Completions per held-out problem in each evaluation."""
+    learning_rate: float = 2e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A policy after some training."""
+
+    seconds: float
+    """Training seconds so far; evaluation does not count."""
+    step: int
+    accuracy: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class Runner:
+    """One method in a race: its loop, and what it has used and reached so far."""
+
+    name: str
+    loop: Loop
+    seconds: float = 0.0
+    rollouts: int = 0
+    completions_trained: int = 0
+    tokens_trained: int = 0
+    largest_weight: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    zero_signal: list[float] = field(default_factory=list)
+    curve: list[Point] = field(default_factory=list)
+    equal_updates: Point | None = None
+    """Where it was after as many optimizer steps as the first method."""
+
+    def take_step(self, share: float, learning_rate: float) -> StepReport:
+        """One optimizer step, with the learning rate of this share of the budget."""
+        rise = min(1.0, (self.loop.steps + 1) / RISE_STEPS)
+        report = self.loop.step(learning_rate * rise * (1 - (1 - LAST_RATE) * share))
+        self.seconds += sum(report.seconds.values())
+        self.rollouts += report.rollouts
+        self.completions_trained += report.completions_trained
+        self.tokens_trained += report.tokens_trained
+        self.largest_weight = max(self.largest_weight, report.largest_weight)
+        self.zero_signal.append(report.zero_signal)
+        for phase, seconds in report.seconds.items():
+            self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+        return report
+
+    def measure(self, evaluate: Callable[[Qwen3ForCausalLM], Tensor]) -> Point:
+        """The policy's accuracy now."""
+        mean, low, high = mean_with_interval(evaluate(self.loop.model))
+        return Point(seconds=self.seconds, step=self.loop.steps, accuracy=mean, low=low, high=high)
+
+    def time_to(self, target: float) -> float | None:
+        """Training seconds after which the curve first reaches ``target``, between points by a straight line."""
+        for before, after in zip(self.curve, self.curve[1:], strict=False):
+            if before.accuracy >= target:
+                return before.seconds
+            if after.accuracy >= target:
+                part = (target - before.accuracy) / (after.accuracy - before.accuracy)
+                return before.seconds + part * (after.seconds - before.seconds)
+        return None
+
+    def record(self) -> dict:
+        """Everything as JSON values."""
+        return {
+            "accuracy_start": self.curve[0].accuracy,
+            "accuracy_end": self.curve[-1].accuracy,
+            "accuracy_end_interval": [self.curve[-1].low, self.curve[-1].high],
+            "wall_seconds": self.seconds,
+            "steps": self.loop.steps,
+            "rollouts": self.rollouts,
+            "completions_trained": self.completions_trained,
+            "tokens_trained": self.tokens_trained,
+            "largest_weight": self.largest_weight,
+            "zero_signal_share": float(np.mean(self.zero_signal)),
+            "seconds_by_phase": self.phases,
+            "curve": [asdict(point) for point in self.curve],
+            "equal_updates": None if self.equal_updates is None else asdict(self.equal_updates),
+        }
+
+
+Contestant = tuple[str, Method, Callable[[Tensor], Tensor] | None]
+"""Name, method, and which completions are worth a forward pass (None: ``method.live``)."""
+
+
+def contestants(prompt_rate: float, completion_rate: float) -> list[Contestant]:
+    """Plain GRPO, which trains on everything it rolls out, and DPPO at the given rates.
+
+    DPPO scores by confidence, since the decoder gives the log-probabilities, and has the floor of the TRL adapter.
+    """
+    pruned = replace(
+        DPPO,
+        completions=replace(DPPO.completions, score=advantage_with_confidence, floor=FLOOR),
+        prompts=replace(DPPO.prompts, floor=FLOOR),
+    )
+    return [
+        ("grpo", GRPO, everything),
+        ("dppo", pruned.with_rates(prompt=prompt_rate, completion=completion_rate), None),
+    ]
+
+
+def race(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    split: Split,
+    methods: Sequence[Contestant],
+    setting: Setting,
+    *,
+    seed: int,
+    report: Callable[[str, float, Point], None] | None = None,
+) -> list[Runner]:
+    """Train each method from a copy of ``model``, in turns, step by step, so that noise of the machine hits all alike.
+
+    The first method takes ``setting.steps`` steps. After each of them every other method takes steps until it has used
+    as many seconds. The learning rate falls over the budget, the same for all.
+
+    Args:
+        model: the warm start; it is not changed.
+        tokenizer: its tokenizer.
+        split: training and held-out problems.
+        methods: name, method, and which completions are worth a forward pass (None: ``method.live``).
+        setting: budget, evaluations, learning rate.
+        seed: of all draws.
+        report: called after every turn with the method's name, the share of the budget used, and its last evaluation.
+    """
+    runners = [
+        Runner(name, Loop(copy.deepcopy(model), tokenizer, split.train, method, seed=seed, live=live))
+        for name, method, live in methods
+    ]
+
+    def evaluate(policy: Qwen3ForCausalLM) -> Tensor:
+        rng = torch_generator(seed, Purpose.EVALUATION)  # the same draws every time: differences are the policy's
+        return accuracy(policy, tokenizer, split.held_out, setting.samples, rng)
+
+    start = runners[0].measure(evaluate)
+    for runner in runners:
+        runner.curve.append(start)
+    marks = {round(setting.steps * (i + 1) / setting.evaluations) for i in range(setting.evaluations)}
+    first = runners[0]
+    for step in range(setting.steps):
+        share = step / setting.steps
+        first.take_step(share, setting.learning_rate)
+        for runner in runners[1:]:
+            while runner.seconds < first.seconds:
+                runner.take_step(share, setting.learning_rate)
+                if runner.loop.steps == setting.steps:
+                    runner.equal_updates = runner.measure(evaluate)
+        for runner in runners:
+            if step + 1 in marks:
+                runner.curve.append(runner.measure(evaluate))
+            if report is not None:
+                report(runner.name, (step + 1) / setting.steps, runner.curve[-1])
+    return runners

@@ -1,0 +1,173 @@
+"""The demonstration: for each seed a warm start, then GRPO and DPPO from it with equal training seconds."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from transformers import Qwen3ForCausalLM
+
+from dppo.demo.evaluate import accuracy, difficulty_shares
+from dppo.demo.model import build_model
+from dppo.demo.race import Point, Runner, Setting, contestants, race
+from dppo.demo.task import FULL, Task, make_split
+from dppo.demo.task import QUICK as QUICK_TASK
+from dppo.demo.tokenizer import build_tokenizer
+from dppo.demo.warmup import warm_up
+from dppo.environment import environment
+from dppo.rng import Purpose, torch_generator
+
+SHARE_SAMPLES = 32
+"""Completions per training question from which its difficulty is judged."""
+LISTED = (
+    "accuracy_start",
+    "accuracy_end",
+    "wall_seconds",
+    "steps",
+    "rollouts",
+    "completions_trained",
+    "tokens_trained",
+)
+"""Figures of ``results.json`` that are lists with one entry per seed."""
+
+
+DEFAULT_RACE = Setting()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSetting:
+    """Everything a demonstration is run with; the defaults are the one in the README."""
+
+    train: int = 192
+    held_out: int = 192
+    prompt_rate: float = 0.3
+    completion_rate: float = 0.5
+    race: Setting = DEFAULT_RACE
+    task: Task = FULL
+
+
+QUICK = DemoSetting(task=QUICK_TASK, race=Setting(steps=20, evaluations=4, samples=2))
+"""Under 90 seconds: enough to see it work, too short to measure by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One event of a running demonstration, for whoever shows it."""
+
+    seed: int
+    stage: str
+    """``warm-up``, or the name of a method."""
+    done: float
+    """Share of the stage, in [0, 1]."""
+    figure: float
+    """Loss in the warm-up, accuracy in a race."""
+
+
+Report = Callable[[Progress], None]
+
+
+def run_demo(folder: Path, seeds: Sequence[int], setting: DemoSetting, report: Report) -> dict[str, Any]:
+    """Run the demonstration and write ``results.json``, ``curves.png`` and the last checkpoint into ``folder``.
+
+    Args:
+        folder: where to write; made if it does not exist.
+        seeds: one warm start and one race each.
+        setting: sizes, rates and budget.
+        report: called as things happen.
+
+    Returns:
+        What ``results.json`` holds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    races, shares = [], []
+    for seed in seeds:
+        runners, share = run_seed(seed, setting, report)
+        races.append(runners)
+        shares.append(share)
+        results = summarise(races, shares, seeds[: len(races)], setting)  # a stopped run keeps its finished seeds
+        results["total_seconds"] = time.perf_counter() - started
+        (folder / "results.json").write_text(json.dumps(results, indent=1))
+        trained: Qwen3ForCausalLM = runners[-1].loop.model
+        trained.save_pretrained(folder / "checkpoint")
+        runners[-1].loop.tokenizer.save_pretrained(folder / "checkpoint")
+    return results
+
+
+def run_seed(seed: int, setting: DemoSetting, report: Report) -> tuple[list[Runner], dict[str, float]]:
+    """One warm start and one race, and how difficult the training questions were at the start."""
+    tokenizer, model = build_tokenizer(), build_model(seed)
+
+    def warm(step: int, loss: float) -> None:
+        report(Progress(seed=seed, stage="warm-up", done=step / setting.task.warm_up_steps, figure=loss))
+
+    warm_up(model, tokenizer, setting.task, seed=seed, steps=setting.task.warm_up_steps, report=warm)
+    split = make_split(seed, train=setting.train, held_out=setting.held_out, task=setting.task)
+    success_PS = accuracy(model, tokenizer, split.train, SHARE_SAMPLES, torch_generator(seed, Purpose.CHECK))
+    right, between, wrong = difficulty_shares(success_PS.double().mean(1))
+
+    def turn(name: str, done: float, last: Point) -> None:
+        report(Progress(seed=seed, stage=name, done=done, figure=last.accuracy))
+
+    methods = contestants(setting.prompt_rate, setting.completion_rate)
+    runners = race(model, tokenizer, split, methods, setting.race, seed=seed, report=turn)
+    return runners, {"nearly_always_right": right, "in_between": between, "nearly_always_wrong": wrong}
+
+
+def summarise(
+    races: Sequence[Sequence[Runner]], shares: Sequence[dict[str, float]], seeds: Sequence[int], setting: DemoSetting
+) -> dict[str, Any]:
+    """The contents of ``results.json``: lists with one figure per seed, by method."""
+    methods: dict[str, Any] = {}
+    for index, first in enumerate(races[0]):
+        runners = [runners[index] for runners in races]
+        records = [runner.record() for runner in runners]
+        # The target is where plain GRPO ends; it reaches that, by definition, when its budget is used up.
+        targets = [baseline[0].curve[-1].accuracy for baseline in races]
+        to_target = [r.time_to(t) if index else r.seconds for r, t in zip(runners, targets, strict=True)]
+        methods[first.name] = {
+            **{name: [record[name] for record in records] for name in LISTED},
+            "seconds_to_grpo_final": to_target,
+            "equal_updates": [record["equal_updates"] for record in records],
+            "largest_weight": [record["largest_weight"] for record in records],
+            "zero_signal_share": [record["zero_signal_share"] for record in records],
+            "seconds_by_phase": [record["seconds_by_phase"] for record in records],
+            "curve": [record["curve"] for record in records],
+        }
+    return {
+        "methods": methods,
+        "difficulty_at_start": list(shares),
+        "seeds": list(seeds),
+        "setting": asdict(setting),
+        "environment": environment(seeds=list(seeds)),
+    }
+
+
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean over seeds and the ends of its 95% interval by Student's t; nan ends for a single seed."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, float("nan"), float("nan")
+    half = float(stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
+    return mean, mean - half, mean + half
+
+
+def fastest_threads(candidates: Sequence[int] = (1, 2)) -> int:
+    """How many threads train a model of this size fastest here, by trying: on busy cores two are slower than one."""
+    model, token_BT = build_model(0), torch.zeros(32, 64, dtype=torch.int64)
+    before, seconds = torch.get_num_threads(), {}
+    for threads in candidates:
+        torch.set_num_threads(threads)
+        rounds = []
+        for _ in range(4):
+            start = time.perf_counter()
+            model(input_ids=token_BT, use_cache=False).logits.sum().backward()
+            rounds.append(time.perf_counter() - start)
+        seconds[threads] = sorted(rounds[1:])[1]
+    torch.set_num_threads(before)
+    return min(seconds, key=lambda threads: seconds[threads])

@@ -1,0 +1,41 @@
+import pytest
+
+from dppo import __version__
+from dppo.cli.main import COMMANDS, main
+from dppo.errors import ConfigError
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in COMMANDS)
+    assert main([]) == 2
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_unknown_command(capsys):
+    assert main(["trian"]) == 2
+    assert "unknown command 'trian'" in capsys.readouterr().err
+
+
+def test_our_errors_are_one_line_without_a_traceback(capsys, monkeypatch):
+    import dppo.cli.demo
+
+    def fails(words):
+        raise ConfigError("rate=2 must be below 1")
+
+    monkeypatch.setattr(dppo.cli.demo, "main", fails)
+    assert main(["demo"]) == 2
+    assert capsys.readouterr().err == "dppo demo: rate=2 must be below 1\n"
+
+
+def test_other_errors_keep_their_traceback(monkeypatch):
+    import dppo.cli.demo
+
+    monkeypatch.setattr(dppo.cli.demo, "main", lambda words: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["demo"])
