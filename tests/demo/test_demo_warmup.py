@@ -7,9 +7,10 @@ import torch
 
 from dppo.demo.evaluate import accuracy
 from dppo.demo.model import build_model
+from dppo.demo.supervised import mean_loss
 from dppo.demo.task import FULL, Task, Teacher, is_held_out, make_split
 from dppo.demo.tokenizer import build_tokenizer
-from dppo.demo.warmup import BATCH_TOKENS, _batches, _loss, warm_up
+from dppo.demo.warmup import BATCH_TOKENS, _batches, warm_up
 from dppo.errors import ConfigError
 from dppo.rng import generator
 
@@ -38,9 +39,11 @@ def test_loss_is_the_mean_over_labelled_tokens_of_a_plain_forward_pass():
     token_BT, label_BT = next(_batches(TOKENIZER, FULL, generator(0)))
     logp = model(token_BT, attention_mask=(token_BT != 0).long()).logits.log_softmax(-1)
     picked = [logp[b, t, label_BT[b, t]] for b, t in (label_BT >= 0).nonzero().tolist()]
-    torch.testing.assert_close(_loss(model, token_BT, label_BT), -torch.stack(picked).mean(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(mean_loss(model, token_BT, label_BT), -torch.stack(picked).mean(), rtol=1e-5, atol=1e-6)
     everything = torch.where(token_BT.roll(-1, 1) > 0, token_BT.roll(-1, 1), -1)
-    assert (_loss(model, token_BT, everything) - _loss(model, token_BT, label_BT)).abs() > 1e-4  # prompt tokens trained
+    assert (
+        mean_loss(model, token_BT, everything) - mean_loss(model, token_BT, label_BT)
+    ).abs() > 1e-4  # prompt tokens trained
 
 
 def test_a_short_warm_up_teaches_short_sums_and_is_repeatable():

@@ -1,0 +1,122 @@
+"""Supervised training of a small policy on prompts with given completions: what every warm-up shares."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import Qwen3ForCausalLM
+
+MUON_RATE, MUON_MOMENTUM, MUON_DECAY = 0.02, 0.95, 0.01
+"""For the matrices inside the layers. Source: Jordan et al. (2024), as in ``torch.optim.Muon``."""
+ADAM_RATE, ADAM_BETAS = 3e-3, (0.9, 0.98)
+"""For embeddings and norms."""
+RISE_STEPS, LAST_RATE, CLIP_NORM = 20, 0.05, 1.0
+"""Steps of linear warm-up of the rate, share of it left at the end of the linear decay, largest gradient norm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Token ids of a prompt and of the completion to learn."""
+
+    prompt: list[int]
+    completion: list[int]
+
+    @property
+    def length(self) -> int:
+        """Tokens of both."""
+        return len(self.prompt) + len(self.completion)
+
+
+def fit(
+    model: Qwen3ForCausalLM, batches: Iterable[tuple[Tensor, Tensor]], done: Callable[[int], float]
+) -> Iterator[tuple[float, float]]:
+    """Trains the policy in place, one optimizer step per item: the share of the training done and the step's loss.
+
+    Matrices inside the layers are trained by Muon, everything else by AdamW, at rates that rise over ``RISE_STEPS``
+    steps and fall linearly with the share done. The policy is left in evaluation mode.
+
+    Args:
+        model: the policy.
+        batches: (B, T) tokens and labels, as from ``bucketed``; enough of them to get done.
+        done: share of the training done after a number of steps >= 1; training ends where it reaches 1.
+
+    Returns:
+        Pairs of the share done, in [0, 1], and the loss in nats per labelled token. Training goes on as they are taken.
+    """
+    optimizers = _optimizers(model)
+    rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
+    model.train()
+    share = 0.0
+    for step, (token_BT, label_BT) in enumerate(batches, 1):
+        rate_share = min(step / RISE_STEPS, LAST_RATE + (1 - LAST_RATE) * (1 - share))
+        loss = mean_loss(model, token_BT.to(model.device), label_BT.to(model.device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            optimizer.param_groups[0]["lr"] = rate * rate_share
+            optimizer.step()
+            optimizer.zero_grad()
+        share = min(done(step), 1.0)
+        yield share, loss.item()
+        if share == 1.0:
+            break
+    model.eval()
+
+
+def _optimizers(model: Qwen3ForCausalLM) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for everything else."""
+    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    inside = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in inside]
+    return (
+        torch.optim.Muon(matrices, lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY),
+        torch.optim.AdamW(others, lr=ADAM_RATE, betas=ADAM_BETAS, weight_decay=0.0),
+    )
+
+
+def mean_loss(model: Qwen3ForCausalLM, token_BT: Tensor, label_BT: Tensor) -> Tensor:
+    """Mean negative log-likelihood of the labelled tokens, in nats. Logits are computed where there is a label.
+
+    Args:
+        model: the policy.
+        token_BT: (B, T) token ids, padded on the right.
+        label_BT: (B, T) the token to predict after each, or -1 for none.
+    """
+    labelled_BT = label_BT >= 0
+    hidden_BTH = model.model(input_ids=token_BT, use_cache=False).last_hidden_state
+    return F.cross_entropy(model.lm_head(hidden_BTH[labelled_BT]), label_BT[labelled_BT])
+
+
+def bucketed(
+    examples: Sequence[Example], rng: np.random.Generator, *, max_tokens: int, pad: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """All examples once, in batches of similar length and random order: (B, T) tokens, and the next token as label.
+
+    Labels are -1 at the prompt and at the padding, which is on the right: causal attention never looks at it.
+
+    Args:
+        examples: what to learn.
+        rng: for the order of the batches.
+        max_tokens: most tokens in a batch, padding included; a longer example is a batch of its own.
+        pad: token id of the padding.
+    """
+    batches: list[list[Example]] = []
+    for example in sorted(examples, key=lambda example: example.length):
+        if not batches or example.length * (len(batches[-1]) + 1) > max_tokens:
+            batches.append([])
+        batches[-1].append(example)
+    for index in rng.permutation(len(batches)):
+        yield _padded(batches[index], pad)
+
+
+def _padded(examples: list[Example], pad: int) -> tuple[Tensor, Tensor]:
+    width = max(example.length for example in examples)
+    token_BT = torch.full((len(examples), width), pad)
+    label_BT = torch.full((len(examples), width), -1)
+    for row, example in enumerate(examples):
+        token_BT[row, : example.length] = torch.tensor(example.prompt + example.completion)
+        label_BT[row, len(example.prompt) - 1 : example.length - 1] = torch.tensor(example.completion)
+    return token_BT, label_BT
