@@ -1,0 +1,165 @@
+"""Arguments of a run in TRL's own style: a YAML file, flags that override it, and a help that lists ours first."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from trl.scripts.utils import TrlParser
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.model_config import ModelConfig
+
+from dppo.errors import ConfigError
+from dppo.trl.config import DPPOConfig
+
+
+@dataclass
+class RunArguments:
+    """What to train on, beside TRL's and our training fields."""
+
+    dataset_name: str = field(
+        default="",
+        metadata={
+            "help": "Training problems: a local .jsonl, .jsonl.gz or .parquet file, a folder of those, a public set or "
+            "hub dataset by name, or `embedded` for the task of dppo demo."
+        },
+    )
+    dataset_path: str | None = field(
+        default=None, metadata={"help": "Local file or folder that stands in for dataset_name: nothing is fetched."}
+    )
+    dataset_train_split: str = field(default="train", metadata={"help": "Split of a hub dataset to train on."})
+    eval_dataset_name: str | None = field(
+        default=None, metadata={"help": "Problems for eval_strategy, like dataset_name; embedded: held-out questions."}
+    )
+    eval_dataset_path: str | None = field(
+        default=None, metadata={"help": "Local file or folder that stands in for eval_dataset_name."}
+    )
+    dataset_test_split: str = field(default="test", metadata={"help": "Split of a hub dataset to evaluate on."})
+    prompt_column: str | None = field(
+        default=None, metadata={"help": "Column with the problem. Default: prompt, problem or question."}
+    )
+    answer_column: str | None = field(
+        default=None,
+        metadata={"help": "Column with the answer. Default: answer, final_answer, ground_truth, solution."},
+    )
+    prompt_template: str | None = field(
+        default=None, metadata={"help": "Text of the user's turn; {problem} is where the problem goes."}
+    )
+    max_prompt_tokens: int | None = field(
+        default=None, metadata={"help": "Prompts longer than this are bad rows, >= 1. Default: no limit."}
+    )
+    on_bad_rows: str = field(
+        default="error",
+        metadata={"help": "`error` stops at empty or over-long prompts; `drop` leaves them out and says so."},
+    )
+    reward_funcs: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Rewards, added up: `accuracy` (math-verify, the default), `format` (a \\boxed answer is there), "
+            "`embedded`, or dotted paths such as package.module.function."
+        },
+    )
+    reward_workers: int = field(default=2, metadata={"help": "Processes that verify answers, >= 1."})
+    answer_time_limit: float = field(default=5.0, metadata={"help": "Seconds one answer may take to verify, > 0."})
+    scratch_minutes: float = field(
+        default=3.0, metadata={"help": "Minutes of warm-up where model_name_or_path is scratch:text, > 0."}
+    )
+    processes: int | None = field(
+        default=None,
+        metadata={
+            "help": "Processes the run is meant for, >= 1: a dry run plans for them, and a launch with another number "
+            "stops (launchers fall back to one without a word). Default: any."
+        },
+    )
+    resume: bool = field(default=False, metadata={"help": "Go on from the newest complete checkpoint in output_dir."})
+    overwrite: bool = field(default=False, metadata={"help": "Train into an output_dir that already holds a run."})
+    dry_run: bool = field(
+        default=False, metadata={"help": "Check every field and local file, print the plan of a step, and stop."}
+    )
+
+    def __post_init__(self) -> None:
+        if not self.dataset_name and not self.dataset_path:
+            raise ConfigError("dataset_name is not set. Write, for example, dataset_name: problems.jsonl")
+        for name in ("reward_workers", "answer_time_limit", "scratch_minutes"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(
+                    f"{name}={getattr(self, name):g} must be greater than 0. Leave it out for the default."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The parsed arguments of one run."""
+
+    data: RunArguments
+    training: DPPOConfig
+    model: ModelConfig
+    without_gpu: bool = False
+    """True for a dry run of GPU settings on a machine without one, where they cannot be checked."""
+
+
+OURS = {f.name for f in fields(RunArguments)} | (
+    {f.name for f in fields(DPPOConfig)} - {f.name for f in fields(GRPOConfig)}
+)
+
+
+class Parser(TrlParser):
+    """TRL's parser, with our fields ahead of the several hundred of TRL and transformers in its help."""
+
+    def format_help(self) -> str:
+        """Usage, then our fields, then all others."""
+        formatter = self._get_formatter()
+        formatter.add_text(self.description)
+        ours = [a for a in self._actions if a.dest in OURS]
+        others = [a for a in self._actions if a.dest not in OURS and not isinstance(a, argparse._HelpAction)]
+        for title, actions in (("dppo", ours), ("TRL and transformers", others)):
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        return formatter.format_help()
+
+
+def build_parser() -> Parser:
+    """The parser of ``dppo train``."""
+    return Parser(
+        cast(Any, (RunArguments, DPPOConfig, ModelConfig)),
+        prog="dppo train",
+        description="usage: dppo train CONFIG.yaml [--any_field value]. Fields of the file and flags are the same.",
+    )
+
+
+def parse_run(words: Sequence[str]) -> Run:
+    """The arguments of a run from ``CONFIG.yaml`` and flags, the flags winning.
+
+    Args:
+        words: what follows ``dppo train``.
+
+    Raises:
+        ConfigError: if the file is missing, is not a mapping of fields, has an unknown field, or a field is wrong.
+    """
+    words = list(words)
+    if words and not words[0].startswith("-"):
+        path = Path(words[0])
+        if not path.is_file():
+            raise ConfigError(f"there is no configuration file {path}. Try examples/embedded.yaml")
+        words = ["--config", *words]
+    without_gpu = _dry(words) and "--use_cpu" not in words and not torch.accelerator.is_available()
+    try:
+        data, training, model, *unknown = build_parser().parse_args_and_config(
+            [*words, "--use_cpu", "true"] if without_gpu else words, return_remaining_strings=True
+        )
+    except ConfigError:
+        raise
+    except ValueError as error:  # TRL's and transformers' own checks of a field
+        raise ConfigError(str(error)) from error
+    if unknown and unknown[0]:
+        raise ConfigError(f"unknown fields: {' '.join(unknown[0])}. dppo train --help lists all of them.")
+    return Run(data=data, training=training, model=model, without_gpu=without_gpu)
+
+
+def _dry(words: list[str]) -> bool:
+    """Whether the flags ask for a dry run."""
+    at = words.index("--dry_run") + 1 if "--dry_run" in words else 0
+    return bool(at) and (at == len(words) or words[at].lower() not in ("false", "0", "no"))

@@ -1,0 +1,97 @@
+"""Everything about a run that can be known without running it: what is wrong, what a step does, what is unchecked."""
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from transformers import AutoConfig, AutoTokenizer
+
+from dppo.data.sources import is_local
+from dppo.demo.scratch import SCRATCH
+from dppo.errors import DPPOError
+from dppo.launch.arguments import Run
+from dppo.launch.parts import EMBEDDED, load_dataset, load_rewards, output_checkpoint
+from dppo.trl.plan import step_plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of a dry run."""
+
+    kind: Literal["ok", "wrong", "unchecked", "plan"]
+    text: str
+
+
+def dry_run(run: Run) -> list[Finding]:
+    """What can be found out about a run without a network and without training.
+
+    Args:
+        run: parsed arguments; every field has been checked by then.
+
+    Returns:
+        Findings in order: files and parts that are fine, wrong, or could not be checked and why; then the plan.
+    """
+    findings = [Finding(kind="ok", text="all fields are known, in range and served"), *_output(run), *_model(run)]
+    if run.without_gpu:
+        text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
+        findings.append(Finding(kind="unchecked", text=text))
+    rows, found = _data(run)
+    findings += found
+    if run.training.use_vllm and importlib.util.find_spec("vllm") is None:
+        findings.append(
+            Finding(kind="unchecked", text="use_vllm: vLLM is not installed here: pip install 'dppo[vllm]'")
+        )
+    processes = run.data.processes or run.training.world_size
+    method = run.training.build_method(sampler_log_probs=run.training.use_vllm)
+    lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
+    findings += [Finding(kind="plan", text=line) for line in lines]
+    findings.append(Finding(kind="plan", text=f"for {processes} process{'es' if processes > 1 else ''}"))
+    return findings
+
+
+def _output(run: Run) -> Iterator[Finding]:
+    try:
+        checkpoint = output_checkpoint(run)
+    except DPPOError as error:
+        yield Finding(kind="wrong", text=str(error))
+        return
+    start = f"resumes from {checkpoint}" if checkpoint else "is free"
+    yield Finding(kind="ok", text=f"output_dir={run.training.output_dir} {start}")
+
+
+def _model(run: Run) -> Iterator[Finding]:
+    name = run.model.model_name_or_path or ""
+    if not name:
+        yield Finding(kind="wrong", text="model_name_or_path is not set")
+    elif name.startswith(SCRATCH):
+        yield Finding(kind="ok", text=f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")
+    elif not Path(name).exists():
+        yield Finding(kind="unchecked", text=f"model {name}: no such folder here; it will be loaded from the hub")
+    else:
+        try:
+            kind = AutoConfig.from_pretrained(name).model_type
+            template = AutoTokenizer.from_pretrained(name).chat_template
+        except (OSError, ValueError) as error:
+            yield Finding(kind="wrong", text=f"model {name}: {error}")
+            return
+        yield Finding(kind="ok", text=f"model {name}: {kind}, {'with' if template else 'without'} a chat template")
+
+
+def _data(run: Run) -> tuple[int | None, list[Finding]]:
+    """Rows of the training set, None where it is not at hand, and what was found."""
+    source = run.data.dataset_path or run.data.dataset_name
+    if source != EMBEDDED and not is_local(source):
+        text = f"dataset {source}: loaded from the hub when the run starts; rewards are checked against it then"
+        return None, [Finding(kind="unchecked", text=text)]
+    try:
+        dataset = load_dataset(run)
+        names = [getattr(f, "__name__", str(f)) for f in load_rewards(run.data, dataset)]
+    except (DPPOError, OSError) as error:
+        return None, [Finding(kind="wrong", text=f"data: {error}")]
+    columns = ", ".join(dataset.column_names)
+    return len(dataset), [
+        Finding(kind="ok", text=f"dataset {source}: {len(dataset)} problems with columns {columns}"),
+        Finding(kind="ok", text=f"rewards: {', '.join(names)}"),
+    ]

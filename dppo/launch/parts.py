@@ -1,0 +1,206 @@
+"""The parts of a run, each loaded and checked on its own: output folder, model, data, rewards, trainer."""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl.trainer.utils import get_peft_config, get_quantization_config
+
+from dppo.data import accuracy_reward, check_problems, check_reward_columns, format_reward, load_problems
+from dppo.demo import task
+from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
+from dppo.errors import CheckpointError, ConfigError
+from dppo.launch.arguments import Run, RunArguments
+from dppo.trl.checkpoint import latest_checkpoint
+from dppo.trl.trainer import DPPOTrainer
+
+EMBEDDED = "embedded"
+START_FOLDER = "start"
+"""Where a model made from scratch is kept within the output folder, so that a resumed run finds it."""
+
+
+def output_checkpoint(run: Run) -> Path | None:
+    """The checkpoint to resume from, or None for a fresh run.
+
+    Raises:
+        ConfigError: if the folder already holds something and neither ``resume`` nor ``overwrite`` is set.
+        CheckpointError: if ``resume`` is set and there is no complete checkpoint.
+    """
+    folder = Path(run.training.output_dir or "")
+    if run.data.resume:
+        found = latest_checkpoint(folder)
+        if found is None:
+            raise CheckpointError(f"output_dir={folder} has no complete checkpoint to resume from. Leave out --resume.")
+        return found
+    if folder.is_dir() and any(folder.iterdir()) and not run.data.overwrite:
+        raise ConfigError(f"output_dir={folder} is not empty. Add --resume to go on, or --overwrite to train into it.")
+    return None
+
+
+def load_dataset(run: Run, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
+    """The problems of a run, checked: a block must fit, and no row may be empty or too long.
+
+    Args:
+        run: the run's arguments.
+        tokenizer: what prompts are measured with where ``max_prompt_tokens`` is set.
+        held_out: the problems to evaluate on instead of those to train on.
+
+    Raises:
+        DataError: if they cannot be loaded, or hold rows that cannot be trained on.
+    """
+    data, training = run.data, run.training
+    name = (data.eval_dataset_name or "") if held_out else data.dataset_name
+    path = data.eval_dataset_path if held_out else data.dataset_path
+    if name == EMBEDDED and path is None:
+        split = task.make_split(training.seed)
+        return embedded_dataset(split.held_out if held_out else split.train)
+    dataset = load_problems(
+        name or str(path),
+        path=path,
+        split=data.dataset_test_split if held_out else data.dataset_train_split,
+        prompt_column=data.prompt_column,
+        answer_column=data.answer_column,
+        template=data.prompt_template,
+        chat=tokenizer is None or tokenizer.chat_template is not None,
+    )
+    return check_problems(
+        dataset,
+        tokenizer=tokenizer,
+        max_prompt_tokens=data.max_prompt_tokens if tokenizer else None,  # a dry run may have no tokenizer
+        minimum=1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1),
+        on_bad_rows=data.on_bad_rows,
+    )
+
+
+def embedded_dataset(problems: tuple[task.Problem, ...]) -> Dataset:
+    """Problems of the embedded task as rows with a conversational ``prompt`` and an ``answer``."""
+    rows = [
+        {"prompt": [{"role": "user", "content": p.question}], "answer": str(p.answer), "level": p.level}
+        for p in problems
+    ]
+    return Dataset.from_list(rows)
+
+
+def load_rewards(data: RunArguments, dataset: Dataset) -> list[Callable[..., Any]]:
+    """The reward functions of a run, by name or dotted path, checked against the dataset's columns.
+
+    Raises:
+        ConfigError: for a name that is neither known nor importable.
+        DataError: if the dataset lacks a column that a reward needs, or holds an empty answer.
+    """
+    makers: dict[str, Callable[[], Callable[..., Any]]] = {
+        "accuracy": lambda: accuracy_reward(workers=data.reward_workers, limit_seconds=data.answer_time_limit),
+        "format": format_reward,
+        EMBEDDED: lambda: task.score,
+    }
+    names = data.reward_funcs or [EMBEDDED if data.dataset_name == EMBEDDED else "accuracy"]
+    if {"accuracy", EMBEDDED} & set(names):
+        check_reward_columns(dataset)
+    return [makers[name]() if name in makers else _imported(name, makers) for name in names]
+
+
+def _imported(name: str, known: dict[str, Any]) -> Callable[..., Any]:
+    module, _, attribute = name.rpartition(".")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"reward_funcs: {name!r} is neither one of {', '.join(known)} nor an importable dotted path ({error})."
+        ) from error
+    finally:
+        sys.path.pop(0)
+
+
+def prepare_model(run: Run, report: Callable[..., None] | None = None) -> str:
+    """Where the run's model is: its own path or hub name, or the folder of a model made from scratch.
+
+    A model made from scratch is warmed up once, by the main process, and found again on resume.
+
+    Raises:
+        ConfigError: without ``model_name_or_path``, or for an unknown kind of scratch model.
+    """
+    name = run.model.model_name_or_path
+    if not name:
+        raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
+    if not name.startswith(SCRATCH):
+        return name
+    folder = Path(run.training.output_dir or "") / START_FOLDER
+    kind = name.removeprefix(SCRATCH)
+    if kind not in (EMBEDDED, "text"):
+        raise ConfigError(f"model_name_or_path={name!r} is not one of '{SCRATCH}{EMBEDDED}', '{SCRATCH}text'.")
+    with PartialState().main_process_first():
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            seed = run.training.seed
+            if kind == EMBEDDED:
+                prepare_embedded(folder, seed=seed, report=report)
+            else:
+                minutes = run.data.scratch_minutes
+                prepare_text(folder, load_dataset(run), seed=seed, minutes=minutes, report=report)
+    return str(folder)
+
+
+def build_trainer(run: Run, model: str) -> DPPOTrainer:
+    """The trainer of a run, with its data and rewards.
+
+    Args:
+        run: the run's arguments.
+        model: where its model is, from ``prepare_model``.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(
+        model, revision=run.model.model_revision, trust_remote_code=run.training.trust_remote_code
+    )
+    dataset = load_dataset(run, tokenizer=tokenizer)
+    held_out = run.training.eval_strategy != "no"
+    given = run.training.model_init_kwargs
+    run.training.model_init_kwargs = {
+        "revision": run.model.model_revision,
+        "attn_implementation": run.model.attn_implementation,
+        "dtype": run.model.dtype,
+        **(given if isinstance(given, dict) else {}),
+    }
+    return DPPOTrainer(
+        model,
+        reward_funcs=load_rewards(run.data, dataset),
+        args=run.training,
+        train_dataset=dataset,
+        eval_dataset=load_dataset(run, tokenizer=tokenizer, held_out=True) if held_out else None,
+        processing_class=tokenizer,
+        quantization_config=get_quantization_config(run.model),
+        peft_config=get_peft_config(run.model),
+    )
+
+
+def train(run: Run, report: Callable[..., None] | None = None) -> DPPOTrainer:
+    """Train a run to its end, from the start or from a checkpoint, and save the model in ``output_dir``.
+
+    Beside the model, ``metrics.jsonl`` holds every logged step.
+
+    Args:
+        run: the run's arguments.
+        report: called while a model from scratch is warmed up, with the share done and the loss.
+    """
+    launched = run.training.world_size
+    if run.data.processes not in (None, launched):
+        raise ConfigError(
+            f"processes={run.data.processes}, but this launch has {launched}. Start it with: accelerate launch "
+            f"--num_processes {run.data.processes} -m dppo.cli.main train CONFIG.yaml"
+        )
+    checkpoint = output_checkpoint(run)
+    PartialState().wait_for_everyone()
+    trainer = build_trainer(run, prepare_model(run, report))
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    folder = Path(run.training.output_dir or "")
+    trainer.save_model(str(folder))
+    if trainer.accelerator.is_main_process:
+        lines = (json.dumps(record) for record in trainer.state.log_history)
+        (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return trainer

@@ -1,0 +1,104 @@
+"""The parts of a run: output folders, data, rewards, dry runs, and a whole small run that resumes."""
+
+import json
+
+import pytest
+
+from dppo.errors import CheckpointError, ConfigError, DataError
+from dppo.launch import dry_run, load_dataset, load_rewards, output_checkpoint, parse_run, train
+
+ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
+
+
+@pytest.fixture
+def problems_file(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in ROWS))
+    return path
+
+
+def run_of(tmp_path, dataset, *flags, model="scratch:embedded"):
+    words = f"--model_name_or_path {model} --dataset_name {dataset} --output_dir {tmp_path / 'out'} --use_cpu true "
+    words += "--bf16 false --report_to none --num_generations 4 --per_device_train_batch_size 16 "
+    words += "--max_completion_length 8 --disable_tqdm true --gradient_checkpointing false"
+    return parse_run([*words.split(), *flags])
+
+
+def test_output_folder_that_is_not_empty(tmp_path):
+    (tmp_path / "out").mkdir()
+    assert output_checkpoint(run_of(tmp_path, "embedded")) is None
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"out is not empty\. Add --resume .* or --overwrite"):
+        output_checkpoint(run_of(tmp_path, "embedded"))
+    assert output_checkpoint(run_of(tmp_path, "embedded", "--overwrite", "true")) is None
+    with pytest.raises(CheckpointError, match="no complete checkpoint to resume from"):
+        output_checkpoint(run_of(tmp_path, "embedded", "--resume", "true"))
+
+
+def test_data_and_rewards(tmp_path, problems_file):
+    run = run_of(tmp_path, problems_file, "--reward_funcs", "accuracy", "format", "dppo.demo.task.score")
+    dataset = load_dataset(run)
+    assert dataset[0]["prompt"] == [{"role": "user", "content": "What is 0 + 0?"}]
+    accuracy, form, own = load_rewards(run.data, dataset)
+    texts = ["\\boxed{4}", "4"]
+    assert accuracy(prompts=["", ""], completions=texts, answer=["4", "4"]) == [1.0, 0.0]
+    assert form(prompts=["", ""], completions=texts) == [1.0, 0.0]
+    assert own(completions=texts, answer=["4", "4"]) == [1.0, 0.0]
+
+
+def test_reward_that_is_not_there(tmp_path, problems_file):
+    run = run_of(tmp_path, problems_file, "--reward_funcs", "acuracy")
+    with pytest.raises(ConfigError, match="'acuracy' is neither one of accuracy, format, embedded"):
+        load_rewards(run.data, load_dataset(run))
+
+
+def test_too_few_problems_for_a_generation(tmp_path, problems_file):
+    run = run_of(tmp_path, problems_file, "--per_device_train_batch_size", "64")
+    with pytest.raises(DataError, match="12 prompts are fewer than the 16"):
+        load_dataset(run)
+
+
+def test_dry_run_says_what_is_fine_wrong_and_unchecked(tmp_path, problems_file):
+    fine = dry_run(run_of(tmp_path, problems_file))
+    assert {f.kind for f in fine} == {"ok", "plan"}
+    hub = dry_run(run_of(tmp_path, "owner/name", "--use_vllm", "true", model="owner/model"))
+    unchecked = " ".join(f.text for f in hub if f.kind == "unchecked")
+    assert "owner/name" in unchecked and "owner/model" in unchecked and "pip install 'dppo[vllm]'" in unchecked
+    bad = dry_run(run_of(tmp_path, tmp_path / "nothing.jsonl"))
+    assert any(f.kind == "wrong" and "nothing.jsonl" in f.text for f in bad)
+    assert not (tmp_path / "out").exists()  # a dry run touches nothing
+
+
+def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, monkeypatch):
+    import dppo.launch.parts as parts
+
+    prepared = []
+
+    def quickly(folder, **options):
+        prepared.append(folder)
+        from dppo.demo.model import build_model
+        from dppo.demo.tokenizer import build_tokenizer
+
+        build_model(0).save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+
+    monkeypatch.setattr(parts, "prepare_embedded", quickly)
+    flags = ("--save_steps", "1", "--logging_steps", "1", "--max_steps")
+    train(run_of(tmp_path, "embedded", *flags, "2"))
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    resumed = train(run_of(tmp_path, "embedded", *flags, "3", "--resume", "true"))
+    assert resumed.state.global_step == 3 and len(prepared) == 1
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in lines if "prune/kept_share" in row] == [1, 2, 3]
+
+
+def test_launch_with_another_number_of_processes(tmp_path):
+    with pytest.raises(ConfigError, match="processes=2, but this launch has 1"):
+        train(run_of(tmp_path, "embedded", "--processes", "2"))
+
+
+def test_unknown_scratch_model(tmp_path):
+    from dppo.launch import prepare_model
+
+    with pytest.raises(ConfigError, match="'scratch:big' is not one of 'scratch:embedded', 'scratch:text'"):
+        prepare_model(run_of(tmp_path, "embedded", model="scratch:big"))
