@@ -27,6 +27,15 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     core = Tokenizer(models.WordLevel({token: index for index, token in enumerate(TOKENS)}))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), "isolated")
     core.decoder = decoders.Fuse()
+    return chat_tokenizer(core)
+
+
+def chat_tokenizer(core: Tokenizer) -> PreTrainedTokenizerFast:
+    """A tokenizer for transformers with the chat template above and its special tokens.
+
+    Args:
+        core: one whose vocabulary holds those special tokens.
+    """
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,
