@@ -1,0 +1,175 @@
+"""Every outcome of a draw, with its chance: expectations as finite sums in float64, without sampling noise.
+
+The code under test runs unchanged. Only its source of randomness is replaced by one that takes every way in turn.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise, permutations
+from math import factorial
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import DesignError
+from dppo.pruning import POISSON, Design, Pruning
+
+T = TypeVar("T")
+Outcomes = list[tuple[Tensor, float]]
+"""Pairs of (keep_N, chance) whose chances sum to 1."""
+
+MOST_SYSTEMATIC_ROWS = 6
+"""A systematic draw has as many orders as the factorial of its open rows."""
+
+
+class Tape:
+    """Stands in for a random generator: follows a given path of choices, then the first way, and notes the others.
+
+    Args:
+        path: the choices to make first.
+    """
+
+    def __init__(self, path: tuple[int, ...] = ()) -> None:
+        self.path, self.chance = path, 1.0
+        self.taken: list[int] = []
+        self.untried: list[tuple[int, ...]] = []
+
+    def choose(self, chances: Sequence[float]) -> int:
+        """The index of one of several ways, each taken in some run.
+
+        Args:
+            chances: of each way, summing to 1; a way without a chance is never taken.
+        """
+        place = len(self.taken)
+        if place < len(self.path):
+            way = self.path[place]
+        else:
+            way, *others = (index for index, chance in enumerate(chances) if chance > 0)
+            self.untried += [(*self.taken, other) for other in others]
+        self.taken.append(way)
+        self.chance *= chances[way]
+        return way
+
+    def random(self, size: int) -> "Coins":
+        """Uniform numbers as ``numpy.random.Generator.random(size)`` gives, for comparison with thresholds only."""
+        return Coins(Coin(self) for _ in range(size))
+
+
+class Coin:
+    """A uniform number in [0, 1) that is only ever asked whether it is below a threshold."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    def __lt__(self, threshold: float) -> bool:
+        chance = min(max(float(threshold), 0.0), 1.0)
+        return self.tape.choose([chance, 1 - chance]) == 0
+
+
+class Coins(list[Coin]):
+    """Several of them, usable as a list or compared with an array at once."""
+
+    def tolist(self) -> list[Coin]:
+        """A plain list."""
+        return list(self)
+
+    def __lt__(self, thresholds: Any) -> Any:
+        return np.array([coin < threshold for coin, threshold in zip(self, thresholds, strict=True)], bool)
+
+
+def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:
+    """(result, chance) of ``run(tape)`` for every way its choices can go.
+
+    Args:
+        run: a function whose only randomness is the tape.
+    """
+    waiting: list[tuple[int, ...]] = [()]
+    while waiting:
+        tape = Tape(waiting.pop())
+        result = run(tape)
+        waiting.extend(tape.untried)
+        yield result, tape.chance
+
+
+def _coin_outcomes(design: Design, prob_N: Tensor, score_N: Tensor) -> Outcomes:
+    """For designs that compare uniforms with thresholds, or draw nothing."""
+    return list(every_way(lambda tape: design.draw(prob_N, score_N, cast(np.random.Generator, tape))))
+
+
+class _Line:
+    """Stands in for the generator of a systematic draw: a given order and a given start."""
+
+    def __init__(self, order: tuple[int, ...], start: float) -> None:
+        self.order, self.start = order, start
+
+    def permutation(self, size: int) -> np.ndarray:
+        return np.array(self.order, int)
+
+    def random(self) -> float:
+        return self.start
+
+
+def _line_outcomes(design: Design, prob_N: Tensor, score_N: Tensor) -> Outcomes:
+    """For systematic draws: every order of the open rows, and between two ends of rows every start is alike."""
+    open_prob = [p for p in prob_N.tolist() if 0 < p < 1]
+    if len(open_prob) > MOST_SYSTEMATIC_ROWS:
+        raise DesignError(f"{len(open_prob)} rows are too many to enumerate: at most {MOST_SYSTEMATIC_ROWS}")
+    found: Outcomes = []
+    for order in permutations(range(len(open_prob))):
+        ends = np.cumsum([open_prob[row] for row in order]) % 1.0
+        for low, high in pairwise(sorted({0.0, 1.0, *ends.tolist()})):
+            line = cast(np.random.Generator, _Line(order, (low + high) / 2))
+            found.append((design.draw(prob_N, score_N, line), (high - low) / factorial(len(order))))
+    return found
+
+
+ENUMERATIONS: dict[str, Callable[[Design, Tensor, Tensor], Outcomes]] = {
+    "pivotal": _coin_outcomes,
+    "poisson": _coin_outcomes,
+    "deterministic": _coin_outcomes,
+    "systematic": _line_outcomes,
+}
+"""How each design's randomness is gone through, by the design's name."""
+
+
+def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> Outcomes:
+    """Every selection that one draw can give, with its chance.
+
+    Args:
+        design: what is drawn with; its own ``draw`` runs, once for every way its random numbers can fall.
+        prob_N: (N,) float64 in [0, 1]; few rows.
+        score_N: (N,) float64; zeros by default.
+
+    Raises:
+        DesignError: a design that is not in ``ENUMERATIONS``, or too many rows.
+    """
+    if design.name not in ENUMERATIONS:
+        raise DesignError(f"design={design.name!r} cannot be enumerated, only {', '.join(ENUMERATIONS)} can")
+    score_N = torch.zeros_like(prob_N) if score_N is None else score_N
+    chance: dict[tuple[bool, ...], float] = {}
+    for keep_N, part in ENUMERATIONS[design.name](design, prob_N, score_N):
+        mask = tuple(keep_N.tolist())
+        chance[mask] = chance.get(mask, 0.0) + part
+    return [(torch.tensor(mask, dtype=torch.bool), part) for mask, part in chance.items()]
+
+
+def enumerated(pruning: Pruning) -> Pruning:
+    """The same pruning, to be drawn from with a ``Tape``: each draw chooses among all outcomes of its design.
+
+    A design that has too many (systematic, or one that cannot be enumerated and claims to be unbiased) is replaced by
+    independent draws, which have the same probabilities.
+
+    Args:
+        pruning: rate, score, rule, weighting and budget stay as they are.
+    """
+    design = pruning.design
+    if design.unbiased and ENUMERATIONS.get(design.name) is not _coin_outcomes:
+        design = POISSON
+
+    def draw(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
+        found = outcomes(design, prob_N, score_N)
+        return found[cast(Tape, rng).choose([chance for _, chance in found])][0]
+
+    return replace(pruning, design=replace(design, draw=draw))
