@@ -1,0 +1,266 @@
+"""What is verified: the rollouts of a policy that stands still, and the gradient of every one of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from dppo.errors import ConfigError
+from dppo.methods import Method
+from dppo.objective import group_advantages
+from dppo.pruning import PromptHistory, advantage_with_length, confidence
+from dppo.rng import Purpose, generator
+from dppo.types import Candidates, Completions
+from dppo.verification.gradients import Folding, gram, score_gradients, trained_parameters
+
+FEWEST_LIVE = 12
+"""With fewer completions of non-zero advantage, rewards are drawn at random: there would be nothing to prune."""
+
+Rewards = Callable[[list[int], list[list[int]]], Tensor]
+"""``rewards(prompt, tokens)``: for each completion the index of its prompt and its token ids, to (n,) with NaN."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a subject's completions are generated."""
+
+    generations: int = 8
+    """G, completions per prompt, >= 2."""
+    max_new_tokens: int = 64
+    temperature: float = 1.0
+    seed: int = 0
+    limit_seconds: float = 40.0
+    """For generation, and again for the gradients: completions are cut short, and prompts left out, after that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A policy's rollouts of P prompts with G completions each, N in all, and the inner products of their gradients.
+
+    At the policy that generated, where every first pass over a batch is, the gradient of each loss we serve is a
+    number times that of the completion's log-probability: the ratio is 1 and the KL term is flat. So one matrix
+    serves every method, normaliser and scaling of advantages.
+    """
+
+    title: str
+    """Model and data in a few words."""
+    notes: tuple[str, ...]
+    """What is special about these rollouts, one sentence each."""
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    prompt_tokens: tuple[list[int], ...]
+    """Token ids of the P prompts."""
+    completion_tokens: tuple[list[int], ...]
+    """Token ids of the N completions, G of each prompt after each other."""
+    reward_PG: Tensor
+    """(P, G) float64, NaN where there is none."""
+    confidence_N: Tensor
+    """(N,) ``sqrt(sum (1 - p)^2)``."""
+    gram_NN: Tensor
+    """(N, N) float64 inner products of ``grad sum_t log p_t`` of each completion."""
+    candidates: Candidates
+    """What an earlier set of rollouts of the same prompts says about them."""
+    max_tokens: int
+    """Longest completion allowed."""
+    temperature: float
+    folded: bool
+    """Whether gradients were folded, so that norms are right to about 0.3% only."""
+
+    @property
+    def generations(self) -> int:
+        """G, completions per prompt."""
+        return self.reward_PG.shape[1]
+
+    @property
+    def tokens_N(self) -> Tensor:
+        """(N,) tokens of each completion."""
+        return torch.tensor([len(tokens) for tokens in self.completion_tokens])
+
+    def completions(self, method: Method, keep_P: Tensor | None = None) -> Completions:
+        """What completion pruning sees of the prompts that were rolled out, with advantages from these alone.
+
+        Args:
+            method: gives the advantages, and which completions have a gradient.
+            keep_P: (P,) bool, the prompts rolled out; None for all.
+        """
+        keep_P = torch.ones(len(self.reward_PG), dtype=torch.bool) if keep_P is None else keep_P
+        keep_N = keep_P.repeat_interleave(self.generations)
+        advantage_N = method.advantages(self.reward_PG[keep_P]).flatten()
+        return Completions(
+            advantage_N=advantage_N,
+            tokens_N=self.tokens_N[keep_N],
+            group_N=torch.arange(len(advantage_N)) // self.generations,
+            live_N=method.live(advantage_N),
+            confidence_N=self.confidence_N[keep_N],
+        )
+
+    def describe(self) -> str:
+        """Model, data and rollouts, in one paragraph."""
+        prompts, generations = self.reward_PG.shape
+        live = int((group_advantages(self.reward_PG) != 0).sum())
+        folded = "folded" if self.folded else "whole"
+        return " ".join(
+            [
+                f"{self.title}: {sum(p.numel() for p in trained_parameters(self.model)):,} trained parameters,",
+                f"{prompts} prompts x {generations} completions of {self.tokens_N.double().mean():.0f} tokens",
+                f"(at most {self.max_tokens}), {live} of them with a gradient, which is kept {folded}.",
+                *self.notes,
+            ]
+        )
+
+
+def frozen_subject(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    rewards: Rewards,
+    *,
+    sampling: Sampling,
+    title: str,
+) -> Subject:
+    """Roll every prompt out twice, once for its history and once to be verified, and take all gradients of the second.
+
+    If hardly any group has rewards that differ, they are replaced by random ones, and the notes say so: whether an
+    estimate is unbiased does not depend on what was rewarded.
+
+    Args:
+        model: the policy, left in evaluation mode.
+        tokenizer: for the ids of padding and of the end.
+        prompts: token ids of each prompt, at least two of them.
+        rewards: what the completions earn.
+        sampling: how they are generated.
+        title: model and data in a few words.
+
+    Raises:
+        ConfigError: fewer than two prompts, or nothing to train.
+    """
+    if len(prompts) < 2 or sampling.generations < 2:
+        raise ConfigError(
+            f"{len(prompts)} prompts with {sampling.generations} completions each: verification needs at least 2 of "
+            "both. Use more problems, or num_generations: 8"
+        )
+    if not trained_parameters(model):
+        raise ConfigError("no parameter of the model is trained: set requires_grad on some")
+    model.eval()
+    count = sampling.generations
+    tokens = generate(model, tokenizer, prompts, 2 * count, sampling)
+    row = [prompt for prompt in range(len(prompts)) for _ in range(2 * count)]
+    reward_PG = rewards(row, tokens).double().view(len(prompts), 2, count)
+    now = [tokens[i] for i in range(len(tokens)) if i % (2 * count) >= count]
+    pairs = [(prompts[i // count], tokens) for i, tokens in enumerate(now)]
+    gradient_NK, logp_N = score_gradients(
+        model, pairs, temperature=sampling.temperature, group=count, limit_seconds=sampling.limit_seconds
+    )
+    done = len(logp_N) // count
+    notes = [] if done == len(prompts) else [f"Time was up after {done} of {len(prompts)} prompts."]
+    reward_PG = reward_PG[:done]
+    if int((group_advantages(reward_PG[:, 1]) != 0).sum()) < min(FEWEST_LIVE, done * count // 2):
+        reward_PG = random_rewards(reward_PG.shape, sampling.seed)
+        notes.append("Rewards hardly differed within groups, so they were drawn at random instead.")
+    length_N = torch.tensor([len(completion) for completion in tokens]).view(len(prompts), 2, count)[:done]
+    logp_NT = torch.nn.utils.rnn.pad_sequence(logp_N, batch_first=True)
+    mask_NT = torch.arange(logp_NT.shape[1]) < length_N[:, 1].flatten()[:, None]
+    return Subject(
+        title=title,
+        notes=tuple(notes),
+        model=model,
+        tokenizer=tokenizer,
+        prompt_tokens=tuple(prompts[:done]),
+        completion_tokens=tuple(now[: done * count]),
+        reward_PG=reward_PG[:, 1],
+        confidence_N=confidence(logp_NT, mask_NT),
+        gram_NN=gram(gradient_NK),
+        candidates=_remembered(reward_PG[:, 0], length_N[:, 0]),
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        folded=not Folding(trained_parameters(model)).exact,
+    )
+
+
+def random_rewards(shape: torch.Size, seed: int) -> Tensor:
+    """(P, 2, G) rewards of 0 and 1, each prompt with its own chance: one of 1/8 to 7/8, different for neighbours.
+
+    Args:
+        shape: (P, 2, G).
+        seed: of the draws.
+    """
+    rng = generator(seed, Purpose.CHECK, 2)
+    chance_P = (1 + rng.permutation(shape[0]) % 7) / 8
+    return torch.from_numpy((rng.random(tuple(shape)) < chance_P[:, None, None]).astype(np.float64))
+
+
+def _remembered(reward_PG: Tensor, tokens_PG: Tensor) -> Candidates:
+    """The candidates that a history of one earlier set of rollouts gives."""
+    size, count = reward_PG.shape
+    score_N = advantage_with_length(
+        Completions(
+            advantage_N=group_advantages(reward_PG).flatten(),
+            tokens_N=tokens_PG.flatten(),
+            group_N=torch.arange(size * count) // count,
+            live_N=torch.ones(size * count, dtype=torch.bool),
+        )
+    )
+    history = PromptHistory(np.arange(size, dtype=np.uint64))
+    history.update(torch.arange(size), reward_PG, score_N.view(size, count).norm(dim=1), tokens_PG, 0)
+    return history.candidates(torch.arange(size), 1)
+
+
+@torch.no_grad()
+def generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    count: int,
+    sampling: Sampling,
+) -> list[list[int]]:
+    """``count`` sampled completions of each prompt, as token ids up to and with the end token.
+
+    transformers samples from torch's global generator: it is seeded here and put back afterwards.
+
+    Args:
+        model: the policy.
+        tokenizer: for the ids of padding and of the end.
+        prompts: token ids of each prompt.
+        count: completions per prompt.
+        sampling: temperature, longest completion, seed, and after how many seconds to cut all completions off.
+    """
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    ends = cast(Any, tokenizer.eos_token_id if configured is None else configured)
+    pad = tokenizer.pad_token_id
+    if pad is None:
+        pad = ends if isinstance(ends, int) else (ends or [0])[0]
+    width = max(map(len, prompts))
+    padded = [[pad] * (width - len(prompt)) + prompt for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    settings = GenerationConfig(
+        do_sample=True,
+        temperature=sampling.temperature,
+        top_k=0,
+        top_p=1.0,
+        num_return_sequences=count,
+        max_new_tokens=sampling.max_new_tokens,
+        max_time=sampling.limit_seconds,
+        pad_token_id=pad,
+        eos_token_id=ends,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(int(generator(sampling.seed, Purpose.CHECK, 3).integers(2**62)))
+        output = cast(Any, model).generate(
+            torch.tensor(padded, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            generation_config=settings,
+        )
+    last: set[int] = {ends} if isinstance(ends, int) else set(ends or ())
+    return [_until_end(tokens, last) for tokens in output[:, width:].tolist()]
+
+
+def _until_end(tokens: list[int], ends: set[int]) -> list[int]:
+    """The tokens up to and with the first end token."""
+    for place, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: place + 1]
+    return tokens

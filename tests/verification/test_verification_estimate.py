@@ -1,0 +1,158 @@
+"""The test for a bias: its estimate is right on average, its bound holds at the stated rate, and bias is found."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dppo.methods import CPPO, DPPO, DPPO_THRESHOLD, DR_GRPO, GSPO
+from dppo.objective import BATCH_SCALED, DAPO_TOKENS, weighted_sum
+from dppo.pruning import Pruning, inverse_probability, uniform, unweighted
+from dppo.verification.estimate import deviance, deviance_bound, draw_errors, estimate_bias, full_batch
+from dppo.verification.gradients import log_probs
+
+VECTORS = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+GRAM = VECTORS @ VECTORS.T
+FULL = torch.ones(6, dtype=torch.float64)
+NORM = float((FULL @ VECTORS).norm() ** 2)
+
+
+def poisson_errors(rng, draws, prob, factor=1.0):
+    """Errors of independent draws with weights ``factor / prob``."""
+    keep = torch.from_numpy(rng.random((draws, 6)) < prob)
+    return factor * keep / torch.as_tensor(prob) - 1
+
+
+PROB = np.array([0.2, 0.5, 0.9, 0.4, 0.7, 0.3])
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.05, 0.8])
+def test_the_squared_bias_is_right_on_average_and_its_standard_error_too(factor):
+    rng = np.random.default_rng(0)
+    found = [estimate_bias(poisson_errors(rng, 100, PROB, factor), GRAM, FULL) for _ in range(400)]
+    squared = torch.tensor([bias.squared for bias in found])
+    truth = (factor - 1) ** 2
+    assert abs(squared.mean() - truth) < 4 * squared.std() / 20
+    if factor == 1.0:
+        stated = torch.tensor([bias.standard_error for bias in found]).mean()
+        assert 0.85 < stated / squared.std() < 1.15
+
+
+def test_the_bound_holds_at_its_rate_and_not_because_it_is_infinite():
+    rng = np.random.default_rng(1)
+    found = [estimate_bias(poisson_errors(rng, 200, PROB), GRAM, FULL) for _ in range(1000)]
+    for rate in (0.2, 0.05, 0.01):
+        alarms = sum(bias.squared > bias.bound(rate) for bias in found)
+        assert alarms <= 1000 * rate
+    assert sum(bias.squared > bias.bound(0.5) for bias in found) > 20
+    wrong = [estimate_bias(poisson_errors(rng, 200, PROB, 0.6), GRAM, FULL) for _ in range(50)]
+    assert all(bias.squared > bias.bound(1e-5) for bias in wrong)
+
+
+def test_variance_and_spectrum_are_those_of_the_vectors():
+    error_MN = poisson_errors(np.random.default_rng(2), 500, PROB)
+    bias = estimate_bias(error_MN, GRAM, FULL)
+    vector_MK = error_MN @ VECTORS
+    assert bias.variance == pytest.approx(float(vector_MK.square().sum(1).mean()) / NORM)
+    eigenvalues = torch.linalg.eigvalsh(vector_MK.T.cov())
+    assert bias.spectrum[0] == pytest.approx(float(eigenvalues.norm()) / 500 / NORM)
+    assert bias.spectrum[1] == pytest.approx(float(eigenvalues.max()) / 500 / NORM)
+    x = math.log(1 / 1e-3)
+    assert bias.bound(1e-3) == pytest.approx(2 * bias.spectrum[0] * math.sqrt(x) + 2 * bias.spectrum[1] * x)
+
+
+def test_no_variance_and_no_bias_passes_and_the_least_bias_without_variance_does_not():
+    exact = estimate_bias(torch.zeros(10, 6, dtype=torch.float64), GRAM, FULL)
+    assert exact.squared <= exact.bound(1e-4)
+    slight = estimate_bias(torch.full((10, 6), 1e-4, dtype=torch.float64), GRAM, FULL)
+    assert slight.squared == pytest.approx(1e-8)
+    assert slight.squared > slight.bound(1e-4)
+
+
+def test_deviance_by_hand():
+    half = torch.tensor([0.5], dtype=torch.float64)
+    keep = torch.zeros(100, 1, dtype=torch.bool)
+    keep[:50] = True
+    assert deviance(keep, half) == 0.0
+    keep[:60] = True
+    assert deviance(keep, half) == pytest.approx(math.sqrt(200 * (0.6 * math.log(1.2) + 0.4 * math.log(0.8))))
+    assert deviance(keep, half) == pytest.approx(2.0, abs=0.02), "ten more than 50 of 100: two standard deviations"
+    for prob in (0.0, 1.0):
+        assert deviance(keep, torch.tensor([prob], dtype=torch.float64)) == math.inf
+        certain = torch.full((10, 1), bool(prob))
+        assert deviance(certain, torch.tensor([prob], dtype=torch.float64)) == 0.0
+
+
+def test_deviance_stays_within_its_bound_at_the_stated_rate():
+    rng, prob = np.random.default_rng(3), np.array([0.01, 0.3, 0.5, 0.97])
+    alarms = 0
+    for _ in range(500):
+        keep = torch.from_numpy(rng.random((200, 4)) < prob)
+        alarms += deviance(keep, torch.from_numpy(prob)) > deviance_bound(4, 0.05)
+    assert alarms <= 25
+    keep = torch.from_numpy(rng.random((2000, 4)) < prob + np.array([0, 0.1, 0, 0]))
+    assert deviance(keep, torch.from_numpy(prob)) > deviance_bound(4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "method", [DPPO, DR_GRPO, GSPO, replace(DPPO, normaliser=DAPO_TOKENS, beta=0.1)], ids=lambda m: m.normaliser.name
+)
+def test_the_full_batch_is_the_gradient_of_the_whole_loss(subject, method):
+    """Through the model and autograd, all completions at once, against coefficients and inner products."""
+    model, count = subject.model, subject.generations
+    pairs = [(subject.prompt_tokens[i // count], c) for i, c in enumerate(subject.completion_tokens)]
+    logp = torch.nn.utils.rnn.pad_sequence([log_probs(model, *pair) for pair in pairs], batch_first=True).double()
+    mask = torch.arange(logp.shape[1]) < subject.tokens_N[:, None]
+    advantage = method.advantages(subject.reward_PG).flatten()
+    loss = method.loss(logp, logp.detach(), advantage, mask, logp.detach())
+    total = weighted_sum(loss, mask, torch.ones(len(pairs)), per_sequence=method.normaliser.per_sequence)
+    total = total / method.normaliser.denominator(len(pairs), float(subject.tokens_N.sum()), subject.max_tokens)
+    gradient = torch.autograd.grad(total, list(model.parameters()))
+    square = sum(float(g.double().square().sum()) for g in gradient)
+    full = full_batch(subject, method)
+    assert float(full @ subject.gram_NN @ full) == pytest.approx(square, rel=1e-4)
+
+
+def test_nothing_pruned_has_no_error(subject):
+    assert draw_errors(subject, DPPO.with_rates(prompt=0.0, completion=0.0), 5, 0).abs().max() < 1e-15
+
+
+def measured(subject, method, draws=200):
+    return estimate_bias(draw_errors(subject, method, draws, 0), subject.gram_NN, full_batch(subject, method))
+
+
+@pytest.mark.parametrize("rates", [(0.0, 0.5), (0.5, 0.0), (0.5, 0.5)])
+@pytest.mark.parametrize("method", [DPPO, DPPO_THRESHOLD, DR_GRPO], ids=lambda m: m.name)
+def test_unbiased_methods_are_found_unbiased(subject, method, rates):
+    bias = measured(subject, method.with_rates(prompt=rates[0], completion=rates[1]))
+    assert bias.variance > 1e-3
+    assert bias.squared <= bias.bound(1e-4)
+
+
+def _doubled(keep_N, prob_N):
+    return 2 * inverse_probability(keep_N, prob_N)
+
+
+WRONG = {
+    "cppo": CPPO,
+    "weights doubled": replace(DPPO, completions=replace(DPPO.completions, weighting=_doubled)),
+    "completion weights forgotten": replace(DPPO, completions=Pruning(rate=0.5, weighting=unweighted)),
+    "prompt weights forgotten": replace(DPPO, prompts=Pruning(rate=0.5, rule=uniform, weighting=unweighted)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_biased_methods_are_found_biased(subject, name):
+    bias = measured(subject, WRONG[name])
+    assert bias.squared > bias.bound(1e-5)
+
+
+def test_statistics_and_counts_of_what_is_left_are_part_of_the_draw(subject):
+    """A batch's standard deviation and a token count move with the prompts rolled out: their error has no mean of 0."""
+    for change in ({"advantages": BATCH_SCALED}, {"normaliser": DAPO_TOKENS}):
+        method = replace(DPPO, **change).with_rates(prompt=0.5, completion=0.0)
+        exact = DPPO.with_rates(prompt=0.5, completion=0.0)
+        ratio = draw_errors(subject, method, 3, 0) / draw_errors(subject, exact, 3, 0)
+        assert len(set(ratio[ratio.isfinite()].round(decimals=6).tolist())) > 2
