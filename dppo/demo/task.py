@@ -60,7 +60,7 @@ class Task:
     hard: tuple[int, ...]
     """Levels it nearly never solves, for want of practice and not of ability."""
     largest_total: int
-    """True running totals stay within 0..largest_total, >= 9; a blind guess is right one time in as many."""
+    """True running totals stay within 0..largest_total, >= 9; a blind guess is right about one time in as many."""
     teacher: Teacher
     warm_up_steps: int
     """Steps of ``warm_up`` after which the bands deserve their names."""
@@ -146,7 +146,7 @@ def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: Task =
 
     No question occurs twice. Held-out questions are disjoint, as exact strings, from training questions and from every
     warm-up demonstration at every level: see ``is_held_out``. What is not disjoint: training questions may occur in the
-    warm-up; at level 2, with about 170 questions in all, many do. And commutative twins such as ``3+5=?`` and ``5+3=?``
+    warm-up; at level 2, with 145 questions in all (100 in ``QUICK``), most do. And commutative twins such as ``3+5=?`` and ``5+3=?``
     count as two questions.
 
     Args:

@@ -43,7 +43,7 @@ def warm_up(
     Raises:
         ConfigError: if ``steps`` is below 1.
     """
-    raise_problems("warm_up", [f"steps={steps} must be >= 1, for example steps=450."] if steps < 1 else [])
+    raise_problems("warm_up", [f"steps={steps} must be >= 1, for example steps=900."] if steps < 1 else [])
     batches = _batches(tokenizer, task, generator(seed, Purpose.WARM_UP))
     for step, (_, loss) in enumerate(fit(model, batches, lambda step: step / steps), 1):
         if report is not None:
