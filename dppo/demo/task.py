@@ -146,8 +146,8 @@ def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: Task =
 
     No question occurs twice. Held-out questions are disjoint, as exact strings, from training questions and from every
     warm-up demonstration at every level: see ``is_held_out``. What is not disjoint: training questions may occur in the
-    warm-up; at level 2, with 145 questions in all (100 in ``QUICK``), most do. And commutative twins such as ``3+5=?`` and ``5+3=?``
-    count as two questions.
+    warm-up; at level 2, with 145 questions in all (100 in ``QUICK``), most do. And commutative twins such
+    as ``3+5=?`` and ``5+3=?`` count as two questions.
 
     Args:
         seed: the run's seed, >= 0.
