@@ -1,0 +1,246 @@
+"""The checks of ``dppo verify``: each function gives back the ``Check`` records of one kind of evidence.
+
+A name starts with the number of the claim it belongs to: 1 completions, 2 prompts and both levels, 3 equality with
+TRL, 4 frequencies, 5 controls.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.methods import Method
+from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN
+from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, kept_mean, largest, threshold, uniform, unweighted
+from dppo.rng import Purpose, generator
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.verification.enumerate import outcomes
+from dppo.verification.estimate import Bias, deviance, deviance_bound, draw_errors, estimate_bias, full_batch
+from dppo.verification.parity import LOSSES, Script, Step, one_step, relative_difference, weighted_sum_of_completions
+from dppo.verification.records import Check, above, at_most
+from dppo.verification.subject import Subject
+from dppo.verification.tiny import exact_bias
+
+EXACT = 1e-12
+"""Relative error of a sum in float64 over a few hundred outcomes."""
+SINGLE = 1e-5
+"""Relative difference of two gradients in float32 that add up the same terms in different orders."""
+USUAL_RATE = 0.5
+"""Checked where a run prunes nothing at a level."""
+CLAIMS = {"completions": 1, "prompts": 2, "both levels": 2}
+"""The levels of pruning, and the number of the claim that each belongs to."""
+
+BIAS = "relative bias"
+SQUARED = "squared bias"
+DIFFERENCE = "difference"
+DEVIATION = "deviation"
+COUNT = "draws"
+LEGEND = {
+    BIAS: "|E[pruned gradient] - full gradient| / |full gradient|, over every outcome of the draws, in float64",
+    SQUARED: "the square of it, estimated from draws: about 0 give or take its standard error where there is no bias",
+    DIFFERENCE: "|gradient - expected| / |expected| in float32; for TRL, that of the loss too if it is larger",
+    DEVIATION: "largest distance of an inclusion frequency from its stated probability, in standard deviations",
+}
+"""What the figures are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How hard to look."""
+
+    draws: int = 2000
+    """Draws per check on the subject, >= 8; a control has a quarter. The smallest bias seen falls with their root."""
+    table_draws: int = 400
+    """Draws per figure of the variance table, >= 2."""
+    failure_rate: float = 1e-4
+    """Chance that a build without faults fails any of the checks that draw, in (0, 1)."""
+    seed: int = 0
+
+    def share(self, methods: int) -> float:
+        """The failure rate of one check: the whole, divided by the number of checks that draw at random.
+
+        Args:
+            methods: how many are checked.
+        """
+        return self.failure_rate / (methods * len(CLAIMS) + len(_random_designs()))
+
+
+def _random_designs() -> list[str]:
+    """Names of the designs that promise their probabilities."""
+    return [name for name, design in DESIGNS.items() if design.unbiased]
+
+
+def at_level(method: Method, level: str) -> Method:
+    """The method as it is checked at one level, the other level unpruned.
+
+    It keeps its own rates; a level that it leaves alone is checked at ``USUAL_RATE``. A normaliser or advantage that
+    is exact only while every prompt is rolled out is replaced if the method itself prunes no prompts.
+
+    Args:
+        method: any.
+        level: a key of ``CLAIMS``.
+    """
+    prompt = method.prompts.rate or min(USUAL_RATE, 1 - method.prompts.floor)
+    completion = method.completions.rate or min(USUAL_RATE, 1 - method.completions.floor)
+    if level == "completions":
+        return method.with_rates(prompt=0.0, completion=completion)
+    if method.prompts.rate == 0:
+        method = replace(
+            method,
+            normaliser=method.normaliser if method.normaliser.prompt_exact else DR_GRPO,
+            advantages=method.advantages if method.advantages.prompt_exact else CENTRED,
+        )
+    return method.with_rates(prompt=prompt, completion=completion if level == "both levels" else 0.0)
+
+
+def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
+    """Expectations over every outcome of both draws, on a policy of a few parameters, in float64.
+
+    Args:
+        methods: each is checked at each level, with several normalisers, with and without a KL term.
+    """
+    for level, claim in CLAIMS.items():
+        normalisers = [GRPO_MEAN, DR_GRPO, *([DAPO_TOKENS] if level == "completions" else [])]
+        for method in methods:
+            own = at_level(method, level)
+            variants = [own, *(replace(own, normaliser=n, beta=beta) for n in normalisers for beta in (0.0, 0.2))]
+            figure = max(exact_bias(variant) for variant in variants)
+            yield at_most(f"{claim} {level}, {method.name}: every outcome", figure, EXACT, BIAS)
+
+
+def _measured(subject: Subject, method: Method, draws: int, seed: int) -> Bias:
+    error_MN = draw_errors(subject, method, draws, seed)
+    return estimate_bias(error_MN, subject.gram_NN, full_batch(subject, method))
+
+
+def draw_checks(subject: Subject, methods: Sequence[Method], settings: Settings) -> Iterator[Check]:
+    """Expectations estimated from many draws, on the subject's own model and completions.
+
+    Args:
+        subject: the rollouts.
+        methods: each is checked at each level.
+        settings: number of draws and failure rate.
+    """
+    for level, claim in CLAIMS.items():
+        for method in methods:
+            checked = at_level(method, level)
+            bias = _measured(subject, checked, settings.draws, settings.seed)
+            name = f"{claim} {level}, {method.name}, {checked.normaliser.name}: {settings.draws} draws on the model"
+            what = f"{SQUARED} +- {bias.standard_error:.1e}"
+            yield at_most(name, bias.squared, bias.bound(settings.share(len(methods))), what)
+
+
+def parity_checks(script: Script) -> Iterator[Check]:
+    """With nothing pruned our trainer computes TRL's loss and gradient; with half pruned, the weighted sum.
+
+    Args:
+        script: model, completions and rewards for both trainers.
+    """
+    theirs: dict[str, Step] = {}
+    ours: dict[str, Step] = {}
+    for name, options in LOSSES.items():
+        theirs[name] = one_step(GRPOTrainer, GRPOConfig, script, **options)
+        ours[name] = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.0, **options)
+        figure = max(
+            relative_difference(ours[name].gradient, theirs[name].gradient),
+            abs(ours[name].loss - theirs[name].loss) / max(abs(theirs[name].loss), 1.0),
+        )
+        yield at_most(f"3 nothing pruned, equal to TRL: {name}, on {script.title}", figure, SINGLE, DIFFERENCE)
+    for name in ("grpo", "dr_grpo"):
+        pruned = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=USUAL_RATE, **LOSSES[name])
+        figure = relative_difference(pruned.gradient, weighted_sum_of_completions(pruned, pruned.trainer.method))
+        title = f"3 half pruned, equal to the weighted sum: {name}, on {script.title}"
+        yield at_most(title, figure, SINGLE, DIFFERENCE)
+    figure = relative_difference(ours["dr_grpo"].gradient, theirs["grpo"].gradient)
+    yield above("5 control: another loss is not equal to TRL's", figure, SINGLE, DIFFERENCE)
+
+
+def frequency_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
+    """How often each completion of the subject is kept by each design, against the probability it was given.
+
+    Args:
+        subject: the rollouts.
+        method: gives score, rule and rate.
+        settings: number of draws and failure rate.
+        methods: how many methods share the failure rate.
+    """
+    pruning, names = at_level(method, "completions").completions, _random_designs()
+    rows = int(subject.completions(method).live_N.sum())
+    bound = deviance_bound(rows, settings.share(methods))
+    off_size = 0
+    for name in names:
+        keep_MN, prob_N = _kept(subject, method, replace(pruning, design=DESIGNS[name]), settings)
+        title = f"4 {name}: inclusion of {rows} completions in {settings.draws} draws"
+        yield at_most(title, deviance(keep_MN, prob_N), bound, DEVIATION)
+        off_size += _off_size(keep_MN, prob_N) if DESIGNS[name].fixed_size else 0
+    yield at_most("4 designs of fixed size: draws of another size", float(off_size), 0.0, COUNT)
+    few_N = torch.tensor([0.2, 0.5, 0.9, 0.65, 0.75], dtype=torch.float64)
+    figure = 0.0
+    for name in names:
+        share_N = sum((chance * keep_N.double() for keep_N, chance in outcomes(DESIGNS[name], few_N)), -few_N)
+        figure = max(figure, float((share_N / few_N).abs().max()))
+    yield at_most(f"4 {', '.join(names)}: every outcome for 5 rows", figure, EXACT, BIAS)
+    # With equal probabilities, so that there is a choice for which the draw should have used chance.
+    keep_MN, prob_N = _kept(subject, method, replace(pruning, rule=uniform, design=DETERMINISTIC), settings)
+    yield above("5 control: frequencies of a draw without chance", deviance(keep_MN, prob_N), bound, DEVIATION)
+
+
+def _kept(subject: Subject, method: Method, pruning: Pruning, settings: Settings) -> tuple[Tensor, Tensor]:
+    """(M, N) bool rows kept in each draw, and (N,) their probabilities."""
+    completions = subject.completions(method)
+    drawn = [
+        pruning.draw_completions(completions, generator(settings.seed, index, Purpose.CHECK))
+        for index in range(settings.draws)
+    ]
+    return torch.stack([draw.keep_N for draw in drawn]), drawn[0].prob_N
+
+
+def _off_size(keep_MN: Tensor, prob_N: Tensor) -> int:
+    """Draws whose number of rows is not the sum of the probabilities, rounded down or up."""
+    total, slack = math.fsum(prob_N.tolist()), 1e-9
+    size_M = keep_MN.sum(1)
+    return int(((size_M < math.floor(total + slack)) | (size_M > math.ceil(total - slack))).sum())
+
+
+def wrong_methods(method: Method) -> dict[str, Method]:
+    """Methods that are known to be biased, each one step away from the given one.
+
+    Args:
+        method: gives loss, normaliser and advantages.
+    """
+    right, prompts = at_level(method, "completions"), at_level(method, "prompts")
+    rows = right.completions
+    floor = min(rows.floor, 1 - rows.rate)
+    return {
+        "CPPO's rule": replace(
+            right, completions=replace(rows, rule=largest, design=DETERMINISTIC, weighting=kept_mean)
+        ),
+        "the deterministic rule": replace(
+            right, completions=replace(rows, rule=threshold, design=DETERMINISTIC, floor=floor)
+        ),
+        "completion weights forgotten": replace(right, completions=replace(rows, weighting=unweighted)),
+        "prompt weights forgotten": replace(
+            prompts, prompts=replace(prompts.prompts, rule=uniform, weighting=unweighted)
+        ),
+    }
+
+
+def control_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
+    """What is known to be biased must be reported as biased, by draws on the model and by enumeration.
+
+    Args:
+        subject: the rollouts.
+        method: gives loss, normaliser and advantages.
+        settings: number of draws and failure rate.
+        methods: how many methods share the failure rate.
+    """
+    draws = settings.draws // 4
+    for name, wrong in wrong_methods(method).items():
+        bias = _measured(subject, wrong, draws, settings.seed)
+        bound, what = bias.bound(settings.share(methods)), f"{SQUARED} +- {bias.standard_error:.1e}"
+        yield above(f"5 control: {name}: {draws} draws on the model", bias.squared, bound, what)
+        yield above(f"5 control: {name}: every outcome", exact_bias(wrong), EXACT, BIAS)

@@ -1,0 +1,253 @@
+"""Our trainer against TRL's own: the same model and completions, one step each, and the gradients side by side."""
+
+import contextlib
+import copy
+import io
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.utils import logging as transformers_logging
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.demo.model import build_model
+from dppo.demo.tokenizer import TOKENS, build_tokenizer
+from dppo.methods import Method
+from dppo.rng import Purpose, generator
+from dppo.verification.gradients import log_probs
+from dppo.verification.subject import Subject
+
+MOST_PARAMETERS = 5_000_000
+"""Larger models are not copied for this: it checks code, not weights."""
+LOSSES: dict[str, dict[str, Any]] = {
+    "grpo": {"loss_type": "grpo"},
+    "bnpo": {"loss_type": "bnpo"},
+    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
+    "dapo": {"loss_type": "dapo"},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
+    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+}
+"""Every loss the trainer serves, by the settings of TRL that choose it."""
+
+Gradient = dict[str, Tensor]
+"""Parameter names to gradients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """Completions and rewards that both trainers get instead of generating."""
+
+    title: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    prompt_tokens: tuple[list[int], ...]
+    completion_tokens: tuple[list[int], ...]
+    """Completions of each prompt after each other, as many of each."""
+    reward_N: tuple[float, ...]
+
+    @property
+    def generations(self) -> int:
+        """Completions per prompt."""
+        return len(self.completion_tokens) // len(self.prompt_tokens)
+
+
+def script_of(subject: Subject, prompts: int = 4) -> Script:
+    """The subject's own rollouts of the prompts whose rewards differ most, or of a tiny model if it is large.
+
+    Args:
+        subject: a policy's rollouts.
+        prompts: how many prompts to use, at most those of the subject.
+    """
+    if sum(p.numel() for p in subject.model.parameters()) > MOST_PARAMETERS:
+        return tiny_script()
+    count, spread_P = subject.generations, subject.reward_PG.nan_to_num(0.0).std(1)
+    chosen = spread_P.argsort(descending=True, stable=True)[:prompts].tolist()
+    return Script(
+        title="the model",
+        model=subject.model,
+        tokenizer=subject.tokenizer,
+        prompt_tokens=tuple(subject.prompt_tokens[row] for row in chosen),
+        completion_tokens=tuple(subject.completion_tokens[row * count + g] for row in chosen for g in range(count)),
+        reward_N=tuple(subject.reward_PG[chosen].flatten().tolist()),
+    )
+
+
+def tiny_script(prompts: int = 4, generations: int = 4) -> Script:
+    """Random completions of random lengths on the untrained embedded model.
+
+    Args:
+        prompts: at least 1.
+        generations: per prompt, at least 2.
+    """
+    rng = generator(0, Purpose.CHECK, 4)
+
+    def words(least: int, most: int) -> list[int]:
+        return rng.integers(4, len(TOKENS), int(rng.integers(least, most))).tolist()
+
+    return Script(
+        title="a tiny Qwen3",
+        model=build_model(0),
+        tokenizer=build_tokenizer(),
+        prompt_tokens=tuple(words(3, 9) for _ in range(prompts)),
+        completion_tokens=tuple(words(2, 16) for _ in range(prompts * generations)),
+        reward_N=tuple(rng.integers(0, 3, prompts * generations).astype(float).tolist()),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step of a trainer computed."""
+
+    gradient: Gradient
+    loss: float
+    trainer: Any
+
+
+def one_step(trainer_class: type[GRPOTrainer], config_class: type[GRPOConfig], script: Script, **options: Any) -> Step:
+    """Loss and gradient of one step over all completions of a script. The weights are not moved.
+
+    Args:
+        trainer_class: TRL's or ours.
+        config_class: the configuration it takes.
+        script: model, completions and rewards.
+        **options: fields of the configuration.
+    """
+    recorder = _Recorder()
+    rows = len(script.completion_tokens)
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        settings: dict[str, Any] = {
+            "output_dir": folder,
+            "per_device_train_batch_size": rows,
+            "num_generations": script.generations,
+            "max_completion_length": max(map(len, script.completion_tokens)),
+            "max_steps": 1,
+            "learning_rate": 0.0,
+            "optim": "sgd",
+            "max_grad_norm": 0.0,
+            "report_to": [],
+            "save_strategy": "no",
+            "logging_steps": 1,
+            "disable_tqdm": True,
+            "disable_dropout": True,
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+        }
+        names = [f"prompt {index}" for index in range(len(script.prompt_tokens))]
+        trainer = trainer_class(
+            model=copy.deepcopy(script.model).cpu().float(),
+            reward_funcs=_scripted_rewards(script, names),
+            args=config_class(**settings | options),
+            train_dataset=Dataset.from_dict({"prompt": names}),
+            processing_class=copy.deepcopy(script.tokenizer),
+            rollout_func=_scripted_rollouts(script, names),
+            callbacks=[recorder],
+        )
+        loss = float(trainer.train().training_loss)
+    return Step(gradient=recorder.gradient, loss=loss, trainer=trainer)
+
+
+def relative_difference(left: Gradient, right: Gradient) -> float:
+    """Norm of the difference of two gradients over the norm of the second; infinite if they are of other parameters.
+
+    Args:
+        left: one gradient.
+        right: the other.
+    """
+    if left.keys() != right.keys() or not right:
+        return float("inf")
+    difference = sum(float((left[name].double() - right[name].double()).square().sum()) for name in right)
+    return (difference / sum(float(value.double().square().sum()) for value in right.values())) ** 0.5
+
+
+def weighted_sum_of_completions(step: Step, method: Method) -> Gradient:
+    """The gradient that the weights of our trainer's step ask for, summed here one completion at a time.
+
+    Args:
+        step: of ``DPPOTrainer``, with a policy at which every ratio is 1.
+        method: gives the normaliser; the loss must have the slope ``-advantage`` there, as all we serve do.
+    """
+    trainer = step.trainer
+    window, model = trainer._window, trainer.model
+    model.zero_grad()
+    for row in window.weight_SB[0].nonzero().squeeze(1).tolist():
+        prompt = window.prompt_ids[row][window.prompt_mask[row].bool()].tolist()
+        completion = window.completion_ids[row][window.completion_mask[row].bool()].tolist()
+        factor = -float(window.weight_SB[0, row] * window.advantage_B[row] / window.denominator)
+        if method.normaliser.per_sequence:
+            factor /= len(completion)
+        (factor * log_probs(model, prompt, completion).sum()).backward()
+    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+class _Recorder(TrainerCallback):
+    """Keeps a copy of the gradient before the optimizer uses it."""
+
+    def __init__(self) -> None:
+        self.gradient: Gradient = {}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        named = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+        self.gradient = named
+
+
+def _places(prompts: list[str], names: list[str], generations: int) -> list[int]:
+    """Which completion of the script each place of a batch holds: the first, second, ... of its prompt."""
+    seen = dict.fromkeys(names, 0)
+    places = []
+    for prompt in prompts:
+        places.append(names.index(prompt) * generations + seen[prompt])
+        seen[prompt] += 1
+    return places
+
+
+def _scripted_rollouts(script: Script, names: list[str]) -> Any:
+    def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        places = _places(prompts, names, script.generations)
+        completions = [script.completion_tokens[place] for place in places]
+        return {
+            "prompt_ids": [script.prompt_tokens[place // script.generations] for place in places],
+            "completion_ids": completions,
+            "logprobs": [[-1.0] * len(tokens) for tokens in completions],
+        }
+
+    return rollouts
+
+
+def _scripted_rewards(script: Script, names: list[str]) -> Any:
+    def scripted_rewards(prompts: list[str], completions: list[Any], **columns: Any) -> list[float | None]:
+        rewards = [script.reward_N[place] for place in _places(prompts, names, script.generations)]
+        return [None if reward != reward else reward for reward in rewards]
+
+    return scripted_rewards
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Neither trainer prints, warns, or touches torch's global generator."""
+    level, silence = transformers_logging.get_verbosity(), os.environ.get("TRL_EXPERIMENTAL_SILENCE")
+    transformers_logging.set_verbosity_error()
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            torch.random.fork_rng(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if silence is None:
+            del os.environ["TRL_EXPERIMENTAL_SILENCE"]
+        else:
+            os.environ["TRL_EXPERIMENTAL_SILENCE"] = silence

@@ -1,0 +1,103 @@
+"""What a verification gives back: checks, rows of the variance table, and the report that holds both."""
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One figure against one bound."""
+
+    name: str
+    figure: float
+    bound: float
+    passed: bool
+    what: str
+    """What the figure is."""
+
+    @property
+    def verdict(self) -> str:
+        """``PASS`` or ``FAIL``."""
+        return "PASS" if self.passed else "FAIL"
+
+
+def at_most(name: str, figure: float, bound: float, what: str) -> Check:
+    """A check that passes where ``figure <= bound``; a figure of NaN fails.
+
+    Args:
+        name: what is checked.
+        figure: what was found.
+        bound: the largest figure that passes.
+        what: what the figure is.
+    """
+    return Check(name=name, figure=figure, bound=bound, passed=bool(figure <= bound), what=what)
+
+
+def above(name: str, figure: float, bound: float, what: str) -> Check:
+    """A control: something known to be wrong, which passes where the figure gives it away, ``figure > bound``.
+
+    Args:
+        name: what is known to be wrong.
+        figure: what was found; NaN fails.
+        bound: the bound that the right thing would meet.
+        what: what the figure is.
+    """
+    return Check(name=name, figure=figure, bound=bound, passed=bool(figure > bound), what=what)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VarianceRow:
+    """What one rule and score cost in precision on a subject, at one share kept."""
+
+    normaliser: str
+    rule: str
+    score: str
+    keep: float
+    """Expected share of the completions with a gradient that is kept, in (0, 1)."""
+    added_variance: float | None
+    """``E|g_hat - g|^2 / |g|^2`` over draws; None where the rule cannot keep as few."""
+    added_variance_error: float | None
+    """Standard error of it."""
+    effective_rows: float | None
+    """Mean of ``(sum w)^2 / sum w^2`` over draws, in completions."""
+    largest_weight: float | None
+    """Largest weight a completion can get."""
+    biased: bool
+    """Whether the squared error includes a bias that more draws would not average out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything ``dppo verify`` found."""
+
+    subject: str
+    """Model, data and rollouts, in one paragraph."""
+    checks: tuple[Check, ...]
+    variance: tuple[VarianceRow, ...]
+    failure_rate: float
+    """Chance that a build without faults fails one of the checks that draw at random."""
+    environment: dict[str, str]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def as_json(self) -> dict[str, object]:
+        """Everything as values that JSON can hold, figures that are not finite as text."""
+        return {
+            "subject": self.subject,
+            "passed": self.passed,
+            "checks": [_finite(asdict(check)) for check in self.checks],
+            "variance": [_finite(asdict(row)) for row in self.variance],
+            "failure_rate": self.failure_rate,
+            "environment": self.environment,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def _finite(values: dict[str, object]) -> dict[str, object]:
+    """JSON has no NaN and no infinity."""
+    return {
+        key: str(value) if isinstance(value, float) and value - value != 0 else value for key, value in values.items()
+    }

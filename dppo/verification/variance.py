@@ -1,0 +1,154 @@
+"""What each rule and score costs in precision on a given subject, next to the best that is possible."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dppo.methods import PER_TOKEN_SCORES, Method
+from dppo.pruning import (
+    PIVOTAL,
+    Pruning,
+    Rule,
+    Score,
+    absolute_advantage,
+    advantage_with_confidence,
+    advantage_with_length,
+    effective_sample_size,
+    kept_mean,
+    largest,
+    proportional,
+    threshold,
+    uniform,
+    uniform_score,
+)
+from dppo.rng import Purpose, generator
+from dppo.types import Completions
+from dppo.verification.estimate import full_batch
+from dppo.verification.records import VarianceRow
+from dppo.verification.subject import Subject
+
+KEEPS = (0.75, 0.5, 0.25)
+"""Expected shares of the completions with a gradient that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the table: a rule with a score."""
+
+    rule: str
+    score: str
+    pruning: Pruning
+    """Its rate is replaced by the one that keeps as much as asked for."""
+
+
+def entries(method: Method, norm_N: Tensor) -> list[Entry]:
+    """The lines of the table, the paper's and the field's rules and ours.
+
+    Args:
+        method: whose floor, and whose kind of scores (of token sums or of token means), are used.
+        norm_N: (N,) true norms of the completions' gradients, for the line that no score can beat by much.
+    """
+
+    def oracle(completions: Completions) -> Tensor:
+        return norm_N
+
+    def entry(rule: str, score: str, function: Rule, scored: Score) -> Entry:
+        scored = PER_TOKEN_SCORES.get(scored, scored) if method.normaliser.per_sequence else scored
+        return Entry(
+            rule=rule,
+            score=score,
+            pruning=Pruning(score=scored, rule=function, design=PIVOTAL, floor=method.completions.floor),
+        )
+
+    found = [entry("uniform", "none", uniform, uniform_score)]
+    scores = {
+        "abs(A)": absolute_advantage,
+        "abs(A) sqrt(length)": advantage_with_length,
+        "abs(A) s": advantage_with_confidence,
+        "oracle": oracle,
+    }
+    for name, score in scores.items():
+        found.append(entry("threshold", name, threshold, score))
+    for name, score in scores.items():
+        found.append(entry("proportional", name, proportional, score))
+    top = entry("top k (CPPO)", "abs(A)", largest, absolute_advantage)
+    return [*found, replace(top, pruning=replace(top.pruning, weighting=kept_mean))]
+
+
+def variance_table(subject: Subject, methods: Sequence[Method], *, draws: int, seed: int) -> tuple[VarianceRow, ...]:
+    """Every line at every share kept, for each method's normaliser; lines of equal meaning only once.
+
+    Args:
+        subject: the rollouts.
+        methods: give advantages, loss, normaliser and floor; their own pruning is not used.
+        draws: per figure; the standard error of the variance falls with its root.
+        seed: of the draws.
+    """
+    rows = []
+    for method in {m.normaliser.per_sequence: m for m in reversed(methods)}.values():
+        full_N = full_batch(subject, method)
+        norm_N = (full_N.square() * subject.gram_NN.diagonal()).sqrt()
+        completions = subject.completions(method)
+        for entry in entries(method, norm_N):
+            for keep in KEEPS:
+                pruning = at_share(entry.pruning, completions, keep)
+                rows.append(_row(subject, method, entry, keep, pruning, draws, seed))
+    return tuple(rows)
+
+
+def at_share(pruning: Pruning, completions: Completions, keep: float) -> Pruning | None:
+    """The pruning at the rate that keeps a share of the completions with a gradient; None if no rate keeps as few.
+
+    A rate is what a rule applies to the rows it may prune. For the threshold rule these are only those below the
+    mean, so its rate must be higher to drop as much as others do.
+
+    Args:
+        pruning: any rate.
+        completions: what it is to be applied to.
+        keep: share to keep, in (0, 1).
+    """
+    live_N = completions.live_N
+    score_N, group_N = pruning.score(completions)[live_N].double(), completions.group_N[live_N]
+    wanted = keep * len(score_N)
+
+    def kept(rate: float) -> float:
+        floor = min(pruning.floor, 1 - rate)
+        return float(pruning.rule(score_N, rate=rate, floor=floor, group_N=group_N).sum())
+
+    low, high = 1 - keep, 1 - 1e-3
+    if kept(low) <= wanted * (1 + 1e-9):
+        high = low
+    elif kept(high) > wanted:
+        return None
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if kept(middle) > wanted else (low, middle)
+    return replace(pruning, rate=high, floor=min(pruning.floor, 1 - high))
+
+
+def _row(
+    subject: Subject, method: Method, entry: Entry, keep: float, pruning: Pruning | None, draws: int, seed: int
+) -> VarianceRow:
+    """One line at one share kept, from many draws."""
+    labels = {"normaliser": method.normaliser.name, "rule": entry.rule, "score": entry.score, "keep": keep}
+    figures = ("added_variance", "added_variance_error", "effective_rows", "largest_weight")
+    if pruning is None:
+        return VarianceRow(**labels, **dict.fromkeys(figures, None), biased=False)
+    completions, full_N = subject.completions(method), full_batch(subject, method)
+    weight_MN = torch.zeros(draws, len(full_N), dtype=torch.float64)
+    for index in range(draws):
+        rng = generator(seed, index, Purpose.CHECK)
+        weight_MN[index] = pruning.draw_completions(completions, rng).weight_N
+    error_MN = (weight_MN - 1) * full_N
+    square_M = ((error_MN @ subject.gram_NN) * error_MN).sum(1) / float(full_N @ subject.gram_NN @ full_N)
+    return VarianceRow(
+        **labels,
+        added_variance=float(square_M.mean()),
+        added_variance_error=float(square_M.std()) / math.sqrt(draws),
+        effective_rows=sum(map(effective_sample_size, weight_MN)) / draws,
+        largest_weight=float(weight_MN.max()),
+        biased=bool(pruning.bias),
+    )

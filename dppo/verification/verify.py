@@ -1,0 +1,81 @@
+"""All checks on one subject, and the variance table: what ``dppo verify`` calls."""
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+
+import torch
+
+from dppo import __version__
+from dppo.methods import Method
+from dppo.objective import DR_GRPO
+from dppo.verification.checks import (
+    Settings,
+    control_checks,
+    draw_checks,
+    enumeration_checks,
+    frequency_checks,
+    parity_checks,
+)
+from dppo.verification.parity import script_of
+from dppo.verification.records import Check, Report
+from dppo.verification.subject import Subject
+from dppo.verification.variance import variance_table
+
+
+def verify(
+    subject: Subject,
+    methods: Sequence[Method],
+    *,
+    settings: Settings | None = None,
+    started: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Every check on a subject, and what its rules and scores cost in variance.
+
+    Args:
+        subject: the rollouts of a policy that stands still.
+        methods: what is claimed to be unbiased, at least one; the first one's loss is used for controls and table.
+        settings: number of draws, failure rate and seed.
+        started: when the work began, in ``time.perf_counter`` seconds; now by default.
+        progress: told what is being done.
+    """
+    settings = settings or Settings()
+    started = time.perf_counter() if started is None else started
+    first, count = methods[0], len(methods)
+    parts = {
+        "every outcome of small draws": lambda: enumeration_checks(methods),
+        "many draws on the model": lambda: draw_checks(subject, methods, settings),
+        "one step beside TRL": lambda: parity_checks(script_of(subject)),
+        "inclusion frequencies": lambda: frequency_checks(subject, first, settings, count),
+        "controls": lambda: control_checks(subject, first, settings, count),
+    }
+    checks: list[Check] = []
+    for name, part in parts.items():
+        progress(name)
+        checks += part()
+    progress("variance")
+    tabled = [replace(first, normaliser=DR_GRPO), first]
+    variance = variance_table(subject, tabled, draws=settings.table_draws, seed=settings.seed)
+    return Report(
+        subject=subject.describe(),
+        checks=tuple(sorted(checks, key=lambda check: check.name[0])),
+        variance=variance,
+        failure_rate=settings.failure_rate,
+        environment=environment(),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def environment() -> dict[str, str]:
+    """Versions and machine, as far as they can change a figure."""
+    packages = {name: version(name) for name in ("torch", "transformers", "trl", "numpy")}
+    machine = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "threads": str(torch.get_num_threads()),
+    }
+    return {"dppo": __version__, **packages, **machine}

@@ -1,0 +1,81 @@
+"""One step of each trainer on the same completions: equal where they must be, different where the code is wrong."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from trl import GRPOConfig, GRPOTrainer
+
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.verification import parity
+from dppo.verification.parity import (
+    LOSSES,
+    one_step,
+    relative_difference,
+    script_of,
+    tiny_script,
+    weighted_sum_of_completions,
+)
+
+
+@pytest.fixture(scope="module")
+def script():
+    return tiny_script(prompts=3)
+
+
+class CountsSurvivors(DPPOTrainer):
+    """The denominator is a count of what is left."""
+
+    def _build_window(self, output):
+        window = super()._build_window(output)
+        return replace(window, denominator=(window.weight_SB[0] > 0).double().sum())
+
+
+class ForgetsWeights(DPPOTrainer):
+    """Rows that are kept count once."""
+
+    def _micro_batch_loss(self, model, batch, draw, means):
+        return super()._micro_batch_loss(model, replace(batch, weight=batch.weight.sign()), draw, means)
+
+
+def test_the_weighted_sum_is_what_the_trainer_computes_and_a_wrong_trainer_is_seen(script):
+    options = {"completion_prune_rate": 0.5, **LOSSES["grpo"]}
+    right = one_step(DPPOTrainer, DPPOConfig, script, **options)
+    assert relative_difference(right.gradient, weighted_sum_of_completions(right, right.trainer.method)) < 1e-5
+    wrong = one_step(ForgetsWeights, DPPOConfig, script, **options)
+    assert relative_difference(wrong.gradient, weighted_sum_of_completions(wrong, wrong.trainer.method)) > 0.1
+    theirs = one_step(GRPOTrainer, GRPOConfig, script, **LOSSES["grpo"])
+    fewer = one_step(CountsSurvivors, DPPOConfig, script, **options | {"completion_prune_rate": 0.0})
+    assert relative_difference(fewer.gradient, theirs.gradient) > 0.01
+
+
+def test_the_weights_of_the_model_do_not_move_and_nothing_is_printed(script, capfd):
+    before = {name: value.clone() for name, value in script.model.state_dict().items()}
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    step = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.5)
+    assert capfd.readouterr() == ("", "")
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, value in step.trainer.model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_gradients_of_other_parameters_are_not_equal():
+    one = {"a": torch.ones(2)}
+    assert relative_difference(one, {"b": torch.ones(2)}) == float("inf")
+    assert relative_difference({}, {}) == float("inf")
+    assert relative_difference({"a": torch.tensor([1.0, 2.0])}, one) == pytest.approx(0.5**0.5)
+
+
+def test_the_script_of_a_subject_is_its_own_rollouts_where_rewards_differ_most(subject, monkeypatch):
+    script = script_of(subject, prompts=2)
+    spread = subject.reward_PG.std(1)
+    chosen = [subject.prompt_tokens.index(tokens) for tokens in script.prompt_tokens]
+    assert spread[chosen].min() >= spread.sort().values[-2]
+    assert script.generations == subject.generations
+    for place, tokens in enumerate(script.completion_tokens):
+        row = chosen[place // 4] * 4 + place % 4
+        assert tokens == subject.completion_tokens[row]
+        assert script.reward_N[place] == subject.reward_PG.flatten()[row]
+    monkeypatch.setattr(parity, "MOST_PARAMETERS", 1000)
+    assert script_of(subject).title == "a tiny Qwen3"

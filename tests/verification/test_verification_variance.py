@@ -1,0 +1,96 @@
+"""The variance table: figures known in closed form, and the order that theory gives."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dppo.methods import DPPO, DR_GRPO
+from dppo.pruning import Pruning, absolute_advantage, largest, proportional, threshold, uniform, uniform_score
+from dppo.types import Completions
+from dppo.verification.estimate import full_batch
+from dppo.verification.variance import KEEPS, at_share, variance_table
+
+
+def completions(advantage):
+    return Completions(
+        advantage_N=torch.tensor(advantage),
+        tokens_N=torch.ones(len(advantage)),
+        group_N=torch.zeros(len(advantage), dtype=torch.int64),
+        live_N=torch.tensor(advantage) != 0,
+    )
+
+
+@pytest.fixture(scope="module")
+def table(subject):
+    return variance_table(subject, [replace(DPPO, normaliser=DR_GRPO.normaliser), DPPO], draws=40, seed=0)
+
+
+def find(table, rule, score, keep, normaliser="dr_grpo"):
+    (row,) = [
+        row for row in table if (row.normaliser, row.rule, row.score, row.keep) == (normaliser, rule, score, keep)
+    ]
+    return row
+
+
+def test_every_rule_and_score_has_its_figures_at_every_share(table):
+    assert len({(row.rule, row.score) for row in table}) == 10
+    assert {row.keep for row in table} == set(KEEPS)
+    assert {row.normaliser for row in table} == {"grpo", "dr_grpo"}
+    assert len(table) == 2 * 10 * 3
+    for row in table:
+        assert row.added_variance is None or row.added_variance > 0
+        assert row.biased == (row.rule == "top k (CPPO)")
+
+
+def test_uniform_draws_have_the_figures_of_the_formula(table, subject):
+    for keep in KEEPS:
+        row = find(table, "uniform", "none", keep)
+        assert row.largest_weight == pytest.approx(1 / keep)
+        live = int(subject.completions(DPPO).live_N.sum())
+        assert row.effective_rows == pytest.approx(keep * live, abs=1)
+
+
+def test_the_variance_is_the_poisson_formula_for_independent_draws(subject):
+    """``sum (1 / prob - 1) |f|^2 / |sum f|^2``, for the same code with another design."""
+    from dppo.pruning import POISSON
+    from dppo.verification.variance import Entry, _row
+
+    pruning = Pruning(rate=0.5, rule=uniform, score=uniform_score, design=POISSON)
+    row = _row(subject, DPPO, Entry(rule="r", score="s", pruning=pruning), 0.5, pruning, 2000, 0)
+    full = full_batch(subject, DPPO)
+    exact = float((full.square() * subject.gram_NN.diagonal()).sum() / (full @ subject.gram_NN @ full))
+    assert abs(row.added_variance - exact) < 4 * row.added_variance_error
+    assert row.added_variance_error < 0.05 * exact
+
+
+@pytest.mark.parametrize("normaliser", ["grpo", "dr_grpo"])
+def test_true_norms_beat_uniform_draws(table, normaliser):
+    for keep in (0.75, 0.5):
+        best, worst = (
+            find(table, r, s, keep, normaliser) for r, s in (("proportional", "oracle"), ("uniform", "none"))
+        )
+        assert best.added_variance < worst.added_variance
+
+
+def test_one_table_where_both_normalisers_mean_the_same(subject):
+    rows = variance_table(subject, [DR_GRPO, DR_GRPO], draws=2, seed=0)
+    assert {row.normaliser for row in rows} == {"dr_grpo"}
+
+
+def test_a_share_is_met_by_raising_the_rate_of_a_rule_that_spares_rows():
+    few_low = completions([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0])
+    pruning = Pruning(score=absolute_advantage, rule=threshold)
+    met = at_share(pruning, few_low, 0.6)
+    assert met.rate == pytest.approx(2 / 3), "six rows may be pruned, and four of ten must be"
+    assert at_share(pruning, few_low, 0.3) is None, "four rows are always kept"
+    assert at_share(replace(pruning, rule=proportional), few_low, 0.3).rate == pytest.approx(0.7)
+
+
+def test_a_share_is_of_the_rows_with_a_gradient():
+    half_dead = completions([0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+    met = at_share(Pruning(score=absolute_advantage, rule=uniform), half_dead, 0.25)
+    assert met.rate == pytest.approx(0.75)
+    top = at_share(Pruning(score=absolute_advantage, rule=largest), half_dead, 0.25)
+    assert math.isclose(top.rate, 0.75)
