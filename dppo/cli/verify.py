@@ -1,0 +1,144 @@
+"""``dppo verify [CONFIG.yaml] [--output FILE.json]``."""
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from dppo.errors import ConfigError
+from dppo.methods import METHODS, Method
+from dppo.verification.records import Check, Report, VarianceRow
+
+SECTIONS = {
+    "1": "1 Completion pruning is unbiased",
+    "2": "2 Prompt pruning, and both levels together, are unbiased",
+    "3": "3 The trainer computes TRL's loss and gradient",
+    "4": "4 Rows are kept with the stated probabilities",
+    "5": "5 Controls: known to be wrong, so they pass above the bound",
+}
+TABLE_LEGEND = (
+    "variance: E|pruned - full|^2 / |full|^2 of one draw; rows: (sum w)^2 / sum w^2; weight: the largest.",
+    "abs(A): the advantage; length: in tokens; s: sqrt(sum (1 - p)^2), p the probability of a sampled token;",
+    "oracle: the true gradient norms. Scores are per token where the normaliser takes a mean over tokens.",
+    "A dash: the rule keeps more than that at any rate. *: with a bias, which no number of draws removes.",
+)
+NARROWEST = 120
+"""Columns that the tables need; where fewer are known, lines wrap."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Verify, print every check and the variance table; 0 if all checks passed, 1 if one failed."""
+    parser = argparse.ArgumentParser(
+        prog="dppo verify",
+        usage="dppo verify [CONFIG.yaml [--any_field value]] [--output FILE.json]",
+        description="Prove that pruning leaves the expected gradient alone: on the embedded policy, or on the model, "
+        "problems and rewards of a configuration for dppo train.",
+    )
+    parser.add_argument("--output", type=Path, help="file to write the report to, as JSON")
+    config = words[0] if words and not words[0].startswith("-") else None
+    options, fields = parser.parse_known_args(words if config is None else words[1:])
+    if fields and config is None:
+        raise ConfigError(f"{fields[0]} needs a configuration to change: dppo verify CONFIG.yaml {' '.join(fields)}")
+    if options.output is not None and not options.output.parent.is_dir():
+        raise ConfigError(f"--output {options.output}: there is no folder {options.output.parent}. Make it first.")
+    report, reasons = _verify(config, fields)
+    console = Console(highlight=False)
+    console.width = max(console.width, NARROWEST)
+    show(report, reasons, console)
+    if options.output is not None:
+        options.output.write_text(json.dumps(report.as_json(), indent=1) + "\n")
+    return 0 if report.passed else 1
+
+
+def _verify(config: str | None, fields: Sequence[str]) -> tuple[Report, tuple[str, ...]]:
+    """The report, and the reasons why the method is biased by its own account."""
+    started = time.perf_counter()
+    with warnings.catch_warnings(), Console(file=sys.stderr).status("loading") as status:
+        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+        from dppo.verification.verify import verify
+
+        methods: tuple[Method, ...]
+        if config is None:
+            from dppo.verification.embedded import embedded_subject
+
+            methods = (METHODS["dppo"], METHODS["dppo_threshold"])
+            status.update("warming up the embedded policy")
+            subject = embedded_subject()
+        else:
+            from dppo.launch import parse_run
+            from dppo.verification.from_run import subject_from_run
+
+            run = parse_run([config, *fields])
+            methods = (run.training.build_method(sampler_log_probs=run.training.use_vllm),)
+            status.update("rolling out")
+            subject = subject_from_run(run)
+        report = verify(subject, methods, started=started, progress=status.update)
+    return report, tuple(reason for method in methods for reason in method.bias)
+
+
+def show(report: Report, reasons: Sequence[str], console: Console) -> None:
+    """Print a report: the subject, every check, what figures mean, the variance table, the verdict.
+
+    Args:
+        report: what was found.
+        reasons: why the method is biased by its own account; empty where it is not.
+        console: where to print.
+    """
+    from dppo.verification.checks import LEGEND
+
+    console.print(f"{report.subject}\n", markup=False)
+    console.print(_checks(report.checks))
+    for name, meaning in LEGEND.items():
+        console.print(f"  {name}: {meaning}", markup=False)
+    console.print(f"  A build without faults fails any of the checks that draw at a rate of {report.failure_rate:g}.\n")
+    for normaliser in dict.fromkeys(row.normaliser for row in report.variance):
+        console.print(_variance(normaliser, [row for row in report.variance if row.normaliser == normaliser]))
+    for line in TABLE_LEGEND:
+        console.print(f"  {line}", markup=False)
+    for reason in reasons:
+        console.print(f"[yellow]declared[/] {reason}")
+    failed = sum(not check.passed for check in report.checks)
+    verdict = f"[red]FAIL[/] {failed} of" if failed else "[green]PASS[/] all"
+    console.print(f"\n{verdict} {len(report.checks)} checks, {report.seconds:.0f} s")
+
+
+def _checks(checks: Sequence[Check]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for justify in ("left", "left", "right", "left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for key, title in SECTIONS.items():
+        table.add_row("", f"[bold]{title}[/]")
+        for check in (check for check in checks if check.name.startswith(key)):
+            colour = "green" if check.passed else "red"
+            relation = "<=" if check.figure <= check.bound else ">"
+            cells = (f"{check.figure:.2g}", relation, f"{check.bound:.2g}", check.what)
+            table.add_row(f"[{colour}]{check.verdict}[/]", check.name[2:], *cells)
+    return table
+
+
+def _variance(normaliser: str, rows: Sequence[VarianceRow]) -> Table:
+    keeps = list(dict.fromkeys(row.keep for row in rows))
+    title = f"Cost of pruning completions under the {normaliser} normaliser"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("rule", vertical="bottom", no_wrap=True)
+    table.add_column("score", vertical="bottom", no_wrap=True)
+    for keep in keeps:
+        for heading in (f"keep {keep:g}\nvariance", "\nrows", "\nweight"):
+            table.add_column(heading, justify="right", no_wrap=True)
+    for rule, score in dict.fromkeys((row.rule, row.score) for row in rows):
+        cells = []
+        for row in (row for row in rows if (row.rule, row.score) == (rule, score)):
+            cells += [_cell(row.added_variance, 3) + ("*" if row.biased else " "), _cell(row.effective_rows, 0)]
+            cells.append(_cell(row.largest_weight, 1))
+        table.add_row(rule, score, *cells)
+    return table
+
+
+def _cell(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,94 @@
+"""``dppo verify``: prints every check, writes the report, and its exit code is the verdict."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dppo.cli import verify as command
+from dppo.cli.main import main
+from dppo.demo.model import build_model
+from dppo.demo.tokenizer import build_tokenizer
+from dppo.methods import DAPO_LOSS, DPPO
+from dppo.pruning import inverse_probability
+from dppo.verification.checks import LEGEND, Settings
+from dppo.verification.subject import Sampling, frozen_subject
+
+
+@pytest.fixture(scope="module")
+def subject():
+    prompts = [[1, 4 + p, 14, 5 + p, 16, 2] for p in range(4)]
+    return frozen_subject(
+        build_model(0),
+        build_tokenizer(),
+        prompts,
+        lambda prompt, tokens: torch.zeros(len(tokens)),
+        sampling=Sampling(generations=4, max_new_tokens=8),
+        title="untrained",
+    )
+
+
+@pytest.fixture
+def quick(subject, monkeypatch):
+    """The command on a small subject, with few draws and one loss beside TRL; gives the methods it checks back."""
+    monkeypatch.setattr("dppo.verification.embedded.embedded_subject", lambda: subject)
+    monkeypatch.setattr("dppo.verification.verify.Settings", lambda: Settings(draws=240, table_draws=4))
+    monkeypatch.setattr(
+        "dppo.verification.checks.LOSSES",
+        {"grpo": {"loss_type": "grpo"}, "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"}},
+    )
+    methods = {"dppo": DPPO, "dppo_threshold": DPPO}
+    monkeypatch.setattr(command, "METHODS", methods)
+    return methods
+
+
+def test_all_passes_and_everything_is_printed_and_written(quick, tmp_path, capsys):
+    assert main(["verify", "--output", str(tmp_path / "report.json")]) == 0
+    text, saved = capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
+    lines = text.splitlines()
+    assert saved["passed"] and f"PASS all {len(saved['checks'])} checks" in text
+    for check in saved["checks"]:
+        (line,) = {line for line in lines if check["name"][2:] in line}
+        assert line.startswith("PASS")
+        assert f"{check['figure']:.2g}" in line and f"{check['bound']:.2g}" in line
+        assert (" > " if "control" in check["name"] else " <= ") in line
+    for title in (*command.SECTIONS.values(), *LEGEND):
+        assert title in text
+    assert "proportional  abs(A) sqrt(length)" in text and "drawn at random" in text
+    assert "…" not in text, "nothing is cut off"
+
+
+def _doubled(keep_N, prob_N):
+    return 2 * inverse_probability(keep_N, prob_N)
+
+
+def test_a_broken_weight_fails(quick, tmp_path, capsys):
+    quick["dppo"] = replace(DPPO, completions=replace(DPPO.completions, weighting=_doubled))
+    assert main(["verify", "--output", str(tmp_path / "report.json")]) == 1
+    text, saved = capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
+    failed = [check for check in saved["checks"] if not check["passed"]]
+    assert not saved["passed"] and f"FAIL {len(failed)} of {len(saved['checks'])} checks" in text
+    assert text.count("FAIL  ") == len(failed) == 4, "completions and both levels, by enumeration and by draws"
+
+
+def test_a_declared_bias_is_printed(quick, capsys):
+    quick["dppo"] = DAPO_LOSS.with_rates(prompt=0.5, completion=0.5)
+    assert main(["verify"]) == 1
+    assert "declared the dapo normaliser is biased under prompt pruning" in capsys.readouterr().out
+
+
+def test_bad_arguments(capsys):
+    assert main(["verify", "--output", "/nowhere/at/all.json"]) == 2
+    assert "there is no folder /nowhere/at" in capsys.readouterr().err
+    assert main(["verify", "--beta", "0.1"]) == 2
+    assert "--beta needs a configuration" in capsys.readouterr().err
+    assert main(["verify", "/nowhere.yaml"]) == 2
+    assert "no configuration file /nowhere.yaml" in capsys.readouterr().err
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", "--help"])
+    assert stop.value.code == 0
+    assert "CONFIG.yaml" in capsys.readouterr().out
