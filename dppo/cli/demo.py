@@ -87,16 +87,12 @@ def _column(method: dict[str, Any]) -> dict[str, str]:
         "accuracy before": f"{np.mean(method['accuracy_start']):.3f}",
         "accuracy after": f"{mean:.3f} [{low:.3f}, {high:.3f}]",
         "training seconds": f"{np.mean(method['wall_seconds']):.1f}",
-        "seconds to GRPO's final accuracy": to_final + (f" (not reached: {missed})" if missed and reached else ""),
+        "seconds to GRPO's end": to_final + (f" (not reached: {missed})" if missed and reached else ""),
     }
     cells |= {
         name.replace("_", " "): f"{np.mean(method[name]):,.0f}"
         for name in ("rollouts", "completions_trained", "tokens_trained", "steps")
     }
-    cells["after GRPO's number of steps: accuracy"] = (
-        f"{np.mean([p['accuracy'] for p in updates]):.3f}" if updates else ""
-    )
-    cells["after GRPO's number of steps: seconds"] = (
-        f"{np.mean([p['seconds'] for p in updates]):.1f}" if updates else ""
-    )
+    cells["at GRPO's steps: accuracy"] = f"{np.mean([p['accuracy'] for p in updates]):.3f}" if updates else ""
+    cells["at GRPO's steps: seconds"] = f"{np.mean([p['seconds'] for p in updates]):.1f}" if updates else ""
     return cells
