@@ -168,8 +168,11 @@ def enumerated(pruning: Pruning) -> Pruning:
     if design.unbiased and ENUMERATIONS.get(design.name) is not _coin_outcomes:
         design = POISSON
 
+    known: dict[tuple[float, ...], Outcomes] = {}
+
     def draw(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-        found = outcomes(design, prob_N, score_N)
+        key = (*prob_N.tolist(), *score_N.tolist())
+        found = known[key] = known.get(key) or outcomes(design, prob_N, score_N)
         return found[cast(Tape, rng).choose([chance for _, chance in found])][0]
 
     return replace(pruning, design=replace(design, draw=draw))

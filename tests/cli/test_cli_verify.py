@@ -33,7 +33,7 @@ def subject():
 def quick(subject, monkeypatch):
     """The command on a small subject, with few draws and one loss beside TRL; gives the methods it checks back."""
     monkeypatch.setattr("dppo.verification.embedded.embedded_subject", lambda: subject)
-    monkeypatch.setattr("dppo.verification.verify.Settings", lambda: Settings(draws=240, table_draws=4))
+    monkeypatch.setattr("dppo.verification.verify.Settings", lambda: Settings(draws=160, table_draws=4))
     monkeypatch.setattr(
         "dppo.verification.checks.LOSSES",
         {"grpo": {"loss_type": "grpo"}, "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"}},
@@ -63,8 +63,15 @@ def _doubled(keep_N, prob_N):
     return 2 * inverse_probability(keep_N, prob_N)
 
 
-def test_a_broken_weight_fails(quick, tmp_path, capsys):
-    quick["dppo"] = replace(DPPO, completions=replace(DPPO.completions, weighting=_doubled))
+@pytest.fixture
+def alone(quick, monkeypatch):
+    """Without the steps beside TRL."""
+    monkeypatch.setattr("dppo.verification.verify.parity_checks", lambda script: [])
+    return quick
+
+
+def test_a_broken_weight_fails(alone, tmp_path, capsys):
+    alone["dppo"] = replace(DPPO, completions=replace(DPPO.completions, weighting=_doubled))
     assert main(["verify", "--output", str(tmp_path / "report.json")]) == 1
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
     failed = [check for check in saved["checks"] if not check["passed"]]
@@ -72,8 +79,8 @@ def test_a_broken_weight_fails(quick, tmp_path, capsys):
     assert text.count("FAIL  ") == len(failed) == 4, "completions and both levels, by enumeration and by draws"
 
 
-def test_a_declared_bias_is_printed(quick, capsys):
-    quick["dppo"] = DAPO_LOSS.with_rates(prompt=0.5, completion=0.5)
+def test_a_declared_bias_is_printed(alone, capsys):
+    alone["dppo"] = DAPO_LOSS.with_rates(prompt=0.5, completion=0.5)
     assert main(["verify"]) == 1
     assert "declared the dapo normaliser is biased under prompt pruning" in capsys.readouterr().out
 
