@@ -15,7 +15,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.methods import Method
 from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN
-from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, kept_mean, largest, threshold, uniform, unweighted
+from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, kept_mean, largest, uniform, unweighted
 from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.verification.enumerate import outcomes
@@ -207,25 +207,19 @@ def _off_size(keep_MN: Tensor, prob_N: Tensor) -> int:
 
 
 def wrong_methods(method: Method) -> dict[str, Method]:
-    """Methods that are known to be biased, each one step away from the given one.
+    """Methods that are known to be biased whatever the rollouts are, with half pruned.
 
     Args:
         method: gives loss, normaliser and advantages.
     """
     right, prompts = at_level(method, "completions"), at_level(method, "prompts")
-    rows = right.completions
-    floor = min(rows.floor, 1 - rows.rate)
+    half = Pruning(rate=USUAL_RATE, score=right.completions.score, rule=uniform)
+    cppo = replace(half, rule=largest, design=DETERMINISTIC, weighting=kept_mean)
     return {
-        "CPPO's rule": replace(
-            right, completions=replace(rows, rule=largest, design=DETERMINISTIC, weighting=kept_mean)
-        ),
-        "the deterministic rule": replace(
-            right, completions=replace(rows, rule=threshold, design=DETERMINISTIC, floor=floor)
-        ),
-        "completion weights forgotten": replace(right, completions=replace(rows, weighting=unweighted)),
-        "prompt weights forgotten": replace(
-            prompts, prompts=replace(prompts.prompts, rule=uniform, weighting=unweighted)
-        ),
+        "CPPO's rule": replace(right, completions=cppo),
+        "the deterministic rule": replace(right, completions=replace(half, design=DETERMINISTIC)),
+        "completion weights forgotten": replace(right, completions=replace(half, weighting=unweighted)),
+        "prompt weights forgotten": replace(prompts, prompts=replace(half, weighting=unweighted)),
     }
 
 

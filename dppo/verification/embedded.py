@@ -10,7 +10,7 @@ from dppo.demo.model import build_model
 from dppo.demo.task import FULL, Task, make_split, reward
 from dppo.demo.tokenizer import build_tokenizer, encode_prompts
 from dppo.demo.warmup import warm_up
-from dppo.verification.subject import Sampling, Subject, frozen_subject
+from dppo.verification.subject import Sampling, Subject, frozen_subject, one_thread
 
 QUICK_TASK: Task = replace(FULL, easy=(2,), middle=(3,), hard=(4,))
 """Short chains, which a policy learns to get right now and then within seconds."""
@@ -25,7 +25,8 @@ def quick_policy(seed: int, steps: int = QUICK_STEPS) -> tuple[Qwen3ForCausalLM,
         steps: of the warm-up, less than a tenth of a second each.
     """
     model, tokenizer = build_model(seed), build_tokenizer()
-    warm_up(model, tokenizer, QUICK_TASK, seed=seed, steps=steps)
+    with one_thread():
+        warm_up(model, tokenizer, QUICK_TASK, seed=seed, steps=steps)
     return model, tokenizer
 
 

@@ -29,12 +29,11 @@ from dppo.launch import Run, load_dataset, load_rewards
 from dppo.launch.parts import EMBEDDED, START_FOLDER
 from dppo.rng import Purpose, generator
 from dppo.verification.embedded import quick_policy
-from dppo.verification.parity import MOST_PARAMETERS
-from dppo.verification.subject import Sampling, Subject, frozen_subject
+from dppo.verification.subject import SMALL, Sampling, Subject, frozen_subject
 
-SMALL = (16, Sampling(generations=8, max_new_tokens=128))
+FEW_PARAMETERS = (16, Sampling(generations=8, max_new_tokens=128))
 """Prompts and sampling for models that roll out in a second or two."""
-LARGE = (8, Sampling(generations=4, max_new_tokens=64, limit_seconds=25.0))
+MANY_PARAMETERS = (8, Sampling(generations=4, max_new_tokens=64, limit_seconds=25.0))
 """The same for models of millions of parameters, so that a verification stays within minutes on a CPU."""
 
 
@@ -42,7 +41,8 @@ def subject_from_run(run: Run) -> Subject:
     """Rollouts of a run's model on its problems, scored by its rewards.
 
     The model is loaded in float32, without quantisation and with its adapters, on a GPU if there is one and the run
-    would use it. Completions are shorter and fewer than in training: see ``SMALL`` and ``LARGE``.
+    would use it. Completions are shorter and fewer than in training: see ``FEW_PARAMETERS`` and
+    ``MANY_PARAMETERS``.
 
     Args:
         run: parsed arguments.
@@ -54,8 +54,8 @@ def subject_from_run(run: Run) -> Subject:
     with _no_progress_bars():
         model, tokenizer = _load(run)
     dataset = load_dataset(run, tokenizer=tokenizer)
-    small = sum(parameter.numel() for parameter in model.parameters()) <= MOST_PARAMETERS
-    count, sampling = SMALL if small else LARGE
+    small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL
+    count, sampling = FEW_PARAMETERS if small else MANY_PARAMETERS
     training = run.training
     sampling = replace(
         sampling,

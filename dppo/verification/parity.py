@@ -23,10 +23,8 @@ from dppo.demo.tokenizer import TOKENS, build_tokenizer
 from dppo.methods import Method
 from dppo.rng import Purpose, generator
 from dppo.verification.gradients import log_probs
-from dppo.verification.subject import Subject
+from dppo.verification.subject import SMALL, Subject
 
-MOST_PARAMETERS = 5_000_000
-"""Larger models are not copied for this: it checks code, not weights."""
 LOSSES: dict[str, dict[str, Any]] = {
     "grpo": {"loss_type": "grpo"},
     "bnpo": {"loss_type": "bnpo"},
@@ -66,7 +64,7 @@ def script_of(subject: Subject, prompts: int = 4) -> Script:
         subject: a policy's rollouts.
         prompts: how many prompts to use, at most those of the subject.
     """
-    if sum(p.numel() for p in subject.model.parameters()) > MOST_PARAMETERS:
+    if sum(p.numel() for p in subject.model.parameters()) > SMALL:
         return tiny_script()
     count, spread_P = subject.generations, subject.reward_PG.nan_to_num(0.0).std(1)
     chosen = spread_P.argsort(descending=True, stable=True)[:prompts].tolist()

@@ -1,12 +1,13 @@
 """What is verified: the rollouts of a policy that stands still, and the gradient of every one of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from dppo.errors import ConfigError
@@ -17,6 +18,8 @@ from dppo.rng import Purpose, generator
 from dppo.types import Candidates, Completions
 from dppo.verification.gradients import Folding, gram, score_gradients, trained_parameters
 
+SMALL = 5_000_000
+"""Parameters up to which a model runs on one thread, which is then the fastest, and is copied without a thought."""
 FEWEST_LIVE = 12
 """With fewer completions of non-zero advantage, rewards are drawn at random: there would be nothing to prune."""
 
@@ -113,6 +116,22 @@ class Subject:
         )
 
 
+@contextmanager
+def one_thread(model: nn.Module | None = None) -> Iterator[None]:
+    """One torch thread while active, for work too small to share: several wait for each other more than they help.
+
+    Args:
+        model: what the work is on; threads stay as they are if it has more than ``SMALL`` parameters.
+    """
+    before = torch.get_num_threads()
+    if model is None or sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def frozen_subject(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -147,14 +166,15 @@ def frozen_subject(
         raise ConfigError("no parameter of the model is trained: set requires_grad on some")
     model.eval()
     count = sampling.generations
-    tokens = generate(model, tokenizer, prompts, 2 * count, sampling)
+    with one_thread(model):
+        tokens = generate(model, tokenizer, prompts, 2 * count, sampling)
     row = [prompt for prompt in range(len(prompts)) for _ in range(2 * count)]
     reward_PG = rewards(row, tokens).double().view(len(prompts), 2, count)
     now = [tokens[i] for i in range(len(tokens)) if i % (2 * count) >= count]
-    pairs = [(prompts[i // count], tokens) for i, tokens in enumerate(now)]
-    gradient_NK, logp_N = score_gradients(
-        model, pairs, temperature=sampling.temperature, group=count, limit_seconds=sampling.limit_seconds
-    )
+    pairs = [(prompts[i // count], completion) for i, completion in enumerate(now)]
+    limits = {"group": count, "limit_seconds": sampling.limit_seconds}
+    with one_thread(model):
+        gradient_NK, logp_N = score_gradients(model, pairs, temperature=sampling.temperature, **limits)
     done = len(logp_N) // count
     notes = [] if done == len(prompts) else [f"Time was up after {done} of {len(prompts)} prompts."]
     reward_PG = reward_PG[:done]

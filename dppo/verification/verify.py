@@ -21,7 +21,7 @@ from dppo.verification.checks import (
 )
 from dppo.verification.parity import script_of
 from dppo.verification.records import Check, Report
-from dppo.verification.subject import Subject
+from dppo.verification.subject import Subject, one_thread
 from dppo.verification.variance import variance_table
 
 
@@ -53,12 +53,13 @@ def verify(
         "controls": lambda: control_checks(subject, first, settings, count),
     }
     checks: list[Check] = []
-    for name, part in parts.items():
-        progress(name)
-        checks += part()
-    progress("variance")
-    tabled = [replace(first, normaliser=DR_GRPO), first]
-    variance = variance_table(subject, tabled, draws=settings.table_draws, seed=settings.seed)
+    with one_thread():
+        for name, part in parts.items():
+            progress(name)
+            checks += part()
+        progress("variance")
+        tabled = [replace(first, normaliser=DR_GRPO), first]
+        variance = variance_table(subject, tabled, draws=settings.table_draws, seed=settings.seed)
     return Report(
         subject=subject.describe(),
         checks=tuple(sorted(checks, key=lambda check: check.name[0])),

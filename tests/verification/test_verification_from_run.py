@@ -104,7 +104,7 @@ def test_faulty_rewards_are_named(run):
 
 
 def test_large_models_have_fewer_and_shorter_completions_and_folded_gradients(run, monkeypatch):
-    monkeypatch.setattr(from_run, "MOST_PARAMETERS", 1000)
+    monkeypatch.setattr(from_run, "SMALL", 1000)
     monkeypatch.setattr(gradients, "EXACT_COORDINATES", 1000)
     monkeypatch.setattr(gradients, "FOLDED_COORDINATES", 2**14)
     whole = subject_from_run(run(num_generations=8, max_completion_length=200))

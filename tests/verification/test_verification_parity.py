@@ -77,5 +77,5 @@ def test_the_script_of_a_subject_is_its_own_rollouts_where_rewards_differ_most(s
         row = chosen[place // 4] * 4 + place % 4
         assert tokens == subject.completion_tokens[row]
         assert script.reward_N[place] == subject.reward_PG.flatten()[row]
-    monkeypatch.setattr(parity, "MOST_PARAMETERS", 1000)
+    monkeypatch.setattr(parity, "SMALL", 1000)
     assert script_of(subject).title == "a tiny Qwen3"
