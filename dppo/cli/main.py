@@ -41,6 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DPPOError as error:
         print(f"dppo {words[0]}: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("dppo"):
+            raise
+        print(f"dppo {words[0]} needs {error.name}: pip install 'dppo[trl]'", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ def identities(prompts: Iterable[Any]) -> np.ndarray:
     """Who each prompt is: 64 bits of a hash of its content, the same in every process and on every machine.
 
     Equal prompts have equal identities, wherever they stand: rows that repeat a prompt stay separate rows of the
-    dataset and share one history. A message's fields that are None count as absent, since a table fills them in.
+    dataset, each with a history of its own; a saved history finds its rows again by identity. A
+    message's fields that are None count as absent, since a table fills them in.
 
     Args:
         prompts: texts, or lists of messages.
@@ -145,7 +146,7 @@ def _warn_of_repeats(dataset: "Dataset") -> None:
         return
     warnings.warn(
         f"{len(repeated)} prompts occur more than once, in {sum(repeated.values())} of {len(dataset)} rows: "
-        "they stay separate rows and share one history",
+        "they stay separate rows, each with a history of its own",
         stacklevel=3,
     )
     if "answer" in dataset.column_names:

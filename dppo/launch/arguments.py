@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import yaml
 from trl.scripts.utils import TrlParser
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
@@ -47,6 +48,12 @@ class RunArguments:
     prompt_template: str | None = field(
         default=None, metadata={"help": "Text of the user's turn; {problem} is where the problem goes."}
     )
+    extract: str | None = field(
+        default=None,
+        metadata={
+            "help": "How the answer is read from its column: `hashes`, `boxed` or `verbatim`. Default: seen there."
+        },
+    )
     max_prompt_tokens: int | None = field(
         default=None, metadata={"help": "Prompts longer than this are bad rows, >= 1. Default: no limit."}
     )
@@ -82,6 +89,8 @@ class RunArguments:
     def __post_init__(self) -> None:
         if not self.dataset_name and not self.dataset_path:
             raise ConfigError("dataset_name is not set. Write, for example, dataset_name: problems.jsonl")
+        if self.on_bad_rows not in ("error", "drop"):
+            raise ConfigError(f"on_bad_rows={self.on_bad_rows!r} is not one of 'error', 'drop'.")
         for name in ("reward_workers", "answer_time_limit", "scratch_minutes"):
             if not getattr(self, name) > 0:
                 raise ConfigError(
@@ -139,7 +148,7 @@ def parse_run(words: Sequence[str]) -> Run:
     Raises:
         ConfigError: if the file is missing, is not a mapping of fields, has an unknown field, or a field is wrong.
     """
-    words = list(words)
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     if words and not words[0].startswith("-"):
         path = Path(words[0])
         if not path.is_file():
@@ -152,6 +161,8 @@ def parse_run(words: Sequence[str]) -> Run:
         )
     except ConfigError:
         raise
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the configuration is not YAML: {' '.join(str(error).split())}") from error
     except ValueError as error:  # TRL's and transformers' own checks of a field
         raise ConfigError(str(error)) from error
     if unknown and unknown[0]:

@@ -45,7 +45,10 @@ def dry_run(run: Run) -> list[Finding]:
         )
     processes = run.data.processes or run.training.world_size
     method = run.training.build_method(sampler_log_probs=run.training.use_vllm)
-    lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
+    try:
+        lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
+    except DPPOError as error:
+        return [*findings, Finding(kind="wrong", text=str(error))]
     findings += [Finding(kind="plan", text=line) for line in lines]
     findings.append(Finding(kind="plan", text=f"for {processes} process{'es' if processes > 1 else ''}"))
     return findings
@@ -82,16 +85,24 @@ def _model(run: Run) -> Iterator[Finding]:
 def _data(run: Run) -> tuple[int | None, list[Finding]]:
     """Rows of the training set, None where it is not at hand, and what was found."""
     source = run.data.dataset_path or run.data.dataset_name
-    if source != EMBEDDED and not is_local(source):
-        text = f"dataset {source}: loaded from the hub when the run starts; rewards are checked against it then"
-        return None, [Finding(kind="unchecked", text=text)]
+    findings, dataset = [], None
     try:
-        dataset = load_dataset(run)
+        if source == EMBEDDED or is_local(source):
+            dataset = load_dataset(run)
+            columns = ", ".join(dataset.column_names)
+            text = f"dataset {source}: {len(dataset)} problems with columns {columns}"
+            findings.append(Finding(kind="ok", text=text))
+            if run.data.max_prompt_tokens:
+                findings.append(Finding(kind="unchecked", text="prompt lengths: they need the model's tokenizer"))
+        else:
+            text = f"dataset {source}: loaded from the hub when the run starts; rewards are checked against it then"
+            findings.append(Finding(kind="unchecked", text=text))
         names = [getattr(f, "__name__", str(f)) for f in load_rewards(run.data, dataset)]
+        findings.append(Finding(kind="ok", text=f"rewards: {', '.join(names)}"))
+        evaluated = run.data.eval_dataset_path or run.data.eval_dataset_name or ""
+        if run.training.eval_strategy != "no" and (not evaluated or evaluated == EMBEDDED or is_local(evaluated)):
+            held_out = load_dataset(run, held_out=True)
+            findings.append(Finding(kind="ok", text=f"evaluation on {evaluated}: {len(held_out)} problems"))
     except (DPPOError, OSError) as error:
-        return None, [Finding(kind="wrong", text=f"data: {error}")]
-    columns = ", ".join(dataset.column_names)
-    return len(dataset), [
-        Finding(kind="ok", text=f"dataset {source}: {len(dataset)} problems with columns {columns}"),
-        Finding(kind="ok", text=f"rewards: {', '.join(names)}"),
-    ]
+        findings.append(Finding(kind="wrong", text=f"data: {error}"))
+    return None if dataset is None else len(dataset), findings

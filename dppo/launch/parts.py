@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,17 @@ from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, TrainerCallback
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
-from dppo.data import accuracy_reward, check_problems, check_reward_columns, format_reward, load_problems
+from dppo.data import (
+    accuracy_reward,
+    check_problems,
+    check_reward_columns,
+    format_reward,
+    load_problems,
+    required_columns,
+)
 from dppo.demo import task
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError
@@ -22,6 +30,7 @@ from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
 
 EMBEDDED = "embedded"
+METRICS_FILE = "metrics.jsonl"
 START_FOLDER = "start"
 """Where a model made from scratch is kept within the output folder, so that a resumed run finds it."""
 
@@ -37,7 +46,9 @@ def output_checkpoint(run: Run) -> Path | None:
     if run.data.resume:
         found = latest_checkpoint(folder)
         if found is None:
-            raise CheckpointError(f"output_dir={folder} has no complete checkpoint to resume from. Leave out --resume.")
+            raise CheckpointError(
+                f"output_dir={folder} has no complete checkpoint to resume from. Start again with --overwrite."
+            )
         return found
     if folder.is_dir() and any(folder.iterdir()) and not run.data.overwrite:
         raise ConfigError(f"output_dir={folder} is not empty. Add --resume to go on, or --overwrite to train into it.")
@@ -56,6 +67,11 @@ def load_dataset(run: Run, *, tokenizer: Any = None, held_out: bool = False) -> 
         DataError: if they cannot be loaded, or hold rows that cannot be trained on.
     """
     data, training = run.data, run.training
+    if held_out and not (data.eval_dataset_name or data.eval_dataset_path):
+        raise ConfigError(
+            f"eval_strategy={str(training.eval_strategy)!r} needs problems to evaluate on. Set eval_dataset_name, or "
+            "eval_strategy: 'no'."
+        )
     name = (data.eval_dataset_name or "") if held_out else data.dataset_name
     path = data.eval_dataset_path if held_out else data.dataset_path
     if name == EMBEDDED and path is None:
@@ -68,6 +84,7 @@ def load_dataset(run: Run, *, tokenizer: Any = None, held_out: bool = False) -> 
         prompt_column=data.prompt_column,
         answer_column=data.answer_column,
         template=data.prompt_template,
+        extract=data.extract,
         chat=tokenizer is None or tokenizer.chat_template is not None,
     )
     return check_problems(
@@ -79,6 +96,26 @@ def load_dataset(run: Run, *, tokenizer: Any = None, held_out: bool = False) -> 
     )
 
 
+def clear(folder: Path) -> None:
+    """Remove what an earlier run left in ``folder``: its checkpoints, its model from scratch, its metrics."""
+    for old in [*folder.glob("checkpoint-*"), folder / START_FOLDER]:
+        shutil.rmtree(old, ignore_errors=True)
+    (folder / METRICS_FILE).unlink(missing_ok=True)
+
+
+class MetricsFile(TrainerCallback):
+    """Appends every log to ``metrics.jsonl`` as it is made, so that a stopped run keeps its figures."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / METRICS_FILE
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Called by ``Trainer`` with each record of figures."""
+        if state.is_world_process_zero:
+            with self.path.open("a") as file:
+                file.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
+
+
 def embedded_dataset(problems: tuple[task.Problem, ...]) -> Dataset:
     """Problems of the embedded task as rows with a conversational ``prompt`` and an ``answer``."""
     rows = [
@@ -88,8 +125,8 @@ def embedded_dataset(problems: tuple[task.Problem, ...]) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def load_rewards(data: RunArguments, dataset: Dataset) -> list[Callable[..., Any]]:
-    """The reward functions of a run, by name or dotted path, checked against the dataset's columns.
+def load_rewards(data: RunArguments, dataset: Dataset | None) -> list[Callable[..., Any]]:
+    """The reward functions of a run, by name or dotted path, checked against the dataset's columns where it is given.
 
     Raises:
         ConfigError: for a name that is neither known nor importable.
@@ -101,9 +138,17 @@ def load_rewards(data: RunArguments, dataset: Dataset) -> list[Callable[..., Any
         EMBEDDED: lambda: task.score,
     }
     names = data.reward_funcs or [EMBEDDED if data.dataset_name == EMBEDDED else "accuracy"]
-    if {"accuracy", EMBEDDED} & set(names):
-        check_reward_columns(dataset)
-    return [makers[name]() if name in makers else _imported(name, makers) for name in names]
+    functions = [makers[name]() if name in makers else _imported(name, makers) for name in names]
+    if dataset is not None:
+        known = {"answer"} if {"accuracy", EMBEDDED} & set(names) else set()
+        own = {
+            column
+            for name, f in zip(names, functions, strict=True)
+            if name not in makers
+            for column in required_columns(f)
+        }
+        check_reward_columns(dataset, sorted(known | own))
+    return functions
 
 
 def _imported(name: str, known: dict[str, Any]) -> Callable[..., Any]:
@@ -155,9 +200,14 @@ def build_trainer(run: Run, model: str) -> DPPOTrainer:
         run: the run's arguments.
         model: where its model is, from ``prepare_model``.
     """
-    tokenizer = AutoTokenizer.from_pretrained(
-        model, revision=run.model.model_revision, trust_remote_code=run.training.trust_remote_code
-    )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            model, revision=run.model.model_revision, trust_remote_code=run.training.trust_remote_code
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"model_name_or_path={model}: {str(error).splitlines()[0]} Without a network name a local folder."
+        ) from error
     dataset = load_dataset(run, tokenizer=tokenizer)
     held_out = run.training.eval_strategy != "no"
     given = run.training.model_init_kwargs
@@ -195,12 +245,13 @@ def train(run: Run, report: Callable[..., None] | None = None) -> DPPOTrainer:
             f"--num_processes {run.data.processes} -m dppo.cli.main train CONFIG.yaml"
         )
     checkpoint = output_checkpoint(run)
+    folder = Path(run.training.output_dir or "")
+    PartialState().wait_for_everyone()  # all have looked before anyone writes
+    if checkpoint is None and PartialState().is_main_process:
+        clear(folder)
     PartialState().wait_for_everyone()
     trainer = build_trainer(run, prepare_model(run, report))
+    trainer.add_callback(MetricsFile(folder))
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    folder = Path(run.training.output_dir or "")
     trainer.save_model(str(folder))
-    if trainer.accelerator.is_main_process:
-        lines = (json.dumps(record) for record in trainer.state.log_history)
-        (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     return trainer

@@ -147,12 +147,17 @@ class Method:
         completions = self.completions if completion is None else replace(self.completions, rate=completion)
         return replace(self, prompts=prompts, completions=completions)
 
+    @property
+    def score_name(self) -> str:
+        """What completions are ranked by, in words."""
+        score = self.completions.score
+        return f"{_name(_TOKEN_SUM_SCORES[score])} per token" if score in _TOKEN_SUM_SCORES else _name(score)
+
     def describe(self) -> str:
         """One paragraph for the start of a run: what is pruned and how, the normaliser, and whether it is biased."""
-        score = self.completions.score
-        scored = f"{_name(_TOKEN_SUM_SCORES[score])} per token" if score in _TOKEN_SUM_SCORES else _name(score)
+        completions = _pruning(self.completions, self.score_name)
         text = (
-            f"{self.name} ({self.paper}). Completions: {_pruning(self.completions, scored) or 'all with a gradient'}. "
+            f"{self.name} ({self.paper}). Completions: {completions or 'all with a gradient'}. "
             f"Prompts: {_pruning(self.prompts, 'expected signal') or 'all'}. Loss: {_name(self.token_loss)}, "
             f"{self.normaliser.name} normaliser, advantages scaled by {self.advantages.name}, beta {self.beta:g}. "
         )

@@ -30,6 +30,11 @@ class PromptStream:
         self.epoch, self.offset = 0, 0
         self._orders: dict[int, np.ndarray] = {}
 
+    @property
+    def epochs(self) -> float:
+        """Epochs taken so far, fractions included."""
+        return self.epoch + self.offset / self.size
+
     def take(self, count: int) -> Tensor:
         """The next ``count`` rows, (count,) int64, and move past them.
 

@@ -30,8 +30,22 @@ SETTINGS = (
     "steps_per_generation",
     "gradient_accumulation_steps",
     "num_iterations",
+    "completion_budget",
+    "sampling_design",
+    "history_half_life",
+    "loss_type",
 )
-"""What draws and windows depend on, beside the number of processes."""
+"""What draws depend on, beside the number of processes."""
+
+WINDOW_SETTINGS = {
+    "processes",
+    "num_generations",
+    "generation_batch_size",
+    "steps_per_generation",
+    "gradient_accumulation_steps",
+    "num_iterations",
+}
+"""With one of these changed, a generation in use cannot go on: it is rolled out again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +94,11 @@ def save_state(trainer: "DPPOTrainer", run_folder: str) -> None:
 def load_state(trainer: "DPPOTrainer", checkpoint: str) -> None:
     """Put the trainer where the checkpoint was taken, mid-generation if need be.
 
-    A checkpoint of TRL's own trainer has no state of ours: the run goes on with an empty history and says so.
+    A checkpoint of TRL's own trainer has no state of ours: the run goes on with an empty history and says so. Under
+    other settings the run goes on with those, and says which; a generation in use is then rolled out again.
 
     Raises:
-        CheckpointError: if a file is damaged, or a generation in use was split over another number of processes.
+        CheckpointError: if a file is damaged or missing, or the history is of another dataset.
     """
     folder = Path(checkpoint)
     path = folder / STATE_FILE
@@ -106,7 +121,7 @@ def load_state(trainer: "DPPOTrainer", checkpoint: str) -> None:
         trainer.selector.load(folder, state.position)
     trainer._generation = state.generation
     trainer.guard.skipped = state.skipped
-    if state.calls and not changed.keys() & {"processes", "steps_per_generation", "num_iterations"}:
+    if state.calls and not changed.keys() & WINDOW_SETTINGS:
         trainer._window = Window.load(_window_file(folder, trainer), trainer.accelerator.device)
         trainer._step = state.calls
 
@@ -118,5 +133,14 @@ def _window_file(folder: Path, trainer: "DPPOTrainer") -> Path:
 def latest_checkpoint(run_folder: str | Path) -> Path | None:
     """The newest complete checkpoint in a run's folder, or None: one cut off while being written is passed over."""
     folders = [p for p in Path(run_folder).glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
-    complete = [p for p in folders if (p / "trainer_state.json").exists()]
+    # transformers writes its state last: if that reads as JSON, all files before it are whole.
+    complete = [p for p in folders if _reads(p / "trainer_state.json")]
     return max(complete, key=lambda p: int(p.name.removeprefix("checkpoint-")), default=None)
+
+
+def _reads(path: Path) -> bool:
+    try:
+        json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return True

@@ -7,10 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo.methods import Method
+from dppo.errors import ConfigError
+from dppo.methods import PER_TOKEN_SCORES, Method
+from dppo.pruning import advantage_with_confidence
 from dppo.trl.draws import Schedule, deal, draw_shares
 from dppo.trl.prompts import Selection
 from dppo.types import Completions
+
+CONFIDENCE_SCORES = (advantage_with_confidence, PER_TOKEN_SCORES[advantage_with_confidence])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +27,12 @@ class Drawn:
     """Completions of the full batch, those of prompts that were not rolled out included."""
     tokens: float
     """Tokens of the full batch: exact where every candidate was rolled out, estimated by prompt weights otherwise."""
-    figures: list[dict[str, float]]
-    """Metrics: one record of the generation, then one per draw."""
+    figures: dict[str, float]
+    """Metrics of the generation."""
+    draw_figures: list[dict[str, float]]
+    """Metrics of each draw."""
     signal: bool
-    """Whether any completion has a gradient."""
+    """Whether any group's rewards differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +47,8 @@ class CompletionSelector:
     processes: int
     gather: Callable[[Tensor], Tensor]
     """Concatenates a tensor over ranks, in rank order."""
+    equal_is_zero: bool = True
+    """Whether a group of equal rewards has advantage 0: not where each reward function is normalised by itself."""
 
     def collect(self, output: dict[str, Any], loss_mask: Tensor, reward_N: Tensor) -> Completions:
         """All ranks' completions of a generation.
@@ -52,16 +60,22 @@ class CompletionSelector:
             loss_mask: (B, T) tokens of this rank that carry loss.
             reward_N: (N,) rewards of all ranks, NaN where there is none.
         """
-        advantage_N = self.gather(output["advantages"]).double().cpu()
+        advantage_N = self.gather(output["advantages"]).cpu().double()
         tokens_N = self.gather(loss_mask.sum(1)).cpu()
-        if self.method.advantages.prompt_exact:  # statistics of the batch make an advantage of equal groups too
+        if self.equal_is_zero:
             reward_QG = reward_N.view(-1, self.group)
             low_Q, high_Q = reward_QG.nan_to_num(torch.inf).amin(1), reward_QG.nan_to_num(-torch.inf).amax(1)
             advantage_N[(low_Q >= high_Q).repeat_interleave(self.group)] = 0.0
         confidence_N = None
+        wants_confidence = self.method.completions.score in CONFIDENCE_SCORES
+        if wants_confidence and "sampling_per_token_logps" not in output:
+            raise ConfigError(
+                "the completion score is confidence, but these rollouts came without log-probabilities. "
+                "Set completion_score: length."
+            )
         if "sampling_per_token_logps" in output:
             unsure_BT = 1 - torch.nan_to_num(output["sampling_per_token_logps"], nan=0.0).exp()
-            confidence_N = self.gather((unsure_BT.square() * loss_mask).sum(1).sqrt()).double().cpu()
+            confidence_N = self.gather((unsure_BT.square() * loss_mask).sum(1).sqrt()).cpu().double()
         return Completions(
             advantage_N=advantage_N,
             tokens_N=tokens_N,
@@ -91,22 +105,20 @@ class CompletionSelector:
         key = (self.seed, generation)
         share_N = deal(len(prompt_weight_N) // self.processes, self.processes, self.schedule.shares, *key)
         weight_SN, records = draw_shares(self.method, completions, prompt_weight_N, share_N, self.schedule, key)
-        live_Q = completions.live_N.view(groups, -1).any(1)
+        signal_Q = (completions.advantage_N != 0).view(groups, -1).any(1)
         reward_Q = reward_N.view(groups, -1).nanmean(1)
         return Drawn(
             weight_SN=weight_SN,
             sequences=candidates * self.group,
             tokens=float((prompt_weight_N * completions.tokens_N).sum()),
-            figures=[
-                {
-                    "candidates/reward": float((weight_Q * reward_Q).nansum() / weight_Q[~reward_Q.isnan()].sum()),
-                    "candidates/zero_signal_groups": float((weight_Q * ~live_Q).sum() / weight_Q.sum()),
-                    "rollout/zero_signal_groups": 1.0 - live_Q.double().mean().item(),
-                    "prune/prompts_kept_share": groups / candidates,
-                    "prune/largest_prompt_weight": weight_Q.max().item(),
-                    "prune/prompts_with_history": 0.0 if selection is None else selection.seen_share,
-                },
-                *records,
-            ],
-            signal=bool(live_Q.any()),
+            figures={
+                "candidates/reward": float((weight_Q * reward_Q).nansum() / weight_Q[~reward_Q.isnan()].sum()),
+                "candidates/zero_signal_groups": float((weight_Q * ~signal_Q).sum() / weight_Q.sum()),
+                "rollout/zero_signal_groups": 1.0 - signal_Q.double().mean().item(),
+                "prune/prompts_kept_share": groups / candidates,
+                "prune/largest_prompt_weight": weight_Q.max().item(),
+                "prune/prompts_with_history": 0.0 if selection is None else selection.seen_share,
+            },
+            draw_figures=records,
+            signal=bool(signal_Q.any()),
         )

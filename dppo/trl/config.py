@@ -6,9 +6,9 @@ from functools import partial
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import report
-from dppo.methods import METHODS, Method
+from dppo.methods import METHODS, PER_TOKEN_SCORES, Method
 from dppo.objective import ADVANTAGE_RULES, NORMALISERS, TokenLoss, cispo, clipped_surrogate, gspo
-from dppo.pruning import DESIGNS, SCORES, Pruning
+from dppo.pruning import DESIGNS, PIVOTAL, SCORES, Pruning, Score
 from dppo.trl.support import unsupported_options
 
 AUTO = "auto"
@@ -58,7 +58,8 @@ class DPPOConfig(GRPOConfig):
         default="thin",
         metadata={
             "help": "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. "
-            "`fill`: blocks are longer and rollout batches stay full, so an epoch takes fewer steps."
+            "`fill`: blocks are longer and rollout batches stay full; a run takes as many steps and sees more prompts "
+            "(`candidates/epoch` counts its epochs)."
         },
     )
     prune_floor: float | None = field(
@@ -72,8 +73,9 @@ class DPPOConfig(GRPOConfig):
         default=AUTO,
         metadata={
             "help": "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `confidence` "
-            "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), or `auto`: `confidence` where "
-            "rollouts come with log-probabilities (vLLM, rollout_func), `length` otherwise."
+            "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), or `auto`: the score of the "
+            "method's paper, and for `dppo` `confidence` where rollouts come with log-probabilities (vLLM, "
+            "rollout_func), `length` otherwise."
         },
     )
     completion_budget: str = field(
@@ -82,7 +84,10 @@ class DPPOConfig(GRPOConfig):
     )
     sampling_design: str = field(
         default="pivotal",
-        metadata={"help": "How rows are drawn given their probabilities: `pivotal`, `systematic` or `poisson`."},
+        metadata={
+            "help": "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. "
+            "Prompts are always drawn with a fixed size."
+        },
     )
     history_half_life: float | None = field(
         default=None,
@@ -128,11 +133,21 @@ class DPPOConfig(GRPOConfig):
             "prompt_mode": ("thin", "fill"),
             "completion_score": (AUTO, *(name for name in SCORES if name != "uniform")),
             "completion_budget": ("rows", "tokens"),
+            "importance_sampling_level": ("token", "sequence"),
+            "scale_rewards": ADVANTAGE_RULES,
             "sampling_design": [name for name, design in DESIGNS.items() if design.unbiased],
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 problems.append(f"{name}={getattr(self, name)!r} is not one of {', '.join(map(repr, allowed))}.")
+        unpruned = self.method in METHODS and not METHODS[self.method].completions.rate
+        if unpruned and self.prompt_prune_rate:
+            problems.append(
+                f"method={self.method!r} prunes nothing, but prompt_prune_rate={self.prompt_prune_rate:g}. "
+                "Use method='dppo', or prompt_prune_rate: 0."
+            )
+        if self.loss_type == "cispo" and self.importance_sampling_level == "sequence":
+            problems.append("loss_type='cispo' is served per token only. Use importance_sampling_level: token.")
         for name, value in LOSS_FIELDS.get(self.method, {}).items():
             if getattr(self, name) != value:
                 problems.append(f"method={self.method!r} needs {name}: {value}, it is {getattr(self, name)!r}.")
@@ -158,8 +173,6 @@ class DPPOConfig(GRPOConfig):
             sampler_log_probs: whether rollouts come with log-probabilities, which ``completion_score: auto`` uses.
         """
         base = METHODS[self.method]
-        automatic = "confidence" if sampler_log_probs else "length"
-        score = SCORES[automatic if self.completion_score == AUTO else self.completion_score]
         method = replace(
             base,
             advantages=ADVANTAGE_RULES[self.scale_rewards],
@@ -172,14 +185,26 @@ class DPPOConfig(GRPOConfig):
         return replace(
             method,
             completions=self._pruned(
-                replace(base.completions, score=score), self.completion_prune_rate, self.completion_budget
+                replace(base.completions, score=self._score(base, sampler_log_probs)),
+                self.completion_prune_rate,
+                self.completion_budget,
             ),
-            prompts=self._pruned(base.prompts, self.prompt_prune_rate, "rows"),
+            prompts=self._pruned(base.prompts, self.prompt_prune_rate, "rows", fixed_size=True),
         )
 
-    def _pruned(self, pruning: Pruning, rate: float, budget: str) -> Pruning:
+    def _score(self, base: Method, sampler_log_probs: bool) -> Score:
+        """The score asked for; ``auto`` leaves a paper's own score alone and picks the best at hand for ours."""
+        if self.completion_score != AUTO:
+            return SCORES[self.completion_score]
+        if base.completions.score not in {*PER_TOKEN_SCORES, *PER_TOKEN_SCORES.values()}:
+            return base.completions.score
+        return SCORES["confidence" if sampler_log_probs else "length"]
+
+    def _pruned(self, pruning: Pruning, rate: float, budget: str, *, fixed_size: bool = False) -> Pruning:
         floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if self.prune_floor is None else self.prune_floor
         design = DESIGNS[self.sampling_design] if pruning.design.unbiased else pruning.design
+        if fixed_size and not design.fixed_size:
+            design = PIVOTAL  # a random number of prompts may be none at all, and does not divide over ranks
         return replace(pruning, rate=rate, floor=floor, budget=budget, design=design)
 
     def _token_loss(self) -> TokenLoss:

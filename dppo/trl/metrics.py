@@ -87,10 +87,10 @@ class WeightedMeans:
 
     def add(self, values: dict[str, Tensor], mask_BT: Tensor, weight_B: Tensor) -> None:
         """Add per-token ``values`` (B, T) or per-row (B, 1), weighted by row weight and token mask."""
-        weight_BT = (mask_BT * weight_B[:, None]).double()
+        weight_BT = mask_BT * weight_B[:, None]
         self._total = weight_BT.sum() + (0.0 if self._total is None else self._total)
         for name, value in values.items():
-            term = (value.detach().double() * weight_BT).sum()
+            term = (value.detach().float() * weight_BT).sum()
             self._sums[name] = self._sums[name] + term if name in self._sums else term
 
     def stacked(self) -> tuple[list[str], Tensor]:

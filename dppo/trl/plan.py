@@ -3,6 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING
 
+from dppo.errors import report
 from dppo.methods import Method
 from dppo.trl.draws import Schedule
 
@@ -24,8 +25,9 @@ def step_plan(
     """
     completions, schedule = _sizes(args, processes or args.world_size)
     block = completions // (args.num_generations or 1)
-    kept = round(block * (1 - method.prompts.rate))
-    lines = [f"method: {method.name} ({method.paper}), gradient {'unbiased' if method.unbiased else 'BIASED'}"]
+    kept = max(1, round(block * (1 - method.prompts.rate)))
+    reasons = biases(args, method, schedule)
+    lines = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if not method.prompts.rate:
         lines.append(f"prompts: all {block} of a block are rolled out, {args.num_generations} completions each")
     elif args.prompt_mode == "fill":
@@ -34,7 +36,7 @@ def step_plan(
         lines.append(f"prompts: of a block of {block}, about {kept} are rolled out once all have a history")
     lines.append(
         f"completions: of those with a gradient, {1 - method.completions.rate:.0%} are trained on; "
-        f"score {_name(method.completions.score)}"
+        f"score {method.score_name}"
     )
     steps = schedule.passes * schedule.shares
     lines.append(
@@ -42,8 +44,7 @@ def step_plan(
     )
     if prompts_in_dataset is not None and method.prompts.rate:
         lines.append(f"an epoch is {prompts_in_dataset / block:.0f} generations; none is pruned in the first one")
-    lines += [f"biased: {reason}" for reason in biases(args, method, schedule)]
-    return lines
+    return lines + [f"biased: {reason}" for reason in reasons]
 
 
 def _sizes(args: "DPPOConfig", processes: int) -> tuple[int, Schedule]:
@@ -51,7 +52,13 @@ def _sizes(args: "DPPOConfig", processes: int) -> tuple[int, Schedule]:
     per_call = args.per_device_train_batch_size * processes
     steps = args.steps_per_generation or 1
     if args.generation_batch_given:
-        steps = (args.generation_batch_size or per_call) // per_call
+        whole = args.generation_batch_size or per_call
+        steps, rest = divmod(whole, per_call)
+        problem = (
+            f"generation_batch_size={whole} is not a multiple of the {per_call} completions that {processes} processes "
+            f"hold at once. Try generation_batch_size: {per_call * (steps or 1)}."
+        )
+        report("DPPOConfig", [problem] if rest or not steps else [])
     schedule = Schedule.of(
         steps_per_generation=steps, accumulation=args.gradient_accumulation_steps, iterations=args.num_iterations
     )
@@ -74,8 +81,4 @@ def announce(trainer: "DPPOTrainer") -> None:
     for line in step_plan(trainer.args, trainer.method, prompts_in_dataset=size):
         trainer.accelerator.print(f"dppo | {line}")
     for reason in set(biases(trainer.args, trainer.method, trainer.schedule)) - set(trainer.method.selection_bias):
-        warnings.warn(f"{reason}. Use loss_type: dr_grpo or grpo for an exact one.", stacklevel=3)
-
-
-def _name(function: object) -> str:
-    return getattr(function, "__name__", str(function)).replace("_", " ")
+        warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)

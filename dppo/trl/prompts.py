@@ -4,6 +4,7 @@ TRL's sampler cannot prune for us: it decides a block too early and loses its pl
 ticks, and the block of candidates, the draw and the examples come from here, the same on every rank.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
@@ -122,5 +123,11 @@ class PromptSelector:
         Raises:
             CheckpointError: if the history is missing, damaged, or of another dataset.
         """
-        self.history.load(folder / "dppo_history.npz")
+        found = self.history.load(folder / "dppo_history.npz")
+        if found < len(self.history):
+            warnings.warn(
+                f"{len(self.history) - found} of {len(self.history)} prompts are not in the checkpoint's dataset: they "
+                "start without a history.",
+                stacklevel=2,
+            )
         self.stream.load_state_dict(position)

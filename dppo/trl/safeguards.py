@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 
 class NonFiniteGuard(TrainerCallback):
-    """Skips an optimizer step whose gradient is not finite, counts it in ``skipped_steps``, and warns each time.
+    """Skips an optimizer step whose gradient is not finite, logs ``skipped_step_share``, and warns each time.
 
     A NaN loss would otherwise turn every weight into NaN without a word. The gradients are cleared, so neither the
     weights nor the optimizer's moments change; the learning-rate schedule goes on. Under a loss scaler (fp16) the
@@ -24,7 +24,8 @@ class NonFiniteGuard(TrainerCallback):
         """Clear the gradients of a step that must not be taken. Called by ``Trainer`` after gradient clipping."""
         trainer = self.trainer
         trainer.clock.start("optimizer")
-        if trainer.accelerator.scaler is None and not self._finite(trainer):
+        broken = trainer.accelerator.scaler is None and not self._finite(trainer)
+        if broken:
             self.skipped += 1
             trainer.model.zero_grad(set_to_none=True)
             warnings.warn(
@@ -32,7 +33,7 @@ class NonFiniteGuard(TrainerCallback):
                 f"{self.skipped}). If this repeats, lower learning_rate or max_grad_norm, and look at the rewards.",
                 stacklevel=2,
             )
-        trainer._metrics["train"]["skipped_steps"].append(float(self.skipped))
+        trainer._metrics["train"]["skipped_step_share"].append(float(broken))
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close the step's books: the time of each phase goes to the log."""

@@ -61,11 +61,6 @@ def unsupported_options(args: "DPPOConfig") -> list[str]:
             f"parts of two generations unevenly. Use steps_per_generation: {accumulation}.",
         ),
         (
-            args.deepspeed is not None,
-            "DeepSpeed is not served: its engine steps inside backward, and a step here has several. "
-            "Use DDP or FSDP2 (accelerate config).",
-        ),
-        (
             args.use_liger_kernel,
             "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kernels: true}.",
         ),
@@ -79,6 +74,11 @@ def check_model(trainer: Any) -> None:
     Raises:
         ConfigError: for vision-language models and for a mixture of experts with a router loss.
     """
+    if trainer.is_deepspeed_enabled:
+        raise ConfigError(
+            "DeepSpeed is not served: its engine steps inside backward, and a step here has several. "
+            "Use DDP or FSDP2 (accelerate config)."
+        )
     if trainer._is_vlm:
         raise ConfigError(
             "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model."

@@ -24,7 +24,7 @@ from dppo.trl.metrics import PhaseClock, WeightedMeans
 from dppo.trl.plan import announce
 from dppo.trl.prompts import PromptSelector, Selection
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard
-from dppo.trl.support import check_model, check_trl_version
+from dppo.trl.support import check_model
 from dppo.trl.window import MicroBatch, Window
 from dppo.types import Completions
 
@@ -54,7 +54,6 @@ class DPPOTrainer(GRPOTrainer):
     args: DPPOConfig
 
     def __init__(self, model: Any, reward_funcs: Any = None, args: DPPOConfig | None = None, **kwargs: Any) -> None:
-        check_trl_version()
         args = DPPOConfig("dppo-output") if args is None else args
         if not isinstance(args, DPPOConfig):
             raise ConfigError(
@@ -71,7 +70,13 @@ class DPPOTrainer(GRPOTrainer):
             **kwargs,
         )
         check_model(self)
-        self.method = args.build_method(sampler_log_probs=self.use_vllm or self.rollout_func is not None)
+        log_probs = self.use_vllm or self.rollout_func is not None
+        if args.completion_score == "confidence" and not log_probs:
+            raise ConfigError(
+                "completion_score='confidence' needs the sampler's log-probabilities, which transformers' generate "
+                "does not give. Set use_vllm: true, or completion_score: length."
+            )
+        self.method = args.build_method(sampler_log_probs=log_probs)
         self.schedule = Schedule.of_arguments(args)
         self.completions = CompletionSelector(
             method=self.method,
@@ -79,6 +84,7 @@ class DPPOTrainer(GRPOTrainer):
             seed=args.seed,
             group=int(self.num_generations or 1),
             processes=self.accelerator.num_processes,
+            equal_is_zero=args.multi_objective_aggregation == "sum_then_normalize",
             gather=self._gather,
         )
         self.selector = self._build_selector(self.train_dataset)
@@ -90,6 +96,7 @@ class DPPOTrainer(GRPOTrainer):
         self._selection: Selection | None = None
         self._reward_N = torch.empty(0)
         self._deferring = False
+        self._draw_figures: list[dict[str, float]] = []
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
         announce(self)
@@ -153,10 +160,14 @@ class DPPOTrainer(GRPOTrainer):
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        if not cast(torch.nn.Module, self.model).training:
+            return super()._generate(*args, **kwargs)
         with self.clock("rollout"):
             return super()._generate(*args, **kwargs)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        if not cast(torch.nn.Module, self.model).training:
+            return super()._calculate_rewards(*args, **kwargs)
         with self.clock("reward"):
             rewards = super()._calculate_rewards(*args, **kwargs)
         weighted = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
@@ -176,6 +187,8 @@ class DPPOTrainer(GRPOTrainer):
                 output = self._generate_and_score_completions(generation_batch)
             self._window = self._build_window(output)
         draw, call = self.schedule.locate(phase)
+        if call == 0 and self._draw_figures:  # empty after a resume within a generation: those went with the process
+            self._log(self._draw_figures[draw])
         if call == 0 or not self._calls:
             self._calls = self._split_calls(self._window, self._window.weight_SB[draw])
         return {"draw": draw, "micro_batches": self._calls[call]}
@@ -194,7 +207,7 @@ class DPPOTrainer(GRPOTrainer):
                 completion_mask=mask,
                 loss_mask=loss_mask,
                 advantage_B=completions.advantage_N[here].to(output["advantages"]),
-                weight_SB=drawn.weight_SN[:, here].to(mask.device),
+                weight_SB=drawn.weight_SN[:, here].to(mask.device, torch.float32),
                 denominator=torch.tensor(
                     self.method.normaliser.denominator(
                         drawn.sequences, drawn.tokens, self.args.max_completion_length or 1
@@ -218,11 +231,16 @@ class DPPOTrainer(GRPOTrainer):
                 completions.tokens_N.view(shape),
                 self._generation,
             )
+            self._log({"candidates/epoch": self.selector.stream.epochs})
         self._signal_warning.observe(drawn.signal)
-        for record in drawn.figures:
-            for name, value in record.items():
-                self._metrics["train"][name].append(value)
+        self._log(drawn.figures)
+        self._draw_figures = drawn.draw_figures
         return drawn
+
+    def _log(self, figures: dict[str, float]) -> None:
+        """Add figures of this step to the next log."""
+        for name, value in figures.items():
+            self._metrics["train"][name].append(value)
 
     # -- log-probabilities and loss of kept rows ----------------------------------------------------------------
 
@@ -251,7 +269,9 @@ class DPPOTrainer(GRPOTrainer):
                 low=self.vllm_importance_sampling_clip_min,
                 high=self.vllm_importance_sampling_clip_max,
             )
-            self._metrics["train"]["kept/sampling_ratio"].append(ratio[any_draw > 0].mean().item())
+            counted = (window.loss_mask if ratio.shape[1] > 1 else torch.ones_like(ratio)) * (any_draw > 0)[:, None]
+            sums = self.accelerator.reduce(torch.stack([(ratio * counted).sum(), counted.sum()]), reduction="sum")
+            self._log({"kept/sampling_ratio": float(sums[0] / sums[1].clamp(min=1))})
         if self.beta != 0.0:
             with self._reference_model() as model:
                 ref = self._log_probs(window, any_draw, model)
@@ -313,9 +333,11 @@ class DPPOTrainer(GRPOTrainer):
         if window.ratio is not None:
             loss_BT = loss_BT * batch.completion(window.ratio)
         sequence = self.importance_sampling_level == "sequence"
-        clips = {"clip_low": self.epsilon_low, "clip_high": self.epsilon_high}
-        clipped = clip_fractions(logp, old, advantage, mask, **clips, sequence=sequence)
-        figures = {"kept/entropy": entropy, "kept/clipped_low": clipped[0], "kept/clipped_high": clipped[1]}
+        figures: dict[str, Tensor] = {} if entropy is None else {"kept/entropy": entropy}
+        if self.loss_type != "cispo":  # which caps its ratio and clips no gradient
+            clips = {"clip_low": self.epsilon_low, "clip_high": self.epsilon_high}
+            low, high = clip_fractions(logp, old, advantage, mask, **clips, sequence=sequence)
+            figures |= {"kept/clipped_low": low, "kept/clipped_high": high}
         if window.ref_logp is not None:
             kl = k3(logp, batch.completion(window.ref_logp))
             if self.args.use_bias_correction_kl:
@@ -339,8 +361,7 @@ class DPPOTrainer(GRPOTrainer):
 
     def flush_clock(self) -> None:
         """Log the seconds of each phase since the last optimizer step."""
-        for name, seconds in self.clock.flush().items():
-            self._metrics["train"][name].append(seconds)
+        self._log(self.clock.flush())
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 

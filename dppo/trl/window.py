@@ -34,7 +34,7 @@ class Window:
     advantage_B: Tensor
     """(B,) from the full group."""
     weight_SB: Tensor
-    """(passes * shares, B) float64, 0 where a row is not trained on in that share."""
+    """(passes * shares, B) float32, 0 where a row is not trained on in that share."""
     denominator: Tensor
     """() float64, what a share's sum is divided by, fixed before anything was dropped."""
     old_logp: Tensor | None = None
@@ -52,7 +52,8 @@ class Window:
     def micro_batches(self, weight_B: Tensor, max_tokens: int) -> list["MicroBatch"]:
         """The rows of positive weight as length-sorted micro-batches of at most ``max_tokens`` padded tokens."""
         rows = weight_B.nonzero().squeeze(1)
-        batches = sorted_micro_batches(self.lengths[rows].cpu(), max_tokens)
+        width_N2 = torch.stack([self.prompt_mask.sum(1), self.completion_mask.sum(1)], 1)  # padded separately
+        batches = sorted_micro_batches(width_N2[rows].cpu(), max_tokens)
         return [MicroBatch(self, rows[batch], weight_B[rows[batch]]) for batch in (b.to(rows.device) for b in batches)]
 
     def idle_micro_batch(self) -> "MicroBatch":
@@ -89,7 +90,7 @@ class MicroBatch:
     rows: Tensor
     """(b,) indices into the window."""
     weight: Tensor
-    """(b,) float64, what multiplies each row's loss."""
+    """(b,) float32, what multiplies each row's loss."""
 
     @property
     def completion_width(self) -> int:

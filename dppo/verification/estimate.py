@@ -78,6 +78,7 @@ def draw_errors(subject: Subject, method: Method, draws: int, seed: int) -> Tens
         seed=seed,
         group=count,
         processes=1,
+        equal_is_zero=True,
         gather=lambda tensor: tensor,
     )
     full_N, per_token_N = full_batch(subject, method), _per_token(subject, method)

@@ -33,6 +33,17 @@ def test_our_errors_are_one_line_without_a_traceback(capsys, monkeypatch):
     assert capsys.readouterr().err == "dppo demo: rate=2 must be below 1\n"
 
 
+def test_missing_extra_names_the_install_line(capsys, monkeypatch):
+    import dppo.cli.demo
+
+    def fails(words):
+        raise ModuleNotFoundError("No module named 'trl'", name="trl")
+
+    monkeypatch.setattr(dppo.cli.demo, "main", fails)
+    assert main(["demo"]) == 2
+    assert "dppo demo needs trl: pip install 'dppo[trl]'" in capsys.readouterr().err
+
+
 def test_other_errors_keep_their_traceback(monkeypatch):
     import dppo.cli.demo
 

@@ -40,6 +40,17 @@ def test_bad_fields_are_named(tmp_path, text, message):
         parse_run([config(tmp_path, text)])
 
 
+def test_text_that_is_not_yaml(tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_text("a: [1, 2\nb: }")
+    with pytest.raises(ConfigError, match="the configuration is not YAML"):
+        parse_run([str(path)])
+
+
+def test_flags_with_an_equals_sign(tmp_path):
+    assert parse_run([config(tmp_path, ""), "--completion_prune_rate=0.25"]).training.completion_prune_rate == 0.25
+
+
 def test_missing_file_and_missing_dataset(tmp_path):
     with pytest.raises(ConfigError, match=r"no configuration file .*nothing\.yaml"):
         parse_run([str(tmp_path / "nothing.yaml")])

@@ -97,6 +97,37 @@ def test_launch_with_another_number_of_processes(tmp_path):
         train(run_of(tmp_path, "embedded", "--processes", "2"))
 
 
+def test_overwrite_leaves_nothing_of_the_old_run(tmp_path):
+    from dppo.launch.parts import clear
+
+    for name in ("checkpoint-9", "start"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    (tmp_path / "notes.txt").write_text("mine")
+    clear(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_evaluation_without_problems_is_named(tmp_path, problems_file):
+    run = run_of(tmp_path, problems_file, "--eval_strategy", "steps", "--eval_steps", "1")
+    with pytest.raises(ConfigError, match=r"needs problems to evaluate on\. Set eval_dataset_name"):
+        load_dataset(run, held_out=True)
+    assert any(f.kind == "wrong" and "eval_dataset_name" in f.text for f in dry_run(run))
+
+
+def test_dry_run_plans_for_the_processes_meant(tmp_path, problems_file):
+    flags = ("--processes", "8", "--generation_batch_size", "160")
+    found = dry_run(run_of(tmp_path, problems_file, *flags, "--per_device_train_batch_size", "8"))
+    assert any(
+        f.kind == "wrong" and "is not a multiple of the 64 completions that 8 processes" in f.text for f in found
+    )
+
+
+def test_dry_run_checks_reward_names_without_the_data(tmp_path):
+    found = dry_run(run_of(tmp_path, "owner/name", "--reward_funcs", "acuracy"))
+    assert any(f.kind == "wrong" and "'acuracy' is neither" in f.text for f in found)
+
+
 def test_unknown_scratch_model(tmp_path):
     from dppo.launch import prepare_model
 

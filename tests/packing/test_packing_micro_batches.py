@@ -34,6 +34,22 @@ def test_never_more_padding_than_in_the_order_given(length_N, budget):
     assert padded_tokens(length_N, sorted_micro_batches(length_N, budget)) <= unsorted + budget
 
 
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=30), st.integers(1, 300))
+def test_parts_padded_each_for_itself_stay_within_the_budget(pairs, budget):
+    width_N2 = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+    batches = sorted_micro_batches(width_N2, budget)
+    assert sorted(i for b in batches for i in b.tolist()) == list(range(len(pairs)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * int(width_N2[batch].amax(0).sum()) <= budget
+
+
+def test_counting_a_row_as_one_length_would_break_the_budget():
+    """A long prompt with a short answer beside a short prompt with a long answer: 20 tokens each, 40 when padded."""
+    width_N2 = torch.tensor([[15, 5], [5, 15]])
+    assert len(sorted_micro_batches(width_N2.sum(1), 40)) == 1 and 2 * int(width_N2.amax(0).sum()) == 60
+    assert len(sorted_micro_batches(width_N2, 40)) == 2
+
+
 def test_a_row_longer_than_the_budget_stands_alone_and_whole():
     assert [b.tolist() for b in sorted_micro_batches(torch.tensor([5, 100, 5]), 10)] == [[1], [0, 2]]
 

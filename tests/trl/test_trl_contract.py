@@ -135,6 +135,32 @@ def test_unscorable_completions(tiny_path, tmp_path):
     assert max(differences) < TOLERANCE
 
 
+def test_each_reward_function_normalised_by_itself(tiny_path, tmp_path):
+    """The total can be equal over a group whose parts are not: its advantage is then not 0."""
+
+    def odd(prompts, completions, **_):
+        return [float(len(text.split()) % 2) for text in completions]
+
+    def even(prompts, completions, **_):
+        return [float(1 - len(text.split()) % 2) for text in completions]
+
+    options = dict(reward=[odd, even], multi_objective_aggregation="normalize_then_sum", reward_weights=[1.0, 0.5])
+    differences, _ = compare(tiny_path, tmp_path, **options)
+    assert max(differences) < TOLERANCE
+
+
+def test_sequence_ratio_off_policy(tiny_path, tmp_path):
+    options = dict(importance_sampling_level="sequence", loss_type="grpo", num_iterations=2, max_steps=2)
+    differences, _ = compare(tiny_path, tmp_path, **options, epsilon=3e-4, epsilon_high=4e-4, learning_rate=0.05)
+    assert max(differences) < TOLERANCE
+
+
+def test_cispo_off_policy(tiny_path, tmp_path):
+    options = dict(loss_type="cispo", epsilon_high=1.02, num_iterations=2, max_steps=2, learning_rate=0.3)
+    differences, _ = compare(tiny_path, tmp_path, **options)
+    assert max(differences) < TOLERANCE
+
+
 def test_the_contract_can_fail(tiny_path, tmp_path):
     class CountsSurvivors(DPPOTrainer):
         def _build_window(self, output):

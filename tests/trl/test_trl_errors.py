@@ -10,12 +10,17 @@ from test_trl_contract import gradients
 from trl import GRPOConfig
 
 from dppo.errors import ConfigError, DataError, RewardError
+from dppo.pruning import PIVOTAL, POISSON, SCORES
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.safeguards import EmptySignalWarning
 from dppo.trl.support import check_trl_version
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 BAD = [
+    (dict(importance_sampling_level="seq"), r"importance_sampling_level='seq' is not one of 'token', 'sequence'"),
+    (dict(scale_rewards="std"), r"scale_rewards='std' is not one of"),
+    (dict(method="grpo", prompt_prune_rate=0.5), r"method='grpo' prunes nothing, but prompt_prune_rate=0\.5"),
+    (dict(loss_type="cispo", importance_sampling_level="sequence"), r"loss_type='cispo' is served per token only"),
     (dict(completion_prune_rate=1.0), r"completion_prune_rate=1 must be in \[0, 1\)"),
     (dict(prompt_prune_rate=-0.1), r"prompt_prune_rate=-0\.1 must be in \[0, 1\)"),
     (dict(completion_prune_rate=0.8, prune_floor=0.5), r"prune_floor=0\.5 must be in \(0, 0\.2\]"),
@@ -44,6 +49,24 @@ def test_bad_settings_are_named_with_what_to_use(options, message):
 def test_all_problems_are_reported_at_once():
     with pytest.raises(ConfigError, match="3 problems"):
         DPPOConfig(**CONFIG, completion_prune_rate=2.0, prompt_prune_rate=2.0, prompt_mode="no")
+
+
+def test_automatic_score_leaves_a_papers_own_alone():
+    for method, score in (("cppo", "advantage"), ("dppo_threshold", "advantage"), ("dppo", "length")):
+        config = DPPOConfig(**CONFIG, method=method, accept_bias=True, loss_type="dapo")
+        assert config.build_method().completions.score is SCORES[score], method
+    assert config.build_method(sampler_log_probs=True).completions.score is SCORES["confidence"]
+
+
+def test_prompts_are_drawn_with_a_fixed_size_under_any_design():
+    method = DPPOConfig(**CONFIG, sampling_design="poisson", prompt_prune_rate=0.5, loss_type="grpo").build_method()
+    assert method.prompts.design is PIVOTAL and method.completions.design is POISSON
+
+
+def test_confidence_without_a_sampler_that_reports_it(tiny_path):
+    config = DPPOConfig(**CONFIG, completion_score="confidence", num_generations=GENERATIONS)
+    with pytest.raises(ConfigError, match="Set use_vllm: true, or completion_score: length"):
+        DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8))
 
 
 def test_biased_methods_run_when_asked_for(tiny_path, tmp_path, capsys):
@@ -131,6 +154,19 @@ def test_equal_rewards_warn_and_leave_the_weights_alone(tiny_path, tmp_path):
     assert all(row["grad_norm"] == 0 for row in trainer.state.log_history if "grad_norm" in row)
 
 
+def test_equal_rewards_warn_with_a_kl_term_too(tiny_path, tmp_path):
+    """Then every completion has a gradient, and none of it comes from rewards."""
+
+    def always(prompts, completions, **_):
+        return [1.0] * len(prompts)
+
+    with pytest.warns(UserWarning, match="all rewards were equal"):
+        _, trainer = gradients(
+            DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=always, max_steps=10, beta=0.1, loss_type="grpo"
+        )
+    assert {row["rollout/zero_signal_groups"] for row in trainer.state.log_history if "loss" in row} == {1.0}
+
+
 def test_the_warning_doubles_its_distance_and_starts_again():
     warning = EmptySignalWarning()
 
@@ -165,4 +201,4 @@ def test_non_finite_step_is_skipped_and_counted(tiny_path, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(before[1], before[2], strict=True))  # step 1 changed nothing
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     assert not all(torch.equal(a, b) for a, b in zip(before[2], trainer.model.parameters(), strict=True))
-    assert [row["skipped_steps"] for row in trainer.state.log_history if "skipped_steps" in row] == [0, 1, 1]
+    assert [row["skipped_step_share"] for row in trainer.state.log_history if "skipped_step_share" in row] == [0, 1, 0]

@@ -96,7 +96,7 @@ def test_metrics_of_a_pruned_run(tiny_path, tmp_path):
     assert all(w <= 5 + 1e-9 for w in logged(trainer, "prune/largest_prompt_weight"))
     for name in ("prune/effective_rows", "prune/largest_weight", "prune/added_variance", "candidates/reward",
                  "candidates/zero_signal_groups", "kept/entropy", "time/rollout", "time/reward", "time/prune",
-                 "time/forward_backward", "time/optimizer", "skipped_steps"):  # fmt: skip
+                 "time/forward_backward", "time/optimizer", "skipped_step_share"):  # fmt: skip
         assert all(math.isfinite(value) for value in logged(trainer, name)) and logged(trainer, name), name
 
 

@@ -73,7 +73,12 @@ def weights(folder):
 
 # One optimizer step a generation: an epoch is 2.5 blocks of 4 prompts, so step 3 is in epoch 1, in mid-block.
 # Two steps a generation and two passes: steps 2, 3 and 5 are in the middle of a generation.
-CASES = [(3, {}), (5, {}), (1, {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8})]
+CASES = [
+    (2, {}),
+    (3, {}),
+    (5, {}),
+    (1, {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}),
+]
 CASES += [(stop, CASES[-1][1]) for stop in (2, 5)]
 CASES += [(3, {"prompt_mode": "fill"}), (3, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4})]
 
@@ -135,6 +140,17 @@ def test_killed_process_resumes(tiny_path, tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_resuming_under_another_schedule_rolls_out_again(tiny_path, tmp_path):
+    options = {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
+    with pytest.raises(Stop):
+        trainer(tiny_path, tmp_path, seen=[], callbacks=[StopAfter(1)], **options).train()
+    seen, options = [], options | {"gradient_accumulation_steps": 1}
+    resumed = trainer(tiny_path, tmp_path, seen=seen, max_steps=5, **options)
+    with pytest.warns(UserWarning, match="gradient_accumulation_steps: 2 -> 1"):
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert resumed.state.global_step == 5 and len(seen) == 1
+
+
 def test_damaged_state_is_named(tiny_path, tmp_path):
     trainer(tiny_path, tmp_path, seen=[], max_steps=1).train()
     (tmp_path / "checkpoint-1" / "dppo_state.json").write_text("{not json")
@@ -147,6 +163,8 @@ def test_a_checkpoint_cut_off_while_being_written_is_passed_over(tmp_path):
         (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
     (tmp_path / "checkpoint-11").mkdir()
+    (tmp_path / "checkpoint-12").mkdir()
+    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"epoch": 1')
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
     assert latest_checkpoint(tmp_path / "nothing") is None
 
