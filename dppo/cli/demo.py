@@ -76,16 +76,13 @@ def show(results: dict[str, Any], console: Console) -> None:
 
 def _column(method: dict[str, Any]) -> dict[str, str]:
     """What the table says of a method, by row."""
-    mean, low, high = mean_and_interval(method["accuracy_end"])
-    if np.isnan(low):
-        low, high = method["curve"][0][-1]["low"], method["curve"][0][-1]["high"]
     reached = [seconds for seconds in method["seconds_to_grpo_final"] if seconds is not None]
     missed = len(method["seconds_to_grpo_final"]) - len(reached)
     to_final = f"{np.median(reached):.1f}" if reached else "not reached"
     updates = [point for point in method["equal_updates"] if point]
     cells = {
-        "accuracy before": f"{np.mean(method['accuracy_start']):.3f}",
-        "accuracy after": f"{mean:.3f} [{low:.3f}, {high:.3f}]",
+        "accuracy before": _accuracy(method, "accuracy_start", 0),
+        "accuracy after": _accuracy(method, "accuracy_end", -1),
         "training seconds": f"{np.mean(method['wall_seconds']):.1f}",
         "seconds to GRPO's end": to_final + (f" (not reached: {missed})" if missed and reached else ""),
     }
@@ -96,3 +93,11 @@ def _column(method: dict[str, Any]) -> dict[str, str]:
     cells["at GRPO's steps: accuracy"] = f"{np.mean([p['accuracy'] for p in updates]):.3f}" if updates else ""
     cells["at GRPO's steps: seconds"] = f"{np.mean([p['seconds'] for p in updates]):.1f}" if updates else ""
     return cells
+
+
+def _accuracy(method: dict[str, Any], name: str, place: int) -> str:
+    """Mean over seeds with its interval; of a single seed, the interval over questions."""
+    mean, low, high = mean_and_interval(method[name])
+    if np.isnan(low):
+        low, high = (method["curve"][0][place][end] for end in ("low", "high"))
+    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"

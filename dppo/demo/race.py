@@ -82,16 +82,6 @@ class Runner:
         mean, low, high = mean_with_interval(evaluate(self.loop.model))
         return Point(seconds=self.seconds, step=self.loop.steps, accuracy=mean, low=low, high=high)
 
-    def time_to(self, target: float) -> float | None:
-        """Training seconds after which the curve first reaches ``target``, between points by a straight line."""
-        for before, after in zip(self.curve, self.curve[1:], strict=False):
-            if before.accuracy >= target:
-                return before.seconds
-            if after.accuracy >= target:
-                part = (target - before.accuracy) / (after.accuracy - before.accuracy)
-                return before.seconds + part * (after.seconds - before.seconds)
-        return None
-
     def record(self) -> dict:
         """Everything as JSON values."""
         return {

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ Report = Callable[[Progress], None]
 
 
 def run_demo(folder: Path, seeds: Sequence[int], setting: DemoSetting, report: Report) -> dict[str, Any]:
-    """Run the demonstration and write ``results.json``, ``curves.png`` and the last checkpoint into ``folder``.
+    """Run the demonstration and write ``results.json`` and the last checkpoint into ``folder``.
 
     Args:
         folder: where to write; made if it does not exist.
@@ -127,18 +128,18 @@ def summarise(
     for index, first in enumerate(races[0]):
         runners = [runners[index] for runners in races]
         records = [runner.record() for runner in runners]
-        # The target is where plain GRPO ends; it reaches that, by definition, when its budget is used up.
-        targets = [baseline[0].curve[-1].accuracy for baseline in races]
-        to_target = [r.time_to(t) if index else r.seconds for r, t in zip(runners, targets, strict=True)]
         methods[first.name] = {
             **{name: [record[name] for record in records] for name in LISTED},
-            "seconds_to_grpo_final": to_target,
             "equal_updates": [record["equal_updates"] for record in records],
             "largest_weight": [record["largest_weight"] for record in records],
             "zero_signal_share": [record["zero_signal_share"] for record in records],
             "seconds_by_phase": [record["seconds_by_phase"] for record in records],
             "curve": [record["curve"] for record in records],
         }
+    first, *_ = methods.values()
+    for method in methods.values():
+        pairs = zip(method["curve"], first["accuracy_end"], strict=True)
+        method["seconds_to_grpo_final"] = [seconds_to(curve, target) for curve, target in pairs]
     return {
         "methods": methods,
         "difficulty_at_start": list(shares),
@@ -146,6 +147,17 @@ def summarise(
         "setting": asdict(setting),
         "environment": environment(seeds=list(seeds)),
     }
+
+
+def seconds_to(curve: Sequence[dict[str, float]], target: float) -> float | None:
+    """Training seconds after which a curve first reaches ``target``, on straight lines between its points, or None."""
+    for before, after in pairwise(curve):
+        if before["accuracy"] >= target:
+            return before["seconds"]
+        if after["accuracy"] >= target:
+            part = (target - before["accuracy"]) / (after["accuracy"] - before["accuracy"])
+            return before["seconds"] + part * (after["seconds"] - before["seconds"])
+    return None
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float, float]:

@@ -10,6 +10,7 @@ from dppo.demo.decode import sample
 from dppo.demo.loop import GENERATIONS, PROMPTS, Loop, everything, log_probs
 from dppo.demo.model import build_model
 from dppo.demo.race import Setting, contestants, race
+from dppo.demo.run import seconds_to
 from dppo.demo.task import make_split
 from dppo.demo.tokenizer import build_tokenizer, encode_prompts
 from dppo.methods import DPPO, GRPO
@@ -112,12 +113,7 @@ def test_a_race_starts_equal_and_stops_at_equal_seconds(start):
     assert grpo.completions_trained == grpo.rollouts == 3 * PROMPTS * GENERATIONS
 
 
-def test_time_to_target_interpolates(start):
-    from dppo.demo.race import Point, Runner
-
-    curve = [
-        Point(seconds=s, step=0, accuracy=a, low=0, high=1) for s, a in ((0, 0.2), (10, 0.4), (20, 0.3), (30, 0.6))
-    ]
-    runner = Runner("x", None, curve=curve)
-    assert runner.time_to(0.1) == 0 and runner.time_to(0.3) == pytest.approx(5.0)
-    assert runner.time_to(0.5) == pytest.approx(20 + 10 * 2 / 3) and runner.time_to(0.7) is None
+def test_time_to_target_interpolates():
+    curve = [{"seconds": s, "accuracy": a} for s, a in ((0, 0.2), (10, 0.4), (20, 0.3), (30, 0.6))]
+    assert seconds_to(curve, 0.1) == 0 and seconds_to(curve, 0.3) == pytest.approx(5.0)
+    assert seconds_to(curve, 0.5) == pytest.approx(20 + 10 * 2 / 3) and seconds_to(curve, 0.7) is None
