@@ -212,7 +212,9 @@ def wrong_methods(method: Method) -> dict[str, Method]:
     Args:
         method: gives loss, normaliser and advantages.
     """
-    right, prompts = at_level(method, "completions"), at_level(method, "prompts")
+    right = at_level(method, "completions")
+    # With an exact normaliser: a ratio of two sums would hide that all weights are wrong by the same factor.
+    prompts = at_level(method.with_rates(prompt=0.0), "prompts")
     half = Pruning(rate=USUAL_RATE, score=right.completions.score, rule=uniform)
     cppo = replace(half, rule=largest, design=DETERMINISTIC, weighting=kept_mean)
     return {

@@ -144,6 +144,15 @@ def test_a_blind_verification_fails_its_controls(subject, monkeypatch):
     assert [check.passed for check in control_checks(subject, DPPO, QUICK, 1)] == [False, False]
 
 
+@pytest.mark.parametrize(
+    "method",
+    [DPPO.with_rates(completion=0.05), DAPO_LOSS.with_rates(prompt=0.5, completion=0.5), CPPO],
+    ids=["low rate", "token normaliser", "biased itself"],
+)
+def test_controls_are_found_out_whatever_the_method(subject, method):
+    assert all(check.passed for check in control_checks(subject, method, QUICK, 1))
+
+
 def test_levels_keep_a_methods_own_rates_and_fill_in_the_usual_one():
     own = DPPO.with_rates(prompt=0.3, completion=0.7)
     rates = {
