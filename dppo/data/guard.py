@@ -130,7 +130,7 @@ def _late(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> Rew
     return RewardError(
         f"reward function {name!r}{_where(kwargs)} did not return within {limit_seconds:g} seconds. Its thread cannot "
         "be killed and ends with the process. Give its slow part a limit of its own, or allow a batch more time: "
-        f"reward_time_limit: {10 * (limit_seconds or 1):g}, or guarded({name}, limit_seconds=...)"
+        f"guarded({name}, limit_seconds={10 * (limit_seconds or 1):g}); in a configuration that is reward_time_limit"
     )
 
 

@@ -75,7 +75,7 @@ class DPPOConfig(GRPOConfig):
             "help": "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `confidence` "
             "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), or `auto`: the score of the "
             "method's paper, and for `dppo` `confidence` where rollouts come with log-probabilities (vLLM, "
-            "rollout_func), `length` otherwise."
+            "rollout_func), otherwise `length`, or `advantage` where the loss is a mean over tokens (grpo)."
         },
     )
     completion_budget: str = field(
@@ -198,7 +198,10 @@ class DPPOConfig(GRPOConfig):
             return SCORES[self.completion_score]
         if base.completions.score not in {*PER_TOKEN_SCORES, *PER_TOKEN_SCORES.values()}:
             return base.completions.score
-        return SCORES["confidence" if sampler_log_probs else "length"]
+        if sampler_log_probs:
+            return SCORES["confidence"]
+        # Of a mean over tokens, dividing by the length loses more than it gains: the tables of dppo verify.
+        return SCORES["advantage" if NORMALISERS[self.loss_type].per_sequence else "length"]
 
     def _pruned(self, pruning: Pruning, rate: float, budget: str, *, fixed_size: bool = False) -> Pruning:
         floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if self.prune_floor is None else self.prune_floor

@@ -14,7 +14,7 @@ def test_one_command_prints_a_table_and_writes_flat_records(tmp_path: Path):
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     content = json.loads(output.read_text())
     assert set(content) == {"rows", "environment"}
-    assert {"machine", "python", "torch", "numpy", "commit", "seeds", "threads"} <= set(content["environment"])
+    assert {"processor", "cores", "python", "versions", "commit", "seeds", "threads"} <= set(content["environment"])
     assert len(printed.splitlines()) == len(content["rows"]) + 1
     for row in content["rows"]:
         assert {"figure", "design", "size", "unit", "median", "quartile_low", "quartile_high", "repeats"} <= set(row)

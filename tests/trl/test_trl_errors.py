@@ -55,6 +55,7 @@ def test_automatic_score_leaves_a_papers_own_alone():
     for method, score in (("cppo", "advantage"), ("dppo_threshold", "advantage"), ("dppo", "length")):
         config = DPPOConfig(**CONFIG, method=method, accept_bias=True, loss_type="dapo")
         assert config.build_method().completions.score is SCORES[score], method
+    assert DPPOConfig(**CONFIG, loss_type="grpo").build_method().completions.score is SCORES["advantage"]
     assert config.build_method(sampler_log_probs=True).completions.score is SCORES["confidence"]
 
 
