@@ -1,6 +1,7 @@
 """What a verification gives back: checks, rows of the variance table, and the report that holds both."""
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Report:
     variance: tuple[VarianceRow, ...]
     failure_rate: float
     """Chance that a build without faults fails one of the checks that draw at random."""
-    environment: dict[str, str]
+    environment: dict[str, Any]
     seconds: float
 
     @property

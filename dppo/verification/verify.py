@@ -1,14 +1,10 @@
 """All checks on one subject, and the variance table: what ``dppo verify`` calls."""
 
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 
-import torch
-
-from dppo import __version__
+from dppo.environment import environment
 from dppo.methods import Method
 from dppo.objective import DR_GRPO
 from dppo.verification.checks import (
@@ -68,15 +64,3 @@ def verify(
         environment=environment(),
         seconds=time.perf_counter() - started,
     )
-
-
-def environment() -> dict[str, str]:
-    """Versions and machine, as far as they can change a figure."""
-    packages = {name: version(name) for name in ("torch", "transformers", "trl", "numpy")}
-    machine = {
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "threads": str(torch.get_num_threads()),
-    }
-    return {"dppo": __version__, **packages, **machine}
