@@ -28,6 +28,8 @@ ALLOWED = {
 }
 CORE = ("pruning", "packing", "objective", "methods", "errors", "types", "rng")
 CORE_LIBRARIES = {"torch", "numpy"}
+TRANSFORMERS = {"packing/attention.py", "packing/head.py"}
+"""Where rows meet the models of transformers; the rest of packing is arithmetic."""
 
 
 def imports(path: Path) -> set[str]:
@@ -59,8 +61,10 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE or p.stem
 def test_arrows_point_one_way(path):
     import sys
 
-    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    assert not forbidden(part, imports(path), standard_library=sys.stdlib_module_names)
+    relative = path.relative_to(PACKAGE)
+    part = relative.parts[0].removesuffix(".py")
+    wrong = forbidden(part, imports(path), standard_library=sys.stdlib_module_names)
+    assert wrong == ({"transformers"} if relative.as_posix() in TRANSFORMERS else set())
 
 
 def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():

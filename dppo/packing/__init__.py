@@ -1,5 +1,29 @@
-"""How kept completions are laid out for the forward pass. Knows lengths, never methods."""
+"""How kept completions are laid out for the forward pass. Knows lengths, never methods.
 
+The pure parts are named here. ``dppo.packing.attention``, ``head``, ``forward`` and ``check`` bring rows into
+transformers and are imported by name.
+"""
+
+from dppo.packing.bins import best_fit_decreasing, fewest_bins, longest_processing_time, split_group, window_greedy
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel
 from dppo.packing.micro_batches import padded_tokens, sorted_micro_batches
+from dppo.packing.rows import UNSCORED, Row, Segments, build_row, plan_rows, row_tokens
 
-__all__ = ["padded_tokens", "sorted_micro_batches"]
+__all__ = [
+    "SEGMENT_SDPA",
+    "UNSCORED",
+    "Kernel",
+    "Row",
+    "Segments",
+    "best_fit_decreasing",
+    "build_row",
+    "choose_kernel",
+    "fewest_bins",
+    "longest_processing_time",
+    "padded_tokens",
+    "plan_rows",
+    "row_tokens",
+    "sorted_micro_batches",
+    "split_group",
+    "window_greedy",
+]

@@ -1,0 +1,106 @@
+"""Rows in transformers: one registered attention function, and which models it serves."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from dppo.packing.kernels import Kernel
+from dppo.packing.rows import Segments
+
+ROWS = "dppo_rows"
+"""Name of the attention implementation."""
+BATCH_ROPE = {"dynamic", "longrope"}
+"""Rotary embeddings that look at the longest sequence of the batch, which a layout changes."""
+SERVED_LAYERS = {"full_attention", "sliding_attention"}
+
+
+def rows_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    row_segments: Segments | None = None,
+    row_kernel: Kernel | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention over a row's segments; without segments it is transformers' ``sdpa``, argument for argument.
+
+    Segments arrive as keyword arguments of the model's forward, so generation, evaluation and a recomputation under
+    gradient checkpointing each do what their own call said.
+
+    Args:
+        module: the attention layer.
+        query: (1, H, T, D).
+        key: (1, Hkv, T, D).
+        value: (1, Hkv, T, D).
+        attention_mask: as transformers made it; not used with segments.
+        scaling: of the scores; None: 1/sqrt(D).
+        sliding_window: tokens a query sees, its own included; None: all.
+        row_segments: the segments of the row.
+        row_kernel: what computes them.
+        **kwargs: what else transformers passes on; for its own ``sdpa``.
+
+    Returns:
+        (1, T, H, D), and None for the attention weights.
+    """
+    if row_segments is None or row_kernel is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
+        )
+    device = query.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
+    query, key, value = (x.to(dtype) for x in (query, key, value))  # norms in float32 leave queries and keys there
+    output = row_kernel.attend(query, key, value, row_segments, scaling, sliding_window)
+    return output.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(ROWS, rows_attention)
+AttentionMaskInterface.register(ROWS, sdpa_mask)
+
+
+def use_rows(model: PreTrainedModel) -> None:
+    """Let ``model`` attend over rows where it is given segments; everything else stays ordinary sdpa.
+
+    Args:
+        model: one for which ``unsupported`` says nothing. Its attention implementation is changed at run time.
+    """
+    model.set_attn_implementation(ROWS)
+
+
+def unsupported(model: PreTrainedModel) -> str:
+    """Why rows cannot serve ``model``, or "" where they can."""
+    config = model.config.get_text_config()
+    layers = set(getattr(config, "layer_types", None) or ()) | set(getattr(config, "layers_block_type", None) or ())
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = {r.get("rope_type", "default") for r in ([rope] if "rope_type" in rope else rope.values()) if r}
+    reasons: list[tuple[Any, str]] = [
+        (config is not model.config, "it is a vision-language model"),
+        (getattr(config, "is_encoder_decoder", False), "it has an encoder"),
+        (model._is_stateful, "it has recurrent layers, which scan across the segments of a row"),
+        (layers - SERVED_LAYERS, f"it has layers of type {', '.join(sorted(layers - SERVED_LAYERS))}"),
+        (getattr(config, "attn_logit_softcapping", None), "it caps attention scores, which sdpa cannot"),
+        (any(n.endswith(".sinks") for n, _ in model.named_parameters()), "it has attention sinks, which sdpa lacks"),
+        (getattr(config, "use_bidirectional_attention", None), "its attention is not causal"),
+        (
+            getattr(config, "attention_dropout", 0.0) or getattr(config, "attn_pdrop", 0.0),
+            "it drops attention weights at random; set its attention dropout to 0",
+        ),
+        (kinds & BATCH_ROPE, f"its rotary embedding ({', '.join(sorted(kinds & BATCH_ROPE))}) depends on the batch"),
+        (
+            getattr(config, "output_router_logits", False) and getattr(config, "router_aux_loss_coef", 0.0),
+            "its router loss counts every token, and rows hold shared prompts once",
+        ),
+        (
+            not (model._supports_sdpa and model._supports_attention_backend),
+            f"transformers cannot change the attention of {type(model).__name__}",
+        ),
+    ]
+    return next((reason for present, reason in reasons if present), "")

@@ -1,0 +1,155 @@
+"""The language model head over labelled positions only, in blocks: (tokens x vocabulary) logits never exist."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
+
+from dppo.errors import ConfigError
+from dppo.packing.rows import UNSCORED
+
+BLOCK_LOGITS = 2**25
+"""Logits that exist at one time: 128 MiB in float32."""
+LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
+"""Names under which configurations scale or cap logits after the head."""
+
+
+@dataclass
+class ScoredOutput(ModelOutput):
+    """What a model with a scored head returns for ``fused_lm_head=True``."""
+
+    log_probs: Tensor | None = None
+    """(B, T) float log-probabilities, in nats, of the labels; 0 where there is none."""
+    entropy: Tensor | None = None
+    """(B, T) entropies in nats, without gradient; None where not asked for."""
+
+
+def unsupported_head(model: PreTrainedModel) -> str:
+    """Why ``add_scored_head`` cannot serve ``model``, or "" where it can."""
+    config = model.config.get_text_config()
+    changed = [name for name in LOGIT_CHANGES if getattr(config, name, None) not in (None, 1.0)]
+    return f"it changes logits after the head ({changed[0]}={getattr(config, changed[0])})" if changed else ""
+
+
+def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: torch.dtype | None = None) -> None:
+    """Make ``model(..., shift_labels=, fused_lm_head=True)`` return log-probabilities of the labels, no logits.
+
+    The call is that of TRL's ``add_fused_lm_head``, so either may be on a model. ``score_entropy=True`` asks for
+    entropies too. Without ``fused_lm_head`` the model's forward is the one it had.
+
+    Args:
+        model: a causal language model, not yet wrapped by PEFT, DDP or FSDP; changed in place.
+        temperature: logits are divided by it, > 0.
+        dtype: of the head's arithmetic; the weight's own by default.
+
+    Raises:
+        ConfigError: if the model scales or caps its logits, or ``temperature`` is not positive; when called, if the
+            head carries an adapter.
+
+    Source: ``torch.nn.functional.linear_cross_entropy`` (torch 2.13), whose chunked form recomputes logits in the
+    backward pass; before torch 2.13, checkpointed blocks.
+    """
+    if reason := unsupported_head(model):
+        raise ConfigError(f"no scored head for {type(model).__name__}: {reason}. Use TRL's add_fused_lm_head.")
+    if not temperature > 0:
+        raise ConfigError(f"temperature={temperature:g} must be greater than 0. Try temperature: 1.0.")
+    original = model.forward
+
+    @functools.wraps(type(model).forward)  # generate checks its arguments against the signature
+    def forward(
+        *args: Any,
+        fused_lm_head: bool = False,
+        score_entropy: bool = False,
+        shift_labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        if not fused_lm_head or shift_labels is None:
+            extra = {"fused_lm_head": True} if fused_lm_head else {}
+            return original(
+                *args, **extra, **({} if shift_labels is None else {"shift_labels": shift_labels}), **kwargs
+            )
+        kwargs["use_cache"] = False  # with a cache transformers sees one sequence in a row of many
+        hidden_BTD = model.base_model(*args, **kwargs).last_hidden_state
+        return _score(model, hidden_BTD, shift_labels, temperature, dtype, score_entropy)
+
+    model.forward = forward
+
+
+def _score(
+    model: PreTrainedModel,
+    hidden_BTD: Tensor,
+    label_BT: Tensor,
+    temperature: float,
+    dtype: torch.dtype | None,
+    entropy: bool,
+) -> ScoredOutput:
+    """Log-probabilities, and entropies if asked, at labelled positions; 0 elsewhere."""
+    head: Any = model.get_output_embeddings()  # looked up on each call: PEFT and FSDP replace it
+    if hasattr(head, "base_layer"):
+        raise ConfigError(
+            "the head carries an adapter, which scoring by its weight would ignore. Take lm_head out of "
+            "target_modules, or train it in full: modules_to_save=['lm_head']."
+        )
+    weight, bias = (p.full_tensor() if isinstance(p, DTensor) else p for p in (head.weight, head.bias))
+    dtype = weight.dtype if dtype is None else dtype
+    labelled = label_BT != UNSCORED
+    hidden_LD, target_L = hidden_BTD[labelled].to(dtype) / temperature, label_BT[labelled]
+    weight = weight.to(dtype)
+    bias = None if bias is None else bias.to(dtype) / temperature
+    with torch.autocast(hidden_LD.device.type, enabled=False):
+        logp_L = label_log_probs(hidden_LD, weight, bias, target_L)
+        entropy_L = label_entropies(hidden_LD, weight, bias) if entropy else None
+
+    def spread(value_L: Tensor) -> Tensor:
+        return value_L.new_zeros(label_BT.shape).masked_scatter(labelled, value_L)
+
+    return ScoredOutput(log_probs=spread(logp_L), entropy=None if entropy_L is None else spread(entropy_L))
+
+
+def chunked_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
+    """(L,) log-probabilities of ``target_L`` by torch's chunked linear cross-entropy."""
+    # Logits no larger than the hidden states they come from are not worth recomputing.
+    small = weight_VD.shape[0] <= weight_VD.shape[1]
+    options = None if small else torch.nn.LinearCrossEntropyOptions(batch_chunk_size=_block(weight_VD))
+    return -F.linear_cross_entropy(
+        hidden_LD, weight_VD, target_L, linear_bias=bias_V, reduction="none", options=options
+    )
+
+
+def checkpointed_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
+    """(L,) log-probabilities of ``target_L`` by blocks of rows, each computed again in the backward pass."""
+
+    def block(hidden: Tensor, target: Tensor) -> Tensor:
+        return -F.cross_entropy(F.linear(hidden, weight_VD, bias_V), target, reduction="none")
+
+    rows = _block(weight_VD)
+    pairs = zip(hidden_LD.split(rows), target_L.split(rows), strict=True)
+    return torch.cat([checkpoint(block, hidden, target, use_reentrant=False) for hidden, target in pairs])
+
+
+LogProbs = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
+label_log_probs: LogProbs = chunked_log_probs if hasattr(F, "linear_cross_entropy") else checkpointed_log_probs
+"""The one this version of torch has."""
+
+
+@torch.no_grad()
+def label_entropies(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
+    """(L,) entropies, in nats, of the distributions over the vocabulary."""
+    parts = []
+    for hidden in hidden_LD.split(_block(weight_VD)):
+        logp = F.linear(hidden, weight_VD, bias_V).log_softmax(1)
+        parts.append(-(logp.exp() * logp).sum(1))
+    return torch.cat(parts)
+
+
+def _block(weight_VD: Tensor) -> int:
+    """Rows whose logits exist at one time."""
+    return max(1, BLOCK_LOGITS // weight_VD.shape[0])

@@ -1,0 +1,266 @@
+"""Rows of segments: the dense layout, in which no token is padding and a group's prompt is computed once.
+
+A row is a sequence of segments. Of each prompt it holds a *trunk*, the prompt without its last token, and after it one
+*branch* per completion: the prompt's last token, then the completion without its last token. Every position of a branch
+predicts the next token of its completion, so labels are one per position and nothing is scored from a neighbour.
+
+    prompt [a b c], completions [x y z] and [u v]
+
+    tokens     a  b | c  x  y | c  u
+    positions  0  1 | 2  3  4 | 2  3
+    labels     -  - | x  y  z | u  v
+
+Source: forking one token early is the layout of TRL's asynchronous trainer (``TreeRow``); leaving out each last token,
+from which nothing is predicted, makes a group cost ``(P - 1) + sum(C)`` tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dppo.errors import ShapeError
+from dppo.packing.bins import best_fit_decreasing, split_group
+
+UNSCORED = -100
+"""Label of a position that predicts nothing that is trained on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segments:
+    """The segments that tile a row, in order. A branch sees its trunk and itself, a trunk only itself; all causally."""
+
+    length_S: tuple[int, ...]
+    """Tokens of each segment, >= 1."""
+    trunk_S: tuple[int, ...]
+    """Index of the segment that comes before this one in its sequence; -1 where it begins the sequence."""
+
+    @property
+    def total(self) -> int:
+        """Tokens of the row."""
+        return sum(self.length_S)
+
+    @cached_property
+    def past_S(self) -> tuple[int, ...]:
+        """Tokens that come before each segment in its sequence: the length of its trunk, or 0."""
+        return tuple(0 if trunk < 0 else self.length_S[trunk] for trunk in self.trunk_S)
+
+    @cached_property
+    def start_S(self) -> tuple[int, ...]:
+        """Where in the row each segment begins."""
+        starts, at = [], 0
+        for length in self.length_S:
+            starts.append(at)
+            at += length
+        return tuple(starts)
+
+    @cached_property
+    def memory(self) -> dict[Any, Any]:
+        """What kernels derive from these segments once and use in every layer: masks, index tensors."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of T tokens that scores K completions. One row is one forward pass."""
+
+    input_ids: Tensor
+    """(1, T) int64."""
+    position_ids: Tensor
+    """(1, T) int64; they start again at 0 with every prompt."""
+    labels: Tensor
+    """(1, T) int64, the token each position predicts; ``UNSCORED`` where none is trained on."""
+    segments: Segments
+    scored_L: Tensor
+    """(L,) int64 positions in the row whose label is scored."""
+    completion_L: Tensor
+    """(L,) int64 in 0..K-1, the completion each of them belongs to."""
+    offset_L: Tensor
+    """(L,) int64, which token of that completion it predicts."""
+    width: int
+    """Tokens of the longest completion."""
+    completions: int
+    """K."""
+
+    def inputs(self) -> dict[str, Any]:
+        """Keyword arguments of a causal language model's forward, besides those of attention and head.
+
+        The 4-D mask is a dummy: given one, transformers builds none of its own, which would be T x T and wrong.
+        """
+        return {
+            "input_ids": self.input_ids,
+            "position_ids": self.position_ids,
+            "attention_mask": self.input_ids.new_zeros(1, 1, 1, 1),
+            "shift_labels": self.labels,
+            "use_cache": False,
+        }
+
+    def unpack(self, value_1T: Tensor, width: int) -> Tensor:
+        """(K, width) values of the scored tokens at their places in their completions, 0 elsewhere; differentiable.
+
+        Args:
+            value_1T: (1, T), one value per position of the row.
+            width: tokens of the longest completion, or more.
+
+        Raises:
+            ShapeError: if ``width`` is less, which would put values into the wrong completion.
+        """
+        if width < self.width:
+            raise ShapeError(f"width={width} is less than the longest completion. Use width={self.width} or more.")
+        place_L = self.completion_L * width + self.offset_L
+        flat = value_1T.new_zeros(self.completions * width)
+        return flat.index_put((place_L,), value_1T[0, self.scored_L]).view(self.completions, width)
+
+
+def plan_rows(
+    group_N: Sequence[int],
+    prompt_tokens_N: Sequence[int],
+    completion_tokens_N: Sequence[int],
+    max_tokens: int,
+) -> list[list[int]]:
+    """Which completions share a row: lists of indices, those of a group next to each other.
+
+    Groups are kept whole where a row has room for them, split into the fewest parts where not, and the parts are
+    packed best-fit-decreasing. A completion that does not fit by itself gets a row of its own: nothing is cut.
+
+    Args:
+        group_N: (N,) a number per completion, equal where the prompts are. With all numbers different prompts are
+            not shared, which is what other trainers call packing.
+        prompt_tokens_N: (N,) tokens of each completion's prompt, >= 1.
+        completion_tokens_N: (N,) tokens of each completion; those of 0 are in no row.
+        max_tokens: tokens of a row, >= 1.
+    """
+    members: dict[int, list[int]] = {}
+    for index, (group, tokens) in enumerate(zip(group_N, completion_tokens_N, strict=True)):
+        if tokens:
+            members.setdefault(group, []).append(index)
+    parts, costs = [], []
+    for indices in members.values():
+        trunk = prompt_tokens_N[indices[0]] - 1
+        sizes = [completion_tokens_N[i] for i in indices]
+        for part in split_group(trunk, sizes, max_tokens):
+            parts.append([indices[i] for i in part])
+            costs.append(trunk + sum(sizes[i] for i in part))
+    # Sorted by group, so that two parts of one group that meet in a row share the trunk after all.
+    rows = best_fit_decreasing(costs, max_tokens)
+    return [sorted((i for part in row for i in parts[part]), key=lambda i: (group_N[i], i)) for row in rows]
+
+
+def row_tokens(
+    group_N: Sequence[int],
+    prompt_tokens_N: Sequence[int],
+    completion_tokens_N: Sequence[int],
+    rows: Sequence[Sequence[int]],
+) -> int:
+    """Tokens that a forward over ``rows`` computes: of every group in a row ``P - 1``, and all completions."""
+    trunks = sum(
+        prompt_tokens_N[next(members)] - 1 for row in rows for _, members in groupby(row, key=group_N.__getitem__)
+    )
+    return trunks + sum(completion_tokens_N[i] for row in rows for i in row)
+
+
+def build_row(
+    prompts: Sequence[Tensor],
+    completions: Sequence[Tensor],
+    group: Sequence[int],
+    scored: Sequence[Tensor] | None = None,
+) -> Row:
+    """The row of the given completions.
+
+    Args:
+        prompts: K tensors (P_k,) of token ids, P_k >= 1, all on one device.
+        completions: K tensors (C_k,) of token ids; one of 0 tokens takes no place.
+        group: (K,) numbers; neighbours with the same number share the first one's prompt.
+        scored: K tensors (C_k,) bool, the tokens that carry loss; all by default.
+
+    Raises:
+        ShapeError: if the arguments differ in length, a prompt is empty, or there is not one token to forward.
+    """
+    _check_row(prompts, completions, group)
+    tokens: list[Tensor] = []
+    segments: list[tuple[int, int]] = []  # length, trunk
+    lead_S, branch_K = [], []  # tokens of a segment before its first label; which completions have a branch
+    for _, same in groupby(range(len(group)), key=group.__getitem__):
+        members = [k for k in same if len(completions[k])]
+        prompt = prompts[members[0]] if members else None
+        if prompt is None:
+            continue
+        shared = len(prompt) - 1 if len(members) > 1 else 0  # alone, prompt and completion are one segment
+        if shared:
+            tokens.append(prompt[:-1])
+            segments.append((shared, -1))
+            lead_S.append(shared)
+        trunk = len(segments) - 1 if shared else -1
+        for k in members:
+            tokens += [prompt[shared:], completions[k][:-1]]
+            lead_S.append(len(prompt) - shared - 1)
+            segments.append((lead_S[-1] + len(completions[k]), trunk))
+        branch_K += members
+    layout = Segments(length_S=tuple(n for n, _ in segments), trunk_S=tuple(t for _, t in segments))
+    return _row(torch.cat(tokens), layout, lead_S, branch_K, completions, scored)
+
+
+def _row(
+    tokens_T: Tensor,
+    segments: Segments,
+    lead_S: list[int],
+    branch_K: list[int],
+    completions: Sequence[Tensor],
+    scored: Sequence[Tensor] | None,
+) -> Row:
+    """Positions, labels and the way back, for tokens that are laid out."""
+    branches = [s for s, (n, lead) in enumerate(zip(segments.length_S, lead_S, strict=True)) if n > lead]
+    length = torch.tensor([len(completions[k]) for k in branch_K])
+    first = torch.tensor([segments.start_S[s] + lead_S[s] for s in branches])
+    offset_L = _counted(length)
+    place_L = first.repeat_interleave(length) + offset_L
+    completion_L = torch.tensor(branch_K).repeat_interleave(length)
+    position_T = torch.tensor(segments.past_S).repeat_interleave(lengths := torch.tensor(segments.length_S))
+    position_T = position_T + _counted(lengths)
+
+    device = tokens_T.device
+    target_L = torch.cat([completions[k] for k in branch_K])
+    if scored is not None:
+        carries_L = torch.cat([scored[k] for k in branch_K]).to(device).bool()
+        target_L = target_L.masked_fill(~carries_L, UNSCORED)
+        kept = carries_L.cpu()
+        back = place_L[kept], completion_L[kept], offset_L[kept]
+    else:
+        back = place_L, completion_L, offset_L
+    labels_T = torch.full_like(tokens_T, UNSCORED).index_put((place_L.to(device),), target_L)
+    place, completion, offset = (x.to(device) for x in back)
+    return Row(
+        input_ids=tokens_T[None],
+        position_ids=position_T.to(device)[None],
+        labels=labels_T[None],
+        segments=segments,
+        scored_L=place,
+        completion_L=completion,
+        offset_L=offset,
+        width=int(length.max()),
+        completions=len(completions),
+    )
+
+
+def _counted(length_S: Tensor) -> Tensor:
+    """0, 1, .. within each segment, one after the other."""
+    ends = length_S.cumsum(0)
+    return torch.arange(int(ends[-1])) - (ends - length_S).repeat_interleave(length_S)
+
+
+def _check_row(prompts: Sequence[Tensor], completions: Sequence[Tensor], group: Sequence[int]) -> None:
+    counts = {len(prompts), len(completions), len(group)}
+    if len(counts) > 1:
+        raise ShapeError(
+            f"{len(prompts)} prompts, {len(completions)} completions and {len(group)} group numbers: give one of each "
+            "per completion."
+        )
+    empty = next((k for k, prompt in enumerate(prompts) if not len(prompt)), None)
+    if empty is not None:
+        raise ShapeError(f"prompt {empty} has no token. A completion needs one to start from: give it at least one.")
+    if not any(len(completion) for completion in completions):
+        raise ShapeError(f"none of the {len(completions)} completions has a token. Leave empty ones out of the row.")
