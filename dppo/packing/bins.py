@@ -17,8 +17,8 @@ from dppo.errors import ConfigError
 def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Bins of indices: largest item first, each into the fullest bin that still has room for it.
 
-    At most ``11/9 OPT + 6/9`` bins (OPT, the fewest possible), in practice within one percent of it. What sizes end up
-    together does not depend on the order given; items of equal size keep it.
+    At most ``11/9 OPT + 4`` bins (OPT, the fewest possible), with lengths of completions within one percent of OPT.
+    Which sizes end up together does not depend on the order given; items of equal size are dealt in that order.
 
     Args:
         sizes: size of each item, >= 0.
@@ -31,8 +31,8 @@ def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
         ConfigError: a size is negative, or ``capacity`` is below 1.
 
     Source:
-        Johnson, "Near-optimal bin packing algorithms" (1973); Johnson et al., SIAM J. Comput. 3 (1974). The constant
-        6/9 is proved for first fit decreasing by Dosa (ESCAPE 2007).
+        Johnson, "Near-optimal bin packing algorithms" (1973); Johnson et al., SIAM J. Comput. 3 (1974). For first fit
+        decreasing the constant is 6/9 (Dosa, ESCAPE 2007), which the tests hold this one to on small cases.
 
     Example:
         ``best_fit_decreasing([4, 7, 3, 6], 10)`` is ``[[1, 2], [3, 0]]``.

@@ -1,0 +1,286 @@
+"""Bins keep what they promise, and packers that do not are caught by the same properties."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from packing_bin_properties import (
+    every_item_once,
+    falsified,
+    ignores_the_order,
+    optimum,
+    packs,
+    packs_near_the_optimum,
+    smallest_largest_sum,
+    starves_nothing,
+    sums,
+)
+
+from dppo.errors import ConfigError
+from dppo.packing.bins import (
+    best_fit_decreasing,
+    fewest_bins,
+    longest_processing_time,
+    split_group,
+    window_greedy,
+)
+
+capacities = st.integers(1, 20)
+some_sizes = st.lists(st.integers(0, 24), max_size=40)
+few_sizes = st.lists(st.integers(0, 24), max_size=8)
+windows = st.integers(1, 5)
+
+
+def in_windows(sizes: Iterable[int], capacity: int, window: int) -> Iterator[list[int]]:
+    return window_greedy(sizes, capacity, window=window)
+
+
+# Best fit decreasing.
+
+
+@given(sizes=some_sizes, capacity=capacities)
+def test_best_fit_places_every_item_and_fills_no_bin_over_capacity(sizes, capacity):
+    packs(best_fit_decreasing, sizes, capacity)
+    ignores_the_order(best_fit_decreasing, sizes, capacity)
+
+
+@given(sizes=few_sizes, capacity=capacities)
+def test_best_fit_is_near_the_optimum_and_the_bound_below_it(sizes, capacity):
+    packs_near_the_optimum(best_fit_decreasing, sizes, capacity)
+    assert fewest_bins(sizes, capacity) <= optimum(sizes, capacity) <= len(best_fit_decreasing(sizes, capacity))
+
+
+@given(sizes=some_sizes, capacity=capacities)
+def test_best_fit_is_the_textbook_scan_over_all_bins(sizes, capacity):
+    bins, room = [], []
+    for item in sorted(range(len(sizes)), key=lambda item: -sizes[item]):
+        fits = [which for which in range(len(bins)) if room[which] >= sizes[item]]
+        if fits:
+            best = min(fits, key=room.__getitem__)
+            bins[best].append(item)
+            room[best] -= sizes[item]
+        else:
+            bins.append([item])
+            room.append(capacity - sizes[item])
+    assert best_fit_decreasing(sizes, capacity) == bins
+
+
+def test_best_fit_by_hand():
+    assert best_fit_decreasing([4, 7, 3, 6], 10) == [[1, 2], [3, 0]]
+    assert best_fit_decreasing([12, 10, 9, 1], 20) == [[0], [1, 2, 3]], "the fullest bin with room, not the first"
+    assert len(best_fit_decreasing([5, 5, 4, 4, 3, 3], 12)) == 3 and optimum([5, 5, 4, 4, 3, 3], 12) == 2
+    assert best_fit_decreasing([2, 2, 2, 2], 4) == [[0, 1], [2, 3]]
+    assert best_fit_decreasing([3, 99, 3], 4) == [[1], [0], [2]]
+    assert best_fit_decreasing([0, 4, 0], 4) == [[1, 0, 2]]
+    assert best_fit_decreasing([0, 5], 4) == [[1], [0]], "nothing joins an item that does not fit"
+    assert best_fit_decreasing([], 4) == []
+
+
+def test_integers_of_numpy_and_torch_are_integers():
+    plain = best_fit_decreasing([4, 7, 3, 6], 10)
+    for sizes in (np.array([4, 7, 3, 6], dtype=np.uint8), torch.tensor([4, 7, 3, 6])):
+        assert best_fit_decreasing(sizes, 10) == plain
+
+
+# Windows over a stream.
+
+
+@given(sizes=some_sizes, capacity=capacities, window=windows)
+def test_windows_place_every_item_and_starve_none(sizes, capacity, window):
+    packs(lambda sizes, capacity: list(in_windows(sizes, capacity, window)), sizes, capacity)
+    starves_nothing(in_windows, sizes, capacity, window)
+
+
+@given(sizes=some_sizes, capacity=capacities)
+def test_a_window_of_one_is_next_fit(sizes, capacity):
+    bins, room = [], -1
+    for item, size in enumerate(sizes):
+        if size > room:
+            bins.append([])
+            room = capacity
+        bins[-1].append(item)
+        room -= size
+    assert list(window_greedy(sizes, capacity, window=1)) == bins
+
+
+@given(sizes=some_sizes, capacity=capacities)
+def test_a_window_that_holds_everything_opens_the_bins_of_best_fit_decreasing(sizes, capacity):
+    assert sorted(window_greedy(sizes, capacity)) == sorted(best_fit_decreasing(sizes, capacity))
+
+
+def test_windows_by_hand():
+    """The first window leaves 4 open, which the second fills up; its own emptiest bin is the last to leave."""
+    assert list(window_greedy([9, 4, 6, 7, 8], 10, window=2)) == [[0], [1, 2], [3], [4]]
+    assert list(window_greedy([], 10)) == []
+
+
+def test_the_bound_on_waiting_is_reached():
+    """Item 2 is read after one bin has left; then the bins of items 0 and 3 leave before its own."""
+    assert list(window_greedy([9] * 6, 10, window=2)) == [[1], [0], [3], [2], [5], [4]]
+
+
+def test_a_stream_is_read_no_further_than_needed():
+    read = []
+    endless = window_greedy((read.append(3) or 3 for _ in itertools.count()), 10, window=8)
+    assert [len(next(endless)) for _ in range(2)] == [3, 3]
+    assert len(read) == 8
+
+
+def test_windows_come_close_to_seeing_everything():
+    rng = np.random.default_rng(0)
+    sizes = (rng.integers(100, 201, 4096) + rng.lognormal(6, 0.5, 4096).astype(int).clip(1, 1024)).tolist()
+    bound = fewest_bins(sizes, 8192)
+    assert len(best_fit_decreasing(sizes, 8192)) <= 1.01 * bound
+    assert len(list(window_greedy(sizes, 8192))) <= 1.02 * bound
+    assert len(list(window_greedy(sizes, 8192, window=1))) > 1.03 * bound
+
+
+# Ranks.
+
+
+@given(costs=some_sizes, bins=st.integers(1, 6))
+def test_balanced_lists_hold_every_item_once(costs, bins):
+    lists = longest_processing_time(costs, bins)
+    assert len(lists) == bins
+    assert sorted(itertools.chain.from_iterable(lists)) == list(range(len(costs)))
+    assert sorted(sums(costs, lists)) == sorted(sums(costs[::-1], longest_processing_time(costs[::-1], bins)))
+
+
+@given(costs=st.lists(st.integers(0, 24), max_size=7), bins=st.integers(1, 3))
+def test_the_largest_sum_is_near_the_smallest_possible(costs, bins):
+    largest = max(sums(costs, longest_processing_time(costs, bins)))
+    assert 3 * bins * largest <= (4 * bins - 1) * smallest_largest_sum(costs, bins)
+
+
+def test_balance_by_hand():
+    assert longest_processing_time([3, 2, 2, 1], 2) == [[0, 3], [1, 2]]
+    assert longest_processing_time([0.5, 2.5], 3) == [[1], [0], []]
+    assert longest_processing_time([], 2) == [[], []]
+    graham = [3, 3, 2, 2, 2]  # where the bound 4/3 - 1/6 is reached
+    assert max(sums(graham, longest_processing_time(graham, 2))) == 7 and smallest_largest_sum(graham, 2) == 6
+
+
+# Groups larger than a row.
+
+
+@given(shared=st.integers(0, 24), sizes=few_sizes, capacity=capacities)
+def test_parts_of_a_group_hold_every_item_and_are_few(shared, sizes, capacity):
+    parts = split_group(shared, sizes, capacity)
+    every_item_once(sizes, parts)
+    for part, total in zip(parts, sums(sizes, parts), strict=True):
+        assert shared + total <= capacity or len(part) == 1
+    room = capacity - shared
+    fewest = optimum(sizes, room)
+    assert fewest <= len(parts) <= (len(best_fit_decreasing(sizes, room)) if room > 0 else len(sizes))
+    assert 9 * len(parts) <= 11 * fewest + 6
+
+
+def test_parts_by_hand():
+    assert split_group(10, [30, 20, 25, 15], 60) == [[0, 3], [2, 1]], "55 and 55, where best fit makes 60 and 50"
+    assert split_group(10, [5, 5, 5], 60) == [[0, 1, 2]], "a group that fits is one part"
+    assert split_group(10, [5, 51, 5, 50], 60) == [[1], [3], [0, 2]], "51 does not fit; 50 fits and leaves no room"
+    assert split_group(4, [3, 3, 2, 2, 2], 10) == [[0, 1], [2, 3, 4]], "balancing would need a third part"
+    assert split_group(60, [0, 0, 1], 60) == [[2], [0, 1]]
+    assert split_group(61, [0, 0], 60) == [[0], [1]], "not even the prompt fits"
+    assert split_group(10, [], 60) == []
+
+
+def test_the_bound_below_by_hand():
+    assert fewest_bins([6, 6, 6, 1], 10) == 3, "no two of 6 share"
+    assert fewest_bins([4, 4, 4, 4, 4], 10) == 2, "20 of 20"
+    assert fewest_bins([11, 11, 1], 10) == 3
+    assert fewest_bins([0, 0], 10) == 1
+    assert fewest_bins([], 10) == 0
+
+
+# Wrong packers.
+
+
+def loses_the_last(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    return best_fit_decreasing(sizes[:-1], capacity)
+
+
+def overfills(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    return best_fit_decreasing(sizes, capacity + 1)
+
+
+def joins_what_does_not_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    """A bin closes once it is full, which an item larger than it is only afterwards."""
+    bins, load = [], capacity
+    for item, size in enumerate(sizes):
+        if load >= capacity:
+            bins.append([])
+            load = 0
+        bins[-1].append(item)
+        load += size
+    return bins
+
+
+def one_each(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    return [[item] for item in range(len(sizes))]
+
+
+def in_the_order_given(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    return list(window_greedy(sizes, capacity, window=1))
+
+
+@pytest.mark.parametrize("packer", [loses_the_last, overfills, joins_what_does_not_fit], ids=lambda p: p.__name__)
+def test_a_packer_that_loses_or_overfills_is_caught(packer):
+    assert falsified(lambda sizes, capacity: packs(packer, sizes, capacity), some_sizes, capacities)
+
+
+def test_a_packer_that_wastes_bins_or_depends_on_the_order_is_caught():
+    assert falsified(lambda *case: packs_near_the_optimum(one_each, *case), few_sizes, capacities)
+    assert falsified(lambda *case: packs_near_the_optimum(in_the_order_given, *case), few_sizes, capacities)
+    assert falsified(lambda *case: ignores_the_order(in_the_order_given, *case), some_sizes, capacities)
+
+
+def keeps_the_emptiest(sizes: Iterable[int], capacity: int, window: int) -> Iterator[list[int]]:
+    """Packs each window afresh and keeps the items of the emptiest bin back, again and again if need be."""
+    numbered, kept = enumerate(sizes), []
+    while chunk := list(itertools.islice(numbered, window)):
+        pool = kept + chunk
+        bins = [[pool[at] for at in items] for items in best_fit_decreasing([size for _, size in pool], capacity)]
+        kept = min(bins, key=lambda items: sum(size for _, size in items))
+        bins.remove(kept)
+        yield from ([item for item, _ in items] for items in bins)
+    if kept:
+        yield [item for item, _ in kept]
+
+
+def test_a_stream_that_starves_is_caught_though_it_packs_well():
+    cases = (some_sizes, capacities, windows)
+    assert not falsified(lambda s, c, w: packs(lambda *case: list(keeps_the_emptiest(*case, w)), s, c), *cases)
+    assert falsified(lambda *case: starves_nothing(keeps_the_emptiest, *case), *cases)
+    assert not falsified(lambda *case: starves_nothing(in_windows, *case), *cases)
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: best_fit_decreasing([1], 0), "capacity=0"),
+        (lambda: best_fit_decreasing([1, -2, 3], 5), "item 1 has size -2"),
+        (lambda: window_greedy([1], -1), "capacity=-1"),
+        (lambda: window_greedy([1], 5, window=0), "window=0"),
+        (lambda: list(window_greedy([1, 1, 1, -4], 5, window=2)), "item 3 has size -4"),
+        (lambda: longest_processing_time([1], 0), "bins=0"),
+        (lambda: longest_processing_time([1, -0.5], 2), r"item 1 costs -0\.5"),
+        (lambda: longest_processing_time([float("nan")], 2), "item 0 costs nan"),
+        (lambda: longest_processing_time([float("inf")], 2), "item 0 costs inf"),
+        (lambda: split_group(-1, [1], 5), "shared=-1"),
+        (lambda: split_group(1, [-1], 5), "item 0 has size -1"),
+        (lambda: split_group(1, [1], 0), "capacity=0"),
+        (lambda: fewest_bins([1], 0), "capacity=0"),
+        (lambda: fewest_bins([-1], 5), "item 0 has size -1"),
+    ],
+)
+def test_what_makes_no_sense_is_named(call, named):
+    with pytest.raises(ConfigError, match=named):
+        call()
