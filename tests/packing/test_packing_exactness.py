@@ -1,0 +1,268 @@
+"""Padded, sorted, packed and shared-prefix layouts agree with one sequence at a time, in value and in gradient.
+
+The weights of the tokens are arbitrary and of both signs, so that the gradient is generic: an error anywhere shows.
+"""
+
+from functools import cache, partial
+
+import pytest
+import torch
+from packing_models import (
+    GROUPS,
+    MODELS,
+    VOCABULARY,
+    WINDOW,
+    Setting,
+    build,
+    float64_throughout,
+    make_batch,
+    make_row,
+    one_at_a_time,
+    padded,
+    prepare_rows,
+    randomise,
+    reference,
+    rows,
+    run_layout,
+    sorted_by_length,
+    with_lora,
+)
+from trl.trainer.utils import add_fused_lm_head
+
+from dppo.packing import head
+from dppo.packing.attention import use_rows
+from dppo.packing.forward import row_log_probs
+from dppo.packing.rows import plan_rows
+
+LAYOUTS = {
+    "padded": padded,
+    "sorted": sorted_by_length,
+    "packed-one-row": partial(rows, shared=False),
+    "packed-small-rows": partial(rows, shared=False, max_tokens=40),
+    "shared-one-row": rows,
+    "shared-small-rows": partial(rows, max_tokens=40),
+    "shared-split-groups": partial(rows, max_tokens=22),
+}
+OURS = [name for name in LAYOUTS if name not in ("padded", "sorted")]
+
+# Nats, and relative to the global norm of the gradient.
+BARS = {torch.float64: (1e-12, 1e-12), torch.float32: (2e-5, 1e-5)}
+
+
+def measure(setting, layout, *, checkpointing=False):
+    """Differences of a layout from the reference, in nats and relative to the norm of the gradient."""
+    model, batch = setting.model(partial(prepare_rows, temperature=setting.temperature)), make_batch()
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    return run_layout(model, LAYOUTS[layout](model, batch, setting.temperature), batch).difference(reference(setting))
+
+
+def assert_exact(setting, layout, **condition):
+    logp, gradient = measure(setting, layout, **condition)
+    logp_bar, gradient_bar = BARS[setting.dtype]
+    assert logp < logp_bar and gradient < gradient_bar, (logp, gradient)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name", MODELS)
+def test_float64_agrees_to_rounding(name, tied, layout):
+    assert_exact(Setting(name, tied=tied), layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_float32_agrees_to_its_rounding(name, layout):
+    assert_exact(Setting(name, torch.float32), layout)
+
+
+@pytest.mark.parametrize("layout", OURS)
+@pytest.mark.parametrize("dtype", BARS, ids=str)
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_lora(tied, dtype, layout):
+    assert_exact(Setting("qwen3", dtype, tied=tied, lora=True), layout)
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("layout", OURS)
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+def test_gradient_checkpointing(name, layout, lora):
+    assert_exact(Setting(name, lora=lora, tied=True), layout, checkpointing=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("temperature", [0.6, 1.7])
+def test_temperature(temperature, layout):
+    assert_exact(Setting("llama", temperature=temperature), layout)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_the_temperature_is_that_of_the_head(name):
+    """The wrong twin: a head without the temperature is nats away, so the tests above would notice."""
+    setting, batch = Setting(name, temperature=1.7), make_batch()
+    model = setting.model(prepare_rows)
+    logp, gradient = run_layout(model, rows(model, batch), batch).difference(reference(setting))
+    assert logp > 0.1 and gradient > 0.1
+
+
+def test_lora_wrapped_before_the_attention_is_set():
+    """Which of PEFT and the attention comes first does not matter."""
+    setting, batch = Setting("qwen3", lora=True), make_batch()
+    model = setting.model(partial(prepare_rows, temperature=1.0))
+    use_rows(model)
+    logp, gradient = run_layout(model, rows(model, batch), batch).difference(reference(setting))
+    assert logp < 1e-12 and gradient < 1e-12
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama", "gemma3"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_trl_fused_head_on_rows(name, tied, lora):
+    """TRL's head computes in float32; the rows and the attention are ours."""
+    setting, batch = Setting(name, torch.float32, tied=tied, lora=lora, temperature=0.8), make_batch()
+
+    def prepare(model):
+        use_rows(model)
+        add_fused_lm_head(model, temperature=0.8, outputs=("log_probs", "entropy"))
+
+    model = setting.model(prepare)
+    for max_tokens in (40, 10_000):
+        logp, gradient = run_layout(model, rows(model, batch, max_tokens=max_tokens), batch).difference(
+            reference(setting)
+        )
+        assert logp < 2e-5 and gradient < 1e-5
+
+
+@cache
+def entropy_by_definition(name, temperature):
+    """(N, C) entropy in nats of the distribution each completion token was drawn from, one sequence at a time."""
+    model, batch = build(name, dtype=torch.float64), make_batch()
+    entropy_NC = torch.zeros_like(batch.weight_NC)
+    for i, (prompt, completion) in enumerate(zip(batch.prompts, batch.completions, strict=True)):
+        with torch.no_grad():
+            logits = model(input_ids=torch.cat([prompt, completion])[None]).logits[0, len(prompt) - 1 : -1]
+        prob = (logits / temperature).softmax(-1)
+        entropy_NC[i, : len(completion)] = -(prob * prob.log()).sum(-1)
+    return entropy_NC
+
+
+@pytest.mark.parametrize("prepare", ["scored", "fused"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+def test_entropy_is_that_of_the_definition(name, prepare):
+    batch, temperature, exact = make_batch(), 1.3, prepare == "scored"
+    model = build(name, dtype=torch.float64 if exact else torch.float32)
+    if exact:
+        prepare_rows(model, temperature)
+    else:
+        use_rows(model)
+        add_fused_lm_head(model, temperature=temperature, outputs=("log_probs", "entropy"))
+    entropy_NC = torch.zeros_like(batch.weight_NC)
+    for index in plan_rows(batch.group, batch.prompt_tokens, batch.completion_tokens, 40):
+        entropy_NC[index] = row_log_probs(model, make_row(batch, index), batch.width, entropy=True)[1].detach().double()
+    assert (entropy_NC - entropy_by_definition(name, temperature)).abs().max() < (1e-12 if exact else 1e-5)
+
+
+def test_entropy_is_computed_only_where_asked_for():
+    model, batch = build("qwen3"), make_batch()
+    prepare_rows(model)
+    logp, entropy = row_log_probs(model, make_row(batch, [0, 1]), batch.width)
+    assert entropy is None and logp.requires_grad
+
+
+@pytest.mark.parametrize("scoring", [head.chunked_log_probs, head.checkpointed_log_probs])
+@pytest.mark.parametrize("rows_of_logits", [1, 7, 1000])
+def test_the_head_in_blocks(monkeypatch, scoring, rows_of_logits):
+    """Scored a few positions at a time, with torch's own loss and with the one for earlier versions of torch."""
+    monkeypatch.setattr(head, "BLOCK_LOGITS", rows_of_logits * VOCABULARY)
+    monkeypatch.setattr(head, "label_log_probs", scoring)
+    for setting in (Setting("qwen3", tied=True), Setting("llama", lora=True)):
+        assert_exact(setting, "shared-small-rows")
+    assert_exact(Setting("gemma3", tied=True), "shared-one-row", checkpointing=True)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    "adapters",
+    [dict(modules_to_save=["lm_head"]), dict(targets=("q_proj", "embed_tokens"))],
+    ids=["head-in-full", "embeddings"],
+)
+def test_adapters_next_to_the_head(adapters, tied):
+    """A head trained in full beside the adapters, which PEFT replaces by a copy, and adapters on the embeddings."""
+    batch, plain, model = make_batch(), *(build("qwen3", tied=tied, dtype=torch.float64) for _ in range(2))
+    prepare_rows(model)
+    plain, model = with_lora(plain, **adapters), with_lora(model, **adapters)
+    expected = run_layout(plain, one_at_a_time(plain, batch), batch)
+    assert max(run_layout(model, rows(model, batch), batch).difference(expected)) < 1e-12
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_autocast_is_as_near_as_padding_is(name):
+    """In bfloat16 no two layouts agree; rows are no further from float32 than padding."""
+    batch, model, exact = make_batch(), build(name), reference(Setting(name, torch.float32)).logp_NC
+    prepare_rows(model)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        found = {name: run(model, batch) for name, run in (("rows", rows), ("padded", padded))}
+        error = {name: mean_error(pieces, exact) for name, pieces in found.items()}
+    assert 0 < error["rows"] < 1.5 * error["padded"] < 0.1
+
+
+def mean_error(pieces, logp_NC):
+    """Mean absolute difference of the log-probabilities, nats."""
+    return float(torch.cat([(logp - logp_NC[index]).abs().flatten() for index, logp in pieces]).mean())
+
+
+def test_two_rows_then_one_backward():
+    """Rows whose losses are summed before the backward pass: their graphs do not disturb each other."""
+    setting, batch = Setting("gemma3"), make_batch()
+    model = setting.model(prepare_rows)
+    pieces = list(rows(model, batch, max_tokens=40))
+    assert len(pieces) > 2
+    logp, gradient = run_layout(model, iter(pieces), batch).difference(reference(setting))
+    assert logp < 1e-12 and gradient < 1e-12
+
+
+class TestTheTestsCanFail:
+    """What the bars above stand on."""
+
+    def test_transformers_float64_is_not_float64(self):
+        """Without the patched norms and angles a layout cannot be told from a layout 1e-8 wrong."""
+        batch, model = make_batch(), MODELS["qwen3"]()
+        randomise(model.parameters(), 0)
+        model.double()
+        plain = run_layout(model, one_at_a_time(model, batch), batch)
+        logp, gradient = run_layout(model, padded(model, batch), batch).difference(plain)
+        assert logp > 1e-9 and gradient > 1e-9
+        patched = run_layout(float64_throughout(model), one_at_a_time(model, batch), batch)
+        assert patched.difference(plain)[0] < 1e-4, "the patched model computes something else"
+
+    def test_a_context_shorter_by_one_token_is_seen(self):
+        """The wrong twin of every layout: prompts without their first token."""
+        batch, setting = make_batch(), Setting("qwen3")
+        model = setting.model()
+        cut = [p[1:] if len(p) > 1 else p for p in batch.prompts]
+        wrong = type(batch)(cut, batch.completions, batch.group, batch.weight_NC)
+        logp, gradient = run_layout(model, padded(model, wrong), batch).difference(reference(setting))
+        assert logp > 0.1 and gradient > 0.1
+
+    @pytest.mark.parametrize("name", ["gemma3", "qwen3-window"])
+    def test_the_window_matters(self, name):
+        """A window of the longest sequence changes the reference, so a lost window cannot pass."""
+        batch, wide = make_batch(), build(name, dtype=torch.float64, sliding_window=64)
+        logp, gradient = run_layout(wide, one_at_a_time(wide, batch), batch).difference(reference(Setting(name)))
+        assert logp > 0.1 and gradient > 0.1
+
+    def test_the_batch_has_the_cases_it_is_for(self):
+        batch = make_batch()
+        assert 1 in batch.prompt_tokens and 1 in batch.completion_tokens
+        assert max(batch.prompt_tokens) > 2 * WINDOW and max(batch.completion_tokens) > WINDOW
+        prompts = {tuple(p.tolist()) for p in batch.prompts}
+        assert len(prompts) == len(GROUPS) - 1, "two groups have the same prompt"
+        assert batch.group != sorted(batch.group), "completions of a group are not together"
+        split = plan_rows(batch.group, batch.prompt_tokens, batch.completion_tokens, 22)
+        assert any(len({i for i, row in enumerate(split) if set(row) & set(members)}) > 1 for members in groups(batch))
+
+
+def groups(batch):
+    """Members of each group."""
+    return [[i for i, g in enumerate(batch.group) if g == number] for number in set(batch.group)]

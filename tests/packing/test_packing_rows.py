@@ -1,0 +1,312 @@
+"""Layout of rows: golden rows by hand, and for random groups that every label meets exactly its own context."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packing_models import (
+    Batch,
+    Setting,
+    make_batch,
+    make_row,
+    prepare_rows,
+    reference,
+    rows,
+    run_layout,
+    shared_row,
+    visible,
+)
+
+from dppo.errors import ShapeError
+from dppo.packing import head
+from dppo.packing.forward import row_log_probs
+from dppo.packing.kernels import SEGMENT_SDPA
+from dppo.packing.rows import UNSCORED, build_row, plan_rows, row_tokens
+
+NO = UNSCORED
+
+
+def ids(*tokens):
+    return torch.tensor(tokens, dtype=torch.int64)
+
+
+def contexts(row):
+    """For each scored position: completion, offset, label, and the tokens it sees in the order of their positions."""
+    seen = visible(row)[0, 0]
+    for place, completion, offset in zip(row.scored_L, row.completion_L, row.offset_L, strict=True):
+        keys = seen[place].nonzero().flatten()
+        position = row.position_ids[0, keys]
+        assert position.tolist() == list(range(len(keys))), "positions of a context are 0, 1, .. without a gap"
+        yield int(completion), int(offset), int(row.labels[0, place]), row.input_ids[0, keys].tolist()
+
+
+def assert_every_label_meets_its_context(row, prompts, completions):
+    """Each completion token once, predicted from its prompt and the tokens before it, and from nothing else."""
+    found = sorted((k, offset, label, tuple(context)) for k, offset, label, context in contexts(row))
+    wanted = sorted(
+        (k, t, int(token), (*prompt.tolist(), *completion[:t].tolist()))
+        for k, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+        for t, token in enumerate(completion)
+    )
+    assert found == wanted
+    assert int((row.labels != UNSCORED).sum()) == len(wanted)
+
+
+class TestByHand:
+    def test_a_prompt_and_two_completions(self):
+        prompt = ids(1, 2, 3)
+        row = build_row([prompt, prompt], [ids(4, 5, 6), ids(7, 8)], [0, 0])
+        assert row.input_ids.tolist() == [[1, 2, 3, 4, 5, 3, 7]]
+        assert row.position_ids.tolist() == [[0, 1, 2, 3, 4, 2, 3]]
+        assert row.labels.tolist() == [[NO, NO, 4, 5, 6, 7, 8]]
+        assert row.segments.length_S == (2, 3, 2) and row.segments.trunk_S == (-1, 0, 0)
+        assert row.segments.total == 7 and row.completions == 2
+        assert row.unpack(torch.arange(7.0)[None], 4).tolist() == [[2, 3, 4, 0], [5, 6, 0, 0]]
+
+    def test_one_completion_is_one_sequence_without_its_last_token(self):
+        row = build_row([ids(1, 2, 3)], [ids(4, 5, 6)], [0])
+        assert row.input_ids.tolist() == [[1, 2, 3, 4, 5]] and row.position_ids.tolist() == [[0, 1, 2, 3, 4]]
+        assert row.labels.tolist() == [[NO, NO, 4, 5, 6]]
+
+    def test_a_prompt_of_one_token_has_no_trunk(self):
+        row = build_row([ids(9), ids(9)], [ids(1, 2), ids(3)], [0, 0])
+        assert row.input_ids.tolist() == [[9, 1, 9]] and row.position_ids.tolist() == [[0, 1, 0]]
+        assert row.labels.tolist() == [[1, 2, 3]]
+        assert row.segments.length_S == (2, 1) and row.segments.trunk_S == (-1, -1)
+
+    def test_completions_of_one_token(self):
+        row = build_row([ids(1, 2), ids(1, 2)], [ids(5), ids(6)], [0, 0])
+        assert row.input_ids.tolist() == [[1, 2, 2]] and row.labels.tolist() == [[NO, 5, 6]]
+
+    def test_two_prompts(self):
+        row = build_row([ids(1, 2), ids(3, 4, 5)], [ids(6, 7), ids(8)], [0, 1])
+        assert row.input_ids.tolist() == [[1, 2, 6, 3, 4, 5]] and row.position_ids.tolist() == [[0, 1, 2, 0, 1, 2]]
+        assert row.labels.tolist() == [[NO, 6, 7, NO, NO, 8]]
+
+    def test_an_empty_completion_takes_no_place(self):
+        prompt = ids(1, 2, 3)
+        row = build_row([prompt] * 3, [ids(4), ids(), ids(5, 6)], [0, 0, 0])
+        assert row.input_ids.tolist() == [[1, 2, 3, 3, 5]] and row.completions == 3
+        assert row.unpack(torch.ones(1, 5), 2).tolist() == [[1, 0], [0, 0], [1, 1]]
+
+    def test_tokens_that_carry_no_loss_are_forwarded_and_not_scored(self):
+        prompt = ids(1, 2, 3)
+        row = build_row([prompt] * 2, [ids(4, 5, 6), ids(7, 8)], [0, 0], [ids(1, 0, 1).bool(), ids(0, 1).bool()])
+        assert row.input_ids.tolist() == [[1, 2, 3, 4, 5, 3, 7]]
+        assert row.labels.tolist() == [[NO, NO, 4, NO, 6, NO, 8]]
+        assert row.unpack(torch.arange(7.0)[None], 3).tolist() == [[2, 0, 4], [0, 6, 0]]
+
+    def test_the_fewest_rows(self):
+        """A trunk of 4 and completions of 6: two fill a row of 16, the third needs another."""
+        plan = plan_rows([0, 0, 0], [5, 5, 5], [6, 6, 6], 16)
+        assert sorted(map(len, plan)) == [1, 2] and row_tokens([0] * 3, [5] * 3, [6] * 3, plan) == 16 + 10
+        assert plan_rows([0, 0, 0], [5, 5, 5], [6, 6, 6], 22) == [[0, 1, 2]]
+
+    def test_a_completion_longer_than_the_row_stands_alone_and_whole(self):
+        plan = plan_rows([0, 0, 1], [3, 3, 4], [50, 2, 3], 10)
+        assert [0] in plan and sorted(i for row in plan for i in row) == [0, 1, 2]
+
+    def test_nothing_to_forward_is_no_row(self):
+        assert plan_rows([0, 0], [3, 3], [0, 0], 10) == [] and plan_rows([], [], [], 10) == []
+
+
+token = st.integers(1, 60)
+group = st.tuples(st.lists(token, min_size=1, max_size=6), st.lists(st.lists(token, max_size=5), max_size=4))
+
+
+@st.composite
+def batches(draw):
+    """Prompts, completions and group numbers, in any order; empty completions and repeated prompts among them."""
+    entries = [(p, c, g) for g, (p, cs) in enumerate(draw(st.lists(group, max_size=5))) for c in cs]
+    entries = draw(st.permutations(entries))
+    return [ids(*p) for p, _, _ in entries], [ids(*c) for _, c, _ in entries], [g for _, _, g in entries]
+
+
+@settings(max_examples=150)
+@given(batch=batches(), budget=st.integers(1, 60), shared=st.booleans())
+def test_every_token_is_scored_once_in_its_context(batch, budget, shared):
+    prompts, completions, numbers = batch
+    numbers = numbers if shared else list(range(len(numbers)))
+    P, C = [len(p) for p in prompts], [len(c) for c in completions]
+    plan = plan_rows(numbers, P, C, budget)
+    assert sorted(i for row in plan for i in row) == [i for i, n in enumerate(C) if n]
+
+    total = 0
+    for index in plan:
+        assert len(index) == 1 or row_tokens(numbers, P, C, [index]) <= budget
+        kept = [numbers[i] for i in index]
+        changes = 1 + sum(a != b for a, b in pairwise(kept))
+        assert changes == len(set(kept)), "completions of a group are neighbours"
+        row = build_row([prompts[i] for i in index], [completions[i] for i in index], kept)
+        assert_every_label_meets_its_context(row, [prompts[i] for i in index], [completions[i] for i in index])
+        cost = sum(P[numbers.index(g)] - 1 for g in set(kept)) + sum(C[i] for i in index)
+        assert row.input_ids.shape == (1, cost) and row_tokens(numbers, P, C, [index]) == cost
+        assert row.segments.total == cost and min(row.segments.length_S) > 0
+        total += cost
+    assert total == row_tokens(numbers, P, C, plan)
+    assert total <= sum(p - 1 + c for p, c in zip(P, C, strict=True) if c), "sharing never costs tokens"
+
+
+@given(batch=batches().filter(lambda batch: any(map(len, batch[1]))), extra=st.integers(0, 3), seed=st.integers(0, 9))
+def test_values_come_home_with_their_gradient(batch, extra, seed):
+    prompts, completions, numbers = batch
+    row, K = build_row(prompts, completions, numbers), len(prompts)
+    width = max(map(len, completions)) + extra
+    assert row.unpack(row.labels, width).tolist() == [c.tolist() + [0] * (width - len(c)) for c in completions]
+
+    rng = torch.Generator().manual_seed(seed)
+    value = torch.randn(row.input_ids.shape, generator=rng, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(K, width, generator=rng, dtype=torch.float64)
+    (row.unpack(value, width) * weight).sum().backward()
+    assert row.unpack(value.grad, width).equal(weight * (torch.arange(width) < ids(*map(len, completions))[:, None]))
+    assert not value.grad[row.labels == UNSCORED].any()
+
+
+@given(batch=batches().filter(lambda batch: any(map(len, batch[1]))), seed=st.integers(0, 9))
+def test_masks_only_take_labels_away(batch, seed):
+    prompts, completions, numbers = batch
+    rng = torch.Generator().manual_seed(seed)
+    scored = [torch.rand(len(c), generator=rng) < 0.5 for c in completions]
+    row, masked = build_row(prompts, completions, numbers), build_row(prompts, completions, numbers, scored)
+    assert masked.input_ids.equal(row.input_ids) and masked.position_ids.equal(row.position_ids)
+    assert masked.segments == row.segments
+    width = max(map(len, completions))
+    kept = masked.unpack(torch.ones(row.input_ids.shape), width).bool()
+    wanted = torch.stack([torch.nn.functional.pad(s, (0, width - len(s))) for s in scored])
+    assert kept.equal(wanted) and int((masked.labels != UNSCORED).sum()) == int(wanted.sum())
+    assert masked.unpack(masked.labels, width).equal(row.unpack(row.labels, width) * wanted)
+
+
+class TestRefused:
+    def test_a_width_that_would_move_values(self):
+        row = build_row([ids(1, 2)] * 2, [ids(3, 4, 5), ids(6)], [0, 0])
+        with pytest.raises(ShapeError, match="3"):
+            row.unpack(torch.ones(1, row.segments.total), 2)
+
+    def test_an_empty_prompt(self):
+        with pytest.raises(ShapeError, match="prompt 1"):
+            build_row([ids(1), ids()], [ids(2), ids(3)], [0, 1])
+
+    def test_a_row_of_nothing(self):
+        with pytest.raises(ShapeError):
+            build_row([ids(1)], [ids()], [0])
+
+    def test_lists_of_different_length(self):
+        with pytest.raises(ShapeError):
+            build_row([ids(1)], [ids(2), ids(3)], [0, 0])
+
+
+class TestThroughAModel:
+    """The same layouts, judged by one sequence at a time."""
+
+    SETTING = Setting("gemma3")
+
+    @pytest.fixture
+    def model(self):
+        return self.SETTING.model(prepare_rows)
+
+    def outcome(self, model, change=lambda row: row):
+        """Differences from the reference of one shared row, changed by ``change`` after it was built."""
+        batch = make_batch()
+        row, index = shared_row(batch)
+        pieces = iter([(index, row_log_probs(model, change(row), batch.width)[0])])
+        return run_layout(model, pieces, batch).difference(reference(self.SETTING))
+
+    def test_the_row_as_it_is(self, model):
+        assert max(self.outcome(model)) < 1e-12
+
+    def test_labels_moved_by_one_are_caught(self, model):
+        """The wrong twin of a head that shifts: every state predicts the token after its next."""
+        logp, gradient = self.outcome(
+            model, lambda row: replace(row, labels=row.labels.roll(-1, 1).masked_fill(row.labels == UNSCORED, UNSCORED))
+        )
+        assert logp > 0.1 and gradient > 0.1
+
+    def test_positions_that_go_on_over_segments_are_caught(self, model):
+        def going_on(row):
+            return replace(row, position_ids=torch.arange(row.segments.total)[None])
+
+        logp, gradient = self.outcome(model, going_on)
+        assert logp > 0.1 and gradient > 0.1
+
+    def test_branches_without_their_trunk_are_caught(self, model):
+        def cut(row):
+            return replace(row, segments=replace(row.segments, trunk_S=(-1,) * len(row.segments.trunk_S)))
+
+        logp, gradient = self.outcome(model, cut)
+        assert logp > 0.1 and gradient > 0.1
+
+    def test_a_branch_on_the_trunk_of_another_prompt_is_caught(self, model):
+        def crossed(row):
+            parents = sorted({t for t in row.segments.trunk_S if t >= 0})
+            swap = dict(zip(parents, [*parents[1:], parents[0]], strict=True))
+            return replace(
+                row, segments=replace(row.segments, trunk_S=tuple(swap.get(t, t) for t in row.segments.trunk_S))
+            )
+
+        assert len({t for t in shared_row(make_batch())[0].segments.trunk_S if t >= 0}) > 1
+        logp, gradient = self.outcome(model, crossed)
+        assert logp > 0.1 and gradient > 0.1
+
+    @pytest.mark.parametrize("max_tokens", [1, 13, 30])
+    def test_rows_smaller_than_what_they_hold(self, model, max_tokens):
+        batch = make_batch()
+        assert (
+            max(run_layout(model, rows(model, batch, max_tokens=max_tokens), batch).difference(reference(self.SETTING)))
+            < 1e-12
+        )
+
+    def test_an_empty_completion_scores_zero_and_changes_nothing(self, model):
+        full = make_batch()
+        batch = Batch(
+            [*full.prompts, full.prompts[0], ids(5)],
+            [*full.completions, ids(), ids()],
+            [*full.group, full.group[0], 99],
+            torch.cat([full.weight_NC, torch.ones(2, full.width, dtype=torch.float64)]),
+        )
+        found, wanted = run_layout(model, rows(model, batch), batch), reference(self.SETTING)
+        assert not found.logp_NC[-2:].any()
+        assert (found.logp_NC[:-2] - wanted.logp_NC).abs().max() < 1e-12
+        assert (found.gradient - wanted.gradient).norm() < 1e-12 * wanted.gradient.norm()
+
+    def test_masked_tokens_have_no_gradient_and_are_still_read(self, model):
+        """Against the whole row with weights of 0 on the same tokens."""
+        batch, index = make_batch(), list(range(len(make_batch().prompts)))
+        rng = torch.Generator().manual_seed(5)
+        scored = [torch.rand(len(c), generator=rng) < 0.6 for c in batch.completions]
+        keep = torch.stack([torch.nn.functional.pad(s, (0, batch.width - len(s))) for s in scored])
+        fewer = replace(batch, weight_NC=batch.weight_NC * keep)
+        masked = build_row(batch.prompts, batch.completions, batch.group, scored)
+        found, wanted = (
+            run_layout(model, iter([(index, row_log_probs(model, row, batch.width)[0])]), fewer)
+            for row in (masked, make_row(batch, index))
+        )
+        assert found.logp_NC.equal(found.logp_NC * keep)
+        assert (found.logp_NC - wanted.logp_NC * keep).abs().max() < 1e-12
+        assert (found.gradient - wanted.gradient).norm() < 1e-12 * wanted.gradient.norm()
+
+    @pytest.mark.parametrize("scoring", [head.chunked_log_probs, head.checkpointed_log_probs])
+    def test_a_row_whose_tokens_are_all_masked_has_a_gradient_of_zero(self, model, monkeypatch, scoring):
+        monkeypatch.setattr(head, "label_log_probs", scoring)
+        batch = make_batch()
+        row = build_row(batch.prompts, batch.completions, batch.group, [torch.zeros_like(c) for c in batch.completions])
+        logp, entropy = row_log_probs(model, row, batch.width, kernel=SEGMENT_SDPA, entropy=True)
+        assert not logp.any() and entropy is not None and not entropy.any()
+        model.zero_grad()
+        logp.sum().backward()
+        gradients = [p.grad for p in model.parameters()]
+        assert all(g is not None for g in gradients), "every parameter has one, so collectives over ranks match"
+        assert not any(g.any() for g in gradients)
+
+    def test_neighbours_do_not_matter(self, model):
+        """A completion has the same log-probabilities alone and in any company."""
+        batch = make_batch()
+        score = partial(row_log_probs, model, width=batch.width)
+        alone = score(make_row(batch, [4]))[0][0]
+        for company in ([4, 0, 1], [7, 4], [2, 3, 5, 4, 6]):
+            index = sorted(company, key=lambda i: batch.group[i])
+            assert (score(make_row(batch, index))[0][index.index(4)] - alone).abs().max() < 1e-12

@@ -1,0 +1,183 @@
+"""Which models rows serve, what they cannot serve, and that without rows a model is what it was."""
+
+import pytest
+import torch
+from packing_models import (
+    build,
+    make_batch,
+    one_at_a_time,
+    packed_call,
+    padded,
+    plain_row,
+    prepare_rows,
+    randomise,
+    rows,
+    run_layout,
+    shared_row,
+    visible,
+)
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+from dppo.packing.attention import unsupported, use_rows
+from dppo.packing.forward import row_log_probs
+
+WRONG, RIGHT = 0.1, 2e-5
+
+
+class TestPositions:
+    """Positions restart with every prompt, so a row may be longer than the model's last position."""
+
+    @staticmethod
+    def models(name):
+        """Three of the same model with 40 positions: plain, on trial, ours."""
+        if name == "llama":
+            return [build(name, max_position_embeddings=40) for _ in range(3)]
+        dropouts = dict(attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
+        config = GPT2Config(vocab_size=61, n_positions=40, n_embd=32, n_layer=2, n_head=4, **dropouts)
+        models = [GPT2LMHeadModel(config) for _ in range(3)]
+        for model in models:
+            randomise(model.parameters(), 0)
+        return models
+
+    @pytest.mark.parametrize("name", ["llama", "gpt2"])
+    def test_a_row_longer_than_the_positions_of_the_model(self, name):
+        """GPT-2 has no 41st position to give; rotary positions go on and are merely wrong."""
+        batch, (plain, naive, model) = make_batch(), self.models(name)
+        expected = run_layout(plain, one_at_a_time(plain, batch), batch)
+        row, index = shared_row(batch)
+        assert row.input_ids.shape[1] > 80 and int(row.position_ids.max()) < 40
+        continuing = dict(position_ids=torch.arange(row.input_ids.shape[1])[None], attention_mask=visible(row))
+        try:
+            logp = packed_call(naive, row, **continuing, use_cache=False)
+            assert (logp - expected.logp_NC[index]).abs().max() > WRONG
+        except IndexError:
+            assert name == "gpt2"
+
+        assert unsupported(model) == ""
+        prepare_rows(model)
+        logp, gradient = run_layout(model, rows(model, batch), batch).difference(expected)
+        assert logp < RIGHT and gradient < 1e-5
+
+
+class TestOrdinaryCalls:
+    """Without segments a model is what it was."""
+
+    @pytest.mark.parametrize("name", ["qwen3", "gemma3", "qwen3-window"])
+    def test_evaluation_and_generation_are_bit_identical(self, name):
+        batch, before, after = make_batch(), build(name).eval(), build(name).eval()
+        prepare_rows(after, temperature=0.7)
+        with torch.no_grad():
+            (_, one), (_, other) = *padded(before, batch), *padded(after, batch)
+            assert torch.equal(one, other)
+            ids = batch.prompts[0][None]
+            assert torch.equal(before(ids).logits, after(ids).logits)
+        for config in (dict(do_sample=False), dict(do_sample=True, temperature=1.3)):
+            torch.manual_seed(0)
+            ids = torch.stack([p[:5] for p in batch.prompts if len(p) >= 5])
+            mask = torch.ones_like(ids)
+            mask[0, :3] = 0
+            written = []
+            for model in (before, after):
+                torch.manual_seed(0)
+                generation = GenerationConfig(max_new_tokens=12, pad_token_id=0, **config)
+                written.append(model.generate(ids, attention_mask=mask, generation_config=generation))
+            assert torch.equal(*written) and written[0].shape[1] > 10
+
+    def test_the_gradient_of_an_ordinary_call_is_bit_identical(self):
+        batch, before, after = make_batch(), build("qwen3"), build("qwen3")
+        prepare_rows(after)
+        one, other = (run_layout(model, padded(model, batch), batch) for model in (before, after))
+        assert torch.equal(one.gradient, other.gradient)
+
+    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+    def test_nothing_of_it_is_saved(self, tmp_path, attention):
+        model = build("qwen3", attn_implementation=attention)
+        prepare_rows(model)
+        model.save_pretrained(tmp_path)
+        model.config.save_pretrained(tmp_path / "config")
+        for path in (tmp_path / "config.json", tmp_path / "config" / "config.json"):
+            assert "dppo" not in path.read_text()
+        loaded = type(model).from_pretrained(tmp_path)
+        assert loaded.config._attn_implementation == "sdpa"
+
+    def test_two_models_of_one_configuration(self):
+        """The reference model of a trainer shares the configuration's values, not the attention."""
+        policy = build("qwen3")
+        other = type(policy)(policy.config.__class__.from_dict(policy.config.to_dict()))
+        use_rows(policy)
+        assert other.config._attn_implementation == "sdpa"
+
+
+SMALL = dict(vocab_size=61, hidden_size=32, intermediate_size=32, num_hidden_layers=2, pad_token_id=0)
+HEADS = dict(num_attention_heads=4, num_key_value_heads=2)
+UNSERVED = {
+    "convolution": lambda: Lfm2ForCausalLM(Lfm2Config(**SMALL, **HEADS, layer_types=["conv", "full_attention"])),
+    "capped scores": lambda: Gemma2ForCausalLM(
+        Gemma2Config(**SMALL, **HEADS, head_dim=8, attn_logit_softcapping=1.0, final_logit_softcapping=None)
+    ),
+    "attention sinks": lambda: GptOssForCausalLM(
+        GptOssConfig(
+            **SMALL,
+            **HEADS,
+            head_dim=8,
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNSERVED)
+def test_models_that_rows_cannot_serve(kind):
+    """They run on rows without a word, and are wrong: so it must be said beforehand, and the self-check must see it."""
+    batch, expected, model = make_batch(), UNSERVED[kind](), UNSERVED[kind]()
+    for each in (expected, model):
+        randomise(each.parameters(), 0)
+    assert unsupported(model)
+
+    expected.set_attn_implementation("eager")
+    prepare_rows(model)
+    row, index = shared_row(batch)
+    with torch.no_grad():
+        outcome = torch.cat([logp for _, logp in one_at_a_time(expected, batch)])
+        assert (row_log_probs(model, row, batch.width)[0] - outcome[index]).abs().max() > WRONG
+
+
+def test_the_router_loss_of_a_mixture_counts_a_shared_prompt_once():
+    """The load of the experts is an average over forwarded tokens: sharing changes it, whatever the attention."""
+    config = Qwen3MoeConfig(
+        **SMALL, **HEADS, head_dim=8, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2
+    )
+    batch, model = make_batch(), Qwen3MoeForCausalLM(config)
+    randomise(model.parameters(), 0)
+
+    def load(row):
+        inputs = dict(position_ids=row.position_ids, attention_mask=visible(row), use_cache=False)
+        with torch.no_grad():
+            logits = model.model(row.input_ids, output_router_logits=True, **inputs).router_logits
+        return float(load_balancing_loss_func(logits, 4, 2, None))
+
+    assert abs(load(shared_row(batch)[0]) / load(plain_row(batch)) - 1) > 0.01
+    assert unsupported(model) == "", "without its router loss it is served"
+    model.config.output_router_logits = True
+    assert "router" in unsupported(model)
+
+    model.config.output_router_logits = False
+    expected = torch.cat([logp for _, logp in one_at_a_time(model, batch)]).detach()
+    prepare_rows(model)
+    row, index = shared_row(batch)
+    assert (row_log_probs(model, row, batch.width)[0] - expected[index]).abs().max() < RIGHT
