@@ -167,20 +167,21 @@ def _best_fit(sizes: list[int], capacity: int, carried: Sequence[Bin] = (), firs
     """The carried bins, then new ones, with every size in one of them, largest first; items count from ``first``."""
     bins = [items for _, items in carried]
     left = [room for room, _ in carried]
-    roomy = sorted((room, which) for which, room in enumerate(left))
+    most = len(carried) + len(sizes)
+    roomy = sorted(room * most + which for which, room in enumerate(left))  # one number each: half the time of pairs
     for item in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
         size = sizes[item]
-        at = bisect_left(roomy, (size,))
+        at = bisect_left(roomy, size * most)
         if at < len(roomy):
-            room, which = roomy.pop(at)
+            which = roomy.pop(at) % most
         else:
-            room, which = capacity, len(bins)
+            which = len(bins)
             bins.append([])
-            left.append(room)
+            left.append(capacity)
         bins[which].append(first + item)
-        left[which] = room - size
-        if size <= capacity:
-            insort(roomy, (room - size, which))
+        left[which] -= size
+        if left[which] >= 0:
+            insort(roomy, left[which] * most + which)
     return list(zip(left, bins, strict=True))
 
 
