@@ -5,14 +5,13 @@ python benchmarks/pruning.py [--quick] [--output FILE.json]
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from results_file import write
+from timing import milliseconds
 
 from dppo.pruning import DESIGNS, PromptHistory, PromptStream, Pruning, inclusion_probabilities
 from dppo.rng import Purpose, generator
@@ -28,26 +27,6 @@ HISTORY_BAR_BYTES = 1e9
 BAR_ROWS, BAR_PROMPTS = 65_536, 10_000_000
 GROUP = 8
 BLOCK = 512
-
-
-def milliseconds(run: Callable[[], object], repeats: int) -> dict[str, Any]:
-    """Median, quartiles and extremes of the wall-clock time of ``run``, after one call that is not counted."""
-    run()
-    taken = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        taken.append((time.perf_counter() - start) * 1e3)
-    low, median, high = np.percentile(taken, [25, 50, 75]).tolist()
-    return {
-        "unit": "ms",
-        "median": median,
-        "quartile_low": low,
-        "quartile_high": high,
-        "lowest": min(taken),
-        "highest": max(taken),
-        "repeats": repeats,
-    }
 
 
 def completions(rows: int) -> Completions:
