@@ -25,6 +25,10 @@ class RewardError(DPPOError, RuntimeError):
     """A reward function raised, hung, or returned something that is not one number per completion."""
 
 
+class OutOfMemoryError(DPPOError, RuntimeError):
+    """A training pass does not fit into memory."""
+
+
 class CheckpointError(DPPOError, RuntimeError):
     """A checkpoint is missing, damaged, or belongs to another run."""
 

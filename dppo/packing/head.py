@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -61,10 +62,13 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
         raise ConfigError(f"no scored head for {type(model).__name__}: {reason}. Use TRL's add_fused_lm_head.")
     if not temperature > 0:
         raise ConfigError(f"temperature={temperature:g} must be greater than 0. Try temperature: 1.0.")
-    original = model.forward
+    # An attribute, not a closure: a deep copy of the model then runs its own forward, not this model's.
+    patched: Any = model
+    patched.unscored_forward = model.forward
 
     @functools.wraps(type(model).forward)  # generate checks its arguments against the signature
     def forward(
+        self: Any,
         *args: Any,
         fused_lm_head: bool = False,
         score_entropy: bool = False,
@@ -73,14 +77,14 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
     ) -> Any:
         if not fused_lm_head or shift_labels is None:
             extra = {"fused_lm_head": True} if fused_lm_head else {}
-            return original(
+            return self.unscored_forward(
                 *args, **extra, **({} if shift_labels is None else {"shift_labels": shift_labels}), **kwargs
             )
         kwargs["use_cache"] = False  # with a cache transformers sees one sequence in a row of many
-        hidden_BTD = model.base_model(*args, **kwargs).last_hidden_state
-        return _score(model, hidden_BTD, shift_labels, temperature, dtype, score_entropy)
+        hidden_BTD = self.base_model(*args, **kwargs).last_hidden_state
+        return _score(self, hidden_BTD, shift_labels, temperature, dtype, score_entropy)
 
-    model.forward = forward
+    patched.forward = MethodType(forward, model)
 
 
 def _score(

@@ -136,10 +136,11 @@ def probe(
             found = _with_gradients(kernel.attend, (query, key, value), upstream, segments, window)
         except (ImportError, NotImplementedError, RuntimeError, ValueError, TypeError, OSError) as error:
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-        exact = (query.float(), key.float(), value.float())
-        wanted = _with_gradients(segment_sdpa, exact, upstream.float(), segments, window)
+        exact = torch.promote_types(dtype, torch.float32)
+        inputs = (query.to(exact), key.to(exact), value.to(exact))
+        wanted = _with_gradients(segment_sdpa, inputs, upstream.to(exact), segments, window)
         for name, got, want in zip(("output", "dq", "dk", "dv"), found, wanted, strict=True):
-            off = float((got.float() - want).norm() / want.norm())
+            off = float((got.to(exact) - want).norm() / want.norm())
             if not off < tolerance:
                 return f"its {name} is off by {off:.1e} (tolerance {tolerance:.0e}, window {window})"
     return ""

@@ -99,8 +99,17 @@ class DPPOConfig(GRPOConfig):
     max_tokens_per_row: int | None = field(
         default=None,
         metadata={
-            "help": "Padded tokens of one forward pass, >= 1. Default: per_device_train_batch_size times the longest "
-            "sequence of the batch, which is the memory TRL itself would use."
+            "help": "Tokens of one forward pass, >= 1: what bounds memory, whatever per_device_train_batch_size is. "
+            "Default: per_device_train_batch_size times the longest sequence of the batch, which is what TRL itself "
+            "would forward at once. How to choose it: docs/packing.md."
+        },
+    )
+    layout: str = field(
+        default="rows",
+        metadata={
+            "help": "How kept completions are forwarded. `rows`: dense, nothing padded, shared prompts once; a model "
+            "that rows cannot serve is padded, and the run says so. `auto`: the same, and padded too if the self-check "
+            "at the start fails, which otherwise stops the run. `padded`: length-sorted padding."
         },
     )
     reward_time_limit: float | None = field(
@@ -131,6 +140,7 @@ class DPPOConfig(GRPOConfig):
         choices = {
             "method": METHODS,
             "prompt_mode": ("thin", "fill"),
+            "layout": ("rows", "auto", "padded"),
             "completion_score": (AUTO, *(name for name in SCORES if name != "uniform")),
             "completion_budget": ("rows", "tokens"),
             "importance_sampling_level": ("token", "sequence"),

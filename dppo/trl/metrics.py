@@ -5,6 +5,7 @@
 ``rollout/``    all completions that were rolled out (TRL's ``reward``, ``completions/*`` are of this kind)
 ``kept/``       completions trained on, weighted, so that it estimates the mean over all with a gradient
 ``prune/``      the draws themselves
+``rows/``       forward passes of one optimizer step in training, all ranks together: their tokens, and how many a rank
 ``time/``       seconds of one optimizer step, by phase
 =============== ===============================================================================================
 """
@@ -16,10 +17,24 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from transformers import IntervalStrategy, TrainerState, TrainingArguments
 
 from dppo.pruning import effective_sample_size, relative_added_variance
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
+
+
+def logs_next_step(args: TrainingArguments, state: TrainerState) -> bool:
+    """Whether the optimizer step in progress will be logged, so that figures that cost something are worth computing.
+
+    Args:
+        args: when to log.
+        state: how many steps are done.
+    """
+    if args.logging_strategy != IntervalStrategy.STEPS:
+        return args.logging_strategy != IntervalStrategy.NO
+    step = state.global_step + 1
+    return (step == 1 and args.logging_first_step) or step % max(1, state.logging_steps) == 0
 
 
 class PhaseClock:

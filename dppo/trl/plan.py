@@ -78,7 +78,7 @@ def biases(args: "DPPOConfig", method: Method, schedule: Schedule) -> list[str]:
 def announce(trainer: "DPPOTrainer") -> None:
     """Print the plan once, on the main process."""
     size = None if trainer.selector is None else len(trainer.selector.dataset)
-    for line in step_plan(trainer.args, trainer.method, prompts_in_dataset=size):
+    for line in [*step_plan(trainer.args, trainer.method, prompts_in_dataset=size), str(trainer.forwards.layout)]:
         trainer.accelerator.print(f"dppo | {line}")
     for reason in set(biases(trainer.args, trainer.method, trainer.schedule)) - set(trainer.method.selection_bias):
         warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)

@@ -1,11 +1,15 @@
 """What keeps a run alive and honest: steps that are skipped, and warnings that say why nothing is learned."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
+
+from dppo.errors import OutOfMemoryError
 
 
 class NonFiniteGuard(TrainerCallback):
@@ -76,3 +80,44 @@ class EmptySignalWarning:
                 "learned. Print some completions (log_completions: true); the reward may never be earned, or always.",
                 stacklevel=2,
             )
+
+
+class MemoryAdvice:
+    """Says which number to lower when a forward or backward pass runs out of memory, and when a row is over budget."""
+
+    def __init__(self) -> None:
+        self.budget = 0
+        """Tokens of a forward pass, as set."""
+        self.in_flight = 0
+        """Tokens of the forward pass that is being computed; 0 where none is."""
+        self._warned = False
+
+    def warn_if_beyond(self, tokens: int) -> None:
+        """Warn once that one completion with its prompt is longer than a row, and gets one of its own."""
+        if tokens > self.budget and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"a completion with its prompt is {tokens} tokens, over max_tokens_per_row={self.budget}: it gets a "
+                f"row of its own, nothing is cut. Where memory allows, set max_tokens_per_row: {tokens}.",
+                stacklevel=2,
+            )
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn an out-of-memory error of a training pass into one that names the number to lower.
+
+        Raises:
+            OutOfMemoryError: in place of torch's, which stays its cause.
+        """
+        self.in_flight = 0
+        try:
+            yield
+        except RuntimeError as error:
+            exhausted = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+            if not exhausted or not self.in_flight:
+                raise
+            advice = f"Set max_tokens_per_row: {max(1, min(self.budget, self.in_flight) // 2)}"
+            raise OutOfMemoryError(
+                f"out of memory in a forward or backward pass over {self.in_flight} tokens "
+                f"(max_tokens_per_row={self.budget}). {advice}, or gradient_checkpointing: true."
+            ) from error

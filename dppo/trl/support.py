@@ -72,7 +72,8 @@ def check_model(trainer: Any) -> None:
     """Return when the loaded model is of a kind the adapter serves.
 
     Raises:
-        ConfigError: for vision-language models and for a mixture of experts with a router loss.
+        ConfigError: for DeepSpeed, vision-language models, an adapter on the head, and a mixture of experts with a
+            router loss.
     """
     if trainer.is_deepspeed_enabled:
         raise ConfigError(
@@ -82,6 +83,11 @@ def check_model(trainer: Any) -> None:
     if trainer._is_vlm:
         raise ConfigError(
             "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model."
+        )
+    if hasattr(trainer.accelerator.unwrap_model(trainer.model).get_output_embeddings(), "base_layer"):
+        raise ConfigError(
+            "the adapter covers lm_head, which the fused head scores by its own weight: the adapter would never train. "
+            "Take lm_head out of target_modules, or train it in full: modules_to_save=['lm_head']."
         )
     if trainer.aux_loss_enabled:
         raise ConfigError(

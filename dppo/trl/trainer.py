@@ -1,7 +1,7 @@
 """``DPPOTrainer``: TRL's ``GRPOTrainer`` with both levels of pruning. Hooks only; whatever TRL does, TRL still does."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -19,8 +19,9 @@ from dppo.trl.checkpoint import load_state, save_state
 from dppo.trl.completions import CompletionSelector, Drawn
 from dppo.trl.config import DPPOConfig
 from dppo.trl.draws import Schedule
-from dppo.trl.log_probs import fill_log_probs, sampling_ratio
-from dppo.trl.metrics import PhaseClock, WeightedMeans
+from dppo.trl.forwards import ForwardPasses
+from dppo.trl.log_probs import sampling_ratio
+from dppo.trl.metrics import PhaseClock, WeightedMeans, logs_next_step
 from dppo.trl.plan import announce
 from dppo.trl.prompts import PromptSelector, Selection
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard
@@ -90,6 +91,7 @@ class DPPOTrainer(GRPOTrainer):
         self.selector = self._build_selector(self.train_dataset)
         self.clock = PhaseClock()
         self._signal_warning = EmptySignalWarning()
+        self.forwards = ForwardPasses(self, super()._get_per_token_logps_and_entropies)
         self._generation = 0
         self._window: Window | None = None
         self._calls: list[list[MicroBatch]] = []
@@ -160,9 +162,8 @@ class DPPOTrainer(GRPOTrainer):
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        if not cast(torch.nn.Module, self.model).training:
-            return super()._generate(*args, **kwargs)
-        with self.clock("rollout"):
+        timed = self.clock("rollout") if cast(torch.nn.Module, self.model).training else nullcontext()
+        with timed, self.forwards.layout.generating():
             return super()._generate(*args, **kwargs)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -180,6 +181,7 @@ class DPPOTrainer(GRPOTrainer):
         if not cast(torch.nn.Module, self.model).training:
             return super()._prepare_inputs(generation_batch)
         phase = self._step % self.schedule.length
+        self.forwards.check_once()
         if phase == 0 or self._window is None:
             self._step -= phase  # a checkpoint without its window: start the window again, and stay in phase
             phase = 0
@@ -190,7 +192,8 @@ class DPPOTrainer(GRPOTrainer):
         if call == 0 and self._draw_figures:  # empty after a resume within a generation: those went with the process
             self._log(self._draw_figures[draw])
         if call == 0 or not self._calls:
-            self._calls = self._split_calls(self._window, self._window.weight_SB[draw])
+            self._calls, figures = self.forwards.calls(self._window, self._window.weight_SB[draw], self.schedule.calls)
+            self._log(figures)
         return {"draw": draw, "micro_batches": self._calls[call]}
 
     def _build_window(self, output: dict[str, Any]) -> Window:
@@ -244,14 +247,6 @@ class DPPOTrainer(GRPOTrainer):
 
     # -- log-probabilities and loss of kept rows ----------------------------------------------------------------
 
-    def _forward(self, model: Any, batch: MicroBatch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        """(b, width) log-probabilities, and entropies if asked, of completion tokens: the one place that forwards."""
-        input_ids, attention_mask = batch.inputs()
-        logp, entropies, _ = super()._get_per_token_logps_and_entropies(
-            model, input_ids, attention_mask, batch.completion_width, compute_entropy=entropy
-        )
-        return logp, entropies
-
     def _with_log_probs(self, window: Window, sampling_logp: Tensor | None) -> Window:
         """The window with old, reference and correction terms for the rows that some draw keeps."""
         later = window.weight_SB[1:].sum(0)
@@ -259,7 +254,7 @@ class DPPOTrainer(GRPOTrainer):
         corrected = self.use_vllm and self.vllm_importance_sampling_correction
         old = ref = ratio = None
         if len(window.weight_SB) > 1 or corrected:
-            old = self._log_probs(window, any_draw if corrected else later, self.model)
+            old = self.forwards.log_probs(window, any_draw if corrected else later, self.model)
         if corrected and old is not None and sampling_logp is not None:
             ratio = sampling_ratio(
                 old,
@@ -274,12 +269,8 @@ class DPPOTrainer(GRPOTrainer):
             self._log({"kept/sampling_ratio": float(sums[0] / sums[1].clamp(min=1))})
         if self.beta != 0.0:
             with self._reference_model() as model:
-                ref = self._log_probs(window, any_draw, model)
+                ref = self.forwards.log_probs(window, any_draw, model)
         return replace(window, old_logp=old, ref_logp=ref, ratio=ratio)
-
-    def _log_probs(self, window: Window, weight_B: Tensor, model: Any) -> Tensor:
-        batches = self._balanced(window, weight_B, at_least=0)
-        return fill_log_probs(window, batches, partial(self._forward, model))
 
     @contextmanager
     def _reference_model(self) -> Iterator[Any]:
@@ -289,20 +280,6 @@ class DPPOTrainer(GRPOTrainer):
         model = self.accelerator.unwrap_model(self.model)
         with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
             yield self.model
-
-    def _balanced(self, window: Window, weight_B: Tensor, *, at_least: int) -> list[MicroBatch]:
-        """Micro-batches of the kept rows, filled up so that every rank runs as many forwards."""
-        longest = int(window.lengths.max())
-        budget = self.args.max_tokens_per_row or self.args.per_device_train_batch_size * longest
-        batches = window.micro_batches(weight_B, budget)
-        count = torch.tensor([len(batches)], device=weight_B.device)
-        target = max(at_least, int(self._gather(count).max()))
-        return batches + [window.idle_micro_batch()] * (target - len(batches))
-
-    def _split_calls(self, window: Window, weight_B: Tensor) -> list[list[MicroBatch]]:
-        calls = self.schedule.calls
-        batches = self._balanced(window, weight_B, at_least=calls)
-        return [batches[call::calls] for call in range(calls)]
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if "micro_batches" not in inputs:
@@ -325,7 +302,7 @@ class DPPOTrainer(GRPOTrainer):
     def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, means: WeightedMeans) -> Tensor:
         """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
         window, method = batch.window, self.method
-        logp, entropy = self._forward(model, batch, entropy=True)
+        logp, entropy = self.forwards(model, batch, entropy=logs_next_step(self.args, self.state))
         mask = batch.completion(window.loss_mask)
         advantage = window.advantage_B[batch.rows]
         old = logp.detach() if window.old_logp is None or draw == 0 else batch.completion(window.old_logp)
@@ -352,7 +329,7 @@ class DPPOTrainer(GRPOTrainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """TRL's training step, timed: what is not rollout, reward or pruning is forward and backward."""
-        with self.clock("forward_backward"):
+        with self.clock("forward_backward"), self.forwards.memory.explained():
             return super().training_step(*args, **kwargs)
 
     def _gather(self, tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ created, so the log-probabilities of the sampling policy are computed once, for 
 """
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -14,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dppo.errors import CheckpointError
-from dppo.packing import sorted_micro_batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +49,37 @@ class Window:
         """(B,) tokens of each row's prompt and completion."""
         return self.prompt_mask.sum(1) + self.completion_mask.sum(1)
 
-    def micro_batches(self, weight_B: Tensor, max_tokens: int) -> list["MicroBatch"]:
-        """The rows of positive weight as length-sorted micro-batches of at most ``max_tokens`` padded tokens."""
-        rows = weight_B.nonzero().squeeze(1)
-        width_N2 = torch.stack([self.prompt_mask.sum(1), self.completion_mask.sum(1)], 1)  # padded separately
-        batches = sorted_micro_batches(width_N2[rows].cpu(), max_tokens)
-        return [MicroBatch(self, rows[batch], weight_B[rows[batch]]) for batch in (b.to(rows.device) for b in batches)]
+    @cached_property
+    def prompt_tokens(self) -> list[int]:
+        """(B,) tokens of each row's prompt."""
+        return self.prompt_mask.sum(1).tolist()
+
+    @cached_property
+    def completion_tokens(self) -> list[int]:
+        """(B,) tokens of each row's completion, those without loss included."""
+        return self.completion_mask.sum(1).tolist()
+
+    @cached_property
+    def prompt_group(self) -> list[int]:
+        """(B,) a number per row, equal where the prompts are equal, token by token."""
+        numbers: dict[bytes, int] = {}
+        ids, width = self.prompt_ids.cpu().numpy(), self.prompt_ids.shape[1]
+        keys = [row[width - n :].tobytes() for row, n in zip(ids, self.prompt_tokens, strict=True)]
+        return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+    @cached_property
+    def all_scored(self) -> bool:
+        """Whether every token of every completion carries loss."""
+        return bool(torch.equal(self.loss_mask, self.completion_mask))
+
+    def prompt(self, row: int) -> Tensor:
+        """(P,) token ids of a row's prompt."""
+        return self.prompt_ids[row, self.prompt_ids.shape[1] - self.prompt_tokens[row] :]
 
     def idle_micro_batch(self) -> "MicroBatch":
         """The shortest row at weight 0: what a rank without rows forwards, so that all ranks do as many forwards."""
         rows = self.lengths.argmin().unsqueeze(0)
-        return MicroBatch(self, rows, self.weight_SB.new_zeros(1))
+        return MicroBatch(self, rows, self.weight_SB.new_zeros(1), int(self.lengths[rows]))
 
     def save(self, path: Path) -> None:
         """Write every tensor to ``path`` as safetensors."""
@@ -91,6 +111,8 @@ class MicroBatch:
     """(b,) indices into the window."""
     weight: Tensor
     """(b,) float32, what multiplies each row's loss."""
+    tokens: int
+    """What its forward pass computes, padding included where the layout pads."""
 
     @property
     def completion_width(self) -> int:

@@ -26,7 +26,7 @@ class ManyDraws(DPPOTrainer):
             self._generation = index
             window = self._build_window(output)
             self.model.zero_grad()
-            calls = self._split_calls(window, window.weight_SB[0])
+            calls, _ = self.forwards.calls(window, window.weight_SB[0], 1)
             self._compute_loss(self.model, {"draw": 0, "micro_batches": calls[0]}).backward()
             yield torch.cat([p.grad.flatten().double() for p in self.model.parameters()])
 

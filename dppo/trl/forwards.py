@@ -1,0 +1,82 @@
+"""The forward passes of a run: how kept rows are laid out, that all ranks run as many, and what memory they take."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dppo.errors import ConfigError
+from dppo.packing.check import check_rows
+from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout
+from dppo.trl.log_probs import fill_log_probs
+from dppo.trl.safeguards import MemoryAdvice
+from dppo.trl.window import MicroBatch, Window
+
+
+class ForwardPasses:
+    """Every forward pass of kept completions goes through here, with gradient or without.
+
+    Args:
+        trainer: with its models loaded.
+        padded_forward: TRL's ``_get_per_token_logps_and_entropies``.
+    """
+
+    def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
+        self._trainer, self._padded_forward = trainer, padded_forward
+        self.layout: Layout = choose_layout(trainer, padded_forward)
+        self.memory = MemoryAdvice()
+        self._checked = False
+
+    def __call__(self, model: Any, batch: MicroBatch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+        """(b, width) log-probabilities, and entropies if asked, of the completion tokens of ``batch``."""
+        self.memory.in_flight = batch.tokens
+        return self.layout.forward(model, batch, entropy=entropy)
+
+    def log_probs(self, window: Window, weight_B: Tensor, model: Any) -> Tensor:
+        """(B, T) log-probabilities, without gradient, of the rows of positive weight; 0 elsewhere."""
+        batches = self._balanced(window, weight_B, at_least=0)
+        with self.memory.explained():
+            return fill_log_probs(window, batches, partial(self, model))
+
+    def calls(self, window: Window, weight_B: Tensor, calls: int) -> tuple[list[list[MicroBatch]], dict[str, float]]:
+        """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and figures about them."""
+        batches = self._balanced(window, weight_B, at_least=calls)
+        tokens = torch.tensor([sum(batch.tokens for batch in batches)], device=weight_B.device)
+        gathered = self._trainer.accelerator.gather(tokens)
+        figures = {"rows/tokens": float(gathered.sum()), "rows/forwards": float(len(batches))}
+        return [batches[call::calls] for call in range(calls)], figures
+
+    def _balanced(self, window: Window, weight_B: Tensor, *, at_least: int) -> list[MicroBatch]:
+        """Forward passes of the rows of positive weight, filled up so that every rank runs as many."""
+        args = self._trainer.args
+        longest = int(window.lengths.max())
+        self.memory.budget = args.max_tokens_per_row or args.per_device_train_batch_size * longest
+        batches = self.layout.micro_batches(window, weight_B, self.memory.budget)
+        self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
+        count = torch.tensor([len(batches)], device=weight_B.device)
+        target = max(at_least, int(self._trainer.accelerator.gather(count).max()))
+        return batches + [window.idle_micro_batch()] * (target - len(batches))
+
+    def check_once(self) -> None:
+        """Compare rows with padding before the first training step; later calls do nothing. All ranks call together.
+
+        Raises:
+            ConfigError: if they differ, with the figures, unless ``layout: auto`` allows to fall back to padding.
+        """
+        layout, self._checked, first = self.layout, True, not self._checked
+        if not first or not isinstance(layout, RowLayout):
+            return
+        trainer, accelerator = self._trainer, self._trainer.accelerator
+        sharded = trainer.is_fsdp_enabled  # can only be differentiated inside a training step
+        with torch.set_grad_enabled(not sharded), accelerator.autocast():
+            found = check_rows(trainer.model, temperature=trainer.temperature, kernel=layout.kernel)
+        passed = torch.tensor([float(found.passed)], device=accelerator.device)
+        if bool(accelerator.gather(passed).min()):
+            return
+        if trainer.args.layout != "auto":
+            raise ConfigError(f"rows disagree with padding on this model: {found}. Set layout: padded.")
+        warnings.warn(f"rows disagree with padding on this model, so padding is used: {found}", stacklevel=2)
+        self.layout = PaddedLayout(padded_forward=self._padded_forward, reason="rows failed the self-check")

@@ -1,0 +1,161 @@
+"""How kept completions go through the model: dense rows, or sorted padding for models that rows cannot serve."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from dppo.packing import Kernel, build_row, choose_kernel, plan_rows, row_tokens, sorted_micro_batches
+from dppo.packing.attention import ROWS, unsupported, use_rows
+from dppo.packing.forward import row_log_probs
+from dppo.packing.head import add_scored_head, unsupported_head
+from dppo.trl.window import MicroBatch, Window
+
+TRITON_DEVICES = ("cuda", "xpu")
+"""Where TRL's fused head scores labelled positions only; elsewhere it scores every position."""
+MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Layout(Protocol):
+    """A way to lay kept completions out for forward passes."""
+
+    def micro_batches(self, window: Window, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
+        """The rows of positive weight in forward passes of at most ``max_tokens`` tokens, longest first."""
+        ...
+
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
+        """(b, width) log-probabilities, and entropies if asked, of completion tokens."""
+        ...
+
+    def generating(self) -> Any:
+        """A context in which the models are as if this layout had never touched them."""
+        ...
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedLayout:
+    """Length-sorted micro-batches, each padded to its own longest prompt and completion."""
+
+    padded_forward: Callable[..., tuple[Any, Any, Any]]
+    """TRL's ``_get_per_token_logps_and_entropies``."""
+    reason: str
+
+    def micro_batches(self, window: Window, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
+        """As ``Layout`` says; padding counts as tokens."""
+        rows = weight_B.nonzero().squeeze(1)
+        widths = torch.tensor([[window.prompt_tokens[i], window.completion_tokens[i]] for i in rows.tolist()])
+        batches = sorted_micro_batches(widths.view(-1, 2), max_tokens)
+        made = []
+        for batch in batches:
+            tokens = len(batch) * int(widths[batch].amax(0).sum())
+            here = rows[batch.to(rows.device)]
+            made.append(MicroBatch(window, here, weight_B[here], tokens))
+        return made
+
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
+        """As ``Layout`` says."""
+        input_ids, attention_mask = batch.inputs()
+        logp, entropies, _ = self.padded_forward(
+            model, input_ids, attention_mask, batch.completion_width, compute_entropy=entropy
+        )
+        return logp, entropies
+
+    def generating(self) -> Any:
+        """Nothing was touched."""
+        return nullcontext()
+
+    def __str__(self) -> str:
+        return f"layout: length-sorted padding ({self.reason})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLayout:
+    """Rows of segments: no padding, and the prompt of a group once."""
+
+    kernel: Kernel
+    autocast: Callable[[], Any]
+    models: tuple[PreTrainedModel, ...]
+    """Those that attend over rows: the policy and, where there is one, the reference model."""
+    usual: tuple[str, ...]
+    """The attention implementation each of them had."""
+
+    def micro_batches(self, window: Window, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
+        """As ``Layout`` says; completions of one prompt are kept together."""
+        kept = weight_B.nonzero().squeeze(1).tolist()
+        group, prompts, completions = (
+            [of[i] for i in kept] for of in (window.prompt_group, window.prompt_tokens, window.completion_tokens)
+        )
+        made = []
+        for places in plan_rows(group, prompts, completions, max_tokens):
+            rows = torch.tensor([kept[place] for place in places], device=weight_B.device)
+            tokens = row_tokens(group, prompts, completions, [places])
+            made.append(MicroBatch(window, rows, weight_B[rows], tokens))
+        return sorted(made, key=lambda batch: -batch.tokens)
+
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
+        """As ``Layout`` says; 0 where a token carries no loss."""
+        window, rows = batch.window, batch.rows.tolist()
+        tokens = [max(1, window.completion_tokens[i]) for i in rows]  # an idle forward may have no token of its own
+        row = build_row(
+            [window.prompt(i) for i in rows],
+            [window.completion_ids[i, :n] for i, n in zip(rows, tokens, strict=True)],
+            [window.prompt_group[i] for i in rows],
+            None if window.all_scored else [window.loss_mask[i, :n] for i, n in zip(rows, tokens, strict=True)],
+        )
+        with self.autocast():
+            return row_log_probs(model, row, batch.completion_width, kernel=self.kernel, entropy=entropy)
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """Engines look at the name of the attention implementation, so generation gets the one it had."""
+        for model, usual in zip(self.models, self.usual, strict=True):
+            model.set_attn_implementation(usual)
+        try:
+            yield
+        finally:
+            for model in self.models:
+                model.set_attn_implementation(ROWS)
+
+    def __str__(self) -> str:
+        return f"layout: rows of segments, attention by {self.kernel.name} ({self.kernel.reason})"
+
+
+def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> Layout:
+    """Rows where the model and its reference allow it, otherwise sorted padding with the reason.
+
+    Args:
+        trainer: with its models loaded and TRL's fused head on them.
+        padded_forward: TRL's padded forward.
+    """
+    if trainer.args.layout == "padded":
+        return PaddedLayout(padded_forward=padded_forward, reason="as asked for")
+    models = tuple(_unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
+    if reason := next((r for r in map(unsupported, models) if r), ""):
+        return PaddedLayout(padded_forward=padded_forward, reason=reason)
+    policy, accelerator = models[0], trainer.accelerator
+    config, device = policy.config, accelerator.device
+    heads = int(config.num_attention_heads)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kernel = choose_kernel(
+        device,
+        MIXED.get(accelerator.mixed_precision, policy.dtype),
+        int(head_dim),
+        heads=(heads, int(getattr(config, "num_key_value_heads", None) or heads)),
+    )
+    usual = tuple(str(model.config._attn_implementation) for model in models)
+    for model in models:
+        use_rows(model)
+        if device.type not in TRITON_DEVICES and not unsupported_head(model):
+            dtype = torch.float32 if trainer.args.cast_lm_head_to_fp32 else None
+            add_scored_head(model, temperature=trainer.temperature, dtype=dtype)
+    return RowLayout(kernel=kernel, autocast=accelerator.autocast, models=models, usual=usual)
+
+
+def _unwrapped(model: Any) -> PreTrainedModel:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
