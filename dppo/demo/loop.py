@@ -5,7 +5,7 @@ Everything that makes it DPPO is in ``Loop.step``. Plain GRPO is the same loop w
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,14 +19,17 @@ from dppo.demo.task import Problem, reward
 from dppo.demo.tokenizer import encode_prompts
 from dppo.methods import Method
 from dppo.objective import weighted_sum
-from dppo.packing import sorted_micro_batches
+from dppo.packing import build_row, plan_rows
+from dppo.packing.attention import use_rows
+from dppo.packing.forward import row_log_probs
+from dppo.packing.head import add_scored_head
 from dppo.pruning import PromptHistory, PromptStream, confidence
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.types import Completions
 
 PROMPTS, GENERATIONS = 16, 8
-MAX_TOKENS = 2048
-"""Padded tokens of one forward pass."""
+MAX_TOKENS = 4096
+"""Tokens of one forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,8 @@ class Loop:
         self.prompts = encode_prompts(tokenizer, [problem.question for problem in problems])
         self.stream = PromptStream(len(problems), seed)
         self.history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
+        use_rows(model)
+        add_scored_head(model)
         self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
         self.steps = 0
 
@@ -113,15 +118,13 @@ class Loop:
         denominator = method.normaliser.denominator(PROMPTS * GENERATIONS, tokens, MAX_NEW_TOKENS)
         clock.append(time.perf_counter())
 
-        kept = draw.keep_N.nonzero()[:, 0]
-        prompt_N = [self.prompts[row] for row in rows for _ in range(GENERATIONS)]
-        length_N = torch.tensor([len(prompt) for prompt in prompt_N]) + rollout.length_N
-        for batch in sorted_micro_batches(length_N[kept], MAX_TOKENS):
-            batch = kept[batch]
-            logp_BT, mask_BT = log_probs(self.model, [prompt_N[i] for i in batch], rollout, batch)
-            loss_BT = method.loss(logp_BT, logp_BT.detach(), advantage_N[batch], mask_BT)
+        kept = draw.keep_N.nonzero()[:, 0].tolist()
+        prompt_K = [self.prompts[rows[i // GENERATIONS]] for i in kept]
+        for logp_BT, batch in self._log_probs(kept, prompt_K, rollout):
+            loss_BT = method.loss(logp_BT, logp_BT.detach(), advantage_N[batch], rollout.mask_NT[batch])
             per_sequence = method.normaliser.per_sequence
-            (weighted_sum(loss_BT, mask_BT, weight_N[batch], per_sequence=per_sequence) / denominator).backward()
+            total = weighted_sum(loss_BT, rollout.mask_NT[batch], weight_N[batch], per_sequence=per_sequence)
+            (total / denominator).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.step()
@@ -144,37 +147,23 @@ class Loop:
             ),
         )
 
+    def _log_probs(
+        self, kept: list[int], prompt_K: list[list[int]], rollout: Rollout
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """For one dense row after another, (B, T) log-probabilities with gradient and (B,) which completions."""
+        group_K = [i // GENERATIONS for i in kept]
+        length_K = rollout.length_N[kept].tolist()
+        for places in plan_rows(group_K, [len(prompt) for prompt in prompt_K], length_K, MAX_TOKENS):
+            row = build_row(
+                [torch.tensor(prompt_K[k]) for k in places],
+                [rollout.token_NT[kept[k], : length_K[k]] for k in places],
+                [group_K[k] for k in places],
+            )
+            logp_BT, _ = row_log_probs(self.model, row, rollout.token_NT.shape[1])
+            yield logp_BT, torch.tensor([kept[k] for k in places])
+
     def _rewards(self, rows: Tensor, rollout: Rollout) -> Tensor:
         """(Q, G) reward of every completion."""
         texts = self.tokenizer.batch_decode(rollout.token_lists, skip_special_tokens=True)
         answers = [self.problems[int(row)].answer for row in rows for _ in range(GENERATIONS)]
         return torch.tensor([reward(text, a) for text, a in zip(texts, answers, strict=True)]).view(len(rows), -1)
-
-
-def log_probs(
-    model: Qwen3ForCausalLM, prompts: list[list[int]], rollout: Rollout, row_B: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of completions after their prompts, with gradient, and the mask of their tokens.
-
-    Args:
-        model: the policy.
-        prompts: (B) token ids of each completion's prompt.
-        rollout: where the completions are.
-        row_B: (B,) their rows.
-
-    Returns:
-        (B, T) log-probabilities in nats and (B, T) bool; T is the longest prompt and completion of the batch, less one.
-    """
-    lengths = rollout.length_N[row_B].tolist()
-    width = max(len(prompt) + length for prompt, length in zip(prompts, lengths, strict=True))
-    token_BT = torch.full((len(prompts), width), int(model.config.pad_token_id or 0))
-    mask_BT = torch.zeros(len(prompts), width, dtype=torch.bool)
-    for i, (prompt, row, length) in enumerate(zip(prompts, row_B.tolist(), lengths, strict=True)):
-        start, stop = len(prompt), len(prompt) + length
-        token_BT[i, :start] = torch.tensor(prompt)
-        token_BT[i, start:stop] = rollout.token_NT[row, :length]
-        mask_BT[i, start:stop] = True
-    # Padded on the right: causal attention never looks at it, so no attention mask is needed.
-    logits_BTV = model(input_ids=token_BT[:, :-1], use_cache=False).logits.float()
-    logp_BT = logits_BTV.log_softmax(-1).gather(2, token_BT[:, 1:, None]).squeeze(2)
-    return logp_BT, mask_BT[:, 1:]

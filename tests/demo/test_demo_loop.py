@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dppo.demo.decode import sample
-from dppo.demo.loop import GENERATIONS, PROMPTS, Loop, everything, log_probs
+from dppo.demo.loop import GENERATIONS, PROMPTS, Loop, everything
 from dppo.demo.model import build_model
 from dppo.demo.race import Setting, contestants, race
 from dppo.demo.run import seconds_to
@@ -53,13 +53,15 @@ def gradient_of_step(start, monkeypatch, method, seed=0, draw_seed=None, live=No
 
 def test_log_probs_are_those_the_decoder_sampled_with(start):
     model, tokenizer, split = start
-    prompts = encode_prompts(tokenizer, [p.question for p in split.train[:4]])
-    rollout = sample(model, prompts, torch_generator(3), samples=2, max_new_tokens=20)
-    rows = torch.tensor([6, 1, 2])
-    logp_BT, mask_BT = log_probs(model, [prompts[int(r) // 2] for r in rows], rollout, rows)
-    for b, row in enumerate(rows.tolist()):
-        expected = rollout.logp_NT[row, : rollout.length_N[row]]
-        torch.testing.assert_close(logp_BT[b][mask_BT[b]], expected, rtol=0, atol=1e-4)
+    loop = Loop(copy.deepcopy(model), tokenizer, split.train, GRPO, seed=0)
+    prompts = encode_prompts(tokenizer, [p.question for p in split.train[:2]])
+    rollout = sample(model, prompts, torch_generator(3), samples=GENERATIONS, max_new_tokens=20)
+    kept = [6, 1, 2, 9]
+    seen = []
+    for logp_BT, batch in loop._log_probs(kept, [prompts[i // GENERATIONS] for i in kept], rollout):
+        torch.testing.assert_close(logp_BT, rollout.logp_NT[batch], rtol=0, atol=1e-4)
+        seen += batch.tolist()
+    assert sorted(seen) == sorted(kept)
 
 
 def test_dropping_completions_without_gradient_is_exact(start, monkeypatch):
