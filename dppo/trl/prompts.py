@@ -4,6 +4,7 @@ TRL's sampler cannot prune for us: it decides a block too early and loses its pl
 ticks, and the block of candidates, the draw and the examples come from here, the same on every rank.
 """
 
+import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,7 +105,9 @@ class PromptSelector:
         """This rank's equal, contiguous slice of the selected prompts, each repeated ``generations`` times."""
         rows = np.repeat(selection.row_Q.numpy(), generations)
         size = len(rows) // processes
-        return [self.dataset[int(row)] for row in rows[rank * size : (rank + 1) * size]]
+        here = rows[rank * size : (rank + 1) * size].tolist()
+        read = {row: self.dataset[row] for row in set(here)}  # reading a row costs more than copying it
+        return [copy.deepcopy(read[row]) for row in here]
 
     def observe(
         self, selection: Selection, reward_QG: Tensor, signal_Q: Tensor, tokens_QG: Tensor, window: int
