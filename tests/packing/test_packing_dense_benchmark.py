@@ -1,0 +1,241 @@
+"""Benchmarks of the forward pass count what they say they count, and notice a layout that computes another thing."""
+
+import importlib
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+workload, layouts, comparison, dense, gpu, gpu_checks, gpu_shapes = (
+    importlib.import_module(name)
+    for name in ("workload", "layouts", "comparison", "dense", "gpu", "gpu_checks", "gpu_shapes")
+)
+
+SHORT = workload.Lengths(prompt=(5, 10), median=20.0, longest=50)
+SMALLEST = dense.Settings(
+    repetitions={"2x64": 2},
+    group_sizes=(8,),
+    rates=(0.75,),
+    lengths=SHORT,
+    max_tokens=128,
+    row_lengths=(64,),
+    batches=2,
+)
+CASE = comparison.Case(model="2x64", group_size=8, rate=0.75, lengths=SHORT)
+
+
+@pytest.fixture
+def batch():
+    return workload.generation_batch(3, prompts=12, group_size=4, vocabulary=100, lengths=SHORT)
+
+
+def sequences(work):
+    """(group, prompt tokens, completion tokens) of each completion."""
+    lengths = zip(work.group_N, work.prompts, work.completions, strict=True)
+    return [(group, len(prompt), len(completion)) for group, prompt, completion in lengths]
+
+
+def test_lengths_are_as_stated():
+    work = workload.generation_batch(0, group_size=16, vocabulary=2)
+    completions = torch.tensor(work.completion_tokens)
+    assert len(completions) == 64 * 16 and work.completion_width == int(completions.max()) == 1024
+    assert min(work.prompt_tokens) >= 100 and max(work.prompt_tokens) == work.prompt_width <= 200
+    assert abs(float(completions.double().median()) - 400) < 40
+    assert abs(float(completions.double().log().std()) - 0.5) < 0.05
+
+
+def test_the_same_seed_gives_the_same_work_and_pruning_keeps_the_width(batch):
+    again = workload.generation_batch(3, prompts=12, group_size=4, vocabulary=100, lengths=SHORT)
+    assert all(torch.equal(a, b) for a, b in zip(batch.completions, again.completions, strict=True))
+    kept = workload.prune(batch, 0.75, 0)
+    assert len(kept.completions) == 12 and set(sequences(kept)) <= set(sequences(batch))
+    assert (kept.prompt_width, kept.completion_width) == (batch.prompt_width, batch.completion_width)
+
+
+def test_typical_prompts_are_neighbours_and_as_many_as_asked_for(batch):
+    kept = workload.prune(batch, 0.5, 0)
+    part = workload.typical_prompts(kept, 2, 4)
+    assert len(part.completions) == 4 and max(part.group_N) - min(part.group_N) <= 1
+    with pytest.raises(ValueError, match="no 2 neighbouring prompts have 99"):
+        workload.typical_prompts(kept, 2, 99)
+
+
+@pytest.mark.parametrize("name", ["padded", "sorted", "packed", "shared"])
+@pytest.mark.parametrize("max_tokens", [60, 200, 10_000])
+def test_every_layout_holds_every_completion_once_and_counts_its_tokens(batch, name, max_tokens):
+    kept = workload.prune(batch, 0.5, 0)
+    forwards = layouts.layouts(max_tokens)[name](kept)
+    assert sorted(i for forward in forwards for i in forward.index) == list(range(24))
+    widest = max(p for _, p, _ in sequences(batch)) + max(c for _, _, c in sequences(batch))
+    for forward in forwards:
+        part = [sequences(kept)[i] for i in forward.index]
+        trunks = {group: prompt - 1 for group, prompt, _ in part}
+        wanted = {
+            "padded": len(part) * widest,
+            "sorted": len(part) * (max(p for _, p, _ in part) + max(c for _, _, c in part)),
+            "packed": sum(prompt - 1 + completion for _, prompt, completion in part),
+            "shared": sum(trunks.values()) + sum(completion for *_, completion in part),
+        }
+        assert forward.tokens == wanted[name]
+
+
+def test_pairs_of_a_row_are_those_a_query_can_see(batch):
+    kept = workload.prune(batch, 0.5, 0)
+    (packed,), (shared,) = (layouts.layouts(10_000)[name](kept) for name in ("packed", "shared"))
+
+    def pairs(first, end):
+        """Of tokens at these positions, each of which sees itself and all before it."""
+        return sum(position + 1 for position in range(first, end))
+
+    trunks = {group: prompt - 1 for group, prompt, _ in sequences(kept)}
+    branches = sum(pairs(prompt - 1, prompt - 1 + completion) for _, prompt, completion in sequences(kept))
+    assert shared.pairs == branches + sum(pairs(0, trunk) for trunk in trunks.values())
+    assert packed.pairs == branches + sum(pairs(0, prompt - 1) for _, prompt, _ in sequences(kept))
+
+
+def test_records_of_the_smallest_run(capsys):
+    records = dense.measure(SMALLEST)
+    printed = capsys.readouterr().out
+    assert [row["layout"] for row in records if row["figure"] == "layouts"] == ["trl", "sorted", "packed", "shared"]
+    assert [row["layout"] for row in records if row["figure"] == "head and row length"] == [
+        "trl",
+        "padded",
+        "shared 64",
+    ]
+    assert all(v is None or isinstance(v, str | int | float) for row in records for v in row.values())
+    work = CASE.work()
+    kept = sequences(work)
+    batch = workload.generation_batch(0, group_size=8, vocabulary=1024, lengths=SHORT)
+    widest = max(p for _, p, _ in sequences(batch)) + max(c for _, _, c in sequences(batch))
+    timed = {row["layout"]: row for row in records if row["figure"] == "layouts"}
+    assert timed["trl"]["tokens"] == len(kept) * widest == 8 * widest
+    assert timed["packed"]["tokens"] == sum(prompt - 1 + completion for _, prompt, completion in kept)
+    for row in timed.values():
+        assert row["same"] and row["gradient_difference"] < 1e-5 and row["peak_mib"] > 0
+        assert row["loss"] == pytest.approx(timed["trl"]["loss"], rel=1e-5)
+        assert row["scored"] == sum(completion for *_, completion in kept)
+        assert row["fewer_tokens"] == pytest.approx(timed["trl"]["tokens"] / row["tokens"])
+    assert timed["shared"]["time_bar"] == 2.5 and timed["trl"]["time_bar"] is None and "DIFFERS" not in printed
+
+
+def without_the_last(work):
+    return layouts.shared(work.take(range(len(work.group_N) - 1)), max_tokens=128)
+
+
+def in_another_order(work):
+    """As many tokens as before, but completions are taken for each other."""
+    return [replace(forward, index=forward.index[::-1]) for forward in layouts.shared(work, max_tokens=128)]
+
+
+def with_foreign_prompts(work):
+    """As many tokens as before, each scored after the prompt of another completion."""
+    return layouts.packed(replace(work, prompts=[*work.prompts[2:], *work.prompts[:2]]), max_tokens=128)
+
+
+@pytest.mark.parametrize("wrong", [without_the_last, in_another_order, with_foreign_prompts])
+def test_a_layout_that_computes_something_else_is_flagged(wrong):
+    named = {"trl": comparison.TRL, "wrong": replace(comparison.PADDED, layout=wrong)}
+    models = {c.prepare: CASE.prepared(c.prepare) for c in named.values()}
+    measured = comparison.exactness(CASE.work(), named, models)
+    assert measured["trl"]["same"] and not measured["wrong"]["same"]
+    row = {**dict.fromkeys(("median", "faster_median", "peak_mib", "less_memory", "fewer_tokens"), 1.0)}
+    row |= {f"{what}quartile_{end}": 1.0 for what in ("", "faster_") for end in ("low", "high")}
+    line = dense.time_line({**row, **CASE.record(), "layout": "wrong", "completions": 8, **measured["wrong"]})
+    assert "DIFFERS" in line
+
+
+def test_a_wrong_layout_or_a_missed_bar_shows(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dense.py"])
+    for same, code in ((True, 0), (False, 1)):
+        monkeypatch.setattr(dense, "measure", lambda _, same=same: [{"same": same}, {"figure": "tokens"}])
+        assert dense.main() == code
+    assert dense.bar_text(dense.judged("time", 2.49, 2.5), "time") == "  time 2.5x MISSED"
+    assert dense.bar_text(dense.judged("time", 2.5, 2.5), "time") == "  time 2.5x met"
+    assert dense.bar_text(dense.judged("time", 2.5, None), "time") == ""
+
+
+def top_left(query, key, value, segments, scale, window):
+    """Causal masks of branches aligned at the top left."""
+    parts = [x.split(list(segments.length_S), 2) for x in (query, *(x.repeat_interleave(2, 1) for x in (key, value)))]
+    out = []
+    for s, trunk in enumerate(segments.trunk_S):
+        k, v = (x[s] if trunk < 0 else torch.cat([x[trunk], x[s]], 2) for x in parts[1:])
+        out.append(torch.nn.functional.scaled_dot_product_attention(parts[0][s], k, v, is_causal=True))
+    return torch.cat(out, 2)
+
+
+def without_gradient_of_values(query, key, value, segments, scale, window):
+    return SEGMENT_SDPA.attend(query, key, value.detach() + 0 * value, segments, scale, window)
+
+
+def not_here(*_):
+    raise NotImplementedError("no such kernel on this device")
+
+
+def test_kernel_checks_flag_wrong_masks_wrong_gradients_and_absent_kernels():
+    kernels = [SEGMENT_SDPA] + [
+        Kernel(name=f.__name__, attend=f) for f in (top_left, without_gradient_of_values, not_here)
+    ]
+    rows = list(gpu_checks.kernel_rows(torch.device("cpu"), torch.float32, (4, 2), 16, kernels))
+    assert [row["passed"] for row in rows] == [True, False, False, None] * len(gpu_checks.WINDOWS)
+    assert rows[1]["output"] > 0.1
+    assert rows[2]["output"] < 1e-5 < rows[2]["dv"]
+    assert "does not run here: NotImplementedError: no such kernel" in gpu.kernel_line(rows[3])
+
+
+def test_layout_checks_flag_a_dropped_completion():
+    work = workload.generation_batch(0, prompts=2, group_size=4, vocabulary=512, lengths=SHORT)
+    config = gpu_shapes.SHAPES["tiny"].config()
+    named = {"padded": layouts.padded, "shared": layouts.layouts(64)["shared"], "wrong": without_the_last}
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = list(gpu_checks.layout_rows(lambda d: gpu.prepared(config, torch.device("cpu"), d), dtype, work, named))
+        assert [row["passed"] for row in rows] == [True, True, False]
+
+
+def test_operations_of_qwen3_4b_are_those_computed_by_hand():
+    """Per token 36 layers of 2560 x (2 x 4096 + 2 x 1024 + 3 x 9728) weights, per pair 4 x 32 x 128 x 36 operations."""
+    shape = gpu_shapes.SHAPES["4B"]
+    weights = 36 * 2560 * (8192 + 2048 + 29_184)
+    assert shape.body == weights == pytest.approx(3.63e9, rel=1e-3)
+    assert gpu_shapes.flops(shape, 1000, 0, 0, again=0) == 6 * weights * 1000
+    assert gpu_shapes.flops(shape, 0, 10, 0, again=0) == pytest.approx(3.5 * 0.589824e6 * 10)
+    assert gpu_shapes.flops(shape, 0, 0, 7, again=1) == 8 * 2560 * 151_936 * 7
+    tiny = gpu_shapes.SHAPES["tiny"]
+    model = gpu.prepared(tiny.config(), torch.device("cpu"), torch.float32)
+    assert sum(p.numel() for p in model.parameters() if p.ndim == 2) == tiny.body + 64 * 512
+
+
+def test_the_gpu_benchmark_runs_without_trl_on_a_cpu(tmp_path):
+    output = tmp_path / "gpu.json"
+    blocked = (
+        "import runpy, sys; sys.modules['trl'] = None; "
+        f"sys.path.insert(0, {str(BENCHMARKS)!r}); "
+        f"sys.argv = ['gpu.py', '--device', 'cpu', '--quick', '--output', {str(output)!r}]; "
+        f"runpy.run_path({str(BENCHMARKS / 'gpu.py')!r}, run_name='__main__')"
+    )
+    subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=True)
+    rows = json.loads(output.read_text())["rows"]
+    assert {row["figure"] for row in rows} == {"kernel", "exactness", "matrix rate", "layouts", "row length"}
+    assert all(row.get("passed") is not False for row in rows)
+    timed = [row for row in rows if row["figure"] == "layouts"]
+    assert [row["layout"] for row in timed] == ["padded", "sorted", "packed", "shared"] * 3
+    for row in timed:
+        assert row["gradient_difference"] < 1e-5 and row["tokens"] <= timed[0]["tokens"]
+        assert 0 < row["share_needed"] < row["share_done"]
+
+
+def test_the_gpu_benchmark_says_so_where_it_cannot_run(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for arguments, why in (([], "No CUDA GPU here"), (["--device", "cpu"], "only the path can be tested")):
+        monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
+        assert gpu.main() == 2
+        printed = capsys.readouterr().out
+        assert why in printed and len(printed.splitlines()) == 1
