@@ -58,7 +58,12 @@ class ForwardPasses:
         self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
         count = torch.tensor([len(batches)], device=weight_B.device)
         target = max(at_least, int(self._trainer.accelerator.gather(count).max()))
-        return batches + [window.idle_micro_batch()] * (target - len(batches))
+        return batches + [self._idle(window)] * (target - len(batches))
+
+    def _idle(self, window: Window) -> MicroBatch:
+        """The shortest row at weight 0: what a rank without rows forwards, so that all ranks do as many forwards."""
+        rows = window.lengths.argmin().unsqueeze(0)
+        return MicroBatch(window, rows, window.weight_SB.new_zeros(1), self.layout.tokens(window, rows.tolist()))
 
     def check_once(self) -> None:
         """Compare rows with padding before the first training step; later calls do nothing. All ranks call together.
@@ -70,13 +75,26 @@ class ForwardPasses:
         if not first or not isinstance(layout, RowLayout):
             return
         trainer, accelerator = self._trainer, self._trainer.accelerator
-        sharded = trainer.is_fsdp_enabled  # can only be differentiated inside a training step
-        with torch.set_grad_enabled(not sharded), accelerator.autocast():
-            found = check_rows(trainer.model, temperature=trainer.temperature, kernel=layout.kernel)
-        passed = torch.tensor([float(found.passed)], device=accelerator.device)
+        problem = self._problem(layout)
+        passed = torch.tensor([float(not problem)], device=accelerator.device)
         if bool(accelerator.gather(passed).min()):
             return
+        problem = problem or "they passed here, but not on every rank"
         if trainer.args.layout != "auto":
-            raise ConfigError(f"rows disagree with padding on this model: {found}. Set layout: padded.")
-        warnings.warn(f"rows disagree with padding on this model, so padding is used: {found}", stacklevel=2)
+            raise ConfigError(f"rows disagree with padding on this model: {problem}. Set layout: padded.")
+        warnings.warn(f"rows disagree with padding on this model, so padding is used: {problem}", stacklevel=2)
+        layout.leave()
         self.layout = PaddedLayout(padded_forward=self._padded_forward, reason="rows failed the self-check")
+
+    def _problem(self, layout: RowLayout) -> str:
+        """What the self-check found wrong with rows on this rank, or ""."""
+        trainer = self._trainer
+        sharded = trainer.is_fsdp_enabled  # can only be differentiated inside a training step
+        try:
+            with torch.set_grad_enabled(not sharded), trainer.accelerator.autocast():
+                found = check_rows(trainer.model, temperature=trainer.temperature, kernel=layout.kernel)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError) as error:  # a forward that was given what it does not expect
+            return f"{type(error).__name__}: {error}"
+        return "" if found.passed else str(found)

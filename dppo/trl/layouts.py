@@ -27,6 +27,10 @@ class Layout(Protocol):
         """The rows of positive weight in forward passes of at most ``max_tokens`` tokens, longest first."""
         ...
 
+    def tokens(self, window: Window, rows: list[int]) -> int:
+        """What one forward pass over ``rows`` computes, padding included."""
+        ...
+
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
         """(b, width) log-probabilities, and entropies if asked, of completion tokens."""
         ...
@@ -53,10 +57,14 @@ class PaddedLayout:
         batches = sorted_micro_batches(widths.view(-1, 2), max_tokens)
         made = []
         for batch in batches:
-            tokens = len(batch) * int(widths[batch].amax(0).sum())
             here = rows[batch.to(rows.device)]
-            made.append(MicroBatch(window, here, weight_B[here], tokens))
+            made.append(MicroBatch(window, here, weight_B[here], self.tokens(window, here.tolist())))
         return made
+
+    def tokens(self, window: Window, rows: list[int]) -> int:
+        """As ``Layout`` says."""
+        completion = max(1, *(window.completion_tokens[i] for i in rows))
+        return len(rows) * (max(window.prompt_tokens[i] for i in rows) + completion)
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
         """As ``Layout`` says."""
@@ -93,10 +101,17 @@ class RowLayout:
         )
         made = []
         for places in plan_rows(group, prompts, completions, max_tokens):
-            rows = torch.tensor([kept[place] for place in places], device=weight_B.device)
-            tokens = row_tokens(group, prompts, completions, [places])
-            made.append(MicroBatch(window, rows, weight_B[rows], tokens))
+            here = [kept[place] for place in places]
+            rows = torch.tensor(here, device=weight_B.device)
+            made.append(MicroBatch(window, rows, weight_B[rows], self.tokens(window, here)))
         return sorted(made, key=lambda batch: -batch.tokens)
+
+    def tokens(self, window: Window, rows: list[int]) -> int:
+        """As ``Layout`` says."""
+        group, prompts, completions = (
+            [of[i] for i in rows] for of in (window.prompt_group, window.prompt_tokens, window.completion_tokens)
+        )
+        return row_tokens(group, prompts, [max(1, n) for n in completions], [range(len(rows))])
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
         """As ``Layout`` says; 0 where a token carries no loss."""
@@ -114,13 +129,17 @@ class RowLayout:
     @contextmanager
     def generating(self) -> Iterator[None]:
         """Engines look at the name of the attention implementation, so generation gets the one it had."""
-        for model, usual in zip(self.models, self.usual, strict=True):
-            model.set_attn_implementation(usual)
+        self.leave()
         try:
             yield
         finally:
             for model in self.models:
                 model.set_attn_implementation(ROWS)
+
+    def leave(self) -> None:
+        """Give every model back the attention it had."""
+        for model, usual in zip(self.models, self.usual, strict=True):
+            model.set_attn_implementation(usual)
 
     def __str__(self) -> str:
         return f"layout: rows of segments, attention by {self.kernel.name} ({self.kernel.reason})"

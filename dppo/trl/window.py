@@ -76,11 +76,6 @@ class Window:
         """(P,) token ids of a row's prompt."""
         return self.prompt_ids[row, self.prompt_ids.shape[1] - self.prompt_tokens[row] :]
 
-    def idle_micro_batch(self) -> "MicroBatch":
-        """The shortest row at weight 0: what a rank without rows forwards, so that all ranks do as many forwards."""
-        rows = self.lengths.argmin().unsqueeze(0)
-        return MicroBatch(self, rows, self.weight_SB.new_zeros(1), int(self.lengths[rows]))
-
     def save(self, path: Path) -> None:
         """Write every tensor to ``path`` as safetensors."""
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -1,3 +1,3 @@
-from conftest_trl import tiny_path
+from conftest_trl import forwarded, tiny_path
 
-__all__ = ["tiny_path"]
+__all__ = ["forwarded", "tiny_path"]

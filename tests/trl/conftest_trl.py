@@ -9,6 +9,8 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
+from dppo.trl import layouts
+
 WORDS = [f"w{i}" for i in range(28)]
 GENERATIONS = 4
 
@@ -48,6 +50,19 @@ def tiny_path(tmp_path_factory):
     return str(path)
 
 
+@pytest.fixture
+def forwarded(monkeypatch):
+    """Every row that goes through a model, and whether with a gradient."""
+    rows, original = [], layouts.row_log_probs
+
+    def record(model, row, width, **options):
+        rows.append((row, torch.is_grad_enabled()))
+        return original(model, row, width, **options)
+
+    monkeypatch.setattr(layouts, "row_log_probs", record)
+    return rows
+
+
 def problems(count: int) -> Dataset:
     """``count`` distinct prompts of different lengths, with an answer column."""
     return Dataset.from_list(
@@ -73,6 +88,23 @@ def scripted(prompts, trainer):
 def length_reward(prompts, completions, **_):
     """0, 1 or 2 by the completion's words: groups that are mixed and groups that are not."""
     return [float(len(text.split()) % 3) for text in completions]
+
+
+def first_half_reward(prompts, completions, answer, **_):
+    """As above for the first four problems, the same for all others: those have no gradient."""
+    rewards = length_reward(prompts, completions)
+    return [reward if int(number) < 4 else 1.0 for reward, number in zip(rewards, answer, strict=True)]
+
+
+UNEVEN = dict(
+    reward=first_half_reward,
+    shuffle_dataset=False,
+    max_tokens_per_row=24,
+    loss_type="dapo",
+    num_iterations=2,
+    max_steps=2,
+)
+"""A run of two steps in which the second of two ranks has nothing to train on."""
 
 
 class GradientRecorder(TrainerCallback):

@@ -6,18 +6,48 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+from conftest_trl import UNEVEN, relative_difference
+from test_trl_contract import TOLERANCE, gradients
 
-def test_two_ranks(tiny_path, tmp_path):
+from dppo.trl import DPPOConfig, DPPOTrainer
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_path, tmp_path_factory):
+    """What ``two_ranks.py`` wrote."""
+    folder = tmp_path_factory.mktemp("two_ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
     script = str(Path(__file__).parent / "two_ranks.py")
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, script, tiny_path, str(tmp_path)], env=environment, capture_output=True, timeout=400
-    )
+    done = subprocess.run([*command, script, tiny_path, str(folder)], env=environment, capture_output=True, timeout=400)
     assert done.returncode == 0, done.stderr.decode()[-4000:]
-    results = json.loads((tmp_path / "two_ranks.json").read_text())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+    return json.loads((folder / "two_ranks.json").read_text())
+
+
+def test_two_ranks(results):
     assert results["dapo"] < 1e-5 and results["grpo"] < 1e-5
     assert results["apart"] == 0.0 and results["odd_apart"] == 0.0
     assert results["steps_without_rows"] == 2
     assert results["kept"][0] > 0
     assert results["odd"][-1] == 4 / 6  # three of six would be nine rows, which two ranks cannot share
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_a_rank_without_rows_runs_as_many_forwards(rate, results, folder, tiny_path, tmp_path):
+    first, second = results[f"uneven {rate}"]
+    assert [gradient for gradient, _ in first] == [gradient for gradient, _ in second]
+    assert sum(gradient for gradient, _ in first) >= 4 and sum(not gradient for gradient, _ in first) >= 2
+    assert all(weights for _, weights in first) and not any(weights for _, weights in second)
+
+    alone, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=rate, **UNEVEN)
+    for rank in range(2):
+        together = torch.load(folder / f"uneven {rate} rank {rank}.pt")
+        assert len(together) == len(alone) == 2
+        assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE

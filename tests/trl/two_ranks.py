@@ -10,11 +10,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.distributed as dist
-from conftest_trl import GENERATIONS, length_reward, relative_difference, scripted
+from conftest_trl import GENERATIONS, UNEVEN, length_reward, relative_difference, scripted
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.layouts import RowLayout
 
 
 def rank_rollout(prompts, trainer):
@@ -50,6 +51,9 @@ def main(path: str, folder: str) -> None:
     _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=None, reward=length_reward, **odd)
     results["odd"] = [row["prune/prompts_kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
     results["odd_apart"] = apart(trainer)
+    for rate in (0.0, 0.5):
+        results[f"uneven {rate}"], steps = uneven(path, folder, completion_prune_rate=rate, **half)
+        torch.save(steps, Path(folder, f"uneven {rate} rank {dist.get_rank()}.pt"))
     if dist.get_rank() == 0:
         Path(folder, "two_ranks.json").write_text(json.dumps(results))
     # All is done and written. Tearing gloo down can abort a process ("terminate called without an active exception"),
@@ -58,6 +62,24 @@ def main(path: str, folder: str) -> None:
         dist.barrier()
     finally:
         os._exit(0)
+
+
+def uneven(path: str, folder: str, **options) -> tuple[list, list]:
+    """What each rank forwarded in ``UNEVEN``, as pairs of gradient enabled and weights positive, and the gradients."""
+    forwarded, original = [], RowLayout.forward
+
+    def count(self, model, batch, *, entropy):
+        forwarded.append((torch.is_grad_enabled(), bool((batch.weight > 0).any())))
+        return original(self, model, batch, entropy=entropy)
+
+    RowLayout.forward = count
+    try:
+        steps, _ = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **UNEVEN, **options)
+    finally:
+        RowLayout.forward = original
+    gathered = [None, None]
+    dist.all_gather_object(gathered, forwarded)
+    return gathered, [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
 
 
 def apart(trainer) -> float:

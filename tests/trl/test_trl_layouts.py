@@ -1,0 +1,209 @@
+"""Which layout a run uses, that it says so, and that rows which are wrong do not train."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest_trl import length_reward, relative_difference, scripted
+from peft import LoraConfig, get_peft_model
+from test_trl_contract import TOLERANCE, compare, gradients
+from transformers import AutoModelForCausalLM, GptOssForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, logged, same_length, saved
+
+from dppo.errors import ConfigError
+from dppo.packing import head
+from dppo.packing.attention import ROWS
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.forwards import ForwardPasses
+from dppo.trl.layouts import RowLayout
+from dppo.trl.support import check_model
+
+ROWS_LINE = "dppo | layout: rows of segments, attention by sdpa per segment (cpu and float32)"
+
+
+class TestWhichLayout:
+    """The run says which layout and kernel it uses, and the gradient is TRL's with either."""
+
+    @pytest.mark.parametrize("layout", ["rows", "auto"])
+    def test_rows(self, layout, tiny_path, tmp_path, capsys, forwarded):
+        differences, trainer = compare(tiny_path, tmp_path, ours={"layout": layout})
+        assert max(differences) < TOLERANCE
+        assert ROWS_LINE in capsys.readouterr().out.splitlines()
+        assert isinstance(trainer.forwards.layout, RowLayout) and forwarded
+
+    def test_padding_where_asked_for(self, tiny_path, tmp_path, capsys, forwarded):
+        differences, trainer = compare(tiny_path, tmp_path, ours={"layout": "padded"})
+        assert max(differences) < TOLERANCE
+        assert "dppo | layout: length-sorted padding (as asked for)" in capsys.readouterr().out.splitlines()
+        assert trainer.model.config._attn_implementation == "sdpa" and not forwarded
+
+    @pytest.mark.parametrize("kind", SERVED)
+    def test_models_that_rows_serve(self, kind, tiny_path, tmp_path, capsys):
+        path = saved(SERVED[kind](), tiny_path, tmp_path / "model")
+        rollout = same_length if "learned" in kind else scripted
+        differences, trainer = compare(path, tmp_path, rollout=rollout)
+        assert max(differences) < TOLERANCE
+        assert ROWS_LINE in capsys.readouterr().out.splitlines()
+        assert logged(trainer, "rows/forwards") == [1.0] and logged(trainer, "rows/tokens")[0] > 5 * POSITIONS
+
+    @pytest.mark.parametrize("reason", UNSERVED)
+    def test_models_that_rows_cannot_serve(self, reason, tiny_path, tmp_path, capsys, forwarded):
+        model = UNSERVED[reason]()
+        path = saved(model, tiny_path, tmp_path / "model")
+        options = {"router_aux_loss_coef": 0.0} if isinstance(model, GptOssForCausalLM) else {}
+        differences, trainer = compare(path, tmp_path, ours={"max_tokens_per_row": 100}, **options)
+        assert max(differences) < TOLERANCE
+        assert f"dppo | layout: length-sorted padding ({reason}" in capsys.readouterr().out
+        assert trainer.model.config._attn_implementation != ROWS and not forwarded
+        assert logged(trainer, "rows/forwards")[0] > 1
+
+
+class TestSelfCheck:
+    """Rows that are wrong do not train."""
+
+    @pytest.mark.parametrize("name", BROKEN)
+    def test_the_run_stops_with_the_figures(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
+        broken(name, monkeypatch)
+        message = f"rows disagree with padding on this model: {BROKEN[name]}.*Set layout: padded"
+        with pytest.raises(ConfigError, match=f"(?s){message}"):
+            gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path)
+        assert not forwarded, "nothing was computed with it"
+
+    @pytest.mark.parametrize("name", BROKEN)
+    def test_auto_warns_and_pads(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
+        broken(name, monkeypatch)
+        eager = {"model_init_kwargs": {"attn_implementation": "eager"}, "num_iterations": 2, "max_steps": 2}
+        with pytest.warns(UserWarning, match=f"so padding is used: {BROKEN[name]}"):
+            differences, trainer = compare(tiny_path, tmp_path, ours={"layout": "auto"}, **eager)
+        assert max(differences) < TOLERANCE and not forwarded
+        assert str(trainer.forwards.layout) == "layout: length-sorted padding (rows failed the self-check)"
+        assert trainer.model.config._attn_implementation == "eager"
+
+    def test_what_is_checked_is_what_would_go_wrong(self, tiny_path, tmp_path, monkeypatch):
+        """Without the check the same rows train, with another gradient, and nothing is said."""
+        broken("segments ignored", monkeypatch)
+        monkeypatch.setattr(ForwardPasses, "check_once", lambda self: None)
+        differences, _ = compare(tiny_path, tmp_path)
+        assert differences[0] > 0.1
+
+    def test_it_runs_once_and_leaves_no_trace(self, tiny_path, tmp_path, monkeypatch):
+        found, original = [], ForwardPasses._problem
+
+        def count(self, layout):
+            assert self._trainer.model.training
+            found.append(original(self, layout))
+            assert self._trainer.model.training and all(p.grad is None for p in self._trainer.model.parameters())
+            return found[-1]
+
+        monkeypatch.setattr(ForwardPasses, "_problem", count)
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=3)
+        assert found == [""]
+
+
+class TestGeneration:
+    """Whoever generates finds the attention the model had."""
+
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    def test_attention_is_put_back_while_generating(self, attention, tiny_path, tmp_path):
+        seen = []
+
+        def look(prompts, trainer):
+            seen.append([m.config._attn_implementation for m in (trainer.model, trainer.ref_model)])
+            return scripted(prompts, trainer)
+
+        options = {"model_init_kwargs": {"attn_implementation": attention}, "max_steps": 2, "beta": 0.1}
+        differences, trainer = compare(tiny_path, tmp_path, rollout=look, **options)
+        assert max(differences) < TOLERANCE
+        assert seen[-2:] == [[attention, attention]] * 2
+        assert trainer.model.config._attn_implementation == trainer.ref_model.config._attn_implementation == ROWS
+        with pytest.raises(KeyError), trainer.forwards.layout.generating():
+            assert trainer.model.config._attn_implementation == attention
+            raise KeyError
+        assert trainer.model.config._attn_implementation == ROWS
+
+    def test_what_is_generated_is_what_the_model_generates(self, tiny_path, tmp_path):
+        written = {}
+        for trainer_class, config_class in ((GRPOTrainer, GRPOConfig), (DPPOTrainer, DPPOConfig)):
+            texts = written[trainer_class] = []
+
+            def remember(prompts, completions, texts=texts, **_):
+                texts += completions
+                return length_reward(prompts, completions)
+
+            settings = dict(shuffle_dataset=False, temperature=0.01, rollout=None, reward=remember)
+            gradients(trainer_class, config_class, tiny_path, tmp_path, **settings)
+        assert written[GRPOTrainer] == written[DPPOTrainer] and len(set(written[DPPOTrainer])) > 4
+
+
+def adapters(**settings):
+    def peft():
+        torch.manual_seed(5)  # the adapters start from random numbers: the same for both trainers
+        return LoraConfig(**{"r": 4, "init_lora_weights": False, "task_type": "CAUSAL_LM"} | settings)
+
+    return peft
+
+
+class TestModelsInTraining:
+    """Adapters, checkpointing and mixed precision, on rows."""
+
+    @pytest.mark.parametrize("head", [{}, {"modules_to_save": ["lm_head"]}], ids=["adapters", "and the head in full"])
+    def test_adapters(self, head, tiny_path, tmp_path, forwarded):
+        path = saved(SERVED["few rotary positions"](), tiny_path, tmp_path / "model")
+        peft = adapters(target_modules=["q_proj", "v_proj", "down_proj"], **head)
+        differences, _ = compare(path, tmp_path, peft=peft, beta=0.1, loss_type="grpo")
+        assert max(differences) < TOLERANCE
+        assert [gradient for _, gradient in forwarded] == [False, True], "reference, then policy"
+
+    def test_an_adapter_on_the_head_is_refused(self, tiny_path, tmp_path):
+        """TRL refuses it before we see the model; our own sentence is for whatever else wraps the head."""
+        path = saved(SERVED["few rotary positions"](), tiny_path, tmp_path / "model")
+        peft = adapters(target_modules=["q_proj", "lm_head"])
+        with pytest.raises(ValueError, match=r"adapter.*`lm_head`"):
+            gradients(DPPOTrainer, DPPOConfig, path, tmp_path, peft=peft)
+        wrapped = get_peft_model(AutoModelForCausalLM.from_pretrained(path), peft())
+        accelerator = SimpleNamespace(unwrap_model=lambda model: model)
+        trainer = SimpleNamespace(is_deepspeed_enabled=False, _is_vlm=False, model=wrapped, accelerator=accelerator)
+        with pytest.raises(ConfigError, match=r"adapter covers lm_head.*modules_to_save=\['lm_head'\]"):
+            check_model(trainer)
+
+    @pytest.mark.parametrize("reentrant", [True, False])
+    def test_checkpointing(self, reentrant, tiny_path, tmp_path, forwarded):
+        """The forward pass that is done again in the backward pass sees the same segments."""
+        options = dict(gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+        differences, _ = compare(tiny_path, tmp_path, ours={"max_tokens_per_row": 60}, **options)
+        assert max(differences) < TOLERANCE and len(forwarded) > 1
+
+    def test_bf16_autocast_is_as_near_to_float32_as_padding_is(self, tiny_path, tmp_path, capsys):
+        exact, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path)
+        padded, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, bf16=True)
+        rows, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, bf16=True, completion_prune_rate=0.0)
+        assert "layout: rows of segments, attention by sdpa per segment (cpu and bfloat16)" in capsys.readouterr().out
+        noise = relative_difference(padded[0], exact[0])
+        assert 1e-3 < relative_difference(rows[0], exact[0]) < 1.5 * noise < 0.1
+
+
+class TestEntropy:
+    """Entropies cost a pass over the vocabulary, so they are computed for logs only."""
+
+    def test_only_in_steps_that_are_logged(self, tiny_path, tmp_path, monkeypatch):
+        steps, original = [], RowLayout.forward
+
+        def count(self, model, batch, *, entropy):
+            steps.append(entropy)
+            return original(self, model, batch, entropy=entropy)
+
+        monkeypatch.setattr(RowLayout, "forward", count)
+        calls, entropies = [], head.label_entropies
+        monkeypatch.setattr(head, "label_entropies", lambda *a: calls.append(1) or entropies(*a))
+        _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, logging_steps=2, max_steps=4)
+        assert steps == [False, True, False, True] and len(calls) == 2
+        assert len(logged(trainer, "kept/entropy")) == 2
+
+    def test_it_is_that_of_trl(self, tiny_path, tmp_path):
+        """With a KL term every completion is kept, so the weighted mean is over the same tokens."""
+        options = dict(beta=0.1, temperature=0.7)
+        _, stock = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
+        _, mine = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
+        assert logged(mine, "kept/entropy") == pytest.approx(logged(stock, "entropy"), rel=1e-5)
+        assert logged(mine, "kept/kl") == pytest.approx(logged(stock, "kl"), abs=1e-9)

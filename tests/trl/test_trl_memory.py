@@ -1,0 +1,128 @@
+"""Out of memory: the message names the number to lower, and nothing else is taken for it."""
+
+import re
+
+import pytest
+import torch
+from conftest_trl import scripted
+from test_trl_contract import gradients
+from trl_layout_cases import logged
+
+from dppo.errors import OutOfMemoryError
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.layouts import PaddedLayout, RowLayout
+
+LAYOUTS = {"rows": RowLayout, "padded": PaddedLayout}
+EXHAUSTED = {
+    "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    "cpu": RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+}
+
+
+def raising(error):
+    def hook(*_):
+        raise error
+
+    return hook
+
+
+def break_forward(error, monkeypatch, layout, wanted):
+    """Raise ``error`` in the forward passes that ``wanted(model, gradient)`` picks."""
+    original = LAYOUTS[layout].forward
+
+    def forward(self, model, batch, *, entropy):
+        if wanted(model, torch.is_grad_enabled()):
+            raise error
+        return original(self, model, batch, entropy=entropy)
+
+    monkeypatch.setattr(LAYOUTS[layout], "forward", forward)
+
+
+def break_backward(error, monkeypatch, layout):
+    """Raise ``error`` in the first backward pass."""
+    original = LAYOUTS[layout].forward
+
+    def forward(self, model, batch, *, entropy):
+        logp, entropies = original(self, model, batch, entropy=entropy)
+        if logp.requires_grad:
+            logp.register_hook(raising(error))
+        return logp, entropies
+
+    monkeypatch.setattr(LAYOUTS[layout], "forward", forward)
+
+
+def trained(model, gradient):
+    return gradient
+
+
+def policy_alone(model, gradient):
+    return not gradient and model.training
+
+
+def reference(model, gradient):
+    return not model.training
+
+
+BREAK = {
+    "forward": lambda *args: break_forward(*args, trained),
+    "backward": break_backward,
+    "old log-probabilities": lambda *args: break_forward(*args, policy_alone),
+    "reference log-probabilities": lambda *args: break_forward(*args, reference),
+}
+RUN = dict(num_iterations=2, beta=0.1, max_steps=2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", EXHAUSTED)
+@pytest.mark.parametrize("where", BREAK)
+def test_the_number_to_lower_is_named(where, kind, layout, tiny_path, tmp_path, monkeypatch):
+    BREAK[where](EXHAUSTED[kind], monkeypatch, layout)
+    with pytest.raises(OutOfMemoryError, match="out of memory in a forward or backward pass") as raised:
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, layout=layout, max_tokens_per_row=60, **RUN)
+    found = re.search(
+        r"over (\d+) tokens \(max_tokens_per_row=60\)\. Set max_tokens_per_row: (\d+), or gradient_checkpointing: true",
+        str(raised.value),
+    )
+    tokens, advised = map(int, found.groups())
+    assert 30 < tokens <= 60 and advised == tokens // 2
+    assert raised.value.__cause__ is EXHAUSTED[kind]
+
+
+def test_what_it_advises_is_below_a_row_that_is_over_budget(tiny_path, tmp_path, monkeypatch):
+    BREAK["forward"](EXHAUSTED["cuda"], monkeypatch, "rows")
+    with pytest.warns(UserWarning, match="a row of its own"), pytest.raises(OutOfMemoryError) as raised:
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_tokens_per_row=8)
+    assert "(max_tokens_per_row=8). Set max_tokens_per_row: 4, or" in str(raised.value)
+
+
+def test_the_default_budget_is_named_too(tiny_path, tmp_path, monkeypatch):
+    BREAK["backward"](EXHAUSTED["cpu"], monkeypatch, "rows")
+    with pytest.raises(OutOfMemoryError) as raised:
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, per_device_train_batch_size=8, generation_batch_size=32)
+    budget = int(re.search(r"max_tokens_per_row=(\d+)", str(raised.value)).group(1))
+    assert budget % 8 == 0 and 8 * 12 <= budget <= 8 * 17
+
+
+@pytest.mark.parametrize("where", BREAK)
+def test_other_errors_are_left_alone(where, tiny_path, tmp_path, monkeypatch):
+    error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    BREAK[where](error, monkeypatch, "rows")
+    with pytest.raises(RuntimeError) as raised:
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **RUN)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("kind", EXHAUSTED)
+def test_generation_that_runs_out_of_memory_is_left_alone(kind, tiny_path, tmp_path):
+    """Rows do not decide what generation takes; also not in the second generation, after rows were computed."""
+    calls = []
+
+    def rollout(prompts, trainer):
+        calls.append(logged(trainer, "rows/tokens"))
+        if len(calls) == 2:
+            raise EXHAUSTED[kind]
+        return scripted(prompts, trainer)
+
+    with pytest.raises(RuntimeError) as raised:
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=rollout, max_steps=2)
+    assert raised.value is EXHAUSTED[kind] and calls[1]
