@@ -1,7 +1,6 @@
 """The language model head over labelled positions only, in blocks: (tokens x vocabulary) logits never exist."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -129,19 +128,29 @@ def chunked_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | Non
 
 
 def checkpointed_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
-    """(L,) log-probabilities of ``target_L`` by blocks of rows, each computed again in the backward pass."""
+    """(L,) log-probabilities of ``target_L`` by blocks of rows, each computed again in the backward pass.
+
+    Products are in the dtype given. In half precision the softmax is float32 all the same, and so is the sum of the
+    blocks' gradients: in bfloat16 log-probabilities of -10 nats would come in steps of 1/16.
+    """
+    dtype = hidden_LD.dtype
+    exact = torch.promote_types(dtype, torch.float32)
+    weight, bias = weight_VD.to(exact), None if bias_V is None else bias_V.to(exact)
 
     def block(hidden: Tensor, target: Tensor) -> Tensor:
-        return -F.cross_entropy(F.linear(hidden, weight_VD, bias_V), target, reduction="none")
+        logits = F.linear(hidden, weight.to(dtype), None if bias is None else bias.to(dtype))
+        return -F.cross_entropy(logits.to(exact), target, reduction="none")
 
     rows = _block(weight_VD)
     pairs = zip(hidden_LD.split(rows), target_L.split(rows), strict=True)
     return torch.cat([checkpoint(block, hidden, target, use_reentrant=False) for hidden, target in pairs])
 
 
-LogProbs = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
-label_log_probs: LogProbs = chunked_log_probs if hasattr(F, "linear_cross_entropy") else checkpointed_log_probs
-"""The one this version of torch has."""
+def label_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
+    """(L,) log-probabilities of ``target_L``, in float32 or more: torch's chunked operator where it gives that."""
+    half = hidden_LD.dtype in (torch.bfloat16, torch.float16)
+    score = checkpointed_log_probs if half or not hasattr(F, "linear_cross_entropy") else chunked_log_probs
+    return score(hidden_LD, weight_VD, bias_V, target_L)
 
 
 @torch.no_grad()
@@ -149,7 +158,8 @@ def label_entropies(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None)
     """(L,) entropies, in nats, of the distributions over the vocabulary."""
     parts = []
     for hidden in hidden_LD.split(_block(weight_VD)):
-        logp = F.linear(hidden, weight_VD, bias_V).log_softmax(1)
+        logits = F.linear(hidden, weight_VD, bias_V)
+        logp = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
         parts.append(-(logp.exp() * logp).sum(1))
     return torch.cat(parts)
 

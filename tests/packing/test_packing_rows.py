@@ -310,3 +310,28 @@ class TestThroughAModel:
         for company in ([4, 0, 1], [7, 4], [2, 3, 5, 4, 6]):
             index = sorted(company, key=lambda i: batch.group[i])
             assert (score(make_row(batch, index))[0][index.index(4)] - alone).abs().max() < 1e-12
+
+
+def test_a_half_precision_head_gives_float32_log_probabilities(monkeypatch):
+    """Products in bfloat16, softmax and the sum over blocks in float32: the wrong twin rounds to steps of 1/16."""
+    monkeypatch.setattr(head, "BLOCK_LOGITS", 5_000)
+    make = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(300, 64, generator=make), torch.randn(500, 64, generator=make)
+    hidden, weight = hidden.bfloat16(), (0.3 * weight).bfloat16()
+    target, upstream = torch.randint(500, (300,), generator=make), torch.randn(300, generator=make)
+
+    def scored(score, dtype):
+        leaves = [x.detach().clone().to(dtype).requires_grad_() for x in (hidden, weight)]
+        logp = score(*leaves, None, target)
+        (logp * upstream.to(logp.dtype)).sum().backward()
+        return logp.detach(), leaves[1].grad
+
+    def off(found, wanted):
+        return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+    logp, grad = scored(head.label_log_probs, torch.bfloat16)
+    exact_logp, exact_grad = scored(head.chunked_log_probs, torch.float64)
+    rounded_logp, _ = scored(head.chunked_log_probs, torch.bfloat16)
+    assert logp.dtype == torch.float32 and rounded_logp.dtype == torch.bfloat16
+    assert off(logp, exact_logp) < 1e-3 < off(rounded_logp, exact_logp)
+    assert off(grad, exact_grad) < 1e-2
