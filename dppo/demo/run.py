@@ -1,6 +1,7 @@
 """The demonstration: for each seed a warm start, then GRPO and DPPO from it with equal training seconds."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -171,9 +172,10 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 def fastest_threads(candidates: Sequence[int] = (1, 2)) -> int:
     """How many threads train a model of this size fastest here, by trying: on busy cores two are slower than one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     model, token_BT = build_model(0), torch.zeros(32, 64, dtype=torch.int64)
     before, seconds = torch.get_num_threads(), {}
-    for threads in candidates:
+    for threads in (threads for threads in candidates if threads <= cores):
         torch.set_num_threads(threads)
         rounds = []
         for _ in range(4):
