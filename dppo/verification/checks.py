@@ -1,7 +1,7 @@
 """The checks of ``dppo verify``: each function gives back the ``Check`` records of one kind of evidence.
 
 A name starts with the number of the claim it belongs to: 1 completions, 2 prompts and both levels, 3 equality with
-TRL, 4 frequencies, 5 controls.
+TRL and of dense rows with padding, 4 frequencies, 5 controls.
 """
 
 import math
@@ -18,6 +18,7 @@ from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN
 from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, kept_mean, largest, uniform, unweighted
 from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.verification.dense_rows import rows_against_padding, served_model, wrong_kernels
 from dppo.verification.enumerate import outcomes
 from dppo.verification.estimate import Bias, deviance, deviance_bound, draw_errors, estimate_bias, full_batch
 from dppo.verification.parity import LOSSES, Script, Step, one_step, relative_difference, weighted_sum_of_completions
@@ -37,12 +38,14 @@ CLAIMS = {"completions": 1, "prompts": 2, "both levels": 2}
 BIAS = "relative bias"
 SQUARED = "squared bias"
 DIFFERENCE = "difference"
+NATS = "nats"
 DEVIATION = "deviation"
 COUNT = "draws"
 LEGEND = {
     BIAS: "|E[pruned gradient] - full gradient| / |full gradient|, over every outcome of the draws, in float64",
     SQUARED: "the square of it, estimated from draws: about 0 give or take its standard error where there is no bias",
     DIFFERENCE: "|gradient - expected| / |expected| in float32; for TRL, that of the loss too if it is larger",
+    NATS: "largest difference of a token's log-probability between dense rows and padding, in float32",
     DEVIATION: "largest distance of an inclusion frequency from its stated probability, in standard deviations",
 }
 """What the figures are."""
@@ -157,6 +160,25 @@ def parity_checks(script: Script) -> Iterator[Check]:
         yield at_most(title, figure, SINGLE, DIFFERENCE)
     figure = relative_difference(ours["dr_grpo"].gradient, theirs["grpo"].gradient)
     yield above("5 control: another loss is not equal to TRL's", figure, SINGLE, DIFFERENCE)
+
+
+def row_checks(subject: Subject) -> Iterator[Check]:
+    """Dense rows compute what padding computes, on the subject's own model, and wrong rows do not.
+
+    In float32, whatever the run trains in: there the trainer compares its kernel with padding itself, at its start.
+
+    Args:
+        subject: a policy; of its rollouts nothing is used.
+    """
+    title, model = served_model(subject.model)
+    found = rows_against_padding(model, temperature=subject.temperature)
+    gradient = math.nan if found.gradient_difference is None else found.gradient_difference
+    name = "3 dense rows, equal to padding"
+    yield at_most(f"{name}: log-probabilities, on {title}", found.logp_difference, found.logp_tolerance, NATS)
+    yield at_most(f"{name}: gradient, on {title}", gradient, found.gradient_tolerance, DIFFERENCE)
+    for mistake, kernel in wrong_kernels().items():
+        wrong = rows_against_padding(model, temperature=subject.temperature, kernel=kernel)
+        yield above(f"5 control: {mistake}, on {title}", wrong.logp_difference, wrong.logp_tolerance, NATS)
 
 
 def frequency_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:

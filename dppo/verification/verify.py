@@ -14,6 +14,7 @@ from dppo.verification.checks import (
     enumeration_checks,
     frequency_checks,
     parity_checks,
+    row_checks,
 )
 from dppo.verification.parity import script_of
 from dppo.verification.records import Check, Report
@@ -45,6 +46,7 @@ def verify(
         "every outcome of small draws": lambda: enumeration_checks(methods),
         "many draws on the model": lambda: draw_checks(subject, methods, settings),
         "one step beside TRL": lambda: parity_checks(script_of(subject)),
+        "rows beside padding": lambda: row_checks(subject),
         "inclusion frequencies": lambda: frequency_checks(subject, first, settings, count),
         "controls": lambda: control_checks(subject, first, settings, count),
     }

@@ -34,7 +34,7 @@ QUICK = Settings(draws=200, table_draws=20)
 def report(subject):
     told = []
     report = verify(subject, [DPPO], settings=QUICK, progress=told.append)
-    assert len(told) == 6
+    assert len(told) == 7
     return report
 
 

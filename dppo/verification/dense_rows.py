@@ -1,0 +1,92 @@
+"""Dense rows against padding on a model of one's own, and layouts that are wrong and must be told apart."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from trl.trainer.utils import add_fused_lm_head
+
+from dppo.demo.model import build_model
+from dppo.packing import SEGMENT_SDPA, Kernel, Segments
+from dppo.packing.attention import unsupported, use_rows
+from dppo.packing.check import LayoutCheck, check_rows
+from dppo.packing.head import add_scored_head, unsupported_head
+
+
+def served_model(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
+    """What to check rows on, and what to call it: the model, or a tiny one where rows cannot serve the model.
+
+    Args:
+        model: the policy, with or without adapters.
+    """
+    if unsupported(_base(model)):
+        return "a tiny Qwen3 (the model is padded)", build_model(0)
+    return "the model", model
+
+
+def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: Kernel = SEGMENT_SDPA) -> LayoutCheck:
+    """Log-probabilities and gradients by rows and by padding; the model stays as it is.
+
+    Args:
+        model: one that rows serve, with or without adapters.
+        temperature: divides the logits, > 0.
+        kernel: what computes attention over rows.
+    """
+    # A copy, since rows replace the model's attention and head; of everything but the weights, which may be large.
+    prepared = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    base = _base(prepared)
+    use_rows(base)
+    if unsupported_head(base):
+        add_fused_lm_head(base, temperature=temperature)
+    else:
+        add_scored_head(base, temperature=temperature)
+    return check_rows(prepared, temperature=temperature, kernel=kernel)
+
+
+def _base(model: Any) -> PreTrainedModel:
+    """The model without its adapters' wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def wrong_kernels() -> dict[str, Kernel]:
+    """Layouts that are known to be wrong, each as one would write it: what is wrong, and a kernel that does it."""
+    return {
+        "masks aligned at the top left": Kernel(name="top left", attend=_top_left),
+        "a row taken for one sequence": Kernel(name="one sequence", attend=_one_sequence),
+    }
+
+
+def _top_left(
+    query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
+) -> Tensor:
+    """What ``is_causal`` means where there are fewer queries than keys: the first query sees the first key only."""
+    parts = list(_segments(segments.length_S, query, key, value))
+    output = []
+    for (own_query, own_key, own_value), trunk in zip(parts, segments.trunk_S, strict=True):
+        if trunk >= 0:
+            own_key, own_value = (
+                torch.cat(pair, 2) for pair in zip(parts[trunk][1:], (own_key, own_value), strict=True)
+            )
+        output.append(_causal(own_query, own_key, own_value, scale))
+    return torch.cat(output, 2)
+
+
+def _one_sequence(
+    query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale: float | None, window: int | None
+) -> Tensor:
+    """Every token sees all tokens before it, those of other completions too."""
+    return _causal(query, key, value, scale)
+
+
+def _segments(length_S: Sequence[int], *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(tensor.split(list(length_S), 2) for tensor in tensors), strict=True)
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    repeat = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(repeat, 1) for x in (key, value))
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
