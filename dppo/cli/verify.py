@@ -18,7 +18,7 @@ from dppo.verification.records import Check, Report, VarianceRow
 SECTIONS = {
     "1": "1 Completion pruning is unbiased",
     "2": "2 Prompt pruning, and both levels together, are unbiased",
-    "3": "3 The trainer computes TRL's loss and gradient, and dense rows what padding does",
+    "3": "3 The trainer computes what TRL does, dense rows what padding does",
     "4": "4 Rows are kept with the stated probabilities",
     "5": "5 Controls: known to be wrong, so they pass above the bound",
 }

@@ -17,15 +17,22 @@ from dppo.packing.check import LayoutCheck, check_rows
 from dppo.packing.head import add_scored_head, unsupported_head
 
 
+def padded_because(model: PreTrainedModel) -> str:
+    """Why rows cannot serve a model, so that its training is padded; "" where they can.
+
+    Args:
+        model: the policy, with or without adapters.
+    """
+    return unsupported(_base(model))
+
+
 def served_model(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
     """What to check rows on, and what to call it: the model, or a tiny one where rows cannot serve the model.
 
     Args:
         model: the policy, with or without adapters.
     """
-    if unsupported(_base(model)):
-        return "a tiny Qwen3 (the model is padded)", build_model(0)
-    return "the model", model
+    return ("a tiny Qwen3", build_model(0)) if padded_because(model) else ("the model", model)
 
 
 def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: Kernel = SEGMENT_SDPA) -> LayoutCheck:

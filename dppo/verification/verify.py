@@ -16,6 +16,7 @@ from dppo.verification.checks import (
     parity_checks,
     row_checks,
 )
+from dppo.verification.dense_rows import padded_because
 from dppo.verification.parity import script_of
 from dppo.verification.records import Check, Report
 from dppo.verification.subject import Subject, one_thread
@@ -58,8 +59,9 @@ def verify(
         progress("variance")
         tabled = [replace(first, normaliser=DR_GRPO), first]
         variance = variance_table(subject, tabled, draws=settings.table_draws, seed=settings.seed)
+    reason = padded_because(subject.model)
     return Report(
-        subject=subject.describe(),
+        subject=subject.describe() + (f" Its training is padded, without dense rows: {reason}." if reason else ""),
         checks=tuple(sorted(checks, key=lambda check: check.name[0])),
         variance=variance,
         failure_rate=settings.failure_rate,

@@ -14,7 +14,7 @@ from dppo.packing.attention import ROWS, rows_attention
 from dppo.packing.kernels import Kernel
 from dppo.verification import checks, dense_rows
 from dppo.verification.checks import row_checks
-from dppo.verification.dense_rows import wrong_kernels
+from dppo.verification.dense_rows import padded_because, wrong_kernels
 
 SIZE = dict(vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
 
@@ -69,7 +69,8 @@ def test_a_model_that_rows_cannot_serve_is_not_checked_on_rows(subject):
     capped = Gemma2ForCausalLM(Gemma2Config(**SIZE, num_key_value_heads=2, head_dim=8))
     found = list(row_checks(replace(subject, model=capped)))
     assert verdicts(found) == ALL
-    assert all(check.name.endswith(", on a tiny Qwen3 (the model is padded)") for check in found)
+    assert all(check.name.endswith(", on a tiny Qwen3") for check in found)
+    assert padded_because(capped) == "it caps attention scores, which sdpa cannot" and not padded_because(subject.model)
 
 
 def test_a_model_that_scales_its_logits(subject):

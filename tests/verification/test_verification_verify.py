@@ -56,6 +56,15 @@ def test_the_report_is_json(report):
     assert len(saved["variance"]) == len(report.variance) > 30
 
 
+def test_the_report_says_that_and_why_training_is_padded(subject, report, monkeypatch):
+    assert "padded" not in report.subject
+    monkeypatch.setattr("dppo.verification.verify.padded_because", lambda model: "it has sinks")
+    for part in ("enumeration", "draw", "parity", "row", "frequency", "control"):
+        monkeypatch.setattr(f"dppo.verification.verify.{part}_checks", lambda *_: [])
+    found = verify(subject, [DPPO], settings=QUICK)
+    assert found.subject == f"{report.subject} Its training is padded, without dense rows: it has sinks."
+
+
 def test_figures_that_are_not_numbers_fail_and_are_still_json():
     for check in (
         at_most("c", float("nan"), 1.0, "x"),
