@@ -10,6 +10,7 @@ from datasets import concatenate_datasets
 from test_trl_contract import TOLERANCE, compare, gradients
 from trl_layout_cases import logged
 
+from dppo.packing import UNSCORED
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import PaddedLayout
@@ -182,6 +183,14 @@ class TestOddBatches:
     def test_gradient_equals_trl(self, kind, budget, tiny_path, tmp_path, forwarded):
         differences, _ = compare(tiny_path, tmp_path, ours={"max_tokens_per_row": budget}, **ODD[kind], **PASSES)
         assert max(differences) < TOLERANCE and forwarded
+
+    def test_only_tokens_that_carry_loss_are_scored(self, tiny_path, tmp_path, forwarded):
+        """What a tool wrote is forwarded, and no vocabulary is computed for it."""
+        _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, beta=0.1, **ODD["some all tool output"])
+        window, (row, _) = trainer._window, forwarded[-1]
+        kept = window.weight_SB[0] > 0
+        assert int((row.labels != UNSCORED).sum()) == len(row.scored_L) == int(window.loss_mask[kept].sum())
+        assert row.input_ids.numel() > int(window.completion_mask[kept].sum()) > len(row.scored_L)
 
     def test_the_same_prompt_in_several_groups_is_computed_once(self, tiny_path, tmp_path, monkeypatch):
         def twice(count):
