@@ -35,10 +35,12 @@ class Completions:
     """(N,) bool, False where the gradient of a completion is known to be exactly zero."""
     confidence_N: Tensor | None = None
     """(N,) ``sqrt(sum_t (1 - p_t)^2)`` with ``p_t`` the probability of the sampled token, or None if unknown."""
+    process_N: Tensor | None = None
+    """(N,) integer, the process that rolled a completion out, or None if that is not known or there is one only."""
 
     def __post_init__(self) -> None:
         n = self.advantage_N.numel()
-        for name in ("advantage_N", "tokens_N", "group_N", "live_N", "confidence_N"):
+        for name in ("advantage_N", "tokens_N", "group_N", "live_N", "confidence_N", "process_N"):
             value = getattr(self, name)
             if value is not None and value.shape != (n,):
                 raise ShapeError(f"Completions.{name} has shape {tuple(value.shape)}, expected ({n},)")

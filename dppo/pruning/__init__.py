@@ -1,21 +1,18 @@
 """Which rows are kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
+from dppo.pruning.allocation import Allocation, allocate, allocate_as_trl
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
 from dppo.pruning.history import PromptHistory
-from dppo.pruning.probabilities import (
-    BIASED_RULES,
-    RULES,
-    Rule,
-    inclusion_probabilities,
-    largest,
-    proportional,
-    threshold,
-    uniform,
-)
+from dppo.pruning.probabilities import Rule, inclusion_probabilities, proportional, threshold, uniform
 from dppo.pruning.prune import Pruning
+from dppo.pruning.ranking import all_but_smallest, largest, max_variance
+from dppo.pruning.rules import BIASED_RULES, RULES
+from dppo.pruning.schedules import SCHEDULES, Schedule, constant, fade, stop
+from dppo.pruning.scopes import SCOPES, Scope, live_rows, whole_processes, whole_prompts, whole_step
 from dppo.pruning.scores import (
     SCORES,
     Score,
+    above_lowest,
     absolute_advantage,
     advantage_with_confidence,
     advantage_with_length,
@@ -25,54 +22,81 @@ from dppo.pruning.scores import (
 )
 from dppo.pruning.stream import PromptStream, fill_block, thin_block
 from dppo.pruning.weights import (
+    BIASED_RESCALINGS,
     BIASED_WEIGHTINGS,
+    RESCALINGS,
     WEIGHTINGS,
+    Rescaling,
     Weighting,
     added_variance_estimate,
     effective_sample_size,
+    fixed_denominator,
     inverse_probability,
     kept_mean,
+    kept_tokens,
     largest_weight,
     relative_added_variance,
     unweighted,
 )
 
 __all__ = [
+    "BIASED_RESCALINGS",
     "BIASED_RULES",
     "BIASED_WEIGHTINGS",
     "DESIGNS",
     "DETERMINISTIC",
     "PIVOTAL",
     "POISSON",
+    "RESCALINGS",
     "RULES",
+    "SCHEDULES",
+    "SCOPES",
     "SCORES",
     "SYSTEMATIC",
     "WEIGHTINGS",
+    "Allocation",
     "Design",
     "PromptHistory",
     "PromptStream",
     "Pruning",
+    "Rescaling",
     "Rule",
+    "Schedule",
+    "Scope",
     "Score",
     "Weighting",
+    "above_lowest",
     "absolute_advantage",
     "added_variance_estimate",
     "advantage_with_confidence",
     "advantage_with_length",
+    "all_but_smallest",
+    "allocate",
+    "allocate_as_trl",
     "confidence",
+    "constant",
     "effective_sample_size",
+    "fade",
     "fill_block",
+    "fixed_denominator",
     "inclusion_probabilities",
     "inverse_probability",
     "kept_mean",
+    "kept_tokens",
     "largest",
     "largest_weight",
+    "live_rows",
+    "max_variance",
     "per_token",
     "proportional",
     "relative_added_variance",
+    "stop",
     "thin_block",
     "threshold",
     "uniform",
     "uniform_score",
     "unweighted",
+    "whole_processes",
+    "whole_prompts",
+    "whole_step",
 ]

@@ -5,7 +5,6 @@ A rule looks at the rows that could be dropped and says with which probability e
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 import torch
@@ -48,7 +47,7 @@ def inclusion_probabilities(size_N: Tensor, budget: float, *, floor: float, cost
     Source: Neyman (1934), with costs as in Cochran, Sampling Techniques (1977), on optimum allocation; weights of one
         over the probability are due to Horvitz and Thompson (1952).
     """
-    size, cost = _finite("size", size_N), _costs(size_N, cost_N)
+    size, cost = finite("size", size_N), _costs(size_N, cost_N)
     if not 0 < floor <= 1:
         raise DesignError(f"floor={floor:g} must be in (0, 1]. Try floor=0.1.")
     total = float(cost.sum())
@@ -115,7 +114,7 @@ def proportional(
 
     Source: see ``inclusion_probabilities``.
     """
-    _check_rate(rate, floor)
+    check_rate(rate, floor)
     cost = torch.from_numpy(_costs(score_N, cost_N))
     return inclusion_probabilities(score_N, (1 - rate) * cost.sum().item(), floor=floor, cost_N=cost)
 
@@ -142,8 +141,8 @@ def threshold(
 
     Source: DPPO, arXiv:2603.04135, section 4.2; after InfoBatch, arXiv:2303.04947.
     """
-    _check_rate(rate, floor)
-    score = _finite("score", score_N)
+    check_rate(rate, floor)
+    score = finite("score", score_N)
     largest_score = score.max(initial=0.0)
     scaled = score / largest_score if largest_score > 0 else score
     below = scaled < scaled.mean() * (1 - 1e-6) if len(scaled) else scaled > 0
@@ -168,62 +167,20 @@ def uniform(
     Raises:
         DesignError: a rate, floor or score out of range.
     """
-    _check_rate(rate, floor)
-    return torch.full((len(_finite("score", score_N)),), 1.0 - rate, dtype=torch.float64)
+    check_rate(rate, floor)
+    return torch.full((len(finite("score", score_N)),), 1.0 - rate, dtype=torch.float64)
 
 
-def largest(
-    score_N: Tensor, *, rate: float, floor: float, cost_N: Tensor | None = None, group_N: Tensor | None = None
-) -> Tensor:
-    """1 for the ``floor(G * (1 - rate))`` largest scores of each group of G rows, 0 for the others: biased.
-
-    The count is exact for decimal rates (0.1 of 10 rows is 1, not ``int(0.9999999999999998)``). Of equal scores, which
-    binary rewards make the normal case, those with the lowest index are kept.
+def check_rate(rate: float, floor: float) -> None:
+    """Return where a rate and a floor go together.
 
     Args:
-        score_N: (N,) finite and >= 0.
-        rate: share of each group to drop, in [0, 1).
-        floor: not used: this rule drops rows for certain.
-        cost_N: not used.
-        group_N: (N,) integer, or None for one group.
-
-    Returns:
-        (N,) float64, 0 or 1. Scores [1, 3, 3, 3] with rate 0.5 give [0, 1, 1, 0].
+        rate: share to drop.
+        floor: lowest probability.
 
     Raises:
-        DesignError: a rate or score out of range.
-
-    Source: CPPO, arXiv:2503.22342.
+        DesignError: the rate is not in [0, 1), or the floor is above what it keeps.
     """
-    _check_rate(rate, 0.0)
-    score = _finite("score", score_N)
-    if not len(score):
-        return torch.zeros(0, dtype=torch.float64)
-    group = np.zeros(len(score), np.int64) if group_N is None else group_N.numpy()
-    order = np.lexsort((-score, group))  # stable: equal scores stay in the order of their index
-    _, start, size = np.unique(group[order], return_index=True, return_counts=True)
-    share = 1 - Fraction(rate).limit_denominator(10**9)
-    kept = np.array([int(share * int(rows)) for rows in size])
-    place = np.arange(len(score)) - np.repeat(start, size)
-    prob = np.zeros(len(score))
-    prob[order[place < np.repeat(kept, size)]] = 1.0
-    return torch.from_numpy(prob)
-
-
-RULES: dict[str, Rule] = {
-    "proportional": proportional,
-    "threshold": threshold,
-    "uniform": uniform,
-    "largest": largest,
-}
-
-BIASED_RULES: dict[Rule, str] = {
-    largest: "rows with a small score are never kept (largest), so their gradient is missing from every step",
-}
-"""Why a rule is biased under every design. A rule that is not listed gives every row a probability above 0."""
-
-
-def _check_rate(rate: float, floor: float) -> None:
     if not 0 <= rate < 1:
         raise DesignError(f"rate={rate:g} must be in [0, 1). To drop half, use rate=0.5.")
     if floor > 1 - rate + ROUNDING:
@@ -233,7 +190,17 @@ def _check_rate(rate: float, floor: float) -> None:
         )
 
 
-def _finite(name: str, value_N: Tensor) -> np.ndarray:
+def finite(name: str, value_N: Tensor) -> np.ndarray:
+    """``value_N`` as an array, (N,) float64.
+
+    Args:
+        name: what it is, for errors.
+        value_N: (N,) finite and >= 0.
+
+    Raises:
+        ShapeError: it is not of one dimension.
+        DesignError: a value is negative or not finite.
+    """
     value = value_N.detach().double().numpy()
     if value.ndim != 1:
         raise ShapeError(f"{name} has shape {value.shape}, expected (N,): pass {name}.flatten()")
@@ -245,7 +212,7 @@ def _finite(name: str, value_N: Tensor) -> np.ndarray:
 def _costs(size_N: Tensor, cost_N: Tensor | None) -> np.ndarray:
     if cost_N is None:
         return np.ones(size_N.numel())
-    cost = _finite("cost", cost_N)
+    cost = finite("cost", cost_N)
     if len(cost) != size_N.numel():
         raise ShapeError(f"cost has {len(cost)} rows and size has {size_N.numel()}: they must be equal")
     if not (cost > 0).all():

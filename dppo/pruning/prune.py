@@ -10,9 +10,19 @@ from torch import Tensor
 
 from dppo.errors import DesignError, report
 from dppo.pruning.designs import PIVOTAL, WHOLE, Design
-from dppo.pruning.probabilities import BIASED_RULES, ROUNDING, Rule, proportional
+from dppo.pruning.probabilities import ROUNDING, Rule, proportional
+from dppo.pruning.rules import BIASED_RULES
+from dppo.pruning.schedules import Schedule, constant
+from dppo.pruning.scopes import Scope, live_rows
 from dppo.pruning.scores import Score, absolute_advantage
-from dppo.pruning.weights import BIASED_WEIGHTINGS, Weighting, inverse_probability
+from dppo.pruning.weights import (
+    BIASED_RESCALINGS,
+    BIASED_WEIGHTINGS,
+    Rescaling,
+    Weighting,
+    fixed_denominator,
+    inverse_probability,
+)
 from dppo.types import Candidates, Completions, Draw
 
 
@@ -38,6 +48,12 @@ class Pruning:
     """Lowest probability of a row, in (0, 1 - rate]; no weight of this level exceeds ``1 / floor``."""
     budget: Literal["rows", "tokens"] = "rows"
     """What ``rate`` is a share of: with ``tokens``, rows that cost more are kept less often."""
+    scope: Scope = live_rows
+    """Which completions the rule looks at, in which order, and which of them compete. Prompts all compete."""
+    rescaling: Rescaling = fixed_denominator
+    """From what was kept to what multiplies the weights of completions, for means over survivors."""
+    schedule: Schedule = constant
+    """From the share of training done to what multiplies ``rate``; ``at`` applies it."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -59,14 +75,30 @@ class Pruning:
         """Why the expected gradient is not that of the full batch, one clause per part; empty if it is."""
         if self.rate == 0:
             return ""
-        reasons = (BIASED_RULES.get(self.rule, ""), self.design.reason, BIASED_WEIGHTINGS.get(self.weighting, ""))
+        reasons = (
+            BIASED_RULES.get(self.rule, ""),
+            self.design.reason,
+            BIASED_WEIGHTINGS.get(self.weighting, ""),
+            BIASED_RESCALINGS.get(self.rescaling, ""),
+        )
         return "; ".join(filter(None, reasons))
+
+    def at(self, done: float) -> "Pruning":
+        """This pruning with the rate that its schedule gives at a point of the run.
+
+        Args:
+            done: share of training done, in [0, 1].
+        """
+        if self.schedule is constant:
+            return self
+        return replace(self, rate=self.rate * self.schedule(done), schedule=constant)
 
     def draw_completions(self, completions: Completions, rng: np.random.Generator) -> Draw:
         """Choose the completions to train on.
 
         Args:
-            completions: all completions of the step. Those without a gradient are dropped, which is exact.
+            completions: all completions of the step. Those without a gradient are dropped, which is exact, unless the
+                scope counts them.
             rng: source of randomness; seed it by run, step and purpose so that every rank draws the same.
 
         Returns:
@@ -79,14 +111,14 @@ class Pruning:
         live = completions.live_N
         if self.rate == 0 or not live.any():
             return _draw(live.clone(), live.double(), live.double())
-        side = completions.advantage_N.sign()
-        order = np.lexsort((side.numpy(), completions.group_N.numpy()))
-        row = torch.from_numpy(order)
-        row = row[live[row]]
-        score = self.score(completions)[row].double()
-        cost = completions.tokens_N[row].double().clamp_min(1) if self.budget == "tokens" else None
-        prob = self.rule(score, rate=self.rate, floor=self.floor, cost_N=cost, group_N=completions.group_N[row])
-        return self._select(row, prob, score, live.numel(), rng)
+        row, group = self.scope(completions)
+        score, tokens = self.score(completions)[row].double(), completions.tokens_N[row].double()
+        cost = tokens.clamp_min(1) if self.budget == "tokens" else None
+        prob = self.rule(score, rate=self.rate, floor=self.floor, cost_N=cost, group_N=group)
+        draw = self._select(row, prob, score, live.numel(), rng)
+        factor_N = torch.zeros_like(draw.weight_N)
+        factor_N[row] = self.rescaling(draw.keep_N[row], tokens, group)
+        return replace(draw, weight_N=draw.weight_N * factor_N)
 
     def draw_prompts(self, candidates: Candidates, rng: np.random.Generator, *, rows_multiple: int = 1) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.

@@ -62,6 +62,20 @@ def uniform_score(completions: Completions) -> Tensor:
     return torch.ones(completions.advantage_N.numel(), dtype=torch.float64)
 
 
+def above_lowest(completions: Completions) -> Tensor:
+    """Advantage above the lowest one of the prompt, (N,) float64: the reward up to a shift and a scale per prompt.
+
+    A completion that could not be scored has advantage 0 and stands for an average one.
+
+    Args:
+        completions: one row per completion.
+    """
+    advantage_N = completions.advantage_N.double()
+    number_N = completions.group_N.unique(return_inverse=True)[1]
+    lowest_G = torch.full_like(advantage_N, torch.inf).scatter_reduce(0, number_N, advantage_N, "amin")
+    return advantage_N - lowest_G[number_N]
+
+
 def per_token(score: Score) -> Score:
     """``score`` divided by the tokens of each completion: for normalisers that average within a completion first.
 
@@ -91,4 +105,5 @@ SCORES: dict[str, Score] = {
     "length": advantage_with_length,
     "confidence": advantage_with_confidence,
     "uniform": uniform_score,
+    "above_lowest": above_lowest,
 }

@@ -58,6 +58,51 @@ BIASED_WEIGHTINGS: dict[Weighting, str] = {
 """Why a weighting is biased under every design. One that is not listed is ``1 / prob`` on average."""
 
 
+Rescaling = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""``rescaling(keep_N, tokens_N, group_N) -> factor_N``: what multiplies the weights of the rows drawn from.
+
+``keep_N`` (N,) bool, ``tokens_N`` (N,) float64 tokens that carry loss, ``group_N`` (N,) integer, the group each row
+competed in. Gives back (N,) float64. It turns the fixed denominator into another one.
+"""
+
+
+def fixed_denominator(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
+    """1 for each row: sums are divided by what was fixed before the draw.
+
+    Args:
+        keep_N: (N,) bool, rows kept.
+        tokens_N: not used.
+        group_N: not used.
+    """
+    return torch.ones(keep_N.numel(), dtype=torch.float64)
+
+
+def kept_tokens(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
+    """What a token denominator is multiplied by to become a mean over the tokens kept in each group, (N,). Biased.
+
+    With one group it is ``tokens / tokens kept``. Groups count alike, whatever is kept of them; one without kept tokens
+    has no mean and weighs nothing.
+
+    Args:
+        keep_N: (N,) bool, rows kept.
+        tokens_N: (N,) tokens that carry loss, >= 0.
+        group_N: (N,) integer, the groups that each take a mean of their own.
+
+    Source: CPPO's code for TRL, where the groups are processes.
+    """
+    group, number_N = group_N.unique(return_inverse=True)
+    kept_G = torch.zeros(len(group), dtype=torch.float64).index_add_(0, number_N, (tokens_N * keep_N).double())
+    return tokens_N.double().sum() / max(len(group), 1) / kept_G.clamp_min(1)[number_N]
+
+
+RESCALINGS: dict[str, Rescaling] = {"fixed_denominator": fixed_denominator, "kept_tokens": kept_tokens}
+
+BIASED_RESCALINGS: dict[Rescaling, str] = {
+    kept_tokens: "sums are divided by the tokens that are kept (kept_tokens), a number that goes with the result",
+}
+"""Why a rescaling is biased. One that is not listed leaves the weights as they are."""
+
+
 def effective_sample_size(weight_N: Tensor) -> float:
     """``(sum w)^2 / sum w^2``, in rows: how many equal weights would carry as much; 0 if nothing was kept.
 

@@ -9,9 +9,23 @@ import torch
 
 import dppo.pruning
 from dppo.errors import ConfigError, DesignError
-from dppo.pruning import BIASED_RULES, BIASED_WEIGHTINGS, DESIGNS, RULES, SCORES, WEIGHTINGS, Design
+from dppo.pruning import (
+    BIASED_RULES,
+    BIASED_WEIGHTINGS,
+    DESIGNS,
+    RESCALINGS,
+    RULES,
+    SCHEDULES,
+    SCOPES,
+    SCORES,
+    WEIGHTINGS,
+    Design,
+)
 from dppo.pruning import designs as designs_module
 from dppo.pruning import probabilities as probabilities_module
+from dppo.pruning import ranking as ranking_module
+from dppo.pruning import schedules as schedules_module
+from dppo.pruning import scopes as scopes_module
 from dppo.pruning import scores as scores_module
 from dppo.pruning import weights as weights_module
 from dppo.rng import generator
@@ -36,6 +50,8 @@ RULE_EXAMPLES = {
     "threshold": ([1, 1, 4, 2], [0.5, 0.5, 1, 1]),
     "uniform": ([1, 1, 4, 2], [0.5, 0.5, 0.5, 0.5]),
     "largest": ([1, 1, 4, 2], [0, 0, 1, 1]),
+    "all_but_smallest": ([1, 1, 4, 2], [0, 0, 1, 1]),
+    "max_variance": ([1, 1, 4, 2], [1, 0, 1, 0]),
 }
 """Scores and the probabilities they get at rate 0.5; bad examples are a rate of 1 and a negative score."""
 
@@ -47,20 +63,47 @@ DESIGN_EXAMPLES = {
 }
 """Probabilities and the sizes a draw may have."""
 
-SCORE_EXAMPLES = {"advantage": [2, 1], "length": [4, 3], "confidence": [1, 3], "uniform": [1, 1]}
+SCORE_EXAMPLES = {
+    "advantage": [2, 1],
+    "length": [4, 3],
+    "confidence": [1, 3],
+    "uniform": [1, 1],
+    "above_lowest": [3, 0],
+}
 """Scores of ``ROWS``."""
 
 NEEDS_LOG_PROBABILITIES = {"confidence"}
 """Scores whose bad example is a rollout without log-probabilities."""
 
-WEIGHTING_EXAMPLES = {"inverse_probability": [4, 0, 1], "unweighted": [1, 0, 1], "kept_mean": [1.5, 0, 1.5]}
+WEIGHTING_EXAMPLES = {
+    "inverse_probability": [4, 0, 1],
+    "unweighted": [1, 0, 1],
+    "kept_mean": [1.5, 0, 1.5],
+}
 """Weights of rows kept, dropped, kept, with probabilities 0.25, 0.5 and 1."""
+
+RESCALING_EXAMPLES = {"fixed_denominator": [1, 1, 1, 1], "kept_tokens": [3.5, 3.5, 1.75, 1.75]}
+"""Factors of rows kept, dropped, kept, kept with 2, 8, 1, 3 tokens, the first two in a group and the last two."""
+
+SCOPE_EXAMPLES = {
+    "live_rows": ([1, 0, 3], [0, 0, 1]),
+    "whole_prompts": ([0, 1, 2, 3], [0, 0, 1, 1]),
+    "whole_processes": ([0, 1, 2, 3], [0, 0, 0, 1]),
+    "whole_step": ([0, 1, 2, 3], [0, 0, 0, 0]),
+}
+"""Rows and groups of advantages [2, -1, 0, 1] of prompts [0, 0, 1, 1] from processes [0, 0, 0, 1]."""
+
+SCHEDULE_EXAMPLES = {"constant": [1, 1, 1], "stop": [1, 0, 0], "fade": [1, 0.5, 0]}
+"""Factors at 0, 3/4 and 1 of a run whose full rates last until its middle."""
 
 TABLES = {
     "rules": (RULES, RULE_EXAMPLES),
     "designs": (DESIGNS, DESIGN_EXAMPLES),
     "scores": (SCORES, SCORE_EXAMPLES),
     "weightings": (WEIGHTINGS, WEIGHTING_EXAMPLES),
+    "rescalings": (RESCALINGS, RESCALING_EXAMPLES),
+    "scopes": (SCOPES, SCOPE_EXAMPLES),
+    "schedules": (SCHEDULES, SCHEDULE_EXAMPLES),
 }
 
 
@@ -82,18 +125,23 @@ def test_every_public_part_has_an_example(registry, examples):
 
 
 def test_every_part_that_exists_is_registered_under_its_name():
-    assert public_functions(probabilities_module, ["score_N", "rate"]) == set(RULES.values())
+    rules = [public_functions(module, ["score_N", "rate"]) for module in (probabilities_module, ranking_module)]
+    assert set.union(*rules) == set(RULES.values())
+    assert rules[1] == set(BIASED_RULES), "what is ranked is never drawn"
     assert public_functions(scores_module, ["completions"]) == set(SCORES.values())
+    assert public_functions(scopes_module, ["completions"]) == set(SCOPES.values())
+    assert public_functions(schedules_module, ["done"]) == set(SCHEDULES.values())
     assert public_functions(weights_module, ["keep_N", "prob_N"]) == set(WEIGHTINGS.values())
+    assert public_functions(weights_module, ["keep_N", "tokens_N"]) == set(RESCALINGS.values())
     made = {value.name: value for value in vars(designs_module).values() if isinstance(value, Design)}
     assert made == DESIGNS
     assert {design.draw for design in made.values()} == public_functions(designs_module, ["prob_N", "score_N", "rng"])
-    for name, part in (RULES | WEIGHTINGS).items():
+    for name, part in (RULES | WEIGHTINGS | RESCALINGS | SCOPES | SCHEDULES).items():
         assert part.__name__ == name
 
 
 def test_every_part_is_exported_and_documented():
-    for part in (*RULES.values(), *SCORES.values(), *WEIGHTINGS.values()):
+    for part in (d for table in (RULES, SCORES, WEIGHTINGS, RESCALINGS, SCOPES, SCHEDULES) for d in table.values()):
         assert part.__name__ in dppo.pruning.__all__
         assert part.__doc__ and "Args:" in part.__doc__
     assert sorted(dppo.pruning.__all__) == sorted(set(dppo.pruning.__all__))
@@ -134,3 +182,32 @@ def test_weightings(name):
     keep, prob = torch.tensor([True, False, True]), tensor([0.25, 0.5, 1])
     weight = WEIGHTINGS[name](keep, prob)
     assert weight.tolist() == WEIGHTING_EXAMPLES[name] and weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", RESCALING_EXAMPLES)
+def test_rescalings(name):
+    keep, group = torch.tensor([True, False, True, True]), torch.tensor([5, 5, 2, 2])
+    factor = RESCALINGS[name](keep, tensor([2, 8, 1, 3]), group)
+    assert factor.tolist() == RESCALING_EXAMPLES[name] and factor.dtype == torch.float64
+    assert RESCALINGS[name](keep[:0], tensor([]), group[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("name", SCOPE_EXAMPLES)
+def test_scopes(name):
+    advantage = tensor([2, -1, 0, 1])
+    rows = Completions(
+        advantage_N=advantage,
+        tokens_N=torch.ones(4),
+        group_N=torch.tensor([0, 0, 1, 1]),
+        live_N=advantage != 0,
+        process_N=torch.tensor([0, 0, 0, 1]),
+    )
+    row, group = SCOPES[name](rows)
+    assert (row.tolist(), group.tolist()) == SCOPE_EXAMPLES[name]
+
+
+@pytest.mark.parametrize("name", SCHEDULE_EXAMPLES)
+def test_schedules(name):
+    assert [SCHEDULES[name](done, until=0.5) for done in (0.0, 0.75, 1.0)] == SCHEDULE_EXAMPLES[name]
+    assert SCHEDULES[name](0.874) == 1.0, "InfoBatch prunes in 0.875 of a run, and so do all by default"
+    assert SCHEDULES[name](0.0, until=1.0) == 1.0

@@ -1,0 +1,45 @@
+"""Schedules: how the rate of a pruning changes over a run."""
+
+from collections.abc import Callable
+
+Schedule = Callable[[float], float]
+"""``schedule(done) -> factor``: the share of training done, in [0, 1], to what multiplies the rate, in [0, 1]."""
+
+FULL_SHARE = 0.875
+"""Share of a run that InfoBatch prunes in (its delta)."""
+
+
+def constant(done: float, *, until: float = FULL_SHARE) -> float:
+    """1: the rate stays as it is.
+
+    Args:
+        done: share of training done, in [0, 1].
+        until: not used.
+    """
+    return 1.0
+
+
+def stop(done: float, *, until: float = FULL_SHARE) -> float:
+    """1 before ``until``, then 0: the last part of the run is not pruned.
+
+    Args:
+        done: share of training done, in [0, 1].
+        until: share of training with pruning, in [0, 1].
+
+    Source: InfoBatch, arXiv:2303.04947, section 3.3, with delta = 0.875 of the epochs.
+    """
+    return 1.0 if done < until else 0.0
+
+
+def fade(done: float, *, until: float = FULL_SHARE) -> float:
+    """1 up to ``until``, then down in a straight line to 0 at the end of the run.
+
+    Args:
+        done: share of training done, in [0, 1].
+        until: share of training at the full rate, in [0, 1].
+    """
+    return 1.0 if done <= until else max(0.0, (1.0 - done) / (1.0 - until))
+
+
+SCHEDULES: dict[str, Callable[..., float]] = {"constant": constant, "stop": stop, "fade": fade}
+"""By name; bind ``until`` with ``functools.partial`` for another share."""
