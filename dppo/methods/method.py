@@ -8,8 +8,28 @@ from functools import partial
 from torch import Tensor
 
 from dppo.errors import ConfigError, report
-from dppo.objective import GROUP_SCALED, GRPO_MEAN, AdvantageRule, Normaliser, TokenLoss, clipped_surrogate, k3
-from dppo.pruning import Pruning, Score, advantage_with_confidence, advantage_with_length, per_token
+from dppo.objective import (
+    BIASED_STATISTICS,
+    GROUP_SCALED,
+    GRPO_MEAN,
+    AdvantageRule,
+    Normaliser,
+    Statistics,
+    TokenLoss,
+    clipped_surrogate,
+    k3,
+    whole_groups,
+)
+from dppo.pruning import (
+    Pruning,
+    Score,
+    advantage_with_confidence,
+    advantage_with_length,
+    constant,
+    fixed_denominator,
+    live_rows,
+    per_token,
+)
 
 NO_PRUNING = Pruning()
 """Keeps every row that has a gradient, with weight 1."""
@@ -48,6 +68,8 @@ class Method:
     """Which completions are trained on, after their rewards are known."""
     prompts: Pruning = NO_PRUNING
     """Which prompts are rolled out, from their history alone."""
+    statistics: Statistics = whole_groups
+    """Which completions the advantages that are trained on come from, once some are kept."""
     beta: float = 0.0
     """Coefficient of the KL term (k3), >= 0."""
     deviations: tuple[str, ...] = ()
@@ -64,8 +86,10 @@ class Method:
     @property
     def selection_bias(self) -> tuple[str, ...]:
         """Sentences saying why the choice of what is kept biases the gradient; empty where it does not."""
-        levels = (("completion", self.completions), ("prompt", self.prompts))
-        return tuple(f"{level} pruning is biased: {pruning.bias}" for level, pruning in levels if pruning.bias)
+        statistics = BIASED_STATISTICS.get(self.statistics, "") if self.completions.rate else ""
+        completions = "; ".join(filter(None, (self.completions.bias, statistics)))
+        levels = (("completion", completions), ("prompt", self.prompts.bias))
+        return tuple(f"{level} pruning is biased: {reason}" for level, reason in levels if reason)
 
     @property
     def bias(self) -> tuple[str, ...]:
@@ -95,6 +119,29 @@ class Method:
         The others can be dropped at no cost in bias or variance, as long as the denominator still counts them.
         """
         return (advantage_N != 0) | (self.beta > 0)
+
+    def trained_advantages(self, reward_PG: Tensor, advantage_PG: Tensor, keep_PG: Tensor) -> Tensor:
+        """The advantages that kept completions are trained with, (P, G): those of whole groups for most methods.
+
+        Args:
+            reward_PG: (P, G) rewards of the rolled-out prompts.
+            advantage_PG: (P, G) their advantages from whole groups.
+            keep_PG: (P, G) bool, completions kept, those without a gradient that the scope counts included.
+        """
+        if not self.completions.rate:
+            return advantage_PG
+        return self.statistics(self.advantages, reward_PG, advantage_PG, keep_PG)
+
+    def at(self, done: float) -> "Method":
+        """The method at a point of the run: rates follow their schedules.
+
+        Args:
+            done: share of training done, in [0, 1].
+        """
+        prompts, completions = self.prompts.at(done), self.completions.at(done)
+        if prompts is self.prompts and completions is self.completions:
+            return self
+        return replace(self, prompts=prompts, completions=completions)
 
     def loss(
         self,
@@ -153,6 +200,12 @@ class Method:
         score = self.completions.score
         return f"{_name(_TOKEN_SUM_SCORES[score])} per token" if score in _TOKEN_SUM_SCORES else _name(score)
 
+    @property
+    def schedule_name(self) -> str:
+        """How the rates change over a run, in words; empty where they do not."""
+        found = {level.schedule for level in (self.prompts, self.completions) if level.rate} - {constant}
+        return ", ".join(sorted(map(_name, found)))
+
     def describe(self) -> str:
         """One paragraph for the start of a run: what is pruned and how, the normaliser, and whether it is biased."""
         completions = _pruning(self.completions, self.score_name)
@@ -169,9 +222,14 @@ class Method:
 def _pruning(pruning: Pruning, scored: str) -> str:
     if not pruning.rate:
         return ""
+    scope = "" if pruning.scope is live_rows else f" over {_name(pruning.scope)}"
+    weights = _name(pruning.weighting)
+    if pruning.rescaling is not fixed_denominator:
+        weights += f" over {_name(pruning.rescaling)}"
+    schedule = "" if pruning.schedule is constant else f", rate by schedule {_name(pruning.schedule)}"
     return (
-        f"{pruning.rate:g} of the {pruning.budget} pruned, {_name(pruning.rule)} rule on {scored}, "
-        f"{pruning.design.name} draw, {_name(pruning.weighting)} weights, floor {pruning.floor:g}"
+        f"{pruning.rate:g} of the {pruning.budget} pruned, {_name(pruning.rule)} rule on {scored}{scope}, "
+        f"{pruning.design.name} draw, {weights} weights, floor {pruning.floor:g}{schedule}"
     )
 
 

@@ -4,18 +4,27 @@ from dataclasses import replace
 from functools import partial
 
 from dppo.methods.method import Method
-from dppo.objective import CENTRED, DAPO_TOKENS, clipped_surrogate, gspo
+from dppo.objective import BNPO, CENTRED, DAPO_TOKENS, clipped_surrogate, gspo, kept_rows
 from dppo.objective import DR_GRPO as DR_GRPO_CONSTANT
 from dppo.pruning import (
     DETERMINISTIC,
     PIVOTAL,
     Pruning,
+    above_lowest,
     absolute_advantage,
     advantage_with_length,
+    all_but_smallest,
     kept_mean,
+    kept_tokens,
     largest,
+    max_variance,
     proportional,
+    stop,
     threshold,
+    unweighted,
+    whole_processes,
+    whole_prompts,
+    whole_step,
 )
 
 GRPO = Method(
@@ -63,10 +72,77 @@ CPPO = replace(
     "Models",
     completions=Pruning(rate=0.5, score=absolute_advantage, rule=largest, design=DETERMINISTIC, weighting=kept_mean),
     deviations=(
-        "ties of abs(A) go to the lowest index, where the paper leaves them open",
+        "ties of abs(A) go to the negative side, then to the lowest index, where the paper leaves them open",
         "completions with advantage 0 are left out before the largest are taken",
         "completions are not allocated anew: no further prompts fill the free places",
         "beta is 0 here and 0.04 in the paper",
+    ),
+)
+
+_AS_CPPO_CODE = (
+    "ties of abs(A) go to the lowest index, where the code leaves them to topk",
+    "counts are exact, where the code rounds 1 - P in binary",
+    "a step has its usual number of prompts; the code grows it by 1 / (1 - P), see dppo.pruning.allocate",
+    "beta is 0 here and 0.04 in the code",
+)
+
+CPPO_TRL = replace(
+    CPPO,
+    name="cppo_trl",
+    paper="arXiv:2503.22342, CPPO, as in its code for TRL",
+    completions=replace(
+        CPPO.completions, rule=all_but_smallest, scope=whole_processes, weighting=unweighted, rescaling=kept_tokens
+    ),
+    normaliser=BNPO,
+    deviations=_AS_CPPO_CODE,
+)
+
+CPPO_VERL = replace(
+    CPPO,
+    name="cppo_verl",
+    paper="arXiv:2503.22342, CPPO, as in its code for verl",
+    completions=replace(CPPO.completions, scope=whole_step, weighting=unweighted),
+    deviations=(
+        "the policy term has the mean within each completion that the code is configured for, where the code takes a "
+        "mean over the tokens of a micro-batch",
+        "eps of the standard deviation is 1e-4, in the code 1e-6; no dual clip",
+        "the sum over the kept rows is divided by all rows, as in the code while the batch is not grown",
+        *_AS_CPPO_CODE,
+    ),
+)
+
+PODS = replace(
+    GRPO,
+    name="pods",
+    paper="arXiv:2504.13818, Not All Rollouts are Useful: Down-Sampling Rollouts in LLM Reinforcement Learning",
+    completions=Pruning(
+        rate=0.5,
+        score=above_lowest,
+        rule=max_variance,
+        design=DETERMINISTIC,
+        weighting=kept_mean,
+        scope=whole_prompts,
+    ),
+    statistics=kept_rows,
+    deviations=(
+        "advantages come from the down-sampled group, as we understand the paper",
+        "the number kept is given as a rate, and is at least 2",
+        "of subsets with the same variance the one with the fewest high rewards is taken, of equal rewards the first",
+    ),
+)
+
+INFOBATCH = replace(
+    GRPO,
+    name="infobatch",
+    paper="arXiv:2303.04947, InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning",
+    prompts=Pruning(rate=0.5, rule=threshold, design=PIVOTAL, schedule=stop),
+    deviations=(
+        "prompts are scored by the signal that history expects, where the paper has the loss of a sample",
+        "the mean is that of the step's candidates, where the paper has that of the dataset",
+        "a step is scaled as one on all its candidates (per step); the paper averages over what is kept, which makes "
+        "fewer steps larger by the same factor (per epoch)",
+        "a prompt's first rollout takes the place of the epoch without pruning",
+        "the rate is moved to keep a whole number of prompts, and weights are one over what is kept then",
     ),
 )
 
@@ -108,7 +184,40 @@ DPPO_DETERMINISTIC = replace(
     ),
 )
 
+
+def on_top_of(base: Method, pruning: Method = DPPO) -> Method:
+    """``base`` with the pruning of another method at both levels: its loss, advantages and normaliser stay.
+
+    Args:
+        base: gives the objective, as ``GRPO``, ``DAPO_LOSS`` or ``GSPO``.
+        pruning: gives what is dropped, as ``DPPO`` or ``DPPO_THRESHOLD``.
+
+    Returns:
+        A method called after both, ``dppo_dapo`` for example. Rates are those of ``pruning``.
+
+    Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
+    """
+    return replace(
+        base,
+        name=f"{pruning.name}_{base.name}",
+        paper=f"{pruning.paper}, on top of {base.paper}",
+        completions=pruning.completions,
+        prompts=pruning.prompts,
+        statistics=pruning.statistics,
+        deviations=(*base.deviations, *pruning.deviations),
+    )
+
+
+DPPO_DAPO, DPPO_GSPO = on_top_of(DAPO_LOSS), on_top_of(GSPO)
+DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO = on_top_of(DAPO_LOSS, DPPO_THRESHOLD), on_top_of(GSPO, DPPO_THRESHOLD)
+
 METHODS = {
-    method.name: method for method in (GRPO, DR_GRPO, DAPO_LOSS, GSPO, CPPO, DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC)
+    method.name: method
+    for method in (
+        *(GRPO, DR_GRPO, DAPO_LOSS, GSPO),
+        *(CPPO, CPPO_TRL, CPPO_VERL, PODS, INFOBATCH),
+        *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC),
+        *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),
+    )
 }
 """Every preset by its name."""

@@ -1,7 +1,8 @@
 """Advantages from the rewards of whole groups, taken before anything is pruned."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -61,6 +62,33 @@ def zero_signal(advantage_PG: Tensor) -> Tensor:
     return (advantage_PG == 0).all(1)
 
 
+def unchanged(advantage: Tensor) -> Tensor:
+    """The advantages as they are.
+
+    Args:
+        advantage: of any shape.
+    """
+    return advantage
+
+
+def powered(advantage: Tensor, *, power: float = 0.0) -> Tensor:
+    """``A * abs(A)^power``, of the shape given: above 0 it stresses rare outcomes, whose advantages are large.
+
+    Advantages of a group then no longer sum to 0, so the objective is another one than that of the rewards: with m of
+    G right, powers above 0 pull towards what is rare in a group, right or wrong.
+
+    Args:
+        advantage: of any shape.
+        power: finite and > -1; 0 changes nothing.
+
+    Raises:
+        ConfigError: a power out of range.
+    """
+    if not (math.isfinite(power) and power > -1):
+        report("powered", [f"power={power!r} must be finite and > -1. Write power=0.5."])
+    return advantage.sign() * advantage.abs() ** (1 + power)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageRule:
     """A way to turn rewards into advantages, together with what it means for prompt pruning. Call it as a function."""
@@ -72,10 +100,29 @@ class AdvantageRule:
     """True where a group's advantages do not depend on which other prompts were rolled out."""
     reason: str = ""
     """Why it is not exact under prompt pruning, one sentence; empty where it is."""
+    transform: Callable[[Tensor], Tensor] = unchanged
+    """What every advantage is put through last, element by element; 0 stays 0."""
 
     def __call__(self, reward_PG: Tensor) -> Tensor:
         """Advantages (P, G) of the rewards (P, G)."""
-        return self.compute(reward_PG)
+        return self.transform(self.compute(reward_PG))
+
+
+def emphasised(rule: AdvantageRule, power: float) -> AdvantageRule:
+    """The rule with each advantage replaced by ``A * abs(A)^power``. Pruning this objective is as exact as its own.
+
+    Args:
+        rule: gives the advantages.
+        power: finite and > -1; 0 gives the rule itself back.
+
+    Raises:
+        ConfigError: a power out of range.
+    """
+    if power == 0:
+        return rule
+    transform = partial(powered, power=power)
+    transform(torch.zeros(1))
+    return replace(rule, name=f"{rule.name}, A * abs(A)^{power:g}", transform=transform)
 
 
 GROUP_SCALED = AdvantageRule(name="group", compute=partial(group_advantages, scale="group"))
@@ -89,6 +136,46 @@ BATCH_SCALED = AdvantageRule(
 
 ADVANTAGE_RULES = {rule.name: rule for rule in (GROUP_SCALED, BATCH_SCALED, CENTRED)}
 """By the name TRL's ``scale_rewards`` gives them."""
+
+
+Statistics = Callable[[AdvantageRule, Tensor, Tensor, Tensor], Tensor]
+"""``statistics(rule, reward_PG, advantage_PG, keep_PG) -> advantage_PG``: the advantages that are trained with.
+
+``advantage_PG`` (P, G) are those of the whole groups, ``keep_PG`` (P, G) bool says which completions are kept."""
+
+
+def whole_groups(rule: AdvantageRule, reward_PG: Tensor, advantage_PG: Tensor, keep_PG: Tensor) -> Tensor:
+    """The advantages of the whole groups, (P, G): what was dropped still counts in means and deviations.
+
+    Args:
+        rule: not used.
+        reward_PG: not used.
+        advantage_PG: (P, G) from whole groups.
+        keep_PG: not used.
+    """
+    return advantage_PG
+
+
+def kept_rows(rule: AdvantageRule, reward_PG: Tensor, advantage_PG: Tensor, keep_PG: Tensor) -> Tensor:
+    """Advantages (P, G) from the rewards of kept completions alone, 0 for the others. Biased.
+
+    Args:
+        rule: turns rewards into advantages.
+        reward_PG: (P, G) rewards.
+        advantage_PG: (P, G) not used but for its dtype.
+        keep_PG: (P, G) bool.
+
+    Source: PODS, arXiv:2504.13818, which takes mean and standard deviation over the down-sampled group.
+    """
+    return rule(reward_PG.to(advantage_PG).masked_fill(~keep_PG, torch.nan))
+
+
+STATISTICS: dict[str, Statistics] = {"whole_groups": whole_groups, "kept_rows": kept_rows}
+
+BIASED_STATISTICS: dict[Statistics, str] = {
+    kept_rows: "means and deviations of advantages are those of the rows kept (kept_rows), which is another baseline",
+}
+"""Why advantages depend on the draw. Those that are not listed do not."""
 
 
 def _deviation(reward_RG: Tensor, ddof: int) -> Tensor:

@@ -33,6 +33,9 @@ SETTINGS = (
     "completion_budget",
     "sampling_design",
     "history_half_life",
+    "prune_schedule",
+    "prune_until",
+    "advantage_power",
     "loss_type",
 )
 """What draws depend on, beside the number of processes."""

@@ -11,6 +11,7 @@ from dppo.errors import ConfigError
 from dppo.methods import PER_TOKEN_SCORES, Method
 from dppo.pruning import advantage_with_confidence
 from dppo.trl.draws import Schedule, deal, draw_shares
+from dppo.trl.metrics import draw_metrics
 from dppo.trl.prompts import Selection
 from dppo.types import Completions
 
@@ -23,6 +24,8 @@ class Drawn:
 
     weight_SN: Tensor
     """(passes * shares, N) float64, 0 where a completion is not trained on."""
+    advantage_N: Tensor
+    """(N,) float64, what completions are trained with."""
     sequences: int
     """Completions of the full batch, those of prompts that were not rolled out included."""
     tokens: float
@@ -60,7 +63,7 @@ class CompletionSelector:
             loss_mask: (B, T) tokens of this rank that carry loss.
             reward_N: (N,) rewards of all ranks, NaN where there is none.
         """
-        advantage_N = self.gather(output["advantages"]).cpu().double()
+        advantage_N = self.method.advantages.transform(self.gather(output["advantages"]).cpu().double())
         tokens_N = self.gather(loss_mask.sum(1)).cpu()
         if self.equal_is_zero:
             reward_QG = reward_N.view(-1, self.group)
@@ -82,6 +85,7 @@ class CompletionSelector:
             group_N=torch.arange(len(advantage_N)) // self.group,
             live_N=self.method.live(advantage_N) & (tokens_N > 0),
             confidence_N=confidence_N,
+            process_N=torch.arange(len(advantage_N)) // (len(advantage_N) // self.processes),
         )
 
     def signal(self, completions: Completions) -> Tensor:
@@ -89,7 +93,14 @@ class CompletionSelector:
         score_N = self.method.completions.score(completions) * completions.live_N
         return score_N.view(-1, self.group).double().square().sum(1).sqrt()
 
-    def draw(self, completions: Completions, reward_N: Tensor, selection: Selection | None, generation: int) -> Drawn:
+    def draw(
+        self,
+        completions: Completions,
+        reward_N: Tensor,
+        selection: Selection | None,
+        generation: int,
+        done: float = 0.0,
+    ) -> Drawn:
         """Every draw of a generation.
 
         Args:
@@ -97,18 +108,28 @@ class CompletionSelector:
             reward_N: (N,) rewards.
             selection: the prompts rolled out; None where all were.
             generation: its number, which with the seed is the key of the draws.
+            done: share of training done, in [0, 1], for schedules.
         """
+        method = self.method.at(done)
         groups = len(completions.advantage_N) // self.group
         weight_Q = torch.ones(groups, dtype=torch.float64) if selection is None else selection.weight_Q
         candidates = groups if selection is None else selection.candidates
         prompt_weight_N = weight_Q.repeat_interleave(self.group)
         key = (self.seed, generation)
         share_N = deal(len(prompt_weight_N) // self.processes, self.processes, self.schedule.shares, *key)
-        weight_SN, records = draw_shares(self.method, completions, prompt_weight_N, share_N, self.schedule, key)
+        weight_SN, prob_SN = draw_shares(method, completions, prompt_weight_N, share_N, self.schedule, key)
+        advantage_N = self._trained(method, completions, reward_N, (weight_SN > 0).any(0))
+        weight_SN = weight_SN * (method.live(advantage_N) & (completions.tokens_N > 0))
+        score_N = method.completions.score(completions)
+        records = []
+        for index, (weight_N, prob_N) in enumerate(zip(weight_SN, prob_SN, strict=True)):
+            rows = share_N == index % self.schedule.shares
+            records.append(draw_metrics(weight_N[rows], prob_N[rows], score_N[rows], completions.tokens_N[rows]))
         signal_Q = (completions.advantage_N != 0).view(groups, -1).any(1)
         reward_Q = reward_N.view(groups, -1).nanmean(1)
         return Drawn(
             weight_SN=weight_SN,
+            advantage_N=advantage_N,
             sequences=candidates * self.group,
             tokens=float((prompt_weight_N * completions.tokens_N).sum()),
             figures={
@@ -122,3 +143,8 @@ class CompletionSelector:
             draw_figures=records,
             signal=bool(signal_Q.any()),
         )
+
+    def _trained(self, method: Method, completions: Completions, reward_N: Tensor, keep_N: Tensor) -> Tensor:
+        """(N,) advantages that kept completions are trained with; ``keep_N`` (N,) says which some draw keeps."""
+        parts = (reward_N, completions.advantage_N, keep_N)
+        return method.trained_advantages(*(part.view(-1, self.group) for part in parts)).flatten()

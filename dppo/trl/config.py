@@ -1,5 +1,6 @@
 """``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded."""
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -7,20 +8,52 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import report
 from dppo.methods import METHODS, PER_TOKEN_SCORES, Method
-from dppo.objective import ADVANTAGE_RULES, NORMALISERS, TokenLoss, cispo, clipped_surrogate, gspo
-from dppo.pruning import DESIGNS, PIVOTAL, SCORES, Pruning, Score
+from dppo.objective import (
+    ADVANTAGE_RULES,
+    NORMALISERS,
+    TokenLoss,
+    cispo,
+    clipped_surrogate,
+    emphasised,
+    gspo,
+)
+from dppo.pruning import (
+    DESIGNS,
+    PIVOTAL,
+    SCHEDULES,
+    SCORES,
+    Pruning,
+    Schedule,
+    Score,
+    above_lowest,
+    constant,
+    uniform_score,
+)
+from dppo.pruning.schedules import FULL_SHARE
 from dppo.trl.support import unsupported_options
 
 AUTO = "auto"
 DEFAULT_FLOOR = 0.2
 """Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
 
-LOSS_FIELDS = {
-    "gspo": {"importance_sampling_level": "sequence", "loss_type": "grpo"},
+NOT_OFFERED = {uniform_score, above_lowest}
+"""Scores that rank nothing, or belong to one rule."""
+
+_DAPO = {"loss_type": "dapo"}
+_GSPO = {"importance_sampling_level": "sequence", "loss_type": "grpo"}
+NEEDED_FIELDS = {
+    "gspo": _GSPO,
     "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
-    "dapo": {"loss_type": "dapo"},
+    "dapo": _DAPO,
+    "cppo_trl": {"loss_type": "bnpo"},
+    "cppo_verl": {"loss_type": "grpo"},
+    "pods": {"completion_score": AUTO, "multi_objective_aggregation": "sum_then_normalize"},
+    "dppo_dapo": _DAPO,
+    "dppo_gspo": _GSPO,
+    "dppo_threshold_dapo": _DAPO,
+    "dppo_threshold_gspo": _GSPO,
 }
-"""TRL's fields that a method of that name stands for: they must be set, since TRL's fields decide the loss."""
+"""Fields that a method of that name stands for: they must be set, since TRL's fields decide the loss."""
 
 
 @dataclass
@@ -37,21 +70,43 @@ class DPPOConfig(GRPOConfig):
         metadata={
             "help": "How completions and prompts are pruned: `dppo` (probability proportional to the score, unbiased), "
             "`dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's Algorithm 1, biased), "
-            "`cppo` (biased), or `grpo` (nothing is pruned). The loss itself is set by TRL's fields."
+            "`infobatch` (prompts only, unbiased), `cppo`, `cppo_trl`, `cppo_verl`, `pods` (biased), or `grpo` "
+            "(nothing is pruned). The loss itself is set by TRL's fields; names such as `dppo_gspo` check them."
         },
     )
-    completion_prune_rate: float = field(
-        default=0.5,
+    completion_prune_rate: float | None = field(
+        default=None,
         metadata={
             "help": "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without "
-            "a gradient (zero advantage, beta=0) are always skipped: that is exact."
+            "a gradient (zero advantage, beta=0) are always skipped: that is exact. Default: the method's, 0.5 for "
+            "those that prune completions."
         },
     )
-    prompt_prune_rate: float = field(
-        default=0.0,
+    prompt_prune_rate: float | None = field(
+        default=None,
         metadata={
             "help": "Share of the candidate prompts with a history that is not rolled out, in [0, 1). Prompts never "
-            "seen are always rolled out, so this does nothing in the first epoch."
+            "seen are always rolled out, so this does nothing in the first epoch. Default: the method's, 0 for all "
+            "but `infobatch`, which has 0.5."
+        },
+    )
+    prune_schedule: str = field(
+        default=AUTO,
+        metadata={
+            "help": "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (down to 0 "
+            "in a straight line from prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` "
+            "and `constant` for all others."
+        },
+    )
+    prune_until: float = field(
+        default=FULL_SHARE,
+        metadata={"help": "Share of the run, in [0, 1], with the full rates where prune_schedule is not `constant`."},
+    )
+    advantage_power: float = field(
+        default=0.0,
+        metadata={
+            "help": "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare "
+            "outcomes. That is another objective than the reward's; pruning it is as unbiased as pruning its own."
         },
     )
     prompt_mode: str = field(
@@ -124,6 +179,11 @@ class DPPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         super().__post_init__()
+        base = METHODS.get(self.method, METHODS["grpo"])
+        if self.completion_prune_rate is None:
+            self.completion_prune_rate = base.completions.rate
+        if self.prompt_prune_rate is None:
+            self.prompt_prune_rate = base.prompts.rate
         report("DPPOConfig", self._problems() or unsupported_options(self))
         method = self.build_method()
         if method.selection_bias and not self.accept_bias:
@@ -141,7 +201,8 @@ class DPPOConfig(GRPOConfig):
             "method": METHODS,
             "prompt_mode": ("thin", "fill"),
             "layout": ("rows", "auto", "padded"),
-            "completion_score": (AUTO, *(name for name in SCORES if name != "uniform")),
+            "completion_score": (AUTO, *(name for name, score in SCORES.items() if score not in NOT_OFFERED)),
+            "prune_schedule": (AUTO, *SCHEDULES),
             "completion_budget": ("rows", "tokens"),
             "importance_sampling_level": ("token", "sequence"),
             "scale_rewards": ADVANTAGE_RULES,
@@ -150,18 +211,21 @@ class DPPOConfig(GRPOConfig):
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 problems.append(f"{name}={getattr(self, name)!r} is not one of {', '.join(map(repr, allowed))}.")
-        unpruned = self.method in METHODS and not METHODS[self.method].completions.rate
-        if unpruned and self.prompt_prune_rate:
-            problems.append(
-                f"method={self.method!r} prunes nothing, but prompt_prune_rate={self.prompt_prune_rate:g}. "
-                "Use method='dppo', or prompt_prune_rate: 0."
-            )
+        rates = ("prompt_prune_rate", "completion_prune_rate")
+        base = METHODS.get(self.method)
+        if base is not None and not (base.completions.rate or base.prompts.rate):
+            problems += [
+                f"method={self.method!r} prunes nothing, but {name}={getattr(self, name):g}. "
+                f"Use method='dppo', or {name}: 0."
+                for name in rates
+                if getattr(self, name)
+            ]
         if self.loss_type == "cispo" and self.importance_sampling_level == "sequence":
             problems.append("loss_type='cispo' is served per token only. Use importance_sampling_level: token.")
-        for name, value in LOSS_FIELDS.get(self.method, {}).items():
+        for name, value in NEEDED_FIELDS.get(self.method, {}).items():
             if getattr(self, name) != value:
                 problems.append(f"method={self.method!r} needs {name}: {value}, it is {getattr(self, name)!r}.")
-        for name in ("prompt_prune_rate", "completion_prune_rate"):
+        for name in rates:
             rate = getattr(self, name)
             if not 0 <= rate < 1:
                 problems.append(f"{name}={rate:g} must be in [0, 1). To prune half, write {name}: 0.5.")
@@ -170,6 +234,10 @@ class DPPOConfig(GRPOConfig):
                     f"prune_floor={self.prune_floor:g} must be in (0, {1 - rate:g}], the share that {name}={rate:g} "
                     f"keeps. Try prune_floor: {(1 - rate) / 2:g}."
                 )
+        if not 0 <= self.prune_until <= 1:
+            problems.append(f"prune_until={self.prune_until:g} must be in [0, 1]. Try prune_until: {FULL_SHARE}.")
+        if not -1 < self.advantage_power < math.inf:
+            problems.append(f"advantage_power={self.advantage_power:g} must be > -1. Try advantage_power: 0.5.")
         for name in ("history_half_life", "max_tokens_per_row", "reward_time_limit"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -185,7 +253,7 @@ class DPPOConfig(GRPOConfig):
         base = METHODS[self.method]
         method = replace(
             base,
-            advantages=ADVANTAGE_RULES[self.scale_rewards],
+            advantages=emphasised(ADVANTAGE_RULES[self.scale_rewards], self.advantage_power),
             token_loss=self._token_loss(),
             normaliser=NORMALISERS[self.loss_type],
             beta=self.beta,
@@ -196,10 +264,10 @@ class DPPOConfig(GRPOConfig):
             method,
             completions=self._pruned(
                 replace(base.completions, score=self._score(base, sampler_log_probs)),
-                self.completion_prune_rate,
+                self.completion_prune_rate or 0.0,
                 self.completion_budget,
             ),
-            prompts=self._pruned(base.prompts, self.prompt_prune_rate, "rows", fixed_size=True),
+            prompts=self._pruned(base.prompts, self.prompt_prune_rate or 0.0, "rows", fixed_size=True),
         )
 
     def _score(self, base: Method, sampler_log_probs: bool) -> Score:
@@ -218,7 +286,12 @@ class DPPOConfig(GRPOConfig):
         design = DESIGNS[self.sampling_design] if pruning.design.unbiased else pruning.design
         if fixed_size and not design.fixed_size:
             design = PIVOTAL  # a random number of prompts may be none at all, and does not divide over ranks
-        return replace(pruning, rate=rate, floor=floor, budget=budget, design=design)
+        schedule = self._schedule(pruning)
+        return replace(pruning, rate=rate, floor=floor, budget=budget, design=design, schedule=schedule)
+
+    def _schedule(self, pruning: Pruning) -> Schedule:
+        schedule = pruning.schedule if self.prune_schedule == AUTO else SCHEDULES[self.prune_schedule]
+        return schedule if schedule is constant else partial(schedule, until=self.prune_until)
 
     def _token_loss(self) -> TokenLoss:
         high = self.epsilon if self.epsilon_high is None else self.epsilon_high

@@ -9,7 +9,6 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.methods import Method
 from dppo.rng import Purpose, generator
-from dppo.trl.metrics import draw_metrics
 from dppo.types import Completions
 
 
@@ -73,8 +72,8 @@ def draw_shares(
     share_N: Tensor,
     schedule: Schedule,
     key: tuple[int, int],
-) -> tuple[Tensor, list[dict[str, float]]]:
-    """Weights of every completion in every draw of a window, drawn anew for each pass, and the draws' metrics.
+) -> tuple[Tensor, Tensor]:
+    """Weights and probabilities of every completion in every draw of a window, drawn anew for each pass.
 
     Args:
         method: gives the completion-level pruning.
@@ -85,27 +84,25 @@ def draw_shares(
         key: the run's seed and the window's number, from which every draw is reproduced.
 
     Returns:
-        (passes * shares, N) float64 weights, 0 where not kept, and one record of metrics per draw.
+        (passes * shares, N) float64 weights, 0 where not kept, and as many inclusion probabilities, 0 in other shares.
     """
-    weight_SN = torch.zeros(schedule.passes * schedule.shares, len(share_N), dtype=torch.float64)
-    metrics = []
-    score_N = method.completions.score(completions)
+    weight_SN, prob_SN = torch.zeros(2, schedule.passes * schedule.shares, len(share_N), dtype=torch.float64)
     for index in range(len(weight_SN)):
         rows = (share_N == index % schedule.shares).nonzero().squeeze(1)
         part = take(completions, rows)
         draw = method.completions.draw_completions(part, generator(*key, Purpose.COMPLETION_DRAW, index))
-        weight_SN[index, rows] = draw.weight_N * prompt_weight_N[rows]
-        metrics.append(draw_metrics(weight_SN[index, rows], draw.prob_N, score_N[rows], part.tokens_N))
-    return weight_SN, metrics
+        weight_SN[index, rows], prob_SN[index, rows] = draw.weight_N * prompt_weight_N[rows], draw.prob_N
+    return weight_SN, prob_SN
 
 
 def take(completions: Completions, rows: Tensor) -> Completions:
     """The given rows of a record of completions."""
-    confidence = completions.confidence_N
+    confidence, process = completions.confidence_N, completions.process_N
     return Completions(
         advantage_N=completions.advantage_N[rows],
         tokens_N=completions.tokens_N[rows],
         group_N=completions.group_N[rows],
         live_N=completions.live_N[rows],
         confidence_N=None if confidence is None else confidence[rows],
+        process_N=None if process is None else process[rows],
     )

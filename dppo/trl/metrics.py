@@ -37,6 +37,15 @@ def logs_next_step(args: TrainingArguments, state: TrainerState) -> bool:
     return (step == 1 and args.logging_first_step) or step % max(1, state.logging_steps) == 0
 
 
+def share_done(state: TrainerState) -> float:
+    """Share of the run's optimizer steps that are done, in [0, 1]; 0 before training has begun.
+
+    Args:
+        state: how many steps are done, and of how many.
+    """
+    return min(state.global_step / max(state.max_steps, 1), 1.0)
+
+
 class PhaseClock:
     """Seconds spent in each phase since the last ``flush``; nested phases are not counted twice."""
 

@@ -38,6 +38,10 @@ def step_plan(
         f"completions: of those with a gradient, {1 - method.completions.rate:.0%} are trained on; "
         f"score {method.score_name}"
     )
+    if method.schedule_name:
+        lines.append(f"rates follow a schedule over the run: {method.schedule_name}")
+    if args.advantage_power:
+        lines.append(f"advantages: {method.advantages.name}, which is another objective than the reward's")
     steps = schedule.passes * schedule.shares
     lines.append(
         f"optimizer steps per generation: {steps}" + (" (completions drawn anew for each)" if steps > 1 else "")

@@ -76,18 +76,20 @@ class PromptSelector:
         self.history = PromptHistory(identities, half_life=half_life)
         self.stream = PromptStream(len(dataset), seed=seed, shuffle=shuffle)
 
-    def select(self, window: int, *, generations: int, processes: int) -> Selection:
+    def select(self, window: int, *, generations: int, processes: int, done: float = 0.0) -> Selection:
         """The prompts of generation ``window``: one draw, equal on every rank.
 
         Args:
             window: counts generations since the run began, also the clock of the history.
             generations: G. The number of prompts is made such that ``Q * G`` divides over the processes.
             processes: ranks.
+            done: share of training done, in [0, 1], for schedules.
         """
+        pruning = self.pruning.at(done)
         if self.fill:
-            row_P, pruning = fill_block(self.stream, self.history, self.pruning, self.prompts, window)
+            row_P, pruning = fill_block(self.stream, self.history, pruning, self.prompts, window)
         else:
-            row_P, pruning = thin_block(self.stream, self.prompts), self.pruning
+            row_P = thin_block(self.stream, self.prompts)
         candidates = self.history.candidates(row_P, window)
         draw = pruning.draw_prompts(
             candidates,

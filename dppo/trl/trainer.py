@@ -21,7 +21,7 @@ from dppo.trl.config import DPPOConfig
 from dppo.trl.draws import Schedule
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.log_probs import sampling_ratio
-from dppo.trl.metrics import PhaseClock, WeightedMeans, logs_next_step
+from dppo.trl.metrics import PhaseClock, WeightedMeans, logs_next_step, share_done
 from dppo.trl.plan import announce
 from dppo.trl.prompts import PromptSelector, Selection
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard
@@ -129,16 +129,12 @@ class DPPOTrainer(GRPOTrainer):
         if not cast(torch.nn.Module, self.model).training:
             return super()._generate_and_score_completions(inputs)
         if self.selector is not None:
-            accelerator = self.accelerator
+            group, processes = self.completions.group, self.accelerator.num_processes
             self._selection = self.selector.select(
-                self._generation, generations=self.completions.group, processes=accelerator.num_processes
+                self._generation, generations=group, processes=processes, done=share_done(self.state)
             )
-            inputs = self.selector.examples(
-                self._selection,
-                generations=self.completions.group,
-                rank=accelerator.process_index,
-                processes=accelerator.num_processes,
-            )
+            rank = self.accelerator.process_index
+            inputs = self.selector.examples(self._selection, generations=group, rank=rank, processes=processes)
         for log in (self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
             log.clear()  # sized for full generations: with fewer rows the table would mix two of them
         for log in (*self._logs["rewards"].values(), *self._logs["extra"].values()):
@@ -209,7 +205,7 @@ class DPPOTrainer(GRPOTrainer):
                 completion_ids=output["completion_ids"],
                 completion_mask=mask,
                 loss_mask=loss_mask,
-                advantage_B=completions.advantage_N[here].to(output["advantages"]),
+                advantage_B=drawn.advantage_N[here].to(output["advantages"]),
                 weight_SB=drawn.weight_SN[:, here].to(mask.device, torch.float32),
                 denominator=torch.tensor(
                     self.method.normaliser.denominator(
@@ -224,7 +220,8 @@ class DPPOTrainer(GRPOTrainer):
 
     def _draw(self, completions: Completions) -> Drawn:
         """The draws of this generation; history and metrics learn from it."""
-        drawn = self.completions.draw(completions, self._reward_N, self._selection, self._generation)
+        done = share_done(self.state)
+        drawn = self.completions.draw(completions, self._reward_N, self._selection, self._generation, done)
         if self.selector is not None and self._selection is not None:
             shape = (-1, self.completions.group)
             self.selector.observe(

@@ -97,7 +97,7 @@ def draw_errors(subject: Subject, method: Method, draws: int, seed: int) -> Tens
         completions = subject.completions(method, asked.keep_N)
         drawn = selector.draw(completions, subject.reward_PG[asked.keep_N].flatten(), selection, index)
         denominator = method.normaliser.denominator(drawn.sequences, drawn.tokens, subject.max_tokens)
-        slope_N = coefficients(subject, method, completions.advantage_N)
+        slope_N = coefficients(subject, method, drawn.advantage_N)
         error_MN[index, kept_N] = drawn.weight_SN[0] * slope_N * per_token_N[kept_N] / denominator
     return error_MN - full_N
 

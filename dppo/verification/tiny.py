@@ -100,7 +100,10 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
         live_N=keep_N & method.live(advantage_N),
         confidence_N=confidence(OLD_LOGP_NT, MASK_NT),
     )
-    weight_N = method.completions.draw_completions(completions, rng).weight_N * asked.weight_N[GROUP_N]
+    draw = method.completions.draw_completions(completions, rng)
+    weight_N = draw.weight_N * asked.weight_N[GROUP_N]
+    keep_PG = draw.keep_N.view(P, G)
+    advantage_N = method.trained_advantages(REWARD_PG, advantage_N.view(P, G), keep_PG).flatten()
     tokens_P = LENGTH_N.view(P, G).sum(1).double()
     return gradient(method, weight_N, advantage_N, float((tokens_P * asked.weight_N).sum()))
 

@@ -50,7 +50,9 @@ def completions(method, reward_PG, tokens=(3, 9, 1, 5, 4, 2, 8, 6)):
 
 def test_presets_are_listed_by_their_names():
     assert list(METHODS) == [
-        "grpo", "dr_grpo", "dapo", "gspo", "cppo", "dppo_threshold", "dppo", "dppo_deterministic",
+        "grpo", "dr_grpo", "dapo", "gspo", "cppo", "cppo_trl", "cppo_verl", "pods", "infobatch",
+        "dppo_threshold", "dppo", "dppo_deterministic",
+        "dppo_dapo", "dppo_gspo", "dppo_threshold_dapo", "dppo_threshold_gspo",
     ]  # fmt: skip
     assert all(name == method.name for name, method in METHODS.items())
 
@@ -63,9 +65,17 @@ def test_which_presets_claim_to_be_unbiased():
         "dapo": False,
         "gspo": True,
         "cppo": False,
+        "cppo_trl": False,
+        "cppo_verl": False,
+        "pods": False,
+        "infobatch": True,
         "dppo_threshold": True,
         "dppo": True,
         "dppo_deterministic": False,
+        "dppo_dapo": False,
+        "dppo_gspo": True,
+        "dppo_threshold_dapo": False,
+        "dppo_threshold_gspo": True,
     }
     assert all(method.with_rates(prompt=0.0, completion=0.0).unbiased for method in METHODS.values())
 

@@ -106,7 +106,9 @@ def selections(method):
         completions = Completions(advantage_N=advantage_N, tokens_N=LENGTH_N, group_N=GROUP_N, live_N=live_N)
         inner = method.completions.draw_completions(completions, generator(0, Purpose.COMPLETION_DRAW))
         for chance, keep_N, weight_N in outcomes(method.completions, inner, live_N):
-            yield Selection(prompt_chance * chance, keep_P, keep_N, weight_P, weight_N, advantage_N)
+            shape = (P, G)
+            trained_PG = method.trained_advantages(REWARD_PG, advantage_N.view(shape), keep_N.view(shape))
+            yield Selection(prompt_chance * chance, keep_P, keep_N, weight_P, weight_N, trained_PG.flatten())
 
 
 def outcomes(pruning, draw, live):

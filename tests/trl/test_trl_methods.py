@@ -1,0 +1,197 @@
+"""Methods of other papers in TRL training: refused unless their bias is accepted, and exactly what they say."""
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, length_reward, relative_difference
+from test_trl_contract import gradients
+from trl import GRPOConfig, GRPOTrainer
+
+from dppo.errors import ConfigError
+from dppo.methods import METHODS
+from dppo.objective import group_advantages, powered
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.completions import CompletionSelector
+from dppo.trl.config import NEEDED_FIELDS
+from dppo.trl.draws import Schedule
+
+CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
+NEW = [name for name in METHODS if name not in ("grpo", "dr_grpo", "dapo", "gspo", "cppo", "dppo")]
+
+
+def needed(name, **options):
+    fields = {"loss_type": "grpo", "scale_rewards": "group"} | NEEDED_FIELDS.get(name, {})
+    return {key: value for key, value in fields.items() if key != "completion_score"} | {"method": name} | options
+
+
+def run(name, path, tmp_path, **options):
+    arguments = needed(name, accept_bias=True, **options)
+    return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **arguments)
+
+
+def logged(trainer, name):
+    return [row[name] for row in trainer.state.log_history if name in row]
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_every_method_trains_and_says_whether_it_is_biased(name, tiny_path, tmp_path, capsys):
+    steps, trainer = run(name, tiny_path, tmp_path, max_steps=2, prompts=8, beta=0.1 if name == "pods" else 0.0)
+    assert len(steps) == 2 and all(g.isfinite().all() for step in steps for g in step.values())
+    assert sum(float(g.abs().sum()) for g in steps[0].values()) > 0
+    assert trainer.method.name == name and len(logged(trainer, "prune/kept_share")) == 2
+    assert ("gradient BIASED" in capsys.readouterr().out) == (not trainer.method.unbiased)
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_biased_selection_has_to_be_accepted(name):
+    base = METHODS[name]
+    if not base.selection_bias:
+        assert DPPOConfig(**CONFIG, **needed(name)).build_method().name == name
+        return
+    with pytest.raises(ConfigError, match=rf"method='{name}' is biased: .*accept_bias=True"):
+        DPPOConfig(**CONFIG, **needed(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("cppo_trl", {"loss_type": "grpo"}, "method='cppo_trl' needs loss_type: bnpo, it is 'grpo'"),
+        ("cppo_verl", {"loss_type": "dapo"}, "method='cppo_verl' needs loss_type: grpo"),
+        ("pods", {"completion_score": "length"}, "method='pods' needs completion_score: auto"),
+        ("pods", {"multi_objective_aggregation": "normalize_then_sum"}, "needs multi_objective_aggregation"),
+        ("dppo_dapo", {"loss_type": "grpo"}, "method='dppo_dapo' needs loss_type: dapo"),
+        ("dppo_gspo", {"importance_sampling_level": "token"}, "needs importance_sampling_level: sequence"),
+        ("infobatch", {"prune_schedule": "linear"}, "prune_schedule='linear' is not one of 'auto', 'constant'"),
+        ("infobatch", {"prune_until": 1.5}, r"prune_until=1\.5 must be in \[0, 1\]"),
+        ("dppo", {"advantage_power": -1.0}, "advantage_power=-1 must be > -1"),
+        ("dppo", {"completion_score": "above_lowest"}, "completion_score='above_lowest' is not one of"),
+        ("grpo", {"completion_prune_rate": 0.5}, r"prunes nothing, but completion_prune_rate=0\.5"),
+    ],
+)
+def test_fields_that_contradict_a_method_are_named(name, wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        DPPOConfig(**CONFIG | needed(name, accept_bias=True) | wrong)
+
+
+def test_rates_are_the_methods_own_unless_given():
+    rates = {}
+    for name in ("grpo", "dppo", "cppo_trl", "pods", "infobatch"):
+        config = DPPOConfig(**CONFIG, **needed(name, accept_bias=True))
+        rates[name] = (config.prompt_prune_rate, config.completion_prune_rate)
+    assert rates == {
+        "grpo": (0.0, 0.0), "dppo": (0.0, 0.5), "cppo_trl": (0.0, 0.5), "pods": (0.0, 0.5), "infobatch": (0.5, 0.0)
+    }  # fmt: skip
+    method = DPPOConfig(
+        **CONFIG, **needed("infobatch", completion_prune_rate=0.25, prompt_prune_rate=0.0)
+    ).build_method()
+    assert (method.prompts.rate, method.completions.rate) == (0.0, 0.25)
+
+
+# PODS against stock TRL.
+
+
+def pods_by_hand(prompts, completions, **_):
+    """The lowest and the highest reward of each group of 4, and None, which TRL leaves out of its statistics."""
+    reward = length_reward(prompts, completions)
+    found = []
+    for first in range(0, len(reward), GENERATIONS):
+        group = reward[first : first + GENERATIONS]
+        low = min(range(GENERATIONS), key=lambda i: (group[i], i))
+        high = max((i for i in range(GENERATIONS) if i != low), key=lambda i: (group[i], -i))
+        found += [group[i] if i in (low, high) else None for i in range(GENERATIONS)]
+    return found
+
+
+def test_pods_is_stock_trl_on_the_groups_that_are_left(tiny_path, tmp_path):
+    mine, trainer = run("pods", tiny_path, tmp_path, completion_prune_rate=0.5)
+    options = dict(loss_type="grpo", reward=pods_by_hand)
+    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
+    twice = {name: 2 * gradient for name, gradient in stock[0].items()}  # its mean is over all 4, ours over the 2 kept
+    assert relative_difference(mine[0], twice) < 1e-4
+    assert set(trainer._window.weight_SB.unique().tolist()) <= {0.0, 2.0}
+    whole, _ = run("cppo", tiny_path, tmp_path, completion_prune_rate=0.5)
+    assert relative_difference(whole[0], twice) > 1e-2
+
+
+def test_pods_keeps_its_statistics_through_several_passes_and_shares(tiny_path, tmp_path):
+    options = dict(per_device_train_batch_size=16, steps_per_generation=2, num_iterations=2, max_steps=4)
+    _, trainer = run("pods", tiny_path, tmp_path, completion_prune_rate=0.5, **options)
+    weight_SB, advantage_B = trainer._window.weight_SB, trainer._window.advantage_B
+    assert torch.equal(weight_SB[:2] > 0, weight_SB[2:] > 0), "without chance, both passes keep the same"
+    kept = (weight_SB > 0).any(0)
+    assert (advantage_B[kept] != 0).all()
+    assert advantage_B.view(8, -1).sum(1).abs().max() < 1e-5
+
+
+# CPPO's codes.
+
+
+def selector(processes):
+    method = DPPOConfig(**CONFIG, **needed("cppo_trl", accept_bias=True)).build_method()
+    schedule = Schedule(passes=1, shares=1, calls=1)
+    return CompletionSelector(
+        method=method, schedule=schedule, seed=0, group=4, processes=processes, gather=lambda tensor: tensor
+    )
+
+
+def test_each_process_ranks_its_own_completions():
+    """Both groups of the first process matter more than any of the second: alone, it would be left with nothing."""
+    reward_N = torch.tensor([0.0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0], dtype=torch.float64)
+    output = {"advantages": group_advantages(reward_N.view(4, 4)).flatten()}
+    mask = torch.ones(16, 3)
+    kept = {}
+    for processes in (1, 2):
+        chosen = selector(processes)
+        completions = chosen.collect(output, mask, reward_N)
+        drawn = chosen.draw(completions, reward_N, None, 0)
+        kept[processes] = (drawn.weight_SN[0] > 0).view(2, 8).sum(1).tolist()
+        assert set(drawn.weight_SN[0].tolist()) == {0.0, 2.0}
+    assert kept == {1: [2, 6], 2: [4, 4]}
+
+
+def test_cppo_as_in_trl_divides_by_the_tokens_kept(tiny_path, tmp_path):
+    _, trainer = run("cppo_trl", tiny_path, tmp_path, completion_prune_rate=0.1)
+    window = trainer._window
+    weight_B, tokens_B = window.weight_SB[0], window.loss_mask.sum(1)
+    score = window.advantage_B.double().abs()
+    kept = sorted(range(32), key=lambda i: (-score[i].item(), i))[:29]
+    live = [i for i in kept if score[i] > 0]
+    assert weight_B.nonzero().squeeze(1).tolist() == sorted(live)
+    assert len(live) < len(kept), "completions without a gradient count in the denominator and are not computed"
+    expected = float(tokens_B.sum()) / float(tokens_B[kept].sum())
+    assert weight_B[live].tolist() == pytest.approx([expected] * len(live), rel=1e-6)
+    assert float(window.denominator) == float(tokens_B.sum())
+
+
+# Schedules and the advantage transform.
+
+
+def test_pruning_stops_for_the_last_part_of_a_run(tiny_path, tmp_path):
+    options = dict(max_steps=4, prompt_prune_rate=0.5, prune_schedule="stop", prune_until=0.5)
+    _, trainer = run("dppo", tiny_path, tmp_path, completion_prune_rate=0.5, **options)
+    assert logged(trainer, "prune/prompts_kept_share") == [1.0, 0.5, 1.0, 1.0]
+    shares = zip(logged(trainer, "prune/kept_share"), logged(trainer, "prune/live_share"), strict=True)
+    assert [kept < live for kept, live in shares] == [True, True, False, False]
+
+
+def test_infobatch_prunes_prompts_and_no_completions(tiny_path, tmp_path):
+    _, trainer = run("infobatch", tiny_path, tmp_path, max_steps=8)
+    kept = logged(trainer, "prune/prompts_kept_share")
+    assert kept[0] == kept[-1] == 1.0 and min(kept) < 1.0
+    assert logged(trainer, "prune/kept_share") == logged(trainer, "prune/live_share")
+    assert max(logged(trainer, "prune/largest_prompt_weight")) > 1.5
+
+
+def test_filled_blocks_follow_the_schedule_too(tiny_path, tmp_path):
+    options = dict(max_steps=8, prompt_mode="fill", prompts=16, per_device_train_batch_size=4 * GENERATIONS)
+    _, trainer = run("infobatch", tiny_path, tmp_path, prune_until=0.75, **options)
+    kept = logged(trainer, "prune/prompts_kept_share")
+    assert kept[4] < 1.0 and kept[-2:] == [1.0, 1.0]
+
+
+def test_the_power_of_advantages_is_trained_on(tiny_path, tmp_path):
+    options = dict(completion_prune_rate=0.0, scale_rewards="group")
+    plain, before = run("dppo", tiny_path, tmp_path, **options)
+    stressed, after = run("dppo", tiny_path, tmp_path, advantage_power=1.0, **options)
+    torch.testing.assert_close(after._window.advantage_B, powered(before._window.advantage_B, power=1.0))
+    assert relative_difference(stressed[0], plain[0]) > 1e-2
+    assert after.method.advantages.name == "group, A * abs(A)^1" and after.method.unbiased
