@@ -63,6 +63,7 @@ class Loop:
         method: what is pruned, and the objective.
         seed: of every draw in this run.
         live: which completions are worth a forward pass, from their advantages; ``method.live`` by default.
+        prompts: candidates per step, >= 1.
     """
 
     def __init__(
@@ -74,9 +75,11 @@ class Loop:
         *,
         seed: int,
         live: Callable[[Tensor], Tensor] | None = None,
+        prompts: int = PROMPTS,
     ) -> None:
         self.model, self.tokenizer, self.problems, self.method, self.seed = model, tokenizer, problems, method, seed
         self.live = method.live if live is None else live
+        self.block = prompts
         self.prompts = encode_prompts(tokenizer, [problem.question for problem in problems])
         self.stream = PromptStream(len(problems), seed)
         self.history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
@@ -85,10 +88,10 @@ class Loop:
         self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
         self.steps = 0
 
-    def step(self, learning_rate: float) -> StepReport:
-        """One optimizer step on one block of prompts."""
-        clock, method, step = [time.perf_counter()], self.method, self.steps
-        candidates = self.history.candidates(self.stream.take(PROMPTS), step)
+    def step(self, learning_rate: float, done: float = 0.0) -> StepReport:
+        """One optimizer step on one block of prompts, ``done`` being the share of training done, for schedules."""
+        clock, method, step = [time.perf_counter()], self.method.at(done), self.steps
+        candidates = self.history.candidates(self.stream.take(self.block), step)
         asked = method.prompts.draw_prompts(candidates, generator(self.seed, step, Purpose.PROMPT_DRAW))
         rows = candidates.row_P[asked.keep_N]
         rollout = sample(
@@ -111,14 +114,16 @@ class Loop:
         )
         draw = method.completions.draw_completions(completions, generator(self.seed, step, Purpose.COMPLETION_DRAW))
         prompt_weight_N = asked.weight_N[asked.keep_N].repeat_interleave(GENERATIONS)
-        weight_N = draw.weight_N * prompt_weight_N
+        keep_QG = draw.keep_N.view(reward_QG.shape)
+        advantage_N = method.trained_advantages(reward_QG, advantage_N.view(reward_QG.shape), keep_QG).flatten()
+        weight_N = draw.weight_N * prompt_weight_N * self.live(advantage_N)
         signal_Q = method.completions.score(completions).view(reward_QG.shape).norm(dim=1)
         self.history.update(rows, reward_QG, signal_Q, rollout.length_N.view(reward_QG.shape), step)
         tokens = float((prompt_weight_N * rollout.length_N).sum())  # of the full batch: exact if no prompt was pruned
-        denominator = method.normaliser.denominator(PROMPTS * GENERATIONS, tokens, MAX_NEW_TOKENS)
+        denominator = method.normaliser.denominator(self.block * GENERATIONS, tokens, MAX_NEW_TOKENS)
         clock.append(time.perf_counter())
 
-        kept = draw.keep_N.nonzero()[:, 0].tolist()
+        kept = weight_N.nonzero()[:, 0].tolist()
         prompt_K = [self.prompts[rows[i // GENERATIONS]] for i in kept]
         for logp_BT, batch in self._log_probs(kept, prompt_K, rollout):
             loss_BT = method.loss(logp_BT, logp_BT.detach(), advantage_N[batch], rollout.mask_NT[batch])
@@ -136,7 +141,7 @@ class Loop:
             rollouts=len(advantage_N),
             completions_trained=len(kept),
             tokens_trained=int(rollout.length_N[kept].sum()),
-            zero_signal=1 - (advantage_N != 0).view(reward_QG.shape).any(1).double().mean().item(),
+            zero_signal=1 - (completions.advantage_N != 0).view(reward_QG.shape).any(1).double().mean().item(),
             largest_weight=weight_N.max().item(),
             seconds=dict(
                 zip(

@@ -66,7 +66,7 @@ class Runner:
     def take_step(self, share: float, learning_rate: float) -> StepReport:
         """One optimizer step, with the learning rate of this share of the budget."""
         rise = min(1.0, (self.loop.steps + 1) / RISE_STEPS)
-        report = self.loop.step(learning_rate * rise * (1 - (1 - LAST_RATE) * share))
+        report = self.loop.step(learning_rate * rise * (1 - (1 - LAST_RATE) * share), share)
         self.seconds += sum(report.seconds.values())
         self.rollouts += report.rollouts
         self.completions_trained += report.completions_trained
