@@ -10,17 +10,33 @@ if TYPE_CHECKING:
     from dppo.data.checks import check_problems, identities
     from dppo.data.datasets import load_problems
     from dppo.data.guard import guarded
-    from dppo.data.rewards import accuracy_reward, check_reward_columns, format_reward, required_columns
+    from dppo.data.rewards import (
+        accuracy_reward,
+        check_reward_columns,
+        check_rewards,
+        format_reward,
+        in_background,
+        overlong_penalty,
+        required_columns,
+    )
     from dppo.data.sources import PUBLIC_SETS, PublicSet
-    from dppo.data.verifier import REASONS, RULES, Rule, Verdict, Verifier
+    from dppo.data.verifier import REASONS, RULES, Rule, Verdict, Verifier, verify, verify_many
 
 _HOME = {
     "checks": ("check_problems", "identities"),
     "datasets": ("load_problems",),
     "guard": ("guarded",),
-    "rewards": ("accuracy_reward", "check_reward_columns", "format_reward", "required_columns"),
+    "rewards": (
+        "accuracy_reward",
+        "check_reward_columns",
+        "check_rewards",
+        "format_reward",
+        "in_background",
+        "overlong_penalty",
+        "required_columns",
+    ),
     "sources": ("PUBLIC_SETS", "PublicSet"),
-    "verifier": ("REASONS", "RULES", "Rule", "Verdict", "Verifier"),
+    "verifier": ("REASONS", "RULES", "Rule", "Verdict", "Verifier", "verify", "verify_many"),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _HOME.items() for name in names}
 
@@ -35,11 +51,16 @@ __all__ = [
     "accuracy_reward",
     "check_problems",
     "check_reward_columns",
+    "check_rewards",
     "format_reward",
     "guarded",
     "identities",
+    "in_background",
     "load_problems",
+    "overlong_penalty",
     "required_columns",
+    "verify",
+    "verify_many",
 ]
 
 

@@ -7,8 +7,21 @@ import re
 
 _TOKEN = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<open>\{)|(?P<bare>[-+]?\d[\d.,/]*))|\\.|[{}]", re.DOTALL)
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*)$", re.MULTILINE)
-_PHRASE = re.compile(r"\banswer(?:[ \t]+is\b[ \t]*:?|[ \t]*:)[\s*]*", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"\banswer(?:[ \t]+is\b[ \t]*:?|[ \t*]*:|[ \t]*=)[\s*]*|^[#*\s]*final answer[ \t*]*$[\s*]*",
+    re.IGNORECASE | re.MULTILINE,
+)
 _SENTENCE_END = re.compile(r"\n|\.(?=\s|$)")
+_LONGEST_SENTENCE = 4000
+_FORMULA = r"(?:\$\$[^$]*\$\$|\$[^$\n]*\$|\\\((?:[^\\]|\\[^)])*\\\)|\\\[(?:[^\\]|\\[^\]])*\\\])"
+_FORMULAS = re.compile(rf"{_FORMULA}(?:[ \t]*(?:,[ \t]*(?:and|or)?|and|or)[ \t]*{_FORMULA})*")
+_WORDS_FOLLOW = re.compile(r"[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]")
+_REASON = re.compile(r"(?:,|\s)\s*(?:because|since|as|so|which|by|given|hence|therefore|thus)\s")
+_GAP = r"\s|\$|\\[()\[\] ,;]|\\q?quad"
+_LINK = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}"
+_JOINT = re.compile(rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*")
+_LONGEST_JOINT = 60
+_MOST_BOXES = 32
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
 
 
@@ -21,19 +34,43 @@ def last_boxed(text: str) -> str | None:
     Args:
         text: any text, complete or cut off anywhere.
     """
-    boxes: dict[int, str] = {}
-    opened: list[tuple[int, bool]] = []
+    boxes = _boxes(text)
+    return boxes[-1][2] if boxes else None
+
+
+def _boxes(text: str) -> list[tuple[int, int, str]]:
+    """The boxes that are complete and not empty, as (start, end, content), in the order of their starts."""
+    boxes: list[tuple[int, int, str]] = []
+    opened: list[tuple[int, int, bool]] = []
     for token in _TOKEN.finditer(text):
         if token["bare"]:
-            boxes[token.start()] = token["bare"]
+            boxes.append((token.start(), token.end(), token["bare"]))
         elif token["open"] or token[0] == "{":
-            opened.append((token.end(), token["open"] is not None))
+            opened.append((token.start(), token.end(), token["open"] is not None))
         elif token[0] == "}" and opened:
-            start, is_box = opened.pop()
+            outside, inside, is_box = opened.pop()
             if is_box:
-                boxes[start] = text[start : token.start()]
-    filled = [start for start, content in boxes.items() if content.strip()]
-    return boxes[max(filled)].strip() if filled else None
+                boxes.append((outside, token.end(), text[inside : token.start()]))
+    return sorted((start, end, content.strip()) for start, end, content in boxes if content.strip())
+
+
+def last_boxes(text: str) -> str | None:
+    r"""The content of the last box, and of the boxes joined to it by commas, "and" or "or", as one list.
+
+    ``\boxed{1} \text{ and } \boxed{2}`` is ``1, 2``: a text that names two answers has not decided for the second.
+    """
+    boxes = _boxes(text)
+    if not boxes:
+        return None
+    contents, left = [boxes[-1][2]], boxes[-1][0]
+    for start, end, content in reversed(boxes[:-1]):
+        if end > left:
+            continue  # around it
+        if left - end > _LONGEST_JOINT or not _JOINT.fullmatch(text, end, left) or len(contents) == _MOST_BOXES:
+            break
+        contents.append(content)
+        left = start
+    return ", ".join(dict.fromkeys(reversed(contents)))
 
 
 def after_hashes(text: str) -> str | None:
@@ -45,24 +82,40 @@ def after_hashes(text: str) -> str | None:
 def final_answer(text: str) -> str | None:
     r"""The answer a completion commits to, or None when it names none.
 
-    The last ``\boxed{...}`` wins; without a box, what follows the last ``####``; without that, the rest of the
-    sentence after the last "answer is" or "answer:". A number that merely stands somewhere is not an answer.
+    What follows the last ``</think>`` is read first, then the whole. The last ``\boxed{...}`` wins, with those joined
+    to it; without a box, what follows the last ``####``; without that, the rest of the sentence after the last "answer
+    is", "answer:" or a heading "Final answer". A number that merely stands somewhere is not an answer.
 
     Args:
         text: a completion.
     """
-    boxed = last_boxed(text)
+    _, thought, said = text.rpartition("</think>")
+    return _final(said) or (_final(text) if thought else None)
+
+
+def _final(text: str) -> str | None:
+    """The answer one text commits to, or None."""
+    boxed = last_boxes(text)
     if boxed is not None:
         return _trimmed(boxed)
     marked = after_hashes(text)
     if marked is not None:
         return _trimmed(marked)
     for phrase in reversed(list(_PHRASE.finditer(text))):
-        end = _SENTENCE_END.search(text, phrase.end())
-        answer = _trimmed(text[phrase.end() : end.start() if end else len(text)])
+        answer = _trimmed(_stated(text, phrase.end()))
         if answer:
             return answer
     return None
+
+
+def _stated(text: str, start: int) -> str:
+    """What a sentence states from ``start`` on: formulas to their delimiters, words up to a reason or the full stop."""
+    rest = text[start : start + _LONGEST_SENTENCE]
+    formula = _FORMULAS.match(rest)
+    if formula and not _WORDS_FOLLOW.match(rest, formula.end()):
+        return formula[0]
+    end = _SENTENCE_END.search(rest)
+    return _REASON.split(rest[: end.start()] if end else rest, maxsplit=1)[0]
 
 
 def _trimmed(answer: str) -> str | None:

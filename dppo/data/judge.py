@@ -1,42 +1,83 @@
-r"""Whether two answers mean the same, by math-verify: the one module that runs inside the verifier's workers.
+r"""Whether an answer is right: the function that runs inside the verifier's workers.
 
-It imports nothing of this package, so that a worker starts in a fraction of a second, and uses only math-verify's
-LaTeX parser: its parser of plain expressions hands digits and operators to Python's ``eval``.
+Only the LaTeX grammar of math-verify is used (``latex2sympy``): math-verify's parser of plain expressions hands digits
+and operators to Python's ``eval``. See ``grading`` for what happens before and after the grammar.
 """
 
+import re
 from functools import lru_cache
 from typing import Any
 
-from math_verify import LatexExtractionConfig, parse, verify
+from dppo.data.grading.compare import same
+from dppo.data.grading.options import Grading
+from dppo.data.grading.reading import read
+from dppo.data.grading.text import Unreadable, tidy
+from dppo.data.grading.units import parse_unit
+from dppo.data.grading.values import Either, Expression, Number, Quantity, Text, Value
 
-_NO_LIMIT = 0
-"""math-verify's own limits need signals; the pool enforces ours from outside."""
+
+@lru_cache(maxsize=4096)
+def read_gold(text: str, several: bool | None = None, unit: str = "") -> Value | None:
+    """What a gold answer stands for; None where no rule can read it, and it can only be compared as text."""
+    try:
+        value = read(text, several=several)
+    except (Unreadable, RecursionError):
+        return None
+    if unit and isinstance(value, (Number, Expression)):
+        return Quantity(value, parse_unit(tidy(unit)))
+    return value
 
 
 @lru_cache(maxsize=1024)
-def _parsed(answer: str) -> tuple[Any, ...]:
-    """The mathematical objects an answer may stand for; empty when it is only text.
-
-    ``first_match`` keeps math-verify from falling back to a piece of an answer whose whole it cannot read.
-    """
-    found = parse(
-        rf"\boxed{{{answer}}}", [LatexExtractionConfig()], extraction_mode="first_match", parsing_timeout=_NO_LIMIT
-    )
-    return tuple(item for item in found if not isinstance(item, str))
+def _read_answer(text: str, several: bool | None, labels: bool) -> Value | None:
+    try:
+        return read(text, several=several, labels=labels)
+    except (Unreadable, RecursionError):
+        return None
 
 
-def judge(task: dict[str, str]) -> str:
+def judge(task: dict[str, Any]) -> str:
     """``"right"``, ``"wrong"``, or ``"unparsed"`` when the gold answer is mathematics and the answer is not.
 
-    A gold answer that is only text to math-verify is compared as text without white space.
+    A gold answer that no rule can read is compared as text without white space.
 
     Args:
-        task: ``answer`` and ``gold``, both without delimiters.
+        task: ``answer`` and ``gold``, both without delimiters; ``grading`` with fields of ``Grading`` that differ from
+            its defaults.
     """
-    gold = _parsed(task["gold"])
-    if not gold:
-        return "right" if "".join(task["gold"].split()) == "".join(task["answer"].split()) else "wrong"
-    answer = _parsed(task["answer"])
-    if not answer:
+    grading = Grading(**task.get("grading", {}))
+    gold = read_gold(task["gold"], grading.several, grading.unit)
+    if gold is None:
+        return "right" if _bare(task["gold"]) == _bare(task["answer"]) else "wrong"
+    answer = _read_answer(task["answer"], grading.several, _is_number(gold))
+    if answer is None:
         return "unparsed"
-    return "right" if verify(list(gold), list(answer), timeout_seconds=_NO_LIMIT) else "wrong"
+    if isinstance(answer, Text) and not _has_text(gold):
+        return "unparsed"
+    try:
+        return "right" if same(gold, answer, grading) else "wrong"
+    except Unreadable:
+        return "unparsed"
+
+
+def _is_number(value: Value) -> bool:
+    """Whether a gold answer is a number, so that words after an answer can only be a unit."""
+    values = value.values if isinstance(value, Either) else (value,)
+    return any(
+        isinstance(part.value if isinstance(part, Quantity) else part, (Number, Expression))
+        and (isinstance(part, (Number, Quantity)) or not _letters(part))
+        for part in values
+    )
+
+
+def _letters(value: Value) -> bool:
+    return isinstance(value, Expression) and bool(value.tree.free_symbols)
+
+
+def _has_text(value: Value) -> bool:
+    return isinstance(value, Text) or (isinstance(value, Either) and any(isinstance(v, Text) for v in value.values))
+
+
+def _bare(text: str) -> str:
+    """A text without white space and the commands that only set it."""
+    return re.sub(r"\\(?:left|right|[,;:! ])|\s", "", text)

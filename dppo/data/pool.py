@@ -97,6 +97,7 @@ class WorkerPool:
         limit_seconds: wall-clock seconds for one task, > 0.
         memory_mb: address space of a worker in MiB, >= 256, where the system can limit it.
         probes: (task, expected value) pairs every worker must get right before it is used.
+        refused: names of Python's audit events that a worker refuses once it is ready, see ``worker``.
 
     Raises:
         ConfigError: a setting out of range.
@@ -110,6 +111,7 @@ class WorkerPool:
         limit_seconds: float = 5.0,
         memory_mb: int = 1024,
         probes: Iterable[tuple[Any, Any]] = (),
+        refused: Iterable[str] = (),
     ) -> None:
         problems = []
         if workers < 1:
@@ -128,6 +130,7 @@ class WorkerPool:
                 "limit_seconds": self.limit_seconds,
                 "memory_mb": memory_mb,
                 "probes": list(probes),
+                "refused": list(refused),
             }
         )
         self._forget()
@@ -235,6 +238,8 @@ class WorkerPool:
                 Outcome("done", message["value"]) if "value" in message else Outcome("raised", message["raised"])
             )
             worker.task = None
+            if message["full"]:
+                self._replace(worker)
 
     def _drop(self, worker: _Worker) -> None:
         self._alive.remove(worker)

@@ -1,12 +1,14 @@
 """Reward functions with TRL's signature, and the check that a dataset has the columns they need."""
 
+import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dppo.data.answers import last_boxed
 from dppo.data.verifier import REASONS, Verifier
-from dppo.errors import DataError
+from dppo.errors import ConfigError, DataError
 
 Reward = Callable[..., Any]
 """``reward(prompts=..., completions=..., **columns)`` -> one number, NaN or None per completion."""
@@ -91,6 +93,54 @@ def format_reward(has_format: Callable[[str], bool] | None = None) -> Reward:
     return form
 
 
+def overlong_penalty(max_tokens: int, cache_tokens: int) -> Reward:
+    """The soft overlong punishment of DAPO: 0 for short completions, down to -1 for those that fill the budget.
+
+    With L tokens, ``max_tokens`` L_max and ``cache_tokens`` L_cache: 0 up to L_max - L_cache, then
+    (L_max - L_cache - L) / L_cache, and -1 from L_max on.
+
+    Args:
+        max_tokens: the most tokens a completion can have, the trainer's ``max_completion_length``.
+        cache_tokens: tokens before that over which the penalty grows, in [1, max_tokens].
+
+    Source: DAPO, arXiv:2503.14476, equation 13.
+
+    Raises:
+        ConfigError: lengths out of range. The reward raises DataError where the trainer passes no ``completion_ids``.
+    """
+    if not 1 <= cache_tokens <= max_tokens:
+        raise ConfigError(
+            f"cache_tokens={cache_tokens} must be in [1, max_tokens={max_tokens}]. Try overlong_penalty(4096, 512)"
+        )
+
+    def overlong(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+        ids = columns.get("completion_ids")
+        if ids is None:
+            raise DataError("overlong_penalty needs completion_ids, which TRL passes: it counts tokens, not characters")
+        past = (len(tokens) - (max_tokens - cache_tokens) for tokens in ids)
+        return [-min(max(tokens / cache_tokens, 0.0), 1.0) for tokens in past]
+
+    overlong.__name__ = "overlong_penalty"
+    return overlong
+
+
+def in_background(reward: Reward) -> Reward:
+    """The same reward as an ``async`` function that runs in a thread of its own.
+
+    TRL awaits all its asynchronous rewards together, after the others; its asynchronous trainer goes on generating
+    meanwhile. The verifier's verdicts do not depend on the thread.
+
+    Args:
+        reward: a function with TRL's signature, not ``async``.
+    """
+
+    @functools.wraps(reward)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(reward, *args, **kwargs)
+
+    return call
+
+
 def required_columns(reward: Reward) -> tuple[str, ...]:
     """The dataset columns a reward function needs, in order.
 
@@ -138,6 +188,20 @@ def check_reward_columns(dataset: Any, columns: Sequence[str] = ("answer",)) -> 
                 f"{', ...' if len(empty) > 5 else ''}): no reward can be earned there. "
                 "Drop them with check_problems(dataset, on_bad_rows='drop')"
             )
+
+
+def check_rewards(dataset: Any, rewards: Sequence[Any]) -> None:
+    """Check, before training, that a dataset has what every one of these rewards needs.
+
+    Args:
+        dataset: a ``datasets.Dataset``; of a streamed one only the names of columns are checked.
+        rewards: reward functions; models and names of models need no columns.
+
+    Raises:
+        DataError: a missing column or an empty value.
+    """
+    functions = [reward for reward in rewards if callable(reward) and not hasattr(reward, "config")]
+    check_reward_columns(dataset, sorted({column for reward in functions for column in required_columns(reward)}))
 
 
 def _no_column(column: str, present: Sequence[str]) -> str:

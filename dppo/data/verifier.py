@@ -1,17 +1,24 @@
 """Whether a completion's final answer is right: a value, and the reason for it.
 
-A ``Rule`` says how one benchmark is judged; ``RULES`` holds the ones known by name. Extracting the answer and the
-comparisons that need no mathematics happen in the caller's process; the rest is math-verify in worker processes
-(``pool``), under a time limit per answer.
+A ``Rule`` (``rules``) says how one benchmark is judged. Extracting the answer and comparing texts and plain integers
+happen in the caller's process; the mathematics (``judge``, ``grading``) runs in worker processes (``pool``), under a
+time and a memory limit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
+from functools import lru_cache
+from importlib import import_module
+from types import TracebackType
+from typing import Any
 
-from dppo.data.answers import final_answer, plain_match
+from dppo.data.grading.options import Grading
 from dppo.data.pool import Outcome, WorkerPool
+from dppo.data.rules import DEFAULT_RULE, RULES, Rule, as_task, with_details
 from dppo.errors import ConfigError, DataError
+
+__all__ = ["REASONS", "RULES", "Rule", "Verdict", "Verifier", "verify", "verify_many"]
 
 REASONS = ("right", "wrong", "no_answer", "unparsed", "timeout", "crashed")
 """Every reason a verdict can have. Only ``right`` is worth 1."""
@@ -28,35 +35,35 @@ class Verdict:
     """1.0 if the answer is right, else 0.0."""
     reason: str
     """``right``; ``wrong``; ``no_answer``: the completion names none; ``unparsed``: it names something that is not
-    mathematics; ``timeout``: judging it took longer than the limit; ``crashed``: judging it ended a worker twice."""
+    mathematics; ``timeout``: judging it took longer than the limit; ``crashed``: judging it ended a worker twice, which
+    is what running out of memory does."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """How the completions of one benchmark are judged."""
-
-    name: str
-    extract: Callable[[str], str | None] = final_answer
-    """The answer a completion commits to, or None."""
-    match: Callable[[str, str], bool | None] = plain_match
-    """(answer, gold) -> whether they agree, or None to ask math-verify."""
-
-
-DEFAULT_RULE = Rule(name="default")
-RULES: Mapping[str, Rule] = MappingProxyType({DEFAULT_RULE.name: DEFAULT_RULE})
-"""Rules by benchmark name."""
 
 _PROBES = (
     ({"answer": r"\frac{1}{2}", "gold": "0.5"}, "right"),
     ({"answer": r"\frac{1}{3}", "gold": "0.5"}, "wrong"),
+    ({"answer": r"(x-1)(x+1)", "gold": r"x^{2}-1"}, "right"),
+    ({"answer": r"\frac{\sqrt{12}}{4}", "gold": r"\sin\frac{\pi}{3}"}, "right"),
 )
+"""What a worker must get right before it is used; it also warms the parser up."""
+
+REFUSED = (
+    "compile", "exec", "open", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.mkdir", "os.posix_spawn",
+    "os.putenv", "os.remove", "os.rename", "os.rmdir", "os.spawn", "os.startfile", "os.system", "os.truncate",
+    "os.unlink", "shutil.rmtree", "socket.bind", "socket.connect", "socket.getaddrinfo", "subprocess.Popen",
+    "ctypes.dlopen",
+)  # fmt: skip
+"""What a worker refuses once it is ready (``worker``): code from text, writing files, processes, the network."""
 
 
 class Verifier:
     """Judges answers in worker processes; a context manager, and also shut down when collected and at exit.
 
-    Workers are started at the first answer that needs one and prove on two known answers that they can judge: a
-    broken installation is an error at once, not a reward of 0 for ever.
+    Workers are started at the first answer that needs one and prove on known answers that they can judge: a broken
+    installation is an error at once, not a reward of 0 for ever. They are programs of their own, so a thread, an event
+    loop, a script without a guard, a fork and a daemonic process (which may not have ``multiprocessing`` children) get
+    the same verdicts. Where the system refuses processes altogether, answers that need none are still judged, and any
+    other raises ``RewardError``.
 
     Args:
         workers: processes, >= 1.
@@ -69,11 +76,17 @@ class Verifier:
 
     def __init__(self, workers: int = 2, limit_seconds: float = 5.0, memory_mb: int = 1024) -> None:
         try:
+            import_module("math_verify")
             from dppo.data.judge import judge
         except ImportError as error:
             raise ConfigError(f"verifying answers needs math-verify ({error}): pip install 'dppo[trl]'") from error
         self._pool = WorkerPool(
-            judge, workers=workers, limit_seconds=limit_seconds, memory_mb=memory_mb, probes=_PROBES
+            judge,
+            workers=workers,
+            limit_seconds=limit_seconds,
+            memory_mb=memory_mb,
+            probes=_PROBES,
+            refused=REFUSED,
         )
 
     def __enter__(self) -> "Verifier":
@@ -94,12 +107,24 @@ class Verifier:
         """Process ids of the workers there are now."""
         return self._pool.pids
 
-    def verify(self, completion: str, answer: str, *, benchmark: str | None = None) -> Verdict:
+    def verify(
+        self,
+        completion: str,
+        answer: str,
+        *,
+        benchmark: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> Verdict:
         """The verdict on one completion; see ``verify_many``."""
-        return self.verify_many([completion], [answer], benchmark=benchmark)[0]
+        return self.verify_many([completion], [answer], benchmark=benchmark, details=[details])[0]
 
     def verify_many(
-        self, completions: Sequence[str], answers: Sequence[str], *, benchmark: str | None = None
+        self,
+        completions: Sequence[str],
+        answers: Sequence[str],
+        *,
+        benchmark: str | None = None,
+        details: Sequence[Mapping[str, Any] | None] | None = None,
     ) -> list[Verdict]:
         """The verdict on each completion, in the order given. Safe to call from any thread.
 
@@ -107,27 +132,78 @@ class Verifier:
             completions: (B,) texts as generated.
             answers: (B,) gold answers, none empty.
             benchmark: a key of ``RULES``, or None for the default rule.
+            details: (B,) what each problem says about its answer, see ``rules.DETAILS``; None says nothing.
 
         Raises:
             ConfigError: an unknown benchmark.
-            DataError: lists of different lengths, or an empty gold answer.
+            DataError: lists of different lengths, an empty gold answer, or details that cannot be.
             RewardError: workers cannot be started.
         """
         rule = _rule(benchmark)
-        if len(completions) != len(answers):
-            raise DataError(f"{len(completions)} completions but {len(answers)} gold answers: give one per completion")
-        empty = [row for row, gold in enumerate(answers) if not (isinstance(gold, str) and gold.strip())]
-        if empty:
+        details = [None] * len(answers) if details is None else details
+        if not len(completions) == len(answers) == len(details):
             raise DataError(
-                f"gold answer {empty[0]} is {answers[empty[0]]!r}, expected text that is not empty: "
-                "run check_problems(dataset) before training"
+                f"{len(completions)} completions but {len(answers)} gold answers and {len(details)} details: give one "
+                "per completion"
             )
-        reasons = [_plain(rule, text, gold) for text, gold in zip(completions, answers, strict=True)]
-        tasks = {reason: "" for reason in reasons if isinstance(reason, tuple)}
-        outcomes = self._pool.map([{"answer": answer, "gold": gold} for answer, gold in tasks]) if tasks else []
+        _check_golds(answers)
+        gradings = [with_details(rule.grading, detail) for detail in details]
+        reasons = [_plain(rule, *row) for row in zip(completions, answers, gradings, strict=True)]
+        tasks = list(dict.fromkeys(reason for reason in reasons if isinstance(reason, tuple)))
+        outcomes = self._pool.map([as_task(*task) for task in tasks]) if tasks else []
         judged = dict(zip(tasks, map(_reason, outcomes), strict=True))
         final = [judged[reason] if isinstance(reason, tuple) else reason for reason in reasons]
         return [Verdict(1.0 if reason == "right" else 0.0, reason) for reason in final]
+
+    async def verify_async(
+        self,
+        completions: Sequence[str],
+        answers: Sequence[str],
+        *,
+        benchmark: str | None = None,
+        details: Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> list[Verdict]:
+        """What ``verify_many`` gives back, without holding up the event loop that awaits it."""
+        return await asyncio.to_thread(self.verify_many, completions, answers, benchmark=benchmark, details=details)
+
+
+@lru_cache(maxsize=1)
+def _shared() -> Verifier:
+    """The verifier of this process that the functions below share."""
+    return Verifier()
+
+
+def verify(
+    completion: str, answer: str, *, benchmark: str | None = None, details: Mapping[str, Any] | None = None
+) -> Verdict:
+    r"""The verdict on one completion, by a verifier this process shares: two workers, five seconds an answer.
+
+    >>> verify(r"so it is \boxed{\frac{10}{2}}", "5")
+    Verdict(value=1.0, reason='right')
+
+    Args:
+        completion: text as generated.
+        answer: the gold answer, not empty.
+        benchmark: a key of ``RULES``, or None for the default rule.
+        details: what the problem says about its answer, see ``rules.DETAILS``.
+
+    Raises:
+        ConfigError: an unknown benchmark.
+        DataError: an empty gold answer, or details that cannot be.
+        RewardError: workers cannot be started.
+    """
+    return _shared().verify(completion, answer, benchmark=benchmark, details=details)
+
+
+def verify_many(
+    completions: Sequence[str],
+    answers: Sequence[str],
+    *,
+    benchmark: str | None = None,
+    details: Sequence[Mapping[str, Any] | None] | None = None,
+) -> list[Verdict]:
+    """The verdict on each completion, in the order given; see ``verify`` and ``Verifier.verify_many``."""
+    return _shared().verify_many(completions, answers, benchmark=benchmark, details=details)
 
 
 def _rule(benchmark: str | None) -> Rule:
@@ -138,17 +214,28 @@ def _rule(benchmark: str | None) -> Rule:
     return RULES[name]
 
 
-def _plain(rule: Rule, completion: str, gold: str) -> str | tuple[str, str]:
-    """The reason where no mathematics is needed, else the (answer, gold) pair to be judged."""
+def _check_golds(answers: Sequence[str]) -> None:
+    """Refuse gold answers that are not text or have nothing in it."""
+    empty = [row for row, gold in enumerate(answers) if not (isinstance(gold, str) and gold.strip())]
+    if empty:
+        raise DataError(
+            f"gold answer {empty[0]} is {answers[empty[0]]!r}, expected text that is not empty: "
+            "run check_problems(dataset) before training"
+        )
+
+
+def _plain(rule: Rule, completion: str, gold: str, grading: Grading) -> str | tuple[str, str, Grading]:
+    """The reason where no mathematics is needed, else what is to be judged."""
     answer = rule.extract(completion)
     if answer is None:
         return "no_answer"
     agree = rule.match(answer, gold)
-    if agree is not None:
+    exact = not (grading.absolute or grading.relative or grading.rounded_from)
+    if agree or (agree is False and exact):
         return "right" if agree else "wrong"
     if len(answer) > max(LONGEST_ANSWER, 2 * len(gold)):
         return "unparsed"
-    return answer, gold.strip()
+    return answer, gold.strip(), grading
 
 
 def _reason(outcome: Outcome) -> str:

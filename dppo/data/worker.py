@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Collection
 from typing import Any, TextIO
 
 SPARE_SECONDS = 5
@@ -39,6 +40,62 @@ def _limit_memory(megabytes: int) -> None:
         return  # Windows has no such limit, macOS refuses it: the time limit still holds
 
 
+FULL = 0.5
+"""Share of its memory limit from which on a worker asks to be replaced: caches grow with what it has seen."""
+
+
+def _is_full(megabytes: int) -> bool:
+    """Whether this process has used so much memory that the next task might run out of it."""
+    try:
+        import resource
+    except ImportError:
+        return False
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return used > FULL * megabytes
+
+
+def _refuse(events: Collection[str]) -> None:
+    """From now on refuse what Python's audit events of these names announce.
+
+    ``open`` means for writing; ``compile`` and ``exec`` mean code made from text, unless an import does it.
+    """
+
+    def guard(event: str, args: tuple[Any, ...]) -> None:
+        if event in refused and _NARROWER.get(event, _always)(args):
+            raise PermissionError(f"a worker may not {event}")
+
+    refused = frozenset(events)
+    if refused:
+        sys.addaudithook(guard)
+
+
+def _always(args: tuple[Any, ...]) -> bool:
+    return True
+
+
+def _writes(args: tuple[Any, ...]) -> bool:
+    """Whether a file is opened for writing."""
+    _, mode, flags = args
+    return bool(set(mode) & set("wax+")) if isinstance(mode, str) else bool(flags & (os.O_WRONLY | os.O_RDWR))
+
+
+def _from_text(args: tuple[Any, ...]) -> bool:
+    """Whether code has no file, and no import is under way."""
+    code, *names = args
+    name = names[0] if names else code.co_filename
+    if str(name).endswith(".py") or str(name).startswith("<frozen "):
+        return False
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return False
+        frame = frame.f_back
+    return True
+
+
+_NARROWER: dict[str, Callable[[tuple[Any, ...]], bool]] = {"open": _writes, "compile": _from_text, "exec": _from_text}
+
+
 def _alarm(seconds: float) -> None:
     """End this process, even inside C code, unless called again within ``seconds``; 0 calls it off."""
     if hasattr(signal, "alarm"):
@@ -55,10 +112,11 @@ def _serve(setup: dict[str, Any], tasks: TextIO, replies: TextIO) -> None:
     try:
         sys.path[:] = setup["path"]
         function = _load(setup["file"], setup["function"])
-        for task, expected in setup["probes"]:
+        _limit_memory(setup["memory_mb"])
+        _refuse(setup["refused"])
+        for task, expected in setup["probes"]:  # under the limits: a worker that passes can judge under them
             if (found := function(task)) != expected:
                 raise RuntimeError(f"self-test: {setup['function']}({task}) gave {found!r}, expected {expected!r}")
-        _limit_memory(setup["memory_mb"])
     except BaseException:
         return reply(failed=traceback.format_exc(limit=-3))
     reply(ready=True)
@@ -72,7 +130,7 @@ def _serve(setup: dict[str, Any], tasks: TextIO, replies: TextIO) -> None:
         except Exception as error:
             answer = {"raised": f"{type(error).__name__}: {str(error)[:200]}"}
         _alarm(0)
-        reply(id=message["id"], **answer)
+        reply(id=message["id"], full=_is_full(setup["memory_mb"]), **answer)
 
 
 def main() -> None:

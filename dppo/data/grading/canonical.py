@@ -1,0 +1,349 @@
+r"""LaTeX that can be read in one way only, and its sympy expression.
+
+The library's grammar reads ``2(3)`` as a mixed number (5), ``\sin 3t/5`` as a sine of a fifth, ``E_1`` as a number and
+``\frac{dx}{dt}`` as 0. So every factor, function argument and name is written out here first: products with ``\cdot``,
+arguments in brackets, names as ``\variable{...}``, decimals as exact fractions. What is not in the lists below is
+unreadable. Then the library parses; names reach sympy as symbols, never as code.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from dppo.data.grading.names import DERIVATIVE, symbol_name
+from dppo.data.grading.numbers import read_number
+from dppo.data.grading.text import DEEPEST, Unreadable
+from dppo.data.grading.tokens import FUNCTIONS, LETTERS, OF_SEVERAL, TRIGONOMETRIC, tokens
+
+
+def canonical(text: str) -> tuple[str, bool]:
+    """The text rewritten for the library's parser, and whether it has a decimal.
+
+    Raises:
+        Unreadable: anything in it that is not in the lists above.
+    """
+    writer = _Writer(tokens(text))
+    written = writer.sequence(())
+    return written, writer.decimal
+
+
+def parse(latex: str) -> Any:
+    """The sympy expression of canonical LaTeX.
+
+    Numbers, too, go through the grammar as names, and are put in their places afterwards: the library hands the text of
+    a number to ``sympy.Number``, which evaluates it as Python.
+
+    Raises:
+        Unreadable: the library's grammar does not have it.
+    """
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+    from sympy import Integer
+
+    config = ConversionConfig(
+        interpret_as_mixed_fractions=False,
+        interpret_simple_eq_as_assignment=False,
+        interpret_contains_as_eq=False,
+        lowercase_symbols=False,
+    )
+    try:
+        found: Any = latex2sympy(
+            latex, is_real=None, convert_degrees=False, normalization_config=None, conversion_config=config
+        )
+        return found.xreplace({name: Integer(int(name.name)) for name in found.free_symbols if name.name.isdigit()})
+    except MemoryError:
+        raise
+    except Exception as error:  # the generated parser raises bare Exception, sympy whatever its functions raise
+        raise Unreadable(f"{type(error).__name__}: {str(error)[:80]}") from error
+
+
+def _integer(value: int) -> str:
+    """An integer as a name."""
+    return rf"\variable{{{value}}}" if value >= 0 else rf"(-\variable{{{-value}}})"
+
+
+class _Writer:
+    """Writes a list of tokens anew, from left to right."""
+
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self.tokens, self.at, self.depth, self.decimal = tokens, 0, 0, False
+
+    @property
+    def kind(self) -> str:
+        return self.tokens[self.at][0]
+
+    @property
+    def token(self) -> str:
+        return self.tokens[self.at][1]
+
+    def take(self) -> str:
+        """The next token, passed over."""
+        if self.kind == "end":
+            raise Unreadable("ends too early")
+        self.at += 1
+        return self.tokens[self.at - 1][1]
+
+    def expect(self, token: str) -> None:
+        if self.take() != token:
+            raise Unreadable(f"{token} expected")
+
+    def sequence(self, until: Collection[str], run: bool = False) -> str:
+        """Everything up to a closing token, which is left; a ``run`` also ends where a product does."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise Unreadable("too deep")
+        parts: list[str] = []
+        open_end = True  # nothing yet, or an operator: a factor must follow
+        while self.kind != "end" and self.token not in until and not (run and self._ends_run(parts)):
+            if self.token in ("+", "-"):
+                parts.append(self.take())
+                open_end = True
+            elif self.token in ("/", ":", r"\cdot"):
+                if open_end:
+                    raise Unreadable("operator without a factor")
+                parts.append({":": "/"}.get(self.token, self.token) + " ")
+                self.take()
+                open_end = True
+            elif not open_end and self._after_factor(parts):
+                continue
+            else:
+                factor = self._factor()
+                if not open_end:
+                    if _PLAIN_NUMBER.fullmatch(parts[-1]) and _PLAIN_NUMBER.fullmatch(factor):
+                        raise Unreadable("two numbers side by side")
+                    parts.append(r"\cdot ")
+                parts.append(factor)
+                open_end = False
+        if open_end:
+            raise Unreadable("a factor is missing")
+        self.depth -= 1
+        return "".join(parts)
+
+    def _ends_run(self, parts: list[str]) -> bool:
+        """Whether the argument of a function without brackets ends here."""
+        if self.token in ("+", "-"):
+            return bool(parts)
+        if parts and (self.token in ("(", "[") or (self.token == "e" and self.tokens[self.at + 1][1] == "^")):
+            return True  # \sin x (1+x) and \cos x e^{-t} are products
+        return self.token in ("/", ":", r"\cdot", ",", "|") or self.token[1:] in FUNCTIONS | OF_SEVERAL
+
+    def _after_factor(self, parts: list[str]) -> bool:
+        """Take what belongs to the factor before: a power, a factorial, a percent sign."""
+        if self.token == "^":
+            self.take()
+            if self.token == r"\circ":
+                self.take()
+                parts[-1] = rf"({parts[-1]}\cdot \frac{{\pi}}{{{_integer(180)}}})"
+            else:
+                parts[-1] = f"{_grouped(parts[-1])}^{{{self._script()}}}"
+        elif self.token == "!":
+            self.take()
+            if self.token == "!":
+                raise Unreadable("a double factorial")
+            parts[-1] = f"{_grouped(parts[-1])}!"
+        elif self.token in ("%", r"\%"):
+            self.take()
+            parts[-1] = rf"({parts[-1]}\cdot \frac{{{_integer(1)}}}{{{_integer(100)}}})"
+        elif self.token == r"\choose":
+            self.take()
+            above = "".join(parts)
+            parts[:] = [rf"\binom{{{above}}}{{{self.sequence('}')}}}"]
+        else:
+            return False
+        return True
+
+    def _factor(self, mixed: bool = True) -> str:
+        """One factor; a number with a fraction after it is one, except where only a number can stand."""
+        kind, token = self.kind, self.token
+        if kind == "number":
+            return self._number(mixed)
+        if kind in ("letter", "accent", "text") or token[1:] in LETTERS:
+            return self._symbol()
+        made = _MAKERS.get(token)
+        if made:
+            return made(self)
+        if kind == "command" and token[1:] in FUNCTIONS:
+            return self._function()
+        if kind == "command" and token[1:] in OF_SEVERAL:
+            return self._function_of_several()
+        raise Unreadable(f"{token} where a factor should be")
+
+    def _number(self, mixed: bool) -> str:
+        """A number, exactly; a mixed number in brackets."""
+        token = self.take()
+        number = read_number(token)
+        if number is None:
+            raise Unreadable(token)
+        self.decimal |= number.step is not None
+        ahead = "".join(t for _, t in self.tokens[self.at : self.at + 7]) if mixed and token.isdigit() else ""
+        if part := re.match(r"\\frac\{\d+\}\{\d+\}|\d+/\d+", ahead):
+            whole = read_number(f"{token} {part[0]}")
+            if whole is not None:
+                number = whole
+                self.at += 3 if part[0][0].isdigit() else 7
+        top, bottom = number.value.numerator, number.value.denominator
+        return _integer(top) if bottom == 1 else rf"(\frac{{{_integer(top)}}}{{{_integer(bottom)}}})"
+
+    def _symbol(self) -> str:
+        """A letter, Greek letter, accent or word, with subscript and primes."""
+        accent = re.match(r"\\([a-z]+)\s*\{?\s*(\\?[A-Za-z]+)", self.token) if self.kind == "accent" else None
+        base, primes = (accent[2] if accent else self.token), 0
+        if accent:
+            primes = {"dot": 1, "ddot": 2}.get(accent[1], 0)
+            mark = {"overline": "bar", "overrightarrow": "vec", "widehat": "hat", "widetilde": "tilde"}
+            base = base if primes or accent[1] == "vec" else mark.get(accent[1], accent[1]) + "OF" + base
+        self.take()
+        below = ""
+        while self.token in ("_", "'"):
+            if self.take() == "'":
+                primes += 1
+            else:
+                below += self._raw_script()
+        if base in ("e", "i") and not below and not primes:
+            return {"e": "e", "i": "I"}[base]
+        ahead = "".join(t for _, t in self.tokens[self.at : self.at + 3])
+        if ahead == "(0)":
+            self.at += 3  # a product with 0 means nothing: the value at 0 of a function
+            return rf"\variable{{{symbol_name(base, below, primes)}AT0}}"
+        return rf"\variable{{{symbol_name(base, below, primes)}}}"
+
+    def _raw_script(self) -> str:
+        """The tokens of a subscript as they are."""
+        if self.token != "{":
+            return self.take()
+        self.take()
+        raw, depth = "", 1
+        while depth:
+            token = self.take()
+            depth += {"{": 1, "}": -1}.get(token, 0)
+            raw += token if depth else ""
+        return raw
+
+    def _script(self) -> str:
+        """An exponent."""
+        if self.token in ("{", "("):
+            close = {"{": "}", "(": ")"}[self.take()]
+            inner = self.sequence((close,))
+            self.expect(close)
+            return inner
+        sign = self.take() if self.token in ("-", "+") else ""
+        return sign + self._factor(mixed=False)
+
+    def _group(self) -> str:
+        """An argument in braces, or one factor."""
+        if self.token != "{":
+            return self._factor(mixed=False)
+        self.take()
+        inner = self.sequence("}")
+        self.expect("}")
+        return inner
+
+    def _bracketed(self, close: str) -> str:
+        """What stands between brackets, in round ones."""
+        self.take()
+        inner = self.sequence((close,))
+        self.expect(close)
+        return f"({inner})"
+
+    def _fraction(self) -> str:
+        r"""``\frac``; one of differentials is a derivative."""
+        start = self.at
+        raw = "".join(t for _, t in self.tokens[start : start + 24])
+        found = DERIVATIVE.match(raw)
+        if found and (found["n"] or "1").strip("{}") == (found["m"] or "1").strip("{}"):
+            end, length = start, 0
+            while length < found.end():
+                length += len(self.tokens[end][1])
+                end += 1
+            self.at = end
+            order = int((found["n"] or "1").strip("{}"))
+            base, _, below = found["of"].partition("_")
+            return rf"\variable{{{symbol_name(base, below, order, found['wrt'])}}}"
+        self.take()
+        above = self._group()
+        return rf"(\frac{{{above}}}{{{self._group()}}})"
+
+    def _root(self) -> str:
+        self.take()
+        if self.token != "[":
+            return rf"\sqrt{{{self._group()}}}"
+        self.take()
+        index = self.sequence("]")
+        self.expect("]")
+        return rf"\sqrt[{index}]{{{self._group()}}}"
+
+    def _binomial(self) -> str:
+        self.take()
+        above = self._group()
+        return rf"\binom{{{above}}}{{{self._group()}}}"
+
+    def _rounded(self) -> str:
+        opening = self.take()
+        close = {r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}[opening]
+        inner = self.sequence((close,))
+        self.expect(close)
+        return f"{opening} {inner}{close} "
+
+    def _absolute(self) -> str:
+        self.take()
+        inner = self.sequence("|")
+        self.expect("|")
+        return f"|{inner}|"
+
+    def _function(self) -> str:
+        """A function of one argument, which is what is in brackets or braces, or else the product that follows."""
+        name, base, power = self.take()[1:], "", ""
+        while self.token in ("_", "^"):
+            if self.take() == "_":
+                base = self._script()
+            else:
+                power = self._script()
+        if self.token in ("(", "[", "{"):
+            argument = self._bracketed({"(": ")", "[": "]", "{": "}"}[self.token])
+        elif self.token == "|":
+            argument = f"({self._absolute()})"
+        else:
+            argument = f"({self.sequence((')', ']', '}', '|', chr(92) + 'rfloor', chr(92) + 'rceil'), run=True)})"
+        if base and name != "log":
+            raise Unreadable(f"{name} with a base")
+        if power == f"-{_integer(1)}" and name in TRIGONOMETRIC:
+            name, power = f"arc{name}", ""
+        name = rf"log_{{{base}}}" if base else rf"log_{{{_integer(10)}}}" if name in ("lg", "log") else name
+        return rf"(\{name}{argument})^{{{power}}}" if power else rf"\{name}{argument}"
+
+    def _function_of_several(self) -> str:
+        name = self.take()
+        close = {"(": ")", "{": "}", r"\{": r"\}"}.get(self.take())
+        if close is None:
+            raise Unreadable(f"{name} without brackets")
+        arguments = [self.sequence((",", close))]
+        while self.token == ",":
+            self.take()
+            arguments.append(self.sequence((",", close)))
+        self.expect(close)
+        return rf"\{name}({','.join(arguments)})"
+
+    def _constant(self) -> str:
+        return self.take() + " "
+
+
+def _grouped(part: str) -> str:
+    """A factor in brackets, so that a power or factorial takes all of it."""
+    return part if re.fullmatch(r"[A-Za-z]|\\variable\{\w+\}", part) else f"({part})"
+
+
+_PLAIN_NUMBER = re.compile(r"\\variable\{\d+\}")
+
+
+_MAKERS: dict[str, Callable[[_Writer], str]] = {
+    "(": lambda writer: writer._bracketed(")"),
+    "[": lambda writer: writer._bracketed("]"),
+    "{": lambda writer: writer._bracketed("}"),
+    "|": lambda writer: writer._absolute(),
+    r"\frac": lambda writer: writer._fraction(),
+    r"\sqrt": lambda writer: writer._root(),
+    r"\binom": lambda writer: writer._binomial(),
+    r"\lfloor": lambda writer: writer._rounded(),
+    r"\lceil": lambda writer: writer._rounded(),
+    r"\pi": lambda writer: writer._constant(),
+    r"\infty": lambda writer: writer._constant(),
+}

@@ -1,0 +1,330 @@
+"""Whether an answer is the gold answer: kind by kind."""
+
+from dataclasses import replace
+from typing import Any
+
+from dppo.data.grading.closeness import same_values
+from dppo.data.grading.equality import (
+    is_constant,
+    proportional,
+    rational,
+    tree,
+)
+from dppo.data.grading.options import Grading
+from dppo.data.grading.regions import FLIPPED, as_set, is_settled, same_sets
+from dppo.data.grading.text import Unreadable
+from dppo.data.grading.units import PERCENT, compatible_label, compatible_labels, same_dimension
+from dppo.data.grading.values import (
+    Based,
+    Either,
+    Equation,
+    Expression,
+    Inequality,
+    Items,
+    Matrix,
+    Named,
+    Number,
+    Quantity,
+    Text,
+    Unit,
+    Value,
+)
+
+_NEAR_MEMBERS = 0.01
+"""In ``x = \\sqrt{2} = 1.41`` the later members may differ from the right one by this share."""
+
+
+def same(gold: Value, answer: Value, grading: Grading) -> bool:
+    """Whether two values are the same answer.
+
+    Raises:
+        Unreadable: formulas that have no value anywhere.
+    """
+    if isinstance(gold, Either) or isinstance(answer, Either):
+        return _either(gold, answer, grading)
+    if isinstance(gold, Text) or isinstance(answer, Text):
+        return isinstance(gold, Text) and isinstance(answer, Text) and _same_text(gold, answer)
+    if isinstance(gold, Quantity) or isinstance(answer, Quantity):
+        return _same_quantities(gold, answer, grading)
+    if isinstance(gold, Named) or isinstance(answer, Named):
+        return _same_named(gold, answer, grading)
+    if isinstance(gold, Equation) or isinstance(answer, Equation):
+        return _same_equations(gold, answer, grading)
+    if is_settled(gold) or is_settled(answer):
+        return _same_regions(gold, answer, grading)
+    if isinstance(gold, Matrix) or isinstance(answer, Matrix):
+        return _same_matrices(gold, answer, grading)
+    if isinstance(gold, Items) or isinstance(answer, Items):
+        return _same_items(gold, answer, grading)
+    if isinstance(gold, Based) or isinstance(answer, Based):
+        return gold == answer
+    assert isinstance(gold, (Number, Expression)) and isinstance(answer, (Number, Expression))
+    return same_values(gold, answer, grading)
+
+
+def _either(gold: Value, answer: Value, grading: Grading) -> bool:
+    """Some reading of one is some reading of the other; two clock times are only compared as such."""
+    golds = gold.values if isinstance(gold, Either) else (gold,)
+    answers = answer.values if isinstance(answer, Either) else (answer,)
+    clocks = [[v for v in values if isinstance(v, Text) and ":" in v.words] for values in (golds, answers)]
+    if all(clocks):
+        golds, answers = (tuple(values) for values in clocks)
+    for one in golds:
+        for other in answers:
+            try:
+                if same(one, other, grading):
+                    return True
+            except Unreadable:
+                continue
+    return False
+
+
+def _same_text(gold: Text, answer: Text) -> bool:
+    """The same option, or the same words."""
+    if gold.option:
+        return gold.option == answer.option
+    return gold.words == answer.words
+
+
+def _same_quantities(gold: Value, answer: Value, grading: Grading) -> bool:
+    """Values with units: converted where both units are known and measure the same."""
+    if not isinstance(gold, Quantity):
+        assert isinstance(answer, Quantity)
+        if answer.unit == PERCENT:
+            return _same_percent(gold, answer.value, grading)
+        return same(gold, answer.value, grading)
+    if not isinstance(answer, Quantity):
+        return same(gold.value, answer, grading) or (gold.unit == PERCENT and _scaled(gold, answer, PERCENT, grading))
+    if gold.unit.label and answer.unit.label:
+        return compatible_labels(gold.unit.label, answer.unit.label) and same(gold.value, answer.value, grading)
+    if gold.unit.label or answer.unit.label:
+        known, label = (answer.unit, gold.unit.label) if gold.unit.label else (gold.unit, answer.unit.label)
+        return compatible_label(known, label) and same(gold.value, answer.value, grading)
+    if not same_dimension(gold.unit, answer.unit):
+        return False
+    if gold.unit.factor == answer.unit.factor:
+        return same(gold.value, answer.value, grading)
+    return _scaled(gold, answer.value, Unit(factor=gold.unit.factor / answer.unit.factor), grading)
+
+
+def _scaled(gold: Quantity, answer: Value, unit: Unit, grading: Grading) -> bool:
+    """Whether an answer is the gold value times the factor of a unit."""
+    if not isinstance(gold.value, (Number, Expression)) or not isinstance(answer, (Number, Expression)):
+        return False
+    exact = rational(gold.value)
+    if exact is None:
+        return False
+    step = gold.value.step * unit.factor if isinstance(gold.value, Number) and gold.value.step else None
+    digits = gold.value.digits if isinstance(gold.value, Number) else 0
+    scaled = replace(grading, absolute=grading.absolute * float(unit.factor))
+    return same_values(Number(exact * unit.factor, step, digits), answer, scaled)
+
+
+def _same_percent(gold: Value, answer: Value, grading: Grading) -> bool:
+    """An answer in percent to a gold number without: its hundredth, or itself where the number is above 1."""
+    if not isinstance(gold, (Number, Expression)) or not isinstance(answer, (Number, Expression)):
+        return False
+    exact = rational(answer)
+    if exact is not None and same(gold, Number(exact / 100), grading):
+        return True
+    value = rational(gold)
+    return value is not None and value > 1 and same(gold, answer, grading)
+
+
+def _same_named(gold: Value, answer: Value, grading: Grading) -> bool:
+    """``x = 3`` and 3, ``x = 3`` and ``3 = x``, ``y = 2x`` and ``y - 2x = 0``; never ``x = 3`` and ``y = 3``."""
+    if isinstance(gold, Named) and isinstance(answer, Named):
+        renamed = answer
+        if gold.argument != answer.argument and gold.name == answer.name:
+            renamed = _with_argument(answer, gold.argument)
+        if gold.name == renamed.name and gold.argument == renamed.argument:
+            return _same_members(gold.members[-1], renamed.members, grading)
+        return _same_equations(gold, answer, grading)
+    if isinstance(gold, Named):
+        if isinstance(answer, Equation):
+            return _same_equations(gold, answer, grading)
+        if is_settled(answer):
+            return False
+        return same(gold.members[-1], answer, grading)
+    assert isinstance(answer, Named)
+    if isinstance(gold, Equation):
+        return _same_equations(gold, answer, grading)
+    if is_settled(gold) and not isinstance(gold, Items):
+        return _same_members(gold, answer.members, grading) if not isinstance(gold, Inequality) else False
+    return _same_members(gold, answer.members, grading)
+
+
+def _same_members(gold: Value, members: tuple[Value, ...], grading: Grading) -> bool:
+    """One member of a chain of equalities is right, and no other contradicts it."""
+    right = [same(gold, member, grading) for member in members]
+    if all(right) or not any(right):
+        return all(right)
+    loose = Grading(relative=_NEAR_MEMBERS)
+    return all(fits or same(gold, member, loose) for fits, member in zip(right, members, strict=True))
+
+
+def _with_argument(named: Named, argument: str) -> Named:
+    """``f(t) = t^2`` as ``f(x) = x^2``."""
+    from sympy import Symbol
+
+    if not (named.argument.isalpha() and argument.isalpha() and len(argument) == len(named.argument) == 1):
+        return named
+    letters = {Symbol(named.argument): Symbol(argument)}
+    members = tuple(
+        Expression(f"{member.latex} ", member.tree.xreplace(letters), member.decimal)
+        if isinstance(member, Expression)
+        else member
+        for member in named.members
+    )
+    return Named(named.name, argument, members)
+
+
+def _sides(value: Value) -> tuple[Any, Any] | None:
+    """Both sides of an equation."""
+    if isinstance(value, Named) and value.plain is not None and len(value.members) == 1:
+        sides: tuple[Value, ...] = (value.plain, value.members[0])
+    elif isinstance(value, Equation) and len(value.sides) == 2:
+        sides = value.sides
+    else:
+        return None
+    left, right = map(_formula, sides)
+    return None if left is None or right is None else (tree(left), tree(right))
+
+
+def _formula(value: Value) -> Number | Expression | None:
+    """A value as a formula, where it is one or can be read as one."""
+    values = value.values if isinstance(value, Either) else (value,)
+    return next((part for part in values if isinstance(part, (Number, Expression))), None)
+
+
+def _same_equations(gold: Value, answer: Value, grading: Grading) -> bool:
+    """Two equations that say the same, or a value and a true chain of constants that ends in it."""
+    if isinstance(gold, Equation) and all(map(_constant, gold.sides)):
+        gold = gold.sides[0]
+    if isinstance(answer, Equation) and all(map(_constant, answer.sides)):
+        return _constant(gold) and _same_members(gold, answer.sides, grading)
+    if _constant(gold) and _constant(answer):
+        return same(gold, answer, grading)
+    left, right = _sides(gold), _sides(answer)
+    return left is not None and right is not None and proportional(left, right)
+
+
+def _constant(value: Value) -> bool:
+    """Whether a value is a number, with a unit or without."""
+    value = value.value if isinstance(value, Quantity) else value
+    return isinstance(value, (Number, Expression)) and is_constant(value)
+
+
+def _same_regions(gold: Value, answer: Value, grading: Grading) -> bool:
+    """Sets of real numbers, however they are written; inequalities in several letters one by one."""
+    if isinstance(gold, Inequality) and isinstance(answer, Inequality) and len(gold.signs) == len(answer.signs) == 1:
+        sides = [side for part in (gold, answer) for side in part.sides]
+        if all(isinstance(side, (Number, Expression)) for side in sides):
+            left, right, *others = (tree(side) for side in sides if isinstance(side, (Number, Expression)))
+            if len((left - right).free_symbols) > 1:
+                return _same_inequalities(gold.signs[0], (left, right), answer.signs[0], (others[0], others[1]))
+    left, right = as_set(gold), as_set(answer)
+    if left is not None and right is not None:
+        return same_sets(left, right)
+    if not isinstance(gold, Inequality) or not isinstance(answer, Inequality):
+        return False
+    forwards = gold.signs == answer.signs and _in_order(gold.sides, answer.sides, grading)
+    flipped = tuple(FLIPPED[sign] for sign in reversed(answer.signs))
+    return forwards or (gold.signs == flipped and _in_order(gold.sides, answer.sides[::-1], grading))
+
+
+def _same_inequalities(sign: str, gold: tuple[Any, Any], other_sign: str, answer: tuple[Any, Any]) -> bool:
+    """Inequalities in several letters."""
+    if sign == r"\ne" or other_sign == r"\ne":
+        return sign == other_sign and proportional(gold, answer)
+    upwards = (">", r"\ge")
+    gold, answer = (
+        (right, left) if one in upwards else (left, right)
+        for one, (left, right) in ((sign, gold), (other_sign, answer))
+    )
+    strict = (sign in "<>") == (other_sign in "<>")
+    return strict and proportional(gold, answer, positive=True)
+
+
+def _same_matrices(gold: Value, answer: Value, grading: Grading) -> bool:
+    """Matrices cell by cell; a column may be written as a tuple."""
+    if isinstance(gold, Matrix) and isinstance(answer, Matrix):
+        shapes = [(len(matrix.rows), len(matrix.rows[0]), matrix.bars) for matrix in (gold, answer)]
+        return shapes[0] == shapes[1] and all(
+            same(one, other, grading)
+            for left, right in zip(gold.rows, answer.rows, strict=True)
+            for one, other in zip(left, right, strict=True)
+        )
+    matrix, other = (gold, answer) if isinstance(gold, Matrix) else (answer, gold)
+    if not (isinstance(matrix, Matrix) and isinstance(other, Items)) or matrix.bars or len(matrix.rows[0]) != 1:
+        return False
+    cells = tuple(row[0] for row in matrix.rows)
+    column, listed = (cells, other.items) if matrix is gold else (other.items, cells)
+    return other.brackets in ("()", "[]") and _in_order(column, listed, grading)
+
+
+def _same_items(gold: Value, answer: Value, grading: Grading) -> bool:
+    """Lists and sets in any order, tuples and intervals in theirs."""
+    if not isinstance(gold, Items) or not isinstance(answer, Items):
+        alone, other = (gold, answer) if isinstance(gold, Items) else (answer, gold)
+        if not (isinstance(alone, Items) and alone.brackets == "{}" and len(alone.items) == 1):
+            return False
+        item = alone.items[0]
+        return same(item, other, grading) if alone is gold else same(other, item, grading)
+    if len(gold.items) != len(answer.items):
+        return False
+    if all(not items.brackets or items.brackets == "{}" for items in (gold, answer)):
+        return _in_any_order(gold.items, answer.items, grading)
+    kinds = {gold.brackets, answer.brackets}
+    if kinds == {"", "()"}:
+        listed = _by_letter(answer.items) if not answer.brackets else answer.items
+        if _endless(gold) or _endless(answer):
+            return False  # an interval is no list of its ends
+        any_order = grading.several is True and _in_any_order(gold.items, listed, grading)
+        return any_order or _in_order(gold.items, listed, grading)
+    if kinds == {"()", "[]"} and len(gold.items) > 2:
+        return _in_order(gold.items, answer.items, grading)  # a vector: no interval has three ends
+    return len(kinds) == 1 and _in_order(gold.items, answer.items, grading)
+
+
+def _in_order(gold: tuple[Value, ...], answer: tuple[Value, ...], grading: Grading) -> bool:
+    """Item by item."""
+    return len(gold) == len(answer) and all(
+        _same_ends(one, other, grading) for one, other in zip(gold, answer, strict=True)
+    )
+
+
+def _same_ends(gold: Value, answer: Value, grading: Grading) -> bool:
+    """Items, where both may be infinite."""
+    if isinstance(gold, Expression) and isinstance(answer, Expression) and (_infinite(gold) or _infinite(answer)):
+        return bool(tree(gold).doit() == tree(answer).doit())
+    if _infinite(gold) or _infinite(answer):
+        return False
+    return same(gold, answer, grading)
+
+
+def _infinite(value: Value) -> bool:
+    return isinstance(value, Expression) and value.tree.is_infinite is True
+
+
+def _endless(items: Items) -> bool:
+    return any(map(_infinite, items.items))
+
+
+def _in_any_order(gold: tuple[Value, ...], answer: tuple[Value, ...], grading: Grading) -> bool:
+    """Every gold item has an answer of its own."""
+    left = list(answer)
+    for item in gold:
+        match = next((i for i, other in enumerate(left) if _same_ends(item, other, grading)), None)
+        if match is None:
+            return False
+        left.pop(match)
+    return not left
+
+
+def _by_letter(items: tuple[Value, ...]) -> tuple[Value, ...]:
+    """``y = 2, x = 1`` in the order of the letters, where every item has one."""
+    named = [item for item in items if isinstance(item, Named) and len(item.name) == 1]
+    if len(named) != len(items) or len({item.name for item in named}) != len(items):
+        return items
+    return tuple(item.members[-1] for item in sorted(named, key=lambda item: item.name))

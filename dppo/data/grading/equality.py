@@ -1,0 +1,194 @@
+"""Whether two formulas are equal: exactly where both are rational numbers, else by their values to many digits.
+
+Formulas with letters are compared at fixed points, some of them negative and some whole, to 20 digits. Two different
+answers to one question do not agree at all of them; two forms of the same one do, whatever algebra lies between, and no
+simplification has to be found. Where one side is real and the other is not (``2 \\ln x`` and ``\\ln x^2`` below 0), a
+point says nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from dppo.data.grading.numbers import endless, shortened
+from dppo.data.grading.text import Unreadable
+from dppo.data.grading.values import Expression, Number
+
+CONSTANT_DIGITS = 60
+POINT_DIGITS = 30
+_CONSTANT_NEAR = sympy.Rational(1, 10**45)
+_POINT_NEAR = sympy.Rational(1, 10**20)
+_POINTS = (
+    ("1.3717421", "0.7717171", "2.1234577", "0.3183099", "1.6180339"),
+    ("2.7182718", "3.3166247", "0.5671433", "1.2020569", "4.6692016"),
+    ("-1.4513692", "2.2360679", "-0.8346268", "3.6252560", "-2.5029078"),
+    ("0.2614972", "-1.7320508", "1.1319882", "-0.9159655", "0.6243299"),
+    ("-0.5960171", "-2.3999632", "-3.1622776", "-1.8393284", "-1.0986122"),
+)
+_WHOLE_POINTS = 30
+_WHOLE = (sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Mod)
+_LEAST_POINTS = 3
+
+
+def tree(value: Number | Expression) -> Any:
+    """The sympy expression of a number or formula."""
+    if isinstance(value, Number):
+        return sympy.Rational(value.value.numerator, value.value.denominator)
+    return value.tree
+
+
+def rational(value: Number | Expression) -> Fraction | None:
+    """The exact value, where it is a rational number."""
+    if isinstance(value, Number):
+        return value.value
+    if value.tree.free_symbols:
+        return None
+    done = value.tree.doit()
+    return to_fraction(done) if done.is_Rational else None
+
+
+def is_constant(value: Number | Expression) -> bool:
+    """Whether there are no letters in it."""
+    return isinstance(value, Number) or not value.tree.free_symbols
+
+
+def same_formulas(gold: Number | Expression, answer: Number | Expression) -> bool:
+    """Whether two formulas have the same value, everywhere.
+
+    Raises:
+        Unreadable: one has no value at enough points to say.
+    """
+    if isinstance(gold, Expression) and isinstance(answer, Expression) and gold.latex == answer.latex:
+        return True
+    if is_constant(gold) and is_constant(answer):
+        return _same_constants(gold, answer)
+    one, other = aligned(tree(gold), tree(answer))
+    agreed = 0
+    for left, right in values_at_points(one, other):
+        if not near(left, right, _POINT_NEAR):
+            return False
+        agreed += 1
+    if agreed < _LEAST_POINTS:
+        raise Unreadable("no value at enough points")
+    return True
+
+
+def _same_constants(gold: Number | Expression, answer: Number | Expression) -> bool:
+    """Whether two formulas without letters have the same value."""
+    exact, found = rational(gold), rational(answer)
+    if exact is not None and found is not None:
+        if exact == found:
+            return True
+        return isinstance(answer, Number) and endless(exact) and shortened(exact, answer)
+    left, right = constant(gold), constant(answer)
+    if near(left, right, _CONSTANT_NEAR):
+        return True
+    if isinstance(answer, Number) and exact is None and left.is_real:
+        return shortened(to_fraction(left), answer)
+    return False
+
+
+def constant(value: Number | Expression) -> Any:
+    """The value of a formula without letters, to many digits.
+
+    Raises:
+        Unreadable: it has none, or an infinite one.
+    """
+    found = tree(value).evalf(CONSTANT_DIGITS)
+    if not _finite(found):
+        raise Unreadable("no finite value")
+    return found
+
+
+def to_fraction(value: Any) -> Fraction:
+    """A real sympy number as a fraction."""
+    return Fraction(*map(int, sympy.Rational(value).as_numer_denom()))
+
+
+def near(left: Any, right: Any, share: Any) -> bool:
+    """Whether two values differ by at most a share of the larger one."""
+    return bool(abs(left - right) <= share * max(abs(left), abs(right)))
+
+
+def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    """The values of two formulas at the points where both have one, as pairs."""
+    names = sorted(one.free_symbols | other.free_symbols, key=str)
+    if len(names) > 25:
+        raise Unreadable("too many letters")
+    whole = one.has(*_WHOLE) or other.has(*_WHOLE) or _alternates(one) or _alternates(other)
+    for point in range(_WHOLE_POINTS if whole else len(_POINTS)):
+        at = {name: (_whole_coordinate if whole else _coordinate)(point, i) for i, name in enumerate(names)}
+        left, right = one.evalf(POINT_DIGITS, subs=at), other.evalf(POINT_DIGITS, subs=at)
+        if not (_finite(left) and _finite(right)):
+            continue
+        if _is_real(left) != _is_real(right) and not (one.has(sympy.I) or other.has(sympy.I)):
+            continue
+        yield left, right
+
+
+def _coordinate(point: int, i: int) -> Any:
+    """The value of the i-th letter at a point; letters beyond the fifth get values of their own."""
+    lap, place = divmod(i, len(_POINTS[point]))
+    return sympy.Rational(_POINTS[point][place]) + sympy.Rational(lap * 37, 61)
+
+
+def _whole_coordinate(point: int, i: int) -> Any:
+    """The value of the i-th letter at a whole point: the first takes every value from 2 on, the others stay small."""
+    return sympy.Integer(2 + point if i == 0 else 1 + point * (2 * i + 1) % (3 + 2 * i))
+
+
+def _alternates(formula: Any) -> bool:
+    """Whether a negative number is raised to a letter, as in ``(-1)^n``."""
+    return any(power.base.is_negative and power.exp.free_symbols for power in formula.atoms(sympy.Pow))
+
+
+def _finite(value: Any) -> bool:
+    return bool(value.is_number and value.is_finite and value.is_complex)
+
+
+def _is_real(value: Any) -> bool:
+    real, imaginary = value.as_real_imag()
+    return bool(abs(imaginary) <= _POINT_NEAR * max(abs(real), _POINT_NEAR))
+
+
+def aligned(one: Any, other: Any) -> tuple[Any, Any]:
+    """Both formulas with derivatives named alike: ``y'`` is ``dy/dt`` where only one side says by what."""
+    left, right = (_with_respect(formula) for formula in (one, other))
+    if left and right and any(left.values()) != any(right.values()):
+        return tuple(
+            formula.xreplace({symbol: sympy.Symbol(symbol.name.split("WRT")[0]) for symbol in found})
+            for formula, found in ((one, left), (other, right))
+        )
+    return one, other
+
+
+def _with_respect(formula: Any) -> Mapping[Any, bool]:
+    """The derivatives in a formula, and whether each says by what."""
+    return {symbol: "WRT" in symbol.name for symbol in formula.free_symbols if symbol.name.startswith("DER")}
+
+
+def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool = False) -> bool:
+    """Whether two equations say the same: the differences of their sides are a constant multiple of each other.
+
+    Args:
+        gold: both sides.
+        answer: both sides.
+        positive: whether the multiple must be above 0, as for inequalities.
+
+    Raises:
+        Unreadable: there are not enough points where both have a value.
+    """
+    one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
+    ratios = []
+    for left, right in values_at_points(one, other):
+        if near(left, 0 * left, 0) or near(right, 0 * right, 0):
+            if left == right:
+                continue
+            return False
+        ratios.append(right / left)
+    if len(ratios) < _LEAST_POINTS:
+        raise Unreadable("no value at enough points")
+    same = all(near(ratios[0], ratio, _POINT_NEAR) for ratio in ratios[1:])
+    return same and (not positive or bool(sympy.re(ratios[0]) > 0))

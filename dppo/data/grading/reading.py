@@ -1,0 +1,341 @@
+"""From a tidy text to a value: what kind of thing an answer is."""
+
+import re
+from collections.abc import Callable
+
+from dppo.data.grading.canonical import canonical, parse
+from dppo.data.grading.numbers import read_number
+from dppo.data.grading.text import FUNCTIONS, TEXT, Unreadable, brackets, cut, tidy
+from dppo.data.grading.units import split_unit
+from dppo.data.grading.values import (
+    Based,
+    Either,
+    Equation,
+    Everything,
+    Expression,
+    Inequality,
+    Items,
+    Matrix,
+    Named,
+    Quantity,
+    Region,
+    Text,
+    Value,
+)
+
+_SEPARATOR = re.compile(r"[,;]\s*(?:and\b|or\b)?|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
+_RELATION = re.compile(r"\\(?:le|ge|ne|in|approx)(?![A-Za-z])|[<>=]")
+_SET_SIGN = re.compile(r"\\(?:cup|cap|setminus)(?![A-Za-z])")
+_THOUSANDS = re.compile(r"[-+]?\s*\d{1,3}(?:,\d{3})+")
+_COMMA = re.compile(r",|;")
+_AND = re.compile(r"and$")
+MOST_ITEMS = 64
+
+
+def read(text: str, *, several: bool | None = None, labels: bool = False) -> Value:
+    r"""The value a text stands for.
+
+    Args:
+        text: an answer, as extracted.
+        several: whether it is a list of answers, where that is known: decides what ``70,110`` is.
+        labels: whether words after a number may be a unit that is not in the table, as in ``17 students``.
+
+    Raises:
+        Unreadable: it is not mathematics we can read.
+    """
+    return _Reader(several, labels).value(_without_condition(tidy(text)))
+
+
+def _without_condition(text: str) -> str:
+    """The text without "for all x" at its end."""
+    return re.sub(r",?\s*(?:\\text\{\s*)?(?<![A-Za-z])for (?:all|any|every|each)\b.*$", "", text).strip()
+
+
+class _Reader:
+    """Tries kind after kind, from the outside in."""
+
+    def __init__(self, several: bool | None, labels: bool) -> None:
+        self.several, self.labels, self.depth = several, labels, 0
+
+    def value(self, text: str) -> Value:
+        """The first kind that fits."""
+        self.depth += 1
+        if not text or self.depth > 12:
+            raise Unreadable("nothing there" if not text else "too deep")
+        for kind in _KINDS:
+            found = kind(self, text)
+            if found is not None:
+                self.depth -= 1
+                return found
+        raise Unreadable(text[:80])
+
+    def text(self, text: str) -> Value | None:
+        """Words; plain short ones may also be a product of letters."""
+        words = _words(text)
+        if words is None:
+            return None
+        known = _NAMED_SETS.get(words.words)
+        if known is not None:
+            return known
+        if re.fullmatch(r"\d+:\d+", text) or (text.isalpha() and len(text) <= (6 if text.isupper() else 3)):
+            return Either((words, self.expression(text)))
+        return words
+
+    def labelled(self, text: str) -> Value | None:
+        """An answer after the letter of an option: ``(D) 14`` is D, and 14, and a product."""
+        found = _LABELLED.match(text)
+        if not found or not text[found.end() :].strip():
+            return None
+        letter = found[1] or found[2]
+        values: list[Value] = [Text(f"({letter})".lower(), letter)]
+        for rest in (text[found.end() :].strip(), text):
+            try:
+                values.append(self.expression(rest) if rest == text else self.value(rest))
+            except Unreadable:
+                continue
+        return Either(tuple(values))
+
+    def named_set(self, text: str) -> Value | None:
+        """A set with a sign of its own."""
+        return _SETS.get(text)
+
+    def thousands(self, text: str) -> Value | None:
+        """A number with commas, which may also be a list; not with a unit behind it, or where a list is known."""
+        if not _THOUSANDS.fullmatch(text) or self.several is True:
+            found = split_unit(text, self.labels) if "," in text else None
+            number = read_number(found[0]) if found and _THOUSANDS.fullmatch(found[0]) else None
+            return Quantity(number, found[1]) if found and number else None
+        number = read_number(text)
+        if self.several is False or number is None:
+            return number
+        return Either((number, Items("", tuple(self.value(part) for part in text.split(",")))))
+
+    def listing(self, text: str) -> Value | None:
+        r"""Several values, also those of one ``\pm``."""
+        pieces, separators = cut(text, _SEPARATOR)
+        if len(pieces) == 1:
+            return self.two_signs(text)
+        if len(pieces) > MOST_ITEMS or not all(pieces):
+            raise Unreadable("an item is missing" if len(pieces) <= MOST_ITEMS else "too many items")
+        several, self.several = self.several, None
+        items: list[Value] = []
+        for piece in pieces:
+            item = self.value(piece)
+            items += item.items if isinstance(item, Items) and not item.brackets else (item,)
+        self.several = several
+        return Items("", tuple(items), joint=any(_AND.search(separator) for separator in separators))
+
+    def two_signs(self, text: str) -> Value | None:
+        r"""Both values of ``\pm`` (all of them take the same sign), or None."""
+        if not re.search(r"\\[pm][pm](?![A-Za-z])", text) or (text.startswith((r"\{", "(", "[")) and _whole(text)):
+            return None
+        upper = re.sub(r"\\mp(?![A-Za-z])", "-", re.sub(r"\\pm(?![A-Za-z])", "+", text))
+        lower = re.sub(r"\\mp(?![A-Za-z])", "+", re.sub(r"\\pm(?![A-Za-z])", "-", text))
+        return Items("", (self.value(upper), self.value(lower)))
+
+    def relation(self, text: str) -> Value | None:
+        """A name and its value, an equation or an inequality."""
+        sides, signs = cut(text, _RELATION)
+        if len(sides) == 1:
+            return None
+        if not sides[0] and signs[0] in ("=", r"\approx") and len(sides) == 2:
+            return self.value(sides[1])
+        if not all(sides):
+            raise Unreadable("a side is missing")
+        if signs == [r"\in"]:
+            return self.value(sides[1])
+        if set(signs) <= {"=", r"\approx"}:
+            return self._equal(sides)
+        if {"=", r"\in", r"\approx"} & set(signs) or len({_DIRECTION[sign] for sign in signs}) > 1:
+            raise Unreadable("mixed relations")
+        return Inequality(tuple(self.value(side) for side in sides), tuple(signs))
+
+    def _equal(self, sides: list[str]) -> Value:
+        """Sides joined by equality signs."""
+        name = _name(sides[0])
+        if name is None and len(sides) == 2 and _name(sides[1]) is not None:
+            sides, name = sides[::-1], _name(sides[1])
+        if name is None:
+            return Equation(tuple(self.value(side) for side in sides))
+        members = tuple(self.value(side) for side in sides[1:])
+        try:
+            plain = self.expression(sides[0])
+        except Unreadable:
+            plain = None
+        return Named(name[0], name[1], members, plain)
+
+    def union(self, text: str) -> Value | None:
+        """Sets joined by signs."""
+        parts, signs = cut(text, _SET_SIGN)
+        if len(parts) == 1:
+            return None
+        return Region(tuple(self.value(part) for part in parts), tuple(signs))
+
+    def quantity(self, text: str) -> Value | None:
+        """A value with a unit."""
+        found = split_unit(text, self.labels)
+        return Quantity(self.value(found[0]), found[1]) if found else None
+
+    def bracketed(self, text: str) -> Value | None:
+        """What stands in brackets: a tuple, an interval, a set, a point with its name, or just a value."""
+        text = _POINT.sub("(", text, count=1)
+        if _REVERSED.fullmatch(text):
+            text = {"]": "(", "[": "["}[text[0]] + text[1:-1] + {"[": ")", "]": "]"}[text[-1]]
+        kind = _whole(text)
+        if kind is None:
+            return None
+        inner = text[len(kind[0]) : -len(kind[1])].strip()
+        pieces, _ = cut(inner, _COMMA)
+        if kind[0] == r"\{" and not inner:
+            return Items("{}", ())
+        if len(pieces) > MOST_ITEMS or not all(pieces):
+            raise Unreadable("an item is missing")
+        if len(pieces) == 1:
+            if kind[0] in ("(", "[", "{"):
+                return self.value(inner) if kind in _PAIRS else None
+            inside = self.value(inner)
+            return Items("{}", inside.items if isinstance(inside, Items) and not inside.brackets else (inside,))
+        items: list[Value] = []
+        for piece in pieces:
+            item = self.value(piece)
+            items += item.items if isinstance(item, Items) and not item.brackets and "{" in kind[0] else (item,)
+        return Items("{}" if "{" in kind[0] else kind[0] + kind[1], tuple(items))
+
+    def matrix(self, text: str) -> Value | None:
+        """Rows and columns."""
+        found = _MATRIX.fullmatch(text)
+        if not found:
+            return None
+        kind, body = found[1], found[2]
+        if kind == "array":
+            body = re.sub(r"^\s*\{[^{}]*\}", "", body)
+        rows = [row for row in re.split(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])", body) if row.strip(" \\hline")]
+        cells = tuple(tuple(self.value(cell.strip()) for cell in row.split("&")) for row in rows)
+        if not cells or len({len(row) for row in cells}) > 1:
+            raise Unreadable("rows of different lengths")
+        return Matrix(cells, bars=kind in ("vmatrix", "Vmatrix"))
+
+    def based(self, text: str) -> Value | None:
+        """Digits with a base below."""
+        found = _BASED.fullmatch(text)
+        if not found:
+            return None
+        base = _BASES.get(found[2].lower()) or (int(found[2]) if found[2].isdigit() else 0)
+        digits = re.sub(r"^(-?)0+(?=[0-9A-Z])", r"\1", found[1])
+        fits = 2 <= base <= 36 and all(int(digit, 36) < base for digit in re.sub(r"[-.]", "", digits))
+        return Based(digits, base) if fits else None
+
+    def number(self, text: str) -> Value | None:
+        """A number."""
+        return None if self.several and "," in text else read_number(text)
+
+    def expression(self, text: str) -> Value:
+        """A formula."""
+        latex, decimal = canonical(text)
+        return Expression(latex, parse(latex), decimal)
+
+
+_KINDS: tuple[Callable[[_Reader, str], Value | None], ...] = (
+    _Reader.named_set,
+    _Reader.thousands,
+    _Reader.number,
+    _Reader.labelled,
+    _Reader.text,
+    _Reader.listing,
+    _Reader.relation,
+    _Reader.union,
+    _Reader.matrix,
+    _Reader.bracketed,
+    _Reader.based,
+    _Reader.quantity,
+    _Reader.expression,
+)
+
+_DIRECTION = {"<": 1, r"\le": 1, ">": -1, r"\ge": -1, r"\ne": 0, "=": 2, r"\in": 3, r"\approx": 2}
+_PAIRS = {("(", ")"), ("[", "]"), ("{", "}")}
+_POINT = re.compile(r"^(?:[A-Z]|\\text\{[A-Za-z ]*\})\s*\((?=[^()]*,)")
+_REVERSED = re.compile(r"[\]\[][^\[\]]*,[^\[\]]*[\[\]]")
+_MATRIX = re.compile(r"[(\[]?\s*\\begin\{((?:[pbvBV]|small)?matrix|array)\}(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL)
+_BASED = re.compile(
+    r"\(?(?:\\text\{)?(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?)\}?\)?\s*_\s*\{?\s*(?:\\text\{)?\s*([0-9]{1,2}|[a-z]+)\s*\}?\}?"
+)
+_BASES = {
+    **dict(zip(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), range(2, 11), strict=True)),
+    "twelve": 12,
+    "sixteen": 16,
+}
+_LABELLED = re.compile(r"^(?:\\text\{\s*\(?([A-J])\)?[.:]?\s*\}|\(([A-J])\))(?=[\s\\])\s*[.:]?\s*")
+_LETTER = re.compile(
+    r"^(?i:the )?(?i:correct )?(?i:option|choice|answer)?[:\s]*(?:\(([A-Ja-j])\)|([A-Ja-j]))$"
+    r"|^(?i:option |choice )?(?:\(([A-J])\)|([A-J])[.:)])\s",
+)
+_MANY_LETTERS = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
+_NO_SET = Items("{}", ())
+_NAMED_SETS: dict[str, Value] = {
+    **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), Everything()),
+    **dict.fromkeys(("no solution", "no solutions", "empty set", "no real solutions", "no real solution"), _NO_SET),
+}
+_SETS = {r"\mathbb{R}": Everything(), r"\emptyset": _NO_SET, r"\mathbf{R}": Everything()}
+
+
+def _words(text: str) -> Text | None:
+    r"""The words of a text, where it has nothing else: no formula, no number except in a clock time."""
+    if text in _SETS:
+        return None
+    bare = TEXT.sub(lambda match: f" {match[1]} ", text)
+    bare = " ".join(bare.replace("{", " ").replace("}", " ").split())
+    option = _LETTER.match(bare)
+    letter = next((part for part in option.groups() if part), "").upper() if option else ""
+    if letter and _MANY_LETTERS.search(bare[option.end() :] if option else ""):
+        letter = ""
+    clock = _CLOCK.fullmatch(bare.lower().replace(".", ""))
+    if clock:
+        return Text(f"{int(clock[1])}:{clock[2]} {clock[3] or ''}".strip())
+    wrapped = r"\text{" in text
+    if letter:
+        return Text(bare.lower(), letter)
+    words = re.sub(r"[^a-z ]", " ", bare.lower()).split()
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z .,'\"!?()-]*", bare)
+    if not plain or not words or (len(words) == 1 and len(words[0]) == 1) or words[0] in FUNCTIONS:
+        return None
+    if not wrapped and re.search(r"\b[A-Za-z]\b(?<!\ba)", bare):
+        return None  # letters of a formula between the words
+    return Text(" ".join(word for word in words if word not in ("a", "an", "the")))
+
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap]m)?")
+
+
+def _whole(text: str) -> tuple[str, str] | None:
+    """The brackets around a whole text, or None."""
+    opening = r"\{" if text.startswith(r"\{") else text[:1]
+    ending = r"\}" if text.endswith(r"\}") else text[-1:]
+    if opening not in ("(", "[", "{", r"\{") or ending not in (")", "]", "}", r"\}") or len(text) < 2:
+        return None
+    outer = [position for position, depth, _ in brackets(text) if depth == 0]
+    return (opening, ending) if outer == [0, len(text) - len(ending)] else None
+
+
+_FUNCTION_LETTERS = "fghFGHpPqQNSTVuvwWIrR"
+_NAME = re.compile(
+    r"(?P<symbol>(?:\\(?:text|overline|angle|triangle|vec|bar|hat|dot|ddot)\s*)?(?:\{[^{}]*\}|\\[A-Za-z]+|[A-Za-z])"
+    r"(?:\s*_\s*(?:\{[^{}]*\}|\\?\w+))?'*)(?:\s*\((?P<argument>[^()]*)\))?"
+    r"|(?P<segment>\|?\s*[A-Z]{1,5}\s*\|?|\[[A-Z]+\]|\\(?:angle|triangle|overline)\s*\{?(?:\s*[A-Z](?:_\{?\w+\}?)?)+\s*\}?)"
+    r"|(?P<words>[A-Za-z]{3,}(?: [A-Za-z]+)*)"
+    r"|(?P<point>\(\s*[A-Za-z](?:_\{?\w+\}?)?(?:\s*,\s*[A-Za-z](?:_\{?\w+\}?)?)+\s*\))"
+    r"|(?P<probability>\\?[A-Z]\s*\([^()]*\))"
+)
+
+
+def _name(text: str) -> tuple[str, str] | None:
+    """The name and the argument a side is, or None where it is more than a name."""
+    found = _NAME.fullmatch(text)
+    if not found:
+        return None
+    argument = (found["argument"] or "").strip()
+    symbol = re.sub(r"[{}\s]|\\text(?![A-Za-z])", "", found["symbol"] or "")
+    if symbol in (r"\pi", "e", "i", r"\infty"):
+        return None
+    if found["argument"] is not None and symbol[:1] not in _FUNCTION_LETTERS and not symbol.startswith("\\"):
+        return None  # x(x+1) is a product
+    return (symbol or re.sub(r"[{}\s|]", "", text)), argument

@@ -1,0 +1,140 @@
+"""What an answer can be, as records."""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that is written out."""
+
+    value: Fraction
+    step: Fraction | None = None
+    """Value of one unit in the last digit written, for a decimal or a power of ten; None for integer and fraction."""
+    digits: int = 0
+    """Significant digits written, where ``step`` is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A formula; ``tree`` is its sympy expression, made by the library's LaTeX parser."""
+
+    latex: str
+    tree: Any = field(compare=False)
+    decimal: bool = False
+    """Whether a decimal is written in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words, in lower case; ``option`` is the letter where they name one of several options."""
+
+    words: str
+    option: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Based:
+    """Digits in a base."""
+
+    digits: str
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"`` or ``"{}"`` for ``\{...\}``."""
+
+    brackets: str
+    items: tuple["Value", ...]
+    joint: bool = False
+    """Whether they were joined by "and"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Rows of values; ``bars`` for a determinant."""
+
+    rows: tuple[tuple["Value", ...], ...]
+    bars: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A name and what it equals: ``x = 3``, ``f(x) = 2x``; several members where a chain was written."""
+
+    name: str
+    argument: str
+    members: tuple["Value", ...]
+    plain: "Value | None" = None
+    """The name itself as an expression, where it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """Two or more sides, none of which is only a name."""
+
+    sides: tuple["Value", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inequality:
+    r"""``sides[0] signs[0] sides[1] ...`` with signs ``<``, ``>``, ``\le``, ``\ge``, ``\ne``."""
+
+    sides: tuple["Value", ...]
+    signs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    r"""Sets joined by ``\cup``, ``\cap`` or ``\setminus``, read from left to right; no sign for a single set."""
+
+    parts: tuple["Value", ...]
+    signs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All real numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit: powers of base units and a factor, or only a label where it is not in the table."""
+
+    powers: tuple[tuple[str, int], ...] = ()
+    factor: Fraction = Fraction(1)
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A value with a unit."""
+
+    value: "Value"
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A text that can be read in more than one way."""
+
+    values: tuple["Value", ...]
+
+
+Value = (
+    Number
+    | Expression
+    | Text
+    | Based
+    | Items
+    | Matrix
+    | Named
+    | Equation
+    | Inequality
+    | Region
+    | Everything
+    | Quantity
+    | Either
+)
