@@ -61,9 +61,11 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
         raise ConfigError(f"no scored head for {type(model).__name__}: {reason}. Use TRL's add_fused_lm_head.")
     if not temperature > 0:
         raise ConfigError(f"temperature={temperature:g} must be greater than 0. Try temperature: 1.0.")
-    # An attribute, not a closure: a deep copy of the model then runs its own forward, not this model's.
+    # Attributes, not closures: a deep copy of the model then runs its own forward, not this model's. A list, because a
+    # model may be patched more than once, by one trainer after another.
     patched: Any = model
-    patched.unscored_forward = model.forward
+    patched.unscored_forwards = [*getattr(model, "unscored_forwards", ()), model.forward]
+    layer = len(patched.unscored_forwards) - 1
 
     @functools.wraps(type(model).forward)  # generate checks its arguments against the signature
     def forward(
@@ -76,7 +78,7 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
     ) -> Any:
         if not fused_lm_head or shift_labels is None:
             extra = {"fused_lm_head": True} if fused_lm_head else {}
-            return self.unscored_forward(
+            return self.unscored_forwards[layer](
                 *args, **extra, **({} if shift_labels is None else {"shift_labels": shift_labels}), **kwargs
             )
         kwargs["use_cache"] = False  # with a cache transformers sees one sequence in a row of many
