@@ -33,6 +33,10 @@ class CheckpointError(DPPOError, RuntimeError):
     """A checkpoint is missing, damaged, or belongs to another run."""
 
 
+class EvaluationError(DPPOError, RuntimeError):
+    """An evaluation cannot go on: its folder belongs to another one, is damaged, or has no room."""
+
+
 def report(where: str, problems: list[str]) -> None:
     """Raise one ``ConfigError`` that lists every problem, or return when there is none.
 

@@ -1,6 +1,7 @@
 """The arrows between parts point one way.
 
 errors, types, rng <- pruning | packing | objective <- methods <- demo, trl <- launch <- verification <- cli
+data, demo <- evaluation <- launch, cli
 """
 
 import ast
@@ -22,9 +23,11 @@ ALLOWED = {
     "methods": SHARED | {"pruning", "objective"},
     "demo": SHARED | {"pruning", "packing", "objective", "methods", "data"},
     "trl": SHARED | {"pruning", "packing", "objective", "methods", "data"},
-    "launch": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl"},
+    "evaluation": SHARED | {"data", "demo"},
+    "launch": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "evaluation", "trl"},
     "verification": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl", "launch"},
-    "cli": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl", "launch", "verification"},
+    "cli": SHARED
+    | {"pruning", "packing", "objective", "methods", "data", "demo", "evaluation", "trl", "launch", "verification"},
 }
 CORE = ("pruning", "packing", "objective", "methods", "errors", "types", "rng")
 CORE_LIBRARIES = {"torch", "numpy"}

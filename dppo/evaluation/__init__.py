@@ -1,0 +1,42 @@
+"""Accuracy on mathematics benchmarks: problems, generation, verdicts, and estimates with intervals.
+
+Engines and the callback are imported by name: ``dppo.evaluation.engines``, ``dppo.evaluation.during_training``.
+"""
+
+from dppo.evaluation.benchmarks import BENCHMARKS, Benchmark, choose, parse_benchmark
+from dppo.evaluation.compare import Comparison, compare
+from dppo.evaluation.engines import ENGINES, Engine, Generated, ModelSpec, Request, load_engine
+from dppo.evaluation.metrics import Estimate, average, estimate, maj_at_k, pass_at_k
+from dppo.evaluation.problems import Problem, ProblemSet, content_hash, load_set
+from dppo.evaluation.run import Progress, Protocol, evaluate
+from dppo.evaluation.sampling import Sampling
+from dppo.evaluation.summary import read_results
+
+__all__ = [
+    "BENCHMARKS",
+    "ENGINES",
+    "Benchmark",
+    "Comparison",
+    "Engine",
+    "Estimate",
+    "Generated",
+    "ModelSpec",
+    "Problem",
+    "ProblemSet",
+    "Progress",
+    "Protocol",
+    "Request",
+    "Sampling",
+    "average",
+    "choose",
+    "compare",
+    "content_hash",
+    "estimate",
+    "evaluate",
+    "load_engine",
+    "load_set",
+    "maj_at_k",
+    "parse_benchmark",
+    "pass_at_k",
+    "read_results",
+]

@@ -1,0 +1,189 @@
+"""Graded samples of problems, batch by batch: what an evaluation and a training run's benchmarks share."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dppo.data import RULES, Rule
+from dppo.evaluation.engines import Engine, Generated, Request
+from dppo.evaluation.problems import Problem, ProblemSet, text_key
+from dppo.evaluation.sampling import Sampling, sample_seed
+from dppo.evaluation.votes import vote
+
+_ENCODED_AT_ONCE = 1024
+
+
+class Judge(Protocol):
+    """What of ``dppo.data.Verifier`` is needed here."""
+
+    def verify_many(
+        self,
+        completions: Sequence[str],
+        answers: Sequence[str],
+        *,
+        benchmark: str | None = None,
+        details: Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> Any:
+        """A verdict with a ``reason`` for each completion."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Sample:
+    """One graded completion."""
+
+    row: int
+    """Place of its problem in the set."""
+    sample: int
+    """Its number within the problem, from 0."""
+    generated: Generated
+    reason: str
+    """The verdict: a member of ``dppo.data.REASONS``."""
+    vote: str | None
+    """``votes.vote`` of its answer, or None where it names none."""
+
+    @property
+    def right(self) -> bool:
+        """Whether it was judged right."""
+        return self.reason == "right"
+
+    def as_line(self, benchmark: str, problem: Problem) -> dict[str, Any]:
+        """The record of a samples file."""
+        return {
+            "benchmark": benchmark,
+            "id": problem.id,
+            "sample": self.sample,
+            "reason": self.reason,
+            "vote": self.vote,
+            "tokens": self.generated.tokens,
+            "finish": self.generated.finish,
+            "completion": self.generated.text,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """In which order the samples of a set are drawn: a function of its problems, never of what is drawn already."""
+
+    batches: tuple[tuple[int, int], ...]
+    """(start, stop) places in the order, of each batch."""
+    order_P: np.ndarray
+    """(P,) rows of the set: those that may answer at full length first, the longest prompt first."""
+    limit_P: np.ndarray
+    """(P,) tokens the completion of each row may have; 0 where its prompt leaves no room."""
+    samples: int
+
+    def members(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """(row, sample) of each place."""
+        return [(int(self.order_P[place // self.samples]), place % self.samples) for place in range(start, stop)]
+
+
+def plan(problems: ProblemSet, engine: Engine, sampling: Sampling, samples: int) -> Plan:
+    """Batches of problems of similar length, each with one limit of new tokens.
+
+    Raises:
+        ConfigError: text that the tokenizer cannot encode.
+    """
+    texts = [problems.benchmark.prompt(problem.problem) for problem in problems.problems]
+    starts = range(0, len(texts), _ENCODED_AT_ONCE)
+    lengths = [len(ids) for start in starts for ids in engine.encode(texts[start : start + _ENCODED_AT_ONCE])]
+    length_P = np.array(lengths, dtype=np.int64)
+    limit_P = np.full_like(length_P, sampling.max_new_tokens)
+    if engine.longest is not None:
+        limit_P = np.clip(engine.longest - length_P, 0, sampling.max_new_tokens)
+    order_P = np.lexsort((np.arange(len(length_P)), -length_P, -limit_P))
+    batches: list[tuple[int, int]] = []
+    edges = np.flatnonzero(np.diff(limit_P[order_P])) + 1
+    groups = zip([0, *edges.tolist()], [*edges.tolist(), len(order_P)], strict=True)
+    for first, last in groups:
+        places = range(first * samples, last * samples, engine.batch_size)
+        batches += [(start, min(start + engine.batch_size, last * samples)) for start in places]
+    return Plan(tuple(batches), order_P, limit_P, samples)
+
+
+def graded_samples(
+    problems: ProblemSet,
+    engine: Engine,
+    judge: Judge,
+    sampling: Sampling,
+    *,
+    samples: int,
+    seed: int,
+    done_PS: np.ndarray | None = None,
+) -> Iterator[list[Sample]]:
+    """The samples that are not drawn yet, a batch at a time. While one batch is judged, the next is generated.
+
+    A batch with anything left to draw is generated whole, so that it holds what it would have held without a stop.
+
+    Args:
+        problems: what to ask.
+        engine: what answers.
+        judge: a verifier.
+        sampling: how completions are drawn.
+        samples: completions per problem, >= 1.
+        seed: of the evaluation, >= 0.
+        done_PS: (P, samples) bool, True for samples that there are already.
+    """
+    order = plan(problems, engine, sampling, samples)
+    wanted = order.batches if done_PS is None else [b for b in order.batches if not _all_done(order, b, done_PS)]
+    keys = [text_key(f"{problems.benchmark.name} {problem.id}") for problem in problems.problems]
+    with ThreadPoolExecutor(max_workers=1) as other:
+        judged: Future[list[Sample]] | None = None
+        for start, stop in wanted:
+            members = order.members(start, stop)
+            limit = int(order.limit_P[members[0][0]])
+            seeds = [sample_seed(seed, keys[row], sample) for row, sample in members]
+            generated = _generate(problems, engine, sampling, members, limit, seeds)
+            new = [(m, g) for m, g in zip(members, generated, strict=True) if done_PS is None or not done_PS[m]]
+            ready, judged = judged, other.submit(_judge, problems, judge, new)
+            if ready is not None:
+                yield ready.result()
+        if judged is not None:
+            yield judged.result()
+
+
+def _all_done(order: Plan, batch: tuple[int, int], done_PS: np.ndarray) -> bool:
+    return all(done_PS[member] for member in order.members(*batch))
+
+
+def _generate(
+    problems: ProblemSet,
+    engine: Engine,
+    sampling: Sampling,
+    members: list[tuple[int, int]],
+    limit: int,
+    seeds: list[int],
+) -> list[Generated]:
+    """A completion of each member, none where the prompt leaves no room."""
+    if limit < 1:
+        return [Generated("", 0, "no_room") for _ in members]
+    rows = list(dict.fromkeys(row for row, _ in members))
+    texts = [problems.benchmark.prompt(problems.problems[row].problem) for row in rows]
+    prompts = dict(zip(rows, engine.encode(texts), strict=True))
+    requests = [Request(prompts[row], seed) for (row, _), seed in zip(members, seeds, strict=True)]
+    return engine.generate(requests, sampling.up_to(limit))
+
+
+def _judge(problems: ProblemSet, judge: Judge, new: list[tuple[tuple[int, int], Generated]]) -> list[Sample]:
+    name = problems.benchmark.rule
+    asked = [problems.problems[row] for (row, _), _ in new]
+    verdicts = judge.verify_many(
+        [generated.text for _, generated in new],
+        [problem.answer for problem in asked],
+        benchmark=name,
+        details=[problem.details for problem in asked],
+    )
+    return [
+        Sample(*member, generated, verdict.reason, _vote(RULES[name or "default"], generated.text, problem))
+        for (member, generated), verdict, problem in zip(new, verdicts, asked, strict=True)
+    ]
+
+
+def _vote(rule: Rule, text: str, problem: Problem) -> str | None:
+    """What a completion votes for: its answer, or where there are several its list of them."""
+    several = bool((problem.details or {}).get("is_multiple_answer"))
+    answer = (rule.extract_list(text) if several else None) or rule.extract(text)
+    return vote(answer) if answer and answer.strip() else None

@@ -1,0 +1,113 @@
+"""How a problem becomes the tokens a model reads: its chat template, or a plain one where it has none."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer
+
+from dppo.errors import ConfigError
+
+PLAIN = "Problem:\n{prompt}\n\nSolution:\n"
+"""What a model without a chat template reads."""
+PLAIN_STOP = "\nProblem:"
+"""Where its answer ends, should it go on to a problem of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptFormat:
+    """From the text of a user's turn to token ids, and what a reader must know about it."""
+
+    encode: Callable[[Sequence[str]], list[list[int]]]
+    """Token ids of each text, ready for the model's answer."""
+    facts: Mapping[str, Any]
+    """Which template it is: part of an evaluation's identity."""
+    stop: str | None = None
+    """A completion counts up to this text only."""
+    notes: tuple[str, ...] = field(default=())
+
+
+def load_tokenizer(model: str, **options: Any) -> Any:
+    """The tokenizer of a model.
+
+    Args:
+        model: folder or hub name.
+        **options: for ``AutoTokenizer.from_pretrained``.
+
+    Raises:
+        ConfigError: there is none; transformers makes an empty one up for some folders, which counts as none.
+    """
+    advice = "Save it there with tokenizer.save_pretrained, or name another: --tokenizer Qwen/Qwen3-0.6B"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, **options)
+    except (OSError, ValueError) as error:
+        if not Path(model).is_dir():
+            raise ConfigError(
+                f"model {model}: no such folder (looked in {Path.cwd()}), and nothing from the hub: {_first(error)}"
+            ) from error
+        raise ConfigError(f"model {model} has no tokenizer ({_first(error)}). {advice}") from error
+    if not tokenizer("0 1")["input_ids"]:
+        raise ConfigError(f"model {model} has no tokenizer: the one transformers makes for it has no words. {advice}")
+    return tokenizer
+
+
+def prompt_format(tokenizer: Any, chat_options: Mapping[str, Any] | None = None) -> PromptFormat:
+    """The model's chat template with the problem as the user's turn, or ``PLAIN`` where it has none.
+
+    Args:
+        tokenizer: the model's.
+        chat_options: further variables of the chat template, such as ``{"enable_thinking": False}``.
+
+    Raises:
+        ConfigError: options without a chat template. ``encode`` raises it for text the tokenizer cannot encode.
+    """
+    options = dict(chat_options or {})
+    if tokenizer.chat_template is not None:
+        template = tokenizer.get_chat_template()
+
+        def chat(texts: Sequence[str]) -> list[list[int]]:
+            turns = [[{"role": "user", "content": text}] for text in texts]
+            settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **options}
+            return tokenizer.apply_chat_template(turns, **settings)
+
+        digest = hashlib.sha256(template.encode()).hexdigest()
+        facts = {"format": "chat template", "chat_template": digest, "chat_options": options}
+        return PromptFormat(encode=_guarded(chat), facts=facts)
+    if options:
+        raise ConfigError(
+            f"--chat_template_kwargs {options}: the tokenizer has no chat template to give them to. Leave them out"
+        )
+
+    def plain(texts: Sequence[str]) -> list[list[int]]:
+        return tokenizer([PLAIN.replace("{prompt}", text) for text in texts])["input_ids"]
+
+    note = f"the model has no chat template: it reads {PLAIN!r}, and its answer ends before {PLAIN_STOP!r}"
+    return PromptFormat(
+        encode=_guarded(plain), facts={"format": "plain", "plain": PLAIN}, stop=PLAIN_STOP, notes=(note,)
+    )
+
+
+def _guarded(encode: Callable[[Sequence[str]], list[list[int]]]) -> Callable[[Sequence[str]], list[list[int]]]:
+    """The same, with an error that says which text is at fault."""
+
+    def guarded(texts: Sequence[str]) -> list[list[int]]:
+        try:
+            return encode(texts)
+        except TemplateError as error:
+            raise ConfigError(f"the chat template refuses a problem as the user's turn: {error}") from error
+        except Exception as error:  # tokenizers raises plain Exception for text outside its vocabulary
+            if type(error) is not Exception:
+                raise
+            raise ConfigError(
+                f"the tokenizer cannot encode these problems ({error}): evaluate a model whose vocabulary has their "
+                "characters"
+            ) from error
+
+    return guarded
+
+
+def _first(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,232 @@
+"""An evaluation from its first sample to its figures, in a folder that it can be continued in at any moment."""
+
+import importlib.metadata
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dppo import __version__
+from dppo.environment import environment
+from dppo.errors import ConfigError, EvaluationError, report
+from dppo.evaluation.draws import Judge, graded_samples
+from dppo.evaluation.engines import Engine
+from dppo.evaluation.files import LineFile, read_lines, write_json
+from dppo.evaluation.problems import ProblemSet
+from dppo.evaluation.sampling import Sampling
+from dppo.evaluation.summary import summarise
+
+SETTINGS, SAMPLES, PROBLEMS, RESULTS = "settings.json", "samples.jsonl", "problems.jsonl", "results.json"
+"""What an evaluation writes: what was asked, every sample, every problem, the figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """What is asked, and how often.
+
+    Raises:
+        ConfigError: a setting out of range.
+    """
+
+    sets: tuple[ProblemSet, ...]
+    samples: int | None = None
+    """Completions per problem, >= 1; None draws what each benchmark usually draws."""
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+    ks: tuple[int, ...] | None = None
+    """The k of pass@k and maj@k; None for powers of two."""
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.samples is not None and self.samples < 1:
+            wrong.append(f"samples={self.samples} must be at least 1. Try --samples 16")
+        if self.seed < 0:
+            wrong.append(f"seed={self.seed} must be >= 0. Try --seed 0")
+        fewest = min([1 << 62, *self.samples_of.values()])
+        for k in self.ks or ():
+            if k < 1 or (k > fewest >= 1):
+                wrong.append(
+                    f"k={k} must be between 1 and the {fewest} samples of a problem. Try --samples {max(k, 1)}"
+                )
+        if self.sampling.temperature == 0 and max([1, *self.samples_of.values()]) > 1:
+            wrong.append(
+                "temperature=0 draws the same completion every time, so more than one sample says nothing more. "
+                "Try --samples 1, or --temperature 0.6"
+            )
+        report("evaluation", wrong)
+
+    @property
+    def samples_of(self) -> dict[str, int]:
+        """Completions per problem, by benchmark."""
+        return {s.benchmark.name: s.benchmark.samples if self.samples is None else self.samples for s in self.sets}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for two evaluations to be one."""
+        samples = self.samples_of
+        asked = {s.benchmark.name: {**s.identity, "samples": samples[s.benchmark.name]} for s in self.sets}
+        return {"benchmarks": asked, "sampling": self.sampling.identity, "seed": self.seed}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far an evaluation is."""
+
+    benchmark: str
+    done: int
+    total: int
+    """Samples of the benchmark."""
+    right: int
+    """Of those judged since the start or continuation."""
+    judged: int
+    tokens: int
+    """Generated since the start or continuation, over all benchmarks."""
+    seconds: float
+
+
+def evaluate(
+    protocol: Protocol,
+    engine: Engine,
+    judge: Judge,
+    folder: Path,
+    report_progress: Callable[[Progress], None] | None = None,
+) -> dict[str, Any]:
+    """The figures of an evaluation, and in ``folder`` its settings, samples, problems and results.
+
+    Every batch is on disk before the next but one is begun. Called again after an interruption with the same arguments,
+    it draws what is missing, and ends with the samples it would have had.
+
+    Args:
+        protocol: what is asked.
+        engine: what answers.
+        judge: a ``dppo.data.Verifier``.
+        folder: made where it does not exist.
+        report_progress: called after each batch.
+
+    Raises:
+        ConfigError: the folder holds an evaluation with other settings, which are named.
+        EvaluationError: the folder holds something else, is in use, is damaged, or the disk is full.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EvaluationError(f"--output {folder}: {error.strerror}") from error
+    path, started, tokens = folder / SAMPLES, time.monotonic(), 0
+    with LineFile(path) as file:
+        _claim(folder, {**protocol.identity, "engine": {"name": engine.name, **engine.facts}, "graded_by": _graders()})
+        done = _done(protocol, path)
+        for problems in protocol.sets:
+            name = problems.benchmark.name
+            done_PS, right, judged = done[name], 0, 0
+            batches = graded_samples(
+                problems,
+                engine,
+                judge,
+                protocol.sampling,
+                samples=protocol.samples_of[name],
+                seed=protocol.seed,
+                done_PS=done_PS.copy(),
+            )
+            for batch in batches:
+                file.append([sample.as_line(name, problems.problems[sample.row]) for sample in batch])
+                for sample in batch:
+                    done_PS[sample.row, sample.sample] = True
+                right, judged = right + sum(sample.right for sample in batch), judged + len(batch)
+                tokens += sum(sample.generated.tokens for sample in batch)
+                if report_progress is not None:
+                    counts = {"done": int(done_PS.sum()), "total": done_PS.size, "right": right, "judged": judged}
+                    seconds = time.monotonic() - started
+                    report_progress(Progress(benchmark=name, **counts, tokens=tokens, seconds=seconds))
+        figures = summarise(
+            protocol.sets, protocol.samples_of, read_lines(path), folder / PROBLEMS, seed=protocol.seed, ks=protocol.ks
+        )
+        return _finish(folder, engine, figures, tokens=tokens, seconds=time.monotonic() - started)
+
+
+def _finish(folder: Path, engine: Engine, figures: dict[str, Any], *, tokens: int, seconds: float) -> dict[str, Any]:
+    """The results, written."""
+    results = {
+        **figures,
+        "notes": list(engine.notes),
+        "settings": json.loads((folder / SETTINGS).read_text()),
+        "environment": environment(batch_size=engine.batch_size),
+        "last_session": {"tokens": tokens, "seconds": seconds},
+    }
+    write_json(folder / RESULTS, results)
+    return results
+
+
+def _graders() -> dict[str, str]:
+    """Versions of what judges: figures of different ones do not belong into one evaluation."""
+    return {"dppo": __version__, "math-verify": importlib.metadata.version("math-verify")}
+
+
+def _claim(folder: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of a new evaluation, or check that the one in the folder has the same."""
+    path = folder / SETTINGS
+    settings = json.loads(json.dumps(settings))
+    if not path.exists():
+        if (folder / SAMPLES).stat().st_size:
+            raise EvaluationError(
+                f"{folder} has samples but no {SETTINGS}, so whose they are is not known: --output ANOTHER"
+            )
+        write_json(path, settings)
+        return
+    try:
+        there = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise EvaluationError(f"{path} cannot be read ({error}): --output ANOTHER") from error
+    different = differences(there, settings)
+    if different:
+        raise ConfigError(
+            f"{folder} holds an evaluation with other settings: {'; '.join(different)}. "
+            "Give the settings it was begun with, or another --output"
+        )
+
+
+def differences(there: Any, here: Any, name: str = "") -> list[str]:
+    """Where two JSON values differ, one sentence per setting.
+
+    Args:
+        there: the settings in a folder.
+        here: those that were asked for.
+        name: of the setting, with dots.
+    """
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        keys = dict.fromkeys([*there, *here])
+        return [
+            text
+            for key in keys
+            for text in differences(there.get(key), here.get(key), f"{name}.{key}" if name else str(key))
+        ]
+    return [] if there == here else [f"{name} is {_short(there)} there and {_short(here)} here"]
+
+
+def _short(value: Any) -> str:
+    text = "not there" if value is None else json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _done(protocol: Protocol, path: Path) -> dict[str, np.ndarray]:
+    """(P, samples) bool by benchmark: which samples there are.
+
+    Raises:
+        EvaluationError: a sample that is there twice, or belongs to no problem of this evaluation.
+    """
+    samples = protocol.samples_of
+    done = {s.benchmark.name: np.zeros((len(s.problems), samples[s.benchmark.name]), dtype=bool) for s in protocol.sets}
+    rows = {s.benchmark.name: {problem.id: row for row, problem in enumerate(s.problems)} for s in protocol.sets}
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            place = rows[line["benchmark"]][line["id"]], line["sample"]
+            twice = bool(done[line["benchmark"]][place])
+        except (KeyError, IndexError, TypeError) as error:
+            raise EvaluationError(f"{path}, line {number} is no sample of this evaluation. Delete that line") from error
+        if twice:
+            raise EvaluationError(f"{path}, line {number} repeats a sample that an earlier line has. Delete that line")
+        done[line["benchmark"]][place] = True
+    return done

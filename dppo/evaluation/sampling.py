@@ -1,0 +1,87 @@
+"""How tokens are drawn: settings, the seed of each completion, and the draw itself."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dppo.errors import report
+from dppo.rng import Purpose, generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How completions are drawn. A model's own defaults play no part; only its end tokens do.
+
+    Raises:
+        ConfigError: a setting out of range.
+    """
+
+    temperature: float = 0.6
+    """Divides the logits, >= 0; 0 takes the most likely token."""
+    top_p: float = 0.95
+    """The most likely tokens that together have this probability are kept, in (0, 1]."""
+    top_k: int = 0
+    """So many of the most likely tokens are kept; 0 keeps all."""
+    max_new_tokens: int = 2048
+    """Longest completion, in tokens, >= 1."""
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if not 0 <= self.temperature < float("inf"):
+            wrong.append(f"temperature={self.temperature:g} must be >= 0. Try --temperature 0.6")
+        if not 0 < self.top_p <= 1:
+            wrong.append(f"top_p={self.top_p:g} must be in (0, 1]. Try --top_p 0.95")
+        if self.top_k < 0:
+            wrong.append(f"top_k={self.top_k} must be >= 0. Try --top_k 20, or leave it out for all tokens")
+        if self.max_new_tokens < 1:
+            wrong.append(f"max_new_tokens={self.max_new_tokens} must be at least 1. Try --max_new_tokens 2048")
+        report("sampling", wrong)
+
+    def up_to(self, limit: int) -> "Sampling":
+        """The same with at most ``limit`` new tokens."""
+        return replace(self, max_new_tokens=min(limit, self.max_new_tokens))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All settings."""
+        return asdict(self)
+
+
+def sample_seed(seed: int, problem_key: int, sample: int) -> int:
+    """The seed of one completion, in [0, 2**62): a function of the run's seed, the problem, and the sample's number.
+
+    Args:
+        seed: the evaluation's seed, >= 0.
+        problem_key: ``problems.text_key`` of benchmark and problem.
+        sample: 0, 1, ... within the problem.
+    """
+    return int(generator(seed, Purpose.EVALUATION, 0, problem_key, sample).integers(2**62))
+
+
+def draw(logits_BV: Tensor, uniform_B1: Tensor, sampling: Sampling) -> Tensor:
+    """(B, 1) the token that each uniform number falls on.
+
+    The number is compared with the running sum of the probabilities: over the vocabulary in its order, or from the most
+    likely token down where ``top_p`` or ``top_k`` leave tokens out.
+
+    Args:
+        logits_BV: (B, V) logits, divided by the temperature already.
+        uniform_B1: (B, 1) in [0, 1).
+        sampling: for ``top_p`` and ``top_k``.
+    """
+    prob_BV = logits_BV.softmax(1)
+    order_BV = None
+    if sampling.top_p < 1 or sampling.top_k:
+        prob_BV, order_BV = prob_BV.sort(dim=1, descending=True, stable=True)
+        before_BV = prob_BV.cumsum(1) - prob_BV
+        prob_BV = prob_BV.masked_fill(before_BV >= sampling.top_p, 0.0)
+        if sampling.top_k:
+            prob_BV[:, sampling.top_k :] = 0.0
+    sum_BV = prob_BV.cumsum(1)
+    total_B1 = sum_BV[:, -1:]
+    # Below the total, which rounding could reach: beyond it stand tokens that were left out.
+    target_B1 = torch.minimum(uniform_B1 * total_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
+    place_B1 = torch.searchsorted(sum_BV, target_B1, right=True)
+    return place_B1 if order_BV is None else order_BV.gather(1, place_B1)

@@ -1,0 +1,87 @@
+"""Generation by vLLM, imported only when asked for."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from transformers import GenerationConfig
+
+from dppo.errors import ConfigError
+from dppo.evaluation.engines import Engine, Generated, ModelSpec, Request, end_tokens, finished
+from dppo.evaluation.prompts import load_tokenizer, prompt_format
+from dppo.evaluation.sampling import Sampling
+
+BATCH_SIZE = 2048
+"""Requests handed over at once; vLLM fills its own batches from them."""
+
+
+def load(spec: ModelSpec) -> Engine:
+    """The engine with its model loaded.
+
+    Every request has a seed of its own, so the order of requests does not matter. vLLM's kernels may round differently
+    in batches of another size, so equal seeds give equal texts only as far as that allows.
+
+    Raises:
+        ConfigError: vLLM is not installed, or a model or tokenizer cannot be loaded.
+    """
+    try:
+        vllm: Any = import_module("vllm")
+    except ImportError as error:
+        raise ConfigError(
+            f"--engine vllm: vLLM is not installed ({error}): pip install 'dppo[vllm]', or --engine transformers"
+        ) from error
+    tokenizer = load_tokenizer(spec.tokenizer or spec.model, **spec.tokenizer_options)
+    template = prompt_format(tokenizer, spec.chat_options)
+    options = {"trust_remote_code": spec.trust_remote_code, "seed": 0, **spec.engine_options}
+    try:
+        llm = vllm.LLM(
+            model=spec.model,
+            tokenizer=spec.tokenizer or spec.model,
+            revision=spec.revision,
+            dtype=spec.dtype,
+            **options,
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"model {spec.model} cannot be loaded by vLLM: {str(error).splitlines()[0]}") from error
+    ends = end_tokens(tokenizer, _generation_config(spec))
+
+    def generate(requests: Sequence[Request], sampling: Sampling) -> list[Generated]:
+        prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
+        settings = [vllm.SamplingParams(**_settings(request, sampling, ends, template.stop)) for request in requests]
+        outputs = [output.outputs[0] for output in llm.generate(prompts, settings, use_tqdm=False)]
+        return [finished(out.text, len(out.token_ids), out.finish_reason == "stop", template.stop) for out in outputs]
+
+    return Engine(
+        name="vllm",
+        encode=template.encode,
+        generate=generate,
+        batch_size=spec.batch_size or BATCH_SIZE,
+        longest=llm.llm_engine.model_config.max_model_len,
+        facts={**spec.identity, **template.facts, "vllm": vllm.__version__},
+        notes=template.notes,
+    )
+
+
+def _settings(request: Request, sampling: Sampling, ends: list[int], stop: str | None) -> dict[str, Any]:
+    """The arguments of ``SamplingParams`` for one request: all of them, so that no default of the model's applies."""
+    return {
+        "n": 1,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "max_tokens": sampling.max_new_tokens,
+        "seed": request.seed,
+        "stop": [stop] if stop else None,
+        "stop_token_ids": ends,
+        "skip_special_tokens": True,
+    }
+
+
+def _generation_config(spec: ModelSpec) -> Any:
+    """The model's generation defaults, for its end tokens; None where it has none."""
+    try:
+        return GenerationConfig.from_pretrained(spec.model, revision=spec.revision or "main")
+    except OSError:
+        return None
