@@ -1,0 +1,259 @@
+"""``dppo eval MODEL --benchmarks math500,aime24``, and ``dppo eval --compare RUN_A RUN_B``."""
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from dppo.data import REASONS, Verifier
+from dppo.errors import ConfigError
+from dppo.evaluation import ENGINES, ModelSpec, Progress, Protocol, Sampling, choose, compare, evaluate, load_set
+from dppo.evaluation.compare import Comparison
+from dppo.evaluation.engines import DTYPES, load_engine
+from dppo.evaluation.scratch import prepare_scratch
+
+NARROWEST = 120
+"""Columns that the tables need; where fewer are known, lines wrap."""
+INTERRUPTED = 130
+_DEFAULTS = Sampling()
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of ``dppo eval``."""
+    parser = argparse.ArgumentParser(
+        prog="dppo eval",
+        usage="dppo eval MODEL --benchmarks NAMES [--data FOLDER] [--output DIR] | dppo eval --compare RUN_A RUN_B",
+        description="Accuracy on mathematics benchmarks, with intervals over problems. Stopped, it goes on from there "
+        "when the same command is given again. Protocol and templates: docs/evaluation.md.",
+    )
+    add = parser.add_argument
+    add("model", nargs="?", help="folder or hub name of a model, scratch:embedded or scratch:text")
+    add(
+        "--benchmarks",
+        default="",
+        help="names with commas between: gsm8k,math500,aime24,amc23,minerva_math,olympiadbench",
+    )
+    add(
+        "--benchmark",
+        action="append",
+        default=[],
+        metavar="NAME=FILE[:FIELD=COLUMN]",
+        help="problems in a file: FIELD is problem, answer, id, level, subject or rule; may be given several times",
+    )
+    add("--data", metavar="FOLDER", help="local folder with the benchmarks' files; by default they come from the hub")
+    add("--output", default="runs/eval", metavar="DIR", help="folder for settings, samples, problems and results")
+    add("--samples", type=int, help="completions per problem (default: what each benchmark usually draws)")
+    add("--k", help="the k of pass@k and maj@k, with commas between (default: powers of two up to the samples)")
+    add("--limit", type=int, help="most problems of each benchmark, the same ones in every run")
+    add("--seed", type=int, default=0)
+    add("--engine", default="transformers", help=f"{' or '.join(ENGINES)} (default transformers)")
+    for name in ("temperature", "top_p", "top_k", "max_new_tokens"):
+        value = getattr(_DEFAULTS, name)
+        add(f"--{name}", type=type(value), default=value, help=f"default {value}")
+    add("--batch_size", type=int, help="completions at once (default: the engine's)")
+    add("--dtype", default="auto", help=f"one of {', '.join(DTYPES)}")
+    add("--revision", help="of the model on the hub")
+    add("--tokenizer", help="folder or hub name, where the model has none")
+    add("--trust_remote_code", action="store_true")
+    add("--prompt_template", help="takes the place of the benchmarks' own; {problem} is where the problem goes")
+    add("--chat_template_kwargs", type=_object, default={}, metavar="JSON", help='such as {"enable_thinking": false}')
+    add(
+        "--engine_args",
+        type=_object,
+        default={},
+        metavar="JSON",
+        help="further arguments of from_pretrained or vllm.LLM",
+    )
+    add("--workers", type=int, default=2, help="processes that judge answers")
+    add("--answer_time_limit", type=float, default=5.0, help="seconds that judging one answer may take")
+    add("--scratch_data", metavar="FILE", help="problems with worked solutions, for the warm-up of scratch:text")
+    add("--scratch_minutes", type=float, default=3.0, help="length of that warm-up")
+    add("--compare", nargs=2, type=Path, metavar=("RUN_A", "RUN_B"), help="paired differences, B minus A")
+    add("--show", type=int, default=20, help="changed problems that a comparison lists (default 20)")
+    return parser
+
+
+def main(words: Sequence[str]) -> int:
+    """Evaluate a model, or compare two evaluations, and print the tables."""
+    options = build_parser().parse_args(words)
+    console = Console(highlight=False)
+    console.width = max(console.width, NARROWEST)
+    if options.compare:
+        if options.model:
+            raise ConfigError(
+                f"--compare takes two folders and no model: dppo eval --compare {' '.join(map(str, options.compare))}"
+            )
+        show_comparison(compare(*options.compare, seed=options.seed), console, options.show)
+        return 0
+    if not options.model:
+        raise ConfigError("no model is named. Try dppo eval MODEL --benchmarks math500 --data FOLDER")
+    try:
+        results = _evaluate(options, console)
+    except KeyboardInterrupt:
+        print(f"\nstopped; the same command goes on from what is in {options.output}", file=sys.stderr)
+        return INTERRUPTED
+    show(results, console)
+    console.print(f"\nsettings, samples, problems and results are in {options.output}", markup=False)
+    return 0
+
+
+def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    names = [name for name in options.benchmarks.split(",") if name]
+    records = choose(names, options.benchmark, folder=options.data, template=options.prompt_template)
+    protocol = Protocol(
+        sets=tuple(load_set(record, limit=options.limit) for record in records),
+        samples=options.samples,
+        sampling=Sampling(**{name: getattr(options, name) for name in Sampling.__dataclass_fields__}),
+        seed=options.seed,
+        ks=_numbers(options.k),
+    )
+    for problems in protocol.sets:
+        for note in problems.notes:
+            console.print(f"[yellow]note[/] {problems.benchmark.name}: ", end="")
+            console.print(note, markup=False)
+    folder = Path(options.output)
+    with warnings.catch_warnings(), Console(file=sys.stderr).status(f"loading {options.model}"):
+        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+        spec = ModelSpec(
+            model=prepare_scratch(
+                options.model, folder, seed=options.seed, data=options.scratch_data, minutes=options.scratch_minutes
+            ),
+            tokenizer=options.tokenizer,
+            revision=options.revision,
+            dtype=options.dtype,
+            batch_size=options.batch_size,
+            trust_remote_code=options.trust_remote_code,
+            chat_options=options.chat_template_kwargs,
+            engine_options=options.engine_args,
+        )
+        engine = load_engine(options.engine, spec)
+    for note in engine.notes:
+        console.print("[yellow]note[/] ", end="")
+        console.print(note, markup=False)
+    with Verifier(workers=options.workers, limit_seconds=options.answer_time_limit) as judge, _bars() as bars:
+        shown: dict[str, TaskID] = {}
+
+        def report(event: Progress) -> None:
+            if event.benchmark not in shown:
+                shown[event.benchmark] = bars.add_task(event.benchmark, total=event.total, right=0.0, speed=0.0)
+            share, speed = event.right / max(1, event.judged), event.tokens / max(event.seconds, 1e-9)
+            bars.update(shown[event.benchmark], completed=event.done, right=share, speed=speed)
+
+        return evaluate(protocol, engine, judge, folder, report)
+
+
+def _bars() -> Bars:
+    columns = (TextColumn("{task.description:14}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
+    figures = TextColumn("right {task.fields[right]:.3f}  {task.fields[speed]:,.0f} tokens/s")
+    return Bars(*columns, figures, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(file=sys.stderr))
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object given as a flag."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error}), expected such as '{{\"name\": 1}}'") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text} is not an object, expected such as '{{\"name\": 1}}'")
+    return value
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else tuple(int(word) for word in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--k {text} must be whole numbers with commas between. Try --k 1,8") from error
+
+
+def show(results: dict[str, Any], console: Console) -> None:
+    """Print what an evaluation found: benchmarks and their average, outcomes, then levels and subjects.
+
+    Args:
+        results: as ``evaluate`` gives them.
+        console: where to print.
+    """
+    sets = results["benchmarks"]
+    several = any(found["samples"] > 1 for found in sets.values())
+    figures = _table("share right, 95% bootstrap interval over problems", "problems", "samples", "pass@1")
+    for heading in ("pass@k", "maj@k") if several else ():
+        figures.add_column(heading, justify="right", no_wrap=True)
+    outcomes = _table("outcomes of all samples", *REASONS, "truncated", "no room", "mean tokens")
+    for name, found in sets.items():
+        label, k = name + ("" if found["standard"] else " *"), found["samples"]
+        cells = [label, f"{found['problems']:,}", f"{k}", _cell(found["pass@1"])]
+        figures.add_row(*cells, *(_cell(found.get(f"{kind}@{k}"), f"@{k} ") for kind in ("pass", "maj") if several))
+        counts = [f"{found['outcomes'][reason]:,}" for reason in REASONS]
+        shares = [f"{found[part]:.1%}" for part in ("truncated", "no_room")]
+        outcomes.add_row(label, *counts, *shares, f"{found['mean_tokens']:,.0f}")
+    if len(sets) > 1:
+        figures.add_section()
+        figures.add_row("average", "", "", _cell(results["average"]["pass@1"]))
+    console.print(figures)
+    if not all(found["standard"] for found in sets.values()):
+        console.print("* not the standard set, or of one's own")
+    console.print(outcomes)
+    for name, found in sets.items():
+        for part in ("by_level", "by_subject"):
+            if found[part]:
+                console.print(_breakdown(f"{name} {part.replace('_', ' ')}", found[part]))
+
+
+def _table(title: str, *headings: str) -> Table:
+    """An empty table whose first column has names."""
+    table = Table(title=title, title_justify="left", box=None)
+    table.add_column(no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _cell(figure: dict[str, Any] | None, before: str = "") -> str:
+    if figure is None:
+        return ""
+    return rf"{before}{figure['value']:.3f} \[{figure['low']:.3f}, {figure['high']:.3f}]"
+
+
+def _breakdown(title: str, figures: dict[str, Any]) -> Table:
+    table = _table(title, "problems", "pass@1")
+    for label, figure in figures.items():
+        table.add_row(label.replace("[", r"\["), f"{figure['problems']:,}", _cell(figure))
+    return table
+
+
+def show_comparison(found: Comparison, console: Console, most: int) -> None:
+    """Print paired differences, and the problems that changed.
+
+    Args:
+        found: what was compared.
+        console: where to print.
+        most: changed problems to list.
+    """
+    for text in found.settings:
+        console.print(f"different: {text}", markup=False)
+    title = "pass@1, B minus A on the same problems, 95% bootstrap interval"
+    table = _table(title, "problems", "A", "B", "difference", "better", "worse")
+    for name, pair in found.benchmarks.items():
+        cells = [name, f"{pair.problems:,}", f"{pair.before:.3f}", f"{pair.after:.3f}"]
+        table.add_row(*cells, _signed(pair.difference.as_json()), f"{pair.better}", f"{pair.worse}")
+    if len(found.benchmarks) > 1:
+        table.add_section()
+        table.add_row("average", "", "", "", _signed(found.average.as_json()))
+    console.print(table)
+    for change in found.changes[:most]:
+        counts = f"{change.before:.3f} of {change.samples[0]} -> {change.after:.3f} of {change.samples[1]}"
+        console.print(f"  {change.benchmark} {change.id}: {counts}", markup=False)
+    if len(found.changes) > most:
+        console.print(f"  and {len(found.changes) - most} more: --show {len(found.changes)}")
+
+
+def _signed(figure: dict[str, Any]) -> str:
+    return rf"{figure['value']:+.3f} \[{figure['low']:+.3f}, {figure['high']:+.3f}]"
