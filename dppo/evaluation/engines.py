@@ -53,6 +53,10 @@ class Engine:
     """What a reader of the figures must know, one sentence each."""
 
 
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+"""What a model can be loaded as; ``auto`` is what it was saved as."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """Which model, and how it is loaded."""
@@ -74,6 +78,8 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
             raise ConfigError(f"batch_size={self.batch_size} must be at least 1. Try --batch_size 16")
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"dtype={self.dtype!r} is not one of {', '.join(DTYPES)}. Try --dtype auto")
 
     @property
     def tokenizer_options(self) -> dict[str, Any]:

@@ -15,6 +15,16 @@ from trl.trainer.model_config import ModelConfig
 from dppo.errors import ConfigError
 from dppo.trl.config import DPPOConfig
 
+POSITIVE = (
+    "reward_workers",
+    "answer_time_limit",
+    "scratch_minutes",
+    "eval_benchmark_every",
+    "eval_benchmark_limit",
+    "eval_benchmark_samples",
+)
+"""Fields that must be greater than 0."""
+
 
 @dataclass
 class RunArguments:
@@ -38,6 +48,23 @@ class RunArguments:
         default=None, metadata={"help": "Local file or folder that stands in for eval_dataset_name."}
     )
     dataset_test_split: str = field(default="test", metadata={"help": "Split of a hub dataset to evaluate on."})
+    eval_benchmarks: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Benchmarks to follow while training, as for `dppo eval`: gsm8k, math500, ... or "
+            "name=problems.jsonl. Logged as eval/<benchmark>/pass@1."
+        },
+    )
+    eval_benchmark_data: str | None = field(
+        default=None, metadata={"help": "Local folder with the benchmarks' files. Default: fetched from the hub."}
+    )
+    eval_benchmark_every: int = field(
+        default=50, metadata={"help": "Optimizer steps from one evaluation to the next, >= 1; also before and after."}
+    )
+    eval_benchmark_limit: int | None = field(
+        default=64, metadata={"help": "Most problems of each benchmark, >= 1: the same ones every time."}
+    )
+    eval_benchmark_samples: int = field(default=1, metadata={"help": "Completions per problem, >= 1."})
     prompt_column: str | None = field(
         default=None, metadata={"help": "Column with the problem. Default: prompt, problem or question."}
     )
@@ -91,8 +118,8 @@ class RunArguments:
             raise ConfigError("dataset_name is not set. Write, for example, dataset_name: problems.jsonl")
         if self.on_bad_rows not in ("error", "drop"):
             raise ConfigError(f"on_bad_rows={self.on_bad_rows!r} is not one of 'error', 'drop'.")
-        for name in ("reward_workers", "answer_time_limit", "scratch_minutes"):
-            if not getattr(self, name) > 0:
+        for name in POSITIVE:
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ConfigError(
                     f"{name}={getattr(self, name):g} must be greater than 0. Leave it out for the default."
                 )

@@ -12,6 +12,7 @@ from dppo.data.sources import is_local
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import DPPOError
 from dppo.launch.arguments import Run
+from dppo.launch.benchmarks import load_benchmarks
 from dppo.launch.parts import EMBEDDED, load_dataset, load_rewards, output_checkpoint
 from dppo.trl.plan import step_plan
 
@@ -82,6 +83,17 @@ def _model(run: Run) -> Iterator[Finding]:
         yield Finding(kind="ok", text=f"model {name}: {kind}, {'with' if template else 'without'} a chat template")
 
 
+def _benchmarks(run: Run) -> list[Finding]:
+    """What was found about the benchmarks followed while training."""
+    names = ", ".join(run.data.eval_benchmarks or ())
+    if not names:
+        return []
+    if run.data.eval_benchmark_data is None and not all("=" in name for name in run.data.eval_benchmarks or ()):
+        return [Finding(kind="unchecked", text=f"benchmarks {names}: fetched from the hub when the run starts")]
+    sets = [f"{len(found.problems)} of {found.benchmark.name}" for found in load_benchmarks(run)]
+    return [Finding(kind="ok", text=f"benchmarks while training: {', '.join(sets)}")]
+
+
 def _data(run: Run) -> tuple[int | None, list[Finding]]:
     """Rows of the training set, None where it is not at hand, and what was found."""
     source = run.data.dataset_path or run.data.dataset_name
@@ -103,6 +115,7 @@ def _data(run: Run) -> tuple[int | None, list[Finding]]:
         if run.training.eval_strategy != "no" and (not evaluated or evaluated == EMBEDDED or is_local(evaluated)):
             held_out = load_dataset(run, held_out=True)
             findings.append(Finding(kind="ok", text=f"evaluation on {evaluated}: {len(held_out)} problems"))
+        findings += _benchmarks(run)
     except (DPPOError, OSError) as error:
         findings.append(Finding(kind="wrong", text=f"data: {error}"))
     return None if dataset is None else len(dataset), findings

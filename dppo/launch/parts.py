@@ -26,6 +26,7 @@ from dppo.demo import task
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError
 from dppo.launch.arguments import Run, RunArguments
+from dppo.launch.benchmarks import benchmark_callback, load_benchmarks
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
 
@@ -244,6 +245,7 @@ def train(run: Run, report: Callable[..., None] | None = None) -> DPPOTrainer:
             f"processes={run.data.processes}, but this launch has {launched}. Start it with: accelerate launch "
             f"--num_processes {run.data.processes} -m dppo.cli.main train CONFIG.yaml"
         )
+    benchmarks = load_benchmarks(run)
     checkpoint = output_checkpoint(run)
     folder = Path(run.training.output_dir or "")
     PartialState().wait_for_everyone()  # all have looked before anyone writes
@@ -252,6 +254,8 @@ def train(run: Run, report: Callable[..., None] | None = None) -> DPPOTrainer:
     PartialState().wait_for_everyone()
     trainer = build_trainer(run, prepare_model(run, report))
     trainer.add_callback(MetricsFile(folder))
+    if benchmarks:
+        trainer.add_callback(benchmark_callback(run, trainer, benchmarks))
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     trainer.save_model(str(folder))
     return trainer

@@ -95,6 +95,11 @@ class Living:
         self.now -= 1
 
 
+def length_reward(completions, **columns):
+    """0, 1 or 2: a reward that an untrained policy can learn from."""
+    return [float(len(completion[-1]["content"]) % 3) for completion in completions]
+
+
 def sample_lines(folder):
     """The lines of an evaluation's samples file."""
     return (folder / "samples.jsonl").read_text().splitlines()

@@ -1,0 +1,91 @@
+"""Benchmarks of a training run: which problems, and the callback that asks them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import torch
+from transformers import Trainer
+
+from dppo.data import Verifier
+from dppo.errors import ConfigError
+from dppo.evaluation import ProblemSet, Sampling, choose, load_set
+from dppo.evaluation.during_training import BenchmarkCallback
+from dppo.evaluation.transformers_engine import of_model
+from dppo.launch.arguments import Run
+from dppo.trl.trainer import DPPOTrainer
+
+
+def load_benchmarks(run: Run) -> list[ProblemSet]:
+    """The problems of ``eval_benchmarks``, at most ``eval_benchmark_limit`` of each; none where none are named.
+
+    Raises:
+        ConfigError: an unknown name, or sharded weights, which cannot generate without all processes in step.
+        DataError: a set that cannot be read.
+    """
+    data = run.data
+    if not data.eval_benchmarks:
+        return []
+    if run.training.fsdp or run.training.deepspeed:
+        raise ConfigError(
+            "eval_benchmarks cannot generate with weights that FSDP or DeepSpeed share out. Leave it out, and evaluate "
+            "checkpoints: dppo eval OUTPUT_DIR/checkpoint-50 --benchmarks math500"
+        )
+    records = choose(data.eval_benchmarks, [], folder=data.eval_benchmark_data, template=data.prompt_template)
+    return [load_set(record, limit=data.eval_benchmark_limit) for record in records]
+
+
+def benchmark_callback(run: Run, trainer: DPPOTrainer, sets: list[ProblemSet]) -> BenchmarkCallback:
+    """The callback that evaluates the trainer's policy on ``sets``; completions are drawn as rollouts are.
+
+    Args:
+        run: the run's arguments.
+        trainer: whose policy it is, and what receives the figures.
+        sets: from ``load_benchmarks``.
+    """
+    training, accelerator = run.training, trainer.accelerator
+    options = training.chat_template_kwargs
+    rows = training.per_device_train_batch_size
+
+    @contextmanager
+    def generating() -> Iterator[Any]:
+        with trainer.forwards.layout.generating(), accelerator.autocast():
+            yield accelerator.unwrap_model(trainer.model)
+
+    def log(figures: dict[str, float]) -> None:
+        # Past TRL's log, which would empty the figures of the step in progress into this record; and a record of ours
+        # must not stand for the one that is due.
+        due = trainer.control.should_log
+        Trainer.log(trainer, figures)
+        trainer.control.should_log = due
+
+    return BenchmarkCallback(
+        sets=sets,
+        engine=lambda model: of_model(
+            model,
+            trainer.processing_class,
+            batch_size=rows,
+            chat_options=options if isinstance(options, dict) else None,
+        ),
+        judge=Verifier(workers=run.data.reward_workers, limit_seconds=run.data.answer_time_limit),
+        log=log,
+        generating=generating,
+        reduce=partial(_summed, trainer) if accelerator.num_processes > 1 else lambda tensor: tensor,
+        rank=accelerator.process_index,
+        processes=accelerator.num_processes,
+        every=run.data.eval_benchmark_every,
+        samples=run.data.eval_benchmark_samples,
+        sampling=Sampling(
+            temperature=training.temperature,
+            top_p=training.top_p,
+            top_k=training.top_k or 0,
+            max_new_tokens=training.max_completion_length or 256,
+        ),
+        seed=training.seed,
+    )
+
+
+def _summed(trainer: DPPOTrainer, tensor: torch.Tensor) -> torch.Tensor:
+    accelerator = trainer.accelerator
+    return cast(torch.Tensor, accelerator.reduce(tensor.to(accelerator.device), reduction="sum")).cpu()
