@@ -5,7 +5,7 @@ transformers and are imported by name.
 """
 
 from dppo.packing.bins import best_fit_decreasing, fewest_bins, longest_processing_time, split_group, window_greedy
-from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after
 from dppo.packing.micro_batches import padded_tokens, sorted_micro_batches
 from dppo.packing.rows import UNSCORED, Row, Segments, build_row, plan_rows, row_tokens
 
@@ -19,6 +19,7 @@ __all__ = [
     "build_row",
     "choose_kernel",
     "fewest_bins",
+    "kernels_after",
     "longest_processing_time",
     "padded_tokens",
     "plan_rows",

@@ -72,7 +72,28 @@ def use_rows(model: PreTrainedModel) -> None:
     Args:
         model: one for which ``unsupported`` says nothing. Its attention implementation is changed at run time.
     """
+    patched: Any = model
+    if model.config._attn_implementation != ROWS:
+        patched.attention_before_rows = model.config._attn_implementation
     model.set_attn_implementation(ROWS)
+
+
+def leave_rows(model: PreTrainedModel) -> None:
+    """Give ``model`` back the attention implementation it had before ``use_rows``; nothing without that."""
+    if model.config._attn_implementation == ROWS:
+        model.set_attn_implementation(str(getattr(model, "attention_before_rows", "sdpa")))
+
+
+def sliding_layers(model: Any) -> int:
+    """How many layers of ``model`` have a sliding window, by its configuration.
+
+    Each must hand the window to its attention function. Some models put it into the mask alone, which rows replace.
+    """
+    config = model.config.get_text_config()
+    if getattr(config, "sliding_window", None) is None or not getattr(config, "use_sliding_window", True):
+        return 0
+    types = getattr(config, "layer_types", None)
+    return config.num_hidden_layers if types is None else list(types).count("sliding_attention")
 
 
 def unsupported(model: PreTrainedModel) -> str:

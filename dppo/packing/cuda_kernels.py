@@ -29,6 +29,7 @@ class Gathered(NamedTuple):
     most_keys: int
 
 
+@torch.inference_mode(False)  # what is made under it could not be saved for a backward pass
 def gathered(segments: Segments, device: torch.device) -> Gathered:
     """Index tensors of ``segments`` on ``device``; made once per row."""
     if (found := segments.memory.get(("gathered", device))) is not None:
@@ -86,7 +87,10 @@ def _over_gathered_keys(
 ) -> Tensor:
     """A variable-length ``function`` on queries as they lie, and on keys and values gathered per segment."""
     where = gathered(segments, query.device)
-    key, value = (x[0].transpose(0, 1).index_select(0, where.key_index) for x in (key, value))
+    key, value = (x[0].transpose(0, 1) for x in (key, value))
+    if max(segments.trunk_S) >= 0:  # otherwise keys lie as they are wanted
+        key, value = (x.index_select(0, where.key_index) for x in (key, value))
+    key, value = key.contiguous(), value.contiguous()
     query = query[0].transpose(0, 1).contiguous()
     ends = (where.query_ends, where.key_ends, where.most_queries, where.most_keys)
     output = function(query, key, value, *ends, **options)
@@ -108,6 +112,7 @@ def compiled_flex(
     return _compiled_flex()(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
 
 
+@torch.inference_mode(False)
 def block_mask(segments: Segments, window: int | None, device: torch.device) -> Any:
     """The block mask of ``segments`` for flex attention; made once per row and window."""
     from torch.nn.attention.flex_attention import create_block_mask
@@ -129,6 +134,8 @@ def block_mask(segments: Segments, window: int | None, device: torch.device) -> 
         related = (own_T[q] == own_T[k]) | (trunk_T[q] == own_T[k])
         return related & (q >= k) & (position_T[q] - position_T[k] < reach)
 
-    mask = create_block_mask(visible, None, None, segments.total, segments.total, device=str(device))
+    # Compiled, it never makes the mask of all pairs, which takes gigabytes for long rows.
+    compiled = device.type == "cuda"
+    mask = create_block_mask(visible, None, None, segments.total, segments.total, str(device), _compile=compiled)
     segments.memory[memory_key] = mask
     return mask

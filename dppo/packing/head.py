@@ -16,8 +16,9 @@ from transformers.utils.generic import ModelOutput
 from dppo.errors import ConfigError
 from dppo.packing.rows import UNSCORED
 
-BLOCK_LOGITS = 2**25
-"""Logits that exist at one time: 128 MiB in float32."""
+BLOCK_LOGITS, CUDA_BLOCK_LOGITS = 2**25, 2**28
+"""Logits that exist at one time: 128 MiB in float32 on a CPU; on a GPU 1 GiB, since every block adds to a gradient of
+the size of the head."""
 LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 """Names under which configurations scale or cap logits after the head."""
 
@@ -168,4 +169,4 @@ def label_entropies(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None)
 
 def _block(weight_VD: Tensor) -> int:
     """Rows whose logits exist at one time."""
-    return max(1, BLOCK_LOGITS // weight_VD.shape[0])
+    return max(1, (CUDA_BLOCK_LOGITS if weight_VD.is_cuda else BLOCK_LOGITS) // weight_VD.shape[0])

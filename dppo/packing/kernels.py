@@ -8,6 +8,7 @@ it is used: outputs and gradients.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 
 import torch
 from torch import Tensor
@@ -51,10 +52,10 @@ def segment_sdpa(
         seen = own_key.shape[2]
         windowed = window is not None and seen > window
         causal = seen == length and length > 1 and not windowed
-        mask = _mask(segments, length, seen, window if windowed else None, query.device)
+        mask = None if causal else _mask(segments, length, seen, window if windowed else None, query.device)
         output_S.append(
             F.scaled_dot_product_attention(
-                query_S[s], own_key, own_value, attn_mask=None if causal else mask, is_causal=causal, scale=scale
+                query_S[s], own_key, own_value, attn_mask=mask, is_causal=causal, scale=scale
             )
         )
     return torch.cat(output_S, 2)
@@ -70,8 +71,9 @@ def _mask(segments: Segments, length: int, seen: int, window: int | None, device
     longest = max(past + n for past, n in zip(segments.past_S, segments.length_S, strict=True))
     key = ("triangle", device, window)
     if key not in segments.memory:
-        triangle = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
-        segments.memory[key] = triangle if window is None else triangle.triu(1 - window)
+        with torch.inference_mode(False):  # what is made under it could not be saved for a backward pass
+            triangle = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
+            segments.memory[key] = triangle if window is None else triangle.triu(1 - window)
     return segments.memory[key][seen - length : seen, :seen]
 
 
@@ -116,6 +118,12 @@ def choose_kernel(
     )
 
 
+def kernels_after(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> tuple[Kernel, ...]:
+    """Kernels to turn to, in order, where ``kernel`` fails on a model with shapes that were not probed."""
+    following = dropwhile(lambda found: found.name != kernel.name, candidates(device, dtype))
+    return tuple(following)[1:]
+
+
 def probe(
     kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: int, *, heads: tuple[int, int] = (4, 2)
 ) -> str:
@@ -134,7 +142,7 @@ def probe(
     for window in (None, 5):
         try:
             found = _with_gradients(kernel.attend, (query, key, value), upstream, segments, window)
-        except (ImportError, NotImplementedError, RuntimeError, ValueError, TypeError, OSError) as error:
+        except Exception as error:  # kernels say in every way there is that they do not run here
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
         exact = torch.promote_types(dtype, torch.float32)
         inputs = (query.to(exact), key.to(exact), value.to(exact))

@@ -1,4 +1,4 @@
-"""Length-sorted micro-batches: the fallback layout, and the only one until rows of segments arrive."""
+"""Length-sorted micro-batches: the layout for models that rows of segments cannot serve."""
 
 from itertools import pairwise
 

@@ -89,12 +89,13 @@ class Row:
     def inputs(self) -> dict[str, Any]:
         """Keyword arguments of a causal language model's forward, besides those of attention and head.
 
-        The 4-D mask is a dummy: given one, transformers builds none of its own, which would be T x T and wrong.
+        The 4-D mask is a dummy: given one, transformers builds none of its own, which would be T x T and wrong. It is
+        NaN, so that an attention that adds it instead of looking at segments gives NaN, not plausible numbers.
         """
         return {
             "input_ids": self.input_ids,
             "position_ids": self.position_ids,
-            "attention_mask": self.input_ids.new_zeros(1, 1, 1, 1),
+            "attention_mask": torch.full((1, 1, 1, 1), torch.nan, device=self.input_ids.device),
             "shift_labels": self.labels,
             "use_cache": False,
         }

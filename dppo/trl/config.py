@@ -238,6 +238,11 @@ class DPPOConfig(GRPOConfig):
             problems.append(f"prune_until={self.prune_until:g} must be in [0, 1]. Try prune_until: {FULL_SHARE}.")
         if not -1 < self.advantage_power < math.inf:
             problems.append(f"advantage_power={self.advantage_power:g} must be > -1. Try advantage_power: 0.5.")
+        if isinstance(self.max_tokens_per_row, float):
+            problems.append(
+                f"max_tokens_per_row={self.max_tokens_per_row:g} must be a whole number of tokens. "
+                f"Try max_tokens_per_row: {max(1, round(self.max_tokens_per_row))}."
+            )
         for name in ("history_half_life", "max_tokens_per_row", "reward_time_limit"):
             value = getattr(self, name)
             if value is not None and not value > 0:

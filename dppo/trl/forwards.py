@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError
+from dppo.packing import Kernel
 from dppo.packing.check import check_rows
 from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout
 from dppo.trl.log_probs import fill_log_probs
@@ -32,7 +34,7 @@ class ForwardPasses:
 
     def __call__(self, model: Any, batch: MicroBatch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """(b, width) log-probabilities, and entropies if asked, of the completion tokens of ``batch``."""
-        self.memory.in_flight = batch.tokens
+        self.memory.in_flight, self.memory.completions = batch.tokens, len(batch.rows)
         return self.layout.forward(model, batch, entropy=entropy)
 
     def log_probs(self, window: Window, weight_B: Tensor, model: Any) -> Tensor:
@@ -68,33 +70,41 @@ class ForwardPasses:
     def check_once(self) -> None:
         """Compare rows with padding before the first training step; later calls do nothing. All ranks call together.
 
+        A kernel that was probed on other shapes than this model has may fail here: then the next one is tried.
+
         Raises:
             ConfigError: if they differ, with the figures, unless ``layout: auto`` allows to fall back to padding.
         """
         layout, self._checked, first = self.layout, True, not self._checked
         if not first or not isinstance(layout, RowLayout):
             return
-        trainer, accelerator = self._trainer, self._trainer.accelerator
-        problem = self._problem(layout)
-        passed = torch.tensor([float(not problem)], device=accelerator.device)
-        if bool(accelerator.gather(passed).min()):
-            return
-        problem = problem or "they passed here, but not on every rank"
-        if trainer.args.layout != "auto":
+        accelerator, problems = self._trainer.accelerator, []
+        for kernel in (layout.kernel, *layout.others):
+            problem = self._problem(kernel)
+            passed = torch.tensor([float(not problem)], device=accelerator.device)
+            if bool(accelerator.gather(passed).min()):
+                if problems:
+                    reason = f"not {'; not '.join(problems)}"
+                    self.layout = replace(layout, kernel=replace(kernel, reason=reason), others=())
+                    accelerator.print(f"dppo | {self.layout}")
+                return
+            problems.append(f"{kernel.name}: {problem or 'passed here, but not on every rank'}")
+        problem = "; ".join(problems)
+        if self._trainer.args.layout != "auto":
             raise ConfigError(f"rows disagree with padding on this model: {problem}. Set layout: padded.")
         warnings.warn(f"rows disagree with padding on this model, so padding is used: {problem}", stacklevel=2)
         layout.leave()
         self.layout = PaddedLayout(padded_forward=self._padded_forward, reason="rows failed the self-check")
 
-    def _problem(self, layout: RowLayout) -> str:
+    def _problem(self, kernel: Kernel) -> str:
         """What the self-check found wrong with rows on this rank, or ""."""
         trainer = self._trainer
         sharded = trainer.is_fsdp_enabled  # can only be differentiated inside a training step
         try:
             with torch.set_grad_enabled(not sharded), trainer.accelerator.autocast():
-                found = check_rows(trainer.model, temperature=trainer.temperature, kernel=layout.kernel)
+                found = check_rows(trainer.model, temperature=trainer.temperature, kernel=kernel)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, TypeError, ValueError) as error:  # a forward that was given what it does not expect
+        except Exception as error:  # a forward that was given what it does not expect fails in any way
             return f"{type(error).__name__}: {error}"
         return "" if found.passed else str(found)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dppo.packing import Kernel, build_row, choose_kernel, plan_rows, row_tokens, sorted_micro_batches
-from dppo.packing.attention import ROWS, unsupported, use_rows
+from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_rows, row_tokens, sorted_micro_batches
+from dppo.packing.attention import leave_rows, unsupported, use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head, unsupported_head
 from dppo.trl.window import MicroBatch, Window
@@ -37,6 +37,14 @@ class Layout(Protocol):
 
     def generating(self) -> Any:
         """A context in which the models are as if this layout had never touched them."""
+        ...
+
+    def enter(self) -> None:
+        """Get the models ready for training."""
+        ...
+
+    def leave(self) -> None:
+        """Give the models back as they were."""
         ...
 
     def __str__(self) -> str: ...
@@ -78,6 +86,12 @@ class PaddedLayout:
         """Nothing was touched."""
         return nullcontext()
 
+    def enter(self) -> None:
+        """Nothing to do."""
+
+    def leave(self) -> None:
+        """Nothing to do."""
+
     def __str__(self) -> str:
         return f"layout: length-sorted padding ({self.reason})"
 
@@ -88,10 +102,10 @@ class RowLayout:
 
     kernel: Kernel
     autocast: Callable[[], Any]
+    others: tuple[Kernel, ...]
+    """Kernels to turn to, in order, where this one fails on the model itself."""
     models: tuple[PreTrainedModel, ...]
     """Those that attend over rows: the policy and, where there is one, the reference model."""
-    usual: tuple[str, ...]
-    """The attention implementation each of them had."""
 
     def micro_batches(self, window: Window, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
         """As ``Layout`` says; completions of one prompt are kept together."""
@@ -133,13 +147,17 @@ class RowLayout:
         try:
             yield
         finally:
-            for model in self.models:
-                model.set_attn_implementation(ROWS)
+            self.enter()
+
+    def enter(self) -> None:
+        """Let every model attend over rows."""
+        for model in self.models:
+            use_rows(model)
 
     def leave(self) -> None:
         """Give every model back the attention it had."""
-        for model, usual in zip(self.models, self.usual, strict=True):
-            model.set_attn_implementation(usual)
+        for model in self.models:
+            leave_rows(model)
 
     def __str__(self) -> str:
         return f"layout: rows of segments, attention by {self.kernel.name} ({self.kernel.reason})"
@@ -161,19 +179,16 @@ def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, An
     config, device = policy.config, accelerator.device
     heads = int(config.num_attention_heads)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kernel = choose_kernel(
-        device,
-        MIXED.get(accelerator.mixed_precision, policy.dtype),
-        int(head_dim),
-        heads=(heads, int(getattr(config, "num_key_value_heads", None) or heads)),
-    )
-    usual = tuple(str(model.config._attn_implementation) for model in models)
+    dtype = MIXED.get(accelerator.mixed_precision, policy.dtype)
+    grouped = (heads, int(getattr(config, "num_key_value_heads", None) or heads))
+    kernel = choose_kernel(device, dtype, int(head_dim), heads=grouped)
     for model in models:
         use_rows(model)
         if device.type not in TRITON_DEVICES and not unsupported_head(model):
-            dtype = torch.float32 if trainer.args.cast_lm_head_to_fp32 else None
-            add_scored_head(model, temperature=trainer.temperature, dtype=dtype)
-    return RowLayout(kernel=kernel, autocast=accelerator.autocast, models=models, usual=usual)
+            exact = torch.float32 if trainer.args.cast_lm_head_to_fp32 else None
+            add_scored_head(model, temperature=trainer.temperature, dtype=exact)
+    others = kernels_after(kernel, device, dtype)
+    return RowLayout(kernel=kernel, others=others, autocast=accelerator.autocast, models=models)
 
 
 def _unwrapped(model: Any) -> PreTrainedModel:

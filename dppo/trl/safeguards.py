@@ -90,6 +90,8 @@ class MemoryAdvice:
         """Tokens of a forward pass, as set."""
         self.in_flight = 0
         """Tokens of the forward pass that is being computed; 0 where none is."""
+        self.completions = 0
+        """Completions in it."""
         self._warned = False
 
     def warn_if_beyond(self, tokens: int) -> None:
@@ -116,8 +118,10 @@ class MemoryAdvice:
             exhausted = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
             if not exhausted or not self.in_flight:
                 raise
-            advice = f"Set max_tokens_per_row: {max(1, min(self.budget, self.in_flight) // 2)}"
+            lower = f"max_tokens_per_row: {min(self.budget, self.in_flight) // 2}"
+            if self.completions == 1:  # a row cannot hold less than that
+                lower = "a lower max_completion_length, since that is one completion with its prompt"
             raise OutOfMemoryError(
                 f"out of memory in a forward or backward pass over {self.in_flight} tokens "
-                f"(max_tokens_per_row={self.budget}). {advice}, or gradient_checkpointing: true."
+                f"(max_tokens_per_row={self.budget}). Set {lower}, or gradient_checkpointing: true."
             ) from error

@@ -324,6 +324,14 @@ class DPPOTrainer(GRPOTrainer):
         part = self.current_gradient_accumulation_steps / (self.args.steps_per_generation or 1)
         return total * (self.accelerator.num_processes / (float(window.denominator) * part))
 
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's training loop; afterwards the models have the attention implementation they were loaded with."""
+        self.forwards.layout.enter()
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self.forwards.layout.leave()
+
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """TRL's training step, timed: what is not rollout, reward or pruning is forward and backward."""
         with self.clock("forward_backward"), self.forwards.memory.explained():

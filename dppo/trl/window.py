@@ -112,7 +112,7 @@ class MicroBatch:
     @property
     def completion_width(self) -> int:
         """Longest completion among the rows, at least 1."""
-        return max(1, int(self.window.completion_mask[self.rows].sum(1).max()))
+        return max(1, *(self.window.completion_tokens[row] for row in self.rows.tolist()))
 
     def completion(self, tensor: Tensor) -> Tensor:
         """``tensor`` (B, T) at these rows, cut to ``completion_width``; a (B, 1) tensor stays (b, 1)."""

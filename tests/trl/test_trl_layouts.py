@@ -9,12 +9,12 @@ from peft import LoraConfig, get_peft_model
 from test_trl_contract import TOLERANCE, compare, gradients
 from transformers import AutoModelForCausalLM, GptOssForCausalLM
 from trl import GRPOConfig, GRPOTrainer
-from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, logged, same_length, saved
+from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, logged, same_length, saved, top_left
 
 from dppo.errors import ConfigError
-from dppo.packing import head
+from dppo.packing import SEGMENT_SDPA, Kernel, head
 from dppo.packing.attention import ROWS
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl import DPPOConfig, DPPOTrainer, layouts
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import RowLayout
 from dppo.trl.support import check_model
@@ -65,7 +65,7 @@ class TestSelfCheck:
     @pytest.mark.parametrize("name", BROKEN)
     def test_the_run_stops_with_the_figures(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
         broken(name, monkeypatch)
-        message = f"rows disagree with padding on this model: {BROKEN[name]}.*Set layout: padded"
+        message = f"rows disagree with padding on this model: .*: {BROKEN[name]}.*Set layout: padded"
         with pytest.raises(ConfigError, match=f"(?s){message}"):
             gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path)
         assert not forwarded, "nothing was computed with it"
@@ -74,7 +74,7 @@ class TestSelfCheck:
     def test_auto_warns_and_pads(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
         broken(name, monkeypatch)
         eager = {"model_init_kwargs": {"attn_implementation": "eager"}, "num_iterations": 2, "max_steps": 2}
-        with pytest.warns(UserWarning, match=f"so padding is used: {BROKEN[name]}"):
+        with pytest.warns(UserWarning, match=f"so padding is used: .*: {BROKEN[name]}"):
             differences, trainer = compare(tiny_path, tmp_path, ours={"layout": "auto"}, **eager)
         assert max(differences) < TOLERANCE and not forwarded
         assert str(trainer.forwards.layout) == "layout: length-sorted padding (rows failed the self-check)"
@@ -87,12 +87,25 @@ class TestSelfCheck:
         differences, _ = compare(tiny_path, tmp_path)
         assert differences[0] > 0.1
 
+    def test_a_kernel_that_fails_on_the_model_itself_makes_way_for_the_next(
+        self, tiny_path, tmp_path, monkeypatch, capsys
+    ):
+        """A kernel is probed with one head size; a model may have layers of another."""
+        wrong = Kernel(name="probed on other shapes", attend=top_left)
+        monkeypatch.setattr(layouts, "choose_kernel", lambda *_, **__: wrong)
+        monkeypatch.setattr(layouts, "kernels_after", lambda *_: (SEGMENT_SDPA,))
+        differences, trainer = compare(tiny_path, tmp_path)
+        assert max(differences) < TOLERANCE
+        kernel = trainer.forwards.layout.kernel
+        assert kernel.name == SEGMENT_SDPA.name and "not probed on other shapes: log-prob" in kernel.reason
+        assert kernel.reason in capsys.readouterr().out
+
     def test_it_runs_once_and_leaves_no_trace(self, tiny_path, tmp_path, monkeypatch):
         found, original = [], ForwardPasses._problem
 
-        def count(self, layout):
+        def count(self, kernel):
             assert self._trainer.model.training
-            found.append(original(self, layout))
+            found.append(original(self, kernel))
             assert self._trainer.model.training and all(p.grad is None for p in self._trainer.model.parameters())
             return found[-1]
 
@@ -116,7 +129,10 @@ class TestGeneration:
         differences, trainer = compare(tiny_path, tmp_path, rollout=look, **options)
         assert max(differences) < TOLERANCE
         assert seen[-2:] == [[attention, attention]] * 2
-        assert trainer.model.config._attn_implementation == trainer.ref_model.config._attn_implementation == ROWS
+        models = (trainer.model, trainer.ref_model)
+        assert [m.config._attn_implementation for m in models] == [attention] * 2, "and when training is over"
+        trainer.forwards.layout.enter()
+        assert [m.config._attn_implementation for m in models] == [ROWS] * 2
         with pytest.raises(KeyError), trainer.forwards.layout.generating():
             assert trainer.model.config._attn_implementation == attention
             raise KeyError

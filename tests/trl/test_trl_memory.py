@@ -88,11 +88,11 @@ def test_the_number_to_lower_is_named(where, kind, layout, tiny_path, tmp_path, 
     assert raised.value.__cause__ is EXHAUSTED[kind]
 
 
-def test_what_it_advises_is_below_a_row_that_is_over_budget(tiny_path, tmp_path, monkeypatch):
+def test_a_row_of_one_completion_needs_a_shorter_completion_not_a_shorter_row(tiny_path, tmp_path, monkeypatch):
     BREAK["forward"](EXHAUSTED["cuda"], monkeypatch, "rows")
     with pytest.warns(UserWarning, match="a row of its own"), pytest.raises(OutOfMemoryError) as raised:
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_tokens_per_row=8)
-    assert "(max_tokens_per_row=8). Set max_tokens_per_row: 4, or" in str(raised.value)
+    assert "(max_tokens_per_row=8). Set a lower max_completion_length, since that is one" in str(raised.value)
 
 
 def test_the_default_budget_is_named_too(tiny_path, tmp_path, monkeypatch):

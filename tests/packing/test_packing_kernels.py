@@ -1,0 +1,198 @@
+"""Kernels are probed before they are used: right ones pass with any shape, wrong and broken ones are passed over.
+
+The variable-length kernels need CUDA. Here a stand-in with their signature, written from their documentation, takes
+their place: it checks what it is given and computes each sequence by itself.
+"""
+
+import sys
+import types
+
+import pytest
+import torch
+from packing_models import build
+from torch.nn import functional as F
+from torch.nn.attention import varlen
+from torch.nn.attention.flex_attention import flex_attention
+from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+from dppo.packing import cuda_kernels, kernels
+from dppo.packing.attention import leave_rows, use_rows
+from dppo.packing.check import check_rows
+from dppo.packing.head import add_scored_head
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after, probe, segment_sdpa
+from dppo.packing.rows import Segments
+
+CPU = torch.device("cpu")
+SHAPES = [(4, 2, 16), (4, 4, 8), (6, 1, 10)]
+
+
+def stand_in(aligned_right=True):
+    """``varlen_attn`` as documented; ``aligned_right=False`` is its wrong twin, aligned at the top left."""
+
+    def varlen_attn(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False):
+        assert cu_q.dtype == cu_k.dtype == torch.int32 and type(max_q) is type(max_k) is int
+        assert q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
+        assert enable_gqa or q.shape[1] == k.shape[1]
+        outputs = []
+        for a, b, c, d in zip(
+            cu_q[:-1].tolist(), cu_q[1:].tolist(), cu_k[:-1].tolist(), cu_k[1:].tolist(), strict=True
+        ):
+            assert b - a <= max_q and d - c <= max_k
+            repeat = q.shape[1] // k.shape[1]
+            query, key, value = (x.transpose(0, 1)[None] for x in (q[a:b], k[c:d], v[c:d]))
+            at = torch.arange(b - a)[:, None] + (d - c - (b - a) if aligned_right else 0)
+            mask = torch.arange(d - c)[None] <= at + window_size[1]
+            if window_size[0] >= 0:
+                mask &= torch.arange(d - c)[None] >= at - window_size[0]
+            key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
+            outputs.append(
+                F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)[0].transpose(0, 1)
+            )
+        return torch.cat(outputs)
+
+    return varlen_attn
+
+
+@pytest.fixture
+def flash(monkeypatch):
+    """Puts a module in place of flash-attn."""
+
+    def install(**functions):
+        module = types.ModuleType("flash_attn")
+        vars(module).update(functions)
+        monkeypatch.setitem(sys.modules, "flash_attn", module)
+        cuda_kernels._flash_function.cache_clear()
+
+    yield install
+    cuda_kernels._flash_function.cache_clear()
+
+
+@pytest.mark.parametrize("heads, kv_heads, head_dim", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_torch_varlen_gets_what_it_documents(heads, kv_heads, head_dim, dtype, monkeypatch):
+    kernel = Kernel(name="torch varlen", attend=cuda_kernels.torch_varlen)
+    monkeypatch.setattr(varlen, "varlen_attn", stand_in())
+    assert probe(kernel, CPU, dtype, head_dim, heads=(heads, kv_heads)) == ""
+    monkeypatch.setattr(varlen, "varlen_attn", stand_in(aligned_right=False))
+    assert "its output is off by" in probe(kernel, CPU, dtype, head_dim, heads=(heads, kv_heads))
+
+
+def test_flash_attn_gets_what_it_documents(flash):
+    def function(q, k, v, cu_q, cu_k, max_q, max_k, *, softmax_scale, window_size, causal):
+        assert causal
+        return stand_in()(
+            q, k, v, cu_q, cu_k, max_q, max_k, scale=softmax_scale, window_size=window_size, enable_gqa=True
+        )
+
+    flash(flash_attn_varlen_func=function)
+    assert probe(Kernel(name="flash", attend=cuda_kernels.flash_varlen), CPU, torch.float32, 16) == ""
+    flash()  # a version without the function
+    assert "flash_attn_varlen_func" in probe(
+        Kernel(name="flash", attend=cuda_kernels.flash_varlen), CPU, torch.float32, 16
+    )
+
+
+def test_rows_without_a_trunk_are_not_gathered(monkeypatch):
+    """Keys lie as they are wanted: no copy, and no gradient by index addition."""
+    segments = Segments(length_S=(5, 3), trunk_S=(-1, -1))
+    query, key, value = (torch.randn(1, heads, 8, 16) for heads in (4, 2, 2))
+    monkeypatch.setattr(varlen, "varlen_attn", stand_in())
+    monkeypatch.setattr(torch.Tensor, "index_select", lambda *_: pytest.fail("gathered"))
+    found = cuda_kernels.torch_varlen(query, key, value, segments, None, None)
+    torch.testing.assert_close(found, segment_sdpa(query, key, value, segments, None, None))
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_the_block_mask_is_that_of_the_segments(window, monkeypatch):
+    """Flex attention without its compiler, forward only: that is what a CPU has."""
+    monkeypatch.setattr(cuda_kernels, "_compiled_flex", lambda: flex_attention)
+    segments = Segments(length_S=(7, 1, 9, 4, 12), trunk_S=(-1, 0, 0, 0, -1))
+    query, key, value = (torch.randn(1, heads, segments.total, 16) for heads in (4, 2, 2))
+    with torch.no_grad():
+        found = cuda_kernels.compiled_flex(query, key, value, segments, None, window)
+    torch.testing.assert_close(found, segment_sdpa(query, key, value, segments, None, window))
+    unrelated = Segments(length_S=segments.length_S, trunk_S=(-1,) * 5)
+    assert (found - segment_sdpa(query, key, value, unrelated, None, window)).abs().max() > 0.1
+
+
+def test_what_is_derived_in_inference_serves_training(monkeypatch):
+    monkeypatch.setattr(varlen, "varlen_attn", stand_in())
+    segments = Segments(length_S=(7, 3, 9), trunk_S=(-1, 0, 0))
+    query, key, value = (torch.randn(1, 2, segments.total, 8) for _ in range(3))
+    for attend in (cuda_kernels.torch_varlen, segment_sdpa):
+        with torch.inference_mode():
+            attend(query, key, value, segments, None, None)
+        leaf = key.clone().requires_grad_()
+        attend(query, leaf, value, segments, None, None).sum().backward()
+        assert leaf.grad is not None
+
+
+def broken(error):
+    def attend(*_):
+        raise error
+
+    return Kernel(name="broken", attend=attend)
+
+
+@pytest.mark.parametrize("error", [AssertionError("only Hopper"), AttributeError("no such function"), RuntimeError()])
+def test_a_kernel_that_raises_is_passed_over_and_the_reason_said(error, monkeypatch):
+    monkeypatch.setattr(kernels, "candidates", lambda device, dtype: iter([broken(error), SEGMENT_SDPA]))
+    chosen = choose_kernel(CPU, torch.float32, 16)
+    assert chosen.name == SEGMENT_SDPA.name and f"not broken: {type(error).__name__}" in chosen.reason
+    assert kernels_after(broken(error), CPU, torch.float32) == (SEGMENT_SDPA,)
+    assert kernels_after(SEGMENT_SDPA, CPU, torch.float32) == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_cpu_takes_sdpa_and_says_why(dtype):
+    assert choose_kernel(CPU, dtype, 16).reason == f"cpu and {str(dtype).removeprefix('torch.')}"
+
+
+def test_cuda_in_half_precision_tries_the_fast_ones_first():
+    names = [kernel.name for kernel in kernels.candidates(torch.device("cuda"), torch.bfloat16)]
+    assert names == ["torch varlen", "flash-attn varlen", "flex", "sdpa per segment"]
+    assert [kernel.name for kernel in kernels.candidates(torch.device("cuda"), torch.float32)] == names[-1:]
+
+
+def test_a_window_that_is_in_the_mask_alone_fails_the_check():
+    """Qwen2-MoE hands no window to attention, and the check's sequences are shorter than the window."""
+    config = Qwen2MoeConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=64,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_experts=2,
+        num_experts_per_tok=1,
+        use_sliding_window=True,
+        sliding_window=24,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    model = Qwen2MoeForCausalLM(config)
+    use_rows(model)
+    add_scored_head(model)
+    found = check_rows(model, temperature=1.0, kernel=SEGMENT_SDPA)
+    assert found.logp_difference < 1e-4 and found.windows_missing == 1  # the figures alone would pass
+    assert not found.passed and "1 sliding windows do not reach attention" in str(found)
+
+
+def test_a_float32_head_on_a_bfloat16_model_is_no_false_alarm():
+    model = build("qwen3", tied=False).bfloat16()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(400)  # logits so large that rounding them costs a nat
+    use_rows(model)
+    add_scored_head(model, dtype=torch.float32)
+    assert check_rows(model, temperature=1.0, kernel=SEGMENT_SDPA).passed
+
+
+def test_a_model_gets_its_attention_back_however_often_rows_were_used():
+    model = build("qwen3")
+    model.set_attn_implementation("eager")
+    use_rows(model)
+    use_rows(model)
+    leave_rows(model)
+    leave_rows(model)
+    assert model.config._attn_implementation == "eager"
