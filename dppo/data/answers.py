@@ -8,7 +8,7 @@ import re
 _TOKEN = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<open>\{)|(?P<bare>[-+]?\d[\d.,/]*))|\\.|[{}]", re.DOTALL)
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*)$", re.MULTILINE)
 _PHRASE = re.compile(
-    r"\banswer(?:[ \t]+is\b[ \t]*:?|[ \t*]*:|[ \t]*=)[\s*]*|^[#*\s]*final answer[ \t*]*$[\s*]*",
+    r"\banswer(?:[ \t]+is\b[ \t]*:?|[ \t*]*:|[ \t]*=)[\s*]*|^[#* \t]{0,20}final answer[ \t*]{0,20}$[\s*]*",
     re.IGNORECASE | re.MULTILINE,
 )
 _SENTENCE_END = re.compile(r"\n|\.(?=\s|$)")
@@ -54,10 +54,13 @@ def _boxes(text: str) -> list[tuple[int, int, str]]:
     return sorted((start, end, content.strip()) for start, end, content in boxes if content.strip())
 
 
-def last_boxes(text: str) -> str | None:
-    r"""The content of the last box, and of the boxes joined to it by commas, "and" or "or", as one list.
+def joined_boxes(text: str) -> str | None:
+    r"""The last box and those joined to it by commas, "and" or "or", as one list; None where the last stands alone.
 
-    ``\boxed{1} \text{ and } \boxed{2}`` is ``1, 2``: a text that names two answers has not decided for the second.
+    ``\boxed{1} \text{ and } \boxed{2}`` is ``1, 2``: for a problem with several answers, and only for such a one.
+
+    Args:
+        text: any text, complete or cut off anywhere.
     """
     boxes = _boxes(text)
     if not boxes:
@@ -70,7 +73,7 @@ def last_boxes(text: str) -> str | None:
             break
         contents.append(content)
         left = start
-    return ", ".join(dict.fromkeys(reversed(contents)))
+    return ", ".join(reversed(contents)) if len(contents) > 1 else None
 
 
 def after_hashes(text: str) -> str | None:
@@ -82,9 +85,9 @@ def after_hashes(text: str) -> str | None:
 def final_answer(text: str) -> str | None:
     r"""The answer a completion commits to, or None when it names none.
 
-    What follows the last ``</think>`` is read first, then the whole. The last ``\boxed{...}`` wins, with those joined
-    to it; without a box, what follows the last ``####``; without that, the rest of the sentence after the last "answer
-    is", "answer:" or a heading "Final answer". A number that merely stands somewhere is not an answer.
+    What follows the last ``</think>`` is read first, then the whole. The last ``\boxed{...}`` wins; without
+    a box, what follows the last ``####``; without that, the rest of the sentence after the last "answer is", "answer:"
+    or a heading "Final answer". A number that merely stands somewhere is not an answer.
 
     Args:
         text: a completion.
@@ -95,7 +98,7 @@ def final_answer(text: str) -> str | None:
 
 def _final(text: str) -> str | None:
     """The answer one text commits to, or None."""
-    boxed = last_boxes(text)
+    boxed = last_boxed(text)
     if boxed is not None:
         return _trimmed(boxed)
     marked = after_hashes(text)
@@ -120,7 +123,7 @@ def _stated(text: str, start: int) -> str:
 
 def _trimmed(answer: str) -> str | None:
     """The answer without surrounding space, emphasis, math delimiters and final full stop; None if nothing is left."""
-    answer = answer.strip().strip("*").rstrip(". ").strip()
+    answer = answer.strip().strip("*`").rstrip(". ").strip()
     for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         if answer.startswith(left) and answer.endswith(right) and len(answer) > len(left) + len(right):
             inner = answer[len(left) : -len(right)]

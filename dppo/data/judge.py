@@ -13,7 +13,7 @@ from dppo.data.grading.options import Grading
 from dppo.data.grading.reading import read
 from dppo.data.grading.text import Unreadable, tidy
 from dppo.data.grading.units import parse_unit
-from dppo.data.grading.values import Either, Expression, Number, Quantity, Text, Value
+from dppo.data.grading.values import Either, Expression, Items, Number, Quantity, Text, Value
 
 
 @lru_cache(maxsize=4096)
@@ -42,22 +42,34 @@ def judge(task: dict[str, Any]) -> str:
     A gold answer that no rule can read is compared as text without white space.
 
     Args:
-        task: ``answer`` and ``gold``, both without delimiters; ``grading`` with fields of ``Grading`` that differ from
-            its defaults.
+        task: ``answer`` and ``gold``, both without delimiters; ``listed``, several answers as one list, for a gold
+            answer that is one; ``grading`` with fields of ``Grading`` that differ from its defaults.
     """
     grading = Grading(**task.get("grading", {}))
     gold = read_gold(task["gold"], grading.several, grading.unit)
     if gold is None:
         return "right" if _bare(task["gold"]) == _bare(task["answer"]) else "wrong"
-    answer = _read_answer(task["answer"], grading.several, _is_number(gold))
-    if answer is None:
-        return "unparsed"
-    if isinstance(answer, Text) and not _has_text(gold):
+    found = _judge(gold, task["answer"], grading)
+    if found != "right" and "listed" in task and _is_list(gold):
+        return _judge(gold, task["listed"], grading)
+    return found
+
+
+def _judge(gold: Value, text: str, grading: Grading) -> str:
+    """The verdict on one text."""
+    answer = _read_answer(text, grading.several, _is_number(gold))
+    if answer is None or (isinstance(answer, Text) and not _has_text(gold)):
         return "unparsed"
     try:
         return "right" if same(gold, answer, grading) else "wrong"
     except Unreadable:
         return "unparsed"
+
+
+def _is_list(value: Value) -> bool:
+    """Whether a gold answer is several values, or can be read so."""
+    values = value.values if isinstance(value, Either) else (value,)
+    return any(isinstance(part, Items) and part.brackets in ("", "{}") for part in values)
 
 
 def _is_number(value: Value) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from dppo.data.answers import final_answer, plain_match
+from dppo.data.answers import final_answer, joined_boxes, plain_match
 from dppo.data.grading.options import Grading
 from dppo.errors import DataError
 
@@ -19,6 +19,8 @@ class Rule:
     name: str
     extract: Callable[[str], str | None] = final_answer
     """The answer a completion commits to, or None."""
+    extract_list: Callable[[str], str | None] = joined_boxes
+    """Where a problem has several answers: all of them as a list, if the text names them one by one; or None."""
     match: Callable[[str, str], bool | None] = plain_match
     """(answer, gold) -> whether they agree, or None to ask the mathematics in the workers."""
     grading: Grading = EXACT
@@ -71,8 +73,9 @@ def with_details(grading: Grading, details: Mapping[str, Any] | None) -> Grading
     return replace(grading, absolute=absolute)
 
 
-def as_task(answer: str, gold: str, grading: Grading) -> dict[str, Any]:
+def as_task(answer: str, listed: str | None, gold: str, grading: Grading) -> dict[str, Any]:
     """The task of a worker: JSON values, with only what differs from the defaults of ``Grading``."""
     plain = asdict(EXACT)
     changed = {name: value for name, value in asdict(grading).items() if value != plain[name]}
-    return {"answer": answer, "gold": gold, **({"grading": changed} if changed else {})}
+    task: dict[str, Any] = {"answer": answer, "gold": gold}
+    return task | ({"listed": listed} if listed else {}) | ({"grading": changed} if changed else {})

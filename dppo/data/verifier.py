@@ -224,7 +224,11 @@ def _check_golds(answers: Sequence[str]) -> None:
         )
 
 
-def _plain(rule: Rule, completion: str, gold: str, grading: Grading) -> str | tuple[str, str, Grading]:
+_Task = tuple[str, str | None, str, Grading]
+"""Answer, answers as a list, gold answer, grading."""
+
+
+def _plain(rule: Rule, completion: str, gold: str, grading: Grading) -> "str | _Task":
     """The reason where no mathematics is needed, else what is to be judged."""
     answer = rule.extract(completion)
     if answer is None:
@@ -235,7 +239,10 @@ def _plain(rule: Rule, completion: str, gold: str, grading: Grading) -> str | tu
         return "right" if agree else "wrong"
     if len(answer) > max(LONGEST_ANSWER, 2 * len(gold)):
         return "unparsed"
-    return answer, gold.strip(), grading
+    listed = rule.extract_list(completion)
+    if listed is not None and len(listed) > max(LONGEST_ANSWER, 2 * len(gold)):
+        listed = None
+    return answer, listed, gold.strip(), grading
 
 
 def _reason(outcome: Outcome) -> str:

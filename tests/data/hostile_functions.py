@@ -3,6 +3,8 @@
 import os
 import time
 
+KEPT = []
+
 
 def respond(task):
     """Do what the task says."""
@@ -25,6 +27,23 @@ def respond(task):
         return "second time"
     if action == "memory":
         return len(bytearray(value * 2**20))
+    if action == "eval":
+        return eval(value)
+    if action == "exec":
+        exec(value)
+    if action == "open":
+        with open(value, "w") as file:
+            file.write("written")
+    if action == "read":
+        with open(value) as file:
+            return len(file.read())
+    if action == "system":
+        return os.system(value)
+    if action == "import":
+        return __import__(value).__name__
+    if action == "fill":  # value: MiB that stay allocated
+        KEPT.append(bytearray(value * 2**20))
+        return os.getpid()
     if action == "print":
         print("noise on standard output")
         return os.read(0, 10).decode()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo.data.answers import after_hashes, final_answer, last_boxed, plain_match
+from dppo.data.answers import after_hashes, final_answer, joined_boxes, last_boxed, plain_match
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,26 @@ def test_the_comparison_above_can_fail():
     assert first_boxed(text) != slow_last_boxed(text) == last_boxed(text)
 
 
-@pytest.mark.parametrize("piece", [r"\boxed{", "{", r"\boxed{}", "answer is ", "answer: \n", "#### \n", "\\", "** "])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        r"\boxed{",
+        "{",
+        r"\boxed{}",
+        "answer is ",
+        "answer: \n",
+        "#### \n",
+        "\\",
+        "** ",
+        r"\boxed{1},",
+        "answer is $",
+        "</think>",
+    ],
+)
 def test_a_long_hostile_text_is_read_in_one_pass(piece):
     assert final_answer(piece * 200_000 + "\n\\boxed{5}") in {"5", None}
+    final_answer(piece * 200_000)
+    joined_boxes(piece * 200_000 + r"\boxed{5}")
 
 
 @pytest.mark.parametrize(
@@ -81,11 +98,45 @@ def test_a_long_hostile_text_is_read_in_one_pass(piece):
         ("the answer is", None),
         ("The answer is ...", None),
         ("answers: 3", None),
+        ("The answer is $x = 5$ because $2x = 10$.", "x = 5"),
+        ("The answer is 5, since 2 + 3 = 5", "5"),
+        ("The answer is $5$ cm. It is long.", "$5$ cm"),
+        ("the answer is $3$ and $4$, which are both odd.", "$3$ and $4$"),
+        (r"The final answer is \(\frac{1}{2}\)", r"\frac{1}{2}"),
+        ("The answer is\n\\[\nx+1\n\\]\nas shown", "x+1"),
+        ("**Final Answer**\n\n72", "72"),
+        ("### Final answer\n$\\pi$", r"\pi"),
+        ("**Answer**: (C)", "(C)"),
+        ("ANSWER = 12", "12"),
+        ("The answer is 7. I hope it is correct.", "7"),
+        (r"<think>\boxed{1}? no</think> The answer is 2.", "2"),
+        (r"<think>\boxed{1}</think> As said above.", "1"),
+        (r"<think>one </think> two </think>\boxed{3}", "3"),
+        ("The answer is `12`.", "12"),
         ("", None),
     ],
 )
 def test_final_answer(text, answer):
     assert final_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "joined"),
+    [
+        (r"\boxed{1}, \boxed{2} and $\boxed{3}$", "1, 2, 3"),
+        (r"\boxed{1} \text{ or } \boxed{2}", "1, 2"),
+        (r"\boxed{5}$ and $\boxed{x^{2}}", "5, x^{2}"),
+        (r"\boxed{1}, \boxed{2}. So: \boxed{3}, \boxed{4}", "3, 4"),
+        (r"\boxed{1} no, \boxed{2}", None),
+        (r"\boxed{1} \boxed{2}", None),
+        (r"\boxed{1}" + " " * 100 + r"or \boxed{2}", None),
+        (r"\boxed{x, \boxed{2}}", None),
+        (r"\boxed{7}", None),
+        ("7", None),
+    ],
+)
+def test_joined_boxes(text, joined):
+    assert joined_boxes(text) == joined
 
 
 def test_after_hashes_takes_the_last_and_drops_thousands_commas_only():

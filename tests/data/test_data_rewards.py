@@ -1,9 +1,23 @@
 """The rewards that come with the library, and the check of columns before training."""
 
+import asyncio
+import threading
+
 import pytest
 from datasets import Dataset
+from trl.trainer.utils import get_callable_name, is_async_callable
 
-from dppo.data import REASONS, accuracy_reward, check_reward_columns, format_reward, required_columns
+from dppo.data import (
+    REASONS,
+    accuracy_reward,
+    check_reward_columns,
+    check_rewards,
+    format_reward,
+    guarded,
+    in_background,
+    overlong_penalty,
+    required_columns,
+)
 from dppo.errors import ConfigError, DataError
 
 QUESTIONS = ["1/2 of 1?"] * 4
@@ -87,3 +101,68 @@ def test_columns_are_checked_before_training():
         check_reward_columns(holes)
     with pytest.raises(DataError, match="'log_metric' has the name of an argument"):
         check_reward_columns(good.add_column("log_metric", [1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "value"),
+    [(0, 0.0), (79, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (99, -0.95), (100, -1.0), (101, -1.0), (1000, -1.0)],
+)
+def test_overlong_penalty(tokens, value):
+    """DAPO's equation 13 with L_max 100 and L_cache 20, by hand."""
+    reward = overlong_penalty(100, 20)
+    assert reward.__name__ == "overlong_penalty"
+    assert reward(["q"], ["text"], completion_ids=[[1] * tokens], answer=["7"]) == [pytest.approx(value)]
+
+
+def test_overlong_penalty_of_a_batch_and_its_settings():
+    reward = overlong_penalty(100, 100)
+    assert reward(["q"] * 3, ["a"] * 3, completion_ids=[[0], [0] * 50, [0] * 100]) == [-0.01, -0.5, -1.0]
+    assert required_columns(reward) == ()
+    with pytest.raises(DataError, match="completion_ids"):
+        reward(["q"], ["a"])
+    for settings in ((100, 0), (100, 101), (0, 0)):
+        with pytest.raises(ConfigError, match="cache_tokens="):
+            overlong_penalty(*settings)
+
+
+def test_a_reward_in_the_background_is_one_trl_awaits(verifier):
+    """By TRL's own test of what is asynchronous; verdicts, logs, names and errors stay."""
+    plain = accuracy_reward(verifier=verifier, answer_column="gold")
+    reward = guarded(in_background(plain), 60)
+    assert is_async_callable(reward) and not is_async_callable(plain)
+    assert get_callable_name(reward) == "accuracy_reward" and required_columns(reward) == ("gold",)
+    metrics, threads = {}, set()
+
+    def log(name, value):
+        metrics[name] = value
+        threads.add(threading.get_ident())
+
+    async def both():
+        calls = [reward(prompts=QUESTIONS, completions=TEXTS, gold=GOLDS, log_metric=log) for _ in range(2)]
+        return await asyncio.gather(*calls)
+
+    assert asyncio.run(both()) == [[1.0, 0.0, 0.0, 1.0]] * 2
+    assert metrics["verify/right"] == 0.5 and threading.get_ident() not in threads
+    with pytest.raises(DataError, match="needs a column 'gold'"):
+        asyncio.run(reward(prompts=QUESTIONS, completions=TEXTS, answer=GOLDS))
+
+
+def test_accuracy_by_a_benchmarks_rule(verifier):
+    texts, golds = [r"\boxed{3.83e26}"] * 2, [r"3.8 \times 10^{26}", r"3.9 \times 10^{26}"]
+    assert accuracy_reward(verifier=verifier, benchmark="minerva_math")(["q"] * 2, texts, answer=golds) == [1.0, 0.0]
+    assert accuracy_reward(verifier=verifier)(["q"] * 2, texts, answer=golds) == [0.0, 0.0]
+
+
+def test_rewards_are_checked_against_the_dataset_together(verifier):
+    good = Dataset.from_dict({"prompt": ["a"], "gold": ["1"], "level": [3]})
+
+    def mine(prompts, completions, level, **columns):
+        return []
+
+    rewards = [accuracy_reward(verifier=verifier, answer_column="gold"), mine, format_reward(), overlong_penalty(9, 3)]
+    check_rewards(good, rewards)
+    check_rewards(good, ["owner/reward-model"])
+    with pytest.raises(DataError, match="needs a column 'level'"):
+        check_rewards(good.remove_columns("level"), rewards)
+    with pytest.raises(DataError, match="column 'gold' is empty in 1 of 1"):
+        check_rewards(Dataset.from_dict({"gold": [""], "level": [1]}), rewards)

@@ -327,8 +327,8 @@ class _Writer:
 
 
 def _grouped(part: str) -> str:
-    """A factor in brackets, so that a power or factorial takes all of it."""
-    return part if re.fullmatch(r"[A-Za-z]|\\variable\{\w+\}", part) else f"({part})"
+    """A factor in brackets, so that a power or factorial takes all of it; the grammar drops a power of a bare I."""
+    return part if re.fullmatch(r"e|\\variable\{\w+\}", part) else f"({part})"
 
 
 _PLAIN_NUMBER = re.compile(r"\\variable\{\d+\}")

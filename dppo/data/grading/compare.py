@@ -137,7 +137,7 @@ def _same_named(gold: Value, answer: Value, grading: Grading) -> bool:
         renamed = answer
         if gold.argument != answer.argument and gold.name == answer.name:
             renamed = _with_argument(answer, gold.argument)
-        if gold.name == renamed.name and gold.argument == renamed.argument:
+        if (gold.name == renamed.name and gold.argument == renamed.argument) or _graph(gold, answer):
             return _same_members(gold.members[-1], renamed.members, grading)
         return _same_equations(gold, answer, grading)
     if isinstance(gold, Named):
@@ -152,6 +152,12 @@ def _same_named(gold: Value, answer: Value, grading: Grading) -> bool:
     if is_settled(gold) and not isinstance(gold, Items):
         return _same_members(gold, answer.members, grading) if not isinstance(gold, Inequality) else False
     return _same_members(gold, answer.members, grading)
+
+
+def _graph(one: Named, other: Named) -> bool:
+    """Whether one is ``f(x) = ...`` and the other ``y = ...``."""
+    plain, function = (one, other) if other.argument else (other, one)
+    return plain.name == "y" and not plain.argument and function.argument == "x"
 
 
 def _same_members(gold: Value, members: tuple[Value, ...], grading: Grading) -> bool:
@@ -256,6 +262,9 @@ def _same_matrices(gold: Value, answer: Value, grading: Grading) -> bool:
             for one, other in zip(left, right, strict=True)
         )
     matrix, other = (gold, answer) if isinstance(gold, Matrix) else (answer, gold)
+    rows = _nested(other)
+    if rows is not None and isinstance(matrix, Matrix):
+        return _same_matrices(gold, rows, grading) if matrix is gold else _same_matrices(rows, answer, grading)
     if not (isinstance(matrix, Matrix) and isinstance(other, Items)) or matrix.bars or len(matrix.rows[0]) != 1:
         return False
     cells = tuple(row[0] for row in matrix.rows)
@@ -263,9 +272,19 @@ def _same_matrices(gold: Value, answer: Value, grading: Grading) -> bool:
     return other.brackets in ("()", "[]") and _in_order(column, listed, grading)
 
 
+def _nested(value: Value) -> Matrix | None:
+    """A matrix from a list of rows in brackets."""
+    if not isinstance(value, Items) or value.brackets != "[]":
+        return None
+    rows = [item.items for item in value.items if isinstance(item, Items) and item.brackets == "[]"]
+    return Matrix(tuple(rows)) if len(rows) == len(value.items) and len(set(map(len, rows))) == 1 else None
+
+
 def _same_items(gold: Value, answer: Value, grading: Grading) -> bool:
     """Lists and sets in any order, tuples and intervals in theirs."""
     if not isinstance(gold, Items) or not isinstance(answer, Items):
+        if isinstance(answer, Items) and not answer.brackets:
+            return all(same(gold, item, grading) for item in answer.items)  # one value in several forms
         alone, other = (gold, answer) if isinstance(gold, Items) else (answer, gold)
         if not (isinstance(alone, Items) and alone.brackets == "{}" and len(alone.items) == 1):
             return False

@@ -76,7 +76,9 @@ def same_formulas(gold: Number | Expression, answer: Number | Expression) -> boo
 
 
 def _same_constants(gold: Number | Expression, answer: Number | Expression) -> bool:
-    """Whether two formulas without letters have the same value."""
+    """Whether two formulas without letters have the same value; infinity is one."""
+    if any(isinstance(value, Expression) and value.tree.is_infinite for value in (gold, answer)):
+        return bool(tree(gold) == tree(answer))
     exact, found = rational(gold), rational(answer)
     if exact is not None and found is not None:
         if exact == found:
@@ -108,8 +110,15 @@ def to_fraction(value: Any) -> Fraction:
 
 
 def near(left: Any, right: Any, share: Any) -> bool:
-    """Whether two values differ by at most a share of the larger one."""
+    """Whether two values differ by at most a share of the larger one, or are both 0."""
+    if vanishes(left) or vanishes(right):
+        return vanishes(left) and vanishes(right)
     return bool(abs(left - right) <= share * max(abs(left), abs(right)))
+
+
+def vanishes(value: Any) -> bool:
+    """Whether a value is 0, or so near to it that sympy found no digit of it: it then gives one bit of precision."""
+    return all(part == 0 or (part.is_Float and part._prec == 1) for part in value.as_real_imag())
 
 
 def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
@@ -183,8 +192,8 @@ def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool 
     one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
     ratios = []
     for left, right in values_at_points(one, other):
-        if near(left, 0 * left, 0) or near(right, 0 * right, 0):
-            if left == right:
+        if vanishes(left) or vanishes(right):
+            if vanishes(left) and vanishes(right):
                 continue
             return False
         ratios.append(right / left)

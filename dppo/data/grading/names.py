@@ -22,3 +22,31 @@ def _plain(text: str) -> str:
     r"""Letters and digits of a name; other signs by their code."""
     text = re.sub(r"\\(?:text|mathrm)(?![A-Za-z])|[\\{}\s]", "", text)
     return _SIGN.sub(lambda match: f"Q{ord(match[0]):x}", text)
+
+
+_FUNCTION_LETTERS = "fghFGHpPqQNSTVuvwWIrR"
+_NAME = re.compile(
+    r"(?P<symbol>(?:\\(?:text|overline|angle|triangle|vec|bar|hat|dot|ddot)\s*)?(?:\{[^{}]*\}|\\[A-Za-z]+|[A-Za-z])"
+    r"(?:\s*_\s*(?:\{[^{}]*\}|\\?\w+))?'*)(?:\s*\((?P<argument>[^()]*)\))?"
+    r"|(?P<size>\|\s*\\?[A-Za-z]+\s*(?:\{[^{}]*\})?\s*\|)"
+    r"|(?P<described>\\text\{[A-Za-z ]+\}\s*(?:\\triangle\s*)?[A-Z]{1,5})"
+    r"|(?P<segment>\|?\s*[A-Z]{1,5}\s*\|?|\[[A-Z]+\]|\\(?:angle|triangle|overline)\s*\{?(?:\s*[A-Z](?:_\{?\w+\}?)?)+\s*\}?)"
+    r"|(?P<words>[A-Za-z]{3,}(?: [A-Za-z]+)*)"
+    r"|(?P<point>\(\s*[A-Za-z](?:_\{?\w+\}?)?(?:\s*,\s*[A-Za-z](?:_\{?\w+\}?)?)+\s*\))"
+    r"|(?P<probability>\\?[A-Z]\s*\([^()]*\))"
+)
+
+
+def name_of(text: str) -> tuple[str, str] | None:
+    """The name and the argument a side is, or None where it is more than a name."""
+    found = _NAME.fullmatch(text)
+    if not found:
+        return None
+    argument = (found["argument"] or "").strip()
+    symbol = re.sub(r"[{}\s]|\\text(?![A-Za-z])", "", found["symbol"] or "")
+    if symbol in (r"\pi", "e", "i", r"\infty"):
+        return None
+    applied = re.fullmatch(r"[A-Za-z]|\\[a-z]+", argument) or symbol[:1] in _FUNCTION_LETTERS or symbol[:1] == "\\"
+    if found["argument"] is not None and not applied:
+        return None  # x(x+1) is a product
+    return (symbol or re.sub(r"[{}\s|]", "", text)), argument

@@ -15,7 +15,7 @@ _REPEATING = re.compile(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\
 _FRACTION = re.compile(
     rf"{_SIGN}(?P<whole>\d+(?=[\s\\]))?\s*"
     r"(?:\\frac\s*(?:\{\s*(?P<a>[-+]?\s*\d+)\s*\}|(?P<c>\d))\s*(?:\{\s*(?P<b>[-+]?\s*\d+)\s*\}|(?P<d>\d+))"
-    r"|(?P<e>\d+)\s*/\s*(?P<f>-?\d+))"
+    r"|(?P<e>\d+)\.?\s*/\s*(?P<f>-?\d+)\.?)"
 )
 LONGEST = 1200
 """Characters of a number; arithmetic on longer ones is not linear."""

@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable
 
 from dppo.data.grading.canonical import canonical, parse
+from dppo.data.grading.names import name_of
 from dppo.data.grading.numbers import read_number
-from dppo.data.grading.text import FUNCTIONS, TEXT, Unreadable, brackets, cut, tidy
+from dppo.data.grading.text import Unreadable, brackets, cut, tidy
 from dppo.data.grading.units import split_unit
 from dppo.data.grading.values import (
     Based,
@@ -22,6 +23,7 @@ from dppo.data.grading.values import (
     Text,
     Value,
 )
+from dppo.data.grading.words import words_of
 
 _SEPARATOR = re.compile(r"[,;]\s*(?:and\b|or\b)?|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx)(?![A-Za-z])|[<>=]")
@@ -47,8 +49,12 @@ def read(text: str, *, several: bool | None = None, labels: bool = False) -> Val
 
 
 def _without_condition(text: str) -> str:
-    """The text without "for all x" at its end."""
-    return re.sub(r",?\s*(?:\\text\{\s*)?(?<![A-Za-z])for (?:all|any|every|each)\b.*$", "", text).strip()
+    """The text without "for all x" at its end and "the answer is" before it."""
+    text = re.sub(r",?\s*(?:\\text\{\s*)?(?<![A-Za-z])for (?:all|any|every|each)\b.*$", "", text)
+    return _PREAMBLE.sub("", text).strip()
+
+
+_PREAMBLE = re.compile(r"^\\text\{[^{}]*\b(?:is|are|equals|=|:)\s*\}\s*[:=]?\s*(?=\S)")
 
 
 class _Reader:
@@ -71,7 +77,7 @@ class _Reader:
 
     def text(self, text: str) -> Value | None:
         """Words; plain short ones may also be a product of letters."""
-        words = _words(text)
+        words = words_of(text)
         if words is None:
             return None
         known = _NAMED_SETS.get(words.words)
@@ -152,9 +158,9 @@ class _Reader:
 
     def _equal(self, sides: list[str]) -> Value:
         """Sides joined by equality signs."""
-        name = _name(sides[0])
-        if name is None and len(sides) == 2 and _name(sides[1]) is not None:
-            sides, name = sides[::-1], _name(sides[1])
+        name = name_of(sides[0])
+        if name is None and len(sides) == 2 and name_of(sides[1]) is not None:
+            sides, name = sides[::-1], name_of(sides[1])
         if name is None:
             return Equation(tuple(self.value(side) for side in sides))
         members = tuple(self.value(side) for side in sides[1:])
@@ -175,6 +181,11 @@ class _Reader:
         """A value with a unit."""
         found = split_unit(text, self.labels)
         return Quantity(self.value(found[0]), found[1]) if found else None
+
+    def set_builder(self, text: str) -> Value | None:
+        r"""``\{x \mid x > 3\}`` is its condition."""
+        found = _SET_BUILDER.fullmatch(text)
+        return self.value(found[1].strip()) if found else None
 
     def bracketed(self, text: str) -> Value | None:
         """What stands in brackets: a tuple, an interval, a set, a point with its name, or just a value."""
@@ -245,6 +256,7 @@ _KINDS: tuple[Callable[[_Reader, str], Value | None], ...] = (
     _Reader.relation,
     _Reader.union,
     _Reader.matrix,
+    _Reader.set_builder,
     _Reader.bracketed,
     _Reader.based,
     _Reader.quantity,
@@ -254,6 +266,7 @@ _KINDS: tuple[Callable[[_Reader, str], Value | None], ...] = (
 _DIRECTION = {"<": 1, r"\le": 1, ">": -1, r"\ge": -1, r"\ne": 0, "=": 2, r"\in": 3, r"\approx": 2}
 _PAIRS = {("(", ")"), ("[", "]"), ("{", "}")}
 _POINT = re.compile(r"^(?:[A-Z]|\\text\{[A-Za-z ]*\})\s*\((?=[^()]*,)")
+_SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:)\s*([^{}|]*)\\\}")
 _REVERSED = re.compile(r"[\]\[][^\[\]]*,[^\[\]]*[\[\]]")
 _MATRIX = re.compile(r"[(\[]?\s*\\begin\{((?:[pbvBV]|small)?matrix|array)\}(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL)
 _BASED = re.compile(
@@ -265,45 +278,12 @@ _BASES = {
     "sixteen": 16,
 }
 _LABELLED = re.compile(r"^(?:\\text\{\s*\(?([A-J])\)?[.:]?\s*\}|\(([A-J])\))(?=[\s\\])\s*[.:]?\s*")
-_LETTER = re.compile(
-    r"^(?i:the )?(?i:correct )?(?i:option|choice|answer)?[:\s]*(?:\(([A-Ja-j])\)|([A-Ja-j]))$"
-    r"|^(?i:option |choice )?(?:\(([A-J])\)|([A-J])[.:)])\s",
-)
-_MANY_LETTERS = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
 _NO_SET = Items("{}", ())
 _NAMED_SETS: dict[str, Value] = {
     **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), Everything()),
     **dict.fromkeys(("no solution", "no solutions", "empty set", "no real solutions", "no real solution"), _NO_SET),
 }
 _SETS = {r"\mathbb{R}": Everything(), r"\emptyset": _NO_SET, r"\mathbf{R}": Everything()}
-
-
-def _words(text: str) -> Text | None:
-    r"""The words of a text, where it has nothing else: no formula, no number except in a clock time."""
-    if text in _SETS:
-        return None
-    bare = TEXT.sub(lambda match: f" {match[1]} ", text)
-    bare = " ".join(bare.replace("{", " ").replace("}", " ").split())
-    option = _LETTER.match(bare)
-    letter = next((part for part in option.groups() if part), "").upper() if option else ""
-    if letter and _MANY_LETTERS.search(bare[option.end() :] if option else ""):
-        letter = ""
-    clock = _CLOCK.fullmatch(bare.lower().replace(".", ""))
-    if clock:
-        return Text(f"{int(clock[1])}:{clock[2]} {clock[3] or ''}".strip())
-    wrapped = r"\text{" in text
-    if letter:
-        return Text(bare.lower(), letter)
-    words = re.sub(r"[^a-z ]", " ", bare.lower()).split()
-    plain = re.fullmatch(r"[A-Za-z][A-Za-z .,'\"!?()-]*", bare)
-    if not plain or not words or (len(words) == 1 and len(words[0]) == 1) or words[0] in FUNCTIONS:
-        return None
-    if not wrapped and re.search(r"\b[A-Za-z]\b(?<!\ba)", bare):
-        return None  # letters of a formula between the words
-    return Text(" ".join(word for word in words if word not in ("a", "an", "the")))
-
-
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap]m)?")
 
 
 def _whole(text: str) -> tuple[str, str] | None:
@@ -314,28 +294,3 @@ def _whole(text: str) -> tuple[str, str] | None:
         return None
     outer = [position for position, depth, _ in brackets(text) if depth == 0]
     return (opening, ending) if outer == [0, len(text) - len(ending)] else None
-
-
-_FUNCTION_LETTERS = "fghFGHpPqQNSTVuvwWIrR"
-_NAME = re.compile(
-    r"(?P<symbol>(?:\\(?:text|overline|angle|triangle|vec|bar|hat|dot|ddot)\s*)?(?:\{[^{}]*\}|\\[A-Za-z]+|[A-Za-z])"
-    r"(?:\s*_\s*(?:\{[^{}]*\}|\\?\w+))?'*)(?:\s*\((?P<argument>[^()]*)\))?"
-    r"|(?P<segment>\|?\s*[A-Z]{1,5}\s*\|?|\[[A-Z]+\]|\\(?:angle|triangle|overline)\s*\{?(?:\s*[A-Z](?:_\{?\w+\}?)?)+\s*\}?)"
-    r"|(?P<words>[A-Za-z]{3,}(?: [A-Za-z]+)*)"
-    r"|(?P<point>\(\s*[A-Za-z](?:_\{?\w+\}?)?(?:\s*,\s*[A-Za-z](?:_\{?\w+\}?)?)+\s*\))"
-    r"|(?P<probability>\\?[A-Z]\s*\([^()]*\))"
-)
-
-
-def _name(text: str) -> tuple[str, str] | None:
-    """The name and the argument a side is, or None where it is more than a name."""
-    found = _NAME.fullmatch(text)
-    if not found:
-        return None
-    argument = (found["argument"] or "").strip()
-    symbol = re.sub(r"[{}\s]|\\text(?![A-Za-z])", "", found["symbol"] or "")
-    if symbol in (r"\pi", "e", "i", r"\infty"):
-        return None
-    if found["argument"] is not None and symbol[:1] not in _FUNCTION_LETTERS and not symbol.startswith("\\"):
-        return None  # x(x+1) is a product
-    return (symbol or re.sub(r"[{}\s|]", "", text)), argument

@@ -52,7 +52,8 @@ _LAYOUT_TEXT = [
     (r"(?<!\\)\\[()\[\]]", " "),
     (r"(?<=\d)(?:,\s*\\!|\{,\}|\\,|\\ |,\\,)\s*(?=\d{3}(?!\d))", ""),
     (r"(?<!\\)\\!", ""),
-    (r"(?<!\\)\\[,:;> ]|(?<!\\)~|\\(?:q?quad|enspace|thinspace|hfill|noindent|limits|rm|bf|it)(?![A-Za-z])", " "),
+    (r"(?<!\\)\\[,:;> ]|(?<!\\)~", " "),
+    (r"\\(?:q?quad|enspace|thinspace|hfill|noindent|limits|mathstrut|rm|bf|it)(?![A-Za-z])", " "),
     (r"\\(?:display|text|script)style(?![A-Za-z])", " "),
     (r"\\[hv]space\s*\{[^{}]*\}|\\[hv]?phantom\s*(?:\{[^{}]*\}|\S)", " "),
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
@@ -83,6 +84,7 @@ _LAYOUT_TEXT = [
     (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'"),
     (r"\^\s*\{\s*\\prime\s*\\prime\s*\}", "''"),
     (r"(?<=\d)\s*x\s*(?=10\s*\^)", r" \\cdot "),
+    (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
 ]  # fmt: skip
 _LAYOUT = [(re.compile(pattern), replacement) for pattern, replacement in _LAYOUT_TEXT]
 
@@ -95,6 +97,9 @@ _TEXT_FONTS = (
 )  # fmt: skip
 _FONT = re.compile(rf"\\({'|'.join((*_PLAIN_FONTS, *_TEXT_FONTS))})\*?\s*\{{")
 _CONNECTOR = re.compile(r"^[,;]?\s*(and|or)\s*$")
+_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE_WORD = f"({'|'.join(_SCALES)})\\b"
+_SCALE = re.compile(rf"(?<=\d)\s*(?:\\text\{{\s*{_SCALE_WORD}([^{{}}]*)\}}|{_SCALE_WORD})")
 TEXT = re.compile(r"\\text\{([^{}]*)\}")
 
 
@@ -118,10 +123,17 @@ def tidy(text: str) -> str:
     for pattern, replacement in _LAYOUT:
         text = pattern.sub(replacement, text)
     text = _fonts(text)
+    text = _SCALE.sub(_scaled, text)
     parts = TEXT.split(text)
     parts[::2] = [_WORD.sub(_command, part) for part in parts[::2]]
     text = "".join(rf"\text{{{part}}}" if i % 2 else part for i, part in enumerate(parts))
     return re.sub(r"\s+", " ", text).rstrip(" .,;:").lstrip(" ,;:")
+
+
+def _scaled(found: re.Match[str]) -> str:
+    """A power of ten for "million" and its like."""
+    rest = f" \\text{{{found[2].strip()}}}" if found[2] and found[2].strip() else ""
+    return rf" \cdot 10^{{{_SCALES[found[1] or found[3]]}}}{rest}"
 
 
 def _command(word: re.Match[str]) -> str:
@@ -169,7 +181,7 @@ _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}, {")", "]", "}", r"
 
 
 def brackets(text: str) -> Iterator[tuple[int, int, str]]:
-    """Every bracket outside ``\\text`` as (position, depth outside it, the bracket).
+    """Every bracket as (position, depth outside it, the bracket); ``\\text{...}`` counts as one pair.
 
     ``(`` may close with ``]`` and ``[`` with ``)``, as half-open intervals do; braces only with their own kind.
 
@@ -179,7 +191,10 @@ def brackets(text: str) -> Iterator[tuple[int, int, str]]:
     stack: list[str] = []
     for found in _BRACKET.finditer(text):
         bracket = found[0]
-        if bracket in _OPEN:
+        if len(bracket) > 2:  # words are a pair of brackets of their own
+            yield found.start(), len(stack), "{"
+            yield found.end() - 1, len(stack), "}"
+        elif bracket in _OPEN:
             yield found.start(), len(stack), bracket
             stack.append(bracket)
             if len(stack) > DEEPEST:

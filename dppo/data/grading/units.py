@@ -125,7 +125,9 @@ def _known(word: str | None) -> tuple[dict[str, int], Fraction] | None:
 
 
 _LAST = re.compile(
-    r"(?:(?:/|\\cdot)\s*)?(?:\\text\{([^{}]*)\}|(?<![\\A-Za-z])([A-Za-z]{2,})\.?)\s*(?:\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$"
+    r"(?:(?:/|\\cdot)\s*)?"
+    r"(?:\\text\{([^{}]*)\}|(?<![\\A-Za-z])([A-Za-z]{2,}|(?<=[ /])[msghNJWKVAL])\.?)"
+    r"\s*(?:\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$"
 )
 _PERCENT = re.compile(
     r"\s*(?:\\?%|\\text\{\s*(?:percent|pct|percentage)\s*\}|(?<![A-Za-z])(?:percent|pct|percentage))\s*$"
@@ -152,14 +154,19 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     value, names = text, ""
     for _ in range(_UNIT_WORDS):
         found = _LAST.search(value)
-        if not found or not (found[1] is not None or labels or _known(found[2]) or found[2] in (*_LINEAR, "per")):
+        if not found or not (found[1] is not None or labels or _is_unit_word(found[2])):
             break
         value, names = value[: found.start()].rstrip(), value[found.start() :] + " " + names
     if money:
         return _rest(value, DOLLAR if "\\$" in money[0] or "€" not in money[0] else parse_unit("€"))
-    if not names or (names.lstrip()[:2].isalpha() and not re.search(r"[\d)}\]!%]$", value)):
+    if not names or (names.lstrip()[:1].isalpha() and not re.search(r"[\d)}\]!%]$", value)):
         return None
     return _rest(value, parse_unit(names))
+
+
+def _is_unit_word(word: str) -> bool:
+    """Whether a plain word is a unit in any formula; a single letter is one only where words are units anyway."""
+    return len(word) > 1 and (_known(word) is not None or word in (*_LINEAR, "per"))
 
 
 def _rest(value: str, unit: Unit) -> tuple[str, Unit] | None:
