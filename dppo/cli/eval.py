@@ -18,6 +18,7 @@ from dppo.errors import ConfigError
 from dppo.evaluation import ENGINES, ModelSpec, Progress, Protocol, Sampling, choose, compare, evaluate, load_set
 from dppo.evaluation.compare import Comparison
 from dppo.evaluation.engines import DTYPES, load_engine
+from dppo.evaluation.files import make_folder, write_json
 from dppo.evaluation.scratch import prepare_scratch
 
 NARROWEST = 120
@@ -49,7 +50,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="problems in a file: FIELD is problem, answer, id, level, subject or rule; may be given several times",
     )
     add("--data", metavar="FOLDER", help="local folder with the benchmarks' files; by default they come from the hub")
-    add("--output", default="runs/eval", metavar="DIR", help="folder for settings, samples, problems and results")
+    add(
+        "--output",
+        metavar="DIR",
+        help="folder for settings, samples, problems and results (default runs/eval); of a "
+        "comparison, for comparison.json",
+    )
     add("--samples", type=int, help="completions per problem (default: what each benchmark usually draws)")
     add("--k", help="the k of pass@k and maj@k, with commas between (default: powers of two up to the samples)")
     add("--limit", type=int, help="most problems of each benchmark, the same ones in every run")
@@ -91,8 +97,12 @@ def main(words: Sequence[str]) -> int:
             raise ConfigError(
                 f"--compare takes two folders and no model: dppo eval --compare {' '.join(map(str, options.compare))}"
             )
-        show_comparison(compare(*options.compare, seed=options.seed), console, options.show)
+        found = compare(*options.compare, seed=options.seed)
+        if options.output:
+            write_json(make_folder(Path(options.output)) / "comparison.json", found.as_json())
+        show_comparison(found, console, options.show)
         return 0
+    options.output = options.output or "runs/eval"
     if not options.model:
         raise ConfigError("no model is named. Try dppo eval MODEL --benchmarks math500 --data FOLDER")
     try:

@@ -89,6 +89,17 @@ class LineFile:
         return size - end
 
 
+def make_folder(folder: Path) -> Path:
+    """The folder, made where it does not exist.
+
+    Raises:
+        EvaluationError: it cannot be made.
+    """
+    with _explained(folder, "no folder can be made there: --output ANOTHER"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a JSON Lines file, one at a time.
 

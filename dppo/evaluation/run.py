@@ -15,7 +15,7 @@ from dppo.environment import environment
 from dppo.errors import ConfigError, EvaluationError, report
 from dppo.evaluation.draws import Judge, graded_samples
 from dppo.evaluation.engines import Engine
-from dppo.evaluation.files import LineFile, read_lines, write_json
+from dppo.evaluation.files import LineFile, make_folder, read_lines, write_json
 from dppo.evaluation.problems import ProblemSet
 from dppo.evaluation.sampling import Sampling
 from dppo.evaluation.summary import summarise
@@ -111,10 +111,7 @@ def evaluate(
         ConfigError: the folder holds an evaluation with other settings, which are named.
         EvaluationError: the folder holds something else, is in use, is damaged, or the disk is full.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EvaluationError(f"--output {folder}: {error.strerror}") from error
+    make_folder(folder)
     path, started, tokens = folder / SAMPLES, time.monotonic(), 0
     with LineFile(path) as file:
         _claim(folder, {**protocol.identity, "engine": {"name": engine.name, **engine.facts}, "graded_by": _graders()})
@@ -166,11 +163,12 @@ def _graders() -> dict[str, str]:
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the settings of a new evaluation, or check that the one in the folder has the same."""
+    """Write the settings of a new evaluation, or check that the one in the folder, if it has samples, has the same."""
     path = folder / SETTINGS
     settings = json.loads(json.dumps(settings))
-    if not path.exists():
-        if (folder / SAMPLES).stat().st_size:
+    begun = (folder / SAMPLES).stat().st_size > 0
+    if not begun or not path.exists():
+        if begun:
             raise EvaluationError(
                 f"{folder} has samples but no {SETTINGS}, so whose they are is not known: --output ANOTHER"
             )

@@ -6,12 +6,9 @@ from dppo.data import load_problems
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import ConfigError
 
-START_FOLDER = "start"
-"""Where such a model is kept within the output folder, so that a continued evaluation finds it."""
-
 
 def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, minutes: float) -> str:
-    """Where the model is: as named, or made from nothing in the output folder, once.
+    """Where the model is: as named, or made from nothing in the output folder, once for these arguments.
 
     Args:
         model: a folder, a hub name, ``scratch:embedded`` or ``scratch:text``.
@@ -26,17 +23,19 @@ def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, mi
     """
     if not model.startswith(SCRATCH):
         return model
-    kind, place = model.removeprefix(SCRATCH), folder / START_FOLDER
+    kind = model.removeprefix(SCRATCH)
     if kind not in ("embedded", "text"):
         raise ConfigError(f"model {model!r} is not one of '{SCRATCH}embedded', '{SCRATCH}text'")
-    if place.exists():
-        return str(place)
     if kind == "embedded":
-        prepare_embedded(place, seed=seed)
-    elif data is None:
+        place = folder / f"scratch-embedded-seed{seed}"
+        if not place.exists():
+            prepare_embedded(place, seed=seed)
+        return str(place)
+    if data is None:
         raise ConfigError(
             f"{model} learns from worked solutions: --scratch_data FILE, such as GSM8K's training set in a .jsonl"
         )
-    else:
+    place = folder / f"scratch-text-seed{seed}-{minutes:g}min-{Path(data).name.split('.')[0]}"
+    if not place.exists():
         prepare_text(place, load_problems(data), seed=seed, minutes=minutes)
     return str(place)

@@ -106,7 +106,7 @@ class Tally:
             "samples": self.samples,
             "standard": self.problems.standard,
             "content": self.problems.content,
-            "source": record.path or record.hub,
+            "source": record.hub if record.path is None else Path(record.path).name,
             "licence": record.licence,
             "correct": record.correct,
             "notes": list(self.problems.notes),

@@ -69,7 +69,12 @@ def test_comparison(words, tmp_path, capsys):
     other = [*words[:-1], str(tmp_path / "other"), "--seed", "1"]
     assert main(other) == 0
     capsys.readouterr()
-    assert main(["eval", "--compare", str(tmp_path / "out"), str(tmp_path / "other")]) == 0
+    assert (
+        main(["eval", "--compare", str(tmp_path / "out"), str(tmp_path / "other"), "--output", str(tmp_path / "c")])
+        == 0
+    )
+    written = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert written["settings"] == ["seed is 0 there and 1 here"] and written["benchmarks"]["sums"]["problems"] == 6
     printed = capsys.readouterr().out
     assert "different: seed is 0 there and 1 here" in printed and "B minus A" in printed and "sums" in printed
     assert main(["eval", "--compare", str(tmp_path / "out"), str(tmp_path / "none")]) == 2
@@ -157,7 +162,7 @@ def test_model_from_scratch_is_made_once(words, tmp_path, monkeypatch):
     assert main(command) == 0 and main(command) == 0
     assert made == [{"seed": 3}]
     settings = json.loads((tmp_path / "out" / "settings.json").read_text())
-    assert settings["engine"]["model"] == "start" and settings["engine"]["format"] == "chat template"
+    assert settings["engine"]["model"] == "scratch-embedded-seed3" and settings["engine"]["format"] == "chat template"
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")

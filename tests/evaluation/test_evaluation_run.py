@@ -187,6 +187,12 @@ def test_a_line_lost_from_the_middle_is_drawn_again(tmp_path):
     assert results["benchmarks"] == json.loads((tmp_path / "whole" / "results.json").read_text())["benchmarks"]
 
 
+def test_settings_of_an_evaluation_that_never_began_may_change(tmp_path):
+    with pytest.raises(StoppedError):
+        run(tmp_path, stopping_after(0))
+    assert run(tmp_path, seed=5)["settings"]["seed"] == 5
+
+
 def test_samples_of_unknown_settings_and_damaged_settings(tmp_path):
     run(tmp_path)
     (tmp_path / "settings.json").write_text("{")
