@@ -1,9 +1,12 @@
 """Reading and comparing answers, against arithmetic and algebra done elsewhere."""
 
+import json
 import random
 import re
 from fractions import Fraction
+from pathlib import Path
 
+import numpy as np
 import pytest
 import sympy
 from hypothesis import given
@@ -21,6 +24,7 @@ from dppo.data.judge import judge
 from dppo.data.rules import with_details
 from dppo.errors import DataError
 
+ROOT = Path(__file__).parents[2]
 WHOLE = st.integers(-(10**9), 10**9)
 TOP, BOTTOM = st.integers(-999, 999), st.integers(1, 999)
 
@@ -155,7 +159,7 @@ def test_formulas_that_are_easily_mistaken(one, other, equal):
         (r"2^-3", sympy.Rational(1, 8)),
         (r"x^2\frac{1}{2}", X**2 / 2),
         (r"3\frac{1}{2}x", 7 * X / 2),
-        (r"3\frac{5}{2}", sympy.Rational(15, 2)),
+        (r"3\cdot\frac{5}{2}", sympy.Rational(15, 2)),
         (r"\sqrt 2x", sympy.sqrt(2) * X),
         (r"\sin^2 x", sympy.sin(X) ** 2),
         (r"\sin^{-1} x", sympy.asin(X)),
@@ -175,7 +179,8 @@ def test_a_formula_is_read_as_people_read_it(text, value):
 
 
 @pytest.mark.parametrize(
-    "text", ["2 3", "x+", "*3", r"\frac{1}{}", "(1", "x^", "n!!", "where b is whole", r"\foo{1}", r"\int x"]
+    "text",
+    ["2 3", "x+", "*3", r"\frac{1}{}", "(1", "x^", "n!!", "where b is whole", r"1\frac{9}{5}", r"\foo{1}", r"\int x"],
 )
 def test_what_is_no_formula(text):
     with pytest.raises(Unreadable):
@@ -254,6 +259,17 @@ def test_a_gold_answer_nobody_can_read_is_compared_as_text():
     gold = "f(x)=ax+b, where b is any whole number"
     assert verdict("f(x) = ax + b, where b is any whole number", gold) == "right"
     assert verdict("f(x)=ax", gold) == "wrong"
+
+
+def test_the_problem_of_the_example_has_the_answer_in_its_file():
+    """x1 (x2 + ... + x101) is a quadratic form: on the sphere its maximum is its largest eigenvalue."""
+    row = json.loads((ROOT / "examples" / "maximise.jsonl").read_text(encoding="utf-8"))
+    form = np.zeros((101, 101))
+    form[0, 1:] = form[1:, 0] = 0.5
+    assert np.linalg.eigvalsh(form).max() == pytest.approx(float(row["answer"]), abs=1e-12)
+    answers = {"5": "right", r"\frac{\sqrt{100}}{2}": "right", "5.0": "right", r"\frac{\sqrt{101}}{2}": "wrong"}
+    answers |= {"10": "wrong", "50": "wrong", r"\frac{5}{\sqrt{2}}": "wrong", r"x_1=\frac{1}{\sqrt{2}}": "wrong"}
+    assert {answer: verdict(answer, row["answer"]) for answer in answers} == answers
 
 
 def test_records_of_numbers():

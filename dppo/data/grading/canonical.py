@@ -177,9 +177,10 @@ class _Writer:
         ahead = "".join(t for _, t in self.tokens[self.at : self.at + 7]) if mixed and token.isdigit() else ""
         if part := re.match(r"\\frac\{\d+\}\{\d+\}|\d+/\d+", ahead):
             whole = read_number(f"{token} {part[0]}")
-            if whole is not None:
-                number = whole
-                self.at += 3 if part[0][0].isdigit() else 7
+            if whole is None:
+                raise Unreadable(f"{token} {part[0]} is neither a mixed number nor clearly a product")
+            number = whole
+            self.at += 3 if part[0][0].isdigit() else 7
         top, bottom = number.value.numerator, number.value.denominator
         return _integer(top) if bottom == 1 else rf"(\frac{{{_integer(top)}}}{{{_integer(bottom)}}})"
 

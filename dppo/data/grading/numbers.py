@@ -52,7 +52,7 @@ def _fraction(found: re.Match[str]) -> Number | None:
     value = Fraction(top, bottom)
     if found["whole"]:
         if not 0 < value < 1:
-            return None  # 3\frac{5}{2} is a product, and 3\frac{-1}{2} nothing we know
+            return None  # 3\frac{5}{2} may be meant as a product or as a sum
         value += int(found["whole"])
     return Number(-value if found["sign"] == "-" else value)
 
