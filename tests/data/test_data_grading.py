@@ -12,8 +12,9 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo.data.grading.canonical import canonical, parse
+from dppo.data.grading.canonical import canonical
 from dppo.data.grading.equality import same_formulas
+from dppo.data.grading.formula import parse
 from dppo.data.grading.numbers import read_number
 from dppo.data.grading.options import Grading
 from dppo.data.grading.reading import read

@@ -1,14 +1,13 @@
-r"""LaTeX that can be read in one way only, and its sympy expression.
+r"""LaTeX that can be read in one way only.
 
-The library's grammar reads ``2(3)`` as a mixed number (5), ``\sin 3t/5`` as a sine of a fifth, ``E_1`` as a number and
-``\frac{dx}{dt}`` as 0. So every factor, function argument and name is written out here first: products with ``\cdot``,
-arguments in brackets, names as ``\variable{...}``, decimals as exact fractions. What is not in the lists below is
-unreadable. Then the library parses; names reach sympy as symbols, never as code.
+The library's grammar reads ``2(3)`` as a mixed number (5), ``\sin 3t/5`` as a sine of a fifth, ``I^2`` as I and
+``\frac{dx}{dt}`` as a derivative that is 0, and cannot read ``E_1``. So every factor, function argument and name is
+written out here first: products with ``\cdot``, arguments in brackets, numbers and names as ``\variable{...}``,
+decimals as exact fractions. What is not in the lists of ``tokens`` is unreadable.
 """
 
 import re
 from collections.abc import Callable, Collection
-from typing import Any
 
 from dppo.data.grading.names import DERIVATIVE, symbol_name
 from dppo.data.grading.numbers import read_number
@@ -25,35 +24,6 @@ def canonical(text: str) -> tuple[str, bool]:
     writer = _Writer(tokens(text))
     written = writer.sequence(())
     return written, writer.decimal
-
-
-def parse(latex: str) -> Any:
-    """The sympy expression of canonical LaTeX.
-
-    Numbers, too, go through the grammar as names, and are put in their places afterwards: the library hands the text of
-    a number to ``sympy.Number``, which evaluates it as Python.
-
-    Raises:
-        Unreadable: the library's grammar does not have it.
-    """
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
-    from sympy import Integer
-
-    config = ConversionConfig(
-        interpret_as_mixed_fractions=False,
-        interpret_simple_eq_as_assignment=False,
-        interpret_contains_as_eq=False,
-        lowercase_symbols=False,
-    )
-    try:
-        found: Any = latex2sympy(
-            latex, is_real=None, convert_degrees=False, normalization_config=None, conversion_config=config
-        )
-        return found.xreplace({name: Integer(int(name.name)) for name in found.free_symbols if name.name.isdigit()})
-    except MemoryError:
-        raise
-    except Exception as error:  # the generated parser raises bare Exception, sympy whatever its functions raise
-        raise Unreadable(f"{type(error).__name__}: {str(error)[:80]}") from error
 
 
 def _integer(value: int) -> str:

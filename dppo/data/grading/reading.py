@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable
 
-from dppo.data.grading.canonical import canonical, parse
+from dppo.data.grading.canonical import canonical
+from dppo.data.grading.formula import parse
 from dppo.data.grading.names import name_of
 from dppo.data.grading.numbers import read_number
 from dppo.data.grading.text import Unreadable, brackets, cut, tidy
