@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from dppo.data.answers import last_boxed
 from dppo.demo.model import build_model, model_config
 from dppo.demo.supervised import Example, bucketed, fit
-from dppo.demo.task import FULL
+from dppo.demo.task import FULL, Task
 from dppo.demo.tokenizer import ASSISTANT, EOS, PAD, USER, build_tokenizer, chat_tokenizer
 from dppo.demo.warmup import warm_up
 from dppo.errors import ConfigError, DataError
@@ -46,13 +46,16 @@ _CALCULATOR_NOTE = re.compile(r"<<[^<>\n]*=[^<>\n]*>>")
 _ANSWER_LINE = re.compile(r"\n?^[ \t]*####[^\n]*\s*\Z", re.MULTILINE)
 
 
-def prepare_embedded(folder: Path, *, seed: int, steps: int = FULL.warm_up_steps, report: Report | None = None) -> None:
+def prepare_embedded(
+    folder: Path, *, seed: int, task: Task = FULL, steps: int | None = None, report: Report | None = None
+) -> None:
     """Makes ``folder`` with the policy of the embedded task, warmed up on its imperfect teacher, and its tokenizer.
 
     Args:
         folder: where to; it must not exist, and does not exist before everything is in it.
         seed: the run's seed, >= 0.
-        steps: optimizer steps, >= 1.
+        task: levels and teacher.
+        steps: optimizer steps, >= 1; the task's own number by default.
         report: called after each step.
 
     Raises:
@@ -60,8 +63,8 @@ def prepare_embedded(folder: Path, *, seed: int, steps: int = FULL.warm_up_steps
     """
     with _appearing(folder) as unfinished:
         model, tokenizer = build_model(seed), build_tokenizer()
-        told = report or _silent
-        warm_up(model, tokenizer, FULL, seed=seed, steps=steps, report=lambda step, loss: told(step / steps, loss))
+        told, count = report or _silent, task.warm_up_steps if steps is None else steps
+        warm_up(model, tokenizer, task, seed=seed, steps=count, report=lambda step, loss: told(step / count, loss))
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
 

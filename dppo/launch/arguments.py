@@ -18,6 +18,7 @@ from dppo.trl.config import DPPOConfig
 POSITIVE = (
     "reward_workers",
     "answer_time_limit",
+    "embedded_problems",
     "scratch_minutes",
     "eval_benchmark_every",
     "eval_benchmark_limit",
@@ -52,7 +53,7 @@ class RunArguments:
         default=None,
         metadata={
             "help": "Benchmarks to follow while training, as for `dppo eval`: gsm8k, math500, ... or "
-            "name=problems.jsonl. Logged as eval/<benchmark>/pass@1."
+            "name=problems.jsonl; or `embedded` alone, held-out questions. Logged as eval/<benchmark>/pass@1."
         },
     )
     eval_benchmark_data: str | None = field(
@@ -97,6 +98,16 @@ class RunArguments:
     )
     reward_workers: int = field(default=2, metadata={"help": "Processes that verify answers, >= 1."})
     answer_time_limit: float = field(default=5.0, metadata={"help": "Seconds one answer may take to verify, > 0."})
+    rollout_func: str | None = field(
+        default=None,
+        metadata={
+            "help": "What completes prompts in place of transformers or vLLM: `embedded` (the decoder of dppo demo, "
+            "with log-probabilities) or the dotted path of a function for TRL's rollout_func."
+        },
+    )
+    embedded_problems: int = field(
+        default=192, metadata={"help": "Training problems where dataset_name is `embedded`, >= 1."}
+    )
     scratch_minutes: float = field(
         default=3.0, metadata={"help": "Minutes of warm-up where model_name_or_path is scratch:text, > 0."}
     )

@@ -1,19 +1,21 @@
 """Benchmarks of a training run: which problems, and the callback that asks them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
 import torch
 from transformers import Trainer
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.data import Verifier
 from dppo.errors import ConfigError
-from dppo.evaluation import ProblemSet, Sampling, choose, load_set
+from dppo.evaluation import Engine, ProblemSet, Sampling, choose, load_set
 from dppo.evaluation.during_training import BenchmarkCallback
 from dppo.evaluation.transformers_engine import of_model
 from dppo.launch.arguments import Run
+from dppo.launch.embedded import TASKS, EmbeddedJudge, check_alone, embedded_engine, held_out_set
 from dppo.trl.trainer import DPPOTrainer
 
 
@@ -32,26 +34,46 @@ def load_benchmarks(run: Run) -> list[ProblemSet]:
             "eval_benchmarks cannot generate with weights that FSDP or DeepSpeed share out. Leave it out, and evaluate "
             "checkpoints: dppo eval OUTPUT_DIR/checkpoint-50 --benchmarks math500"
         )
+    embedded = check_alone(data.eval_benchmarks)
+    if embedded is not None:
+        return [held_out_set(embedded, run.training.seed, data.eval_benchmark_limit)]
     records = choose(data.eval_benchmarks, [], folder=data.eval_benchmark_data, template=data.prompt_template)
     return [load_set(record, limit=data.eval_benchmark_limit) for record in records]
 
 
-def benchmark_callback(run: Run, trainer: DPPOTrainer, sets: list[ProblemSet]) -> BenchmarkCallback:
+def benchmark_callback(
+    run: Run,
+    trainer: GRPOTrainer,
+    sets: list[ProblemSet],
+    paused: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> BenchmarkCallback:
     """The callback that evaluates the trainer's policy on ``sets``; completions are drawn as rollouts are.
 
     Args:
         run: the run's arguments.
-        trainer: whose policy it is, and what receives the figures.
+        trainer: whose policy it is, and what receives the figures; ours or TRL's own.
         sets: from ``load_benchmarks``.
+        paused: a context in which the run's clock stands still.
     """
     training, accelerator = run.training, trainer.accelerator
-    options = training.chat_template_kwargs
-    rows = training.per_device_train_batch_size
+    embedded = any(found.benchmark.name in TASKS for found in sets)
+    layout = trainer.forwards.layout.generating if isinstance(trainer, DPPOTrainer) else nullcontext
 
     @contextmanager
     def generating() -> Iterator[Any]:
-        with trainer.forwards.layout.generating(), accelerator.autocast():
+        with paused(), layout(), accelerator.autocast():
             yield accelerator.unwrap_model(trainer.model)
+
+    def engine(model: Any) -> Engine:
+        if embedded:
+            return embedded_engine(model, trainer.processing_class, training)
+        options = training.chat_template_kwargs
+        return of_model(
+            model,
+            trainer.processing_class,
+            batch_size=training.per_device_train_batch_size,
+            chat_options=options if isinstance(options, dict) else None,
+        )
 
     def log(figures: dict[str, float]) -> None:
         # Past TRL's log, which would empty the figures of the step in progress into this record; and a record of ours
@@ -62,13 +84,10 @@ def benchmark_callback(run: Run, trainer: DPPOTrainer, sets: list[ProblemSet]) -
 
     return BenchmarkCallback(
         sets=sets,
-        engine=lambda model: of_model(
-            model,
-            trainer.processing_class,
-            batch_size=rows,
-            chat_options=options if isinstance(options, dict) else None,
-        ),
-        judge=Verifier(workers=run.data.reward_workers, limit_seconds=run.data.answer_time_limit),
+        engine=engine,
+        judge=EmbeddedJudge()
+        if embedded
+        else Verifier(workers=run.data.reward_workers, limit_seconds=run.data.answer_time_limit),
         log=log,
         generating=generating,
         reduce=partial(_summed, trainer) if accelerator.num_processes > 1 else lambda tensor: tensor,
@@ -86,6 +105,6 @@ def benchmark_callback(run: Run, trainer: DPPOTrainer, sets: list[ProblemSet]) -
     )
 
 
-def _summed(trainer: DPPOTrainer, tensor: torch.Tensor) -> torch.Tensor:
+def _summed(trainer: GRPOTrainer, tensor: torch.Tensor) -> torch.Tensor:
     accelerator = trainer.accelerator
     return cast(torch.Tensor, accelerator.reduce(tensor.to(accelerator.device), reduction="sum")).cpu()

@@ -13,7 +13,8 @@ from dppo.demo.scratch import SCRATCH
 from dppo.errors import DPPOError
 from dppo.launch.arguments import Run
 from dppo.launch.benchmarks import load_benchmarks
-from dppo.launch.parts import EMBEDDED, load_dataset, load_rewards, output_checkpoint
+from dppo.launch.embedded import TASKS
+from dppo.launch.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
 from dppo.trl.plan import step_plan
 
 
@@ -88,7 +89,8 @@ def _benchmarks(run: Run) -> list[Finding]:
     names = ", ".join(run.data.eval_benchmarks or ())
     if not names:
         return []
-    if run.data.eval_benchmark_data is None and not all("=" in name for name in run.data.eval_benchmarks or ()):
+    local = all("=" in name or name in TASKS for name in run.data.eval_benchmarks or ())
+    if run.data.eval_benchmark_data is None and not local:
         return [Finding(kind="unchecked", text=f"benchmarks {names}: fetched from the hub when the run starts")]
     sets = [f"{len(found.problems)} of {found.benchmark.name}" for found in load_benchmarks(run)]
     return [Finding(kind="ok", text=f"benchmarks while training: {', '.join(sets)}")]
@@ -99,7 +101,7 @@ def _data(run: Run) -> tuple[int | None, list[Finding]]:
     source = run.data.dataset_path or run.data.dataset_name
     findings, dataset = [], None
     try:
-        if source == EMBEDDED or is_local(source):
+        if source in TASKS or is_local(source):
             dataset = load_dataset(run)
             columns = ", ".join(dataset.column_names)
             text = f"dataset {source}: {len(dataset)} problems with columns {columns}"
@@ -111,8 +113,10 @@ def _data(run: Run) -> tuple[int | None, list[Finding]]:
             findings.append(Finding(kind="unchecked", text=text))
         names = [getattr(f, "__name__", str(f)) for f in load_rewards(run.data, dataset)]
         findings.append(Finding(kind="ok", text=f"rewards: {', '.join(names)}"))
+        if load_rollouts(run) is not None:
+            findings.append(Finding(kind="ok", text=f"completions: {run.data.rollout_func}"))
         evaluated = run.data.eval_dataset_path or run.data.eval_dataset_name or ""
-        if run.training.eval_strategy != "no" and (not evaluated or evaluated == EMBEDDED or is_local(evaluated)):
+        if run.training.eval_strategy != "no" and (not evaluated or evaluated in TASKS or is_local(evaluated)):
             held_out = load_dataset(run, held_out=True)
             findings.append(Finding(kind="ok", text=f"evaluation on {evaluated}: {len(held_out)} problems"))
         findings += _benchmarks(run)

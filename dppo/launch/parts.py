@@ -1,10 +1,7 @@
 """The parts of a run, each loaded and checked on its own: output folder, model, data, rewards, trainer."""
 
-import importlib
 import json
-import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,14 +20,16 @@ from dppo.data import (
     required_columns,
 )
 from dppo.demo import task
+from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError
 from dppo.launch.arguments import Run, RunArguments
 from dppo.launch.benchmarks import benchmark_callback, load_benchmarks
+from dppo.launch.embedded import EMBEDDED, TASKS
+from dppo.launch.imports import imported
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
 
-EMBEDDED = "embedded"
 METRICS_FILE = "metrics.jsonl"
 START_FOLDER = "start"
 """Where a model made from scratch is kept within the output folder, so that a resumed run finds it."""
@@ -75,8 +74,8 @@ def load_dataset(run: Run, *, tokenizer: Any = None, held_out: bool = False) -> 
         )
     name = (data.eval_dataset_name or "") if held_out else data.dataset_name
     path = data.eval_dataset_path if held_out else data.dataset_path
-    if name == EMBEDDED and path is None:
-        split = task.make_split(training.seed)
+    if name in TASKS and path is None:
+        split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
         return embedded_dataset(split.held_out if held_out else split.train)
     dataset = load_problems(
         name or str(path),
@@ -138,8 +137,10 @@ def load_rewards(data: RunArguments, dataset: Dataset | None) -> list[Callable[.
         "format": format_reward,
         EMBEDDED: lambda: task.score,
     }
-    names = data.reward_funcs or [EMBEDDED if data.dataset_name == EMBEDDED else "accuracy"]
-    functions = [makers[name]() if name in makers else _imported(name, makers) for name in names]
+    names = data.reward_funcs or [EMBEDDED if data.dataset_name in TASKS else "accuracy"]
+    functions = [
+        makers[name]() if name in makers else imported(name, field="reward_funcs", known=makers) for name in names
+    ]
     if dataset is not None:
         known = {"answer"} if {"accuracy", EMBEDDED} & set(names) else set()
         own = {
@@ -152,17 +153,20 @@ def load_rewards(data: RunArguments, dataset: Dataset | None) -> list[Callable[.
     return functions
 
 
-def _imported(name: str, known: dict[str, Any]) -> Callable[..., Any]:
-    module, _, attribute = name.rpartition(".")
-    sys.path.insert(0, os.getcwd())
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"reward_funcs: {name!r} is neither one of {', '.join(known)} nor an importable dotted path ({error})."
-        ) from error
-    finally:
-        sys.path.pop(0)
+def load_rollouts(run: Run) -> Callable[..., Any] | None:
+    """The ``rollout_func`` of a run, by name or dotted path; None where transformers or vLLM generate.
+
+    Raises:
+        ConfigError: for a name that is neither known nor importable, or `embedded` together with vLLM.
+    """
+    name = run.data.rollout_func
+    if name is None:
+        return None
+    if name != EMBEDDED:
+        return imported(name, field="rollout_func", known=[EMBEDDED])
+    if run.training.use_vllm:
+        raise ConfigError("rollout_func: embedded decodes by itself, use_vllm would start vLLM for nothing. Use one.")
+    return EmbeddedRollouts()
 
 
 def prepare_model(run: Run, report: Callable[..., None] | None = None) -> str:
@@ -180,14 +184,15 @@ def prepare_model(run: Run, report: Callable[..., None] | None = None) -> str:
         return name
     folder = Path(run.training.output_dir or "") / START_FOLDER
     kind = name.removeprefix(SCRATCH)
-    if kind not in (EMBEDDED, "text"):
-        raise ConfigError(f"model_name_or_path={name!r} is not one of '{SCRATCH}{EMBEDDED}', '{SCRATCH}text'.")
+    if kind not in (*TASKS, "text"):
+        known = ", ".join(repr(SCRATCH + each) for each in (*TASKS, "text"))
+        raise ConfigError(f"model_name_or_path={name!r} is not one of {known}.")
     with PartialState().main_process_first():
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
             seed = run.training.seed
-            if kind == EMBEDDED:
-                prepare_embedded(folder, seed=seed, report=report)
+            if kind in TASKS:
+                prepare_embedded(folder, seed=seed, task=TASKS[kind], report=report)
             else:
                 minutes = run.data.scratch_minutes
                 prepare_text(folder, load_dataset(run), seed=seed, minutes=minutes, report=report)
@@ -223,6 +228,7 @@ def build_trainer(run: Run, model: str) -> DPPOTrainer:
         reward_funcs=load_rewards(run.data, dataset),
         args=run.training,
         train_dataset=dataset,
+        rollout_func=load_rollouts(run),
         eval_dataset=load_dataset(run, tokenizer=tokenizer, held_out=True) if held_out else None,
         processing_class=tokenizer,
         quantization_config=get_quantization_config(run.model),

@@ -131,5 +131,5 @@ def test_dry_run_checks_reward_names_without_the_data(tmp_path):
 def test_unknown_scratch_model(tmp_path):
     from dppo.launch import prepare_model
 
-    with pytest.raises(ConfigError, match="'scratch:big' is not one of 'scratch:embedded', 'scratch:text'"):
+    with pytest.raises(ConfigError, match=r"'scratch:big' is not one of 'scratch:embedded', .*'scratch:text'"):
         prepare_model(run_of(tmp_path, "embedded", model="scratch:big"))

@@ -1,0 +1,114 @@
+"""Completions for a trainer of TRL from the demonstration's decoder, in place of transformers' ``generate``."""
+
+from typing import Any, TypedDict
+
+from transformers import Qwen3ForCausalLM
+
+from dppo.demo.decode import sample
+from dppo.errors import ConfigError, report
+from dppo.rng import Purpose, torch_generator
+
+SERVED = {"top_p": (1.0,), "top_k": (0, None), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
+"""Values of TRL's sampling fields that the decoder computes: temperature alone shapes its draws."""
+
+
+class Rollouts(TypedDict):
+    """What TRL wants from a ``rollout_func``: one entry per completion."""
+
+    prompt_ids: list[list[int]]
+    completion_ids: list[list[int]]
+    logprobs: list[list[float]]
+    """Nats, of each token at the sampling temperature."""
+
+
+class EmbeddedRollouts:
+    """A ``rollout_func`` whose completions are a function of the weights, the seed, the step and the round.
+
+    Nothing is drawn from a global generator. Rounds count the calls within a step, so a method that rolls out again
+    gets other completions. Evaluations by TRL draw the same numbers at every step.
+    """
+
+    def __init__(self) -> None:
+        self._at: tuple[int, bool] | None = None
+        self._round = 0
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> Rollouts:
+        """A completion of each prompt, by the policy in training.
+
+        Args:
+            prompts: of this process; conversations or texts, each repeated for every completion of its group.
+            trainer: gives the policy, its tokenizer, the sampling settings, the seed and the step.
+
+        Raises:
+            ConfigError: for a model or a sampling setting that the decoder does not compute.
+        """
+        args, training = trainer.args, bool(trainer.model.training)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        check_embedded(model, args)
+        step = int(trainer.state.global_step)
+        self._round = self._round + 1 if self._at == (step, training) else 0
+        self._at = (step, training)
+        place = (step, Purpose.ROLLOUT) if training else (Purpose.EVALUATION,)
+        group = group_size(prompts, trainer.num_generations if training else trainer.num_generations_eval)
+        prompt_ids = encode(trainer.processing_class, prompts[::group])
+        made = sample(
+            model,
+            prompt_ids,
+            torch_generator(args.seed, *place, self._round, trainer.accelerator.process_index, device=model.device),
+            samples=group,
+            max_new_tokens=args.max_completion_length,
+            temperature=args.temperature,
+        )
+        lengths = made.length_N.tolist()
+        return {
+            "prompt_ids": [ids for ids in prompt_ids for _ in range(group)],
+            "completion_ids": made.token_lists,
+            "logprobs": [row[:length] for row, length in zip(made.logp_NT.tolist(), lengths, strict=True)],
+        }
+
+
+def check_embedded(model: Any, args: Any) -> None:
+    """Raise one error that names every setting under which the decoder would not draw what TRL draws.
+
+    Args:
+        model: the policy.
+        args: TRL's sampling fields.
+
+    Raises:
+        ConfigError: for another model than Qwen3, or a sampling field out of ``SERVED``.
+    """
+    if not isinstance(model, Qwen3ForCausalLM):
+        raise ConfigError(
+            f"rollout_func: embedded decodes for Qwen3ForCausalLM only, the model is {type(model).__name__}. "
+            "Leave rollout_func out: transformers generates then."
+        )
+    problems = [
+        f"{name}={getattr(args, name)!r} is not computed by rollout_func: embedded. Write {name}: {values[0]!r}"
+        for name, values in SERVED.items()
+        if getattr(args, name, values[0]) not in values
+    ]
+    if not args.temperature > 0:
+        problems.append(f"temperature={args.temperature:g} must be > 0 to draw completions. Write temperature: 1.0")
+    report("rollout_func: embedded", problems)
+
+
+def group_size(prompts: list[Any], generations: int) -> int:
+    """How many equal prompts follow each other throughout: ``generations``, or 1 where groups are cut.
+
+    Args:
+        prompts: of one process.
+        generations: G, completions per prompt.
+    """
+    blocks = [prompts[start : start + generations] for start in range(0, len(prompts), generations)]
+    whole = all(len(block) == generations and all(prompt == block[0] for prompt in block) for block in blocks)
+    return generations if whole else 1
+
+
+def encode(tokenizer: Any, prompts: list[Any]) -> list[list[int]]:
+    """Token ids of each prompt; conversations in the chat template, ready for the assistant's turn."""
+    return [
+        tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        if isinstance(prompt, str)
+        else tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False)
+        for prompt in prompts
+    ]

@@ -1,0 +1,131 @@
+"""The embedded task as parts of a run: its problems, held-out ones to follow while training, and who judges them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from dppo.demo import task
+from dppo.demo.decode import sample
+from dppo.demo.evaluate import BATCH_ROWS
+from dppo.demo.rollouts import check_embedded, encode
+from dppo.errors import ConfigError
+from dppo.evaluation import Benchmark, Engine, Generated, Problem, ProblemSet, Request, Sampling, content_hash
+from dppo.rng import Purpose, torch_generator
+
+EMBEDDED = "embedded"
+TASKS: Mapping[str, task.Task] = MappingProxyType({EMBEDDED: task.FULL, "embedded_quick": task.QUICK})
+"""Names under which a configuration asks for the task, as ``dataset_name``, ``scratch:...`` and ``eval_benchmarks``."""
+HELD_OUT = 192
+"""Held-out problems where no limit is set."""
+
+
+def held_out_set(name: str, seed: int, limit: int | None) -> ProblemSet:
+    """Held-out problems of the embedded task, a third from each band of difficulty, in the seed's own draw.
+
+    No training problem of any seed is among them: see ``task.is_held_out``.
+
+    Args:
+        name: a key of ``TASKS``.
+        seed: the run's seed, >= 0.
+        limit: how many, >= 1; None for ``HELD_OUT``.
+    """
+    split = task.make_split(seed, train=0, held_out=HELD_OUT if limit is None else limit, task=TASKS[name])
+    problems = tuple(
+        Problem(id=f"{name}/{p.question}", problem=p.question, answer=str(p.answer), level=str(p.level))
+        for p in split.held_out
+    )
+    content = content_hash((problem.problem, problem.answer) for problem in problems)
+    return ProblemSet(Benchmark(name=name, template="{problem}", samples=1), problems, content, ())
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedVerdict:
+    """What ``EmbeddedJudge`` says of one completion."""
+
+    reason: str
+    """``right``, ``wrong`` or ``no_answer``, as in ``dppo.data.REASONS``."""
+
+
+class EmbeddedJudge:
+    """Judges by the task's own reward, in this process: exact, and there is nothing to parse."""
+
+    def verify_many(
+        self,
+        completions: Sequence[str],
+        answers: Sequence[str],
+        *,
+        benchmark: str | None = None,
+        details: Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> list[EmbeddedVerdict]:
+        """A verdict for each completion.
+
+        Args:
+            completions: texts without special tokens.
+            answers: the right number of each.
+            benchmark: ignored.
+            details: ignored.
+        """
+        return [EmbeddedVerdict(_reason(*pair)) for pair in zip(completions, answers, strict=True)]
+
+
+def _reason(text: str, answer: str) -> str:
+    if task.reward(text, int(answer)) == 1.0:
+        return "right"
+    return "wrong" if "\\boxed" in text else "no_answer"
+
+
+def embedded_engine(model: Any, tokenizer: Any, args: Any) -> Engine:
+    """The engine that answers with the demonstration's decoder.
+
+    A batch draws from one generator, which follows from the seeds of its requests: the same batch gives the same
+    numbers at every evaluation.
+
+    Args:
+        model: the policy, which may go on being trained between calls.
+        tokenizer: its tokenizer.
+        args: TRL's sampling fields, checked against what the decoder computes.
+    """
+    check_embedded(model, args)
+
+    def generate(requests: Sequence[Request], sampling: Sampling) -> list[Generated]:
+        key = [request.seed % 2**32 for request in requests]
+        made = sample(
+            model,
+            [list(request.prompt) for request in requests],
+            torch_generator(key[0], Purpose.EVALUATION, *key[1:], device=model.device),
+            max_new_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+        )
+        texts = tokenizer.batch_decode(made.token_lists, skip_special_tokens=True)
+        ended = [row[-1] == tokenizer.eos_token_id for row in made.token_lists]
+        return [
+            Generated(text, len(row), "stop" if end else "length")
+            for text, row, end in zip(texts, made.token_lists, ended, strict=True)
+        ]
+
+    return Engine(
+        name="embedded",
+        encode=lambda texts: encode(tokenizer, [[{"role": "user", "content": text}] for text in texts]),
+        generate=generate,
+        batch_size=BATCH_ROWS,
+        longest=model.config.max_position_embeddings,
+        facts={"torch": torch.__version__},
+    )
+
+
+def check_alone(names: Sequence[str]) -> str | None:
+    """The embedded benchmark among ``names``, or None; its model cannot read the problems of any other.
+
+    Raises:
+        ConfigError: if others are named beside it.
+    """
+    found = [name for name in names if name in TASKS]
+    if found and len(names) > 1:
+        raise ConfigError(
+            f"eval_benchmarks: {', '.join(names)}: {found[0]} is answered by the demonstration's decoder and stands "
+            f"alone. Write eval_benchmarks: [{found[0]}]"
+        )
+    return found[0] if found else None
