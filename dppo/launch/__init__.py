@@ -1,10 +1,19 @@
 """A training run from a configuration: its arguments, its parts, and the check that touches nothing."""
 
-from dppo.launch.arguments import Run, RunArguments, build_parser, parse_run
+from dppo.launch.arguments import AnyRun, Run, RunArguments, build_parser, parse_fields, parse_run
 from dppo.launch.dry_run import Finding, dry_run
-from dppo.launch.parts import build_trainer, load_dataset, load_rewards, output_checkpoint, prepare_model, train
+from dppo.launch.parts import (
+    build_trainer,
+    load_dataset,
+    load_rewards,
+    output_checkpoint,
+    prepare_model,
+    train,
+    train_with,
+)
 
 __all__ = [
+    "AnyRun",
     "Finding",
     "Run",
     "RunArguments",
@@ -14,7 +23,9 @@ __all__ = [
     "load_dataset",
     "load_rewards",
     "output_checkpoint",
+    "parse_fields",
     "parse_run",
     "prepare_model",
     "train",
+    "train_with",
 ]

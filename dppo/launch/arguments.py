@@ -4,13 +4,14 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, cast
 
 import torch
 import yaml
 from trl.scripts.utils import TrlParser
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
+from typing_extensions import TypeVar
 
 from dppo.errors import ConfigError
 from dppo.trl.config import DPPOConfig
@@ -136,20 +137,25 @@ class RunArguments:
                 )
 
 
+Config = TypeVar("Config", bound=GRPOConfig, default=DPPOConfig, covariant=True)
+Parsed = TypeVar("Parsed", bound=GRPOConfig)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """The parsed arguments of one run."""
+class Run(Generic[Config]):
+    """The parsed arguments of one run; of a run of TRL's own trainer where the type says ``GRPOConfig``."""
 
     data: RunArguments
-    training: DPPOConfig
+    training: Config
     model: ModelConfig
     without_gpu: bool = False
     """True for a dry run of GPU settings on a machine without one, where they cannot be checked."""
 
 
-OURS = {f.name for f in fields(RunArguments)} | (
-    {f.name for f in fields(DPPOConfig)} - {f.name for f in fields(GRPOConfig)}
-)
+AnyRun = Run[GRPOConfig]
+TRAINING_OURS = {f.name for f in fields(DPPOConfig)} - {f.name for f in fields(GRPOConfig)}
+"""Training fields that TRL's own trainer does not have."""
+OURS = {f.name for f in fields(RunArguments)} | TRAINING_OURS
 
 
 class Parser(TrlParser):
@@ -168,10 +174,10 @@ class Parser(TrlParser):
         return formatter.format_help()
 
 
-def build_parser() -> Parser:
-    """The parser of ``dppo train``."""
+def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:
+    """The parser of ``dppo train``; for TRL's own trainer with its ``GRPOConfig``."""
     return Parser(
-        cast(Any, (RunArguments, DPPOConfig, ModelConfig)),
+        cast(Any, (RunArguments, config, ModelConfig)),
         prog="dppo train",
         description="usage: dppo train CONFIG.yaml [--any_field value]. Fields of the file and flags are the same.",
     )
@@ -186,6 +192,11 @@ def parse_run(words: Sequence[str]) -> Run:
     Raises:
         ConfigError: if the file is missing, is not a mapping of fields, has an unknown field, or a field is wrong.
     """
+    return parse_fields(words, DPPOConfig)
+
+
+def parse_fields(words: Sequence[str], config: type[Parsed]) -> Run[Parsed]:
+    """As ``parse_run``, with the training fields of ``config``: ours, or those of TRL's own trainer."""
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     if words and not words[0].startswith("-"):
         path = Path(words[0])
@@ -194,7 +205,7 @@ def parse_run(words: Sequence[str]) -> Run:
         words = ["--config", *words]
     without_gpu = _dry(words) and "--use_cpu" not in words and not torch.accelerator.is_available()
     try:
-        data, training, model, *unknown = build_parser().parse_args_and_config(
+        data, training, model, *unknown = build_parser(config).parse_args_and_config(
             [*words, "--use_cpu", "true"] if without_gpu else words, return_remaining_strings=True
         )
     except ConfigError:

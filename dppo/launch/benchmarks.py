@@ -14,12 +14,12 @@ from dppo.errors import ConfigError
 from dppo.evaluation import Engine, ProblemSet, Sampling, choose, load_set
 from dppo.evaluation.during_training import BenchmarkCallback
 from dppo.evaluation.transformers_engine import of_model
-from dppo.launch.arguments import Run
+from dppo.launch.arguments import AnyRun
 from dppo.launch.embedded import TASKS, EmbeddedJudge, check_alone, embedded_engine, held_out_set
 from dppo.trl.trainer import DPPOTrainer
 
 
-def load_benchmarks(run: Run) -> list[ProblemSet]:
+def load_benchmarks(run: AnyRun) -> list[ProblemSet]:
     """The problems of ``eval_benchmarks``, at most ``eval_benchmark_limit`` of each; none where none are named.
 
     Raises:
@@ -42,7 +42,7 @@ def load_benchmarks(run: Run) -> list[ProblemSet]:
 
 
 def benchmark_callback(
-    run: Run,
+    run: AnyRun,
     trainer: GRPOTrainer,
     sets: list[ProblemSet],
     paused: Callable[[], AbstractContextManager[Any]] = nullcontext,

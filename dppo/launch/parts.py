@@ -2,13 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
+from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from dppo.data import (
@@ -23,19 +24,20 @@ from dppo.demo import task
 from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError
-from dppo.launch.arguments import Run, RunArguments
+from dppo.launch.arguments import AnyRun, Run, RunArguments
 from dppo.launch.benchmarks import benchmark_callback, load_benchmarks
 from dppo.launch.embedded import EMBEDDED, TASKS
 from dppo.launch.imports import imported
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
 
+Kind = TypeVar("Kind", bound=GRPOTrainer)
 METRICS_FILE = "metrics.jsonl"
 START_FOLDER = "start"
 """Where a model made from scratch is kept within the output folder, so that a resumed run finds it."""
 
 
-def output_checkpoint(run: Run) -> Path | None:
+def output_checkpoint(run: AnyRun) -> Path | None:
     """The checkpoint to resume from, or None for a fresh run.
 
     Raises:
@@ -55,7 +57,7 @@ def output_checkpoint(run: Run) -> Path | None:
     return None
 
 
-def load_dataset(run: Run, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
+def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
     """The problems of a run, checked: a block must fit, and no row may be empty or too long.
 
     Args:
@@ -153,7 +155,7 @@ def load_rewards(data: RunArguments, dataset: Dataset | None) -> list[Callable[.
     return functions
 
 
-def load_rollouts(run: Run) -> Callable[..., Any] | None:
+def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
     """The ``rollout_func`` of a run, by name or dotted path; None where transformers or vLLM generate.
 
     Raises:
@@ -169,7 +171,7 @@ def load_rollouts(run: Run) -> Callable[..., Any] | None:
     return EmbeddedRollouts()
 
 
-def prepare_model(run: Run, report: Callable[..., None] | None = None) -> str:
+def prepare_model(run: AnyRun, report: Callable[..., None] | None = None) -> str:
     """Where the run's model is: its own path or hub name, or the folder of a model made from scratch.
 
     A model made from scratch is warmed up once, by the main process, and found again on resume.
@@ -199,12 +201,13 @@ def prepare_model(run: Run, report: Callable[..., None] | None = None) -> str:
     return str(folder)
 
 
-def build_trainer(run: Run, model: str) -> DPPOTrainer:
+def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
     """The trainer of a run, with its data and rewards.
 
     Args:
         run: the run's arguments.
         model: where its model is, from ``prepare_model``.
+        kind: ``DPPOTrainer``, or TRL's own.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -223,9 +226,9 @@ def build_trainer(run: Run, model: str) -> DPPOTrainer:
         "dtype": run.model.dtype,
         **(given if isinstance(given, dict) else {}),
     }
-    return DPPOTrainer(
+    return kind(
         model,
-        reward_funcs=load_rewards(run.data, dataset),
+        reward_funcs=cast(Any, load_rewards(run.data, dataset)),
         args=run.training,
         train_dataset=dataset,
         rollout_func=load_rollouts(run),
@@ -245,6 +248,23 @@ def train(run: Run, report: Callable[..., None] | None = None) -> DPPOTrainer:
         run: the run's arguments.
         report: called while a model from scratch is warmed up, with the share done and the loss.
     """
+    return train_with(DPPOTrainer, run, report)
+
+
+def train_with(
+    kind: type[Kind],
+    run: AnyRun,
+    report: Callable[..., None] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> Kind:
+    """As ``train``, with a trainer of that kind.
+
+    Args:
+        kind: ``DPPOTrainer``, or TRL's own.
+        run: the run's arguments.
+        report: called while a model from scratch is warmed up, with the share done and the loss.
+        callbacks: further ones for the trainer, called after those of the run.
+    """
     launched = run.training.world_size
     if run.data.processes not in (None, launched):
         raise ConfigError(
@@ -258,10 +278,12 @@ def train(run: Run, report: Callable[..., None] | None = None) -> DPPOTrainer:
     if checkpoint is None and PartialState().is_main_process:
         clear(folder)
     PartialState().wait_for_everyone()
-    trainer = build_trainer(run, prepare_model(run, report))
+    trainer = build_trainer(run, prepare_model(run, report), kind)
     trainer.add_callback(MetricsFile(folder))
     if benchmarks:
         trainer.add_callback(benchmark_callback(run, trainer, benchmarks))
+    for callback in callbacks:
+        trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     trainer.save_model(str(folder))
     return trainer
