@@ -8,6 +8,11 @@
 ``rows/``       forward passes of one optimizer step in training, all ranks together: their tokens, and how many a rank
 ``time/``       seconds of one optimizer step, by phase
 =============== ===============================================================================================
+
+Where a generation has several rounds, ``rollout/rounds`` is how many, ``rollout/groups`` the groups rolled out in all
+of them, ``rollout/groups_unused`` the share of those that the step is not made of, ``rollout/groups_surplus`` the share
+that could have been used but came after enough others. ``candidates/`` and ``rollout/`` figures are about all rounds;
+TRL's own are means over rounds.
 """
 
 import time
@@ -22,6 +27,8 @@ from transformers import IntervalStrategy, TrainerState, TrainingArguments
 from dppo.pruning import effective_sample_size, relative_added_variance
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
+RECORD = "record"
+"""A phase that is not training, so that no other phase counts it; it is not logged."""
 
 
 def logs_next_step(args: TrainingArguments, state: TrainerState) -> bool:
@@ -31,9 +38,19 @@ def logs_next_step(args: TrainingArguments, state: TrainerState) -> bool:
         args: when to log.
         state: how many steps are done.
     """
+    return logs_at(args, state, state.global_step + 1)
+
+
+def logs_at(args: TrainingArguments, state: TrainerState, step: int) -> bool:
+    """Whether an optimizer step will be logged.
+
+    Args:
+        args: when to log.
+        state: after how many steps to log, once training has begun.
+        step: its number, >= 1.
+    """
     if args.logging_strategy != IntervalStrategy.STEPS:
         return args.logging_strategy != IntervalStrategy.NO
-    step = state.global_step + 1
     return (step == 1 and args.logging_first_step) or step % max(1, state.logging_steps) == 0
 
 

@@ -1,0 +1,250 @@
+"""``RunRecorder``: the files that a run leaves behind, for our trainer and for TRL's own.
+
+==================== ================================================================================================
+``run.json``         what was run, on what, and how it ended
+``completions.jsonl`` some completions of every logged step, with what was drawn and why
+``prompts.jsonl``    every generation's candidates, with what was rolled out and what it gave
+==================== ================================================================================================
+
+Totals so far (``total/*``) go into every log. docs/metrics.md has their units.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.errors import ConfigError
+from dppo.trl.config import DPPOConfig
+from dppo.trl.journal import Journal, records_of
+from dppo.trl.metrics import RECORD, logs_at
+from dppo.trl.record_lines import completion_records, prompt_record
+from dppo.trl.records import Generation
+from dppo.trl.run_facts import describe_run
+from dppo.trl.stock import StockWatch
+from dppo.trl.stopwatch import Stopwatch
+from dppo.trl.trainer import DPPOTrainer
+
+RUN_FILE, METRICS_FILE = "run.json", "metrics.jsonl"
+COMPLETIONS_FILE, PROMPTS_FILE = "completions.jsonl", "prompts.jsonl"
+COUNTS = ("rollouts", "rollout_tokens", "tokens_trained")
+STATE = "dppo_totals"
+"""Where a checkpoint of TRL keeps the totals."""
+COMPLETIONS = 16
+"""Most completions of a logged step, where the arguments do not say."""
+
+
+class RunRecorder(TrainerCallback):
+    """Records one run. Nothing it does changes what is trained; a full disk ends the record and not the run.
+
+    Args:
+        folder: where the files go, usually the run's ``output_dir``.
+        task: ``model``, ``dataset`` and ``prompts`` for ``run.json``; default: what the trainer knows of them.
+        completions: most completions of a logged step, >= 0; default: ``record_completions`` of the arguments.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, task: Mapping[str, Any] | None = None, completions: int | None = None
+    ) -> None:
+        self.journal = Journal(folder)
+        self._task, self._completions = task, completions
+        self._watch = Stopwatch()
+        self._counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
+        self._trained = torch.zeros((), dtype=torch.int64)
+        self._attached: GRPOTrainer | None = None
+        self._run: dict[str, Any] = {}
+
+    def attach(self, trainer: GRPOTrainer) -> "RunRecorder":
+        """Record this trainer's run, and give back the recorder. Call it before ``train`` and before other callbacks.
+
+        Args:
+            trainer: a ``DPPOTrainer``, or TRL's own, whose methods are then called through ours.
+
+        Raises:
+            ConfigError: if it records another trainer already.
+        """
+        if self._attached is not None:
+            raise ConfigError(
+                "a RunRecorder records one trainer. Make another one: RunRecorder(folder).attach(trainer)"
+            )
+        self._attached = trainer
+        # First, so that totals are in every log before others read it, and stand before others evaluate.
+        trainer.callback_handler.callbacks.insert(0, self)
+        around: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+            "train": self._watched,
+            "_generate": self._count_rollouts,
+            "_compute_loss": self._count_trained,
+            "evaluate": self.paused(),
+            "_save_checkpoint": self._with_totals,
+        }
+        for name, wrap in around.items():
+            setattr(trainer, name, wrap(getattr(trainer, name)))
+        if isinstance(trainer, DPPOTrainer):
+            trainer.recorder = self
+        else:
+            StockWatch(trainer, self, self.paused)
+        return self
+
+    def paused(self) -> Any:
+        """A context in which the run's clock stands still, or a decorator: for whatever is not training."""
+        return self._watch.paused()
+
+    def totals(self) -> dict[str, float]:
+        """``total/seconds`` of training and ``total/*`` counts over all ranks, since the run began."""
+        return {"total/seconds": self._watch.seconds} | {f"total/{name}": self._counts[name] for name in COUNTS}
+
+    # -- what the trainer calls ---------------------------------------------------------------------------------
+
+    def record(self, generation: Generation) -> None:
+        """Write what became of a generation, on the first process. Called by the trainer, after the draws."""
+        trainer = self._trainer
+        if not trainer.accelerator.is_main_process:
+            return
+        with self.paused(), trainer.clock(RECORD) if isinstance(trainer, DPPOTrainer) else nullcontext():
+            if generation.candidate_P is not None:
+                self.journal.append(PROMPTS_FILE, [prompt_record(generation)])
+            steps = range(generation.step, generation.step + generation.steps)
+            if any(logs_at(trainer.args, trainer.state, step) for step in steps):
+                rows = completion_records(generation, self._most, trainer.processing_class)
+                self.journal.append(COMPLETIONS_FILE, rows)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the clock where the run or its checkpoint stands, and cut off records of later steps."""
+        step = int(state.global_step)
+        saved = self._saved_totals(state, step)
+        if state.is_world_process_zero:
+            for name in (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE):
+                self.journal.cut(name, step or -1)
+            self._run["updates"] = int(state.max_steps)
+            self._write_run()
+        self._counts = {name: int(saved.get(f"total/{name}") or 0) for name in COUNTS}
+        self._watch.start(float(saved.get("total/seconds") or 0.0))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Close the step's books."""
+        self._count(tokens_trained=self._trained)
+        self._trained = torch.zeros_like(self._trained)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Put the totals into the record that is being logged, ahead of everyone who reads it."""
+        for record in (logs, state.log_history[-1] if state.log_history else None):
+            if record is not None:
+                record.update(self.totals())
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop the clock: what follows is not training."""
+        self._watch.stop()
+
+    # -- around the trainer's methods ---------------------------------------------------------------------------
+
+    @property
+    def _trainer(self) -> GRPOTrainer:
+        if self._attached is None:
+            raise ConfigError("this RunRecorder records nothing yet. Call recorder.attach(trainer) before training.")
+        return self._attached
+
+    @property
+    def _most(self) -> int:
+        """Most completions of a logged step."""
+        args = self._trainer.args
+        given = args.record_completions if isinstance(args, DPPOConfig) else COMPLETIONS
+        return given if self._completions is None else self._completions
+
+    @property
+    def _training(self) -> bool:
+        return cast(torch.nn.Module, self._trainer.model).training
+
+    def _watched(self, train: Callable[..., Any]) -> Callable[..., Any]:
+        """``train``, with its end on record whatever it is."""
+
+        @functools.wraps(train)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._run = describe_run(self._trainer, self._task)
+            self._write_run()
+            try:
+                output = train(*args, **kwargs)
+            except BaseException as error:
+                self._watch.stop()
+                self._finish(status="failed", error=f"{type(error).__name__}: {error}")
+                raise
+            self._finish(status="finished", error=None)
+            return output
+
+        return watched
+
+    def _finish(self, *, status: str, error: str | None) -> None:
+        self._run |= {"status": status, "error": error, "seconds": self._watch.seconds}
+        self._write_run()
+
+    def _write_run(self) -> None:
+        if self._trainer.accelerator.is_main_process:
+            self.journal.write(RUN_FILE, self._run)
+
+    def _with_totals(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        """``_save_checkpoint``, with the totals in TRL's own state and the clock at rest."""
+
+        @functools.wraps(save)
+        def saved(*args: Any, **kwargs: Any) -> Any:
+            with self.paused():
+                cast(dict[str, Any], self._trainer.state.stateful_callbacks)[STATE] = self.totals()
+                return save(*args, **kwargs)
+
+        return saved
+
+    def _saved_totals(self, state: Any, step: int) -> Mapping[str, Any]:
+        """Totals as they were at ``step``: from the checkpoint's state, else from the log; none for a new run."""
+        if not step:
+            return {}
+        saved = (state.stateful_callbacks or {}).get(STATE)
+        if saved is not None:
+            return saved
+        records = records_of(self.journal.folder / METRICS_FILE)
+        found = [r for r in records if r.get("step", step + 1) <= step and "total/seconds" in r]
+        return found[-1] if found else {}
+
+    def _count_rollouts(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(generate)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            training = self._training
+            output = generate(*args, **kwargs)
+            if training:
+                completion_ids, tool_mask = output[1], output[2]
+                made = map(len, completion_ids) if tool_mask is None else map(sum, tool_mask)
+                self._count(rollouts=len(completion_ids), rollout_tokens=sum(made))
+            return output
+
+        return counted
+
+    def _count_trained(self, compute_loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(compute_loss)
+        def counted(model: Any, inputs: dict[str, Any]) -> Tensor:
+            if self._training:
+                tokens = _tokens_with_gradient(inputs)
+                self._trained = self._trained.to(tokens.device) + tokens
+            return compute_loss(model, inputs)
+
+        return counted
+
+    def _count(self, **here: Any) -> None:
+        """Add counts of this process, those of all others included. All processes call together."""
+        accelerator = self._trainer.accelerator
+        counts = torch.tensor([int(count) for count in here.values()], device=accelerator.device)
+        if accelerator.num_processes > 1:
+            counts = cast(Tensor, accelerator.reduce(counts, reduction="sum"))
+        for name, count in zip(here, counts.tolist(), strict=True):
+            self._counts[name] += count
+
+
+def _tokens_with_gradient(inputs: dict[str, Any]) -> Tensor:
+    """() completion tokens that carry loss in a call of the loss: of kept rows for ours, of all rows for TRL's."""
+    if "micro_batches" in inputs:
+        batches = inputs["micro_batches"]
+        return torch.stack([(b.window.loss_mask[b.rows].sum(1) * (b.weight > 0)).sum() for b in batches]).sum()
+    mask = inputs["completion_mask"]
+    return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).sum()
