@@ -46,9 +46,17 @@ class ForwardPasses:
     def calls(self, window: Window, weight_B: Tensor, calls: int) -> tuple[list[list[MicroBatch]], dict[str, float]]:
         """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and figures about them."""
         batches = self._balanced(window, weight_B, at_least=calls)
-        tokens = torch.tensor([sum(batch.tokens for batch in batches)], device=weight_B.device)
-        gathered = self._trainer.accelerator.gather(tokens)
-        figures = {"rows/tokens": float(gathered.sum()), "rows/forwards": float(len(batches))}
+        padded, unpadded = _plain_tokens(window, weight_B)
+        counts = [sum(batch.tokens for batch in batches), len(batches) * self.memory.budget, padded, unpadded]
+        gathered = self._trainer.accelerator.gather(torch.tensor([counts], device=weight_B.device)).sum(0).tolist()
+        tokens, room, padded, unpadded = map(float, gathered)
+        figures = {
+            "rows/tokens": tokens,
+            "rows/forwards": float(len(batches)),
+            "rows/fill": tokens / room,
+            "rows/padded_tokens": padded,
+            "rows/sequence_tokens": unpadded,
+        }
         return [batches[call::calls] for call in range(calls)], figures
 
     def _balanced(self, window: Window, weight_B: Tensor, *, at_least: int) -> list[MicroBatch]:
@@ -108,3 +116,10 @@ class ForwardPasses:
         except Exception as error:  # a forward that was given what it does not expect fails in any way
             return f"{type(error).__name__}: {error}"
         return "" if found.passed else str(found)
+
+
+def _plain_tokens(window: Window, weight_B: Tensor) -> tuple[int, int]:
+    """Tokens of the rows of positive weight, padded to the widest of the generation as TRL does, and not padded."""
+    kept = weight_B.nonzero().squeeze(1).tolist()
+    width = window.prompt_ids.shape[1] + window.completion_ids.shape[1]
+    return len(kept) * width, sum(window.prompt_tokens[row] + window.completion_tokens[row] for row in kept)

@@ -33,6 +33,7 @@ from dppo.trl.trainer import DPPOTrainer
 
 RUN_FILE, METRICS_FILE = "run.json", "metrics.jsonl"
 COMPLETIONS_FILE, PROMPTS_FILE = "completions.jsonl", "prompts.jsonl"
+RECORDS = (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE, RUN_FILE)
 COUNTS = ("rollouts", "rollout_tokens", "tokens_trained")
 STATE = "dppo_totals"
 """Where a checkpoint of TRL keeps the totals."""
