@@ -1,8 +1,7 @@
 """The parts of a run, each loaded and checked on its own: output folder, model, data, rewards, trainer."""
 
-import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -29,10 +28,11 @@ from dppo.launch.benchmarks import benchmark_callback, load_benchmarks
 from dppo.launch.embedded import EMBEDDED, TASKS
 from dppo.launch.imports import imported
 from dppo.trl.checkpoint import latest_checkpoint
+from dppo.trl.journal import Journal
+from dppo.trl.recorder import METRICS_FILE, RECORDS, RunRecorder
 from dppo.trl.trainer import DPPOTrainer
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)
-METRICS_FILE = "metrics.jsonl"
 START_FOLDER = "start"
 """Where a model made from scratch is kept within the output folder, so that a resumed run finds it."""
 
@@ -99,23 +99,23 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left in ``folder``: its checkpoints, its model from scratch, its metrics."""
+    """Remove what an earlier run left in ``folder``: its checkpoints, its model from scratch, its records."""
     for old in [*folder.glob("checkpoint-*"), folder / START_FOLDER]:
         shutil.rmtree(old, ignore_errors=True)
-    (folder / METRICS_FILE).unlink(missing_ok=True)
+    for name in RECORDS:
+        (folder / name).unlink(missing_ok=True)
 
 
 class MetricsFile(TrainerCallback):
     """Appends every log to ``metrics.jsonl`` as it is made, so that a stopped run keeps its figures."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / METRICS_FILE
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Called by ``Trainer`` with each record of figures."""
         if state.is_world_process_zero:
-            with self.path.open("a") as file:
-                file.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
+            self.journal.append(METRICS_FILE, [{"step": state.global_step, **(logs or {})}])
 
 
 def embedded_dataset(problems: tuple[task.Problem, ...]) -> Dataset:
@@ -171,10 +171,15 @@ def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
     return EmbeddedRollouts()
 
 
-def prepare_model(run: AnyRun, report: Callable[..., None] | None = None) -> str:
+def prepare_model(run: AnyRun, report: Callable[..., None] | None = None, folder: Path | None = None) -> str:
     """Where the run's model is: its own path or hub name, or the folder of a model made from scratch.
 
     A model made from scratch is warmed up once, by the main process, and found again on resume.
+
+    Args:
+        run: the run's arguments.
+        report: called during the warm-up, with the share done and the loss.
+        folder: where a model made from scratch goes; ``start`` within the output folder by default.
 
     Raises:
         ConfigError: without ``model_name_or_path``, or for an unknown kind of scratch model.
@@ -184,7 +189,7 @@ def prepare_model(run: AnyRun, report: Callable[..., None] | None = None) -> str
         raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
     if not name.startswith(SCRATCH):
         return name
-    folder = Path(run.training.output_dir or "") / START_FOLDER
+    folder = folder or Path(run.training.output_dir or "") / START_FOLDER
     kind = name.removeprefix(SCRATCH)
     if kind not in (*TASKS, "text"):
         known = ", ".join(repr(SCRATCH + each) for each in (*TASKS, "text"))
@@ -242,7 +247,8 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
 def train(run: Run, report: Callable[..., None] | None = None) -> DPPOTrainer:
     """Train a run to its end, from the start or from a checkpoint, and save the model in ``output_dir``.
 
-    Beside the model, ``metrics.jsonl`` holds every logged step.
+    Beside the model, ``metrics.jsonl`` holds every logged step, and ``run.json``, ``completions.jsonl`` and
+    ``prompts.jsonl`` what ``RunRecorder`` says.
 
     Args:
         run: the run's arguments.
@@ -255,7 +261,7 @@ def train_with(
     kind: type[Kind],
     run: AnyRun,
     report: Callable[..., None] | None = None,
-    callbacks: Sequence[TrainerCallback] = (),
+    prepare: Callable[[Kind], None] | None = None,
 ) -> Kind:
     """As ``train``, with a trainer of that kind.
 
@@ -263,7 +269,7 @@ def train_with(
         kind: ``DPPOTrainer``, or TRL's own.
         run: the run's arguments.
         report: called while a model from scratch is warmed up, with the share done and the loss.
-        callbacks: further ones for the trainer, called after those of the run.
+        prepare: called with the trainer before it trains, for further callbacks.
     """
     launched = run.training.world_size
     if run.data.processes not in (None, launched):
@@ -279,11 +285,17 @@ def train_with(
         clear(folder)
     PartialState().wait_for_everyone()
     trainer = build_trainer(run, prepare_model(run, report), kind)
-    trainer.add_callback(MetricsFile(folder))
+    recorder = RunRecorder(folder, task=_task(run)).attach(trainer)
+    trainer.add_callback(MetricsFile(recorder.journal))
     if benchmarks:
-        trainer.add_callback(benchmark_callback(run, trainer, benchmarks))
-    for callback in callbacks:
-        trainer.add_callback(callback)
+        trainer.add_callback(benchmark_callback(run, trainer, benchmarks, recorder.paused))
+    if prepare is not None:
+        prepare(trainer)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     trainer.save_model(str(folder))
     return trainer
+
+
+def _task(run: AnyRun) -> dict[str, Any]:
+    """What a run is trained on, as its configuration calls it."""
+    return {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
