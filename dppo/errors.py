@@ -25,6 +25,10 @@ class RewardError(DPPOError, RuntimeError):
     """A reward function raised, hung, or returned something that is not one number per completion."""
 
 
+class RoundsError(DPPOError, RuntimeError):
+    """Too few groups of a step's rollouts can be learned from, and no further round is allowed."""
+
+
 class OutOfMemoryError(DPPOError, RuntimeError):
     """A training pass does not fit into memory."""
 

@@ -6,11 +6,12 @@ Everything that makes it DPPO is in ``Loop.step``. Plain GRPO is the same loop w
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.demo.decode import Rollout, sample
@@ -23,7 +24,7 @@ from dppo.packing import build_row, plan_rows
 from dppo.packing.attention import use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head
-from dppo.pruning import PromptHistory, PromptStream, confidence
+from dppo.pruning import PromptHistory, PromptStream, Rounds, confidence, fill
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.types import Completions
 
@@ -44,8 +45,58 @@ class StepReport:
     zero_signal: float
     """Share of the groups rolled out in which no completion has a gradient."""
     largest_weight: float
+    rounds: int
+    """Rounds of rollouts; 1 where the method has none."""
     seconds: dict[str, float]
     """By phase: rollout, choose, update."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The prompts of a step and what they gave."""
+
+    row_Q: Tensor
+    """(Q,) prompts rolled out."""
+    rollout: Rollout
+    reward_QG: Tensor
+    weight_Q: Tensor
+    """(Q,) one over the probability of having been rolled out; for rounds 1, or 0 where the step does without it."""
+    candidates: int
+    """Prompts that the denominator counts."""
+    rounds: int = 1
+
+    @property
+    def used(self) -> "Asked":
+        """Without the prompts of weight 0."""
+        used_Q = self.weight_Q > 0
+        if bool(used_Q.all()):
+            return self
+        used_N = used_Q.repeat_interleave(self.reward_QG.shape[1])
+        tokens, lengths, logps = (getattr(self.rollout, name)[used_N] for name in ROLLOUT_PARTS)
+        return replace(
+            self,
+            row_Q=self.row_Q[used_Q],
+            rollout=Rollout(token_NT=tokens, length_N=lengths, logp_NT=logps),
+            reward_QG=self.reward_QG[used_Q],
+            weight_Q=self.weight_Q[used_Q],
+        )
+
+
+ROLLOUT_PARTS = ("token_NT", "length_N", "logp_NT")
+
+
+def together(rollouts: Sequence[Rollout]) -> Rollout:
+    """The completions of several rollouts as one, one below the other, padded to the widest.
+
+    Args:
+        rollouts: at least one.
+    """
+    width = max(rollout.token_NT.shape[1] for rollout in rollouts)
+    tokens, logps = (
+        torch.cat([F.pad(part, (0, width - part.shape[1])) for part in parts])
+        for parts in ([r.token_NT for r in rollouts], [r.logp_NT for r in rollouts])
+    )
+    return Rollout(token_NT=tokens, length_N=torch.cat([r.length_N for r in rollouts]), logp_NT=logps)
 
 
 def everything(advantage_N: Tensor) -> Tensor:
@@ -89,42 +140,33 @@ class Loop:
         self.steps = 0
 
     def step(self, learning_rate: float, done: float = 0.0) -> StepReport:
-        """One optimizer step on one block of prompts, ``done`` being the share of training done, for schedules."""
+        """One optimizer step on one block of prompts, ``done`` being the share of training done, for schedules.
+
+        Raises:
+            RoundsError: the method's limit of rounds is reached; no weight was changed.
+        """
         clock, method, step = [time.perf_counter()], self.method.at(done), self.steps
-        candidates = self.history.candidates(self.stream.take(self.block), step)
-        asked = method.prompts.draw_prompts(candidates, generator(self.seed, step, Purpose.PROMPT_DRAW))
-        rows = candidates.row_P[asked.keep_N]
-        rollout = sample(
-            self.model,
-            [self.prompts[row] for row in rows],
-            torch_generator(self.seed, step, Purpose.ROLLOUT),
-            samples=GENERATIONS,
-            max_new_tokens=MAX_NEW_TOKENS,
-        )
-        reward_QG = self._rewards(rows, rollout)
+        asked = self._block(method) if method.rounds is None else self._rounds(method.rounds)
         clock.append(time.perf_counter())
 
-        advantage_N = method.advantages(reward_QG).flatten()  # from whole groups, before anything is dropped
-        completions = Completions(
-            advantage_N=advantage_N,
-            tokens_N=rollout.length_N,
-            group_N=torch.arange(len(rows)).repeat_interleave(GENERATIONS),
-            live_N=self.live(advantage_N),
-            confidence_N=confidence(rollout.logp_NT, rollout.mask_NT),
-        )
+        rolled_out = self._completions(asked)  # of whole groups, before anything is dropped
+        shape = asked.reward_QG.shape
+        signal_Q = method.completions.score(rolled_out).view(shape).norm(dim=1)
+        self.history.update(asked.row_Q, asked.reward_QG, signal_Q, asked.rollout.length_N.view(shape), step)
+        used = asked.used
+        completions = rolled_out if used is asked else self._completions(used)
+        rollout, reward_QG = used.rollout, used.reward_QG
         draw = method.completions.draw_completions(completions, generator(self.seed, step, Purpose.COMPLETION_DRAW))
-        prompt_weight_N = asked.weight_N[asked.keep_N].repeat_interleave(GENERATIONS)
-        keep_QG = draw.keep_N.view(reward_QG.shape)
-        advantage_N = method.trained_advantages(reward_QG, advantage_N.view(reward_QG.shape), keep_QG).flatten()
+        prompt_weight_N = used.weight_Q.repeat_interleave(GENERATIONS)
+        whole_QG, keep_QG = completions.advantage_N.view(reward_QG.shape), draw.keep_N.view(reward_QG.shape)
+        advantage_N = method.trained_advantages(reward_QG, whole_QG, keep_QG).flatten()
         weight_N = draw.weight_N * prompt_weight_N * self.live(advantage_N)
-        signal_Q = method.completions.score(completions).view(reward_QG.shape).norm(dim=1)
-        self.history.update(rows, reward_QG, signal_Q, rollout.length_N.view(reward_QG.shape), step)
         tokens = float((prompt_weight_N * rollout.length_N).sum())  # of the full batch: exact if no prompt was pruned
-        denominator = method.normaliser.denominator(self.block * GENERATIONS, tokens, MAX_NEW_TOKENS)
+        denominator = method.normaliser.denominator(used.candidates * GENERATIONS, tokens, MAX_NEW_TOKENS)
         clock.append(time.perf_counter())
 
         kept = weight_N.nonzero()[:, 0].tolist()
-        prompt_K = [self.prompts[rows[i // GENERATIONS]] for i in kept]
+        prompt_K = [self.prompts[used.row_Q[i // GENERATIONS]] for i in kept]
         for logp_BT, batch in self._log_probs(kept, prompt_K, rollout):
             loss_BT = method.loss(logp_BT, logp_BT.detach(), advantage_N[batch], rollout.mask_NT[batch])
             per_sequence = method.normaliser.per_sequence
@@ -136,20 +178,66 @@ class Loop:
         self.optimizer.zero_grad()
         self.steps += 1
         clock.append(time.perf_counter())
+        phases = zip(("rollout", "choose", "update"), (b - a for a, b in pairwise(clock)), strict=True)
         return StepReport(
-            reward=reward_QG.mean().item(),
-            rollouts=len(advantage_N),
+            reward=asked.reward_QG.mean().item(),
+            rollouts=len(rolled_out.advantage_N),
             completions_trained=len(kept),
             tokens_trained=int(rollout.length_N[kept].sum()),
-            zero_signal=1 - (completions.advantage_N != 0).view(reward_QG.shape).any(1).double().mean().item(),
+            zero_signal=1 - (rolled_out.advantage_N != 0).view(shape).any(1).double().mean().item(),
             largest_weight=weight_N.max().item(),
-            seconds=dict(
-                zip(
-                    ("rollout", "choose", "update"),
-                    (b - a for a, b in pairwise(clock)),
-                    strict=True,
-                )
-            ),
+            rounds=asked.rounds,
+            seconds=dict(phases),
+        )
+
+    def _block(self, method: Method) -> Asked:
+        """One block of prompts, of which those drawn are rolled out."""
+        candidates = self.history.candidates(self.stream.take(self.block), self.steps)
+        drawn = method.prompts.draw_prompts(candidates, generator(self.seed, self.steps, Purpose.PROMPT_DRAW))
+        row_Q = candidates.row_P[drawn.keep_N]
+        rollout, reward_QG = self._sample(row_Q, torch_generator(self.seed, self.steps, Purpose.ROLLOUT))
+        weight_Q = drawn.weight_N[drawn.keep_N]
+        return Asked(row_Q=row_Q, rollout=rollout, reward_QG=reward_QG, weight_Q=weight_Q, candidates=self.block)
+
+    def _rounds(self, rounds: Rounds) -> Asked:
+        """Rounds of prompts until enough groups count; those that the step does without have weight 0."""
+        rows: list[Tensor] = []
+        rollouts: list[Rollout] = []
+        rewards: list[Tensor] = []
+
+        def roll_out(number: int, prompts: int) -> Tensor:
+            rows.append(self.stream.take(prompts))
+            rng = torch_generator(self.seed, self.steps, Purpose.ROLLOUT, number)
+            rollout, reward_QG = self._sample(rows[-1], rng)
+            rollouts.append(rollout)
+            rewards.append(reward_QG)
+            return reward_QG
+
+        filled = fill(rounds, self.block, roll_out)
+        return Asked(
+            row_Q=torch.cat(rows),
+            rollout=together(rollouts),
+            reward_QG=torch.cat(rewards),
+            weight_Q=filled.keep_P.double(),
+            candidates=int(filled.keep_P.sum()),
+            rounds=filled.collected.rounds,
+        )
+
+    def _sample(self, row_Q: Tensor, rng: torch.Generator) -> tuple[Rollout, Tensor]:
+        """Completions of some prompts and their rewards (Q, G)."""
+        prompts = [self.prompts[row] for row in row_Q]
+        rollout = sample(self.model, prompts, rng, samples=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS)
+        return rollout, self._rewards(row_Q, rollout)
+
+    def _completions(self, asked: Asked) -> Completions:
+        """What completion pruning may look at."""
+        advantage_N = self.method.advantages(asked.reward_QG).flatten()
+        return Completions(
+            advantage_N=advantage_N,
+            tokens_N=asked.rollout.length_N,
+            group_N=torch.arange(len(asked.row_Q)).repeat_interleave(GENERATIONS),
+            live_N=self.live(advantage_N),
+            confidence_N=confidence(asked.rollout.logp_NT, asked.rollout.mask_NT),
         )
 
     def _log_probs(

@@ -22,6 +22,7 @@ from dppo.objective import (
 )
 from dppo.pruning import (
     Pruning,
+    Rounds,
     Score,
     advantage_with_confidence,
     advantage_with_length,
@@ -54,7 +55,7 @@ class Method:
     back again when the normaliser is replaced. Any other score is used as given.
 
     Raises:
-        ConfigError: ``beta`` is negative or not finite.
+        ConfigError: ``beta`` is negative or not finite, or prompts are pruned and rolled out in rounds too.
     """
 
     name: str
@@ -68,6 +69,8 @@ class Method:
     """Which completions are trained on, after their rewards are known."""
     prompts: Pruning = NO_PRUNING
     """Which prompts are rolled out, from their history alone."""
+    rounds: Rounds | None = None
+    """How prompts are rolled out until enough groups count, in place of one block; None for one block."""
     statistics: Statistics = whole_groups
     """Which completions the advantages that are trained on come from, once some are kept."""
     beta: float = 0.0
@@ -78,6 +81,11 @@ class Method:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.beta) and self.beta >= 0):
             report(f"Method {self.name!r}", [f"beta={self.beta!r} must be finite and >= 0. Write beta=0.0."])
+        if self.rounds is not None and self.prompts.rate:
+            problem = (
+                f"prompts are rolled out in rounds, so none are pruned: prompt rate {self.prompts.rate:g}. Write 0."
+            )
+            report(f"Method {self.name!r}", [problem])
         wanted = PER_TOKEN_SCORES if self.normaliser.per_sequence else _TOKEN_SUM_SCORES
         score = wanted.get(self.completions.score, self.completions.score)
         if score is not self.completions.score:
@@ -88,8 +96,12 @@ class Method:
         """Sentences saying why the choice of what is kept biases the gradient; empty where it does not."""
         statistics = BIASED_STATISTICS.get(self.statistics, "") if self.completions.rate else ""
         completions = "; ".join(filter(None, (self.completions.bias, statistics)))
-        levels = (("completion", completions), ("prompt", self.prompts.bias))
-        return tuple(f"{level} pruning is biased: {reason}" for level, reason in levels if reason)
+        levels = (
+            ("completion pruning is", completions),
+            ("prompt pruning is", self.prompts.bias),
+            ("rounds are", "" if self.rounds is None else self.rounds.bias),
+        )
+        return tuple(f"{level} biased: {reason}" for level, reason in levels if reason)
 
     @property
     def bias(self) -> tuple[str, ...]:
@@ -208,10 +220,11 @@ class Method:
 
     def describe(self) -> str:
         """One paragraph for the start of a run: what is pruned and how, the normaliser, and whether it is biased."""
+        prompts = str(self.rounds) if self.rounds else _pruning(self.prompts, "expected signal")
         completions = _pruning(self.completions, self.score_name)
         text = (
             f"{self.name} ({self.paper}). Completions: {completions or 'all with a gradient'}. "
-            f"Prompts: {_pruning(self.prompts, 'expected signal') or 'all'}. Loss: {_name(self.token_loss)}, "
+            f"Prompts: {prompts or 'all'}. Loss: {_name(self.token_loss)}, "
             f"{self.normaliser.name} normaliser, advantages scaled by {self.advantages.name}, beta {self.beta:g}. "
         )
         verdict = "biased (" + "; ".join(self.bias) + ")" if self.bias else "unbiased"

@@ -10,10 +10,12 @@ from dppo.pruning import (
     DETERMINISTIC,
     PIVOTAL,
     Pruning,
+    Rounds,
     above_lowest,
     absolute_advantage,
     advantage_with_length,
     all_but_smallest,
+    deviating,
     kept_mean,
     kept_tokens,
     largest,
@@ -48,12 +50,23 @@ DR_GRPO = replace(
 
 DAPO_LOSS = replace(
     GRPO,
-    name="dapo",
+    name="dapo_loss",
     paper="arXiv:2503.14476, DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
     token_loss=partial(clipped_surrogate, clip_low=0.2, clip_high=0.28),
     normaliser=DAPO_TOKENS,
     deviations=(
         "only the loss: no dynamic sampling, which is biased, and no length penalty, which belongs to the reward",
+    ),
+)
+
+DAPO = replace(
+    DAPO_LOSS,
+    name="dapo",
+    rounds=Rounds(counts=deviating),
+    deviations=(
+        "a round has as many prompts as a step wants, in the paper three times as many",
+        "groups count by the reward they are trained with, in the code by accuracy alone",
+        "the length penalty belongs to the reward: dppo.data.overlong_penalty",
     ),
 )
 
@@ -199,7 +212,7 @@ def on_top_of(base: Method, pruning: Method = DPPO) -> Method:
     """
     return replace(
         base,
-        name=f"{pruning.name}_{base.name}",
+        name=f"{pruning.name}_{base.name.removesuffix('_loss')}",
         paper=f"{pruning.paper}, on top of {base.paper}",
         completions=pruning.completions,
         prompts=pruning.prompts,
@@ -214,7 +227,7 @@ DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO = on_top_of(DAPO_LOSS, DPPO_THRESHOLD),
 METHODS = {
     method.name: method
     for method in (
-        *(GRPO, DR_GRPO, DAPO_LOSS, GSPO),
+        *(GRPO, DR_GRPO, DAPO, DAPO_LOSS, GSPO),
         *(CPPO, CPPO_TRL, CPPO_VERL, PODS, INFOBATCH),
         *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC),
         *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),

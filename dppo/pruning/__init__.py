@@ -6,6 +6,7 @@ from dppo.pruning.history import PromptHistory
 from dppo.pruning.probabilities import Rule, inclusion_probabilities, proportional, threshold, uniform
 from dppo.pruning.prune import Pruning
 from dppo.pruning.ranking import all_but_smallest, largest, max_variance
+from dppo.pruning.rounds import Collected, Filled, Request, Rounds, adaptive, deviating, fill, fixed, mixed
 from dppo.pruning.rules import BIASED_RULES, RULES
 from dppo.pruning.schedules import SCHEDULES, Schedule, constant, fade, stop
 from dppo.pruning.scopes import SCOPES, Scope, live_rows, whole_processes, whole_prompts, whole_step
@@ -55,11 +56,15 @@ __all__ = [
     "SYSTEMATIC",
     "WEIGHTINGS",
     "Allocation",
+    "Collected",
     "Design",
+    "Filled",
     "PromptHistory",
     "PromptStream",
     "Pruning",
+    "Request",
     "Rescaling",
+    "Rounds",
     "Rule",
     "Schedule",
     "Scope",
@@ -67,6 +72,7 @@ __all__ = [
     "Weighting",
     "above_lowest",
     "absolute_advantage",
+    "adaptive",
     "added_variance_estimate",
     "advantage_with_confidence",
     "advantage_with_length",
@@ -75,9 +81,12 @@ __all__ = [
     "allocate_as_trl",
     "confidence",
     "constant",
+    "deviating",
     "effective_sample_size",
     "fade",
+    "fill",
     "fill_block",
+    "fixed",
     "fixed_denominator",
     "inclusion_probabilities",
     "inverse_probability",
@@ -87,6 +96,7 @@ __all__ = [
     "largest_weight",
     "live_rows",
     "max_variance",
+    "mixed",
     "per_token",
     "proportional",
     "relative_added_variance",

@@ -36,6 +36,8 @@ SETTINGS = (
     "prune_schedule",
     "prune_until",
     "advantage_power",
+    "max_rounds",
+    "round_factor",
     "loss_type",
 )
 """What draws depend on, beside the number of processes."""

@@ -24,6 +24,8 @@ class Drawn:
 
     weight_SN: Tensor
     """(passes * shares, N) float64, 0 where a completion is not trained on."""
+    prob_SN: Tensor
+    """(passes * shares, N) float64 probability of each in each draw; 0 in other shares and without a gradient."""
     advantage_N: Tensor
     """(N,) float64, what completions are trained with."""
     sequences: int
@@ -114,6 +116,7 @@ class CompletionSelector:
         groups = len(completions.advantage_N) // self.group
         weight_Q = torch.ones(groups, dtype=torch.float64) if selection is None else selection.weight_Q
         candidates = groups if selection is None else selection.candidates
+        estimate_Q = weight_Q if selection is None or selection.estimate_Q is None else selection.estimate_Q
         prompt_weight_N = weight_Q.repeat_interleave(self.group)
         key = (self.seed, generation)
         share_N = deal(len(prompt_weight_N) // self.processes, self.processes, self.schedule.shares, *key)
@@ -129,14 +132,15 @@ class CompletionSelector:
         reward_Q = reward_N.view(groups, -1).nanmean(1)
         return Drawn(
             weight_SN=weight_SN,
+            prob_SN=prob_SN,
             advantage_N=advantage_N,
             sequences=candidates * self.group,
             tokens=float((prompt_weight_N * completions.tokens_N).sum()),
             figures={
-                "candidates/reward": float((weight_Q * reward_Q).nansum() / weight_Q[~reward_Q.isnan()].sum()),
-                "candidates/zero_signal_groups": float((weight_Q * ~signal_Q).sum() / weight_Q.sum()),
+                "candidates/reward": float((estimate_Q * reward_Q).nansum() / estimate_Q[~reward_Q.isnan()].sum()),
+                "candidates/zero_signal_groups": float((estimate_Q * ~signal_Q).sum() / estimate_Q.sum()),
                 "rollout/zero_signal_groups": 1.0 - signal_Q.double().mean().item(),
-                "prune/prompts_kept_share": groups / candidates,
+                "prune/prompts_kept_share": 1.0 if selection is None else selection.kept_share,
                 "prune/largest_prompt_weight": weight_Q.max().item(),
                 "prune/prompts_with_history": 0.0 if selection is None else selection.seen_share,
             },

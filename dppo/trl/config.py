@@ -1,6 +1,5 @@
 """``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded."""
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,37 +22,17 @@ from dppo.pruning import (
     SCHEDULES,
     SCORES,
     Pruning,
+    Rounds,
     Schedule,
     Score,
-    above_lowest,
     constant,
-    uniform_score,
 )
 from dppo.pruning.schedules import FULL_SHARE
+from dppo.trl.fields import AUTO, field_problems
 from dppo.trl.support import unsupported_options
 
-AUTO = "auto"
 DEFAULT_FLOOR = 0.2
 """Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
-
-NOT_OFFERED = {uniform_score, above_lowest}
-"""Scores that rank nothing, or belong to one rule."""
-
-_DAPO = {"loss_type": "dapo"}
-_GSPO = {"importance_sampling_level": "sequence", "loss_type": "grpo"}
-NEEDED_FIELDS = {
-    "gspo": _GSPO,
-    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
-    "dapo": _DAPO,
-    "cppo_trl": {"loss_type": "bnpo"},
-    "cppo_verl": {"loss_type": "grpo"},
-    "pods": {"completion_score": AUTO, "multi_objective_aggregation": "sum_then_normalize"},
-    "dppo_dapo": _DAPO,
-    "dppo_gspo": _GSPO,
-    "dppo_threshold_dapo": _DAPO,
-    "dppo_threshold_gspo": _GSPO,
-}
-"""Fields that a method of that name stands for: they must be set, since TRL's fields decide the loss."""
 
 
 @dataclass
@@ -70,8 +49,9 @@ class DPPOConfig(GRPOConfig):
         metadata={
             "help": "How completions and prompts are pruned: `dppo` (probability proportional to the score, unbiased), "
             "`dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's Algorithm 1, biased), "
-            "`infobatch` (prompts only, unbiased), `cppo`, `cppo_trl`, `cppo_verl`, `pods` (biased), or `grpo` "
-            "(nothing is pruned). The loss itself is set by TRL's fields; names such as `dppo_gspo` check them."
+            "`infobatch` (prompts only, unbiased), `cppo`, `cppo_trl`, `cppo_verl`, `pods` (biased), `dapo` (rounds of "
+            "rollouts until enough groups have rewards that differ, biased), or `grpo` (nothing is pruned). The loss "
+            "itself is set by TRL's fields; names such as `dppo_gspo` check them."
         },
     )
     completion_prune_rate: float | None = field(
@@ -115,6 +95,20 @@ class DPPOConfig(GRPOConfig):
             "help": "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. "
             "`fill`: blocks are longer and rollout batches stay full; a run takes as many steps and sees more prompts "
             "(`candidates/epoch` counts its epochs)."
+        },
+    )
+    max_rounds: int | None = field(
+        default=None,
+        metadata={
+            "help": "Most rounds of rollouts per generation where the method has rounds (`dapo`), >= 0; 0 is no limit. "
+            "At the limit the run is saved and stops. Default: the method's, 10."
+        },
+    )
+    round_factor: float | None = field(
+        default=None,
+        metadata={
+            "help": "Prompts of a round as a multiple of those of a generation, > 0, where the method has rounds. "
+            "Default: the method's, 1 for `dapo` (3 in its paper)."
         },
     )
     prune_floor: float | None = field(
@@ -171,6 +165,13 @@ class DPPOConfig(GRPOConfig):
         default=None,
         metadata={"help": "Seconds a reward function may take for one batch before the run stops with an error, > 0."},
     )
+    record_completions: int = field(
+        default=16,
+        metadata={
+            "help": "Most completions that a logged step writes to completions.jsonl, >= 0, in whole groups (one group "
+            "at least where it is not 0)."
+        },
+    )
     accept_bias: bool = field(
         default=False,
         metadata={"help": "Must be set to train with a method whose expected gradient is not the full batch's."},
@@ -184,7 +185,7 @@ class DPPOConfig(GRPOConfig):
             self.completion_prune_rate = base.completions.rate
         if self.prompt_prune_rate is None:
             self.prompt_prune_rate = base.prompts.rate
-        report("DPPOConfig", self._problems() or unsupported_options(self))
+        report("DPPOConfig", field_problems(self) or unsupported_options(self))
         method = self.build_method()
         if method.selection_bias and not self.accept_bias:
             report(
@@ -194,60 +195,6 @@ class DPPOConfig(GRPOConfig):
                     "Use method='dppo', or set accept_bias=True to train with it on purpose."
                 ],
             )
-
-    def _problems(self) -> list[str]:
-        problems = []
-        choices = {
-            "method": METHODS,
-            "prompt_mode": ("thin", "fill"),
-            "layout": ("rows", "auto", "padded"),
-            "completion_score": (AUTO, *(name for name, score in SCORES.items() if score not in NOT_OFFERED)),
-            "prune_schedule": (AUTO, *SCHEDULES),
-            "completion_budget": ("rows", "tokens"),
-            "importance_sampling_level": ("token", "sequence"),
-            "scale_rewards": ADVANTAGE_RULES,
-            "sampling_design": [name for name, design in DESIGNS.items() if design.unbiased],
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                problems.append(f"{name}={getattr(self, name)!r} is not one of {', '.join(map(repr, allowed))}.")
-        rates = ("prompt_prune_rate", "completion_prune_rate")
-        base = METHODS.get(self.method)
-        if base is not None and not (base.completions.rate or base.prompts.rate):
-            problems += [
-                f"method={self.method!r} prunes nothing, but {name}={getattr(self, name):g}. "
-                f"Use method='dppo', or {name}: 0."
-                for name in rates
-                if getattr(self, name)
-            ]
-        if self.loss_type == "cispo" and self.importance_sampling_level == "sequence":
-            problems.append("loss_type='cispo' is served per token only. Use importance_sampling_level: token.")
-        for name, value in NEEDED_FIELDS.get(self.method, {}).items():
-            if getattr(self, name) != value:
-                problems.append(f"method={self.method!r} needs {name}: {value}, it is {getattr(self, name)!r}.")
-        for name in rates:
-            rate = getattr(self, name)
-            if not 0 <= rate < 1:
-                problems.append(f"{name}={rate:g} must be in [0, 1). To prune half, write {name}: 0.5.")
-            elif self.prune_floor is not None and not 0 < self.prune_floor <= 1 - rate:
-                problems.append(
-                    f"prune_floor={self.prune_floor:g} must be in (0, {1 - rate:g}], the share that {name}={rate:g} "
-                    f"keeps. Try prune_floor: {(1 - rate) / 2:g}."
-                )
-        if not 0 <= self.prune_until <= 1:
-            problems.append(f"prune_until={self.prune_until:g} must be in [0, 1]. Try prune_until: {FULL_SHARE}.")
-        if not -1 < self.advantage_power < math.inf:
-            problems.append(f"advantage_power={self.advantage_power:g} must be > -1. Try advantage_power: 0.5.")
-        if isinstance(self.max_tokens_per_row, float):
-            problems.append(
-                f"max_tokens_per_row={self.max_tokens_per_row:g} must be a whole number of tokens. "
-                f"Try max_tokens_per_row: {max(1, round(self.max_tokens_per_row))}."
-            )
-        for name in ("history_half_life", "max_tokens_per_row", "reward_time_limit"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                problems.append(f"{name}={value:g} must be greater than 0. Leave it out for the default.")
-        return problems
 
     def build_method(self, *, sampler_log_probs: bool = False) -> Method:
         """The ``Method`` these arguments describe: pruning from ours, loss and normaliser from TRL's fields.
@@ -262,6 +209,7 @@ class DPPOConfig(GRPOConfig):
             token_loss=self._token_loss(),
             normaliser=NORMALISERS[self.loss_type],
             beta=self.beta,
+            rounds=self._rounds(base.rounds),
         )
         if not (base.completions.rate or base.prompts.rate):
             return method
@@ -274,6 +222,12 @@ class DPPOConfig(GRPOConfig):
             ),
             prompts=self._pruned(base.prompts, self.prompt_prune_rate or 0.0, "rows", fixed_size=True),
         )
+
+    def _rounds(self, rounds: Rounds | None) -> Rounds | None:
+        if rounds is None:
+            return None
+        limit = rounds.limit if self.max_rounds is None else self.max_rounds
+        return replace(rounds, limit=limit, factor=self.round_factor or rounds.factor)
 
     def _score(self, base: Method, sampler_log_probs: bool) -> Score:
         """The score asked for; ``auto`` leaves a paper's own score alone and picks the best at hand for ours."""

@@ -78,7 +78,7 @@ def draw_shares(
     Args:
         method: gives the completion-level pruning.
         completions: all N completions of the window, all ranks.
-        prompt_weight_N: (N,) weight of each completion's prompt.
+        prompt_weight_N: (N,) weight of each completion's prompt; at 0 a completion takes no part in any draw.
         share_N: (N,) from ``deal``.
         schedule: passes and shares.
         key: the run's seed and the window's number, from which every draw is reproduced.
@@ -88,7 +88,7 @@ def draw_shares(
     """
     weight_SN, prob_SN = torch.zeros(2, schedule.passes * schedule.shares, len(share_N), dtype=torch.float64)
     for index in range(len(weight_SN)):
-        rows = (share_N == index % schedule.shares).nonzero().squeeze(1)
+        rows = ((share_N == index % schedule.shares) & (prompt_weight_N > 0)).nonzero().squeeze(1)
         part = take(completions, rows)
         draw = method.completions.draw_completions(part, generator(*key, Purpose.COMPLETION_DRAW, index))
         weight_SN[index, rows], prob_SN[index, rows] = draw.weight_N * prompt_weight_N[rows], draw.prob_N

@@ -28,7 +28,9 @@ def step_plan(
     kept = max(1, round(block * (1 - method.prompts.rate)))
     reasons = biases(args, method, schedule)
     lines = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
-    if not method.prompts.rate:
+    if method.rounds is not None:
+        lines.append(f"prompts: {method.rounds}; a step wants {block} groups of {args.num_generations} completions")
+    elif not method.prompts.rate:
         lines.append(f"prompts: all {block} of a block are rolled out, {args.num_generations} completions each")
     elif args.prompt_mode == "fill":
         lines.append(f"prompts: blocks of up to {round(block / (1 - method.prompts.rate))}, about {block} rolled out")

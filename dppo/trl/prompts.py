@@ -5,19 +5,29 @@ ticks, and the block of candidates, the draw and the examples come from here, th
 """
 
 import copy
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
+from datasets import Dataset
 from torch import Tensor
 
-from dppo.errors import DataError
+from dppo.data import identities
+from dppo.errors import ConfigError, DataError
+from dppo.methods import Method
 from dppo.pruning import PromptHistory, PromptStream, Pruning, fill_block, thin_block
 from dppo.rng import Purpose, generator
+
+if TYPE_CHECKING:
+    from dppo.trl.config import DPPOConfig
+
+EPOCHS_REMEMBERED = 3
+"""Default half-life of the prompt history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +35,26 @@ class Selection:
     """The prompts of one generation: what was a candidate, what is rolled out, and at which weight."""
 
     row_Q: Tensor
-    """(Q,) dataset rows rolled out, in block order."""
+    """(Q,) dataset rows rolled out, in block order; for rounds in the order in which ranks are gathered."""
     weight_Q: Tensor
-    """(Q,) float64, one over the probability of being rolled out."""
+    """(Q,) float64, one over the probability of being rolled out; for rounds 1 or, for groups not used, 0."""
     candidates: int
-    """Prompts in the block, before the draw."""
+    """Prompts that a denominator counts: those of the block before the draw; for rounds the groups used."""
     seen_share: float
     """Share of the block with a history, in [0, 1]: prompts without one are always rolled out."""
+    estimate_Q: Tensor | None = None
+    """(Q,) float64, what prompts weigh in figures about all candidates; None where that is ``weight_Q``."""
+    candidate_P: Tensor | None = None
+    """(P,) dataset rows of the block, of all rounds; None where that is not known."""
+    prob_P: Tensor | None = None
+    """(P,) float64, the probability with which each was rolled out."""
+    keep_P: Tensor | None = None
+    """(P,) bool, which of them were rolled out."""
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the candidates that were rolled out, in [0, 1]."""
+        return len(self.row_Q) / (self.candidates if self.candidate_P is None else len(self.candidate_P))
 
 
 class PromptSelector:
@@ -94,13 +117,38 @@ class PromptSelector:
         draw = pruning.draw_prompts(
             candidates,
             generator(self.seed, window, Purpose.PROMPT_DRAW),
-            rows_multiple=processes // gcd(generations, processes),
+            rows_multiple=processes // math.gcd(generations, processes),
         )
         return Selection(
             row_Q=candidates.row_P[draw.keep_N],
             weight_Q=draw.weight_N[draw.keep_N],
             candidates=len(row_P),
             seen_share=candidates.seen_P.double().mean().item(),
+            candidate_P=candidates.row_P,
+            prob_P=draw.prob_N,
+            keep_P=draw.keep_N,
+        )
+
+    def select_round(self, window: int, number: int, prompts: int, *, processes: int) -> Selection:
+        """The prompts of one round of generation ``window``, equal on every rank.
+
+        Args:
+            window: counts generations since the run began.
+            number: counts its rounds, from 0.
+            prompts: how many to roll out, >= 1; raised to a multiple of ``processes``.
+            processes: ranks.
+        """
+        row_P = self.stream.take(math.ceil(prompts / processes) * processes)
+        ones_P = torch.ones(len(row_P), dtype=torch.float64)
+        return Selection(
+            row_Q=row_P,
+            weight_Q=ones_P,
+            candidates=len(row_P),
+            seen_share=self.history.candidates(row_P, window).seen_P.double().mean().item(),
+            estimate_Q=ones_P,
+            candidate_P=row_P,
+            prob_P=ones_P,
+            keep_P=ones_P.bool(),
         )
 
     def examples(self, selection: Selection, *, generations: int, rank: int, processes: int) -> list[dict[str, Any]]:
@@ -136,3 +184,43 @@ class PromptSelector:
                 stacklevel=2,
             )
         self.stream.load_state_dict(position)
+
+
+def build_selector(
+    dataset: Any, args: "DPPOConfig", method: Method, *, group: int, shuffle: bool
+) -> PromptSelector | None:
+    """The selector of a run; None for a streamed dataset.
+
+    Args:
+        dataset: the training set.
+        args: the run's arguments.
+        method: built from them.
+        group: G, completions per prompt.
+        shuffle: whether each epoch has its own order.
+
+    Raises:
+        ConfigError: the dataset is streamed, and the method chooses prompts.
+    """
+    if isinstance(dataset, Dataset):
+        prompts = int(args.generation_batch_size or 0) // group
+        return PromptSelector(
+            cast(Any, dataset),
+            identities(dataset["prompt"]),
+            pruning=method.prompts,
+            prompts=prompts,
+            fill=args.prompt_mode == "fill",
+            seed=args.seed,
+            shuffle=shuffle,
+            half_life=args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts,
+        )
+    if method.prompts.rate:
+        raise ConfigError(
+            f"prompt_prune_rate={method.prompts.rate:g} needs a map-style dataset; a streamed one has no rows to come "
+            "back to. Set prompt_prune_rate: 0, or load the dataset without streaming."
+        )
+    if method.rounds is not None:
+        raise ConfigError(
+            f"method={args.method!r} takes as many prompts as it needs, which needs a map-style dataset. Set method: "
+            "grpo, or load the dataset without streaming."
+        )
+    return None

@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from datasets import Dataset
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
-from dppo.data import guarded, identities
+from dppo.data import guarded
 from dppo.errors import ConfigError
 from dppo.objective import clip_fractions, importance_ratio, k3, weighted_sum
 from dppo.trl.checkpoint import load_state, save_state
@@ -23,14 +22,13 @@ from dppo.trl.forwards import ForwardPasses
 from dppo.trl.log_probs import sampling_ratio
 from dppo.trl.metrics import PhaseClock, WeightedMeans, logs_next_step, share_done
 from dppo.trl.plan import announce
-from dppo.trl.prompts import PromptSelector, Selection
+from dppo.trl.prompts import Selection, build_selector
+from dppo.trl.records import Recorder, generation_of
+from dppo.trl.rounds import generate_in_rounds
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard
 from dppo.trl.support import check_model
 from dppo.trl.window import MicroBatch, Window
 from dppo.types import Completions
-
-EPOCHS_REMEMBERED = 3
-"""Default half-life of the prompt history."""
 
 
 class DPPOTrainer(GRPOTrainer):
@@ -88,8 +86,11 @@ class DPPOTrainer(GRPOTrainer):
             equal_is_zero=args.multi_objective_aggregation == "sum_then_normalize",
             gather=self._gather,
         )
-        self.selector = self._build_selector(self.train_dataset)
+        self.selector = build_selector(
+            self.train_dataset, args, self.method, group=self.completions.group, shuffle=bool(self.shuffle_dataset)
+        )
         self.clock = PhaseClock()
+        self.recorder: Recorder | None = None
         self._signal_warning = EmptySignalWarning()
         self.forwards = ForwardPasses(self, super()._get_per_token_logps_and_entropies)
         self._generation = 0
@@ -105,42 +106,25 @@ class DPPOTrainer(GRPOTrainer):
 
     # -- prompts, before generation -----------------------------------------------------------------------------
 
-    def _build_selector(self, dataset: Any) -> PromptSelector | None:
-        if not isinstance(dataset, Dataset):
-            if self.method.prompts.rate:
-                raise ConfigError(
-                    f"prompt_prune_rate={self.method.prompts.rate:g} needs a map-style dataset; a streamed one has no "
-                    "rows to come back to. Set prompt_prune_rate: 0, or load the dataset without streaming."
-                )
-            return None
-        prompts = int(self.args.generation_batch_size or 0) // self.completions.group
-        return PromptSelector(
-            cast(Any, dataset),
-            identities(dataset["prompt"]),
-            pruning=self.method.prompts,
-            prompts=prompts,
-            fill=self.args.prompt_mode == "fill",
-            seed=self.args.seed,
-            shuffle=bool(self.shuffle_dataset),
-            half_life=self.args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts,
-        )
-
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not cast(torch.nn.Module, self.model).training:
             return super()._generate_and_score_completions(inputs)
-        if self.selector is not None:
+        for log in (self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
+            log.clear()  # sized for full generations: with fewer rows the table would mix two of them
+        for log in (*self._logs["rewards"].values(), *self._logs["extra"].values()):
+            log.clear()
+        generate = super()._generate_and_score_completions
+        with self._deferred_log_probs():
+            if self.selector is None:
+                return generate(inputs)
+            if self.method.rounds is not None:
+                return generate_in_rounds(self, self.method.rounds, self.selector, generate)
             group, processes = self.completions.group, self.accelerator.num_processes
             self._selection = self.selector.select(
                 self._generation, generations=group, processes=processes, done=share_done(self.state)
             )
             rank = self.accelerator.process_index
-            inputs = self.selector.examples(self._selection, generations=group, rank=rank, processes=processes)
-        for log in (self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
-            log.clear()  # sized for full generations: with fewer rows the table would mix two of them
-        for log in (*self._logs["rewards"].values(), *self._logs["extra"].values()):
-            log.clear()
-        with self._deferred_log_probs():
-            return super()._generate_and_score_completions(inputs)
+            return generate(self.selector.examples(self._selection, generations=group, rank=rank, processes=processes))
 
     @contextmanager
     def _deferred_log_probs(self) -> Iterator[None]:
@@ -214,6 +198,8 @@ class DPPOTrainer(GRPOTrainer):
                     dtype=torch.float64,
                 ),
             )
+        if self.recorder is not None:
+            self.recorder.record(generation_of(self, window, completions, drawn))
         self._generation += 1
         with self.clock("log_probs"):
             return self._with_log_probs(window, output.get("sampling_per_token_logps"))

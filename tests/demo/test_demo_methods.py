@@ -51,7 +51,9 @@ def steps(start, monkeypatch, method, dones=(0.0,), prompts=PROMPTS, rewards=coi
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_preset_takes_steps(name, start, monkeypatch):
-    method = METHODS[name].with_rates(prompt=0.5 if "infobatch" in name else 0.25)
+    method = METHODS[name]
+    if method.rounds is None:
+        method = method.with_rates(prompt=0.5 if "infobatch" in name else 0.25)
     gradients, reports = steps(start, monkeypatch, method, dones=(0.0, 0.5))
     assert all(g.isfinite().all() and g.norm() > 0 for g in gradients)
     assert all(0 < report.completions_trained <= report.rollouts for report in reports)

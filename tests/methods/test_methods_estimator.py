@@ -53,7 +53,7 @@ def test_the_tiny_problem_has_what_the_claims_are_about():
 
 @pytest.mark.parametrize("beta", BETAS)
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.rounds is None])
 def test_every_preset_keeps_its_claim(name, level, beta):
     prompt, completion = LEVELS[level]
     check(at_rates(METHODS[name], prompt, completion, beta=beta))

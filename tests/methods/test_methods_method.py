@@ -8,6 +8,7 @@ import torch
 from dppo.errors import ConfigError
 from dppo.methods import (
     CPPO,
+    DAPO,
     DAPO_LOSS,
     DPPO,
     DPPO_DETERMINISTIC,
@@ -50,7 +51,7 @@ def completions(method, reward_PG, tokens=(3, 9, 1, 5, 4, 2, 8, 6)):
 
 def test_presets_are_listed_by_their_names():
     assert list(METHODS) == [
-        "grpo", "dr_grpo", "dapo", "gspo", "cppo", "cppo_trl", "cppo_verl", "pods", "infobatch",
+        "grpo", "dr_grpo", "dapo", "dapo_loss", "gspo", "cppo", "cppo_trl", "cppo_verl", "pods", "infobatch",
         "dppo_threshold", "dppo", "dppo_deterministic",
         "dppo_dapo", "dppo_gspo", "dppo_threshold_dapo", "dppo_threshold_gspo",
     ]  # fmt: skip
@@ -58,11 +59,13 @@ def test_presets_are_listed_by_their_names():
 
 
 def test_which_presets_claim_to_be_unbiased():
-    claims = {name: method.with_rates(prompt=0.5, completion=0.5).unbiased for name, method in METHODS.items()}
+    rates = {name: 0.5 if method.rounds is None else 0.0 for name, method in METHODS.items()}
+    claims = {name: METHODS[name].with_rates(prompt=rate, completion=0.5).unbiased for name, rate in rates.items()}
     assert claims == {
         "grpo": True,
         "dr_grpo": True,
         "dapo": False,
+        "dapo_loss": False,
         "gspo": True,
         "cppo": False,
         "cppo_trl": False,
@@ -77,12 +80,14 @@ def test_which_presets_claim_to_be_unbiased():
         "dppo_threshold_dapo": False,
         "dppo_threshold_gspo": True,
     }
-    assert all(method.with_rates(prompt=0.0, completion=0.0).unbiased for method in METHODS.values())
+    unpruned = {name: method.with_rates(prompt=0.0, completion=0.0) for name, method in METHODS.items()}
+    assert [name for name, method in unpruned.items() if not method.unbiased] == ["dapo"]
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_the_description_tells_method_paper_bias_and_deviations(method):
-    for variant in (method, method.with_rates(prompt=0.3, completion=0.5)):
+    prompt = 0.3 if method.rounds is None else None
+    for variant in (method, method.with_rates(prompt=prompt, completion=0.5)):
         text = variant.describe()
         assert "\n" not in text
         assert variant.name in text
@@ -98,6 +103,16 @@ def test_bias_names_the_level_and_the_part():
     assert [sentence.split()[0] for sentence in both.selection_bias] == ["completion", "prompt"]
     assert "kept_mean" in CPPO.bias[0]
     assert DPPO.bias == ()
+
+
+def test_rounds_are_biased_whatever_else_is_pruned_and_prune_no_prompts_themselves():
+    assert DAPO.selection_bias == (f"rounds are biased: {DAPO.rounds.bias}",)
+    both = replace(CPPO, rounds=DAPO.rounds)
+    assert [sentence.split()[0] for sentence in both.selection_bias] == ["completion", "rounds"]
+    assert str(DAPO.rounds) in DAPO.describe()
+    with pytest.raises(ConfigError, match=r"rolled out in rounds, so none are pruned: prompt rate 0\.5\. Write 0"):
+        DAPO.with_rates(prompt=0.5)
+    assert replace(DAPO_LOSS, name=DAPO.name, rounds=DAPO.rounds, deviations=DAPO.deviations) == DAPO
 
 
 @pytest.mark.parametrize("normaliser", NORMALISERS, ids=lambda n: n.name)

@@ -210,7 +210,7 @@ def test_the_gradient_is_unbiased_at_every_point_of_a_schedule():
 @pytest.mark.parametrize("base", [GRPO, DAPO_LOSS, GSPO], ids=lambda m: m.name)
 def test_on_top_of_changes_what_is_dropped_and_nothing_else(base, pruning):
     method = on_top_of(base, pruning)
-    assert method.name == f"{pruning.name}_{base.name}"
+    assert method.name == f"{pruning.name}_{base.name.removesuffix('_loss')}"
     for part in ("advantages", "token_loss", "normaliser", "beta"):
         assert getattr(method, part) is getattr(base, part)
     assert (method.prompts, method.statistics) == (pruning.prompts, pruning.statistics)

@@ -11,8 +11,8 @@ from dppo.methods import METHODS
 from dppo.objective import group_advantages, powered
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.completions import CompletionSelector
-from dppo.trl.config import NEEDED_FIELDS
 from dppo.trl.draws import Schedule
+from dppo.trl.fields import NEEDED_FIELDS
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 NEW = [name for name in METHODS if name not in ("grpo", "dr_grpo", "dapo", "gspo", "cppo", "dppo")]

@@ -18,7 +18,7 @@ LEVELS = {"completions": (0.0, 0.5), "prompts": (0.5, 0.0), "both": (0.5, 0.5)}
 
 @pytest.mark.parametrize("beta", [0.0, 0.2])
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.rounds is None])
 def test_the_exact_bias_agrees_with_what_a_method_says_of_itself(name, level, beta):
     prompt, completion = LEVELS[level]
     method = replace(METHODS[name], beta=beta).with_rates(prompt=prompt, completion=completion)

@@ -1,0 +1,144 @@
+"""Rounds in the loop on one screen: DAPO rolls out until enough groups count, and trains on those alone."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dppo.demo.decode import sample
+from dppo.demo.evaluate import MAX_NEW_TOKENS
+from dppo.demo.loop import GENERATIONS, Loop, together
+from dppo.demo.model import build_model
+from dppo.demo.task import make_split
+from dppo.demo.tokenizer import build_tokenizer
+from dppo.errors import RoundsError
+from dppo.methods import DAPO, DAPO_LOSS, GRPO
+from dppo.objective import DAPO_TOKENS, clipped_surrogate, group_advantages
+from dppo.pruning import Rounds, deviating
+from dppo.rng import Purpose, torch_generator
+
+WANTED = 3
+
+
+@pytest.fixture(scope="module")
+def start():
+    torch.manual_seed(0)
+    return build_model(0).eval(), build_tokenizer(), make_split(0, train=16, held_out=6)
+
+
+def some_rows(self, row_Q, rollout):
+    """Rewards that differ within the groups of every third dataset row only."""
+    reward_QG = torch.zeros(len(row_Q), GENERATIONS)
+    reward_QG[row_Q % 3 == 1, ::3] = 1.0
+    return reward_QG
+
+
+def loop(start, monkeypatch, method, rewards=some_rows):
+    """A loop whose steps leave the parameters alone, and the gradients that they would have been moved by."""
+    model, tokenizer, split = start
+    monkeypatch.setattr(Loop, "_rewards", rewards)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *a, **k: None)
+    made, gradients = Loop(copy.deepcopy(model), tokenizer, split.train, method, seed=0, prompts=WANTED), []
+
+    def keep():
+        parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in made.model.parameters()]
+        gradients.append(torch.cat([part.flatten() for part in parts]).double())
+
+    monkeypatch.setattr(made.optimizer, "step", keep)
+    return made, gradients
+
+
+def by_hand(start, rows, used):
+    """The gradient of DAPO's loss over some groups, one completion after another, divided by their tokens."""
+    model, tokenizer, split = copy.deepcopy(start[0]), start[1], start[2]
+    prompts = Loop(model, tokenizer, split.train, GRPO, seed=0).prompts
+    for parameter in model.parameters():
+        parameter.grad = None
+    model.set_attn_implementation("sdpa")
+    tokens, losses = 0, []
+    for number in range(len(rows) // WANTED):
+        asked = rows[number * WANTED : (number + 1) * WANTED]
+        rng = torch_generator(0, 0, Purpose.ROLLOUT, number)
+        rollout = sample(start[0], [prompts[i] for i in asked], rng, samples=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS)
+        reward_QG = some_rows(None, torch.tensor(asked), rollout)
+        advantage_N = group_advantages(reward_QG).flatten()
+        for i in range(WANTED * GENERATIONS):
+            if not used[number * WANTED + i // GENERATIONS]:
+                continue
+            length = int(rollout.length_N[i])
+            prompt = torch.tensor(prompts[asked[i // GENERATIONS]])
+            completion = rollout.token_NT[i, :length]
+            logits = model(input_ids=torch.cat([prompt, completion])[None]).logits[0, len(prompt) - 1 : -1]
+            logp_T = logits.log_softmax(-1).gather(-1, completion[:, None])[:, 0]
+            losses.append(-(advantage_N[i] * (logp_T - logp_T.detach()).exp()).sum())
+            tokens += length
+    (torch.stack(losses).sum() / tokens).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+
+
+def test_dapo_trains_on_the_first_groups_that_count_over_their_own_tokens(start, monkeypatch):
+    made, gradients = loop(start, monkeypatch, DAPO)
+    order = made.stream.peek(16).tolist()
+    report = made.step(1e-3)
+    counts = [row % 3 == 1 for row in order]
+    rounds = next(r for r in range(1, 6) if sum(counts[: r * WANTED]) >= WANTED)
+    rows = order[: rounds * WANTED]
+    used = [counts[i] and sum(counts[: i + 1]) <= WANTED for i in range(len(rows))]
+    assert rounds > 1 and sum(used) == WANTED, "the case has several rounds"
+    assert (report.rounds, report.rollouts) == (rounds, len(rows) * GENERATIONS)
+    assert report.completions_trained == WANTED * GENERATIONS
+    assert report.zero_signal == pytest.approx(1 - sum(counts[: len(rows)]) / len(rows))
+
+    wanted = by_hand(start, rows, used)
+    torch.testing.assert_close(gradients[0], wanted, rtol=1e-3, atol=1e-6)
+    everything = by_hand(start, rows, [True] * len(rows))
+    assert (everything - wanted).norm() > 0.1 * wanted.norm(), "a denominator that counts all of them is another one"
+    seen = made.history.candidates(torch.arange(16), 1).seen_P
+    assert seen.nonzero()[:, 0].tolist() == sorted(set(rows)), "history learns from what the step did without, too"
+
+
+def test_surplus_groups_are_left_out(start, monkeypatch):
+    """A round that brings more than enough: only the first of them are trained on."""
+    made, _ = loop(start, monkeypatch, replace(DAPO, rounds=replace(DAPO.rounds, factor=5.0)))
+    report = made.step(1e-3)
+    assert report.rounds == 1 and report.rollouts == 5 * WANTED * GENERATIONS
+    assert report.completions_trained == WANTED * GENERATIONS
+
+
+def test_the_limit_is_an_error_and_changes_no_weight(start, monkeypatch):
+    made, gradients = loop(start, monkeypatch, DAPO, rewards=lambda self, row_Q, rollout: torch.ones(len(row_Q), 8))
+    with pytest.raises(RoundsError, match=r"after 10 rounds 0 of 30 groups .* needs 3\. Set max_rounds: 20"):
+        made.step(1e-3)
+    assert gradients == [] and made.steps == 0
+
+
+def test_one_round_with_enough_is_the_loss_alone(start, monkeypatch):
+    def mixed(self, row_Q, rollout):
+        return (torch.arange(GENERATIONS) % 2).float().repeat(len(row_Q), 1)
+
+    made, gradients = loop(start, monkeypatch, DAPO, rewards=mixed)
+    monkeypatch.setattr("dppo.demo.loop.torch_generator", lambda *key: torch_generator(*key[:3]))
+    report = made.step(1e-3)
+    monkeypatch.undo()
+    alone, wanted = loop(start, monkeypatch, DAPO_LOSS, rewards=mixed)
+    alone.step(1e-3)
+    assert report.rounds == 1 and torch.equal(gradients[0], wanted[0])
+
+
+def test_rollouts_together_keep_every_token():
+    model = build_model(0).eval()
+    parts = [
+        sample(model, [[5, 6]], torch_generator(seed), samples=2, max_new_tokens=width)
+        for seed, width in ((1, 3), (2, 7))
+    ]
+    both = together(parts)
+    assert both.token_lists == parts[0].token_lists + parts[1].token_lists
+    assert both.token_NT.shape == both.logp_NT.shape == (4, 7)
+    assert (both.logp_NT[:2, 3:] == 0).all()
+
+
+def test_the_constants_are_dapos():
+    assert DAPO.rounds == Rounds(counts=deviating) and DAPO.rounds.limit == 10
+    assert DAPO.normaliser is DAPO_TOKENS and DAPO.token_loss.func is clipped_surrogate
+    assert not DAPO.unbiased and DAPO_LOSS.unbiased

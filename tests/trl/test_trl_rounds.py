@@ -1,0 +1,270 @@
+"""Rounds of rollouts in TRL training: the step is stock TRL's on the groups that were retained, and runs survive."""
+
+import pytest
+import test_trl_contract
+import torch
+from conftest_trl import GENERATIONS, first_half_reward, length_reward, problems, relative_difference
+from safetensors.torch import load_file
+from test_trl_contract import TOLERANCE, gradients
+from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
+from trl import GRPOConfig, GRPOTrainer
+
+from dppo.errors import ConfigError, RoundsError
+from dppo.pruning import Collected, Filled
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl import rounds as module
+from dppo.trl.rounds import gathered_order, joined
+
+CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
+DAPO = dict(method="dapo", loss_type="dapo", accept_bias=True)
+WANTED = 3
+
+
+def run(path, tmp_path, **options):
+    """A run on 10 prompts, of which the first four have groups of differing rewards, in steps of three."""
+    settings = dict(reward=first_half_reward, prompts=10, per_device_train_batch_size=WANTED * GENERATIONS)
+    return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **{**settings, **DAPO, **options})
+
+
+def retained(trainer):
+    """Dataset rows of the groups that the last step was made of."""
+    return trainer._selection.row_Q[trainer._selection.weight_Q > 0].tolist()
+
+
+def stock(path, tmp_path, monkeypatch, rows, **options):
+    """TRL itself, on these rows of the same dataset and nothing else."""
+    monkeypatch.setattr(test_trl_contract, "problems", lambda _: problems(10).select(rows))
+    reward = options.pop("reward", first_half_reward)
+    steps, _ = gradients(
+        GRPOTrainer, GRPOConfig, path, tmp_path, prompts=len(rows), reward=reward, shuffle_dataset=False, **options
+    )
+    monkeypatch.undo()
+    return steps
+
+
+def logged(trainer, name):
+    return [row[name] for row in trainer.state.log_history if name in row]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"beta": 0.2}, {"num_iterations": 2, "max_steps": 2, "learning_rate": 0.5}],
+    ids=["plain", "kl", "two passes"],
+)
+def test_a_step_is_stock_trl_on_the_groups_retained(options, tiny_path, tmp_path, monkeypatch):
+    mine, trainer = run(tiny_path, tmp_path, **options)
+    rows = retained(trainer)
+    assert len(rows) == WANTED and set(rows) <= {0, 1, 2, 3}
+    assert logged(trainer, "rollout/rounds")[0] >= 2, "the case has several rounds"
+    wanted = stock(tiny_path, tmp_path, monkeypatch, rows, loss_type="dapo", **options)
+    assert len(mine) == len(wanted)
+    assert max(relative_difference(a, b) for a, b in zip(mine, wanted, strict=True)) < TOLERANCE
+
+
+def test_a_denominator_that_counts_every_group_is_caught(tiny_path, tmp_path, monkeypatch):
+    """The wrong version: all groups rolled out stay in at weight 1."""
+    right, trainer = run(tiny_path, tmp_path)
+    rows, original = retained(trainer), module._selection
+
+    def everything(asked, filled, order_Q):
+        kept = Filled(keep_P=torch.ones_like(filled.keep_P), collected=filled.collected)
+        return original(asked, kept, order_Q)
+
+    monkeypatch.setattr(module, "_selection", everything)
+    wrong, _ = run(tiny_path, tmp_path)
+    monkeypatch.undo()
+    wanted = stock(tiny_path, tmp_path, monkeypatch, rows, loss_type="dapo")
+    assert relative_difference(right[0], wanted[0]) < TOLERANCE < 0.1 < relative_difference(wrong[0], wanted[0])
+
+
+def test_figures_of_rounds_are_logged(tiny_path, tmp_path):
+    _, trainer = run(tiny_path, tmp_path, max_steps=3)
+    rounds, groups = logged(trainer, "rollout/rounds"), logged(trainer, "rollout/groups")
+    assert groups == [WANTED * r for r in rounds]
+    unused = logged(trainer, "rollout/groups_unused")
+    assert unused == pytest.approx([1 - WANTED / g for g in groups])
+    surplus = logged(trainer, "rollout/groups_surplus")
+    zero = logged(trainer, "rollout/zero_signal_groups")
+    assert [z + s for z, s in zip(zero, surplus, strict=True)] == pytest.approx(unused)
+    assert logged(trainer, "prune/prompts_kept_share") == [1.0] * 3
+    assert logged(trainer, "candidates/zero_signal_groups") == pytest.approx(zero)
+    selection = trainer._selection
+    assert sorted(selection.candidate_P.tolist()) == sorted(selection.row_Q.tolist())
+    assert trainer.selector.stream.epochs == pytest.approx(sum(groups) / 10)
+
+
+def test_history_learns_from_groups_that_are_not_used(tiny_path, tmp_path):
+    _, trainer = run(tiny_path, tmp_path)
+    seen = trainer.selector.history.candidates(torch.arange(10), 1).seen_P.nonzero()[:, 0].tolist()
+    assert seen == sorted(set(trainer._selection.row_Q.tolist())) and len(seen) > WANTED
+
+
+def test_old_and_reference_log_probs_are_those_of_retained_rows_only(tiny_path, tmp_path, forwarded):
+    _, trainer = run(tiny_path, tmp_path, beta=0.1, num_iterations=2)
+    window = trainer._window
+    used = window.weight_SB.sum(0) > 0
+    assert int(used.sum()) == WANTED * GENERATIONS < len(used)
+    assert (window.old_logp[~used] == 0).all() and (window.ref_logp[~used] == 0).all()
+    assert (window.ref_logp[used].sum(1) < 0).all()
+
+
+def test_shares_of_a_generation_split_the_retained_groups(tiny_path, tmp_path):
+    _, trainer = run(tiny_path, tmp_path, per_device_train_batch_size=6, steps_per_generation=2, max_steps=2)
+    weight_SB = trainer._window.weight_SB
+    assert weight_SB.shape[0] == 2 and int((weight_SB > 0).sum()) == WANTED * GENERATIONS
+    assert ((weight_SB > 0).sum(0) <= 1).all(), "each in one share"
+
+
+# What a run says, and what it refuses.
+
+
+def test_the_plan_says_rounds_and_bias(tiny_path, tmp_path, capsys):
+    run(tiny_path, tmp_path, max_rounds=7, round_factor=2.0)
+    text = capsys.readouterr().out
+    assert "gradient BIASED" in text and "dppo | biased: rounds are biased: a step is divided by the groups" in text
+    assert "at most 7 rounds (an error there); a step wants 3 groups of 4 completions" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({**DAPO, "accept_bias": False}, r"method='dapo' is biased: rounds are biased.*accept_bias=True"),
+        ({**DAPO, "loss_type": "grpo"}, "method='dapo' needs loss_type: dapo"),
+        ({**DAPO, "prompt_prune_rate": 0.5}, r"method='dapo' prunes nothing, but prompt_prune_rate=0\.5"),
+        ({**DAPO, "max_rounds": -1}, "max_rounds=-1 must be >= 0"),
+        ({**DAPO, "round_factor": 0.0}, "round_factor=0 must be greater than 0"),
+        ({**DAPO, "scale_rewards": "batch"}, "needs advantages from each group alone"),
+        ({**DAPO, "multi_objective_aggregation": "normalize_then_sum"}, "needs advantages from each group alone"),
+        ({"max_rounds": 5}, "method='dppo' has no rounds, but max_rounds=5"),
+        ({"method": "grpo", "round_factor": 2.0}, "method='grpo' has no rounds, but round_factor=2"),
+    ],
+)
+def test_fields_that_do_not_fit_are_named(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        DPPOConfig(**CONFIG | fields)
+
+
+def test_the_loss_alone_has_no_rounds():
+    method = DPPOConfig(**CONFIG, method="dapo_loss", loss_type="dapo").build_method()
+    assert method.rounds is None and method.unbiased
+    assert DPPOConfig(**CONFIG, **DAPO).build_method().rounds.limit == 10
+
+
+def test_a_streamed_dataset_is_refused(tiny_path, tmp_path):
+    config = DPPOConfig(str(tmp_path), **DAPO, report_to=[], use_cpu=True, bf16=False, max_steps=1)
+    with pytest.raises(ConfigError, match="method='dapo' takes as many prompts as it needs"):
+        DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8).to_iterable_dataset())
+
+
+# Errors and checkpoints.
+
+
+ROUNDS_RUN = dict(
+    **DAPO, prompts=10, prompt_prune_rate=0.0, completion_prune_rate=0.0, per_device_train_batch_size=3 * GENERATIONS
+)
+
+
+def rounds_run(path, folder, seen, flat=lambda run, prompt: len(prompt.split()) % 2 == 0, **options):
+    """A run that records what it asks; rewards are equal within the groups of prompts that are ``flat``."""
+    made = trainer(path, folder, seen=seen, **ROUNDS_RUN | options)
+    original = made.reward_funcs[0]
+
+    def reward(prompts, completions, **columns):
+        rewards = original(prompts, completions, **columns)
+        return [1.0 if flat(made, prompt) else r for prompt, r in zip(prompts, rewards, strict=True)]
+
+    made.reward_funcs[0] = reward
+    return made
+
+
+def test_a_run_that_reaches_the_limit_is_saved_before_it_stops(tiny_path, tmp_path):
+    seen, options = [], {"save_steps": 100, "max_rounds": 2}
+    stuck = rounds_run(tiny_path, tmp_path, seen, flat=lambda run, prompt: run.state.global_step >= 4, **options)
+    with pytest.raises(
+        RoundsError, match=r"step 4: after 2 rounds 0 of 6 groups .*checkpoint-4: go on from it"
+    ) as stop:
+        stuck.train()
+    assert "max_rounds: 4" in str(stop.value)
+    failed = seen[-2:]
+    folder = tmp_path / "checkpoint-4"
+    saved = load_file(folder / "model.safetensors")
+    assert all(torch.equal(saved[n], p) for n, p in stuck.model.state_dict().items() if n in saved)
+    again = []
+    resumed = rounds_run(tiny_path, tmp_path, again, flat=lambda run, prompt: False, max_rounds=0)
+    with pytest.warns(UserWarning, match="max_rounds: 2 -> 0"):
+        resumed.train(resume_from_checkpoint=str(folder))
+    assert resumed.state.global_step == STEPS and again[0] == failed[0], "the same prompts are asked again"
+
+
+def test_without_checkpoints_the_error_says_that_nothing_was_saved(tiny_path, tmp_path):
+    def constant(prompts, completions, **_):
+        return [1.0] * len(prompts)
+
+    with pytest.raises(RoundsError, match=r"step 0: after 10 rounds 0 of 30 groups.*No step had been taken"):
+        run(tiny_path, tmp_path, reward=constant)
+
+    def later(prompts, completions, trainer_state, **_):
+        rewards = length_reward(prompts, completions)
+        return rewards if trainer_state.global_step == 0 else [1.0] * len(rewards)
+
+    with pytest.raises(RoundsError, match=r"step 1: .*Nothing was saved, since save_strategy is no"):
+        run(tiny_path, tmp_path, reward=later, max_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("stop", "options"),
+    [(3, {}), (1, {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 6})],
+    ids=["between generations", "in mid-generation"],
+)
+def test_resumed_equals_uninterrupted(stop, options, tiny_path, tmp_path):
+    straight, before, after = [], [], []
+    first = rounds_run(tiny_path, tmp_path / "a", straight, **options)
+    first.train()
+    assert max(logged(first, "rollout/rounds")) > 1, "the run has several rounds"
+    with pytest.raises(Stop):
+        rounds_run(tiny_path, tmp_path / "b", before, callbacks=[StopAfter(stop)], **options).train()
+    checkpoint = tmp_path / "b" / f"checkpoint-{stop}"
+    rounds_run(tiny_path, tmp_path / "b", after, **options).train(resume_from_checkpoint=str(checkpoint))
+    assert straight[-len(after) :] == after
+    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+# Putting rounds together.
+
+
+def test_groups_are_in_the_order_in_which_ranks_are_gathered():
+    """Two ranks, rounds of four and two: rank 0 holds groups 0, 1 and 4, rank 1 holds 2, 3 and 5."""
+    assert gathered_order([4, 2], 2).tolist() == [0, 1, 4, 2, 3, 5]
+    assert gathered_order([3, 2], 1).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_rounds_are_padded_to_the_widest():
+    def output(prompt, completion, **more):
+        return {
+            "prompt_ids": torch.tensor(prompt),
+            "prompt_mask": torch.ones(len(prompt), len(prompt[0]), dtype=torch.long),
+            "completion_ids": torch.tensor(completion),
+            "completion_mask": torch.ones(len(completion), len(completion[0]), dtype=torch.long),
+            "advantages": torch.ones(len(prompt)),
+            "num_items_in_batch": torch.tensor(len(prompt)),
+            **more,
+        }
+
+    both = joined([output([[5]], [[6, 7, 8]]), output([[3, 4]], [[9]], tool_mask=torch.zeros(1, 1))], pad_token=2)
+    assert both["prompt_ids"].tolist() == [[2, 5], [3, 4]] and both["prompt_mask"].tolist() == [[0, 1], [1, 1]]
+    assert both["completion_ids"].tolist() == [[6, 7, 8], [9, 2, 2]]
+    assert both["completion_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert both["tool_mask"].tolist() == [[1, 1, 1], [0, 0, 0]], "a round without tools learns from every token"
+    assert both["advantages"].tolist() == [1.0, 1.0] and int(both["num_items_in_batch"]) == 2
+
+
+def test_figures_are_shares_of_what_was_rolled_out():
+    keep_P = torch.tensor([True, False, True, False, False])
+    collected = Collected(wanted=2, counted=3, rounds=2, rolled_out=5)
+    assert module.figures(Filled(keep_P=keep_P, collected=collected)) == {
+        "rollout/rounds": 2.0,
+        "rollout/groups": 5.0,
+        "rollout/groups_unused": pytest.approx(0.6),
+        "rollout/groups_surplus": pytest.approx(0.2),
+    }
