@@ -38,7 +38,7 @@ class Journal:
                 try:
                     _write_all(file, lines)
                 except OSError:
-                    file.truncate(start)
+                    _take_back(file, start)
                     raise
         except OSError as error:
             self._stop(name, error)
@@ -123,6 +123,10 @@ def _finite(value: Any) -> Any:
 def _write_all(file: Any, data: bytes) -> None:
     while data:
         data = data[file.write(data) :]
+
+
+def _take_back(file: Any, size: int) -> None:
+    file.truncate(size)
 
 
 def _kept(line: bytes, step: int) -> bool:

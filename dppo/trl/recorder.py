@@ -172,7 +172,7 @@ class RunRecorder(TrainerCallback):
                 output = train(*args, **kwargs)
             except BaseException as error:
                 self._watch.stop()
-                self._finish(status="failed", error=f"{type(error).__name__}: {error}")
+                self._finish(status="failed", error=": ".join(filter(None, (type(error).__name__, str(error)))))
                 raise
             self._finish(status="finished", error=None)
             return output

@@ -1,86 +1,19 @@
 """What a recorder leaves behind, for both trainers, and that training is the same with and without it."""
 
-import errno
-import json
-import threading
+import statistics
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, problems, scripted
+from conftest_trl import GENERATIONS, length_reward, scripted
 from safetensors.torch import load_file
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
+from trl_recorder_runs import PROMPTS, ROWS, lines, make, run_file
 
 from dppo.errors import ConfigError
-from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl import journal as journal_module
-from dppo.trl.journal import Journal, encoded, records_of
+from dppo.trl import stopwatch
 from dppo.trl.recorder import RunRecorder
-
-PROMPTS = 4
-
-
-class Metrics(TrainerCallback):
-    """Stands in for whatever reads logs."""
-
-    def __init__(self, folder):
-        self.journal = Journal(folder)
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        self.journal.append("metrics.jsonl", [{"step": state.global_step, **logs}])
-
-
-class Stop(Exception):
-    """Stands in for whatever ends a run."""
-
-
-class StopAfter(TrainerCallback):
-    def __init__(self, step, error=Stop):
-        self.step, self.error = step, error
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step > self.step:
-            raise self.error
-
-
-def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callbacks=(), completions=None, **options):
-    settings = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=PROMPTS * GENERATIONS,
-        num_generations=GENERATIONS,
-        max_completion_length=12,
-        max_steps=3,
-        learning_rate=1e-2,
-        report_to=[],
-        save_strategy="no",
-        logging_steps=1,
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        seed=3,
-    )
-    settings.update(options)
-    if ours:
-        settings = {"prompt_prune_rate": 0.5, "completion_prune_rate": 0.5, "loss_type": "dr_grpo"} | settings
-    trainer = (DPPOTrainer if ours else GRPOTrainer)(
-        model=path,
-        reward_funcs=reward,
-        args=(DPPOConfig if ours else GRPOConfig)(**settings),
-        train_dataset=problems(8),
-        callbacks=[*callbacks, Metrics(folder)],
-        rollout_func=scripted,
-    )
-    recorder = RunRecorder(folder, completions=completions).attach(trainer) if recorded else None
-    return trainer, recorder
-
-
-def lines(folder, name):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
-
-
-def run_file(folder):
-    return json.loads((folder / "run.json").read_text())
-
+from dppo.trl.stock import RowFinder
 
 TRAINERS = pytest.mark.parametrize("ours", [True, False], ids=["dppo", "trl"])
 
@@ -115,7 +48,7 @@ def test_a_recorder_that_draws_from_the_global_generator_would_show(tiny_path, t
 
 @TRAINERS
 def test_totals_are_those_of_the_rollouts(ours, tiny_path, tmp_path):
-    """Counted a second time, where completions are made and where TRL counts their lengths."""
+    """Counted a second time, where completions are made and where the draws are logged."""
     made = []
 
     def rollouts(prompts, trainer):
@@ -129,16 +62,17 @@ def test_totals_are_those_of_the_rollouts(ours, tiny_path, tmp_path):
     totals = recorder.totals()
     assert totals["total/rollouts"] == sum(map(len, made)) > 0
     assert totals["total/rollout_tokens"] == sum(map(sum, made))
-    records = [record for record in lines(tmp_path, "metrics.jsonl") if "loss" in record]
-    trained = sum(r["prune/tokens_trained"] for r in records) if ours else totals["total/rollout_tokens"]
-    assert totals["total/tokens_trained"] == trained
-    assert records[-1]["total/tokens_trained"] == trained
-    assert all("total/seconds" in record for record in lines(tmp_path, "metrics.jsonl"))
-    seconds = [record["total/seconds"] for record in lines(tmp_path, "metrics.jsonl")]
+    records = lines(tmp_path, "metrics.jsonl")
+    steps = [record for record in records if "loss" in record]
+    trained = sum(r["prune/tokens_trained"] for r in steps) if ours else totals["total/rollout_tokens"]
+    assert totals["total/tokens_trained"] == steps[-1]["total/tokens_trained"] == trained > 0
+    seconds = [record["total/seconds"] for record in records]
     assert seconds == sorted(seconds) and seconds[0] > 0
-    phases = {name for name in records[-1] if name.startswith("time/")}
+    assert all("total/seconds" in record for record in trainer.state.log_history)
+    phases = {name for name in steps[-1] if name.startswith("time/")}
     assert {"time/rollout", "time/reward", "time/forward_backward", "time/optimizer"} <= phases
-    assert sum(r[name] for r in records for name in phases) <= totals["total/seconds"]
+    assert sum(r[name] for r in steps for name in phases) <= totals["total/seconds"]
+    assert all(r["rows/sequence_tokens"] <= r["rows/padded_tokens"] and r["rows/forwards"] >= 1 for r in steps)
 
 
 def test_tokens_of_every_pass_count(tiny_path, tmp_path):
@@ -147,4 +81,183 @@ def test_tokens_of_every_pass_count(tiny_path, tmp_path):
     trainer.train()
     records = [record for record in lines(tmp_path, "metrics.jsonl") if "loss" in record]
     assert recorder.totals()["total/tokens_trained"] == sum(r["prune/tokens_trained"] for r in records)
-    assert len(lines(tmp_path, "prompts.jsonl")) == 1 and lines(tmp_path, "prompts.jsonl")[0]["step"] == 1
+    assert [line["step"] for line in lines(tmp_path, "prompts.jsonl")] == [1]
+
+
+@TRAINERS
+def test_padding_is_counted_as_trl_pads(ours, tiny_path, tmp_path):
+    """All is kept: then both trainers train on the same completions, and TRL's own tensors say what padding takes."""
+    everything = {
+        "method": "grpo",
+        "prompt_prune_rate": 0.0,
+        "completion_prune_rate": 0.0,
+        "beta": 0.01,
+        "max_tokens_per_row": 64,
+    }
+    trainer, _ = make(tiny_path, tmp_path, ours=ours, **(everything if ours else {}))
+    shapes, original = [], GRPOTrainer._generate_and_score_completions.__get__(trainer)
+
+    def seen(inputs):
+        output = original(inputs)
+        masks = output["prompt_mask"], output["completion_mask"]
+        shapes.append([sum(mask.numel() for mask in masks), int(sum(mask.sum() for mask in masks))])
+        return output
+
+    if not ours:
+        trainer._generate_and_score_completions = seen
+        trainer.train()
+        steps = [record for record in lines(tmp_path, "metrics.jsonl") if "loss" in record]
+        assert [[r["rows/padded_tokens"], r["rows/sequence_tokens"]] for r in steps] == shapes
+        assert all(r["rows/tokens"] == r["rows/padded_tokens"] for r in steps)
+        return
+    trainer.train()
+    for record in (record for record in lines(tmp_path, "metrics.jsonl") if "loss" in record):
+        assert record["rows/tokens"] < record["rows/sequence_tokens"] < record["rows/padded_tokens"]
+        assert record["rows/fill"] == record["rows/tokens"] / (64 * record["rows/forwards"])
+
+
+@TRAINERS
+def test_prompts_are_those_that_were_asked(ours, tiny_path, tmp_path):
+    """Against what the reward function saw: a problem's answer is its row."""
+    seen = []
+
+    def reward(prompts, completions, answer, **_):
+        rewards = length_reward(prompts, completions)
+        seen.append(list(zip(map(int, answer), rewards, strict=True)))
+        return rewards
+
+    trainer, _ = make(tiny_path, tmp_path, ours=ours, reward=reward, max_steps=6)
+    trainer.train()
+    records = lines(tmp_path, "prompts.jsonl")
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert [record["generation"] for record in records] == list(range(6))
+    for record, asked in zip(records, seen, strict=True):
+        assert len(record["rows"]) == PROMPTS and all(0 < p <= 1 for p in record["probability"])
+        kept = [row for row, keep in zip(record["rows"], record["rolled_out"], strict=True) if keep]
+        assert kept == [row for row, _ in asked[::GENERATIONS]]
+        means = iter([statistics.mean(r for _, r in asked[i : i + GENERATIONS]) for i in range(0, len(asked), 4)])
+        assert record["mean_reward"] == [next(means) if keep else None for keep in record["rolled_out"]]
+    skipped = sum(not keep for record in records for keep in record["rolled_out"])
+    assert skipped > 0 if ours else skipped == 0
+    assert records[-1]["epoch"] == 6 * PROMPTS / ROWS if ours else records[-1]["epoch"] > 0
+
+
+@TRAINERS
+def test_completions_are_whole_groups_with_what_was_drawn(ours, tiny_path, tmp_path):
+    seen = {}
+
+    def reward(prompts, completions, answer, **_):
+        rewards = length_reward(prompts, completions)
+        step = trainer.state.global_step + 1
+        for prompt, text, row, value in zip(prompts, completions, answer, rewards, strict=True):
+            seen.setdefault((step, int(row)), []).append((prompt, text, value))
+        return rewards
+
+    trainer, _ = make(tiny_path, tmp_path, ours=ours, reward=reward, completions=100, max_steps=5)
+    trainer.train()
+    records = lines(tmp_path, "completions.jsonl")
+    assert len(records) == sum(map(len, seen.values()))
+    for place, group in enumerate(records[i : i + GENERATIONS] for i in range(0, len(records), GENERATIONS)):
+        step, row = group[0]["step"], group[0]["row"]
+        assert [(line["step"], line["row"]) for line in group] == [(step, row)] * GENERATIONS, place
+        assert [(line["prompt"], line["completion"], line["reward"]) for line in group] == seen[step, row]
+        rewards = [line["reward"] for line in group]
+        scale = statistics.stdev(rewards) + 1e-4
+        for line in group:
+            advantage = (line["reward"] - statistics.mean(rewards)) / scale if len(set(rewards)) > 1 else 0.0
+            assert line["advantage"] == pytest.approx(advantage, abs=1e-5)
+            assert line["tokens"] == len(line["completion"].split()) + 1  # and the end
+            assert line["kept"] == (line["weight"] > 0) == (line["why"] == "kept")
+            if ours and line["kept"]:
+                assert line["weight"] == pytest.approx(1 / line["probability"])
+            if ours and advantage == 0:
+                assert line["why"] == "zero advantage" and line["probability"] == 0
+    assert {line["why"] for line in records} == ({"kept", "drawn out", "zero advantage"} if ours else {"kept"})
+    skipped = {i for i, record in enumerate(lines(tmp_path, "prompts.jsonl"), 1) if not all(record["rolled_out"])}
+    if ours:  # the probability is that of the prompt times that of the completion
+        prompts = {
+            (record["step"], row): probability
+            for record in lines(tmp_path, "prompts.jsonl")
+            for row, probability in zip(record["rows"], record["probability"], strict=True)
+        }
+        assert skipped and all(line["probability"] <= prompts[line["step"], line["row"]] for line in records)
+
+
+@pytest.mark.parametrize(("most", "written"), [(0, 0), (1, 4), (6, 4), (8, 8), (99, 16)])
+def test_at_most_so_many_completions_in_whole_groups(most, written, tiny_path, tmp_path):
+    options = {"prompt_prune_rate": 0.0, "record_completions": most, "logging_steps": 2}
+    trainer, _ = make(tiny_path, tmp_path, **options)
+    trainer.train()
+    path = tmp_path / "completions.jsonl"
+    found = lines(tmp_path, "completions.jsonl") if path.exists() else []
+    assert [record["step"] for record in found] == [2] * written
+
+
+@TRAINERS
+def test_run_file_says_what_was_run(ours, tiny_path, tmp_path):
+    trainer, recorder = make(tiny_path, tmp_path, ours=ours, hub_token="secret")
+    states = []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            states.append(run_file(tmp_path))
+
+    trainer.add_callback(Look())
+    trainer.train()
+    record = run_file(tmp_path)
+    assert [state["status"] for state in states] == ["running"] * 3 and record["status"] == "finished"
+    assert record["format"] == 1 and record["method"] == ("dppo" if ours else "trl") and record["seed"] == 3
+    assert record["biased"] == [] and record["paper"].startswith("arXiv:") and record["error"] is None
+    assert record["updates"] == 3 and record["seconds"] == recorder.totals()["total/seconds"]
+    assert record["task"] == {"model": tiny_path, "dataset": "Dataset", "prompts": ROWS}
+    assert record["config"]["learning_rate"] == 1e-2 and "weight_decay" not in record["config"]
+    assert "secret" not in (tmp_path / "run.json").read_text()
+    assert {"processor", "versions", "commit"} <= record["environment"].keys()
+
+
+def test_evaluation_and_saving_are_not_training(tiny_path, tmp_path, monkeypatch):
+    """A clock that moves only where a test moves it: a second a step, and long pauses elsewhere."""
+    now = [0.0]
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now[0])
+    saving = GRPOTrainer._save_checkpoint
+
+    def slow_save(*args):
+        now[0] += 1000
+        return saving(*args)
+
+    monkeypatch.setattr(GRPOTrainer, "_save_checkpoint", slow_save)
+
+    class Steps(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            now[0] += 1
+            with recorder.paused(), recorder.paused():
+                now[0] += 100
+
+        def on_prediction_step(self, args, state, control, **kwargs):
+            now[0] += 10000
+
+    trainer, recorder = make(
+        tiny_path, tmp_path, callbacks=[Steps()], save_strategy="steps", save_steps=1, eval_strategy="no"
+    )
+    trainer.eval_dataset = trainer.train_dataset
+    trainer.args.eval_strategy = trainer.args.eval_strategy.__class__("steps")
+    trainer.args.eval_steps = trainer.state.eval_steps = 1
+    trainer.train()
+    assert recorder.totals()["total/seconds"] == 3.0 and now[0] > 33000
+    assert run_file(tmp_path)["seconds"] == 3.0
+
+
+def test_a_recorder_records_one_trainer(tiny_path, tmp_path):
+    trainer, recorder = make(tiny_path, tmp_path)
+    with pytest.raises(ConfigError, match="records one trainer"):
+        recorder.attach(trainer)
+    with pytest.raises(ConfigError, match="records nothing yet"):
+        RunRecorder(tmp_path).record(None)
+
+
+def test_rows_are_found_by_content():
+    from datasets import Dataset
+
+    finder = RowFinder(Dataset.from_list([{"prompt": text} for text in ("a", "b", "a", "c")]))
+    assert finder(["c", "a", "nowhere", "b"]).tolist() == [3, 0, -1, 1]
+    assert RowFinder(None)(["a", "b"]).tolist() == [-1, -1]

@@ -1,0 +1,227 @@
+"""Records of runs that stop, go on, fail, or find no room; and text that would break a line."""
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from conftest_trl import length_reward
+from trl_recorder_runs import PROMPTS, Metrics, Stop, StopAfter, lines, make, run_file
+
+from dppo.trl import journal as journal_module
+from dppo.trl.journal import Journal, encoded, records_of
+from dppo.trl.record_lines import completion_records
+
+STEPS = 6
+SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS}
+TRAINERS = pytest.mark.parametrize("ours", [True, False], ids=["dppo", "trl"])
+
+
+def stopped_and_resumed(path, folder, at, **options):
+    """A run that stops after a step that is not in the checkpoint it goes on from."""
+    trainer, _ = make(path, folder, callbacks=[StopAfter(at + 1)], **SAVED, **options)
+    with pytest.raises(Stop):
+        trainer.train()
+    before = run_file(folder), lines(folder, "metrics.jsonl")[-1]
+    trainer, recorder = make(path, folder, **SAVED, **options)
+    trainer.train(resume_from_checkpoint=str(folder / f"checkpoint-{at}"))
+    return before, recorder
+
+
+# With two steps and two passes a generation, step 2 is in the middle of one.
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}],
+    ids=["once", "reused"],
+)
+def test_a_resumed_record_is_that_of_a_run_never_stopped(options, tiny_path, tmp_path):
+    trainer, straight = make(tiny_path, tmp_path / "a", **SAVED, **options)
+    trainer.train()
+    (failed, last), resumed = stopped_and_resumed(tiny_path, tmp_path / "b", 2, **options)
+    assert failed["status"] == "failed" and failed["error"] == "Stop"
+    for name in ("completions.jsonl", "prompts.jsonl"):
+        assert lines(tmp_path / "a", name) == lines(tmp_path / "b", name)
+    counts = ("total/rollouts", "total/rollout_tokens", "total/tokens_trained")
+    for record, other in zip(*(lines(tmp_path / run, "metrics.jsonl") for run in ("a", "b")), strict=True):
+        assert record["step"] == other["step"] and [record[n] for n in counts] == [other[n] for n in counts]
+    assert [resumed.totals()[name] for name in counts] == [straight.totals()[name] for name in counts]
+    seconds = [record["total/seconds"] for record in lines(tmp_path / "b", "metrics.jsonl")]
+    assert seconds == sorted(seconds) and last["total/seconds"] > 0
+    assert run_file(tmp_path / "b")["status"] == "finished" and run_file(tmp_path / "b")["error"] is None
+
+
+def test_the_record_of_trl_goes_on_too(tiny_path, tmp_path):
+    _, recorder = stopped_and_resumed(tiny_path, tmp_path, 2, ours=False)
+    assert [record["step"] for record in lines(tmp_path, "prompts.jsonl")] == list(range(1, STEPS + 1))
+    assert [r["step"] for r in lines(tmp_path, "metrics.jsonl") if "loss" in r] == list(range(1, STEPS + 1))
+    assert recorder.totals()["total/rollouts"] == STEPS * PROMPTS * 4
+
+
+def test_a_record_that_is_not_cut_has_steps_twice(tiny_path, tmp_path, monkeypatch):
+    monkeypatch.setattr(Journal, "cut", lambda *_: None)
+    stopped_and_resumed(tiny_path, tmp_path, 2)
+    steps = [record["step"] for record in lines(tmp_path, "prompts.jsonl")]
+    assert sorted(set(steps)) == list(range(1, STEPS + 1)) and len(steps) > STEPS
+
+
+def test_totals_without_a_recorder_in_the_checkpoint_come_from_the_log(tiny_path, tmp_path):
+    trainer, _ = make(tiny_path, tmp_path, **SAVED | {"max_steps": 2})
+    trainer.train()
+    state = tmp_path / "checkpoint-2" / "trainer_state.json"
+    content = json.loads(state.read_text())
+    assert content["stateful_callbacks"].pop("dppo_totals")["total/rollouts"] > 0
+    state.write_text(json.dumps(content))
+    logged = [record for record in lines(tmp_path, "metrics.jsonl") if record["step"] == 2][-1]
+    trainer, recorder = make(tiny_path, tmp_path, **SAVED | {"max_steps": 3})
+    trainer.train(resume_from_checkpoint=str(state.parent))
+    made = recorder.totals()["total/rollouts"] - logged["total/rollouts"]
+    assert made == 4 * sum(lines(tmp_path, "prompts.jsonl")[-1]["rolled_out"]) > 0
+
+
+def test_a_new_run_begins_a_new_record(tiny_path, tmp_path):
+    for _ in range(2):
+        trainer, _ = make(tiny_path, tmp_path)
+        trainer.train()
+    assert [record["step"] for record in lines(tmp_path, "prompts.jsonl")] == [1, 2, 3]
+    assert [record["step"] for record in lines(tmp_path, "metrics.jsonl") if "loss" in record] == [1, 2, 3]
+
+
+@TRAINERS
+def test_a_reward_that_fails_is_on_record(ours, tiny_path, tmp_path):
+    def failing(prompts, completions, **_):
+        if trainer.state.global_step == 1:
+            raise ValueError("no verifier\nhere")
+        return length_reward(prompts, completions)
+
+    trainer, recorder = make(tiny_path, tmp_path, ours=ours, reward=failing)
+    with pytest.raises(Exception, match="no verifier"):
+        trainer.train()
+    record = run_file(tmp_path)
+    assert record["status"] == "failed" and "no verifier\nhere" in record["error"]
+    assert record["seconds"] == recorder.totals()["total/seconds"] > 0
+
+
+def test_an_interrupt_is_on_record(tiny_path, tmp_path):
+    trainer, _ = make(tiny_path, tmp_path, callbacks=[StopAfter(0, KeyboardInterrupt)])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert run_file(tmp_path)["status"] == "failed" and run_file(tmp_path)["error"] == "KeyboardInterrupt"
+
+
+def full_after(writes, monkeypatch):
+    """The disk takes so many writes and half of the next one."""
+    done = [0]
+
+    def write(file, data):
+        done[0] += 1
+        if done[0] > writes:
+            file.write(data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        file.write(data)
+
+    monkeypatch.setattr(journal_module, "_write_all", write)
+
+
+def test_a_full_disk_ends_the_record_and_not_the_run(tiny_path, tmp_path, monkeypatch):
+    full_after(3, monkeypatch)
+    trainer, recorder = make(tiny_path, tmp_path)
+    trainer.remove_callback(Metrics)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.train()
+    said = [str(w.message) for w in caught if "cannot write" in str(w.message)]
+    assert len(said) == 1 and "No space left" in said[0] and "training goes on" in said[0]
+    assert trainer.state.global_step == 3 and recorder.journal.stopped
+    assert [record["step"] for record in lines(tmp_path, "prompts.jsonl")] == [1, 2]  # whole lines only
+    assert {record["step"] for record in lines(tmp_path, "completions.jsonl")} == {1}
+    assert run_file(tmp_path)["status"] == "finished"
+
+
+def test_a_half_written_line_would_show(tmp_path, monkeypatch):
+    """The wrong twin: without taking it back, the file ends in half a record."""
+    full_after(1, monkeypatch)
+    monkeypatch.setattr(journal_module, "_take_back", lambda file, size: None)
+    journal = Journal(tmp_path)
+    journal.append("a.jsonl", [{"step": 1}])
+    with pytest.warns(UserWarning, match="cannot write"):
+        journal.append("a.jsonl", [{"step": 2}])
+    assert not (tmp_path / "a.jsonl").read_text().endswith("\n")
+
+
+HOSTILE = [
+    "a\nb\r\n\u2028\u0085c",
+    "\x00\x1b[31m\x7f",
+    "lone \ud800 surrogate",
+    "</script><script>",
+    '"\\',
+    "\U0001f600",
+]
+
+
+class Hostile:
+    """A tokenizer whose every text is one of ``HOSTILE``."""
+
+    def decode(self, ids, skip_special_tokens):
+        return HOSTILE[int(ids.sum()) % len(HOSTILE)]
+
+
+def test_any_text_stays_one_line_of_json(tiny_path, tmp_path):
+    trainer, recorder = make(tiny_path, tmp_path, completions=99)
+    generations = []
+    recorder.record = generations.append
+    trainer.train()
+    journal = Journal(tmp_path)
+    records = [line for g in generations for line in completion_records(g, 99, Hostile())]
+    journal.append("hostile.jsonl", records)
+    data = (tmp_path / "hostile.jsonl").read_bytes()
+    assert data.isascii() and not any(byte < 32 for byte in data.replace(b"\n", b""))
+    assert [json.loads(line)["completion"] for line in data.splitlines()] == [r["completion"] for r in records]
+    assert {record["completion"] for record in records} == set(HOSTILE)
+    assert list(records_of(tmp_path / "hostile.jsonl")) == records
+
+
+def test_numbers_that_json_lacks_are_null():
+    assert json.loads(encoded({"a": math.nan, "b": [math.inf, 1.5], "c": {"d": -math.inf}})) == {
+        "a": None,
+        "b": [None, 1.5],
+        "c": {"d": None},
+    }
+
+
+def test_cutting_leaves_whole_records_up_to_a_step(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"step": 0}\n{"step": 2, "b": 1}\nnot json\n[1]\n{"no": 1}\n{"step": 3}\n{"step": 1, "cut')
+    Journal(tmp_path).cut("a.jsonl", 2)
+    assert path.read_text() == '{"step": 0}\n{"step": 2, "b": 1}\n'
+    Journal(tmp_path).cut("a.jsonl", -1)
+    assert path.read_text() == "" and [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
+    Journal(tmp_path).cut("none.jsonl", 2)
+    assert list(records_of(tmp_path / "none.jsonl")) == []
+
+
+def test_two_ranks_write_one_record(tiny_path, tmp_path):
+    """Counts of both ranks, files of the first."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    script = str(Path(__file__).parent / "recorder_two_ranks.py")
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, script, tiny_path, str(tmp_path)], env=environment, capture_output=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    for name in ("dppo", "trl"):
+        folder = tmp_path / name
+        seen = [json.loads((tmp_path / f"{name}_{rank}.json").read_text()) for rank in range(2)]
+        totals = lines(folder, "metrics.jsonl")[-1]
+        assert totals["total/rollouts"] == sum(rank["rollouts"] for rank in seen) > 0
+        assert totals["total/rollout_tokens"] == sum(rank["tokens"] for rank in seen)
+        assert totals["total/tokens_trained"] == seen[0]["trained"] == seen[1]["trained"] > 0
+        assert [record["step"] for record in lines(folder, "prompts.jsonl")] == [1, 2, 3]
+        for record in lines(folder, "prompts.jsonl"):
+            assert sum(record["rolled_out"]) * 4 <= sum(rank["rollouts"] for rank in seen)
+            assert [mean is not None for mean in record["mean_reward"]] == record["rolled_out"]
+        assert run_file(folder)["environment"]["processes"] == 2

@@ -1,0 +1,78 @@
+"""Small runs of both trainers with a recorder, and what they left behind."""
+
+import json
+
+from conftest_trl import GENERATIONS, length_reward, problems, scripted
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.journal import Journal
+from dppo.trl.recorder import RunRecorder
+
+PROMPTS, ROWS = 4, 8
+
+
+class Metrics(TrainerCallback):
+    """Stands in for whatever reads logs."""
+
+    def __init__(self, folder):
+        self.journal = Journal(folder)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if state.is_world_process_zero:
+            self.journal.append("metrics.jsonl", [{"step": state.global_step, **logs}])
+
+
+class Stop(Exception):
+    """Stands in for whatever ends a run."""
+
+
+class StopAfter(TrainerCallback):
+    def __init__(self, step, error=Stop):
+        self.step, self.error = step, error
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step > self.step:
+            raise self.error
+
+
+def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callbacks=(), completions=None, **options):
+    """A trainer of three steps and its recorder, None where nothing is recorded."""
+    settings = dict(
+        output_dir=str(folder),
+        per_device_train_batch_size=PROMPTS * GENERATIONS,
+        num_generations=GENERATIONS,
+        max_completion_length=12,
+        max_steps=3,
+        learning_rate=1e-2,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=1,
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+        seed=3,
+    )
+    settings.update(options)
+    if ours:
+        settings = {"prompt_prune_rate": 0.5, "completion_prune_rate": 0.5, "loss_type": "dr_grpo"} | settings
+    trainer = (DPPOTrainer if ours else GRPOTrainer)(
+        model=path,
+        reward_funcs=reward,
+        args=(DPPOConfig if ours else GRPOConfig)(**settings),
+        train_dataset=problems(ROWS),
+        callbacks=[*callbacks, Metrics(folder)],
+        rollout_func=scripted,
+    )
+    recorder = RunRecorder(folder, completions=completions).attach(trainer) if recorded else None
+    return trainer, recorder
+
+
+def lines(folder, name):
+    """The records of a file, each line of which must be JSON."""
+    return [json.loads(line) for line in (folder / name).read_bytes().splitlines()]
+
+
+def run_file(folder):
+    return json.loads((folder / "run.json").read_text())
