@@ -1,6 +1,6 @@
 """How kept completions go through the model: dense rows, or sorted padding for models that rows cannot serve."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +18,16 @@ from dppo.trl.window import MicroBatch, Window
 TRITON_DEVICES = ("cuda", "xpu")
 """Where TRL's fused head scores labelled positions only; elsewhere it scores every position."""
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def shared_prompts(window: Window) -> Sequence[int]:
+    """The group of each completion: its prompt, which a row then holds once."""
+    return window.prompt_group
+
+
+def own_prompts(window: Window) -> Sequence[int]:
+    """A group of its own for each completion: rows hold a prompt as often as it has completions (``layout: packed``)."""
+    return range(len(window.prompt_group))
 
 
 class Layout(Protocol):
@@ -101,6 +111,8 @@ class RowLayout:
     """Rows of segments: no padding, and the prompt of a group once."""
 
     kernel: Kernel
+    groups: Callable[[Window], Sequence[int]] = shared_prompts
+    """Which completions of a window may share a prompt."""
     autocast: Callable[[], Any]
     others: tuple[Kernel, ...]
     """Kernels to turn to, in order, where this one fails on the model itself."""
@@ -111,7 +123,7 @@ class RowLayout:
         """As ``Layout`` says; completions of one prompt are kept together."""
         kept = weight_B.nonzero().squeeze(1).tolist()
         group, prompts, completions = (
-            [of[i] for i in kept] for of in (window.prompt_group, window.prompt_tokens, window.completion_tokens)
+            [of[i] for i in kept] for of in (self.groups(window), window.prompt_tokens, window.completion_tokens)
         )
         made = []
         for places in plan_rows(group, prompts, completions, max_tokens):
@@ -123,18 +135,19 @@ class RowLayout:
     def tokens(self, window: Window, rows: list[int]) -> int:
         """As ``Layout`` says."""
         group, prompts, completions = (
-            [of[i] for i in rows] for of in (window.prompt_group, window.prompt_tokens, window.completion_tokens)
+            [of[i] for i in rows] for of in (self.groups(window), window.prompt_tokens, window.completion_tokens)
         )
         return row_tokens(group, prompts, [max(1, n) for n in completions], [range(len(rows))])
 
     def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
         """As ``Layout`` says; 0 where a token carries no loss."""
         window, rows = batch.window, batch.rows.tolist()
+        groups = self.groups(window)
         tokens = [max(1, window.completion_tokens[i]) for i in rows]  # an idle forward may have no token of its own
         row = build_row(
             [window.prompt(i) for i in rows],
             [window.completion_ids[i, :n] for i, n in zip(rows, tokens, strict=True)],
-            [window.prompt_group[i] for i in rows],
+            [groups[i] for i in rows],
             None if window.all_scored else [window.loss_mask[i, :n] for i, n in zip(rows, tokens, strict=True)],
         )
         with self.autocast():
@@ -160,7 +173,8 @@ class RowLayout:
             leave_rows(model)
 
     def __str__(self) -> str:
-        return f"layout: rows of segments, attention by {self.kernel.name} ({self.kernel.reason})"
+        prompts = "" if self.groups is shared_prompts else ", prompts not shared"
+        return f"layout: rows of segments{prompts}, attention by {self.kernel.name} ({self.kernel.reason})"
 
 
 def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> Layout:
@@ -188,7 +202,8 @@ def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, An
             exact = torch.float32 if trainer.args.cast_lm_head_to_fp32 else None
             add_scored_head(model, temperature=trainer.temperature, dtype=exact)
     others = kernels_after(kernel, device, dtype)
-    return RowLayout(kernel=kernel, others=others, autocast=accelerator.autocast, models=models)
+    groups = own_prompts if trainer.args.layout == "packed" else shared_prompts
+    return RowLayout(kernel=kernel, groups=groups, others=others, autocast=accelerator.autocast, models=models)
 
 
 def _unwrapped(model: Any) -> PreTrainedModel:

@@ -32,6 +32,15 @@ class TestWhichLayout:
         assert ROWS_LINE in capsys.readouterr().out.splitlines()
         assert isinstance(trainer.forwards.layout, RowLayout) and forwarded
 
+    def test_prompts_that_are_not_shared_cost_tokens_and_change_nothing(self, tiny_path, tmp_path, capsys):
+        tokens = {}
+        for layout in ("rows", "packed"):
+            differences, trainer = compare(tiny_path, tmp_path / layout, ours={"layout": layout})
+            assert max(differences) < TOLERANCE
+            tokens[layout] = logged(trainer, "rows/tokens")[0]
+        assert "dppo | layout: rows of segments, prompts not shared, attention by" in capsys.readouterr().out
+        assert tokens["packed"] > tokens["rows"]
+
     def test_padding_where_asked_for(self, tiny_path, tmp_path, capsys, forwarded):
         differences, trainer = compare(tiny_path, tmp_path, ours={"layout": "padded"})
         assert max(differences) < TOLERANCE
