@@ -157,8 +157,9 @@ class DPPOConfig(GRPOConfig):
         default="rows",
         metadata={
             "help": "How kept completions are forwarded. `rows`: dense, nothing padded, shared prompts once; a model "
-            "that rows cannot serve is padded, and the run says so. `auto`: the same, and padded too if the self-check "
-            "at the start fails, which otherwise stops the run. `padded`: length-sorted padding."
+            "that rows cannot serve is padded, and the run says so. `packed`: the same without sharing prompts. `auto`: "
+            "`rows`, and padded too if the self-check at the start fails, which otherwise stops the run. `padded`: "
+            "length-sorted padding."
         },
     )
     reward_time_limit: float | None = field(

@@ -44,7 +44,7 @@ def field_problems(args: "DPPOConfig") -> list[str]:
     choices = {
         "method": METHODS,
         "prompt_mode": ("thin", "fill"),
-        "layout": ("rows", "auto", "padded"),
+        "layout": ("rows", "packed", "auto", "padded"),
         "completion_score": (AUTO, *(name for name, score in SCORES.items() if score not in NOT_OFFERED)),
         "prune_schedule": (AUTO, *SCHEDULES),
         "completion_budget": ("rows", "tokens"),

@@ -26,7 +26,7 @@ def shared_prompts(window: Window) -> Sequence[int]:
 
 
 def own_prompts(window: Window) -> Sequence[int]:
-    """A group of its own for each completion: rows hold a prompt as often as it has completions (``layout: packed``)."""
+    """A group of its own for each completion, so that each brings its prompt along (``layout: packed``)."""
     return range(len(window.prompt_group))
 
 
