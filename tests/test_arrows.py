@@ -1,6 +1,7 @@
 """The arrows between parts point one way.
 
-errors, types, rng <- pruning | packing | objective <- methods <- demo, trl <- launch <- verification <- cli
+errors, types, rng <- pruning | packing | objective <- methods <- demo, trl <- launch <- verification <- comparison
+comparison <- cli
 data, demo <- evaluation <- launch, cli
 """
 
@@ -26,8 +27,12 @@ ALLOWED = {
     "evaluation": SHARED | {"data", "demo"},
     "launch": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "evaluation", "trl"},
     "verification": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl", "launch"},
-    "cli": SHARED
+    "comparison": SHARED
     | {"pruning", "packing", "objective", "methods", "data", "demo", "evaluation", "trl", "launch", "verification"},
+    "report": SHARED | {"methods", "comparison"},
+    "cli": SHARED
+    | {"pruning", "packing", "objective", "methods", "data", "demo", "evaluation", "trl", "launch", "verification"}
+    | {"comparison", "report"},
 }
 CORE = ("pruning", "packing", "objective", "methods", "errors", "types", "rng")
 CORE_LIBRARIES = {"torch", "numpy"}

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Generic, cast
+from typing import Any, Generic, NoReturn, cast
 
 import torch
 import yaml
@@ -160,6 +160,10 @@ OURS = {f.name for f in fields(RunArguments)} | TRAINING_OURS
 
 class Parser(TrlParser):
     """TRL's parser, with our fields ahead of the several hundred of TRL and transformers in its help."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print below its usage of several hundred lines."""
+        raise ConfigError(f"{message}. dppo train --help lists all fields.")
 
     def format_help(self) -> str:
         """Usage, then our fields, then all others."""

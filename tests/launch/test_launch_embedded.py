@@ -24,7 +24,7 @@ def words(tmp_path):
     given += "--rollout_func embedded --use_cpu true --bf16 false --report_to none --num_generations 4 "
     given += "--per_device_train_batch_size 16 --max_completion_length 8 --disable_tqdm true --max_steps 3 "
     given += "--gradient_checkpointing false --logging_steps 1 --save_strategy no --learning_rate 1e-3 "
-    given += "--reward_funcs evaluation_fakes.length_reward"
+    given += "--reward_funcs launch_rewards.odd_length"
     return [*given.split(), "--output_dir", str(tmp_path / "out")]
 
 

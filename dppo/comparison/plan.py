@@ -1,0 +1,284 @@
+"""What a comparison is: its contestants, seeds, shared fields and folder, and what of it is on disk already."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dppo.comparison.contestants import SEEDED, SHARED, STOCK, Contestant, choose
+from dppo.demo.scratch import SCRATCH
+from dppo.environment import environment
+from dppo.errors import ConfigError
+from dppo.launch import AnyRun
+
+COMPARISON_FILE = "comparison.json"
+CONFIG_FILE = "config.yaml"
+RUN_FILE = "run.json"
+RESULTS_FILE = "results.json"
+FORMAT = 1
+BLOCK = "compare"
+"""The part of the configuration that is not a training field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Contestants and seeds: one run of each contestant for each seed."""
+
+    folder: Path
+    contestants: tuple[Contestant, ...]
+    seeds: tuple[int, ...]
+    config: Mapping[str, Any]
+    """The training fields that all share."""
+    target: float | None = None
+    """Accuracy in [0, 1]; None for the final accuracy of the baseline with the same seed."""
+
+    @property
+    def baseline(self) -> str:
+        """Name of the contestant that others are measured against: ``trl``, or the first where it takes no part."""
+        names = [contestant.name for contestant in self.contestants]
+        return STOCK if STOCK in names else names[0]
+
+    @property
+    def scratch(self) -> bool:
+        """Whether runs start from models made here, one for each seed."""
+        return str(self.config.get("model_name_or_path", "")).startswith(SCRATCH)
+
+    def run_folder(self, contestant: Contestant, seed: int) -> Path:
+        """Where a run is."""
+        return self.folder / "runs" / contestant.name / f"seed_{seed}"
+
+    def start_folder(self, seed: int) -> Path:
+        """Where the model made from scratch for a seed is."""
+        return self.folder / "starts" / f"seed_{seed}"
+
+    def fields(self, contestant: Contestant, seed: int) -> dict[str, Any]:
+        """Every field of a run."""
+        start = {"model_name_or_path": str(self.start_folder(seed))} if self.scratch else {}
+        return contestant.fields({**self.config, **start}, seed, self.run_folder(contestant, seed))
+
+    def order(self) -> list[tuple[int, Contestant]]:
+        """Every run, seed by seed; who comes first within a seed changes from seed to seed."""
+        count = len(self.contestants)
+        return [
+            (seed, self.contestants[(index + place) % count])
+            for index, seed in enumerate(self.seeds)
+            for place in range(count)
+        ]
+
+    def check(self) -> dict[str, AnyRun]:
+        """The parsed first run of each contestant.
+
+        Raises:
+            ConfigError: a field is wrong, or nothing says what accuracy is.
+        """
+        if not self.config.get("eval_benchmarks"):
+            raise ConfigError(
+                "nothing says what accuracy is: eval_benchmarks is not set. Write, for example, "
+                "eval_benchmarks: [embedded], or eval_benchmarks: [math500]"
+            )
+        if not self.config.get("model_name_or_path"):
+            raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
+        runs = {each.name: each.parse(self.fields(each, self.seeds[0])) for each in self.contestants}
+        processes = next(iter(runs.values())).training.world_size
+        if processes > 1:
+            raise ConfigError(
+                f"a comparison trains in one process, this launch has {processes}. Start it with dppo compare, "
+                "without accelerate launch."
+            )
+        return runs
+
+    def as_json(self) -> dict[str, Any]:
+        """The record of ``comparison.json``."""
+        return {
+            "format": FORMAT,
+            "methods": {each.name: {"method": each.method, **each.overrides} for each in self.contestants},
+            "seeds": list(self.seeds),
+            "config": dict(self.config),
+            "target": self.target,
+            "environment": environment(),
+        }
+
+
+def plan(
+    config: str | Path,
+    flags: Sequence[str] = (),
+    *,
+    methods: Sequence[str] | None = None,
+    seeds: int = 3,
+    target: float | None = None,
+) -> Comparison:
+    """The comparison of a configuration.
+
+    Args:
+        config: a file for ``dppo train``, with or without a block ``compare: {methods: {name: {field: value}}}``.
+        flags: ``--field value`` words, which win over the file.
+        methods: names of the block or of methods; None for all of the block.
+        seeds: how many, >= 1, counted from the configuration's ``seed``.
+        target: accuracy in (0, 1] whose time is measured.
+
+    Raises:
+        ConfigError: for what is missing, unknown or contradictory.
+    """
+    fields, block = read_config(config, flags)
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds} must be at least 1; 3 or more for intervals. Try --seeds 5")
+    if target is not None and not 0 < target <= 1:
+        raise ConfigError(f"--target {target:g} must be an accuracy in (0, 1]. Try --target 0.8")
+    folder = fields.pop("output_dir", None)
+    if not folder:
+        raise ConfigError("output_dir is not set: the folder of the comparison. Write output_dir: runs/compare")
+    first = fields.get("seed", 42)
+    if not str(first).isdigit():
+        raise ConfigError(f"seed={first!r} must be a whole number >= 0. Write seed: 0")
+    return Comparison(
+        folder=Path(folder),
+        contestants=choose(methods, block, fields),
+        seeds=tuple(int(first) + index for index in range(seeds)),
+        config=fields,
+        target=target,
+    )
+
+
+def read_config(path: str | Path, flags: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The training fields of a configuration, and the contestants of its ``compare`` block.
+
+    Args:
+        path: a YAML file.
+        flags: ``--field value`` words; values are read as YAML.
+
+    Raises:
+        ConfigError: no such file, not a mapping, or a word that is no flag.
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise ConfigError(f"there is no configuration file {place}. Try examples/embedded_compare.yaml")
+    try:
+        read = yaml.safe_load(place.read_text())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the configuration is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(read, dict):
+        raise ConfigError(f"{place} must hold fields, such as method: dppo")
+    block = read.pop(BLOCK, None) or {}
+    unknown = sorted(block.keys() - {"methods"}) if isinstance(block, dict) else [str(block)]
+    methods = block.get("methods") if isinstance(block, dict) else None
+    if unknown or not isinstance(methods or {}, dict):
+        raise ConfigError(
+            f"{BLOCK}: {(unknown[0] if unknown else methods)!r} is not understood. Write {BLOCK}: {{methods: "
+            "{half_batch: {method: grpo, per_device_train_batch_size: 64}}}"
+        )
+    return {**read, **_flags(flags)}, dict(methods or {})
+
+
+def _flags(words: Sequence[str]) -> dict[str, Any]:
+    """Fields and values of ``--field value`` words."""
+    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    found: dict[str, list[Any]] = {}
+    name = None
+    for part in parts:
+        if part.startswith("--"):
+            name = part[2:]
+            found[name] = []
+        elif name is None:
+            raise ConfigError(f"{part!r} is no flag. Fields are set with --field value")
+        else:
+            found[name].append(yaml.safe_load(part) if part else "")
+    lists = {"eval_benchmarks", "reward_funcs", "reward_weights", "report_to"}
+    return {
+        name: values if name in lists or len(values) > 1 else values[0] if values else True
+        for name, values in found.items()
+    }
+
+
+def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
+    """Make the comparison's folder, or go on in it; runs of other fields are refused, or removed with ``overwrite``.
+
+    Raises:
+        ConfigError: the folder holds something else, or runs whose fields have changed.
+    """
+    folder = comparison.folder
+    record = folder / COMPARISON_FILE
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"output_dir={folder} is not a folder. Name another one with --output_dir.")
+    if folder.is_dir() and any(folder.iterdir()) and not record.exists():
+        raise ConfigError(f"output_dir={folder} holds something that is no comparison. Name another --output_dir.")
+    if record.exists():
+        changed = changes(comparison, read_json(record))
+        if changed and not overwrite:
+            listed = "; ".join(f"{what}: {', '.join(names)}" for what, (names, _) in changed.items())
+            raise ConfigError(
+                f"output_dir={folder} holds runs that were made with other fields ({listed}). Add --overwrite to make "
+                "those anew, or name another --output_dir."
+            )
+        for _, places in changed.values():
+            for place in places:
+                shutil.rmtree(place, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(record, comparison.as_json())
+
+
+def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tuple[list[str], list[Path]]]:
+    """What of the folder does not belong to this comparison: the fields that differ, and the folders to remove.
+
+    Args:
+        comparison: as asked for now.
+        before: what ``comparison.json`` says.
+    """
+    found: dict[str, tuple[list[str], list[Path]]] = {}
+    old = before.get("config", {})
+    names = {*SEEDED, "scratch_minutes", "embedded_problems"} & SHARED
+    different = sorted(name for name in names if old.get(name) != comparison.config.get(name))
+    starts = comparison.folder / "starts"
+    if different and starts.is_dir():
+        return {"the task": (different, [starts, comparison.folder / "runs"])}
+    for seed, contestant in comparison.order():
+        place = comparison.run_folder(contestant, seed)
+        if not (place / CONFIG_FILE).exists():
+            continue
+        then, now = read_fields(place), comparison.fields(contestant, seed)
+        different = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+        if different:
+            key = contestant.name
+            had = found.get(key, ([], []))
+            found[key] = (sorted({*had[0], *different}), [*had[1], place])
+    return found
+
+
+def read_fields(folder: Path) -> dict[str, Any]:
+    """The fields that a run was made with.
+
+    Raises:
+        ConfigError: its file is damaged.
+    """
+    try:
+        found = yaml.safe_load((folder / CONFIG_FILE).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{folder / CONFIG_FILE} cannot be read ({error}). Remove {folder}.") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{folder / CONFIG_FILE} is damaged: it holds no fields. Remove {folder}.")
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The record of a file.
+
+    Raises:
+        ConfigError: it cannot be read, is not JSON, or of another format.
+    """
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}). Remove {path.parent} to start again.") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise ConfigError(f"{path} is of another format than {FORMAT}. Name another --output_dir.")
+    return record
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record so that a stop leaves the old file or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    temporary.replace(path)

@@ -1,0 +1,196 @@
+"""Trains every run of a comparison in turn, in one process, and goes on where a stopped comparison was."""
+
+import gc
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+import yaml
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set_seed
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.comparison.contestants import STOCK, Contestant
+from dppo.comparison.plan import (
+    CONFIG_FILE,
+    FORMAT,
+    RESULTS_FILE,
+    RUN_FILE,
+    Comparison,
+    open_folder,
+    read_json,
+    write_json,
+)
+from dppo.comparison.results import summarise
+from dppo.errors import ConfigError
+from dppo.launch import AnyRun, prepare_model, train_with
+from dppo.trl.checkpoint import latest_checkpoint
+from dppo.trl.trainer import DPPOTrainer
+
+Stage = Literal["kept", "warm-up", "train", "finished", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened in a comparison, for whoever shows it."""
+
+    stage: Stage
+    """``kept``: the run had finished before."""
+    name: str
+    """The contestant."""
+    seed: int
+    number: int
+    """Which run this is, from 1."""
+    runs: int
+    """How many there are."""
+    step: float = 0.0
+    """Optimizer steps done; of a warm-up the share done."""
+    steps: float = 1.0
+    """Of how many."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What was logged last."""
+    text: str = ""
+    """The message of a failure."""
+
+
+Report = Callable[[Event], None]
+
+
+def run_comparison(
+    comparison: Comparison, report: Report = lambda event: None, *, overwrite: bool = False
+) -> dict[str, Any]:
+    """Train what has not finished, one run after the other, and write ``results.json`` after each.
+
+    A run that raises is on record as failed, and the others go on. Stopping loses what the run in progress did since
+    its last checkpoint, and nothing else: the same call goes on from there.
+
+    Args:
+        comparison: contestants, seeds, folder.
+        report: called as things happen.
+        overwrite: make runs anew whose fields have changed, instead of refusing.
+
+    Returns:
+        What ``results.json`` holds.
+
+    Raises:
+        ConfigError: a field is wrong, or the folder belongs to something else.
+    """
+    comparison.check()
+    open_folder(comparison, overwrite=overwrite)
+    order = comparison.order()
+    for number, (seed, contestant) in enumerate(order, 1):
+        event = Event(stage="train", name=contestant.name, seed=seed, number=number, runs=len(order))
+        if status_of(comparison, contestant, seed) == "finished":
+            report(replace(event, stage="kept"))
+            continue
+        make_start(comparison, contestant, seed, event, report)
+        train_one(comparison, contestant, seed, event, report)
+        write_json(comparison.folder / RESULTS_FILE, summarise(comparison))
+    results = summarise(comparison)
+    write_json(comparison.folder / RESULTS_FILE, results)
+    return results
+
+
+def status_of(comparison: Comparison, contestant: Contestant, seed: int) -> str | None:
+    """``running``, ``finished`` or ``failed``, as the run's own record says; None where there is none yet."""
+    record = comparison.run_folder(contestant, seed) / RUN_FILE
+    return str(read_json(record).get("status")) if record.exists() else None
+
+
+def make_start(comparison: Comparison, contestant: Contestant, seed: int, event: Event, report: Report) -> None:
+    """The model that all runs of a seed start from, made once where the configuration wants one from scratch."""
+    folder = comparison.start_folder(seed)
+    if not comparison.scratch or folder.exists():
+        return
+    run = contestant.parse({**comparison.fields(contestant, seed), "model_name_or_path": comparison.config[MODEL]})
+
+    def warm(done: float, loss: float) -> None:
+        report(replace(event, stage="warm-up", step=done, figures={"loss": loss}))
+
+    prepare_model(run, warm, folder)
+
+
+MODEL = "model_name_or_path"
+
+
+def train_one(comparison: Comparison, contestant: Contestant, seed: int, event: Event, report: Report) -> None:
+    """One run, from its newest checkpoint or from the start; on record as failed if it raises."""
+    folder, fields = comparison.run_folder(contestant, seed), comparison.fields(contestant, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG_FILE).write_text(yaml.safe_dump(fields, sort_keys=False))
+    try:
+        train_alone(contestant, contestant.parse(fields), event, report)
+    except Exception as error:  # whatever it is, the other runs go on
+        record_failure(comparison, contestant, seed, error)
+        report(replace(event, stage="failed", text=f"{type(error).__name__}: {error}"))
+    else:
+        report(replace(event, stage="finished"))
+    finally:
+        leave_nothing()
+
+
+def train_alone(contestant: Contestant, run: AnyRun, event: Event, report: Report) -> None:
+    """Train one run as it would train in a process of its own.
+
+    Args:
+        contestant: says which trainer.
+        run: its arguments, with the folder it goes on in or starts in.
+        event: what reports of it begin as.
+        report: called after every step.
+    """
+    going = latest_checkpoint(run.training.output_dir or "") is not None
+    run = replace(run, data=replace(run.data, resume=going, overwrite=not going))
+    run.training.run_name = f"{event.name}_seed_{event.seed}"
+    set_seed(run.training.seed)
+
+    def prepare(trainer: GRPOTrainer) -> None:
+        for printer in (PrinterCallback, ProgressCallback):
+            trainer.remove_callback(printer)
+        trainer.add_callback(Steps(event, report))
+
+    kind: type[GRPOTrainer] = GRPOTrainer if contestant.stock else DPPOTrainer
+    train_with(kind, run, prepare=prepare)
+
+
+def leave_nothing() -> None:
+    """Free what a run held, and close what loggers would otherwise go on writing into."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    for name in ("wandb", "trackio"):
+        logger = sys.modules.get(name)
+        if logger is not None:
+            with suppress(RuntimeError):  # there was no run to end
+                logger.finish()
+
+
+def record_failure(comparison: Comparison, contestant: Contestant, seed: int, error: Exception) -> None:
+    """Write the failure into the run's record, which does not exist yet where building the trainer failed."""
+    path = comparison.run_folder(contestant, seed) / RUN_FILE
+    try:
+        record = read_json(path) if path.exists() else {"format": FORMAT, "method": contestant.method, "seed": seed}
+    except ConfigError:  # the failure that is being recorded may be that of a full disk
+        record = {"format": FORMAT, "method": contestant.method, "seed": seed}
+    write_json(path, {**record, "status": "failed", "error": f"{type(error).__name__}: {error}"})
+
+
+class Steps(TrainerCallback):
+    """Reports every optimizer step of a run, with the figures logged last."""
+
+    def __init__(self, event: Event, report: Report) -> None:
+        self.event, self.report = event, report
+        self.figures: dict[str, float] = {}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by ``Trainer`` after every optimizer step."""
+        told = replace(self.event, step=state.global_step, steps=state.max_steps, figures=dict(self.figures))
+        self.report(told)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Called by ``Trainer`` with each record of figures."""
+        self.figures |= {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
+
+
+__all__ = ["STOCK", "Event", "Report", "run_comparison", "status_of"]
