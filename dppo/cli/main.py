@@ -10,6 +10,7 @@ from dppo.errors import DPPOError
 COMMANDS = {
     "demo": "train an embedded policy with GRPO and with DPPO, and show what pruning saves",
     "eval": "accuracy on mathematics benchmarks: dppo eval MODEL --benchmarks math500,aime24",
+    "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
     "verify": "prove that pruning leaves the expected gradient alone, on your model and data",
 }

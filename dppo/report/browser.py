@@ -1,0 +1,152 @@
+"""A bounded choice of recorded completions, in whole groups, spread over the updates of a run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dppo.report.records import Contents, Run, number
+from dppo.report.text import amount, shortened
+
+MOST = 300
+"""Completions that a page shows at most."""
+MOST_CHARACTERS = 4000
+"""Characters of a prompt or completion that a page shows at most."""
+MOST_REASONS = 8
+"""Reasons that have a filter of their own; the rarest share the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One completion as the page shows it."""
+
+    text: str
+    kept: bool
+    why: str
+    filter: int
+    """Index of its reason in ``Shown.reasons``."""
+    figures: tuple[tuple[str, str], ...]
+    """Names and values: reward, advantage, probability, weight, tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """The completions of one prompt in one update."""
+
+    method: str
+    seed: int | None
+    step: int
+    row: str
+    prompt: str
+    mean_reward: str
+    completions: tuple[Completion, ...]
+
+    @property
+    def kept(self) -> int:
+        """How many of them were trained on."""
+        return sum(completion.kept for completion in self.completions)
+
+    @property
+    def filters(self) -> tuple[int, ...]:
+        """Every reason that a completion of the group has."""
+        return tuple(sorted({completion.filter for completion in self.completions}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the browser shows."""
+
+    groups: tuple[Answers, ...]
+    reasons: tuple[str, ...]
+    """Reasons for keeping or leaving out, "kept" first; index is ``Completion.filter``."""
+    shown: int
+    recorded: int
+
+
+def choose(contents: Contents, most: int = MOST) -> Shown:
+    """At most ``most`` completions: each method an equal part, from its first run that recorded any.
+
+    Args:
+        contents: of the report.
+        most: completions, >= 1.
+    """
+    recorded = sum(len(run.completions) for run in contents.runs)
+    runs = [(g.label, r) for g in contents.groups if (r := next((r for r in g.runs if r.completions), None))]
+    chosen = [(label, run, group) for label, run in runs for group in _spread(_groups(run), most // max(1, len(runs)))]
+    counts: dict[str, int] = {}
+    for _, _, group in chosen:
+        for record in group:
+            counts[_why(record)] = counts.get(_why(record), 0) + 1
+    reasons = sorted(counts, key=lambda why: (why != "kept", -counts[why], why))
+    if len(reasons) > MOST_REASONS:
+        reasons = [*reasons[: MOST_REASONS - 1], "other"]
+    places = {why: min(place, len(reasons) - 1) for place, why in enumerate(reasons)}
+    return Shown(
+        groups=tuple(_answers(label, run, group, places, len(reasons) - 1) for label, run, group in chosen),
+        reasons=tuple(reasons),
+        shown=sum(len(group) for _, _, group in chosen),
+        recorded=recorded,
+    )
+
+
+def _groups(run: Run) -> list[list[Mapping[str, Any]]]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for record in run.completions:
+        key = repr((record["step"], record.get("row"), record.get("group"), record.get("prompt")))
+        groups.setdefault(key, []).append(record)
+    return list(groups.values())
+
+
+def _spread(groups: list[list[Mapping[str, Any]]], most: int) -> list[list[Mapping[str, Any]]]:
+    """Groups spread evenly from the first to the last, as many as hold at most ``most`` completions."""
+    for count in range(min(len(groups), most), 0, -1):
+        places = np.unique(np.linspace(0, len(groups) - 1, count).round().astype(int))
+        chosen = [groups[place] for place in places]
+        if sum(map(len, chosen)) <= most:
+            return chosen
+    return [groups[0][:most]] if groups and most else []
+
+
+def _answers(
+    label: str, run: Run, records: Sequence[Mapping[str, Any]], places: Mapping[str, int], last: int
+) -> Answers:
+    rewards = [reward for record in records if math.isfinite(reward := number(record.get("reward")))]
+    first = records[0]
+    return Answers(
+        method=label,
+        seed=run.seed,
+        step=int(first["step"]),
+        row="not known" if first.get("row") is None else str(first["row"]),
+        prompt=_text(first.get("prompt")),
+        mean_reward=amount(float(np.mean(rewards))) if rewards else amount(math.nan),
+        completions=tuple(
+            Completion(
+                text=_text(record.get("completion")),
+                kept=record.get("kept") is True,
+                why=_why(record),
+                filter=places.get(_why(record), last),
+                figures=_figures(record),
+            )
+            for record in records
+        ),
+    )
+
+
+def _figures(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (name, amount(number(record.get(name)))) for name in ("reward", "advantage", "probability", "weight", "tokens")
+    )
+
+
+def _why(record: Mapping[str, Any]) -> str:
+    return shortened(str(record.get("why") or ("kept" if record.get("kept") is True else "no reason recorded")), 60)
+
+
+def _text(value: object) -> str:
+    """A prompt or completion as text: of a conversation, who says what."""
+    if isinstance(value, list):
+        turns = [turn for turn in value if isinstance(turn, dict)]
+        value = "\n".join(f"{turn.get('role', '')}: {turn.get('content', '')}" for turn in turns)
+    return shortened("" if value is None else str(value), MOST_CHARACTERS)

@@ -1,0 +1,223 @@
+"""The tables of a report: methods side by side, what it took to reach the target, and every run."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dppo.comparison.statistics import FEWEST
+from dppo.report.curves import accuracy, averaged
+from dppo.report.records import Contents, Group, Run, number
+from dppo.report.text import NOT_THERE, amount, counted, duration, settings
+
+EQUAL = {"equal_updates": "equal updates", "equal_rollouts": "equal rollouts", "equal_seconds": "equal seconds"}
+TO_TARGET = {"seconds": duration, "rollouts": amount, "tokens_trained": amount}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A figure, and its interval or what it lacks in small print."""
+
+    text: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One method, in the columns of the paper's table and ours."""
+
+    label: str
+    settings: str
+    speedup: Cell
+    differences: tuple[Cell, ...]
+    """Accuracy minus the baseline's, in the order of ``EQUAL``."""
+    biased: Cell
+    accuracy: Cell
+    seeds: Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run."""
+
+    label: str
+    run: Run
+    updates: str
+    seconds: str
+    rollouts: str
+    accuracy: str
+
+
+def method_rows(contents: Contents) -> tuple[Row, ...]:
+    """One row per method.
+
+    Args:
+        contents: of the report.
+    """
+    return tuple(_row(group) for group in contents.groups)
+
+
+def target_rows(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
+    """What each method took to reach the target: seconds, rollouts, tokens trained, and how many seeds did.
+
+    Args:
+        contents: of the report.
+
+    Returns:
+        Label and cells per method; empty where no comparison has a target.
+    """
+    rows = []
+    for group in contents.groups:
+        read = _mapping(group.readout.get("to_target"))
+        if read:
+            cells = [_interval(_mapping(read.get(name)), words) for name, words in TO_TARGET.items()]
+            rows.append((group.label, (*cells, Cell(text=str(read.get("reached") or NOT_THERE)))))
+    return tuple(rows)
+
+
+def run_rows(contents: Contents) -> tuple[RunRow, ...]:
+    """One row per run, with what became of it.
+
+    Args:
+        contents: of the report.
+    """
+    return tuple(
+        RunRow(
+            label=group.label,
+            run=run,
+            updates=amount(run.done) + (f" of {amount(run.updates)}" if run.updates else ""),
+            seconds=duration(_last(run, "total/seconds") if math.isnan(run.seconds) else run.seconds),
+            rollouts=amount(_last(run, "total/rollouts")),
+            accuracy=percent(_final(run)),
+        )
+        for group in contents.groups
+        for run in group.runs
+    )
+
+
+def findings(contents: Contents) -> tuple[str, ...]:
+    """What the speedups say, one sentence per method; empty where there are none.
+
+    Args:
+        contents: of the report.
+    """
+    found = []
+    for group in contents.groups:
+        median, low, high = (number(group.speedup.get(name)) for name in ("median", "low", "high"))
+        if group.name == group.baseline or not math.isfinite(median):
+            continue
+        found.append((median, _finding(group, median, low, high)))
+    return tuple(sentence for _, sentence in sorted(found, key=lambda pair: -pair[0]))
+
+
+def _finding(group: Group, median: float, low: float, high: float) -> str:
+    target = group.target.removesuffix(", same seed") or f"final accuracy of {group.baseline}"
+    if median <= 0:
+        return f"{group.label} did not reach the {target} in most seeds."
+    says = f"{group.label} reached the {target} in {1 / median:.0%} of the time of {group.baseline}: {median:.2f}×"
+    if math.isnan(low) or math.isnan(high):
+        return f"{says}. There are too few seeds for an interval."
+    if low <= 1 <= high:
+        return f"{says}, but the 95% interval, {low:.2f} to {high:.2f}, includes no gain at all."
+    return f"{says} (95% interval {low:.2f} to {high:.2f})."
+
+
+def percent(value: float) -> str:
+    """A share as percent with one decimal; a dash where not known.
+
+    Args:
+        value: in [0, 1] or NaN.
+    """
+    return f"{100 * value:.1f}%" if math.isfinite(value) else NOT_THERE
+
+
+def points(value: float) -> str:
+    """A difference of shares as signed percentage points.
+
+    Args:
+        value: in [-1, 1] or NaN.
+    """
+    return f"{100 * value:+.1f} pp".replace("-", "−") if math.isfinite(value) else NOT_THERE
+
+
+def _row(group: Group) -> Row:
+    total = len(group.runs) + len(group.awaited)
+    finished = sum(run.status == "finished" for run in group.runs)
+    states = [
+        (state, sum(run.status == state for run in group.runs)) for state in ("failed", "stopped", "running", "unknown")
+    ]
+    detail = [f"{count} {state}" for state, count in states if count]
+    detail += [f"{len(group.awaited)} not started"] if group.awaited else []
+    known = bool(group.biased) or any(run.describe or run.paper for run in group.runs) or "biased" in group.readout
+    return Row(
+        label=group.label,
+        settings=settings(group.overrides) if group.source else next((run.describe for run in group.runs), ""),
+        speedup=_speedup(group),
+        differences=tuple(_difference(group, name) for name in EQUAL),
+        biased=Cell(
+            text=("yes" if group.biased else "no") if known else "not recorded", detail="; ".join(group.biased)
+        ),
+        accuracy=_accuracy(group),
+        seeds=Cell(text=f"{finished} of {total}", detail=", ".join(detail)),
+    )
+
+
+def _speedup(group: Group) -> Cell:
+    if group.source and group.name == group.baseline:
+        return Cell(text="1×", detail="the baseline")
+    median = number(group.speedup.get("median"))
+    if not math.isfinite(median):
+        return Cell(text=NOT_THERE)
+    bounds = _bounds(group.speedup, lambda value: f"{value:.2f}", _seeds_read(group.speedup))
+    return Cell(text=f"{median:.2f}×", detail=bounds)
+
+
+def _difference(group: Group, name: str) -> Cell:
+    if group.source and group.name == group.baseline:
+        return Cell(text=NOT_THERE, detail="the baseline")
+    return _interval(_mapping(_mapping(group.readout.get(name)).get("difference")), points)
+
+
+def _accuracy(group: Group) -> Cell:
+    read = _mapping(group.readout.get("final"))
+    if read:
+        return _interval(read, percent)
+    finals = [value for run in averaged(group) if math.isfinite(value := _final(run))]
+    if not finals:
+        return Cell(text=NOT_THERE)
+    return Cell(text=percent(sum(finals) / len(finals)), detail=f"last, mean of {counted(len(finals), 'seed')}")
+
+
+def _interval(read: Mapping[str, Any], words: Any) -> Cell:
+    centre = number(read.get("mean", read.get("median")))
+    if not math.isfinite(centre):
+        return Cell(text=NOT_THERE)
+    return Cell(text=words(centre), detail=_bounds(read, words, _seeds_read(read)))
+
+
+def _bounds(read: Mapping[str, Any], words: Any, seeds: int) -> str:
+    low, high = number(read.get("low")), number(read.get("high"))
+    if math.isnan(low) or math.isnan(high):
+        return f"{counted(seeds, 'seed')}: no interval" if seeds < FEWEST else "no end: seeds that never got there"
+    return f"{words(low)} to {words(high)}"
+
+
+def _seeds_read(read: Mapping[str, Any]) -> int:
+    return sum(math.isfinite(number(value)) for value in _mapping(read.get("per_seed")).values())
+
+
+def _final(run: Run) -> float:
+    y_K = accuracy(run, "step").y_K
+    return float(y_K[-1]) if len(y_K) else math.nan
+
+
+def _last(run: Run, name: str) -> float:
+    values = run.series(name).value_K
+    return float(values[-1]) if len(values) else math.nan
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+__all__ = ["EQUAL", "findings", "method_rows", "run_rows", "target_rows"]

@@ -1,0 +1,156 @@
+import math
+from pathlib import Path
+
+import pytest
+import report_folders as made
+
+from dppo.report.bibtex import bibtex
+from dppo.report.browser import choose
+from dppo.report.records import Contents, Group, Run
+from dppo.report.sources import read_sources
+from dppo.report.tables import findings, method_rows, points, run_rows, target_rows
+from dppo.report.text import amount, duration, shortened, visible
+
+INTERVAL = {"low": 2.0, "high": 4.0, "per_seed": {"0": 2.0, "1": 3.0, "2": 4.0}}
+FEW = {"low": None, "high": None, "per_seed": {"0": 2.0, "1": 3.0}}
+
+
+def compared(name="dppo", **fields):
+    run = Run(folder=Path("r"), method=name, status="finished", seed=0, describe="d")
+    return Group(label=name, runs=(run,), name=name, baseline="trl", source="c", **fields)
+
+
+def contents_of(*groups):
+    return Contents(title="t", groups=groups, task={}, environment={}, notes=())
+
+
+def test_the_table_has_the_papers_columns():
+    group = compared(
+        speedup={"median": 3.0, **INTERVAL},
+        readout={
+            "biased": ["first", "second"],
+            "final": {"mean": 0.7, "low": 0.6, "high": 0.8, "per_seed": {}},
+            "equal_updates": {"difference": {"mean": -0.011, "low": -0.03, "high": 0.01, "per_seed": {}}},
+            "equal_seconds": {"difference": {"mean": 0.05, "low": None, "high": None, "per_seed": {"0": 0.05}}},
+        },
+    )
+    row = method_rows(contents_of(group))[0]
+    assert (row.speedup.text, row.speedup.detail) == ("3.00×", "2.00 to 4.00")
+    assert (row.differences[0].text, row.differences[0].detail) == ("−1.1 pp", "−3.0 pp to +1.0 pp")
+    assert row.differences[1].text == "—"
+    assert (row.differences[2].text, row.differences[2].detail) == ("+5.0 pp", "1 seed: no interval")
+    assert (row.biased.text, row.biased.detail) == ("yes", "first; second")
+    assert (row.accuracy.text, row.accuracy.detail) == ("70.0%", "60.0% to 80.0%")
+    assert row.seeds.text == "1 of 1"
+
+
+def test_the_baseline_is_compared_with_nobody():
+    row = method_rows(contents_of(compared("trl", speedup={"median": 1.0, **INTERVAL})))[0]
+    assert (row.speedup.text, row.speedup.detail) == ("1×", "the baseline")
+    assert {cell.text for cell in row.differences} == {"—"}
+
+
+def test_failed_and_awaited_seeds_are_counted():
+    runs = tuple(
+        Run(folder=Path("r"), method="m", status=status, seed=seed)
+        for seed, status in enumerate(["finished", "failed", "running", "stopped", "unknown"])
+    )
+    row = method_rows(contents_of(Group(label="m", runs=runs, awaited=(7, 8))))[0]
+    assert (row.seeds.text, row.seeds.detail) == (
+        "1 of 7",
+        "1 failed, 1 stopped, 1 running, 1 unknown, 2 not started",
+    )
+    assert row.biased.text == "not recorded"
+
+
+@pytest.mark.parametrize(
+    ("speedup", "says"),
+    [
+        ({"median": 4.0, **INTERVAL}, "in 25% of the time of trl: 4.00× (95% interval 2.00 to 4.00)."),
+        ({"median": 1.2, "low": 0.9, "high": 1.4}, "includes no gain at all"),
+        ({"median": 2.0, **FEW}, "too few seeds for an interval"),
+        ({"median": 0.0, "low": 0.0, "high": 1.0}, "did not reach the accuracy 0.8 in most seeds"),
+    ],
+)
+def test_findings_say_what_the_interval_allows(speedup, says):
+    found = findings(contents_of(compared(speedup=speedup, target="accuracy 0.8")))
+    assert len(found) == 1
+    assert says in found[0]
+    assert findings(contents_of(compared("trl", speedup=speedup))) == ()
+
+
+def test_what_the_target_took_is_read_with_its_median():
+    read = {"to_target": {"seconds": {"median": 90.0, **INTERVAL}, "rollouts": {"median": None}, "reached": "2 of 3"}}
+    ((label, cells),) = target_rows(contents_of(compared(readout=read)))
+    assert label == "dppo"
+    assert [cell.text for cell in cells] == ["1 min 30 s", "—", "—", "2 of 3"]
+
+
+def test_runs_are_listed_with_what_they_did(tmp_path):
+    going = made.write_run(tmp_path / "run", updates=20, status="running", seconds=None)
+    row = run_rows(read_sources([going]))[0]
+    assert (row.updates, row.rollouts) == ("20 of 60", "2,560")
+    assert row.seconds.endswith(" s")
+    assert row.accuracy.endswith("%")
+
+
+def test_bibtex_has_one_entry_per_number_with_the_presets_title_and_no_authors():
+    found = bibtex(
+        [
+            "arXiv:2603.04135, Unbiased {Dynamic} Pruning, on top of arXiv:2402.03300, wrong title",
+            "arXiv:2402.03300, again",
+            "arXiv:2901.00001, Of {our} \\own",
+            "no number",
+        ]
+    )
+    assert found.count("@misc{") == 3
+    assert "title = {{Unbiased Dynamic Pruning for Efficient Group-Based Policy Optimization}}" in found
+    assert "DeepSeekMath" in found
+    assert "title = {{Of our own}},\n  year = {2029},\n  eprint = {2901.00001},\n  archivePrefix = {arXiv}" in found
+    assert "author" not in found
+    assert bibtex(["trl"]) == ""
+
+
+def test_codes_of_a_paper_are_cited_with_the_papers_title():
+    assert "CPPO: Accelerating" in bibtex(["arXiv:2503.22342, CPPO, as in its code for TRL"])
+
+
+def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(tmp_path):
+    contents = read_sources([made.write_comparison(tmp_path / "cmp", ["trl", "cppo", "dppo"], seeds=2)])
+    shown = choose(contents, most=80)
+    assert shown.recorded == 2 * 2 * 96
+    assert shown.shown == 80
+    assert {len(group.completions) for group in shown.groups} == {8}
+    assert {(group.method, group.seed) for group in shown.groups} == {("cppo", 0), ("dppo", 0)}
+    steps = [group.step for group in shown.groups if group.method == "dppo"]
+    assert (min(steps), max(steps)) == (10, 60)
+    assert shown.reasons[0] == "kept"
+    first = shown.groups[0]
+    assert first.kept == sum(one.why == "kept" for one in first.completions)
+    assert [name for name, _ in first.completions[0].figures] == [
+        *("reward", "advantage", "probability", "weight", "tokens"),
+    ]
+
+
+def test_many_reasons_share_the_last_filter():
+    records = tuple({"step": 1, "row": k, "group": k, "prompt": "p", "why": f"reason {k}"} for k in range(20))
+    run = Run(folder=Path("r"), method="m", status="finished", completions=records)
+    shown = choose(contents_of(Group(label="m", runs=(run,))))
+    assert len(shown.reasons) == 8
+    assert shown.reasons[-1] == "other"
+    assert {one.filter for group in shown.groups for one in group.completions} == set(range(8))
+
+
+def test_text_that_cannot_be_seen_is_made_visible():
+    assert visible("a\x00b\x1b[31m\r\nc\td") == "a\\x00b\\x1b[31m\nc\td"
+    assert visible("\u202eabc\u2066 \ud800 \ufeff") == "\\u202eabc\\u2066 \\ud800 \\ufeff"
+    assert visible("é ü 数学 😀 שלום") == "é ü 数学 😀 שלום"
+
+
+def test_numbers_in_words():
+    assert [amount(v) for v in (0, 1234567, 0.12345, 12.345, 1234.5, 1e-9, math.nan)] == [
+        *("0", "1,234,567", "0.123", "12.3", "1,234", "1.00e-09", "—"),
+    ]
+    assert [duration(v) for v in (1.5, 61, 3660, math.nan)] == ["1.50 s", "1 min 01 s", "1 h 01 min", "—"]
+    assert points(-0.0104) == "−1.0 pp"
+    assert shortened("abcdef", 3) == "abc… (3 more characters)"
