@@ -15,8 +15,9 @@ from dppo.methods import Method
 from dppo.objective import group_advantages
 from dppo.pruning import PromptHistory, advantage_with_length, confidence
 from dppo.rng import Purpose, generator
+from dppo.trl.completions import CONFIDENCE_SCORES
 from dppo.types import Candidates, Completions
-from dppo.verification.gradients import Folding, gram, score_gradients, trained_parameters
+from dppo.verification.gradients import Folding, gram, log_probs, score_gradients, trained_parameters
 
 SMALL = 5_000_000
 """Parameters up to which a model runs on one thread, which is then the fastest, and is copied without a thought."""
@@ -67,6 +68,10 @@ class Subject:
     """(N, N) float64 inner products of ``grad sum_t log p_t`` of each completion."""
     candidates: Candidates
     """What an earlier set of rollouts of the same prompts says about them."""
+    earlier_tokens: tuple[list[int], ...]
+    """Token ids of that set's P * G completions."""
+    earlier_reward_PG: Tensor
+    """(P, G) float64 rewards of that set, NaN where there is none."""
     max_tokens: int
     """Longest completion allowed."""
     temperature: float
@@ -189,6 +194,8 @@ def frozen_subject(
         confidence_N=confidence(logp_NT, mask_NT),
         gram_NN=gram(gradient_NK),
         candidates=_remembered(reward_PG[:, 0], length_N[:, 0]),
+        earlier_tokens=tuple(tokens[i] for i in range(2 * count * done) if i % (2 * count) < count),
+        earlier_reward_PG=reward_PG[:, 0],
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
         folded=not Folding(trained_parameters(model)).exact,
@@ -229,9 +236,50 @@ def _remembered(reward_PG: Tensor, tokens_PG: Tensor) -> Candidates:
             live_N=torch.ones(size * count, dtype=torch.bool),
         )
     )
+    return _after_one_set(reward_PG, score_N, tokens_PG)
+
+
+def _after_one_set(reward_PG: Tensor, score_N: Tensor, tokens_PG: Tensor) -> Candidates:
+    size, count = reward_PG.shape
     history = PromptHistory(np.arange(size, dtype=np.uint64))
     history.update(torch.arange(size), reward_PG, score_N.view(size, count).norm(dim=1), tokens_PG, 0)
     return history.candidates(torch.arange(size), 1)
+
+
+def remembered(subject: Subject, method: Method) -> Candidates:
+    """The candidates as a method's own training would know them after the earlier set of rollouts.
+
+    The signal of a group is the root of the sum of its squared scores, by the method's advantages and score, as the
+    trainer has it.
+
+    Args:
+        subject: the rollouts.
+        method: gives advantages, score, and which completions have a gradient.
+    """
+    count = subject.generations
+    advantage_N = method.advantages(subject.earlier_reward_PG).flatten()
+    tokens_N = torch.tensor([len(tokens) for tokens in subject.earlier_tokens])
+    completions = Completions(
+        advantage_N=advantage_N,
+        tokens_N=tokens_N,
+        group_N=torch.arange(len(tokens_N)) // count,
+        live_N=method.live(advantage_N) & (tokens_N > 0),
+        confidence_N=_earlier_confidence(subject) if method.completions.score in CONFIDENCE_SCORES else None,
+    )
+    score_N = method.completions.score(completions).double() * completions.live_N
+    return _after_one_set(subject.earlier_reward_PG, score_N, tokens_N.view(-1, count))
+
+
+@torch.no_grad()
+def _earlier_confidence(subject: Subject) -> Tensor:
+    """(N,) confidence of the earlier completions."""
+    with one_thread(subject.model):
+        logp_N = [
+            log_probs(subject.model, subject.prompt_tokens[row // subject.generations], tokens, subject.temperature)
+            for row, tokens in enumerate(subject.earlier_tokens)
+        ]
+    found = [confidence(logp_T.cpu()[None], torch.ones(1, len(logp_T))) for logp_T in logp_N]
+    return torch.cat(found)
 
 
 @torch.no_grad()

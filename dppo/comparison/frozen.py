@@ -1,0 +1,160 @@
+"""How far the gradient of any method is from the full batch's, on rollouts that stand still.
+
+The subject knows the inner products of the gradients of all completions, those of prompts that a method would not have
+rolled out included. So a draw is a row of N numbers, the full batch is another one, and nothing here runs the model.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dppo.comparison.frozen_draws import Sample
+from dppo.pruning import effective_sample_size
+from dppo.verification.estimate import Bias, estimate_bias
+
+NORMAL_95 = 1.959964
+"""Standard errors on either side of a 95% interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a sample says of the expected gradient and of single draws, ``g`` being that of the full batch."""
+
+    draws: int
+    """M; 1 where nothing is left to chance, and figures are exact."""
+    relative_bias: float
+    """``|E[g_hat] - g| / |g|``; of draws the root of the estimate of its square, 0 where that is below 0."""
+    bias_low: float | None
+    """Lower end of its 95% interval; None where it is exact."""
+    bias_high: float | None
+    added_variance: float
+    """``E|g_hat - E[g_hat]|^2 / |g|^2`` of one draw: what more draws average out."""
+    added_variance_error: float
+    """Standard error of it."""
+    cosine: float
+    """Mean over draws of the cosine between a draw and ``g``; a draw that keeps nothing counts 0."""
+    cosine_error: float
+    """Standard error of it."""
+    mean_cosine: float
+    """Cosine between ``E[g_hat]`` and ``g``; the noise of finitely many draws is taken out of the norm."""
+    effective_rows: float
+    """Mean over draws of ``(sum w)^2 / sum w^2``, in completions."""
+    largest_weight: float
+    """Over all draws."""
+    prompts_kept: float
+    """Mean share of the block's prompts that are used, in [0, 1]."""
+    rows_kept: float
+    """Mean share of the block's completions with a gradient that are trained on, in [0, 1]."""
+
+
+def root(gram_NN: Tensor) -> Tensor:
+    """(N, N) matrix R with ``R R^T = gram``: rows of coefficients times R have the inner products of the gradients.
+
+    Args:
+        gram_NN: (N, N) inner products, up to rounding without negative eigenvalues.
+    """
+    values, vectors = torch.linalg.eigh(gram_NN)
+    return vectors * values.clamp_min(0).sqrt()
+
+
+def group_norms(full_N: Tensor, gram_NN: Tensor, count: int) -> Tensor:
+    """(P,) norms of the gradients of whole groups, what each adds to the full batch's.
+
+    Args:
+        full_N: (N,) coefficients of the full batch, groups after each other.
+        gram_NN: (N, N) inner products of what they multiply.
+        count: G, completions per group.
+    """
+    size = len(full_N) // count
+    block_PGG = torch.stack([gram_NN[i : i + count, i : i + count] for i in range(0, size * count, count)])
+    full_PG = full_N.view(size, count)
+    return torch.einsum("pg,pgh,ph->p", full_PG, block_PGG, full_PG).clamp_min(0).sqrt()
+
+
+def bias_of(found: Sample, root_NN: Tensor) -> Bias:
+    """The squared relative bias of a sample; of an exact one without any spread.
+
+    Args:
+        found: the draws.
+        root_NN: (N, N) from ``root``.
+    """
+    full_K = found.full_N @ root_NN
+    error_MK = found.gradient_MN @ root_NN - full_K
+    if found.exact:
+        squared = float(error_MK.square().sum() / full_K.square().sum())
+        return Bias(squared=squared, standard_error=0.0, variance=squared, spectrum=(0.0, 0.0))
+    return estimate_bias(error_MK, torch.eye(len(full_K), dtype=torch.float64), full_K)
+
+
+def figures(found: Sample, bias: Bias, root_NN: Tensor) -> Figures:
+    """Everything that the table shows of a sample.
+
+    Args:
+        found: the draws.
+        bias: from ``bias_of``.
+        root_NN: (N, N) from ``root``.
+    """
+    full_K, draw_MK = found.full_N @ root_NN, found.gradient_MN @ root_NN
+    draws, norm = len(draw_MK), float(full_K.norm())
+    low, high = (None, None) if found.exact else bias_interval((draw_MK - full_K) / norm, bias)
+    spread_M = (draw_MK - draw_MK.mean(0)).square().sum(1) / norm**2 * draws / max(draws - 1, 1)
+    length_M = draw_MK.norm(dim=1)
+    cosine_M = torch.where(length_M > 0, draw_MK @ full_K / (length_M * norm).clamp_min(1e-300), 0.0)
+    return Figures(
+        draws=draws,
+        relative_bias=math.sqrt(max(bias.squared, 0.0)),
+        bias_low=low,
+        bias_high=high,
+        added_variance=float(spread_M.mean()),
+        added_variance_error=_standard_error(spread_M),
+        cosine=float(cosine_M.mean()),
+        cosine_error=_standard_error(cosine_M),
+        mean_cosine=_mean_cosine(draw_MK, full_K),
+        effective_rows=sum(map(effective_sample_size, found.weight_MN)) / draws,
+        largest_weight=float(found.weight_MN.max()),
+        prompts_kept=float(found.prompts_kept_M.mean()),
+        rows_kept=float((found.weight_MN > 0).double().sum(1).mean()) / max(found.rows, 1),
+    )
+
+
+def bias_interval(error_MK: Tensor, bias: Bias) -> tuple[float, float]:
+    """95% interval of the relative bias: all sizes ``b`` whose square is within 1.96 standard errors of its estimate.
+
+    The variance of the mean of ``<e_a, e_b>`` over pairs of M draws is ``4 b^2 t / M + 2 |S|^2 / M^2`` to first order,
+    with ``S`` the covariance of a draw's error and ``t`` its variance in the direction of the bias. It grows with
+    ``b``, so the interval is found by trying every ``b``, as in Wilson's interval of a share.
+
+    Args:
+        error_MK: (M, K) errors of independent draws, over ``|g|``.
+        bias: from these draws.
+
+    Returns:
+        (low, high), both >= 0. The interval is of the square, so near 0 it is wide in the root.
+
+    Source: Hoeffding, A class of statistics with asymptotically normal distribution (1948), section 5; Wilson (1927).
+    """
+    mean_K = error_MK.mean(0)
+    square = float(mean_K.square().sum())
+    along = float((error_MK @ mean_K).var()) / square if square > 0 else 0.0
+    slope = NORMAL_95**2 * 4 * along / len(error_MK)
+    inner = (NORMAL_95 * bias.standard_error) ** 2 + slope * bias.squared + slope**2 / 4
+    middle, reach = bias.squared + slope / 2, math.sqrt(max(inner, 0.0))
+    return math.sqrt(max(middle - reach, 0.0)), math.sqrt(max(middle + reach, 0.0))
+
+
+def _standard_error(value_M: Tensor) -> float:
+    return float(value_M.std()) / math.sqrt(len(value_M)) if len(value_M) > 1 else 0.0
+
+
+def _mean_cosine(draw_MK: Tensor, full_K: Tensor) -> float:
+    """Cosine of the mean draw with the full batch, its squared length estimated from pairs of different draws."""
+    draws, total_K = len(draw_MK), draw_MK.sum(0)
+    square = float(total_K.square().sum())
+    if draws > 1:
+        square = (square - float(draw_MK.square().sum())) / (draws * (draws - 1))
+    if square <= 0:
+        return 0.0
+    mean_K = total_K / draws
+    return max(-1.0, min(1.0, float(mean_K @ full_K / full_K.norm()) / math.sqrt(square)))
