@@ -4,14 +4,19 @@ Nothing here (or behind it) evaluates a model's text as code. Every function tak
 """
 
 import re
+from collections import deque
 
 _TOKEN = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<open>\{)|(?P<bare>[-+]?\d[\d.,/]*))|\\.|[{}]", re.DOTALL)
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*)$", re.MULTILINE)
 _PHRASE = re.compile(
-    r"\banswer(?:[ \t]+is\b[ \t]*:?|[ \t*]*:|[ \t]*=)[\s*]*|^[#* \t]{0,20}final answer[ \t*]{0,20}$[\s*]*",
+    r"\b(?:answer|answers(?= are\b)|correct (?:option|choice))(?: to (?:the|this) (?:problem|question))?"
+    r"(?:[ \t]+(?:is|are|(?:should|must|will) be)\b"
+    r"(?:[ \t]+(?:therefore|thus|hence|then|simply|just|indeed|clearly)\b)?[ \t]*:?|[ \t*]*:|[ \t]*=)[\s*]*"
+    r"|<answer>\s*|^[#* \t]{0,20}(?:final )?answer[ \t*]{0,20}$[\s*]*",
     re.IGNORECASE | re.MULTILINE,
 )
-_SENTENCE_END = re.compile(r"\n|\.(?=\s|$)")
+_HEADING = re.compile(r"[*\s]*[A-Za-z]{3}")
+_SENTENCE_END = re.compile(r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|")
 _LONGEST_SENTENCE = 4000
 _FORMULA = r"(?:\$\$[^$]*\$\$|\$[^$\n]*\$|\\\((?:[^\\]|\\[^)])*\\\)|\\\[(?:[^\\]|\\[^\]])*\\\])"
 _FORMULAS = re.compile(rf"{_FORMULA}(?:[ \t]*(?:,[ \t]*(?:and|or)?|and|or)[ \t]*{_FORMULA})*")
@@ -79,15 +84,21 @@ def joined_boxes(text: str) -> str | None:
 def after_hashes(text: str) -> str | None:
     """What follows the last ``####`` at the start of a line, without thousands commas, or None: GSM8K's form."""
     found = _MARKED.findall(text)
-    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", found[-1].strip()) if found else None
+    return _without_commas(found[-1]) if found else None
+
+
+def _without_commas(text: str) -> str:
+    """A number without commas between its thousands."""
+    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.strip())
 
 
 def final_answer(text: str) -> str | None:
     r"""The answer a completion commits to, or None when it names none.
 
     What follows the last ``</think>`` is read first, then the whole. The last ``\boxed{...}`` wins; without
-    a box, what follows the last ``####``; without that, the rest of the sentence after the last "answer is", "answer:"
-    or a heading "Final answer". A number that merely stands somewhere is not an answer.
+    a box, what follows the last ``####``; without that, or where it is a heading in words, the rest of the sentence
+    after the last "answer is", "answer:", ``<answer>`` or heading "Answer". A number that merely stands somewhere is
+    not an answer.
 
     Args:
         text: a completion.
@@ -101,10 +112,17 @@ def _final(text: str) -> str | None:
     boxed = last_boxed(text)
     if boxed is not None:
         return _trimmed(boxed)
-    marked = after_hashes(text)
-    if marked is not None:
-        return _trimmed(marked)
-    for phrase in reversed(list(_PHRASE.finditer(text))):
+    marked = deque(_MARKED.finditer(text), maxlen=1)
+    if not marked:
+        return _phrased(text, 0)
+    line = marked[0]
+    stated = _phrased(text, line.start()) if _HEADING.match(line[1]) else None
+    return stated or _trimmed(_without_commas(line[1]))
+
+
+def _phrased(text: str, start: int) -> str | None:
+    """What the last phrase from ``start`` on states, or None."""
+    for phrase in reversed(list(_PHRASE.finditer(text, start))):
         answer = _trimmed(_stated(text, phrase.end()))
         if answer:
             return answer
@@ -123,7 +141,9 @@ def _stated(text: str, start: int) -> str:
 
 def _trimmed(answer: str) -> str | None:
     """The answer without surrounding space, emphasis, math delimiters and final full stop; None if nothing is left."""
-    answer = answer.strip().strip("*`").rstrip(". ").strip()
+    answer = answer.strip().strip("*`").rstrip()
+    bare = answer.rstrip(". ")
+    answer = answer if bare and answer.endswith("...") else bare
     for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         if answer.startswith(left) and answer.endswith(right) and len(answer) > len(left) + len(right):
             inner = answer[len(left) : -len(right)]

@@ -28,10 +28,14 @@ def read_gold(text: str, several: bool | None = None, unit: str = "") -> Value |
     return value
 
 
+_WHERE = re.compile(r"[\s,;]*(?:\\q?quad)?\s*(?:\\(?:text|mbox|textrm)\s*\{[\s,]*)?(?<![A-Za-z])where\b.*$", re.DOTALL)
+"""What an answer's letters stand for, at its end. A gold answer that says so is no answer without it."""
+
+
 @lru_cache(maxsize=1024)
 def _read_answer(text: str, several: bool | None, labels: bool) -> Value | None:
     try:
-        return read(text, several=several, labels=labels)
+        return read(_WHERE.sub("", text), several=several, labels=labels)
     except (Unreadable, RecursionError):
         return None
 

@@ -6,6 +6,7 @@ written out here first: products with ``\cdot``, arguments in brackets, numbers 
 decimals as exact fractions. What is not in the lists of ``tokens`` is unreadable.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection
 
@@ -276,13 +277,15 @@ class _Writer:
             argument = f"({self.sequence((')', ']', '}', '|', chr(92) + 'rfloor', chr(92) + 'rceil'), run=True)})"
         if base and name != "log":
             raise Unreadable(f"{name} with a base")
+        if name == "cis":
+            name, argument = "exp", rf"(I\cdot {argument})"
         if power == f"-{_integer(1)}" and name in TRIGONOMETRIC:
             name, power = f"arc{name}", ""
         name = rf"log_{{{base}}}" if base else rf"log_{{{_integer(10)}}}" if name in ("lg", "log") else name
         return rf"(\{name}{argument})^{{{power}}}" if power else rf"\{name}{argument}"
 
     def _function_of_several(self) -> str:
-        name = self.take()
+        name = self.take()[1:]
         close = {"(": ")", "{": "}", r"\{": r"\}"}.get(self.take())
         if close is None:
             raise Unreadable(f"{name} without brackets")
@@ -291,6 +294,11 @@ class _Writer:
             self.take()
             arguments.append(self.sequence((",", close)))
         self.expect(close)
+        if name in ("gcd", "lcm"):
+            numbers = [int(found[1]) for found in map(_PLAIN_NUMBER.fullmatch, arguments) if found]
+            if len(numbers) < len(arguments):
+                raise Unreadable(f"{name} of letters")
+            return _integer(getattr(math, name)(*numbers))
         return rf"\{name}({','.join(arguments)})"
 
     def _constant(self) -> str:
@@ -302,7 +310,7 @@ def _grouped(part: str) -> str:
     return part if re.fullmatch(r"e|\\variable\{\w+\}", part) else f"({part})"
 
 
-_PLAIN_NUMBER = re.compile(r"\\variable\{\d+\}")
+_PLAIN_NUMBER = re.compile(r"\\variable\{(\d+)\}")
 
 
 _MAKERS: dict[str, Callable[[_Writer], str]] = {

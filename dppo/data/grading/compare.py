@@ -1,19 +1,31 @@
 """Whether an answer is the gold answer: kind by kind."""
 
 from dataclasses import replace
-from typing import Any
 
 from dppo.data.grading.closeness import same_values
 from dppo.data.grading.equality import (
-    is_constant,
     proportional,
     rational,
     tree,
 )
 from dppo.data.grading.options import Grading
+from dppo.data.grading.parts import (
+    as_rows,
+    both_sides,
+    by_letter,
+    has_pi,
+    in_radians,
+    is_graph,
+    is_infinite,
+    is_number,
+    same_inequalities,
+    says_what_was_asked,
+    with_argument,
+    without_names,
+)
 from dppo.data.grading.regions import FLIPPED, as_set, is_settled, same_sets
 from dppo.data.grading.text import Unreadable
-from dppo.data.grading.units import PERCENT, compatible_label, compatible_labels, same_dimension
+from dppo.data.grading.units import DEGREE, PERCENT, RADIAN, compatible_label, compatible_labels, same_dimension
 from dppo.data.grading.values import (
     Based,
     Either,
@@ -83,7 +95,10 @@ def _same_text(gold: Text, answer: Text) -> bool:
     """The same option, or the same words."""
     if gold.option:
         return gold.option == answer.option
-    return gold.words == answer.words
+    if gold.words == answer.words:
+        return True
+    clock, other = sorted((gold.words, answer.words), key=len)
+    return ":" in clock and other.startswith(f"{clock} ")  # 12:30 and 12:30 pm
 
 
 def _same_quantities(gold: Value, answer: Value, grading: Grading) -> bool:
@@ -92,19 +107,34 @@ def _same_quantities(gold: Value, answer: Value, grading: Grading) -> bool:
         assert isinstance(answer, Quantity)
         if answer.unit == PERCENT:
             return _same_percent(gold, answer.value, grading)
-        return same(gold, answer.value, grading)
+        return same(gold, answer.value, grading) or _same_angles(gold, answer, grading)
     if not isinstance(answer, Quantity):
-        return same(gold.value, answer, grading) or (gold.unit == PERCENT and _scaled(gold, answer, PERCENT, grading))
+        percent = gold.unit == PERCENT and _scaled(gold, answer, PERCENT, grading)
+        return percent or same(gold.value, answer, grading) or _same_angles(gold, answer, grading)
     if gold.unit.label and answer.unit.label:
         return compatible_labels(gold.unit.label, answer.unit.label) and same(gold.value, answer.value, grading)
     if gold.unit.label or answer.unit.label:
         known, label = (answer.unit, gold.unit.label) if gold.unit.label else (gold.unit, answer.unit.label)
         return compatible_label(known, label) and same(gold.value, answer.value, grading)
     if not same_dimension(gold.unit, answer.unit):
-        return False
+        return _same_angles(gold, answer, grading)
     if gold.unit.factor == answer.unit.factor:
         return same(gold.value, answer.value, grading)
     return _scaled(gold, answer.value, Unit(factor=gold.unit.factor / answer.unit.factor), grading)
+
+
+def _same_angles(gold: Value, answer: Value, grading: Grading) -> bool:
+    """Whether one is in degrees, the other in radians, said so or seen by its pi, and both are the same angle."""
+    units = [value.unit if isinstance(value, Quantity) else None for value in (gold, answer)]
+    values = [value.value if isinstance(value, Quantity) else value for value in (gold, answer)]
+    if units.count(DEGREE) != 1 or any(unit not in (DEGREE, RADIAN, None) for unit in units):
+        return False
+    angles: list[Number | Expression] = []
+    for unit, value in zip(units, values, strict=True):
+        if not isinstance(value, (Number, Expression)) or (unit is None and not has_pi(value)):
+            return False
+        angles.append(in_radians(value) if unit == DEGREE else value)
+    return same_values(angles[0], angles[1], grading)
 
 
 def _scaled(gold: Quantity, answer: Value, unit: Unit, grading: Grading) -> bool:
@@ -136,8 +166,8 @@ def _same_named(gold: Value, answer: Value, grading: Grading) -> bool:
     if isinstance(gold, Named) and isinstance(answer, Named):
         renamed = answer
         if gold.argument != answer.argument and gold.name == answer.name:
-            renamed = _with_argument(answer, gold.argument)
-        if (gold.name == renamed.name and gold.argument == renamed.argument) or _graph(gold, answer):
+            renamed = with_argument(answer, gold.argument)
+        if (gold.name == renamed.name and gold.argument == renamed.argument) or is_graph(gold, answer):
             return _same_members(gold.members[-1], renamed.members, grading)
         return _same_equations(gold, answer, grading)
     if isinstance(gold, Named):
@@ -149,15 +179,11 @@ def _same_named(gold: Value, answer: Value, grading: Grading) -> bool:
     assert isinstance(answer, Named)
     if isinstance(gold, Equation):
         return _same_equations(gold, answer, grading)
+    if is_number(gold):
+        return _same_members(gold, without_names(answer.members), grading)
     if is_settled(gold) and not isinstance(gold, Items):
         return _same_members(gold, answer.members, grading) if not isinstance(gold, Inequality) else False
     return _same_members(gold, answer.members, grading)
-
-
-def _graph(one: Named, other: Named) -> bool:
-    """Whether one is ``f(x) = ...`` and the other ``y = ...``."""
-    plain, function = (one, other) if other.argument else (other, one)
-    return plain.name == "y" and not plain.argument and function.argument == "x"
 
 
 def _same_members(gold: Value, members: tuple[Value, ...], grading: Grading) -> bool:
@@ -169,56 +195,18 @@ def _same_members(gold: Value, members: tuple[Value, ...], grading: Grading) -> 
     return all(fits or same(gold, member, loose) for fits, member in zip(right, members, strict=True))
 
 
-def _with_argument(named: Named, argument: str) -> Named:
-    """``f(t) = t^2`` as ``f(x) = x^2``."""
-    from sympy import Symbol
-
-    if not (named.argument.isalpha() and argument.isalpha() and len(argument) == len(named.argument) == 1):
-        return named
-    letters = {Symbol(named.argument): Symbol(argument)}
-    members = tuple(
-        Expression(f"{member.latex} ", member.tree.xreplace(letters), member.decimal)
-        if isinstance(member, Expression)
-        else member
-        for member in named.members
-    )
-    return Named(named.name, argument, members)
-
-
-def _sides(value: Value) -> tuple[Any, Any] | None:
-    """Both sides of an equation."""
-    if isinstance(value, Named) and value.plain is not None and len(value.members) == 1:
-        sides: tuple[Value, ...] = (value.plain, value.members[0])
-    elif isinstance(value, Equation) and len(value.sides) == 2:
-        sides = value.sides
-    else:
-        return None
-    left, right = map(_formula, sides)
-    return None if left is None or right is None else (tree(left), tree(right))
-
-
-def _formula(value: Value) -> Number | Expression | None:
-    """A value as a formula, where it is one or can be read as one."""
-    values = value.values if isinstance(value, Either) else (value,)
-    return next((part for part in values if isinstance(part, (Number, Expression))), None)
-
-
 def _same_equations(gold: Value, answer: Value, grading: Grading) -> bool:
     """Two equations that say the same, or a value and a true chain of constants that ends in it."""
-    if isinstance(gold, Equation) and all(map(_constant, gold.sides)):
+    if isinstance(gold, Equation) and all(map(is_number, gold.sides)):
         gold = gold.sides[0]
-    if isinstance(answer, Equation) and all(map(_constant, answer.sides)):
-        return _constant(gold) and _same_members(gold, answer.sides, grading)
-    if _constant(gold) and _constant(answer):
+    if isinstance(answer, Equation) and all(map(is_number, answer.sides)):
+        return is_number(gold) and _same_members(gold, answer.sides, grading)
+    if is_number(gold) and is_number(answer):
         return same(gold, answer, grading)
-    left, right = _sides(gold), _sides(answer)
+    if isinstance(answer, Equation) and says_what_was_asked(answer.sides[0], gold):
+        return _same_members(gold, answer.sides[1:], grading)
+    left, right = both_sides(gold), both_sides(answer)
     return left is not None and right is not None and proportional(left, right)
-
-
-def _constant(value: Value) -> bool:
-    """Whether a value is a number, with a unit or without."""
-    value = value.value if isinstance(value, Quantity) else value
-    return isinstance(value, (Number, Expression)) and is_constant(value)
 
 
 def _same_regions(gold: Value, answer: Value, grading: Grading) -> bool:
@@ -228,7 +216,7 @@ def _same_regions(gold: Value, answer: Value, grading: Grading) -> bool:
         if all(isinstance(side, (Number, Expression)) for side in sides):
             left, right, *others = (tree(side) for side in sides if isinstance(side, (Number, Expression)))
             if len((left - right).free_symbols) > 1:
-                return _same_inequalities(gold.signs[0], (left, right), answer.signs[0], (others[0], others[1]))
+                return same_inequalities(gold.signs[0], (left, right), answer.signs[0], (others[0], others[1]))
     left, right = as_set(gold), as_set(answer)
     if left is not None and right is not None:
         return same_sets(left, right)
@@ -237,19 +225,6 @@ def _same_regions(gold: Value, answer: Value, grading: Grading) -> bool:
     forwards = gold.signs == answer.signs and _in_order(gold.sides, answer.sides, grading)
     flipped = tuple(FLIPPED[sign] for sign in reversed(answer.signs))
     return forwards or (gold.signs == flipped and _in_order(gold.sides, answer.sides[::-1], grading))
-
-
-def _same_inequalities(sign: str, gold: tuple[Any, Any], other_sign: str, answer: tuple[Any, Any]) -> bool:
-    """Inequalities in several letters."""
-    if sign == r"\ne" or other_sign == r"\ne":
-        return sign == other_sign and proportional(gold, answer)
-    upwards = (">", r"\ge")
-    gold, answer = (
-        (right, left) if one in upwards else (left, right)
-        for one, (left, right) in ((sign, gold), (other_sign, answer))
-    )
-    strict = (sign in "<>") == (other_sign in "<>")
-    return strict and proportional(gold, answer, positive=True)
 
 
 def _same_matrices(gold: Value, answer: Value, grading: Grading) -> bool:
@@ -262,7 +237,7 @@ def _same_matrices(gold: Value, answer: Value, grading: Grading) -> bool:
             for one, other in zip(left, right, strict=True)
         )
     matrix, other = (gold, answer) if isinstance(gold, Matrix) else (answer, gold)
-    rows = _nested(other)
+    rows = as_rows(other)
     if rows is not None and isinstance(matrix, Matrix):
         return _same_matrices(gold, rows, grading) if matrix is gold else _same_matrices(rows, answer, grading)
     if not (isinstance(matrix, Matrix) and isinstance(other, Items)) or matrix.bars or len(matrix.rows[0]) != 1:
@@ -270,14 +245,6 @@ def _same_matrices(gold: Value, answer: Value, grading: Grading) -> bool:
     cells = tuple(row[0] for row in matrix.rows)
     column, listed = (cells, other.items) if matrix is gold else (other.items, cells)
     return other.brackets in ("()", "[]") and _in_order(column, listed, grading)
-
-
-def _nested(value: Value) -> Matrix | None:
-    """A matrix from a list of rows in brackets."""
-    if not isinstance(value, Items) or value.brackets != "[]":
-        return None
-    rows = [item.items for item in value.items if isinstance(item, Items) and item.brackets == "[]"]
-    return Matrix(tuple(rows)) if len(rows) == len(value.items) and len(set(map(len, rows))) == 1 else None
 
 
 def _same_items(gold: Value, answer: Value, grading: Grading) -> bool:
@@ -290,13 +257,21 @@ def _same_items(gold: Value, answer: Value, grading: Grading) -> bool:
             return False
         item = alone.items[0]
         return same(item, other, grading) if alone is gold else same(other, item, grading)
+    if gold.brackets == answer.brackets == "{}":
+        return all(
+            any(_same_ends(*pair, grading) for pair in pairs)
+            for pairs in (
+                *([(item, other) for other in answer.items] for item in gold.items),
+                *([(item, other) for item in gold.items] for other in answer.items),
+            )
+        )
     if len(gold.items) != len(answer.items):
         return False
     if all(not items.brackets or items.brackets == "{}" for items in (gold, answer)):
         return _in_any_order(gold.items, answer.items, grading)
     kinds = {gold.brackets, answer.brackets}
     if kinds == {"", "()"}:
-        listed = _by_letter(answer.items) if not answer.brackets else answer.items
+        listed = by_letter(answer.items) if not answer.brackets else answer.items
         if _endless(gold) or _endless(answer):
             return False  # an interval is no list of its ends
         any_order = grading.several is True and _in_any_order(gold.items, listed, grading)
@@ -315,19 +290,15 @@ def _in_order(gold: tuple[Value, ...], answer: tuple[Value, ...], grading: Gradi
 
 def _same_ends(gold: Value, answer: Value, grading: Grading) -> bool:
     """Items, where both may be infinite."""
-    if isinstance(gold, Expression) and isinstance(answer, Expression) and (_infinite(gold) or _infinite(answer)):
+    if isinstance(gold, Expression) and isinstance(answer, Expression) and (is_infinite(gold) or is_infinite(answer)):
         return bool(tree(gold).doit() == tree(answer).doit())
-    if _infinite(gold) or _infinite(answer):
+    if is_infinite(gold) or is_infinite(answer):
         return False
     return same(gold, answer, grading)
 
 
-def _infinite(value: Value) -> bool:
-    return isinstance(value, Expression) and value.tree.is_infinite is True
-
-
 def _endless(items: Items) -> bool:
-    return any(map(_infinite, items.items))
+    return any(map(is_infinite, items.items))
 
 
 def _in_any_order(gold: tuple[Value, ...], answer: tuple[Value, ...], grading: Grading) -> bool:
@@ -339,11 +310,3 @@ def _in_any_order(gold: tuple[Value, ...], answer: tuple[Value, ...], grading: G
             return False
         left.pop(match)
     return not left
-
-
-def _by_letter(items: tuple[Value, ...]) -> tuple[Value, ...]:
-    """``y = 2, x = 1`` in the order of the letters, where every item has one."""
-    named = [item for item in items if isinstance(item, Named) and len(item.name) == 1]
-    if len(named) != len(items) or len({item.name for item in named}) != len(items):
-        return items
-    return tuple(item.members[-1] for item in sorted(named, key=lambda item: item.name))

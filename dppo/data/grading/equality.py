@@ -27,6 +27,14 @@ _POINTS = (
     ("0.2614972", "-1.7320508", "1.1319882", "-0.9159655", "0.6243299"),
     ("-0.5960171", "-2.3999632", "-3.1622776", "-1.8393284", "-1.0986122"),
 )
+_MORE_POINTS = (
+    ("0.8414709", "1.5707963", "2.6651441", "0.4342944", "1.2824271"),
+    ("3.3598856", "0.3798845", "1.4513692", "2.0945514", "0.9189385"),
+    ("-0.3736558", "-1.7818046", "-2.8077702", "-0.6434105", "-3.2758229"),
+    ("-2.0783728", "0.7390851", "1.9021605", "3.0591160", "0.5822405"),
+    ("1.1865691", "2.5066282", "0.6617071", "1.7632228", "3.6272931"),
+)
+"""Tried where too few of the points above say something."""
 _WHOLE_POINTS = 30
 _WHOLE = (sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Mod)
 _LEAST_POINTS = 3
@@ -122,25 +130,48 @@ def vanishes(value: Any) -> bool:
 
 
 def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
-    """The values of two formulas at the points where both have one, as pairs."""
+    """The values of two formulas at the points where both have one, as pairs.
+
+    A point at which a number below 0 comes under a root or a logarithm says nothing: ``\\sqrt{x}\\sqrt{y}`` and
+    ``\\sqrt{xy}`` are the same wherever both are meant.
+    """
     names = sorted(one.free_symbols | other.free_symbols, key=str)
     if len(names) > 25:
         raise Unreadable("too many letters")
     whole = one.has(*_WHOLE) or other.has(*_WHOLE) or _alternates(one) or _alternates(other)
-    for point in range(_WHOLE_POINTS if whole else len(_POINTS)):
+    positive = _not_below_zero(one) | _not_below_zero(other)
+    said = 0
+    for point in range(_WHOLE_POINTS if whole else len(_POINTS) + len(_MORE_POINTS)):
+        if not whole and point >= len(_POINTS) and said >= _LEAST_POINTS:
+            return
         at = {name: (_whole_coordinate if whole else _coordinate)(point, i) for i, name in enumerate(names)}
+        if any(_below_zero(part.evalf(15, subs=at)) for part in positive):
+            continue
         left, right = one.evalf(POINT_DIGITS, subs=at), other.evalf(POINT_DIGITS, subs=at)
         if not (_finite(left) and _finite(right)):
             continue
         if _is_real(left) != _is_real(right) and not (one.has(sympy.I) or other.has(sympy.I)):
             continue
+        said += 1
         yield left, right
+
+
+def _not_below_zero(formula: Any) -> set[Any]:
+    """What stands under roots and in logarithms, where it has letters in it."""
+    roots = {power.base for power in formula.atoms(sympy.Pow) if not power.exp.is_integer}
+    return {part for part in roots | {log.args[0] for log in formula.atoms(sympy.log)} if part.free_symbols}
+
+
+def _below_zero(value: Any) -> bool:
+    """Whether a value is a number below 0."""
+    return bool(value.is_real and value < 0)
 
 
 def _coordinate(point: int, i: int) -> Any:
     """The value of the i-th letter at a point; letters beyond the fifth get values of their own."""
-    lap, place = divmod(i, len(_POINTS[point]))
-    return sympy.Rational(_POINTS[point][place]) + sympy.Rational(lap * 37, 61)
+    row = (*_POINTS, *_MORE_POINTS)[point]
+    lap, place = divmod(i, len(row))
+    return sympy.Rational(row[place]) + sympy.Rational(lap * 37, 61)
 
 
 def _whole_coordinate(point: int, i: int) -> Any:
@@ -190,6 +221,14 @@ def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool 
         Unreadable: there are not enough points where both have a value.
     """
     one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
+    if _proportional(one, other, positive):
+        return True
+    tops = [sympy.fraction(sympy.together(side))[0] for side in (one, other)]
+    return not positive and tops != [one, other] and _proportional(tops[0], tops[1], positive)
+
+
+def _proportional(one: Any, other: Any, positive: bool) -> bool:
+    """Whether one formula is a constant multiple of the other."""
     ratios = []
     for left, right in values_at_points(one, other):
         if vanishes(left) or vanishes(right):

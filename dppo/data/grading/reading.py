@@ -2,13 +2,17 @@
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
+
+from sympy import nan, zoo
 
 from dppo.data.grading.canonical import canonical
 from dppo.data.grading.formula import parse
 from dppo.data.grading.names import name_of
 from dppo.data.grading.numbers import read_number
-from dppo.data.grading.text import Unreadable, brackets, cut, tidy
-from dppo.data.grading.units import split_unit
+from dppo.data.grading.phrases import ASKED, THOUSANDS, WITH_DECIMALS, answer_alone, joined_groups, outer_brackets
+from dppo.data.grading.text import Unreadable, cut, tidy
+from dppo.data.grading.units import compound, split_unit
 from dppo.data.grading.values import (
     Based,
     Either,
@@ -19,19 +23,19 @@ from dppo.data.grading.values import (
     Items,
     Matrix,
     Named,
+    Number,
     Quantity,
     Region,
     Text,
     Value,
 )
-from dppo.data.grading.words import words_of
+from dppo.data.grading.words import NUMBER_WORDS, words_of
 
 _SEPARATOR = re.compile(r"[,;]\s*(?:and\b|or\b)?|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx)(?![A-Za-z])|[<>=]")
 _SET_SIGN = re.compile(r"\\(?:cup|cap|setminus)(?![A-Za-z])")
-_THOUSANDS = re.compile(r"[-+]?\s*\d{1,3}(?:,\d{3})+")
 _COMMA = re.compile(r",|;")
-_AND = re.compile(r"and$")
+_COLON = re.compile(r":")
 MOST_ITEMS = 64
 
 
@@ -46,16 +50,7 @@ def read(text: str, *, several: bool | None = None, labels: bool = False) -> Val
     Raises:
         Unreadable: it is not mathematics we can read.
     """
-    return _Reader(several, labels).value(_without_condition(tidy(text)))
-
-
-def _without_condition(text: str) -> str:
-    """The text without "for all x" at its end and "the answer is" before it."""
-    text = re.sub(r",?\s*(?:\\text\{\s*)?(?<![A-Za-z])for (?:all|any|every|each)\b.*$", "", text)
-    return _PREAMBLE.sub("", text).strip()
-
-
-_PREAMBLE = re.compile(r"^\\text\{[^{}]*\b(?:is|are|equals|=|:)\s*\}\s*[:=]?\s*(?=\S)")
+    return _Reader(several, labels).value(answer_alone(tidy(text)))
 
 
 class _Reader:
@@ -84,6 +79,12 @@ class _Reader:
         known = _NAMED_SETS.get(words.words)
         if known is not None:
             return known
+        if words.words == "infinity":
+            return self.expression(r"\infty")
+        if words.words in NUMBER_WORDS:
+            return Either((words, Number(Fraction(NUMBER_WORDS[words.words]))))
+        if re.match(r"\d+[^:]*$", text) and ":" in words.words and (hour := self.quantity(text)):
+            return Either((words, hour))
         if re.fullmatch(r"\d+:\d+", text) or (text.isalpha() and len(text) <= (6 if text.isupper() else 3)):
             return Either((words, self.expression(text)))
         return words
@@ -91,9 +92,9 @@ class _Reader:
     def labelled(self, text: str) -> Value | None:
         """An answer after the letter of an option: ``(D) 14`` is D, and 14, and a product."""
         found = _LABELLED.match(text)
-        if not found or not text[found.end() :].strip():
+        if not found or not text[found.end() :].strip() or _SEPARATOR.match(text, found.end()):
             return None
-        letter = found[1] or found[2]
+        letter = found[1] or found[2] or found[3]
         values: list[Value] = [Text(f"({letter})".lower(), letter)]
         for rest in (text[found.end() :].strip(), text):
             try:
@@ -104,13 +105,13 @@ class _Reader:
 
     def named_set(self, text: str) -> Value | None:
         """A set with a sign of its own."""
-        return _SETS.get(text)
+        return self.value(r"(0,\infty)") if text in _ABOVE_ZERO else _SETS.get(text)
 
     def thousands(self, text: str) -> Value | None:
         """A number with commas, which may also be a list; not with a unit behind it, or where a list is known."""
-        if not _THOUSANDS.fullmatch(text) or self.several is True:
+        if not THOUSANDS.fullmatch(text) or self.several is True:
             found = split_unit(text, self.labels) if "," in text else None
-            number = read_number(found[0]) if found and _THOUSANDS.fullmatch(found[0]) else None
+            number = read_number(found[0]) if found and WITH_DECIMALS.fullmatch(found[0]) else None
             return Quantity(number, found[1]) if found and number else None
         number = read_number(text)
         if self.several is False or number is None:
@@ -119,7 +120,7 @@ class _Reader:
 
     def listing(self, text: str) -> Value | None:
         r"""Several values, also those of one ``\pm``."""
-        pieces, separators = cut(text, _SEPARATOR)
+        pieces, separators = cut(joined_groups(text), _SEPARATOR)
         if len(pieces) == 1:
             return self.two_signs(text)
         if len(pieces) > MOST_ITEMS or not all(pieces):
@@ -130,11 +131,16 @@ class _Reader:
             item = self.value(piece)
             items += item.items if isinstance(item, Items) and not item.brackets else (item,)
         self.several = several
-        return Items("", tuple(items), joint=any(_AND.search(separator) for separator in separators))
+        mixed = read_number(found[1] + found[2]) if (found := _MIXED.fullmatch(text)) else None
+        joiner = next((word for word in ("and", "or") if separators[-1].endswith(word)), ",")
+        listed = Items("", tuple(items), joiner)
+        return Either((mixed, listed)) if mixed else listed
 
     def two_signs(self, text: str) -> Value | None:
         r"""Both values of ``\pm`` (all of them take the same sign), or None."""
-        if not re.search(r"\\[pm][pm](?![A-Za-z])", text) or (text.startswith((r"\{", "(", "[")) and _whole(text)):
+        if not re.search(r"\\[pm][pm](?![A-Za-z])", text) or (
+            text.startswith((r"\{", "(", "[")) and outer_brackets(text)
+        ):
             return None
         upper = re.sub(r"\\mp(?![A-Za-z])", "-", re.sub(r"\\pm(?![A-Za-z])", "+", text))
         lower = re.sub(r"\\mp(?![A-Za-z])", "+", re.sub(r"\\pm(?![A-Za-z])", "-", text))
@@ -150,6 +156,8 @@ class _Reader:
         if not all(sides):
             raise Unreadable("a side is missing")
         if signs == [r"\in"]:
+            if name_of(sides[0]) is None:
+                raise Unreadable(f"{sides[0][:60]} is no name")
             return self.value(sides[1])
         if set(signs) <= {"=", r"\approx"}:
             return self._equal(sides)
@@ -162,9 +170,14 @@ class _Reader:
         name = name_of(sides[0])
         if name is None and len(sides) == 2 and name_of(sides[1]) is not None:
             sides, name = sides[::-1], name_of(sides[1])
-        if name is None:
-            return Equation(tuple(self.value(side) for side in sides))
         members = tuple(self.value(side) for side in sides[1:])
+        if name is None:
+            try:
+                return Equation((self.value(sides[0]), *members))
+            except Unreadable:
+                if not ASKED.match(sides[0]):
+                    raise
+                return Named(sides[0], "", members)
         try:
             plain = self.expression(sides[0])
         except Unreadable:
@@ -177,6 +190,11 @@ class _Reader:
         if len(parts) == 1:
             return None
         return Region(tuple(self.value(part) for part in parts), tuple(signs))
+
+    def compound(self, text: str) -> Value | None:
+        """Several values of units that measure the same, as ``5 ft 6 in``."""
+        found = compound(text)
+        return Quantity(Number(found[0]), found[1]) if found else None
 
     def quantity(self, text: str) -> Value | None:
         """A value with a unit."""
@@ -193,16 +211,17 @@ class _Reader:
         text = _POINT.sub("(", text, count=1)
         if _REVERSED.fullmatch(text):
             text = {"]": "(", "[": "["}[text[0]] + text[1:-1] + {"[": ")", "]": "]"}[text[-1]]
-        kind = _whole(text)
+        kind = outer_brackets(text)
         if kind is None:
             return None
         inner = text[len(kind[0]) : -len(kind[1])].strip()
-        pieces, _ = cut(inner, _COMMA)
+        pieces, _ = cut(joined_groups(inner), _COMMA)
         if kind[0] == r"\{" and not inner:
             return Items("{}", ())
         if len(pieces) > MOST_ITEMS or not all(pieces):
             raise Unreadable("an item is missing")
         if len(pieces) == 1:
+            inner = pieces[0]
             if kind[0] in ("(", "[", "{"):
                 return self.value(inner) if kind in _PAIRS else None
             inside = self.value(inner)
@@ -213,19 +232,37 @@ class _Reader:
             items += item.items if isinstance(item, Items) and not item.brackets and "{" in kind[0] else (item,)
         return Items("{}" if "{" in kind[0] else kind[0] + kind[1], tuple(items))
 
+    def ratio(self, text: str) -> Value | None:
+        """``4:6:10``, as what its parts are beside the first."""
+        parts, _ = cut(text, _COLON)
+        if len(parts) < 3 or len(parts) > MOST_ITEMS or not all(parts):
+            return None
+        shares = tuple(self.expression(f"({part})/({parts[0]})") for part in parts)
+        if any(share.tree.has(zoo, nan) for share in shares):
+            raise Unreadable("a ratio to nothing")
+        return Items(":", shares)
+
     def matrix(self, text: str) -> Value | None:
-        """Rows and columns."""
+        """Rows and columns; what stands before them multiplies every cell."""
         found = _MATRIX.fullmatch(text)
         if not found:
             return None
-        kind, body = found[1], found[2]
+        factor, kind, body = found["factor"].strip().removesuffix(r"\cdot").strip(), found["kind"], found["body"]
+        if factor and kind in _DETERMINANTS:
+            raise Unreadable("a multiple of a determinant")
+        if factor:
+            factor = f"({'-1' if factor == '-' else factor})"
         if kind == "array":
             body = re.sub(r"^\s*\{[^{}]*\}", "", body)
         rows = [row for row in re.split(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])", body) if row.strip(" \\hline")]
-        cells = tuple(tuple(self.value(cell.strip()) for cell in row.split("&")) for row in rows)
+        cells = tuple(tuple(self._cell(factor, cell.strip()) for cell in row.split("&")) for row in rows)
         if not cells or len({len(row) for row in cells}) > 1:
             raise Unreadable("rows of different lengths")
-        return Matrix(cells, bars=kind in ("vmatrix", "Vmatrix"))
+        return Matrix(cells, bars=kind in _DETERMINANTS)
+
+    def _cell(self, factor: str, cell: str) -> Value:
+        """One cell of a matrix."""
+        return self.expression(f"{factor}({cell})") if factor else self.value(cell)
 
     def based(self, text: str) -> Value | None:
         """Digits with a base below."""
@@ -234,14 +271,16 @@ class _Reader:
             return None
         base = _BASES.get(found[2].lower()) or (int(found[2]) if found[2].isdigit() else 0)
         digits = re.sub(r"^(-?)0+(?=[0-9A-Z])", r"\1", found[1])
+        if base == 10:
+            return read_number(digits)
         fits = 2 <= base <= 36 and all(int(digit, 36) < base for digit in re.sub(r"[-.]", "", digits))
         return Based(digits, base) if fits else None
 
     def number(self, text: str) -> Value | None:
         """A number."""
-        return None if self.several and "," in text else read_number(text)
+        return None if self.several and "," in joined_groups(text) else read_number(text)
 
-    def expression(self, text: str) -> Value:
+    def expression(self, text: str) -> Expression:
         """A formula."""
         latex, decimal = canonical(text)
         return Expression(latex, parse(latex), decimal)
@@ -253,12 +292,14 @@ _KINDS: tuple[Callable[[_Reader, str], Value | None], ...] = (
     _Reader.number,
     _Reader.labelled,
     _Reader.text,
+    _Reader.compound,
     _Reader.listing,
     _Reader.relation,
     _Reader.union,
     _Reader.matrix,
     _Reader.set_builder,
     _Reader.bracketed,
+    _Reader.ratio,
     _Reader.based,
     _Reader.quantity,
     _Reader.expression,
@@ -269,7 +310,13 @@ _PAIRS = {("(", ")"), ("[", "]"), ("{", "}")}
 _POINT = re.compile(r"^(?:[A-Z]|\\text\{[A-Za-z ]*\})\s*\((?=[^()]*,)")
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:)\s*([^{}|]*)\\\}")
 _REVERSED = re.compile(r"[\]\[][^\[\]]*,[^\[\]]*[\[\]]")
-_MATRIX = re.compile(r"[(\[]?\s*\\begin\{((?:[pbvBV]|small)?matrix|array)\}(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL)
+_MATRIX = re.compile(
+    r"(?P<factor>[^&()\[\]=,]*)[(\[]?\s*"
+    r"\\begin\{(?P<kind>(?:[pbvBV]|small)?matrix|array)\}(?P<body>.*)\\end\{(?P=kind)\}\s*[)\]]?",
+    re.DOTALL,
+)
+_DETERMINANTS = ("vmatrix", "Vmatrix")
+_MIXED = re.compile(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))")
 _BASED = re.compile(
     r"\(?(?:\\text\{)?(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?)\}?\)?\s*_\s*\{?\s*(?:\\text\{)?\s*([0-9]{1,2}|[a-z]+)\s*\}?\}?"
 )
@@ -278,20 +325,13 @@ _BASES = {
     "twelve": 12,
     "sixteen": 16,
 }
-_LABELLED = re.compile(r"^(?:\\text\{\s*\(?([A-J])\)?[.:]?\s*\}|\(([A-J])\))(?=[\s\\])\s*[.:]?\s*")
+_LABELLED = re.compile(
+    r"^(?:\\text\{\s*\(?([A-J])\)?[.:]?\s*\}|\(([A-J])\)|(?<![A-Za-z])([A-J])[.)])(?=[\s\\])\s*[.:]?\s*"
+)
 _NO_SET = Items("{}", ())
 _NAMED_SETS: dict[str, Value] = {
     **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), Everything()),
     **dict.fromkeys(("no solution", "no solutions", "empty set", "no real solutions", "no real solution"), _NO_SET),
 }
+_ABOVE_ZERO = frozenset(rf"\mathbb{{R}}{sign}" for sign in ("^+", "^{+}", "_+", "_{+}", "_{>0}", "_{> 0}"))
 _SETS = {r"\mathbb{R}": Everything(), r"\emptyset": _NO_SET, r"\mathbf{R}": Everything()}
-
-
-def _whole(text: str) -> tuple[str, str] | None:
-    """The brackets around a whole text, or None."""
-    opening = r"\{" if text.startswith(r"\{") else text[:1]
-    ending = r"\}" if text.endswith(r"\}") else text[-1:]
-    if opening not in ("(", "[", "{", r"\{") or ending not in (")", "]", "}", r"\}") or len(text) < 2:
-        return None
-    outer = [position for position, depth, _ in brackets(text) if depth == 0]
-    return (opening, ending) if outer == [0, len(text) - len(ending)] else None

@@ -53,7 +53,10 @@ def _items(value: Items) -> Any | None:
         parts = [_as_set(item) for item in value.items if isinstance(item, (Inequality, Region, Items))]
         if len(parts) != len(value.items) or any(part is None for part in parts):
             return None
-        return (sympy.Intersection if value.joint else sympy.Union)(*parts)
+        if all(isinstance(item, Inequality) for item in value.items):
+            union, common = sympy.Union(*parts), sympy.Intersection(*parts)
+            return common if value.joiner == "and" or (value.joiner == "," and union == sympy.S.Reals) else union
+        return sympy.Union(*parts)  # "and" between intervals adds one to another
     if len(value.items) != 2:
         return None
     start, end = map(_end, value.items)

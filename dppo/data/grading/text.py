@@ -22,6 +22,7 @@ _CHARACTERS = {
     "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "°": r"^\circ ", "º": r"^\circ ", "∠": r"\angle ",
     "△": r"\triangle ", "ℏ": r"\hbar ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
     "⟨": "(", "⟩": ")", "π": r"\pi ", "¢": r"\text{cents}", "％": r"\%",
+    "…": "...", **dict.fromkeys("✓✔✅∎■□", " "),
 }  # fmt: skip
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho - sigma tau upsilon phi chi psi omega"  # noqa: E501
 _CHARACTERS |= {chr(0x3B1 + i): rf"\{name} " for i, name in enumerate(_GREEK.split()) if name not in "-pi"}
@@ -38,7 +39,7 @@ _ONE_VULGAR = re.compile(rf"(?<![{''.join(_VULGAR)}])[{''.join(_VULGAR)}](?![{''
 
 FUNCTIONS = frozenset((
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln",
-    "lg", "exp", "max", "min", "gcd", "lcm", "sqrt",
+    "lg", "exp", "cis", "max", "min", "gcd", "lcm", "sqrt",
 ))  # fmt: skip
 """Functions that are read when typed without a backslash."""
 _WORD = re.compile(
@@ -55,8 +56,12 @@ _LAYOUT_TEXT = [
     (r"(?<!\\)\\[,:;> ]|(?<!\\)~", " "),
     (r"\\(?:q?quad|enspace|thinspace|hfill|noindent|limits|mathstrut|rm|bf|it)(?![A-Za-z])", " "),
     (r"\\(?:display|text|script)style(?![A-Za-z])", " "),
+    (r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![A-Za-z])", " "),
+    (r"\\(?:textcolor|color|colorbox)\s*\{[^{}]*\}", ""),
+    (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|equation\*?|gathered|split)\}", " "),
+    (r"(?:\\(?:checkmark|blacksquare|square|Box|qed)(?![A-Za-z])\s*|\\\\\s*)+$", ""),
     (r"\\[hv]space\s*\{[^{}]*\}|\\[hv]?phantom\s*(?:\{[^{}]*\}|\S)", " "),
-    (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\(?:[dtc]|nice|s)frac(?![A-Za-z])", r"\\frac"),
     (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
     (r"\\(frac|binom)\s*(\d)\s*(\d)", r"\\\1{\2}{\3}"),
     (r"\\(frac|binom)\s*(\d)\s*\{", r"\\\1{\2}{"),
@@ -71,6 +76,7 @@ _LAYOUT_TEXT = [
     (r"\\div(?![A-Za-z])", "/"),
     (r"\\(?:simeq|cong|doteq)(?![A-Za-z])|~=", r"\\approx "),
     (r"\\colon(?![A-Za-z])", ":"),
+    (r":=", "="),
     (r"\\(?:[lr]?vert|mid)(?![A-Za-z])", "|"),
     (r"\\l(?:brace)(?![A-Za-z])", r"\\{"),
     (r"\\r(?:brace)(?![A-Za-z])", r"\\}"),
@@ -80,16 +86,33 @@ _LAYOUT_TEXT = [
     (r"\\backslash(?![A-Za-z])", r"\\setminus "),
     (r"\\var(epsilon|phi|theta|rho|sigma|pi)(?![A-Za-z])", r"\\\1 "),
     (r"\\(?:dots|ldots|cdots)(?![A-Za-z])", "..."),
+    (
+        r"\^\s*\{?\s*\\circ\s*\}?\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![A-Za-z]))",
+        r" \\text{degrees \1\2}",
+    ),
+    (r"\^\s*\{?\s*(?:\\text\s*\{\s*o\s*\}|(?<=\d\^)o(?![A-Za-z])|(?<=\d\^\{)o(?=\}))\s*\}?", r"^\\circ "),
     (r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
     (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'"),
     (r"\^\s*\{\s*\\prime\s*\\prime\s*\}", "''"),
     (r"(?<=\d)\s*x\s*(?=10\s*\^)", r" \\cdot "),
+    (r"\\mathbb\s*([A-Z])(?![A-Za-z])|\\(R)eals(?![A-Za-z])|\\(R)(?![A-Za-z])", r"\\mathbb{\1\2\3}"),
+    (
+        r"\\frac\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}"
+        r"\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*(\^\s*(?:\d|\{\d\}))?\s*\}",
+        r" \\text{\1}/\\text{\2}\3",
+    ),
+    (r"(?<=\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)|(?<=\d)\s+to\s+(?=\d)", ":"),
+    (r"\\operatorname\s*\{(?:arctg|atan)\}|\\arctg(?![A-Za-z])", r"\\arctan "),
+    (r"(?<=[\d}])\s+\(([A-Za-z][a-z]{2,}(?: [A-Za-z]+){0,6})\)\s*$", r" \\text{\1}"),
+    (r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([A-Za-z]+)", r"\\text{µ\1"),
+    (r"(?<!\d)(\d{0,40}\.\d{0,20}?)(\d{1,9}?)\2{1,60}\s*\.\.\.", r"\1\\overline{\2}"),
     (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
 ]  # fmt: skip
 _LAYOUT = [(re.compile(pattern), replacement) for pattern, replacement in _LAYOUT_TEXT]
 
 _PLAIN_FONTS = (
-    "mathbf", "boldsymbol", "mathit", "bm", "mathsf", "mathcal", "mathnormal", "pmb", "boxed", "fbox",
+    "mathbf", "boldsymbol", "mathit", "bm", "mathsf", "mathcal", "mathnormal", "pmb", "boxed", "fbox", "underline",
+    "ensuremath",
 )  # fmt: skip
 _TEXT_FONTS = (
     "text", "mbox", "textbf", "textit", "textrm", "textsf", "texttt", "textnormal", "mathrm", "operatorname",
@@ -97,10 +120,14 @@ _TEXT_FONTS = (
 )  # fmt: skip
 _FONT = re.compile(rf"\\({'|'.join((*_PLAIN_FONTS, *_TEXT_FONTS))})\*?\s*\{{")
 _CONNECTOR = re.compile(r"^[,;]?\s*(and|or)\s*$")
-_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE_WORD = f"({'|'.join(_SCALES)})\\b"
 _SCALE = re.compile(rf"(?<=\d)\s*(?:\\text\{{\s*{_SCALE_WORD}([^{{}}]*)\}}|{_SCALE_WORD})")
 TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_SHORT_SCALES = {"k": "thousand", "K": "thousand", "M": "million", "B": "billion"}
+_SHORT_SCALE = re.compile(r"(\\\$\s*[\d.,]*\d)\s*(?:\\text\{\s*([kKMB])\s*\}|([kKMB])\b)|(?<=\d)\\text\{(k)\}")
+_WRAPPED = re.compile(r"\\text\{\s*([-+]?\s*\d[^{}]*|\(?[A-Z]\)?(?:\s*(?:,\s*(?:and\b)?|and\b)\s*\(?[A-Z]\)?)+)\}")
+_BASE = re.compile(r"(?<=[0-9A-Z])\s*(?:\\text\{\s*)?\(?(?:in )?base[- ](?P<base>\d{1,2}|[a-z]+)\s*\)?\s*\}?$")
 
 
 def tidy(text: str) -> str:
@@ -123,11 +150,23 @@ def tidy(text: str) -> str:
     for pattern, replacement in _LAYOUT:
         text = pattern.sub(replacement, text)
     text = _fonts(text)
-    text = _SCALE.sub(_scaled, text)
+    if whole := _WRAPPED.fullmatch(text.strip()):
+        text = whole[1]
+    text = _SCALE.sub(_scaled, _SHORT_SCALE.sub(_spelt_out, _BASE.sub(r"_{\g<base>}", text)))
     parts = TEXT.split(text)
     parts[::2] = [_WORD.sub(_command, part) for part in parts[::2]]
     text = "".join(rf"\text{{{part}}}" if i % 2 else part for i, part in enumerate(parts))
-    return re.sub(r"\s+", " ", text).rstrip(" .,;:").lstrip(" ,;:")
+    return _ENDING.sub("", re.sub(r"\s+", " ", text)).lstrip(" ,;:")
+
+
+_ENDING = re.compile(r"(?:(?<=\d)\.\.\.|(?<![\s.,;:])\s?\.)?[\s,;:]*$")
+"""What may follow an answer; dots that stand for more items are no ending."""
+
+
+def _spelt_out(found: re.Match[str]) -> str:
+    """The word for ``k`` and its like behind a number."""
+    letter = found[2] or found[3] or found[4]
+    return rf"{found[1] or ''} \text{{{_SHORT_SCALES[letter]}}}"
 
 
 def _scaled(found: re.Match[str]) -> str:

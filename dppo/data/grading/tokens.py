@@ -19,10 +19,10 @@ LETTERS = frozenset((
 """Commands that stand for a letter or a name."""
 TRIGONOMETRIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc"))
 FUNCTIONS = TRIGONOMETRIC | {
-    "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln", "lg", "exp",
+    "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln", "lg", "exp", "cis",
 }  # fmt: skip
 """Functions of one argument."""
-OF_SEVERAL = frozenset(("max", "min"))
+OF_SEVERAL = frozenset(("max", "min", "gcd", "lcm"))
 _LONGEST = 2000
 _PROSE = re.compile(r"(?<![\\A-Za-z{])(?![A-Z]{4,}(?![A-Za-z]))[A-Za-z]{4,}")
 """A run of letters that is a word, not a product."""

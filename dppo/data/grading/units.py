@@ -2,7 +2,10 @@
 
 import re
 from fractions import Fraction
+from itertools import pairwise
 
+from dppo.data.grading.numbers import read_number
+from dppo.data.grading.text import Unreadable
 from dppo.data.grading.values import Unit
 
 _TABLE: dict[str, tuple[str, dict[str, int], Fraction | int | str]] = {}
@@ -22,7 +25,7 @@ _define(
     cm=("1/100", "centimeter centimeters centimetre centimetres"),
     km=(1000, "kilometer kilometers kilometre kilometres kms"),
     nm=("1/1000000000", "nanometer nanometers"),
-    micron=("1/1000000", "microns micrometer micrometers"),
+    micron=("1/1000000", "microns micrometer micrometers µm"),
     inch=("254/10000", "inches in ins"),
     foot=("3048/10000", "feet ft"),
     yard=("9144/10000", "yards yd yds"),
@@ -74,6 +77,7 @@ _define({"V": 1}, V=(1, "volt volts"))
 _define({"A": 1}, A=(1, "amp amps ampere amperes"))
 
 DEGREE = Unit((("degree", 1),))
+RADIAN = Unit((("radian", 1),))
 DOLLAR = Unit((("$", 1),))
 PERCENT = Unit((("%", 1),), Fraction(1, 100))
 
@@ -124,17 +128,48 @@ def _known(word: str | None) -> tuple[dict[str, int], Fraction] | None:
     return (entry[1], Fraction(entry[2])) if entry else None
 
 
+_PART_OF_COMPOUND = re.compile(
+    r"(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?),? ?(?:and )?"
+)
+
+
+def compound(text: str) -> tuple[Fraction, Unit] | None:
+    r"""The sum and the unit of ``5 \text{ ft } 6 \text{ in}`` or ``1 hour and 30 minutes``, in the first unit; or None.
+
+    Args:
+        text: a tidy text.
+    """
+    parts = list(_PART_OF_COMPOUND.finditer(text))
+    if not 2 <= len(parts) <= 4 or "".join(part[0] for part in parts) != text:
+        return None
+    units = [parse_unit(part["set"] or part["typed"]) for part in parts]
+    values = [read_number(part["value"]) for part in parts]
+    falling = all(one.factor > other.factor for one, other in pairwise(units))
+    if not (falling and all(same_dimension(units[0], unit) for unit in units)):
+        return None
+    total = sum((value.value * unit.factor for value, unit in zip(values, units, strict=True) if value), Fraction(0))
+    return (total / units[0].factor, units[0]) if all(values) else None
+
+
 _LAST = re.compile(
     r"(?:(?:/|\\cdot)\s*)?"
     r"(?:\\text\{([^{}]*)\}|(?<![\\A-Za-z])([A-Za-z]{2,}|(?<=[ /])[msghNJWKVAL])\.?)"
     r"\s*(?:\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$"
 )
 _PERCENT = re.compile(
-    r"\s*(?:\\?%|\\text\{\s*(?:percent|pct|percentage)\s*\}|(?<![A-Za-z])(?:percent|pct|percentage))\s*$"
+    r"\s*(?:\\?%|\\text\{\s*(?:per ?cent|pct|percentage)\s*\}|(?<![A-Za-z])(?:per ?cent|pct|percentage))\s*$"
 )
 _MONEY = re.compile(r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|Rs\.?)\s*\})\s*(?=[\d.\\])")
 _DEGREES = re.compile(r"\s*\^\\circ\s*$")
+_OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])")
 _UNIT_WORDS = 6
+_CHANGES = re.compile(
+    r"(?<![\^{-])\d|\b(?:(?:hundred|thousand|million|billion|trillion)(?:s|ths?)?|tenths?|thirds|halves|half|squared|cubed|factorial"
+    r"|(?:four|fif|six|seven|eigh|nin)ths|one|two|three|four|five|six|seven|eight|nine|ten|twenty|plus|minus|divided"
+    r"|multiplied|over|mod|modulo|remainder|base|or|than|least|most|if|unless|when|but|except|maybe|perhaps|possibly"
+    r"|not|wrong|incorrect|false|never|between)\b|n't\b",
+    re.IGNORECASE,
+)
 
 
 def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
@@ -146,7 +181,7 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     """
     if found := _PERCENT.search(text):
         return _rest(text[: found.start()], PERCENT)
-    if found := _DEGREES.search(text):
+    if (found := _DEGREES.search(text)) and not _OF_ANGLES.search(text):
         return _rest(text[: found.start()], DEGREE)
     money = _MONEY.match(text)
     if money:
@@ -157,11 +192,20 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         if not found or not (found[1] is not None or labels or _is_unit_word(found[2])):
             break
         value, names = value[: found.start()].rstrip(), value[found.start() :] + " " + names
+    if names and value and parse_unit(names).label and changes_value(names):
+        raise Unreadable(f"{names.strip()[:60]!r} behind a value")
+    if names and (percent := _PERCENT.search(value)):
+        return _rest(value[: percent.start()], PERCENT)  # 20\% off
     if money:
         return _rest(value, DOLLAR if "\\$" in money[0] or "€" not in money[0] else parse_unit("€"))
     if not names or (names.lstrip()[:1].isalpha() and not re.search(r"[\d)}\]!%]$", value)):
         return None
     return _rest(value, parse_unit(names))
+
+
+def changes_value(words: str) -> bool:
+    """Whether words around a number make another of it, or take it back: they are no unit and no introduction."""
+    return _CHANGES.search(words) is not None
 
 
 def _is_unit_word(word: str) -> bool:
@@ -195,9 +239,10 @@ def compatible_labels(one: str, other: str) -> bool:
     return len(powers) < 2
 
 
+_UNNAMED = re.compile(r"(?:(square|sq|cubic|cu)\.? )?units?(?: ?\^ ?\{? ?([123]) ?\}?)?")
+
+
 def _unnamed(label: str) -> int:
     """1, 2 or 3 for "units", "square units" and "cubic units", else 0."""
-    words = label.split()
-    if not words or words[-1] not in ("unit", "units"):
-        return 0
-    return _LINEAR.get(words[0], 1)
+    found = _UNNAMED.fullmatch(label)
+    return int(found[2] or _LINEAR.get(found[1] or "", 1)) if found else 0

@@ -48,8 +48,8 @@ class Items:
 
     brackets: str
     items: tuple["Value", ...]
-    joint: bool = False
-    """Whether they were joined by "and"."""
+    joiner: str = ","
+    """What stands between the last two of a list: ``,``, ``and`` or ``or``."""
 
 
 @dataclass(frozen=True, slots=True)

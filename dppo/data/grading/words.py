@@ -6,7 +6,7 @@ from dppo.data.grading.text import FUNCTIONS, TEXT
 from dppo.data.grading.values import Text
 
 _LETTER = re.compile(
-    r"^(?i:the )?(?i:correct )?(?i:option|choice|answer)?[:\s]*(?:\(([A-Ja-j])\)|([A-Ja-j]))$"
+    r"^(?i:the )?(?i:correct )?(?i:option|choice|answer)?(?i: is)?[:\s]*(?:\(([A-Ja-j])\)|([A-Ja-j]))$"
     r"|^(?i:option |choice )?(?:\(([A-J])\)|([A-J])[.:)])\s",
 )
 _MANY_LETTERS = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
@@ -20,9 +20,12 @@ def words_of(text: str) -> Text | None:
     letter = next((part for part in option.groups() if part), "").upper() if option else ""
     if letter and _MANY_LETTERS.search(bare[option.end() :] if option else ""):
         letter = ""
-    clock = _CLOCK.fullmatch(bare.lower().replace(".", ""))
-    if clock:
-        return Text(f"{int(clock[1])}:{clock[2]} {clock[3] or ''}".strip())
+    if clock := _CLOCK.fullmatch(bare.lower().replace(".", "")):
+        return Text(f"{int(clock[1])}:{clock[2] or '00'} {clock[3] or ''}".strip())
+    if date := _DATE.fullmatch(bare.lower()):
+        return Text(f"{(date[1] or date[4])[:3]} {int(date[2] or date[3])}")
+    if said := _SAID.fullmatch(bare.lower()):
+        return Text(said[1])
     wrapped = r"\text{" in text
     if letter:
         return Text(bare.lower(), letter)
@@ -32,7 +35,22 @@ def words_of(text: str) -> Text | None:
         return None
     if not wrapped and re.search(r"\b[A-Za-z]\b(?<!\ba)", bare):
         return None  # letters of a formula between the words
-    return Text(" ".join(word for word in words if word not in ("a", "an", "the", "it", "is")))
+    bare = " ".join(word for word in words if word not in ("a", "an", "the", "it", "is", "on"))
+    return Text(_LONG_FORMS.get(bare, bare))
 
 
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap]m)?")
+_SAID = re.compile(r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*")
+_COUNT = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
+)  # fmt: skip
+NUMBER_WORDS = {word: number for number, word in enumerate(_COUNT)}
+"""Numbers that are read in words."""
+_MONTH = (
+    "(january|february|march|april|may|june|july|august|september|october|november|december"
+    "|(?:jan|feb|mar|apr|aug|sept?|oct|nov|dec)[.]?)"
+)
+_DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
+_DATE = re.compile(rf"{_MONTH} {_DAY}|{_DAY} {_MONTH}")
+_LONG_FORMS = {"dne": "does not exist"}
+_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?")
