@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from dppo.comparison.curves import ACCURACY
 from dppo.comparison.statistics import FEWEST
@@ -57,9 +57,9 @@ def accuracy_chart(contents: Contents, look: Mapping[str, Look], over: str) -> C
     _target(axes, contents)
     axes.set_xlabel(axis)
     axes.set_ylabel("held-out accuracy (% of problems)")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{100 * value:.4g}%"))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=over != "seconds"))
     axes.xaxis.set_major_formatter(THOUSANDS)
     axes.margins(y=0.09)
     figure.legend(loc="outside lower center", ncols=min(3, len(drawn)))
@@ -77,7 +77,8 @@ def short_label(label: str) -> str:
     Args:
         label: of the group.
     """
-    return shortened(visible(label).replace("\n", " "), 26)
+    text = shortened(visible(label).replace("\n", " "), 26)
+    return f" {text}" if text.startswith("_") else text  # matplotlib leaves such names out of legends
 
 
 def _draw(axes: Axes, group: Group, curves: list[Curve], look: Look, over: str) -> None:

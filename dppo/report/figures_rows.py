@@ -14,6 +14,8 @@ from dppo.report.style import INK, MUTED, Chart, Look, new_figure
 
 FORWARDED, PADDED, SEQUENCES = "rows/tokens", "rows/padded_tokens", "rows/sequence_tokens"
 """Tokens of an update: as they went through the model; the same sequences as one padded rectangle; without padding."""
+ROOM = "rows/fill"
+"""Tokens of an update over the most that its forward passes may have."""
 RECORD_ROWS = (
     "No log has {names}. dppo train and dppo compare record them at every log (logging_steps: 5); runs of older "
     "versions have to be trained again."
@@ -82,6 +84,8 @@ def fill_chart(contents: Contents) -> Chart:
         "the prompt of a group is computed once and not once per completion. Sums over the logged updates, mean over "
         "seeds."
     )
+    room = _mean([float(v.mean()) for g in drawn for run in averaged(g) if len(v := run.series(ROOM).value_K)])
+    caption += f" Rows were filled to {room:.0%} of max_tokens_per_row." if np.isfinite(room) else ""
     return Chart(key=key, title=title, caption=caption, figure=figure)
 
 

@@ -6,10 +6,12 @@ from dppo.report.curves import averaged
 from dppo.report.figures_accuracy import short_label
 from dppo.report.records import Contents, Group, Run, number
 from dppo.report.style import INK, PAPER, PHASES, Chart, new_figure
-from dppo.report.text import duration
+from dppo.report.text import duration, listed
 
 SPARE = ("#44bb99", "#aaaa00", "#d4b9da", "#a6bddb")
 """Colours of phases that are not in ``PHASES``, in the order of their names."""
+TINY = 0.005
+"""Share of a bar below which a phase is named in the caption and not in the legend."""
 RECORD_PHASES = (
     "No log has time/<phase>. DPPOTrainer records it at every log (logging_steps: 5); dppo compare records the phases "
     "of stock TRL too."
@@ -57,7 +59,8 @@ def phases_chart(contents: Contents) -> Chart:
     if not bars:
         return Chart(key=key, title=title, caption=RECORD_PHASES, figure=None)
     names = _ordered({name for phases in bars.values() for name in phases})
-    figure = new_figure(height=1.15 + 0.36 * len(bars) + 0.18 * ((len(names) + 1) // 2))
+    tiny = [name for name in names if all(p.get(name, 0.0) < TINY * sum(p.values()) for p in bars.values())]
+    figure = new_figure(height=1.15 + 0.36 * len(bars) + 0.18 * ((len(names) - len(tiny) + 1) // 2))
     axes = figure.subplots()
     labels = [short_label(group.label) for group in bars]
     left = np.zeros(len(bars))
@@ -69,7 +72,7 @@ def phases_chart(contents: Contents) -> Chart:
             left=left,
             height=0.66,
             color=_colour(name, names),
-            label=_word(name),
+            label=f"_{name}" if name in tiny else _word(name),
             edgecolor=PAPER,
             linewidth=0.5,
         )
@@ -90,8 +93,9 @@ def phases_chart(contents: Contents) -> Chart:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("seconds of a run")
     figure.legend(loc="outside lower center", ncols=2)
+    small = f" Below {TINY:.1%} of every bar: {listed([_word(name) for name in tiny])}." if tiny else ""
     lacking = [group.label for group in contents.groups if group not in bars]
-    caption = "Seconds of one run, mean over seeds."
+    caption = f"Seconds of one run, mean over seeds.{small}"
     caption += " Methods need not have done as many updates." if len(bars) > 1 else ""
     caption += f" No phases in the logs of {', '.join(lacking)}." if lacking else ""
     return Chart(key=key, title=title, caption=caption, figure=figure)

@@ -158,6 +158,7 @@ def render(contents: Contents, panels: Sequence[Panel], svgs: Mapping[str, bytes
         svg={c.key: Markup(as_inline_svg(c, svgs[c.key])) for p in panels for c in p.charts if c.key in svgs},
         look=look,
         rows=method_rows(contents),
+        compared=any(group.readout for group in contents.groups),
         equal=EQUAL,
         targets=target_rows(contents),
         target=next((f"Target: {group.target}." for group in contents.groups if group.target), ""),

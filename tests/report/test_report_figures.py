@@ -117,6 +117,23 @@ def test_bars_are_stacked_to_the_whole_run(contents):
         np.testing.assert_allclose(ends[place], np.mean(totals), rtol=1e-9)
 
 
+def test_phases_too_small_to_see_are_named_in_the_caption(contents):
+    chart = phases_chart(contents)
+    assert "optimizer" not in chart.caption
+    logs = ({"step": 1, "time/rollout": 1.0, "time/optimizer": 0.004},)
+    chart = phases_chart(contents_of(run_of(logs=logs)))
+    assert "Below 0.5% of every bar: optimizer." in chart.caption
+    assert [text.get_text() for text in chart.figure.legends[0].get_texts()] == ["rollout"]
+
+
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend():
+    run = run_of(logs=({"step": 1, "prune/kept_share": 0.5},))
+    group = Group(label="_mine", runs=(run,))
+    found = Contents(title="t", groups=(group,), task={}, environment={}, notes=())
+    chart = pruning_chart(found, looks(["_mine"]), FIGURES[0])
+    assert [text.get_text().strip() for text in chart.figure.legends[0].get_texts()] == ["_mine"]
+
+
 def test_phases_that_nobody_knows_are_drawn_too():
     logs = tuple({"step": s, "time/rollout": 1.0, "time/tools": 2.0} for s in (1, 2))
     chart = phases_over_updates(run_of(logs=logs))
@@ -131,6 +148,8 @@ def test_fill_is_sequence_tokens_over_computed_tokens():
     )
     found = fill(run_of(logs=logs))
     assert (found.padded, found.rows) == (0.5, 1.0)
+    logs = tuple({**log, "rows/fill": share} for log, share in zip(logs, (0.2, 0.4, 0.6), strict=True))
+    assert "filled to 40% of max_tokens_per_row" in fill_chart(contents_of(run_of(logs=logs))).caption
     stock = fill(run_of(logs=({**logs[0], "rows/tokens": 100.0},)))
     assert stock.padded == 0.6
     assert np.isnan(stock.rows)
