@@ -8,6 +8,7 @@ from dppo import __version__
 from dppo.errors import DPPOError
 
 COMMANDS = {
+    "compare": "methods side by side from one start, TRL's trainer among them: dppo compare CONFIG.yaml --seeds 5",
     "demo": "train an embedded policy with GRPO and with DPPO, and show what pruning saves",
     "eval": "accuracy on mathematics benchmarks: dppo eval MODEL --benchmarks math500,aime24",
     "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",

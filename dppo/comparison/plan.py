@@ -10,10 +10,13 @@ from typing import Any
 import yaml
 
 from dppo.comparison.contestants import SEEDED, SHARED, STOCK, Contestant, choose
+from dppo.comparison.quick import QUICK
 from dppo.demo.scratch import SCRATCH
 from dppo.environment import environment
 from dppo.errors import ConfigError
-from dppo.launch import AnyRun
+from dppo.launch import AnyRun, load_rewards
+from dppo.launch.benchmarks import load_benchmarks
+from dppo.launch.parts import load_rollouts
 
 COMPARISON_FILE = "comparison.json"
 CONFIG_FILE = "config.yaml"
@@ -74,6 +77,7 @@ class Comparison:
 
         Raises:
             ConfigError: a field is wrong, or nothing says what accuracy is.
+            DataError: a benchmark cannot be read.
         """
         if not self.config.get("eval_benchmarks"):
             raise ConfigError(
@@ -83,6 +87,10 @@ class Comparison:
         if not self.config.get("model_name_or_path"):
             raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
         runs = {each.name: each.parse(self.fields(each, self.seeds[0])) for each in self.contestants}
+        for run in runs.values():
+            load_rewards(run.data, None)
+        load_rollouts(next(iter(runs.values())))
+        load_benchmarks(next(iter(runs.values())))
         processes = next(iter(runs.values())).training.world_size
         if processes > 1:
             raise ConfigError(
@@ -104,7 +112,7 @@ class Comparison:
 
 
 def plan(
-    config: str | Path,
+    config: str | Path | None,
     flags: Sequence[str] = (),
     *,
     methods: Sequence[str] | None = None,
@@ -114,7 +122,8 @@ def plan(
     """The comparison of a configuration.
 
     Args:
-        config: a file for ``dppo train``, with or without a block ``compare: {methods: {name: {field: value}}}``.
+        config: a file for ``dppo train``, with or without a block ``compare: {methods: {name: {field: value}}}``;
+            None for ``quick.QUICK``.
         flags: ``--field value`` words, which win over the file.
         methods: names of the block or of methods; None for all of the block.
         seeds: how many, >= 1, counted from the configuration's ``seed``.
@@ -143,21 +152,21 @@ def plan(
     )
 
 
-def read_config(path: str | Path, flags: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
     """The training fields of a configuration, and the contestants of its ``compare`` block.
 
     Args:
-        path: a YAML file.
+        path: a YAML file; None for ``quick.QUICK``.
         flags: ``--field value`` words; values are read as YAML.
 
     Raises:
         ConfigError: no such file, not a mapping, or a word that is no flag.
     """
-    place = Path(path)
-    if not place.is_file():
+    place = Path("the built-in configuration" if path is None else path)
+    if path is not None and not place.is_file():
         raise ConfigError(f"there is no configuration file {place}. Try examples/embedded_compare.yaml")
     try:
-        read = yaml.safe_load(place.read_text())
+        read = yaml.safe_load(QUICK if path is None else place.read_text())
     except yaml.YAMLError as error:
         raise ConfigError(f"the configuration is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(read, dict):

@@ -3,8 +3,9 @@
 import gc
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ import yaml
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set_seed
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.comparison.contestants import STOCK, Contestant
+from dppo.comparison.contestants import Contestant
 from dppo.comparison.plan import (
     CONFIG_FILE,
     FORMAT,
@@ -29,6 +30,9 @@ from dppo.launch import AnyRun, prepare_model, train_with
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
 
+PRINTED_FILE = "output.txt"
+"""What a run prints, which would cut through the progress of the comparison."""
+MODEL = "model_name_or_path"
 Stage = Literal["kept", "warm-up", "train", "finished", "failed"]
 
 
@@ -112,9 +116,6 @@ def make_start(comparison: Comparison, contestant: Contestant, seed: int, event:
     prepare_model(run, warm, folder)
 
 
-MODEL = "model_name_or_path"
-
-
 def train_one(comparison: Comparison, contestant: Contestant, seed: int, event: Event, report: Report) -> None:
     """One run, from its newest checkpoint or from the start; on record as failed if it raises."""
     folder, fields = comparison.run_folder(contestant, seed), comparison.fields(contestant, seed)
@@ -151,7 +152,8 @@ def train_alone(contestant: Contestant, run: AnyRun, event: Event, report: Repor
         trainer.add_callback(Steps(event, report))
 
     kind: type[GRPOTrainer] = GRPOTrainer if contestant.stock else DPPOTrainer
-    train_with(kind, run, prepare=prepare)
+    with (Path(run.training.output_dir or "") / PRINTED_FILE).open("a") as printed, redirect_stdout(printed):
+        train_with(kind, run, prepare=prepare)
 
 
 def leave_nothing() -> None:
@@ -193,4 +195,4 @@ class Steps(TrainerCallback):
         self.figures |= {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
 
 
-__all__ = ["STOCK", "Event", "Report", "run_comparison", "status_of"]
+__all__ = ["Event", "Report", "run_comparison", "status_of"]

@@ -1,0 +1,111 @@
+"""``dppo compare [CONFIG.yaml] [--methods trl,grpo,dppo] [--seeds 5] [--any_field value]``, and ``--frozen``."""
+
+import argparse
+import contextlib
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dppo.cli.progress import open_board
+
+if TYPE_CHECKING:
+    from dppo.comparison.runner import Event
+
+FROZEN = "--frozen"
+DESCRIPTION = (
+    "Train every method from the same start on the same problems, TRL's own trainer among them, and show what each "
+    "reaches at equal updates, rollouts and seconds. CONFIG is a configuration for dppo train with eval_benchmarks; a "
+    "block compare: {methods: {name: {method: grpo, any_field: value}}} adds contestants. Without CONFIG a short "
+    "comparison on the embedded task. The same command goes on where a stopped one was. All other flags are fields, as "
+    "for dppo train. --frozen measures bias and variance instead of training: dppo compare --frozen --help."
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Compare and print the tables: 0 if every run finished, 1 if some failed, 130 if stopped."""
+    if FROZEN in words:
+        from dppo.cli.compare_frozen import main as frozen
+
+        return frozen([word for word in words if word != FROZEN])
+    config = words[0] if words and not words[0].startswith("-") else None
+    options, flags = _parser().parse_known_args(words if config is None else words[1:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+        return _compare(config, options, flags, shlex.join(["dppo", "compare", *words]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    # Abbreviations would take the field --seed for --seeds.
+    parser = argparse.ArgumentParser(
+        prog="dppo compare",
+        usage="dppo compare [CONFIG.yaml] [--methods A,B,...] [--seeds N] [--any_field value]",
+        description=DESCRIPTION,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--methods", help="contestants: names of the block, methods, or trl. Default: the whole block")
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from the configuration's seed on; default 3")
+    parser.add_argument("--target", type=float, help="accuracy whose time is measured. Default: trl's final, per seed")
+    parser.add_argument("--overwrite", action="store_true", help="make runs anew whose fields have changed")
+    return parser
+
+
+def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[str], command: str) -> int:
+    from dppo.comparison.plan import plan
+    from dppo.comparison.runner import run_comparison
+    from dppo.comparison.table import NARROWEST, show
+
+    names = None if options.methods is None else [name.strip() for name in options.methods.split(",") if name.strip()]
+    settings = {"methods": names, "seeds": options.seeds, "target": options.target}
+    comparison = plan(config, flags, **settings)
+    with _quiet(), _board() as told:
+        try:
+            results = run_comparison(comparison, told, overwrite=options.overwrite)
+        except KeyboardInterrupt:
+            print(f"stopped; the same command goes on from here: {command}", file=sys.stderr)
+            return 130
+    console = Console(highlight=False)
+    console.width = max(console.width, NARROWEST)
+    show(results, console)
+    print(f"\nresults.json and one folder per run are in {comparison.folder}")
+    return int(any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"]))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Bars of loading and saving models would cut through ours."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _board() -> Iterator[Callable[["Event"], None]]:
+    """What is called with every event: one line for all runs, and one for each."""
+    console = Console(file=sys.stderr)
+    ended: dict[str, float] = dict.fromkeys(("kept", "finished", "failed"), 1.0)
+    with open_board(console) as board:
+
+        def told(event: "Event") -> None:
+            name = f"{event.number}/{event.runs} {event.name} seed {event.seed}"
+            done = ended.get(event.stage, 0.0 if event.stage == "warm-up" else event.step / max(event.steps, 1.0))
+            board.update("all runs", (event.number - 1 + done) / event.runs)
+            if event.stage == "warm-up":
+                board.update(f"start of seed {event.seed}", event.step, 1.0, event.figures)
+            elif event.stage == "train":
+                board.update(name, event.step, event.steps, event.figures)
+            elif event.stage != "finished":
+                console.print(
+                    f"{event.stage} {name}{': ' * bool(event.text)}{event.text}", markup=False, soft_wrap=True
+                )
+
+        yield told

@@ -1,0 +1,112 @@
+"""The results of a comparison as tables to print: the paper's columns first."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dppo.comparison.statistics import FEWEST
+
+NARROWEST = 110
+"""Columns that the tables need; where fewer are known, lines wrap."""
+NONE = "-"
+
+
+def show(results: Mapping[str, Any], console: Console) -> None:
+    """Print speedups and differences, then what each method took to the target, then what a reader must know.
+
+    Args:
+        results: as in ``results.json``.
+        console: where to print.
+    """
+    console.print(_main(results))
+    console.print()
+    console.print(_amounts(results))
+    for line in notes(results):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def notes(results: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader of the tables must know, one sentence each."""
+    baseline, seeds = results["baseline"], len(results["seeds"])
+    first = results["methods"][baseline]
+    yield f"Against {baseline}, paired by seed. Target: {results['target']['what']}."
+    yield "Speedup: median over seeds of the baseline's seconds to the target over the method's; 0 is never reached."
+    places = [
+        f"{first[name]['at']:,.0f} {unit}"
+        for name, unit in (("equal_updates", "updates"), ("equal_seconds", "seconds"), ("equal_rollouts", "rollouts"))
+        if first[name]["at"] is not None
+    ]
+    if places:
+        yield f"Differences are in points of accuracy, at {', '.join(places)} (means over seeds)."
+    if seeds < FEWEST:
+        yield f"{seeds} seed{'s' if seeds > 1 else ''}: no intervals are shown with fewer than {FEWEST}. Try --seeds 5"
+    else:
+        yield (
+            f"Intervals: 95% bootstrap over seeds, tails expanded for few seeds; {seeds} seeds can cover "
+            f"{1 - 2 ** (1 - seeds):.0%} at most."
+        )
+    for name, method in results["methods"].items():
+        for reason in method["biased"]:
+            yield f"biased {name}: {reason}"
+        if method["left_out"] and method["method"] != "trl":
+            yield f"{name} does not take {', '.join(method['left_out'])}: left out"
+        for run in method["runs"]:
+            if run["status"] != "finished":
+                yield f"{run['status']} {name}, seed {run['seed']}{': ' + run['error'] if run['error'] else ''}"
+
+
+def _main(results: Mapping[str, Any]) -> Table:
+    table = _table("speedup", "equal seconds", "equal updates", "final accuracy", "biased", "seeds")
+    for name, method in results["methods"].items():
+        (fast,) = results["speedup"][name].values()
+        own = name == results["baseline"]
+        table.add_row(
+            escape(name),
+            "1" if own else _interval(fast, "median", "{:.2f}"),
+            *(NONE if own else _points(method[part]["difference"]) for part in ("equal_seconds", "equal_updates")),
+            _interval(method["final"], "mean", "{:.3f}"),
+            "yes" if method["biased"] else "no",
+            method["finished"],
+        )
+    return table
+
+
+def _amounts(results: Mapping[str, Any]) -> Table:
+    table = _table("equal rollouts", "to target: seconds", "rollouts", "tokens trained", "reached")
+    for name, method in results["methods"].items():
+        took = method["to_target"]
+        table.add_row(
+            escape(name),
+            NONE if name == results["baseline"] else _points(method["equal_rollouts"]["difference"]),
+            *(_amount(took[part]) for part in ("seconds", "rollouts", "tokens_trained")),
+            took["reached"],
+        )
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _points(figure: Mapping[str, Any]) -> str:
+    """A difference of accuracies in points, with its interval."""
+    hundred = {part: None if figure[part] is None else 100 * figure[part] for part in ("mean", "low", "high")}
+    return _interval(hundred, "mean", "{:+.1f}")
+
+
+def _interval(figure: Mapping[str, Any], centre: str, form: str) -> str:
+    if figure[centre] is None:
+        return NONE
+    ends = [form.format(figure[part]) for part in ("low", "high") if figure[part] is not None]
+    return form.format(figure[centre]) + (rf" \[{', '.join(ends)}]" if len(ends) == 2 else "")
+
+
+def _amount(figure: Mapping[str, Any]) -> str:
+    return NONE if figure["median"] is None else f"{figure['median']:,.0f}"
