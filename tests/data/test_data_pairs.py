@@ -17,6 +17,7 @@ REJECTED = {
     r"\int_0^1 2x dx",  # nor integrals
     r"12 \bmod 5",  # nor remainders
     "C(5,2)",  # also a point named C
+    r"I(0) e^{-t/RC}",  # t/R times C
     "2x+c",  # a letter is a letter
     r"\text{isosceles triangle}",  # words must be the same words
 }

@@ -13,7 +13,7 @@ from dppo.data.grading.parts import (
     as_rows,
     both_sides,
     by_letter,
-    has_pi,
+    in_angles,
     in_radians,
     is_graph,
     is_infinite,
@@ -124,14 +124,14 @@ def _same_quantities(gold: Value, answer: Value, grading: Grading) -> bool:
 
 
 def _same_angles(gold: Value, answer: Value, grading: Grading) -> bool:
-    """Whether one is in degrees, the other in radians, said so or seen by its pi, and both are the same angle."""
+    """Whether one is in degrees, the other in radians, said so or seen, and both are the same angle."""
     units = [value.unit if isinstance(value, Quantity) else None for value in (gold, answer)]
     values = [value.value if isinstance(value, Quantity) else value for value in (gold, answer)]
     if units.count(DEGREE) != 1 or any(unit not in (DEGREE, RADIAN, None) for unit in units):
         return False
     angles: list[Number | Expression] = []
     for unit, value in zip(units, values, strict=True):
-        if not isinstance(value, (Number, Expression)) or (unit is None and not has_pi(value)):
+        if not isinstance(value, (Number, Expression)) or (unit is None and not in_angles(value)):
             return False
         angles.append(in_radians(value) if unit == DEGREE else value)
     return same_values(angles[0], angles[1], grading)

@@ -33,6 +33,9 @@ _MORE_POINTS = (
     ("-0.3736558", "-1.7818046", "-2.8077702", "-0.6434105", "-3.2758229"),
     ("-2.0783728", "0.7390851", "1.9021605", "3.0591160", "0.5822405"),
     ("1.1865691", "2.5066282", "0.6617071", "1.7632228", "3.6272931"),
+    ("7.3890561", "9.8696044", "11.0901699", "13.8155106", "17.0794684"),
+    ("12.182494", "4.4428829", "9.4247780", "3.4641016", "6.9077553"),
+    ("5.1327314", "8.2831853", "4.1961524", "6.5397342", "10.0265131"),
 )
 """Tried where too few of the points above say something."""
 _WHOLE_POINTS = 30
@@ -132,28 +135,36 @@ def vanishes(value: Any) -> bool:
 def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
     """The values of two formulas at the points where both have one, as pairs.
 
-    A point at which a number below 0 comes under a root or a logarithm says nothing: ``\\sqrt{x}\\sqrt{y}`` and
-    ``\\sqrt{xy}`` are the same wherever both are meant.
+    A point at which a number below 0 comes under a root or a logarithm says nothing, unless there are too few others:
+    ``\\sqrt{x}\\sqrt{y}`` and ``\\sqrt{xy}`` are the same wherever both are meant.
     """
     names = sorted(one.free_symbols | other.free_symbols, key=str)
     if len(names) > 25:
         raise Unreadable("too many letters")
     whole = one.has(*_WHOLE) or other.has(*_WHOLE) or _alternates(one) or _alternates(other)
     positive = _not_below_zero(one) | _not_below_zero(other)
-    said = 0
+    said, put_off = 0, []
     for point in range(_WHOLE_POINTS if whole else len(_POINTS) + len(_MORE_POINTS)):
         if not whole and point >= len(_POINTS) and said >= _LEAST_POINTS:
             return
         at = {name: (_whole_coordinate if whole else _coordinate)(point, i) for i, name in enumerate(names)}
         if any(_below_zero(part.evalf(15, subs=at)) for part in positive):
-            continue
-        left, right = one.evalf(POINT_DIGITS, subs=at), other.evalf(POINT_DIGITS, subs=at)
-        if not (_finite(left) and _finite(right)):
-            continue
-        if _is_real(left) != _is_real(right) and not (one.has(sympy.I) or other.has(sympy.I)):
-            continue
-        said += 1
-        yield left, right
+            put_off.append(at)
+        elif pair := _values_at(at, one, other):
+            said += 1
+            yield pair
+    if said < _LEAST_POINTS:
+        yield from filter(None, (_values_at(at, one, other) for at in put_off))
+
+
+def _values_at(at: Mapping[Any, Any], one: Any, other: Any) -> tuple[Any, Any] | None:
+    """The values at one point, unless one of them has none or only one is real."""
+    left, right = one.evalf(POINT_DIGITS, subs=at), other.evalf(POINT_DIGITS, subs=at)
+    if not (_finite(left) and _finite(right)):
+        return None
+    if _is_real(left) != _is_real(right) and not (one.has(sympy.I) or other.has(sympy.I)):
+        return None
+    return left, right
 
 
 def _not_below_zero(formula: Any) -> set[Any]:

@@ -32,7 +32,7 @@ _NAME = re.compile(
     r"|(?P<described>\\text\{[A-Za-z ]+\}\s*(?:\\triangle\s*)?[A-Z]{1,5})"
     r"|(?P<segment>\|?\s*[A-Z]{1,5}\s*\|?|\[[A-Z]+\]|\\(?:angle|triangle|overline)\s*\{?(?:\s*[A-Z](?:_\{?\w+\}?)?)+\s*\}?)"
     r"|(?P<words>[A-Za-z]{3,}(?: [A-Za-z]+)*)"
-    r"|(?P<point>\(\s*[A-Za-z](?:_\{?\w+\}?)?(?:\s*,\s*[A-Za-z](?:_\{?\w+\}?)?)+\s*\))"
+    r"|(?P<point>\(\s*\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\s*,\s*\\?[A-Za-z]+\s*(?:_\{?\w+\}?)?)+\s*\))"
     r"|(?P<inverse>[A-Za-z]\s*\^\s*(?:\{\s*-1\s*\}|-1)\s*\(\s*[A-Za-z]\s*\))"
     r"|(?P<probability>\\?[A-Z]\s*\([^()]*\))"
 )

@@ -137,6 +137,6 @@ def in_radians(value: Number | Expression) -> Expression:
     return Expression("", tree(value) * sympy.pi / 180)
 
 
-def has_pi(value: Value) -> bool:
-    """Whether a value has the number pi in it."""
-    return isinstance(value, Expression) and value.tree.has(sympy.pi)
+def in_angles(value: Value) -> bool:
+    """Whether a value is seen to be in radians: it has pi in it, or an inverse function."""
+    return isinstance(value, Expression) and value.tree.has(sympy.pi, sympy.asin, sympy.acos, sympy.atan)

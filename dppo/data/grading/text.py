@@ -76,7 +76,7 @@ _LAYOUT_TEXT = [
     (r"\\div(?![A-Za-z])", "/"),
     (r"\\(?:simeq|cong|doteq)(?![A-Za-z])|~=", r"\\approx "),
     (r"\\colon(?![A-Za-z])", ":"),
-    (r":=", "="),
+    (r":=|\\equiv(?![A-Za-z])", "="),
     (r"\\(?:[lr]?vert|mid)(?![A-Za-z])", "|"),
     (r"\\l(?:brace)(?![A-Za-z])", r"\\{"),
     (r"\\r(?:brace)(?![A-Za-z])", r"\\}"),
