@@ -1,6 +1,7 @@
 """``dppo demo``: GRPO and DPPO side by side on an embedded task, in a few minutes on two cores."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
 from rich.table import Table
 
+from dppo.cli.progress import open_board
 from dppo.demo.figures import draw_curves
 from dppo.demo.run import QUICK, DemoSetting, Progress, fastest_threads, mean_and_interval, run_demo
 from dppo.errors import ConfigError
@@ -33,26 +33,16 @@ def main(words: Sequence[str]) -> int:
     console = Console()
     setting = QUICK if options.quick else DemoSetting()
     folder = Path(options.output)
-    with _bars(console) as bars:
-        shown: dict[tuple[int, str], TaskID] = {}
+    with open_board(Console(file=sys.stderr)) as board:
 
         def report(event: Progress) -> None:
-            key = (event.seed, event.stage)
-            if key not in shown:
-                shown[key] = bars.add_task(f"seed {event.seed}  {event.stage}", total=1.0, figure="")
-            name = "loss" if event.stage == "warm-up" else "accuracy"
-            bars.update(shown[key], completed=event.done, figure=f"{name} {event.figure:.3f}")
+            board.update(f"seed {event.seed}  {event.stage}", event.done, figures=event.figures)
 
         results = run_demo(folder, range(options.seeds), setting, report)
     draw_curves(results, folder / "curves.png")
     show(results, console)
     console.print(f"results.json, curves.png and checkpoint/ are in {folder} ({results['total_seconds']:.0f} s in all)")
     return 0
-
-
-def _bars(console: Console) -> Bars:
-    columns = (TextColumn("{task.description:18}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    return Bars(*columns, TextColumn("{task.fields[figure]}"), TimeElapsedColumn(), console=console)
 
 
 def show(results: dict[str, Any], console: Console) -> None:

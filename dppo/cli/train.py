@@ -4,9 +4,12 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.launch import Run, build_parser, dry_run, parse_run, train
+from dppo.cli.follow import Follow
+from dppo.cli.progress import open_board
+from dppo.launch import Run, build_parser, dry_run, parse_run, train_with
+from dppo.trl import DPPOTrainer
 
 MARKS = {
     "ok": "[green]ok       [/]",
@@ -35,14 +38,18 @@ def _check(run: Run) -> int:
 
 
 def _train(run: Run) -> int:
-    columns = (TextColumn("warm-up"), BarColumn(), TextColumn("{task.percentage:3.0f}%  loss {task.fields[loss]:.3f}"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(file=sys.stderr)) as progress:
-        bar = progress.add_task("warm-up", total=1.0, loss=float("nan"), visible=False)
+    board = open_board(
+        Console(file=sys.stderr), first=run.training.process_index == 0, plain=bool(run.training.disable_tqdm)
+    )
+    with board:
 
-        def report(done: float, loss: float) -> None:
-            progress.update(bar, completed=done, loss=loss, visible=done < 1)
+        def warm_up(done: float, loss: float) -> None:
+            board.update("warm-up", done, figures={"loss": loss})
 
-        trainer = train(run, report)
+        def follow(trainer: GRPOTrainer) -> None:
+            Follow.instead(trainer, board)
+
+        trainer = train_with(DPPOTrainer, run, warm_up, follow)
     if trainer.accelerator.is_main_process:
-        print(f"trained {trainer.state.global_step} steps; model and metrics.jsonl are in {run.training.output_dir}")
+        print(f"trained {trainer.state.global_step} steps; model and records are in {run.training.output_dir}")
     return 0

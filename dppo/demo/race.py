@@ -129,7 +129,7 @@ def race(
     setting: Setting,
     *,
     seed: int,
-    report: Callable[[str, float, Point], None] | None = None,
+    report: Callable[[Runner, float], None] | None = None,
 ) -> list[Runner]:
     """Train each method from a copy of ``model``, in turns, step by step, so that noise of the machine hits all alike.
 
@@ -143,7 +143,7 @@ def race(
         methods: name, method, and which completions are worth a forward pass (None: ``method.live``).
         setting: budget, evaluations, learning rate.
         seed: of all draws.
-        report: called after every turn with the method's name, the share of the budget used, and its last evaluation.
+        report: called after every turn with what a method has used and reached, and the share of the budget used.
     """
     runners = [
         Runner(name, Loop(copy.deepcopy(model), tokenizer, split.train, method, seed=seed, live=live))
@@ -171,5 +171,5 @@ def race(
             if step + 1 in marks:
                 runner.curve.append(runner.measure(evaluate))
             if report is not None:
-                report(runner.name, (step + 1) / setting.steps, runner.curve[-1])
+                report(runner, (step + 1) / setting.steps)
     return runners

@@ -16,7 +16,7 @@ from transformers import Qwen3ForCausalLM
 
 from dppo.demo.evaluate import accuracy, difficulty_shares
 from dppo.demo.model import build_model
-from dppo.demo.race import Point, Runner, Setting, contestants, race
+from dppo.demo.race import Runner, Setting, contestants, race
 from dppo.demo.task import FULL, Task, make_split
 from dppo.demo.task import QUICK as QUICK_TASK
 from dppo.demo.tokenizer import build_tokenizer
@@ -66,8 +66,8 @@ class Progress:
     """``warm-up``, or the name of a method."""
     done: float
     """Share of the stage, in [0, 1]."""
-    figure: float
-    """Loss in the warm-up, accuracy in a race."""
+    figures: dict[str, float]
+    """``loss`` in the warm-up; in a race ``accuracy`` and, named as in training, totals and the share kept."""
 
 
 Report = Callable[[Progress], None]
@@ -106,19 +106,29 @@ def run_seed(seed: int, setting: DemoSetting, report: Report) -> tuple[list[Runn
     tokenizer, model = build_tokenizer(), build_model(seed)
 
     def warm(step: int, loss: float) -> None:
-        report(Progress(seed=seed, stage="warm-up", done=step / setting.task.warm_up_steps, figure=loss))
+        report(Progress(seed=seed, stage="warm-up", done=step / setting.task.warm_up_steps, figures={"loss": loss}))
 
     warm_up(model, tokenizer, setting.task, seed=seed, steps=setting.task.warm_up_steps, report=warm)
     split = make_split(seed, train=setting.train, held_out=setting.held_out, task=setting.task)
     success_PS = accuracy(model, tokenizer, split.train, SHARE_SAMPLES, torch_generator(seed, Purpose.CHECK))
     right, between, wrong = difficulty_shares(success_PS.double().mean(1))
 
-    def turn(name: str, done: float, last: Point) -> None:
-        report(Progress(seed=seed, stage=name, done=done, figure=last.accuracy))
+    def turn(runner: Runner, done: float) -> None:
+        report(Progress(seed=seed, stage=runner.name, done=done, figures=figures(runner)))
 
     methods = contestants(setting.prompt_rate, setting.completion_rate)
     runners = race(model, tokenizer, split, methods, setting.race, seed=seed, report=turn)
     return runners, {"nearly_always_right": right, "in_between": between, "nearly_always_wrong": wrong}
+
+
+def figures(runner: Runner) -> dict[str, float]:
+    """What a method has used and reached so far, by the names of docs/metrics.md; accuracy is that of held-out ones."""
+    return {
+        "total/seconds": runner.seconds,
+        "total/rollouts": float(runner.rollouts),
+        "prune/kept_share": runner.completions_trained / max(runner.rollouts, 1),
+        "accuracy": runner.curve[-1].accuracy,
+    }
 
 
 def summarise(

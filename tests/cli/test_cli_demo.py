@@ -37,7 +37,9 @@ def test_demo_writes_results_curves_and_checkpoint(tmp_path, monkeypatch, capsys
         assert sum(share.values()) == pytest.approx(1.0)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "checkpoint" / "model.safetensors").exists()
-    printed = capsys.readouterr().out
+    printed, shown = capsys.readouterr()
+    assert "seed 0  grpo: 100%" in shown and "completions/s" in shown and "kept 100%" in shown and "accuracy" in shown
+    assert "seed 0  grpo" not in printed and "\x1b" not in printed + shown
     assert "nearly always right" in printed and "completions trained" in printed and "2 seeds" in printed
 
 

@@ -104,7 +104,7 @@ def test_a_race_starts_equal_and_stops_at_equal_seconds(start):
         contestants(0.3, 0.5),
         Setting(steps=3, evaluations=3, samples=1),
         seed=0,
-        report=lambda name, share, point: seen.append((name, share)),
+        report=lambda runner, share: seen.append((runner.name, share)),
     )
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
     grpo, dppo = runners

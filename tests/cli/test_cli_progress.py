@@ -1,0 +1,155 @@
+"""What running commands show, on a terminal and anywhere else."""
+
+import io
+import os
+import re
+import sys
+
+import pytest
+from rich.console import Console
+from transformers import PrinterCallback, ProgressCallback
+
+from dppo.cli.follow import Follow
+from dppo.cli.main import main
+from dppo.cli.progress import Bars, Lines, Pace, Silence, count, left, open_board, rate, shown
+
+FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Time:
+    """A clock that a test moves."""
+
+    def __init__(self):
+        self.at = 100.0
+
+    def __call__(self):
+        return self.at
+
+
+def test_figures_in_words():
+    assert shown(FIGURES) == ["50 completions/s", "kept 48%"]
+    assert shown(FIGURES | {"eval/average/pass@1": 0.53125}) == ["50 completions/s", "kept 48%", "accuracy 0.531"]
+    assert shown({"loss": 1.25}) == ["loss 1.250"]
+    assert shown({"total/seconds": 0.0, "total/rollouts": 0}) == [] == shown({})
+
+
+def test_pace_is_that_of_the_latest_updates():
+    now = Time()
+    pace = Pace(now)
+    assert pace.rate is None and left(pace, 0, 10) == "" == rate(pace, 10)
+    for done in range(40):
+        pace.see(done)
+        pace.see(done)  # said twice, as logs do
+        now.at += 4 if done < 19 else 2
+    assert pace.rate == pytest.approx(0.5)  # the slow beginning is forgotten
+    assert rate(pace, 60) == "0.5 steps/s" and rate(pace, 1) == ""
+    assert left(pace, 39, 60) == "0:42 left" and left(pace, 39, 39 + 5400 / 2) == "1:30:00 left"
+    assert left(pace, 60, 60) == "" and count(12, 60) == "12/60 steps" and count(0.254, 1) == "25%"
+
+
+def test_lines_come_now_and_then_and_at_the_end():
+    now, file = Time(), io.StringIO()
+    with Lines(Console(file=file), every=30, now=now) as board:
+        for step in range(1, 41):
+            now.at += 2
+            board.update("train", step, 40, FIGURES)
+        board.update("train", 40, 40, FIGURES)
+        board.update("other", 1, 1)
+    printed = file.getvalue().splitlines()
+    assert printed == [
+        "train: 16/40 steps, 0.5 steps/s, 50 completions/s, kept 48%, 0:48 left",
+        "train: 31/40 steps, 0.5 steps/s, 50 completions/s, kept 48%, 0:18 left",
+        "train: 40/40 steps, 0.5 steps/s, 50 completions/s, kept 48%",
+        "other: 100%",
+    ]
+
+
+def test_bars_show_the_same_on_a_terminal():
+    now, file = Time(), Terminal()
+    console = Console(file=file, force_terminal=True, width=140)
+    with Bars(console, now=now) as board:
+        assert file.getvalue() == ""  # nothing before there is something to show
+        for step in range(1, 6):
+            now.at += 2
+            board.update("[b]train", step, 40, FIGURES)
+        board.update("other", 0.5)
+    printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
+    assert "5/40 steps 0.5 steps/s 50 completions/s  kept 48% 1:10 left" in printed
+    assert "[b]train" in printed and "other" in printed and "50%" in printed
+
+
+def test_no_control_characters_into_files_pipes_and_notebooks(monkeypatch):
+    assert isinstance(open_board(Console(file=Terminal(), force_terminal=True)), Bars)
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.setenv(name, "1")
+    piped = Console(file=io.StringIO())
+    assert piped.is_terminal and isinstance(open_board(piped), Lines)  # rich alone would draw bars
+    assert isinstance(open_board(Console(file=Terminal(), force_jupyter=True)), Lines)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(open_board(Console(file=Terminal(), force_terminal=True)), Lines)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Console(file=Terminal(), force_terminal=True)
+    assert isinstance(open_board(terminal, plain=True), Lines)
+    assert isinstance(open_board(terminal, first=False), Silence)
+    with open_board(terminal, first=False) as board:
+        board.update("train", 1, 2)
+    assert terminal.file.getvalue() == ""
+
+
+@pytest.fixture
+def small_run(tmp_path):
+    """Words of a run of three steps."""
+    from dppo.demo.model import build_model
+    from dppo.demo.tokenizer import build_tokenizer
+
+    build_model(0).save_pretrained(tmp_path / "model")
+    build_tokenizer().save_pretrained(tmp_path / "model")
+    given = f"--model_name_or_path {tmp_path / 'model'} --dataset_name embedded --use_cpu true --bf16 false "
+    given += "--report_to none --num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 "
+    given += "--gradient_checkpointing false --max_steps 3 --logging_steps 1 --save_strategy no "
+    return [*given.split(), "--output_dir", str(tmp_path / "out")]
+
+
+def test_train_shows_lines_in_a_pipe(small_run, capsys, monkeypatch):
+    monkeypatch.setattr(Lines.__init__, "__kwdefaults__", {"every": 0.0, "now": Time()})
+    assert main(["train", *small_run]) == 0
+    printed = capsys.readouterr()
+    said = [line for line in printed.err.splitlines() if line.startswith("train: ")]
+    assert [line.split(",")[0].split()[1] for line in said] == ["1/3", "1/3", "2/3", "2/3", "3/3"]
+    assert "completions/s" in said[1] and "kept" in said[1]
+    assert "\x1b" not in printed.err + printed.out
+    assert "| 3/3 [" not in printed.err  # the bar of transformers
+    assert "'loss':" not in printed.out and "trained 3 steps" in printed.out
+
+
+def test_train_shows_bars_on_a_terminal(small_run, monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "140")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["train", *small_run]) == 0
+    printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+    assert "3/3 steps" in printed and "completions/s" in printed and os.linesep in printed
+
+
+def test_what_transformers_shows_is_replaced_and_the_rest_stays(small_run):
+    from dppo.launch import parse_run, train_with
+    from dppo.trl import DPPOTrainer
+
+    kinds = {}
+
+    def prepare(trainer):
+        kinds["before"] = [type(c) for c in trainer.callback_handler.callbacks]
+        Follow.instead(trainer, Silence())
+        kinds["after"] = [type(c) for c in trainer.callback_handler.callbacks]
+
+    train_with(DPPOTrainer, parse_run(small_run), None, prepare)
+    assert {PrinterCallback, ProgressCallback} & set(kinds["before"])
+    assert kinds["after"] == [kind for kind in kinds["before"] if kind not in (PrinterCallback, ProgressCallback)] + [
+        Follow
+    ]
