@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 EVERY = 30.0
 """Seconds between plain lines."""
+MOST_BARS = 8
+"""Bars on a screen: what was updated longest ago makes place."""
 RECENT = 20
 """Updates that a rate is measured over."""
 SHOWN = (
@@ -131,7 +133,9 @@ class Lines:
 
 
 class Bars:
-    """One bar per name, on a terminal. It begins with the first update, so what is printed before stays as it is.
+    """One bar per name, the latest few, on a terminal.
+
+    They begin with the first update, so what is printed before stays as it is.
 
     Args:
         console: a terminal.
@@ -151,8 +155,10 @@ class Bars:
         if name not in self._tasks:
             self._bars.start()
             self._tasks[name] = self._bars.add_task(name, count="", rate="", figures="", left="")
-            self._paces[name] = Pace(self._now)
-        pace = self._paces[name]
+        pace = self._paces.pop(name, None) or Pace(self._now)
+        self._paces[name] = pace  # the latest last
+        for index, known in enumerate(reversed(self._paces)):
+            self._bars.update(self._tasks[known], visible=index < MOST_BARS)
         pace.see(done)
         self._bars.update(
             self._tasks[name],

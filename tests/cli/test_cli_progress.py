@@ -83,6 +83,16 @@ def test_bars_show_the_same_on_a_terminal():
     assert "[b]train" in printed and "other" in printed and "50%" in printed
 
 
+def test_bars_that_were_not_updated_make_place():
+    file = Terminal()
+    with Bars(Console(file=file, force_terminal=True, width=100)) as board:
+        for run in range(12):
+            board.update("all", run / 12)
+            board.update(f"run {run}", 1.0)
+        visible = [task.description for task in board._bars.tasks if task.visible]
+    assert visible == ["all", *(f"run {run}" for run in range(5, 12))]
+
+
 def test_no_control_characters_into_files_pipes_and_notebooks(monkeypatch):
     assert isinstance(open_board(Console(file=Terminal(), force_terminal=True)), Bars)
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):

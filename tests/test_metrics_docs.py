@@ -1,0 +1,143 @@
+"""docs/metrics.md against what runs log: no name that is not there, and none that never appears."""
+
+import re
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "trl"), str(HERE / "evaluation")]
+
+from conftest_trl import GENERATIONS, length_reward, tiny_path  # noqa: E402
+from evaluation_fakes import FakeJudge, fake_engine, problem_set  # noqa: E402
+from transformers import Trainer, TrainerCallback  # noqa: E402
+from trl_recorder_runs import make  # noqa: E402
+
+from dppo.evaluation import Sampling  # noqa: E402
+from dppo.evaluation.during_training import BenchmarkCallback  # noqa: E402
+
+__all__ = ["tiny_path"]
+PAGE = HERE.parent / "docs" / "metrics.md"
+PLACES = {"<benchmark>": r"(?!average/)[\w.-]+", "<function>": r"\w+"}
+
+
+def documented(text):
+    """Every name in the first column of a table, as a pattern."""
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def pattern(name):
+    whole = re.escape(name)
+    for place, stands_for in PLACES.items():
+        whole = whole.replace(re.escape(place), stands_for)
+    return re.compile(whole)
+
+
+def differences(names, logged):
+    """Logged names that no documented one fits, and documented ones that fit no logged one."""
+    patterns = {name: pattern(name) for name in names}
+    unknown = {name for name in logged if not any(p.fullmatch(name) for p in patterns.values())}
+    unused = {name for name, p in patterns.items() if not any(p.fullmatch(found) for found in logged)}
+    return unknown, unused
+
+
+def mixed_then_equal(prompts, completions, answer, **_):
+    """Rewards that differ within the groups of the first four problems only."""
+    rewards = [reward / 2 for reward in length_reward(prompts, completions)]
+    return [r if int(n) < 4 else float(int(n) % 2 == 0) for r, n in zip(rewards, answer, strict=True)]
+
+
+class Logged(TrainerCallback):
+    """Keeps the names of all records, as ``report_to`` gets them."""
+
+    def __init__(self):
+        self.names = set()
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.names |= logs.keys()
+
+
+class NoEngine:
+    """Stands in for vLLM, whose completions come from elsewhere here."""
+
+    def sync_weights(self):
+        pass
+
+
+def with_sampler(trainer):
+    """A run whose completions come with the log-probabilities of vLLM."""
+    trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, NoEngine(), -1
+
+
+def with_benchmarks(trainer):
+    trainer.add_callback(
+        BenchmarkCallback(
+            sets=(problem_set(3, "one"),),
+            engine=lambda model: fake_engine(),
+            judge=FakeJudge(),
+            log=lambda figures: Trainer.log(trainer, figures),
+            generating=lambda: nullcontext("the model"),
+            every=2,
+            sampling=Sampling(max_new_tokens=40),
+        )
+    )
+
+
+ROUNDS = {"accept_bias": True, "prompt_prune_rate": 0.0, "completion_prune_rate": 0.0, "reward": mixed_then_equal}
+ROUNDS |= {"per_device_train_batch_size": 3 * GENERATIONS}
+RUNS = {
+    "dppo": ({"beta": 0.1, "num_iterations": 2}, [with_sampler, with_benchmarks]),
+    "greso": ({"method": "greso", "loss_type": "grpo", **ROUNDS}, []),
+    "trl": ({"ours": False, "beta": 0.1}, []),
+}
+
+
+@pytest.fixture(scope="module")
+def logged(tiny_path, tmp_path_factory):
+    """Names that runs with all features log, together."""
+    seen = Logged()
+    for name, (options, changes) in RUNS.items():
+        trainer, _ = make(tiny_path, tmp_path_factory.mktemp(name), callbacks=[seen], **options)
+        for change in changes:
+            change(trainer)
+        trainer.train()
+    return seen.names
+
+
+def test_the_page_lists_what_runs_log(logged):
+    assert differences(documented(PAGE.read_text()), logged) == (set(), set())
+
+
+def test_the_comparison_sees_both_kinds_of_difference(logged):
+    names = documented(PAGE.read_text())
+    assert differences([*names, "prune/never"], logged) == (set(), {"prune/never"})
+    assert differences([n for n in names if n != "rows/fill"], logged) == ({"rows/fill"}, set())
+    assert differences([n for n in names if n != "eval/average/pass@1"], logged)[0] == {"eval/average/pass@1"}
+
+
+def test_every_documented_name_is_there_once():
+    names = documented(PAGE.read_text())
+    assert len(names) == len(set(names)) > 60
+
+
+def test_every_table_of_ours_has_unit_range_and_set():
+    ours = PAGE.read_text().split("## What TRL")[0]
+    rows = [line for line in ours.splitlines() if line.startswith("| `")]
+    assert all(len(line.split("|")) == 6 and all(cell.strip() for cell in line.split("|")[1:-1]) for line in rows)
+
+
+def test_tensorboard_gets_the_same_names(tiny_path, tmp_path):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    seen = Logged()
+    trainer, _ = make(tiny_path, tmp_path, callbacks=[seen], report_to=["tensorboard"])
+    with_benchmarks(trainer)
+    trainer.train()
+    there = set()
+    for file in tmp_path.rglob("events.out.tfevents.*"):
+        found = loader.EventAccumulator(str(file))
+        found.Reload()
+        there |= {tag.removeprefix("train/") for tag in found.Tags()["scalars"]}
+    assert there == seen.names and {"total/seconds", "prune/kept_share", "rows/fill", "eval/one/pass@1"} <= there
