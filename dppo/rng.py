@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     EVALUATION = 8
     CHECK = 9
     MODEL = 10
+    PROMPT_SKIP = 11
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:

@@ -24,7 +24,7 @@ from dppo.packing import build_row, plan_rows
 from dppo.packing.attention import use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head
-from dppo.pruning import PromptHistory, PromptStream, Rounds, confidence, fill
+from dppo.pruning import Exploration, PromptHistory, PromptStream, Rounds, confidence, fill, learn, take_round
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.types import Completions
 
@@ -134,6 +134,8 @@ class Loop:
         self.prompts = encode_prompts(tokenizer, [problem.question for problem in problems])
         self.stream = PromptStream(len(problems), seed)
         self.history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
+        skipping = None if method.rounds is None else method.rounds.skipping
+        self.exploration = None if skipping is None else Exploration.at_start(skipping)
         use_rows(model)
         add_scored_head(model)
         self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
@@ -152,7 +154,7 @@ class Loop:
         rolled_out = self._completions(asked)  # of whole groups, before anything is dropped
         shape = asked.reward_QG.shape
         signal_Q = method.completions.score(rolled_out).view(shape).norm(dim=1)
-        self.history.update(asked.row_Q, asked.reward_QG, signal_Q, asked.rollout.length_N.view(shape), step)
+        self._learn(asked, signal_Q)
         used = asked.used
         completions = rolled_out if used is asked else self._completions(used)
         rollout, reward_QG = used.rollout, used.reward_QG
@@ -206,7 +208,9 @@ class Loop:
         rewards: list[Tensor] = []
 
         def roll_out(number: int, prompts: int) -> Tensor:
-            rows.append(self.stream.take(prompts))
+            skips = generator(self.seed, self.steps, Purpose.PROMPT_SKIP, number)
+            block = take_round(self.stream, self.history, prompts, rounds.skipping, self.exploration, skips)
+            rows.append(block.row_P[block.keep_P])
             rng = torch_generator(self.seed, self.steps, Purpose.ROLLOUT, number)
             rollout, reward_QG = self._sample(rows[-1], rng)
             rollouts.append(rollout)
@@ -222,6 +226,15 @@ class Loop:
             candidates=int(filled.keep_P.sum()),
             rounds=filled.collected.rounds,
         )
+
+    def _learn(self, asked: Asked, signal_Q: Tensor) -> None:
+        """Remember what the prompts gave, those included that the step does without."""
+        outcome_Q, rounds = None, self.method.rounds
+        if rounds is not None and rounds.skipping is not None and self.exploration is not None:
+            epochs = self.stream.epochs
+            outcome_Q, self.exploration = learn(rounds.skipping, self.exploration, asked.reward_QG, epochs=epochs)
+        tokens_QG = asked.rollout.length_N.view(asked.reward_QG.shape)
+        self.history.update(asked.row_Q, asked.reward_QG, signal_Q, tokens_QG, self.steps, outcome_P=outcome_Q)
 
     def _sample(self, row_Q: Tensor, rng: torch.Generator) -> tuple[Rollout, Tensor]:
         """Completions of some prompts and their rewards (Q, G)."""

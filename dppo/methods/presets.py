@@ -11,15 +11,20 @@ from dppo.pruning import (
     PIVOTAL,
     Pruning,
     Rounds,
+    Skipping,
     above_lowest,
     absolute_advantage,
+    adaptive,
     advantage_with_length,
     all_but_smallest,
+    by_mean,
+    by_value,
     deviating,
     kept_mean,
     kept_tokens,
     largest,
     max_variance,
+    mixed,
     proportional,
     stop,
     threshold,
@@ -68,6 +73,41 @@ DAPO = replace(
         "groups count by the reward they are trained with, in the code by accuracy alone",
         "the length penalty belongs to the reward: dppo.data.overlong_penalty",
     ),
+)
+
+_GRESO_PAPER = (
+    "arXiv:2506.02177, Act Only When It Pays: Efficient Reinforcement Learning for LLM Reasoning via Selective Rollouts"
+)
+_AS_GRESO_CODE = (
+    "a step that lacks groups after 10 rounds trains on those there are; the code goes on until it expects a round to "
+    "be the last",
+    "a round in which no group counts is followed by one of the usual size, where the code divides by 0",
+    "the smallest round is a quarter of a step, 64 of 256 in the code; a prompt at a time is taken, in the code 32",
+    "rounds are raised to whole groups on every process, where the code leaves prompts out",
+    "runs and exploration learn once per step, and draws come from the run's seed",
+    "the loss is a mean within each completion, in the code over the tokens of a micro-batch; eps is 1e-4, there 1e-6",
+)
+
+_GRESO_ROUNDS = Rounds(counts=mixed, size=adaptive, factor=1.5, at_limit="train", skipping=Skipping())
+
+GRESO = replace(
+    GRPO,
+    name="greso",
+    paper=_GRESO_PAPER,
+    rounds=_GRESO_ROUNDS,
+    deviations=(
+        "a prompt's run is one of groups without variance, as in the paper, where the code looks at mean rewards",
+        "an easy group is nearer to the run's highest reward than to its lowest",
+        *_AS_GRESO_CODE,
+    ),
+)
+
+GRESO_COMPAT = replace(
+    GRESO,
+    name="greso_compat",
+    paper=f"{_GRESO_PAPER}, as in its code",
+    rounds=replace(_GRESO_ROUNDS, skipping=Skipping(streak=by_mean, tally=by_value)),
+    deviations=("groups have any size, where the code adjusts its exploration by groups of 8", *_AS_GRESO_CODE),
 )
 
 GSPO = replace(
@@ -197,6 +237,14 @@ DPPO_DETERMINISTIC = replace(
     ),
 )
 
+DPPO_UNWEIGHTED = replace(
+    DPPO,
+    name="dppo_unweighted",
+    completions=replace(DPPO.completions, weighting=kept_mean),
+    prompts=replace(DPPO.prompts, weighting=kept_mean),
+    deviations=("the control that shows what weights are worth: a plain mean over what is kept", *DPPO.deviations),
+)
+
 
 def on_top_of(base: Method, pruning: Method = DPPO) -> Method:
     """``base`` with the pruning of another method at both levels: its loss, advantages and normaliser stay.
@@ -229,7 +277,8 @@ METHODS = {
     for method in (
         *(GRPO, DR_GRPO, DAPO, DAPO_LOSS, GSPO),
         *(CPPO, CPPO_TRL, CPPO_VERL, PODS, INFOBATCH),
-        *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC),
+        *(GRESO, GRESO_COMPAT),
+        *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC, DPPO_UNWEIGHTED),
         *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),
     )
 }

@@ -2,11 +2,27 @@
 
 from dppo.pruning.allocation import Allocation, allocate, allocate_as_trl
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
+from dppo.pruning.exploration import (
+    EASY,
+    HARD,
+    NEITHER,
+    Exploration,
+    Grade,
+    RoundBlock,
+    Skipping,
+    by_mean,
+    by_value,
+    by_variance,
+    keep_probability,
+    learn,
+    take_round,
+)
+from dppo.pruning.groups import Counts, deviating, mixed
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.probabilities import Rule, inclusion_probabilities, proportional, threshold, uniform
 from dppo.pruning.prune import Pruning
 from dppo.pruning.ranking import all_but_smallest, largest, max_variance
-from dppo.pruning.rounds import Collected, Filled, Request, Rounds, adaptive, deviating, fill, fixed, mixed
+from dppo.pruning.rounds import Collected, Filled, Request, Rounds, adaptive, fill, fixed
 from dppo.pruning.rules import BIASED_RULES, RULES
 from dppo.pruning.schedules import SCHEDULES, Schedule, constant, fade, stop
 from dppo.pruning.scopes import SCOPES, Scope, live_rows, whole_processes, whole_prompts, whole_step
@@ -46,6 +62,9 @@ __all__ = [
     "BIASED_WEIGHTINGS",
     "DESIGNS",
     "DETERMINISTIC",
+    "EASY",
+    "HARD",
+    "NEITHER",
     "PIVOTAL",
     "POISSON",
     "RESCALINGS",
@@ -57,18 +76,23 @@ __all__ = [
     "WEIGHTINGS",
     "Allocation",
     "Collected",
+    "Counts",
     "Design",
+    "Exploration",
     "Filled",
+    "Grade",
     "PromptHistory",
     "PromptStream",
     "Pruning",
     "Request",
     "Rescaling",
+    "RoundBlock",
     "Rounds",
     "Rule",
     "Schedule",
     "Scope",
     "Score",
+    "Skipping",
     "Weighting",
     "above_lowest",
     "absolute_advantage",
@@ -79,6 +103,9 @@ __all__ = [
     "all_but_smallest",
     "allocate",
     "allocate_as_trl",
+    "by_mean",
+    "by_value",
+    "by_variance",
     "confidence",
     "constant",
     "deviating",
@@ -90,10 +117,12 @@ __all__ = [
     "fixed_denominator",
     "inclusion_probabilities",
     "inverse_probability",
+    "keep_probability",
     "kept_mean",
     "kept_tokens",
     "largest",
     "largest_weight",
+    "learn",
     "live_rows",
     "max_variance",
     "mixed",
@@ -101,6 +130,7 @@ __all__ = [
     "proportional",
     "relative_added_variance",
     "stop",
+    "take_round",
     "thin_block",
     "threshold",
     "uniform",

@@ -13,25 +13,31 @@ from torch import Tensor
 from dppo.errors import CheckpointError, DataError, ShapeError, report
 from dppo.types import Candidates
 
-FORMAT = 1
+FORMAT = 2
 """Version of the saved file; raised when its arrays change meaning."""
 
 FIELDS = {
     "count": np.float32,
     "reward_sum": np.float32,
-    "signal_sum": np.float32,
+    "signal_square_sum": np.float32,
     "tokens_sum": np.float32,
     "last_step": np.int32,
     "rollouts": np.uint32,
+    "streak": np.int16,
 }
 """Arrays with one entry per prompt. Sums and count decay by the same factor at each observation of the prompt."""
 
-TOTALS = ("observations", "signal", "tokens")
+LONGEST_STREAK = np.iinfo(np.int16).max
+
+TOTALS = ("observations", "signal_square", "tokens")
 """Running sums over all observations, from which the prior comes."""
 
 
 class PromptHistory:
-    """Decayed means of reward, signal and tokens for each prompt of a dataset, 32 bytes per prompt.
+    """Decayed means of reward, squared signal and tokens for each prompt of a dataset, 34 bytes per prompt.
+
+    What a group adds to the variance when it is dropped goes with its signal squared, so that is what is averaged: the
+    mean of the signal itself would all but drop a prompt that has a large one now and then.
 
     The same updates in the same order give the same bits, so ranks that see the same rollouts agree.
 
@@ -48,7 +54,7 @@ class PromptHistory:
     """
 
     def __init__(
-        self, identities: np.ndarray, *, decay: float = 0.9, strength: float = 1.0, half_life: float = 1000.0
+        self, identities: np.ndarray, *, decay: float = 0.9, strength: float = 2.0, half_life: float = 1000.0
     ) -> None:
         problems = []
         if not 0 < decay <= 1:
@@ -79,7 +85,14 @@ class PromptHistory:
         return float(np.count_nonzero(self._arrays["rollouts"]) / max(len(self), 1))
 
     def update(
-        self, rows: Tensor | np.ndarray, reward_PG: Tensor, signal_P: Tensor, tokens_PG: Tensor, step: int
+        self,
+        rows: Tensor | np.ndarray,
+        reward_PG: Tensor,
+        signal_P: Tensor,
+        tokens_PG: Tensor,
+        step: int,
+        *,
+        outcome_P: Tensor | None = None,
     ) -> None:
         """Record one group per row. A row that appears twice counts as two observations, in the order given.
 
@@ -89,6 +102,8 @@ class PromptHistory:
             signal_P: (P,) size of the group's gradient, finite and >= 0, any unit.
             tokens_PG: (P, G) completion tokens, >= 0.
             step: when it was rolled out, >= 0 and below 2^31; the same clock as in ``candidates``.
+            outcome_P: (P,) integer, 1 for an easy group, -1 for a hard one, 0 for neither, for ``streak``; None where
+                no streaks are kept.
 
         Raises:
             ShapeError: arrays of different lengths.
@@ -102,6 +117,8 @@ class PromptHistory:
                 f"{len(row)} rows with signal {shapes[0]}, reward {shapes[1]} and tokens {shapes[2]}: expected (P,), "
                 "(P, G) and (P, G)"
             )
+        if outcome_P is not None and outcome_P.shape != row.shape:
+            raise ShapeError(f"{len(row)} rows with outcome {tuple(outcome_P.shape)}: expected (P,)")
         for name, value in (("signal", signal), ("tokens", tokens)):
             if not (np.isfinite(value) & (value >= 0)).all():
                 raise DataError(f"{name} must be finite and >= 0 in every group. Pass advantages.abs().mean(1).")
@@ -110,10 +127,10 @@ class PromptHistory:
         observed = {
             "count": np.ones(len(row)),
             "reward_sum": np.where(rewarded, reward, 0.0).sum(1) / np.maximum(rewarded.sum(1), 1),
-            "signal_sum": signal,
+            "signal_square_sum": np.square(signal),
             "tokens_sum": tokens.sum(1) / max(tokens.shape[1], 1),
         }
-        self._totals += [observed[name][known].sum() for name in ("count", "signal_sum", "tokens_sum")]
+        self._totals += [observed[name][known].sum() for name in ("count", "signal_square_sum", "tokens_sum")]
         turn = _occurrence(row)
         for repeat in range(turn.max(initial=-1) + 1):
             now = known & (turn == repeat)
@@ -122,12 +139,32 @@ class PromptHistory:
                 array[row[now]] = array[row[now]] * np.float32(self.decay) + value[now].astype(np.float32)
             self._arrays["last_step"][row[now]] = step
             self._arrays["rollouts"][row[now]] += 1
+            if outcome_P is not None:
+                self._prolong(row[now], outcome_P.numpy()[now])
+
+    def _prolong(self, row: np.ndarray, outcome: np.ndarray) -> None:
+        """Count one more group of these kinds; another kind than the group before begins a new streak."""
+        before = self._arrays["streak"][row].astype(np.int64)
+        after = np.where(np.sign(before) == outcome, before, 0) + outcome
+        self._arrays["streak"][row] = np.clip(after, -LONGEST_STREAK, LONGEST_STREAK)
+
+    def streak(self, rows: Tensor | np.ndarray) -> Tensor:
+        """(P,) int64 groups of one kind in a row that each prompt's last observations are: z easy, -z hard, or 0.
+
+        Args:
+            rows: (P,) integer, positions in the dataset.
+
+        Raises:
+            DataError: rows outside the dataset.
+        """
+        return torch.from_numpy(self._arrays["streak"][self._rows(rows)].astype(np.int64))
 
     def candidates(self, rows: Tensor | np.ndarray, step: int) -> Candidates:
         """What is known of a block of prompts at ``step``.
 
         A prompt's mean is mixed with the prior, the mean over all observations (1 if there are none), in the ratio of
-        ``count * 2^(-age / half_life)`` to ``strength``: with age, nothing stays skipped.
+        ``count * 2^(-age / half_life)`` to ``strength``: with age, nothing stays skipped. The expected signal is the
+        root of the mean square.
 
         Args:
             rows: (P,) integer, positions in the dataset.
@@ -149,7 +186,7 @@ class PromptHistory:
 
         return Candidates(
             row_P=torch.from_numpy(row),
-            signal_P=estimate("signal_sum", 1),
+            signal_P=estimate("signal_square_sum", 1).sqrt(),
             tokens_P=estimate("tokens_sum", 2).clamp_min(1.0),
             seen_P=torch.from_numpy(seen),
         )

@@ -10,12 +10,8 @@ import torch
 from torch import Tensor
 
 from dppo.errors import RoundsError, report
-
-ROUNDINGS = 4
-"""Rewards of a group that differ by no more than as many roundings of the largest are equal, as for advantages."""
-
-Counts = Callable[[Tensor], Tensor]
-"""``counts(reward_PG) -> (P,) bool``: which groups a step may be made of."""
+from dppo.pruning.exploration import Skipping
+from dppo.pruning.groups import Counts
 
 RoundSize = Callable[["Collected", int], "Request"]
 """``size(collected, default) -> Request``: the next round, from what there is and the usual prompts of a round."""
@@ -69,32 +65,6 @@ class Request:
     """True where the step is made of what there is after this round, be it too little."""
 
 
-def mixed(reward_PG: Tensor) -> Tensor:
-    """True, (P,), for groups in which not all rewards are equal: the others have no gradient.
-
-    Args:
-        reward_PG: (P, G) rewards, NaN where there is none: those are left out.
-
-    Source: GRESO, arXiv:2506.02177, section 3: groups of zero variance are discarded.
-    """
-    reward_PG = reward_PG if reward_PG.is_floating_point() else reward_PG.double()
-    missing_PG = reward_PG.isnan()
-    high_P = reward_PG.masked_fill(missing_PG, -torch.inf).amax(1)
-    low_P = reward_PG.masked_fill(missing_PG, torch.inf).amin(1)
-    return high_P - low_P > ROUNDINGS * torch.finfo(reward_PG.dtype).eps * torch.maximum(high_P.abs(), low_P.abs())
-
-
-def deviating(reward_PG: Tensor) -> Tensor:
-    """True, (P,), for groups whose rewards have a standard deviation (ddof 0) above 0, and for groups of one.
-
-    Args:
-        reward_PG: (P, G) rewards, NaN where there is none: those are left out.
-
-    Source: DAPO, arXiv:2503.14476, section 3.2, where 0 < right < G; groups of one as in its code.
-    """
-    return mixed(reward_PG) if reward_PG.shape[1] > 1 else ~reward_PG.isnan()[:, 0]
-
-
 def fixed(collected: Collected, default: int) -> Request:
     """As many prompts in every round.
 
@@ -144,6 +114,8 @@ class Rounds:
     """Most rounds of a step; 0 for no limit."""
     at_limit: Literal["stop", "train"] = "stop"
     """What happens at the limit: an error, or a step on the groups there are, an error only if there are none."""
+    skipping: Skipping | None = None
+    """How prompts are skipped by their past; None to skip none."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -158,18 +130,21 @@ class Rounds:
     @property
     def bias(self) -> str:
         """Why the expected gradient is not that of all prompts asked for."""
-        return (
+        reason = (
             "a step is divided by the groups that count, not by all that were rolled out, and it rolls out until they "
             "are enough: a ratio of two random numbers"
         )
+        return reason if self.skipping is None else f"{reason}; {self.skipping.bias}"
 
     def __str__(self) -> str:
         """How prompts are rolled out, in words."""
-        limit = f"at most {self.limit} rounds" if self.limit else "without a limit"
         ending = {"stop": "an error there", "train": "then a step on those there are"}[self.at_limit]
+        limit = f"at most {self.limit} rounds ({ending})" if self.limit else "without a limit of rounds"
+        grade = "" if self.skipping is None else _name(self.skipping.streak).replace("_", " ")
+        skipped = f", prompts skipped after easy or hard groups in a row ({grade})" if grade else ""
         return (
-            f"{_name(self.size)} rounds of {self.factor:g} times as many as a step wants until as many groups are "
-            f"{_name(self.counts)}, {limit}" + (f" ({ending})" if self.limit else "")
+            f"{_name(self.size)} rounds of {self.factor:g} times what a step wants until as many groups have rewards "
+            f"that differ, {limit}{skipped}"
         )
 
     def request(self, collected: Collected) -> Request:

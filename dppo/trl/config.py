@@ -50,8 +50,9 @@ class DPPOConfig(GRPOConfig):
             "help": "How completions and prompts are pruned: `dppo` (probability proportional to the score, unbiased), "
             "`dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's Algorithm 1, biased), "
             "`infobatch` (prompts only, unbiased), `cppo`, `cppo_trl`, `cppo_verl`, `pods` (biased), `dapo` (rounds of "
-            "rollouts until enough groups have rewards that differ, biased), or `grpo` (nothing is pruned). The loss "
-            "itself is set by TRL's fields; names such as `dppo_gspo` check them."
+            "rollouts until enough groups have rewards that differ, biased), `greso` (such rounds without prompts that "
+            "gave nothing time after time, biased), `greso_compat` (as in its code, for rewards of 0, 0.1 and 1), or "
+            "`grpo` (nothing is pruned). The loss itself is set by TRL's fields; names such as `dppo_gspo` check them."
         },
     )
     completion_prune_rate: float | None = field(
@@ -100,15 +101,15 @@ class DPPOConfig(GRPOConfig):
     max_rounds: int | None = field(
         default=None,
         metadata={
-            "help": "Most rounds of rollouts per generation where the method has rounds (`dapo`), >= 0; 0 is no limit. "
-            "At the limit the run is saved and stops. Default: the method's, 10."
+            "help": "Most rounds of rollouts per generation where the method has rounds, >= 0; 0 is no limit. There "
+            "`dapo` saves the run and stops, `greso` trains on the groups there are. Default: the method's, 10."
         },
     )
     round_factor: float | None = field(
         default=None,
         metadata={
             "help": "Prompts of a round as a multiple of those of a generation, > 0, where the method has rounds. "
-            "Default: the method's, 1 for `dapo` (3 in its paper)."
+            "Default: the method's, 1 for `dapo` (3 in its paper), 1.5 for `greso`, whose later rounds are smaller."
         },
     )
     prune_floor: float | None = field(

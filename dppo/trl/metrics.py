@@ -12,7 +12,7 @@
 Where a generation has several rounds, ``rollout/rounds`` is how many, ``rollout/groups`` the groups rolled out in all
 of them, ``rollout/groups_unused`` the share of those that the step is not made of, ``rollout/groups_surplus`` the share
 that could have been used but came after enough others. ``candidates/`` and ``rollout/`` figures are about all rounds;
-TRL's own are means over rounds.
+TRL's own are means over rounds. ``prune/explore_easy`` and ``prune/explore_hard`` are GRESO's probabilities to explore.
 """
 
 import time

@@ -8,7 +8,7 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,9 +18,19 @@ from datasets import Dataset
 from torch import Tensor
 
 from dppo.data import identities
-from dppo.errors import ConfigError, DataError
+from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.methods import Method
-from dppo.pruning import PromptHistory, PromptStream, Pruning, fill_block, thin_block
+from dppo.pruning import (
+    Exploration,
+    PromptHistory,
+    PromptStream,
+    Pruning,
+    Skipping,
+    fill_block,
+    learn,
+    take_round,
+    thin_block,
+)
 from dppo.rng import Purpose, generator
 
 if TYPE_CHECKING:
@@ -64,6 +74,7 @@ class PromptSelector:
         dataset: map-style rows with a ``prompt`` column.
         identities: (len(dataset),) uint64 content hashes, what history is kept under in checkpoints.
         pruning: the prompt level of the method.
+        skipping: how rounds of the method skip prompts; None where they do not.
         prompts: P, prompts per generation when nothing is pruned.
         fill: whether blocks grow so that about P prompts are rolled out (``prompt_mode: fill``).
         seed: the run's seed.
@@ -80,6 +91,7 @@ class PromptSelector:
         identities: np.ndarray,
         *,
         pruning: Pruning,
+        skipping: Skipping | None = None,
         prompts: int,
         fill: bool,
         seed: int,
@@ -93,6 +105,8 @@ class PromptSelector:
             )
         self.dataset = dataset
         self.pruning = pruning
+        self.skipping = skipping
+        self.exploration = None if skipping is None else Exploration.at_start(skipping)
         self.prompts = prompts
         self.fill = fill
         self.seed = seed
@@ -138,17 +152,19 @@ class PromptSelector:
             prompts: how many to roll out, >= 1; raised to a multiple of ``processes``.
             processes: ranks.
         """
-        row_P = self.stream.take(math.ceil(prompts / processes) * processes)
-        ones_P = torch.ones(len(row_P), dtype=torch.float64)
+        whole = math.ceil(prompts / processes) * processes
+        rng = generator(self.seed, window, Purpose.PROMPT_SKIP, number)
+        block = take_round(self.stream, self.history, whole, self.skipping, self.exploration, rng)
+        row_Q = block.row_P[block.keep_P]
         return Selection(
-            row_Q=row_P,
-            weight_Q=ones_P,
-            candidates=len(row_P),
-            seen_share=self.history.candidates(row_P, window).seen_P.double().mean().item(),
-            estimate_Q=ones_P,
-            candidate_P=row_P,
-            prob_P=ones_P,
-            keep_P=ones_P.bool(),
+            row_Q=row_Q,
+            weight_Q=torch.ones(len(row_Q), dtype=torch.float64),
+            candidates=len(block.row_P),
+            seen_share=self.history.candidates(block.row_P, window).seen_P.double().mean().item(),
+            estimate_Q=1 / block.prob_P[block.keep_P],
+            candidate_P=block.row_P,
+            prob_P=block.prob_P,
+            keep_P=block.keep_P,
         )
 
     def examples(self, selection: Selection, *, generations: int, rank: int, processes: int) -> list[dict[str, Any]]:
@@ -163,18 +179,31 @@ class PromptSelector:
         self, selection: Selection, reward_QG: Tensor, signal_Q: Tensor, tokens_QG: Tensor, window: int
     ) -> None:
         """Remember what the selected prompts gave in generation ``window``."""
-        self.history.update(selection.row_Q, reward_QG, signal_Q, tokens_QG, window)
+        outcome_Q = None
+        if self.skipping is not None and self.exploration is not None:
+            epochs = self.stream.epochs
+            outcome_Q, self.exploration = learn(self.skipping, self.exploration, reward_QG, epochs=epochs)
+        self.history.update(selection.row_Q, reward_QG, signal_Q, tokens_QG, window, outcome_P=outcome_Q)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Metrics of where the run stands among its prompts."""
+        found = {"candidates/epoch": self.stream.epochs}
+        if self.exploration is not None:
+            found |= {"prune/explore_easy": self.exploration.easy, "prune/explore_hard": self.exploration.hard}
+        return found
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the history into ``folder`` and return the stream's position as JSON values."""
+        """Write the history into ``folder`` and return the place among the prompts as JSON values."""
         self.history.save(folder / "dppo_history.npz")
-        return self.stream.state_dict()
+        explored = {} if self.exploration is None else {"exploration": asdict(self.exploration)}
+        return self.stream.state_dict() | explored
 
     def load(self, folder: Path, position: dict[str, Any]) -> None:
         """Read back what ``save`` wrote.
 
         Raises:
-            CheckpointError: if the history is missing, damaged, or of another dataset.
+            CheckpointError: if the history is missing, damaged, or of another dataset, or the exploration is damaged.
         """
         found = self.history.load(folder / "dppo_history.npz")
         if found < len(self.history):
@@ -184,6 +213,13 @@ class PromptSelector:
                 stacklevel=2,
             )
         self.stream.load_state_dict(position)
+        if self.exploration is not None and "exploration" in position:
+            try:
+                self.exploration = Exploration(**position["exploration"])
+            except TypeError as error:
+                raise CheckpointError(
+                    f"the exploration in {folder} is damaged ({error}). Resume from an earlier checkpoint folder."
+                ) from error
 
 
 def build_selector(
@@ -207,6 +243,7 @@ def build_selector(
             cast(Any, dataset),
             identities(dataset["prompt"]),
             pruning=method.prompts,
+            skipping=None if method.rounds is None else method.rounds.skipping,
             prompts=prompts,
             fill=args.prompt_mode == "fill",
             seed=args.seed,

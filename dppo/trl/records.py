@@ -146,5 +146,5 @@ def _prompt_probability(selection: Selection | None, count: int, group: int) -> 
     """(N,) probability with which each completion's prompt was rolled out."""
     if selection is None or selection.prob_P is None or selection.keep_P is None:
         return torch.ones(count, dtype=torch.float64)
-    prob_Q = selection.prob_P[selection.keep_P]
+    prob_Q = selection.prob_P[selection.keep_P] if selection.estimate_Q is None else 1 / selection.estimate_Q
     return prob_Q.repeat_interleave(group)

@@ -217,7 +217,7 @@ class DPPOTrainer(GRPOTrainer):
                 completions.tokens_N.view(shape),
                 self._generation,
             )
-            self._log({"candidates/epoch": self.selector.stream.epochs})
+            self._log(self.selector.figures)
         self._signal_warning.observe(drawn.signal)
         self._log(drawn.figures)
         self._draw_figures = drawn.draw_figures

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -13,10 +14,10 @@ from dppo.demo.model import build_model
 from dppo.demo.task import make_split
 from dppo.demo.tokenizer import build_tokenizer
 from dppo.errors import RoundsError
-from dppo.methods import DAPO, DAPO_LOSS, GRPO
+from dppo.methods import DAPO, DAPO_LOSS, GRESO, GRESO_COMPAT, GRPO
 from dppo.objective import DAPO_TOKENS, clipped_surrogate, group_advantages
-from dppo.pruning import Rounds, deviating
-from dppo.rng import Purpose, torch_generator
+from dppo.pruning import PromptStream, Rounds, adaptive, deviating, mixed
+from dppo.rng import Purpose, generator, torch_generator
 
 WANTED = 3
 
@@ -142,3 +143,112 @@ def test_the_constants_are_dapos():
     assert DAPO.rounds == Rounds(counts=deviating) and DAPO.rounds.limit == 10
     assert DAPO.normaliser is DAPO_TOKENS and DAPO.token_loss.func is clipped_surrogate
     assert not DAPO.unbiased and DAPO_LOSS.unbiased
+
+
+# GRESO.
+
+
+def graded_rows(self, row_Q, rollout):
+    """Of four dataset rows one is always right, one always wrong, one mixed, and one mostly wrong."""
+    reward_QG = torch.zeros(len(row_Q), GENERATIONS)
+    reward_QG[row_Q % 4 == 0] = 1.0
+    reward_QG[row_Q % 4 == 2, ::2] = 1.0
+    reward_QG[row_Q % 4 == 3, 0] = 0.1
+    return reward_QG
+
+
+KINDS = {"greso": {0: "easy", 1: "hard"}, "greso_compat": {0: "easy", 1: "hard", 3: "hard"}}
+
+
+def greso_by_hand(name, steps, size=16):
+    """The rows that each step rolls out, and the exploration after it, with lists and dictionaries only."""
+    order = PromptStream(size, 0).peek(100 * size).tolist()
+    place, streak, explore, told = 0, {}, {"easy": 0.5, "hard": 0.5}, []
+    for step in range(steps):
+        rolled_out, buffer, round_size, last, number = [], 0, round(1.5 * WANTED), False, 0
+        while True:
+            draws, asked = generator(0, step, Purpose.PROMPT_SKIP, number), []
+            while len(asked) < round_size:
+                row, numbers, place = order[place], draws.random(2), place + 1
+                kind, z = streak.get(row, ("easy", 0))
+                chance = {"easy": 1.0, "hard": 1.0} | {kind: max(explore[kind] ** z, 0.01)}
+                if numbers[0] >= 1 - chance["easy"] and numbers[1] >= 1 - chance["hard"]:
+                    asked.append(row)
+            rolled_out.append(asked)
+            useful = sum(row % 4 in (2, 3) for row in asked)
+            buffer, number = buffer + useful, number + 1
+            if buffer >= WANTED or last or (number == 10 and buffer):
+                break
+            if useful:
+                estimate = (WANTED - buffer) * len(asked) * 5 // (4 * useful)
+                last = estimate <= round(1.5 * WANTED)
+                round_size = max(min(estimate, round(1.5 * WANTED)), 1)
+            else:
+                round_size, last = round(1.5 * WANTED), False
+        every = [row for asked in rolled_out for row in asked]
+        for row in every:
+            kind = KINDS[name].get(row % 4)
+            before, z = streak.get(row, (None, 0))
+            streak[row] = (kind, z + 1 if kind == before else 1) if kind else ("easy", 0)
+        if place > size:
+            shares = {"easy": sum(row % 4 == 0 for row in every), "hard": sum(row % 4 == 1 for row in every)}
+            if name == "greso_compat":
+                shares["hard"] = 0  # groups of zeros are not exactly 0.1
+            for kind, thirds in (("easy", 1), ("hard", 2)):
+                down = 12 * shares[kind] >= thirds * len(every)
+                explore[kind] = min(max(explore[kind] + (-0.01 if down else 0.01), 0.05), 0.95)
+        told.append((every, dict(explore)))
+    return told
+
+
+@pytest.mark.parametrize("method", [GRESO, GRESO_COMPAT], ids=lambda m: m.name)
+def test_greso_asks_what_its_rules_say(method, start, monkeypatch):
+    asked = []
+
+    def rewards(self, row_Q, rollout):
+        asked[-1].extend(row_Q.tolist())
+        return graded_rows(self, row_Q, rollout)
+
+    made, gradients = loop(start, monkeypatch, method, rewards=rewards)
+    steps = 10
+    wanted = greso_by_hand(method.name, steps)
+    for rows, explore in wanted:
+        asked.append([])
+        made.step(1e-3)
+        assert asked[-1] == rows
+        assert (made.exploration.easy, made.exploration.hard) == pytest.approx((explore["easy"], explore["hard"]))
+    early, late = ([row for rows in asked[part] for row in rows] for part in (slice(0, 2), slice(6, 10)))
+    shares = [sum(row % 4 < 2 for row in rows) / len(rows) for rows in (early, late)]
+    assert shares[1] < shares[0], "prompts that give nothing are asked less often"
+    assert made.exploration.easy != 0.5 and len(gradients) == steps
+    assert wanted != greso_by_hand({"greso": "greso_compat", "greso_compat": "greso"}[method.name], steps)
+
+
+def test_a_step_that_lacks_groups_trains_on_those_there_are(start, monkeypatch):
+    """Only one of 16 prompts is useful: after ten rounds the step is made of it alone, over its own completions."""
+
+    def one(self, row_Q, rollout):
+        reward_QG = torch.zeros(len(row_Q), GENERATIONS)
+        reward_QG[row_Q == 7, ::2] = 1.0
+        return reward_QG
+
+    made, gradients = loop(
+        start, monkeypatch, replace(GRESO, rounds=replace(GRESO.rounds, size=adaptive, limit=3)), one
+    )
+    place = made.stream.peek(16).tolist().index(7)
+    report = made.step(1e-3)
+    rolled_out = report.rollouts // GENERATIONS
+    assert place < rolled_out and report.completions_trained == GENERATIONS
+    assert gradients[0].norm() > 0
+
+
+def test_the_constants_are_gresos():
+    rounds = GRESO.rounds
+    assert (rounds.counts, rounds.size, rounds.factor, rounds.at_limit) == (mixed, adaptive, 1.5, "train")
+    assert "by variance" in str(rounds) and "by mean" in str(GRESO_COMPAT.rounds)
+    assert "made up for by no weight" in GRESO.bias[0] and not GRESO.unbiased
+    skipping = rounds.skipping
+    assert (skipping.start, skipping.change, skipping.lowest, skipping.highest, skipping.floor) == (
+        *(0.5, 0.01, 0.05, 0.95, 0.01),
+    )
+    assert (skipping.target, skipping.target * skipping.easy_part) == (0.25, Fraction(1, 12))

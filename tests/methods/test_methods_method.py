@@ -52,7 +52,8 @@ def completions(method, reward_PG, tokens=(3, 9, 1, 5, 4, 2, 8, 6)):
 def test_presets_are_listed_by_their_names():
     assert list(METHODS) == [
         "grpo", "dr_grpo", "dapo", "dapo_loss", "gspo", "cppo", "cppo_trl", "cppo_verl", "pods", "infobatch",
-        "dppo_threshold", "dppo", "dppo_deterministic",
+        "greso", "greso_compat",
+        "dppo_threshold", "dppo", "dppo_deterministic", "dppo_unweighted",
         "dppo_dapo", "dppo_gspo", "dppo_threshold_dapo", "dppo_threshold_gspo",
     ]  # fmt: skip
     assert all(name == method.name for name, method in METHODS.items())
@@ -72,16 +73,19 @@ def test_which_presets_claim_to_be_unbiased():
         "cppo_verl": False,
         "pods": False,
         "infobatch": True,
+        "greso": False,
+        "greso_compat": False,
         "dppo_threshold": True,
         "dppo": True,
         "dppo_deterministic": False,
+        "dppo_unweighted": False,
         "dppo_dapo": False,
         "dppo_gspo": True,
         "dppo_threshold_dapo": False,
         "dppo_threshold_gspo": True,
     }
     unpruned = {name: method.with_rates(prompt=0.0, completion=0.0) for name, method in METHODS.items()}
-    assert [name for name, method in unpruned.items() if not method.unbiased] == ["dapo"]
+    assert [name for name, method in unpruned.items() if not method.unbiased] == ["dapo", "greso", "greso_compat"]
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -106,6 +110,7 @@ def test_bias_names_the_level_and_the_part():
 
 
 def test_rounds_are_biased_whatever_else_is_pruned_and_prune_no_prompts_themselves():
+    assert [name for name, m in METHODS.items() if m.rounds is not None] == ["dapo", "greso", "greso_compat"]
     assert DAPO.selection_bias == (f"rounds are biased: {DAPO.rounds.bias}",)
     both = replace(CPPO, rounds=DAPO.rounds)
     assert [sentence.split()[0] for sentence in both.selection_bias] == ["completion", "rounds"]

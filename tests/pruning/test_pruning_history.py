@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
-from dppo.pruning import PromptHistory
-from dppo.pruning.history import FIELDS
+from dppo.pruning import PromptHistory, inclusion_probabilities
+from dppo.pruning.history import FIELDS, FORMAT
 
 GROUP = 4
 
@@ -59,7 +59,7 @@ def test_prompts_without_history_are_unseen_and_take_the_prior():
     record(history, [0, 1], [0.2, 0.6], step=0, tokens=30)
     block = history.candidates(np.arange(3), 0)
     assert block.seen_P.tolist() == [True, True, False]
-    assert block.signal_P[2].item() == pytest.approx(0.4) and block.tokens_P[2] == 30
+    assert block.signal_P[2].item() == pytest.approx(((0.2**2 + 0.6**2) / 2) ** 0.5) and block.tokens_P[2] == 30
     assert history.seen_share == pytest.approx(2 / 3)
     assert block.row_P.tolist() == [0, 1, 2]
 
@@ -69,20 +69,37 @@ def test_golden_decay():
     record(history, [0], [1.0], step=0)
     record(history, [0], [0.0], step=0)
     record(history, [0], [2.0], step=0)
-    # count 1 + .5 + .25, signal 2 + 0 + .25; the prior is (1 + 0 + 2) / 3 = 1, worth one observation
-    assert history.candidates([0], 0).signal_P.item() == pytest.approx((2.25 + 1) / (1.75 + 1))
-    # had nothing decayed it would be the mean of all, 1
-    assert history.candidates([1], 0).signal_P.item() == pytest.approx(1.0)
+    # count 1 + .5 + .25, squares 4 + 0 + .25; the prior is (1 + 0 + 4) / 3, worth one observation
+    assert history.candidates([0], 0).signal_P.item() == pytest.approx(((4.25 + 5 / 3) / (1.75 + 1)) ** 0.5)
+    # had nothing decayed it would be the mean of all
+    assert history.candidates([1], 0).signal_P.item() == pytest.approx((5 / 3) ** 0.5)
+
+
+def test_a_prompt_with_a_large_signal_now_and_then_is_not_all_but_dropped():
+    """The root of the mean square costs less variance than the mean, by which both prompts look alike."""
+    history = PromptHistory(identities(2), decay=1.0, strength=1e-6)
+    rare = [0.0] * 9 + [10.0]
+    for signal in rare:
+        record(history, [0, 1], [1.0, signal], step=0)
+    size = history.candidates([0, 1], 0).signal_P
+    assert size.tolist() == pytest.approx([1.0, 10**0.5], rel=1e-5)
+    square = torch.tensor([1.0, np.square(rare).mean()])
+
+    def added(size_P: torch.Tensor) -> float:
+        prob = inclusion_probabilities(size_P, 1.0, floor=0.05)
+        return float((square * (1 / prob - 1)).sum())
+
+    assert added(size) < 0.7 * added(torch.tensor([1.0, np.mean(rare)]))
 
 
 def test_signal_fades_to_the_prior_with_age():
     history = PromptHistory(identities(2), strength=1.0, half_life=10.0)
     record(history, [0, 1], [0.0, 1.0], step=5)
-    assert history.candidates([0], 5).signal_P.item() == pytest.approx(0.25)  # (1 * 0 + 1 * 0.5) / 2
-    assert history.candidates([0], 15).signal_P.item() == pytest.approx(0.5 / 1.5)  # worth half an observation
+    assert history.candidates([0], 5).signal_P.item() == pytest.approx(0.25**0.5)  # (1 * 0 + 1 * 0.5) / 2
+    assert history.candidates([0], 15).signal_P.item() == pytest.approx((0.5 / 1.5) ** 0.5)  # worth half an observation
     values = [history.candidates([0], step).signal_P.item() for step in (5, 6, 20, 60, 5000)]
-    assert values == sorted(values) and values[-1] == pytest.approx(0.5)
-    assert history.candidates([0], 0).signal_P.item() == pytest.approx(0.25)  # a clock behind the record is age 0
+    assert values == sorted(values) and values[-1] == pytest.approx(0.5**0.5)
+    assert history.candidates([0], 0).signal_P.item() == pytest.approx(0.25**0.5)  # a clock behind the record is age 0
 
 
 def test_missing_rewards_are_left_out():
@@ -114,8 +131,8 @@ def test_many_duplicates_count_in_the_order_given():
     for row in range(3):
         sum_, count = np.float32(0), np.float32(0)
         for value in signal[rows == row]:
-            sum_, count = sum_ * np.float32(0.5) + np.float32(value), count * np.float32(0.5) + np.float32(1)
-        assert history._arrays["signal_sum"][row] == sum_ and history._arrays["count"][row] == count
+            sum_, count = sum_ * np.float32(0.5) + np.float32(value**2), count * np.float32(0.5) + np.float32(1)
+        assert history._arrays["signal_square_sum"][row] == sum_ and history._arrays["count"][row] == count
 
 
 def test_indexed_assignment_alone_would_lose_duplicates():
@@ -257,19 +274,19 @@ def test_truncated_and_foreign_archives_are_refused(tmp_path: Path):
     with pytest.raises(CheckpointError, match="damaged"):
         PromptHistory(identities(50)).load(path)
     history = filled()
-    everything = {"format": np.int64(1), "totals": history._totals, "identities": history.identities}
+    everything = {"format": np.int64(FORMAT), "totals": history._totals, "identities": history.identities}
     np.savez(path, **everything, **{**history._arrays, "count": np.zeros(50)})
     with pytest.raises(CheckpointError, match="wrong: count"):
         PromptHistory(identities(50)).load(path)
     np.savez(path, **{**everything, "format": np.int64(99)}, **history._arrays)
-    with pytest.raises(CheckpointError, match="not of format 1"):
+    with pytest.raises(CheckpointError, match=f"not of format {FORMAT}"):
         PromptHistory(identities(50)).load(path)
 
 
 def test_a_pickle_is_never_opened(tmp_path: Path):
     path = tmp_path / "history.npz"
     history = filled()
-    everything = {"format": np.int64(1), "totals": history._totals, "identities": history.identities}
+    everything = {"format": np.int64(FORMAT), "totals": history._totals, "identities": history.identities}
     np.savez(path, **everything, **{**history._arrays, "count": np.array([{"a": 1}] * 50, object)})
     with pytest.raises(CheckpointError, match="damaged"):
         PromptHistory(identities(50)).load(path)

@@ -1,0 +1,134 @@
+"""GRESO in TRL training: prompts that gave nothing are skipped, a step is stock TRL's, a resumed run is the same."""
+
+import json
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, length_reward, relative_difference
+from test_trl_contract import TOLERANCE, gradients
+from test_trl_resume import Stop, StopAfter, weights
+from test_trl_rounds import logged, retained, rounds_run, stock
+
+from dppo.errors import CheckpointError, ConfigError
+from dppo.methods import METHODS
+from dppo.pruning import by_mean, by_value
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.completions import CompletionSelector
+
+CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
+GRESO = dict(method="greso", loss_type="grpo", accept_bias=True)
+WANTED = 3
+
+
+def graded(prompts, completions, answer, **_):
+    """Groups that differ for the first four problems, all right for even ones of the others, all wrong for odd ones."""
+    rewards = [reward / 2 for reward in length_reward(prompts, completions)]
+    return [r if int(n) < 4 else float(int(n) % 2 == 0) for r, n in zip(rewards, answer, strict=True)]
+
+
+def run(path, tmp_path, **options):
+    settings = dict(reward=graded, prompts=10, per_device_train_batch_size=WANTED * GENERATIONS)
+    return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **{**settings, **GRESO, **options})
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+def test_a_step_is_stock_trl_on_the_groups_retained(loss_type, tiny_path, tmp_path, monkeypatch):
+    mine, trainer = run(tiny_path, tmp_path, loss_type=loss_type)
+    rows = retained(trainer)
+    assert set(rows) <= {0, 1, 2, 3} and len(trainer._selection.row_Q) > len(rows)
+    wanted = stock(tiny_path, tmp_path, monkeypatch, rows, loss_type=loss_type, reward=graded)
+    assert relative_difference(mine[0], wanted[0]) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["greso", "greso_compat"])
+def test_prompts_that_give_nothing_are_skipped_and_exploration_moves(name, tiny_path, tmp_path):
+    _, trainer = run(tiny_path, tmp_path, method=name, max_steps=12, learning_rate=1e-4)
+    streak_P = trainer.selector.history.streak(torch.arange(10))
+    assert (streak_P[4:10:2] > 0).all() and (streak_P[5:10:2] < 0).all()
+    kept = logged(trainer, "prune/prompts_kept_share")
+    assert kept[0] == 1.0 and min(kept) < 1.0
+    epochs, easy = logged(trainer, "candidates/epoch"), logged(trainer, "prune/explore_easy")
+    first = next(i for i, epoch in enumerate(epochs) if epoch > 1)
+    assert set(easy[:first]) <= {0.5} and easy[first] != 0.5
+    steps = [abs(after - before) for before, after in zip(easy[first:], easy[first + 1 :], strict=False)]
+    assert steps == pytest.approx([0.01] * len(steps))
+    selection = trainer._selection
+    assert len(selection.candidate_P) > len(selection.row_Q) or selection.kept_share == 1.0
+    assert torch.equal(selection.estimate_Q, 1 / selection.prob_P[selection.keep_P])
+
+
+def test_candidates_weigh_one_over_their_probability_in_figures(tiny_path, tmp_path, monkeypatch):
+    """The mean reward of what is rolled out drifts with what is skipped; that of candidates makes up for it."""
+    seen, original = [], CompletionSelector.draw
+
+    def spy(self, completions, reward_N, selection, *rest):
+        drawn = original(self, completions, reward_N, selection, *rest)
+        reward_Q = reward_N.view(-1, GENERATIONS).mean(1)
+        weight_Q = selection.estimate_Q
+        seen.append((weight_Q.max().item(), float((weight_Q * reward_Q).sum() / weight_Q.sum())))
+        assert drawn.figures["candidates/reward"] == pytest.approx(seen[-1][1], abs=1e-9)
+        assert set(selection.weight_Q.tolist()) <= {0.0, 1.0}, "weights of the gradient are another matter"
+        return drawn
+
+    monkeypatch.setattr(CompletionSelector, "draw", spy)
+    run(tiny_path, tmp_path, max_steps=8, learning_rate=0.0)
+    assert max(weight for weight, _ in seen) >= 1 / 0.53, "some prompt came back in spite of its run"
+
+
+def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
+    straight, before, after = [], [], []
+    options = GRESO
+    first = rounds_run(tiny_path, tmp_path / "a", straight, **options)
+    first.train()
+    assert logged(first, "prune/prompts_kept_share")[-1] < 1 and logged(first, "prune/explore_hard")[-1] != 0.5
+    with pytest.raises(Stop):
+        rounds_run(tiny_path, tmp_path / "b", before, callbacks=[StopAfter(5)], **options).train()
+    checkpoint = tmp_path / "b" / "checkpoint-5"
+    state = json.loads((checkpoint / "dppo_state.json").read_text())
+    assert state["position"]["exploration"]["hard"] != 0.5
+    resumed = rounds_run(tiny_path, tmp_path / "b", after, **options)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert straight[-len(after) :] == after
+    assert resumed.selector.exploration == first.selector.exploration
+    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+    state["position"].pop("exploration")
+    (checkpoint / "dppo_state.json").write_text(json.dumps(state))
+    forgot = []
+    other = rounds_run(tiny_path, tmp_path / "c", forgot, **options)
+    other.train(resume_from_checkpoint=str(checkpoint))
+    assert other.selector.exploration != first.selector.exploration, "the wrong version: exploration starts anew"
+    state["position"]["exploration"] = {"wrong": 1}
+    (checkpoint / "dppo_state.json").write_text(json.dumps(state))
+    with pytest.raises(CheckpointError, match=r"the exploration in .* is damaged"):
+        rounds_run(tiny_path, tmp_path / "c", [], **options).train(resume_from_checkpoint=str(checkpoint))
+
+
+def test_a_step_that_lacks_groups_goes_on_with_what_there_is(tiny_path, tmp_path):
+    def one_problem(prompts, completions, answer, **_):
+        rewards = length_reward(prompts, completions)
+        return [r if int(n) == 3 else 0.0 for r, n in zip(rewards, answer, strict=True)]
+
+    _, trainer = run(tiny_path, tmp_path, reward=one_problem, max_rounds=2, shuffle_dataset=False)
+    assert retained(trainer) == [3] and float(trainer._window.denominator) == GENERATIONS
+
+
+def test_methods_are_built_from_a_configuration():
+    method = DPPOConfig(**CONFIG, **GRESO, max_rounds=4, round_factor=2.0).build_method()
+    assert (method.rounds.limit, method.rounds.factor, method.rounds.at_limit) == (4, 2.0, "train")
+    assert method.rounds.skipping == METHODS["greso"].rounds.skipping
+    compat = DPPOConfig(**CONFIG, **GRESO | {"method": "greso_compat"}).build_method().rounds.skipping
+    assert (compat.streak, compat.tally) == (by_mean, by_value)
+    with pytest.raises(ConfigError, match=r"method='greso' is biased: rounds are biased: .*made up for by no weight"):
+        DPPOConfig(**CONFIG, **GRESO | {"accept_bias": False})
+    with pytest.raises(ConfigError, match=r"method='greso' prunes nothing, but completion_prune_rate=0\.5"):
+        DPPOConfig(**CONFIG, **GRESO, completion_prune_rate=0.5)
+
+
+def test_the_plan_says_what_is_skipped(tiny_path, tmp_path, capsys):
+    run(tiny_path, tmp_path)
+    text = capsys.readouterr().out
+    assert "prompts: adaptive rounds of 1.5 times what a step wants" in text
+    assert "prompts skipped after easy or hard groups in a row (by variance)" in text
+    assert "biased: rounds are biased" in text
