@@ -111,7 +111,7 @@ TUNED = {
     "grpo": Entry(method="grpo", steps=90),
     "cppo": Entry(method="cppo", steps=120, fields={"completion_prune_rate": 0.5}),
     "greso": Entry(method="greso", steps=80),
-    "dapo": Entry(method="dapo", steps=50),
+    "dapo": Entry(method="dapo", steps=50, fields={"loss_type": "dapo", "epsilon_high": 0.28}),
     "dppo_threshold": Entry(method="dppo_threshold", steps=130, fields=RATES),
     "dppo": Entry(method="dppo", steps=140, fields=RATES),
 }

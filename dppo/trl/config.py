@@ -123,7 +123,8 @@ class DPPOConfig(GRPOConfig):
         default=AUTO,
         metadata={
             "help": "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `confidence` "
-            "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), or `auto`: the score of the "
+            "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), `uniform` (all alike: the control "
+            "that shows what a score is worth), or `auto`: the score of the "
             "method's paper, and for `dppo` `confidence` where rollouts come with log-probabilities (vLLM, "
             "rollout_func), otherwise `length`, or `advantage` where the loss is a mean over tokens (grpo)."
         },
@@ -158,9 +159,9 @@ class DPPOConfig(GRPOConfig):
         default="rows",
         metadata={
             "help": "How kept completions are forwarded. `rows`: dense, nothing padded, shared prompts once; a model "
-            "that rows cannot serve is padded, and the run says so. `packed`: the same without sharing prompts. `auto`: "
-            "`rows`, and padded too if the self-check at the start fails, which otherwise stops the run. `padded`: "
-            "length-sorted padding."
+            "that rows cannot serve is padded, and the run says so. `packed`: the same without sharing prompts. "
+            "`auto`: `rows`, and padded too if the self-check at the start fails, which otherwise stops the run. "
+            "`padded`: length-sorted padding."
         },
     )
     reward_time_limit: float | None = field(

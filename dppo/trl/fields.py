@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from dppo.methods import METHODS, Method
 from dppo.objective import ADVANTAGE_RULES
-from dppo.pruning import DESIGNS, SCHEDULES, SCORES, above_lowest, uniform_score
+from dppo.pruning import DESIGNS, SCHEDULES, SCORES, above_lowest
 from dppo.pruning.schedules import FULL_SHARE
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 
-NOT_OFFERED = {uniform_score, above_lowest}
-"""Scores that rank nothing, or belong to one rule."""
+NOT_OFFERED = {above_lowest}
+"""Scores that belong to one rule."""
 
 _DAPO = {"loss_type": "dapo"}
 _GSPO = {"importance_sampling_level": "sequence", "loss_type": "grpo"}
@@ -40,21 +40,7 @@ def field_problems(args: "DPPOConfig") -> list[str]:
     Args:
         args: before anything is built from them.
     """
-    problems = []
-    choices = {
-        "method": METHODS,
-        "prompt_mode": ("thin", "fill"),
-        "layout": ("rows", "packed", "auto", "padded"),
-        "completion_score": (AUTO, *(name for name, score in SCORES.items() if score not in NOT_OFFERED)),
-        "prune_schedule": (AUTO, *SCHEDULES),
-        "completion_budget": ("rows", "tokens"),
-        "importance_sampling_level": ("token", "sequence"),
-        "scale_rewards": ADVANTAGE_RULES,
-        "sampling_design": [name for name, design in DESIGNS.items() if design.unbiased],
-    }
-    for name, allowed in choices.items():
-        if getattr(args, name) not in allowed:
-            problems.append(f"{name}={getattr(args, name)!r} is not one of {', '.join(map(repr, allowed))}.")
+    problems = _choice_problems(args)
     rates = ("prompt_prune_rate", "completion_prune_rate")
     base = METHODS.get(args.method)
     if base is not None and not (base.completions.rate or base.prompts.rate):
@@ -95,6 +81,25 @@ def field_problems(args: "DPPOConfig") -> list[str]:
         value = getattr(args, name)
         if value is not None and not value > 0:
             problems.append(f"{name}={value:g} must be greater than 0. Leave it out for the default.")
+    return problems
+
+
+def _choice_problems(args: "DPPOConfig") -> list[str]:
+    problems = []
+    choices = {
+        "method": METHODS,
+        "prompt_mode": ("thin", "fill"),
+        "layout": ("rows", "packed", "auto", "padded"),
+        "completion_score": (AUTO, *(name for name, score in SCORES.items() if score not in NOT_OFFERED)),
+        "prune_schedule": (AUTO, *SCHEDULES),
+        "completion_budget": ("rows", "tokens"),
+        "importance_sampling_level": ("token", "sequence"),
+        "scale_rewards": ADVANTAGE_RULES,
+        "sampling_design": [name for name, design in DESIGNS.items() if design.unbiased],
+    }
+    for name, allowed in choices.items():
+        if getattr(args, name) not in allowed:
+            problems.append(f"{name}={getattr(args, name)!r} is not one of {', '.join(map(repr, allowed))}.")
     return problems
 
 

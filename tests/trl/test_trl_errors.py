@@ -31,7 +31,7 @@ BAD = [
     (dict(prompt_mode="thick"), r"prompt_mode='thick' is not one of 'thin', 'fill'"),
     (dict(max_tokens_per_row=0), r"max_tokens_per_row=0 must be greater than 0"),
     (dict(max_tokens_per_row=24.5), r"max_tokens_per_row=24\.5 must be a whole number of tokens\. Try .*: 24"),
-    (dict(layout="dense"), r"layout='dense' is not one of 'rows', 'auto', 'padded'"),
+    (dict(layout="dense"), r"layout='dense' is not one of 'rows', 'packed', 'auto', 'padded'"),
     (dict(history_half_life=0.0), r"history_half_life=0 must be greater than 0"),
     (dict(reward_time_limit=-1.0), r"reward_time_limit=-1 must be greater than 0"),
     (dict(loss_type="sapo"), r"loss_type='sapo' is not served; use one of 'grpo'"),
