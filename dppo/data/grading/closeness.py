@@ -1,8 +1,12 @@
 """Whether a number or formula is the gold one, or as near to it as the benchmark allows."""
 
 from fractions import Fraction
+from typing import Any
+
+import sympy
 
 from dppo.data.grading.equality import (
+    LEAST_POINTS,
     constant,
     is_constant,
     rational,
@@ -13,6 +17,7 @@ from dppo.data.grading.equality import (
 )
 from dppo.data.grading.numbers import same_numbers
 from dppo.data.grading.options import Grading
+from dppo.data.grading.text import Unreadable
 from dppo.data.grading.values import Expression, Number
 
 LARGEST_ROUNDING = Fraction(1, 20)
@@ -30,13 +35,31 @@ def same_values(gold: Number | Expression, answer: Number | Expression, grading:
     )
 
 
+def _pairs(gold: Any, answer: Any) -> list[tuple[Any, Any]]:
+    """What must be near each other in two formulas: the coefficients of polynomials, else the values at points.
+
+    A large term would hide a wrong small one if values alone were compared: ``125 - 1.5 P`` for ``125 - 1.25 P``.
+
+    Raises:
+        Unreadable: there are not enough points where both have a value.
+    """
+    letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
+    if gold.is_polynomial(*letters) and answer.is_polynomial(*letters):
+        one, other = (sympy.Poly(formula, *letters) for formula in (gold, answer))
+        return [(one.coeff_monomial(p), other.coeff_monomial(p)) for p in {*one.monoms(), *other.monoms()}]
+    found = list(values_at_points(gold, answer))
+    if len(found) < LEAST_POINTS:
+        raise Unreadable("no value at enough points")
+    return found
+
+
 def _close(gold: Number | Expression, answer: Number | Expression, grading: Grading) -> bool:
     """Whether an answer is within what the benchmark allows."""
     if not (is_constant(gold) and is_constant(answer)):
         if not (isinstance(gold, Expression) and gold.decimal and grading.relative):
             return False
-        pairs = list(values_at_points(tree(gold), tree(answer)))
-        return len(pairs) > 2 and all(bool(abs(one - other) <= grading.relative * abs(one)) for one, other in pairs)
+        pairs = _pairs(tree(gold), tree(answer))
+        return all(bool(abs(one - other) <= grading.relative * abs(one)) for one, other in pairs)
     values = []
     for value in (gold, answer):
         exact = rational(value)

@@ -40,7 +40,7 @@ _MORE_POINTS = (
 """Tried where too few of the points above say something."""
 _WHOLE_POINTS = 30
 _WHOLE = (sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Mod)
-_LEAST_POINTS = 3
+LEAST_POINTS = 3
 
 
 def tree(value: Number | Expression) -> Any:
@@ -81,7 +81,7 @@ def same_formulas(gold: Number | Expression, answer: Number | Expression) -> boo
         if not near(left, right, _POINT_NEAR):
             return False
         agreed += 1
-    if agreed < _LEAST_POINTS:
+    if agreed < LEAST_POINTS:
         raise Unreadable("no value at enough points")
     return True
 
@@ -145,7 +145,7 @@ def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
     positive = _not_below_zero(one) | _not_below_zero(other)
     said, put_off = 0, []
     for point in range(_WHOLE_POINTS if whole else len(_POINTS) + len(_MORE_POINTS)):
-        if not whole and point >= len(_POINTS) and said >= _LEAST_POINTS:
+        if not whole and point >= len(_POINTS) and said >= LEAST_POINTS:
             return
         at = {name: (_whole_coordinate if whole else _coordinate)(point, i) for i, name in enumerate(names)}
         if any(_below_zero(part.evalf(15, subs=at)) for part in positive):
@@ -153,7 +153,7 @@ def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
         elif pair := _values_at(at, one, other):
             said += 1
             yield pair
-    if said < _LEAST_POINTS:
+    if said < LEAST_POINTS:
         yield from filter(None, (_values_at(at, one, other) for at in put_off))
 
 
@@ -247,7 +247,7 @@ def _proportional(one: Any, other: Any, positive: bool) -> bool:
                 continue
             return False
         ratios.append(right / left)
-    if len(ratios) < _LEAST_POINTS:
+    if len(ratios) < LEAST_POINTS:
         raise Unreadable("no value at enough points")
     same = all(near(ratios[0], ratio, _POINT_NEAR) for ratio in ratios[1:])
     return same and (not positive or bool(sympy.re(ratios[0]) > 0))
