@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,30 +108,35 @@ RATES = {"prompt_prune_rate": 0.3, "completion_prune_rate": 0.5}
 UNIFORM = {**RATES, "prompt_prune_rate": 0.0, "completion_score": "uniform"}
 TUNED = {
     "trl": Entry(method="trl", steps=TRL_STEPS),
-    "grpo": Entry(method="grpo", steps=90),
-    "cppo": Entry(method="cppo", steps=120, fields={"completion_prune_rate": 0.5}),
-    "greso": Entry(method="greso", steps=80),
-    "dapo": Entry(method="dapo", steps=50, fields={"loss_type": "dapo", "epsilon_high": 0.28}),
+    "grpo": Entry(method="grpo", steps=84),
+    "cppo": Entry(method="cppo", steps=106, fields={"completion_prune_rate": 0.5}),
+    "greso": Entry(method="greso", steps=46),
+    "dapo": Entry(method="dapo", steps=42, fields={"loss_type": "dapo", "epsilon_high": 0.28}),
     "dppo_threshold": Entry(method="dppo_threshold", steps=130, fields=RATES),
-    "dppo": Entry(method="dppo", steps=140, fields=RATES),
+    "dppo": Entry(method="dppo", steps=168, fields=RATES),
 }
 """What the grid is about."""
+GRID_STEPS = {"trl": 100, "grpo": 90, "cppo": 120, "greso": 80, "dapo": 50, "dppo_threshold": 130, "dppo": 140}
+"""What the grid was run with, before it was known what a step costs."""
 GRID = [{"prompts": prompts, "learning_rate": rate} for prompts in (8, 16) for rate in (2e-4, 4e-4)]
-SETTINGS: dict[str, Mapping[str, Any]] = {name: {"prompts": 8, "learning_rate": 4e-4} for name in TUNED}
+BEST_PROMPTS = {"trl": 8, "grpo": 16, "cppo": 16, "greso": 8, "dapo": 8, "dppo_threshold": 16, "dppo": 16}
+SETTINGS: dict[str, Mapping[str, Any]] = {
+    name: {"prompts": prompts, "learning_rate": 4e-4} for name, prompts in BEST_PROMPTS.items()
+}
 """The best of the grid, by mean accuracy at the end of its runs."""
 
 CONTROLS = {
     "trl_short": Entry(method="trl", steps=round(TRL_STEPS / LONG)),
-    "fewer_prompts": Entry(method="grpo", steps=125, prompts=0.7, tuned_as="dppo"),
-    "uniform_completions": Entry(method="dppo", steps=120, fields=UNIFORM),
-    "fewer_prompts_uniform_completions": Entry(method="dppo", steps=160, fields=UNIFORM, prompts=0.7),
-    "dppo_long": Entry(method="dppo", steps=round(140 * LONG), fields=RATES),
+    "fewer_prompts": Entry(method="grpo", steps=116, prompts=0.7, tuned_as="dppo"),
+    "uniform_completions": Entry(method="dppo", steps=144, fields=UNIFORM),
+    "fewer_prompts_uniform_completions": Entry(method="dppo", steps=192, fields=UNIFORM, prompts=0.7),
+    "dppo_long": Entry(method="dppo", steps=round(168 * LONG), fields=RATES),
 }
 GIVEN_RATES = (0.3, 0.5, 0.7, 0.9)
 GRID_OF_RATES = {
     f"dppo_rq{prompt}_ro{completion}": Entry(
         method="dppo",
-        steps=round(35 / (0.03 + 0.2 * (1 - 0.6 * prompt) + 0.13 * (1 - prompt) * (1 - completion))),
+        steps=round(40 / (0.03 + 0.2 * (1 - 0.6 * prompt) + 0.13 * (1 - prompt) * (1 - completion))),
         fields={"prompt_prune_rate": prompt, "completion_prune_rate": completion},
     )
     for prompt in GIVEN_RATES
@@ -139,19 +144,21 @@ GRID_OF_RATES = {
 }
 """Steps by what a step costs: rollouts, of which a part does not shrink, and the update."""
 ABLATION = {
-    "without_weights": Entry(method="dppo_unweighted", steps=140, fields=RATES, tuned_as="dppo"),
-    "without_prompt_pruning": Entry(method="dppo", steps=120, fields={**RATES, "prompt_prune_rate": 0.0}),
-    "without_completion_pruning": Entry(method="dppo", steps=105, fields={**RATES, "completion_prune_rate": 0.0}),
-    "without_packing": Entry(method="dppo", steps=110, fields={**RATES, "layout": "padded"}),
-    "without_shared_prefixes": Entry(method="dppo", steps=138, fields={**RATES, "layout": "packed"}),
-    "without_score": Entry(method="dppo", steps=140, fields={**RATES, "completion_score": "uniform"}),
+    "without_weights": Entry(method="dppo_unweighted", steps=168, fields=RATES, tuned_as="dppo"),
+    "without_prompt_pruning": Entry(method="dppo", steps=144, fields={**RATES, "prompt_prune_rate": 0.0}),
+    "without_completion_pruning": Entry(method="dppo", steps=126, fields={**RATES, "completion_prune_rate": 0.0}),
+    "without_packing": Entry(method="dppo", steps=132, fields={**RATES, "layout": "padded"}),
+    "without_shared_prefixes": Entry(method="dppo", steps=166, fields={**RATES, "layout": "packed"}),
+    "without_score": Entry(method="dppo", steps=168, fields={**RATES, "completion_score": "uniform"}),
 }
 
 
 def stages() -> dict[str, tuple[Contestant, ...]]:
     """The contestants of every stage."""
     grid = [
-        entry.contestant(f"{name}-{setting['prompts']}-{setting['learning_rate']:g}", setting, evaluations=1)
+        replace(entry, steps=GRID_STEPS[name]).contestant(
+            f"{name}-{setting['prompts']}-{setting['learning_rate']:g}", setting, evaluations=1
+        )
         for name, entry in TUNED.items()
         for setting in GRID
     ]
