@@ -58,6 +58,7 @@ def test_purposes_keep_their_numbers():
         "EVALUATION": 8,
         "CHECK": 9,
         "MODEL": 10,
+        "PROMPT_SKIP": 11,
     }
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import shlex
 import sys
 import warnings
@@ -76,7 +77,8 @@ def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[st
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Bars of loading and saving models would cut through ours."""
+    """Bars of loading and saving models would cut through ours, as would TRL's word on ``rollout_func`` in each run."""
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

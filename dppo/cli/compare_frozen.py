@@ -2,17 +2,22 @@
 
 import argparse
 import json
+import shlex
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from dppo.errors import ConfigError
 
-METHODS = "trl,dapo,cppo,cppo_trl,cppo_verl,pods,infobatch,dppo_deterministic,dppo_threshold,dppo"
+if TYPE_CHECKING:
+    from dppo.comparison.frozen_grid import FrozenReport
+
+METHODS = "trl,dapo,greso,cppo,cppo_trl,cppo_verl,pods,infobatch,dppo_deterministic,dppo_unweighted,dppo_threshold,dppo"
 """Compared by default: every way to prune; other losses can be named."""
 
 EMBEDDED_PROMPTS = 24
@@ -22,47 +27,68 @@ EMBEDDED_PROMPTS = 24
 def main(words: Sequence[str]) -> int:
     """Print bias and variance of every method at every rate; 1 if one is biased that says it is not, else 0."""
     config = words[0] if words and not words[0].startswith("-") else None
-    options, fields = _parser().parse_known_args(words if config is None else words[1:])
-    if fields and config is None:
+    options, flags = _parser().parse_known_args(words if config is None else words[1:])
+    if flags and config is None:
         raise ConfigError(
-            f"{fields[0]} needs a configuration to change: dppo compare --frozen CONFIG.yaml {' '.join(fields)}"
+            f"{flags[0]} needs a configuration to change: dppo compare --frozen CONFIG.yaml {' '.join(flags)}"
         )
     if options.output is not None and not options.output.parent.is_dir():
         raise ConfigError(f"--output {options.output}: there is no folder {options.output.parent}. Make it first.")
-    started = time.perf_counter()
     with warnings.catch_warnings(), Console(file=sys.stderr).status("loading") as status:
         warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
-        from dppo.comparison.frozen_grid import Setting, frozen_report
-        from dppo.comparison.frozen_methods import check_names, embedded_training, from_training, lines_of
-
-        setting = Setting(rates=_numbers(options.rates), draws=options.draws, seed=options.seed)
-        names = [name.strip() for name in options.methods.split(",") if name.strip()]
-        check_names(names)
-        if config is None:
-            from dppo.verification.embedded import embedded_subject
-
-            status.update("warming up the embedded policy")
-            subject, training = embedded_subject(setting.seed, prompts=EMBEDDED_PROMPTS), embedded_training()
-        else:
-            from dppo.launch import parse_run
-            from dppo.verification.from_run import subject_from_run
-
-            run = parse_run([config, *fields])
-            status.update("rolling out")
-            subject, training = subject_from_run(run), run.training
-        build = from_training(training)
-        lines = lines_of(names, subject, build)
-        report = frozen_report(lines, build("dppo"), setting, started=started, progress=status.update)
+        report = _report(config, flags, options, status.update)
     from dppo.comparison.frozen_table import NARROWEST, show
 
     console = Console(highlight=False)
     console.width = max(console.width, NARROWEST)
     show(report, console)
     if options.output is not None:
-        command = "dppo compare --frozen" + (f" {config}" if config else "")
+        command = shlex.join(["dppo", "compare", "--frozen", *(word for word in words if word != "--frozen")])
         text = json.dumps(report.as_json(command=command), indent=1, allow_nan=False)
         options.output.write_text(text + "\n", encoding="utf-8")
     return 0 if report.passed else 1
+
+
+def _report(
+    config: str | None, flags: Sequence[str], options: argparse.Namespace, progress: Callable[[str], None]
+) -> "FrozenReport":
+    """Everything found, on the embedded policy or on the model, problems and rewards of a configuration."""
+    started = time.perf_counter()
+    from dppo.comparison.contestants import choose
+    from dppo.comparison.frozen_grid import Setting, frozen_report
+    from dppo.comparison.frozen_methods import (
+        CONTROLS,
+        configured,
+        embedded_training,
+        entries_of,
+        from_training,
+        lines_of,
+    )
+    from dppo.comparison.plan import read_config
+
+    seeded = [] if options.seed is None else ["--seed", str(options.seed)]
+    fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
+    seed = options.seed if config is None or options.seed is not None else fields.get("seed")
+    setting = Setting(rates=_numbers(options.rates), draws=options.draws, seed=seed or 0)
+    default = None if block else METHODS
+    names = default if options.methods is None else options.methods
+    asked = None if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)
+    run = None if config is None else configured(fields)
+    build = from_training(embedded_training() if run is None else run.training)
+    entries = entries_of(contestants, build, fields)
+    if run is None:
+        from dppo.verification.embedded import embedded_subject
+
+        progress("warming up the embedded policy")
+        subject = embedded_subject(setting.seed, prompts=EMBEDDED_PROMPTS)
+    else:
+        from dppo.verification.from_run import subject_from_run
+
+        progress("rolling out")
+        subject = subject_from_run(run)
+    lines = lines_of(entries, subject, build)
+    return frozen_report(lines, build("dppo"), setting, started=started, progress=progress)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,12 +98,15 @@ def _parser() -> argparse.ArgumentParser:
         "[--draws N] [--seed N] [--output FILE.json]",
         description="How far each method's gradient is from the full batch's, and how much it scatters, on rollouts "
         "that stand still: of the embedded policy, or of the model, problems and rewards of a configuration.",
+        allow_abbrev=False,
     )
     parser.add_argument("--frozen", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--methods", default=METHODS, help=f"names with commas between them (default {METHODS})")
+    parser.add_argument(
+        "--methods", help=f"names with commas between them; default: the configuration's compare block, or {METHODS}"
+    )
     parser.add_argument("--rates", default="0.3,0.5,0.7,0.9", help="of prompts and of completions, each in (0, 1)")
     parser.add_argument("--draws", type=int, default=2000, help="per line and rate (default 2000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws and of the embedded policy (default 0)")
+    parser.add_argument("--seed", type=int, help="of policy, rollouts and draws (default: the configuration's, or 0)")
     parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
     return parser
 

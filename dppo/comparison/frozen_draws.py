@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dppo.methods import Method
-from dppo.pruning import BIASED_RULES, Pruning
+from dppo.pruning import BIASED_RULES, Exploration, Pruning, Skipping, keep_probability, learn
 from dppo.rng import Purpose, generator
 from dppo.trl.draws import take
 from dppo.types import Completions
@@ -72,6 +72,8 @@ class Block:
     everything: Completions
     """All N completions, with the advantages that whole groups give where every prompt is rolled out."""
     reward_PG: Tensor
+    rolled_out_P: Tensor | None
+    """(P,) chance of being rolled out where prompts are skipped by their past; None where they are not."""
 
     def draw(self, prompt_rng: np.random.Generator, completion_rng: np.random.Generator) -> Drawn:
         """One draw of prompts, then one of the completions of those that are rolled out.
@@ -108,6 +110,8 @@ class Block:
         size = len(self.reward_PG)
         if self.method.rounds is not None:
             used_P = self.method.rounds.counts(self.reward_PG)
+            if self.rolled_out_P is not None:
+                used_P &= torch.from_numpy(rng.random(size) < self.rolled_out_P.numpy())
             return used_P, used_P.double(), int(used_P.sum())
         if not self.method.prompts.rate:
             return torch.ones(size, dtype=torch.bool), torch.ones(size, dtype=torch.float64), size
@@ -131,7 +135,22 @@ def block(subject: Subject, method: Method) -> Block:
         method: at the rates to be drawn with.
     """
     method = replace(method, prompts=remembering(method.prompts), completions=remembering(method.completions))
-    return Block(subject=subject, method=method, everything=subject.completions(method), reward_PG=subject.reward_PG)
+    skipping = None if method.rounds is None else method.rounds.skipping
+    return Block(
+        subject=subject,
+        method=method,
+        everything=subject.completions(method),
+        reward_PG=subject.reward_PG,
+        rolled_out_P=None if skipping is None else _not_skipped(skipping, subject.earlier_reward_PG),
+    )
+
+
+def _not_skipped(skipping: Skipping, earlier_PG: Tensor) -> Tensor:
+    """(P,) float64 chance of being rolled out at the start of a run, after one earlier group per prompt."""
+    start = Exploration.at_start(skipping)
+    kind_P, _ = learn(skipping, start, earlier_PG, epochs=0.0)
+    easy_P = keep_probability(kind_P.clamp_min(0), start.easy, skipping.floor)
+    return easy_P * keep_probability((-kind_P).clamp_min(0), start.hard, skipping.floor)
 
 
 def remembering(pruning: Pruning) -> Pruning:

@@ -1,17 +1,19 @@
 """The lines of the frozen table: methods by name, at what they can be pruned, and the controls beside them."""
 
 import copy
-import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
+from typing import Any, cast
 
 from torch import Tensor
 
+from dppo.comparison.contestants import TAKEN, Contestant
 from dppo.comparison.frozen import group_norms
 from dppo.errors import ConfigError
+from dppo.launch import Run
 from dppo.methods import METHODS, Method
-from dppo.methods.method import NO_PRUNING
 from dppo.pruning import PIVOTAL, Pruning, proportional, uniform, uniform_score
 from dppo.trl import DPPOConfig
 from dppo.trl.fields import NEEDED_FIELDS
@@ -19,8 +21,6 @@ from dppo.types import Completions
 from dppo.verification.estimate import full_batch
 from dppo.verification.subject import Subject, remembered
 
-STOCK = "trl"
-"""Stock TRL, whose gradient is that of our ``grpo``: ``dppo verify`` compares the two."""
 CONTROLS = {
     "uniform": "every row with the same probability, weights of one over it: what knowing nothing costs",
     "oracle": "probabilities proportional to the true gradient norms, which no run can know",
@@ -44,6 +44,10 @@ NEEDS = {
     Level.BOTH: frozenset({Level.COMPLETIONS, Level.PROMPTS}),
 }
 """The rates that a method must take to be shown at a level."""
+
+
+RATES = {Level.COMPLETIONS: "completion_prune_rate", Level.PROMPTS: "prompt_prune_rate"}
+"""The field of a configuration that sets the rate of a level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +101,72 @@ def from_training(training: DPPOConfig) -> Build:
     return build
 
 
-def lines_of(names: Sequence[str], subject: Subject, build: Build) -> tuple[Line, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A contestant with the method that it trains."""
+
+    name: str
+    stands_for: str
+    """A key of ``METHODS``: for stock TRL ``grpo``, whose gradient is the same, as ``dppo verify`` shows."""
+    method: Method
+    """With all rates 0."""
+
+
+def configured(fields: Mapping[str, Any], contestant: Contestant | None = None) -> Run:
+    """The parsed arguments of a contestant's run with our trainer, or of the configuration's own.
+
+    Args:
+        fields: of the configuration, without its ``compare`` block.
+        contestant: whose fields win; a loss that its method stands for wins over the configuration's.
+
+    Raises:
+        ConfigError: a field is wrong.
+    """
+    name = "configuration" if contestant is None else contestant.name
+    own = dict(contestant.overrides) if contestant else {}
+    method = str(fields.get("method", DPPOConfig.method)) if contestant is None else stands_for(contestant)
+    entrant = Contestant(name=name, method=method, overrides={**NEEDED_FIELDS.get(method, {}), **own})
+    folder = Path(str(fields.get("output_dir", "frozen")))
+    return cast(Run, entrant.parse(entrant.fields(fields, int(fields.get("seed", 42)), folder)))
+
+
+def stands_for(contestant: Contestant) -> str:
+    """The key of ``METHODS`` of what a contestant trains.
+
+    Args:
+        contestant: any.
+    """
+    return "grpo" if contestant.stock else contestant.method
+
+
+def entries_of(contestants: Sequence[Contestant], build: Build, fields: Mapping[str, Any]) -> tuple[Entry, ...]:
+    """The methods that contestants train, with all rates 0.
+
+    Args:
+        contestants: controls that go by their own name are left out: they are in every table.
+        build: gives the methods of those that set no fields of their own.
+        fields: of the configuration, without its ``compare`` block.
+
+    Raises:
+        ConfigError: a field of a contestant is wrong.
+    """
+    found = []
+    for contestant in contestants:
+        own = from_training(configured(fields, contestant).training) if contestant.overrides else build
+        name = stands_for(contestant)
+        found.append(Entry(name=contestant.name, stands_for=name, method=own(name)))
+    return tuple(found)
+
+
+def lines_of(entries: Sequence[Entry], subject: Subject, build: Build) -> tuple[Line, ...]:
     """The lines of the methods asked for, and the controls.
 
     Args:
-        names: of methods, or ``trl``.
+        entries: from ``entries_of``.
         subject: the rollouts.
-        build: gives the methods.
-
-    Raises:
-        ConfigError: a name that is not known.
+        build: gives the methods that the controls are made from.
     """
-    check_names(names)
-    found = [_line(name, subject, build) for name in dict.fromkeys(names) if name not in CONTROLS]
+    found = [_line(entry, subject) for entry in entries]
     both = frozenset({Level.COMPLETIONS, Level.PROMPTS})
     base = build("grpo")
     blind = replace(
@@ -127,16 +184,11 @@ def lines_of(names: Sequence[str], subject: Subject, build: Build) -> tuple[Line
     )
 
 
-def _line(name: str, subject: Subject, build: Build) -> Line:
-    stands_for = "grpo" if name == STOCK else name
-    method, own = build(stands_for), METHODS[stands_for]
-    takes = set[Level]()
-    if own.completions.rate:
-        takes.add(Level.COMPLETIONS)
-    if own.prompts is not NO_PRUNING:
-        takes.add(Level.PROMPTS)
-    known = replace(subject, candidates=remembered(subject, method))
-    return Line(name=name, method=method, subject=known, takes=frozenset(takes))
+def _line(entry: Entry, subject: Subject) -> Line:
+    own = METHODS[entry.stands_for]
+    takes = frozenset(level for level, field in RATES.items() if TAKEN[field](own))
+    known = replace(subject, candidates=remembered(subject, entry.method))
+    return Line(name=entry.name, method=entry.method, subject=known, takes=takes)
 
 
 def given_norm(completions: Completions) -> Tensor:
@@ -183,27 +235,6 @@ def at_rates(method: Method, *, prompt: float, completion: float) -> Method:
         for pruning, rate in ((method.prompts, prompt), (method.completions, completion))
     )
     return replace(method, prompts=prompts, completions=completions).at(0.0)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Return where every name is known.
-
-    Args:
-        names: of methods, controls, or ``trl``.
-
-    Raises:
-        ConfigError: a name that is not, with the nearest one, or no name at all.
-    """
-    known = [STOCK, *METHODS, *CONTROLS]
-    if not names:
-        raise ConfigError(f"no methods are given. Name some of {', '.join(known)}: --methods grpo,cppo,dppo")
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.0)[0]
-            raise ConfigError(
-                f"unknown method {name!r}, did you mean {near!r}? There are {', '.join(known)}. "
-                "For example: --methods grpo,cppo,dppo"
-            )
 
 
 def check_rates(rates: Sequence[float]) -> None:

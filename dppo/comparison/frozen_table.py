@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dppo.comparison.contestants import STOCK
 from dppo.comparison.frozen_grid import FrozenReport, FrozenRow
-from dppo.comparison.frozen_methods import CONTROLS, STOCK, Level
+from dppo.comparison.frozen_methods import CONTROLS, Level
 
 TITLES = {
     Level.BLOCK: "Nothing pruned at a rate: the block as it is",
@@ -83,7 +84,7 @@ def _notes(report: FrozenReport) -> Iterator[str]:
     if STOCK in names:
         yield f"{STOCK}: stock TRL, whose gradient is that of grpo (dppo verify)"
     for name in (line.name for line in report.lines if line.method.rounds is not None):
-        yield f"{name}: one round of this block and no further prompts, which is its weighting and not its refilling"
+        yield f"{name}: one round of this block and no further ones, as a mean over its groups that count"
     yield "A dash: the method takes no rate at that level. Floors are at most half of what a rate keeps."
 
 

@@ -1,6 +1,7 @@
 """What a comparison is: its contestants, seeds, shared fields and folder, and what of it is on disk already."""
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -225,8 +226,11 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
         for _, places in changed.values():
             for place in places:
                 shutil.rmtree(place, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(record, comparison.as_json())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(record, comparison.as_json())
+    except OSError as error:
+        raise ConfigError(f"output_dir={folder} cannot be written ({error}). Name another --output_dir.") from error
 
 
 def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tuple[list[str], list[Path]]]:
@@ -287,7 +291,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record so that a stop leaves the old file or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
+    """Write a record so that a stop leaves the old file or the new one, also where other seeds are run beside it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
     temporary.replace(path)

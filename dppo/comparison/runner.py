@@ -1,6 +1,8 @@
 """Trains every run of a comparison in turn, in one process, and goes on where a stopped comparison was."""
 
 import gc
+import json
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
@@ -141,7 +143,7 @@ def train_alone(contestant: Contestant, run: AnyRun, event: Event, report: Repor
         event: what reports of it begin as.
         report: called after every step.
     """
-    going = latest_checkpoint(run.training.output_dir or "") is not None
+    going = goes_on(Path(run.training.output_dir or ""))
     run = replace(run, data=replace(run.data, resume=going, overwrite=not going))
     run.training.run_name = f"{event.name}_seed_{event.seed}"
     set_seed(run.training.seed)
@@ -154,6 +156,19 @@ def train_alone(contestant: Contestant, run: AnyRun, event: Event, report: Repor
     kind: type[GRPOTrainer] = GRPOTrainer if contestant.stock else DPPOTrainer
     with (Path(run.training.output_dir or "") / PRINTED_FILE).open("a") as printed, redirect_stdout(printed):
         train_with(kind, run, prepare=prepare)
+
+
+def goes_on(folder: Path) -> bool:
+    """Whether there is a checkpoint to go on from; one of the last step, of a run that never ended, is removed.
+
+    The trainer of transformers takes one step more than it should when it resumes at the end.
+    """
+    while (found := latest_checkpoint(folder)) is not None:
+        state = json.loads((found / "trainer_state.json").read_text())
+        if state["global_step"] < state["max_steps"]:
+            return True
+        shutil.rmtree(found)
+    return False
 
 
 def leave_nothing() -> None:

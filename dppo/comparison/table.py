@@ -46,7 +46,7 @@ def notes(results: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield (
             f"Intervals: 95% bootstrap over seeds, tails expanded for few seeds; {seeds} seeds can cover "
-            f"{1 - 2 ** (1 - seeds):.0%} at most."
+            f"{1 - 2 ** (1 - seeds):.0%} at most. None where fewer than {FEWEST} finished."
         )
     for name, method in results["methods"].items():
         for reason in method["biased"]:

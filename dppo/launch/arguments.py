@@ -94,8 +94,12 @@ class RunArguments:
         default=None,
         metadata={
             "help": "Rewards, added up: `accuracy` (math-verify, the default), `format` (a \\boxed answer is there), "
-            "`embedded`, or dotted paths such as package.module.function."
+            "`overlong` (DAPO's penalty for long ones), `embedded`, or dotted paths such as package.module.function."
         },
+    )
+    overlong_cache_tokens: int = field(
+        default=512,
+        metadata={"help": "Tokens before max_completion_length over which `overlong` grows from 0 to -1, >= 1."},
     )
     reward_workers: int = field(default=2, metadata={"help": "Processes that verify answers, >= 1."})
     answer_time_limit: float = field(default=5.0, metadata={"help": "Seconds one answer may take to verify, > 0."})

@@ -111,7 +111,8 @@ def _data(run: Run) -> tuple[int | None, list[Finding]]:
         else:
             text = f"dataset {source}: loaded from the hub when the run starts; rewards are checked against it then"
             findings.append(Finding(kind="unchecked", text=text))
-        names = [getattr(f, "__name__", str(f)) for f in load_rewards(run.data, dataset)]
+        rewards = load_rewards(run.data, dataset, run.training.max_completion_length)
+        names = [getattr(f, "__name__", str(f)) for f in rewards]
         findings.append(Finding(kind="ok", text=f"rewards: {', '.join(names)}"))
         if load_rollouts(run) is not None:
             findings.append(Finding(kind="ok", text=f"completions: {run.data.rollout_func}"))

@@ -17,6 +17,7 @@ from dppo.data import (
     check_reward_columns,
     format_reward,
     load_problems,
+    overlong_penalty,
     required_columns,
 )
 from dppo.demo import task
@@ -127,8 +128,15 @@ def embedded_dataset(problems: tuple[task.Problem, ...]) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def load_rewards(data: RunArguments, dataset: Dataset | None) -> list[Callable[..., Any]]:
+def load_rewards(
+    data: RunArguments, dataset: Dataset | None, max_tokens: int | None = None
+) -> list[Callable[..., Any]]:
     """The reward functions of a run, by name or dotted path, checked against the dataset's columns where it is given.
+
+    Args:
+        data: the run's arguments.
+        dataset: what they will judge; None to check names alone.
+        max_tokens: the run's ``max_completion_length``, which ``overlong`` counts from; None to check names alone.
 
     Raises:
         ConfigError: for a name that is neither known nor importable.
@@ -137,6 +145,7 @@ def load_rewards(data: RunArguments, dataset: Dataset | None) -> list[Callable[.
     makers: dict[str, Callable[[], Callable[..., Any]]] = {
         "accuracy": lambda: accuracy_reward(workers=data.reward_workers, limit_seconds=data.answer_time_limit),
         "format": format_reward,
+        "overlong": lambda: overlong_penalty(max_tokens or data.overlong_cache_tokens, data.overlong_cache_tokens),
         EMBEDDED: lambda: task.score,
     }
     names = data.reward_funcs or [EMBEDDED if data.dataset_name in TASKS else "accuracy"]
@@ -233,7 +242,7 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
     }
     return kind(
         model,
-        reward_funcs=cast(Any, load_rewards(run.data, dataset)),
+        reward_funcs=cast(Any, load_rewards(run.data, dataset, run.training.max_completion_length)),
         args=run.training,
         train_dataset=dataset,
         rollout_func=load_rollouts(run),

@@ -1,6 +1,7 @@
 """What a report is made of: runs as they were read, and the groups of seeds they form."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from dppo.errors import ConfigError
 from dppo.report.text import visible
 
+_BENCHMARK = re.compile(r"eval/[^/]+/pass@1")
 STATUSES = ("finished", "running", "stopped", "failed")
 """What became of a run: "stopped" is one that was interrupted and can go on."""
 
@@ -77,6 +79,12 @@ class Run:
             value_K=np.array([values[step] for step in steps], dtype=np.float64),
             left_out=len(values) - len(steps),
         )
+
+    @property
+    def benchmarks(self) -> frozenset[str]:
+        """Names of what accuracy was measured on."""
+        names = {name.split("/")[1] for log in self.logs for name in log if _BENCHMARK.fullmatch(name)}
+        return frozenset(names - {"average"})
 
     @property
     def done(self) -> int:

@@ -48,6 +48,11 @@ def read_sources(folders: Sequence[Path]) -> Contents:
     notes += [f"{run.folder}: {note}" for run in runs for note in run.notes]
     if apart := differing(runs, MACHINE):
         notes.append(f"The runs were not measured on one machine ({', '.join(apart)} differ): seconds do not compare.")
+    sets = {", ".join(sorted(run.benchmarks)) for run in runs} - {""}
+    if len(sets) > 1:
+        notes.append(
+            f"Accuracy was not measured on one set of problems ({'; '.join(sorted(sets))}): do not compare it."
+        )
     if apart := differing(runs, SOFTWARE):
         notes.append(f"The runs were not made with one version of everything: {', '.join(apart)} differ.")
     return Contents(

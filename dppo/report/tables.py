@@ -137,7 +137,10 @@ def points(value: float) -> str:
     Args:
         value: in [-1, 1] or NaN.
     """
-    return f"{100 * value:+.1f} pp".replace("-", "−") if math.isfinite(value) else NOT_THERE
+    if not math.isfinite(value):
+        return NOT_THERE
+    rounded = round(100 * value, 1)
+    return f"{rounded:+.1f} pp".replace("-", "−") if rounded else "0.0 pp"
 
 
 def _row(group: Group) -> Row:

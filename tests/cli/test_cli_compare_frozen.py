@@ -54,7 +54,9 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
         assert dashes.split() == [name, *["-"] * 11]
     assert {"name": "cppo", "rate_of": "prompts"} in saved["not_taken"]
     assert saved["passed"] and saved["draws"] == 100 and saved["rates"] == [0.5, 0.7]
-    assert saved["environment"]["command"] == "dppo compare --frozen" and saved["environment"]["seeds"] == [0]
+    assert saved["environment"]["command"].startswith("dppo compare --frozen --rates 0.5,0.7") and saved["environment"][
+        "seeds"
+    ] == [0]
     rows = {(r["name"], r["level"], r["prompt_rate"], r["completion_rate"]): r for r in saved["rows"]}
     assert len(rows) == len(saved["rows"]) == 2 + 2 * 4 + 2 * 4 + 4 * 3
     row = rows["dppo", "both levels", 0.5, 0.7]
@@ -93,27 +95,30 @@ def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
     config = tmp_path / "run.yaml"
     config.write_text(
         "model_name_or_path: scratch:embedded\ndataset_name: embedded\nreward_funcs: [embedded]\nmethod: dppo\n"
-        f"loss_type: grpo\noutput_dir: {tmp_path}\nuse_cpu: true\nbf16: false\nreport_to: none\n"
+        f"loss_type: grpo\noutput_dir: {tmp_path}\nuse_cpu: true\nbf16: false\nreport_to: none\nseed: 3\n"
+        "compare: {methods: {dppo: {}, sharp: {method: dppo, completion_score: confidence}}}\n"
     )
     output = tmp_path / "frozen.json"
-    words = [str(config), "--prune_floor", "0.3", "--rates", "0.5", "--draws", "100", "--methods", "dppo"]
+    words = [str(config), "--prune_floor", "0.3", "--rates", "0.5", "--draws", "100"]
     assert command.main([*words, "--output", str(output)]) == 0
     saved = json.loads(output.read_text())
     rows = [row for row in saved["rows"] if row["name"] == "dppo"]
     assert {row["normaliser"] for row in rows} == {"grpo"}
     (prompts,) = [row for row in rows if row["level"] == "prompts"]
     assert prompts["largest_weight"] <= 1 / 0.25 + 1e-9, "the floor of 0.3 is brought down to half of what is kept"
-    assert saved["environment"]["command"] == f"dppo compare --frozen {config}"
+    assert {row["name"] for row in saved["rows"]} == {"dppo", "sharp", "uniform", "oracle"}
+    assert saved["environment"]["command"].startswith(f"dppo compare --frozen {config} --prune_floor 0.3")
+    assert saved["seed"] == 3
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--methods", "dppo,greatest"], "unknown method 'greatest'"),
+        (["--methods", "dppo,greatest"], "method 'greatest' is unknown"),
         (["--rates", "0.5,half"], "--rates 0.5,half: could not convert"),
         (["--rates", "1.5"], "rate 1.5 is not in"),
         (["--draws", "0"], "draws=0 must be at least"),
-        (["--methods", ","], "no methods are given"),
+        (["--methods", ","], "--methods is empty"),
         (["--beta", "0.1"], "--beta needs a configuration"),
         (["--output", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
         (["/nowhere.yaml"], "no configuration file /nowhere.yaml"),

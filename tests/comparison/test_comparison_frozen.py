@@ -8,14 +8,23 @@ import numpy as np
 import pytest
 import torch
 
+from dppo.comparison.contestants import choose
 from dppo.comparison.frozen import bias_interval, bias_of, figures, group_norms, root
 from dppo.comparison.frozen_draws import NoChance, block, gradients, sample
 from dppo.comparison.frozen_grid import Setting, frozen_report
-from dppo.comparison.frozen_methods import Level, at_rates, embedded_training, from_training, lines_of
+from dppo.comparison.frozen_methods import (
+    Level,
+    at_rates,
+    configured,
+    embedded_training,
+    entries_of,
+    from_training,
+    lines_of,
+)
 from dppo.demo.model import build_model
 from dppo.demo.tokenizer import build_tokenizer
 from dppo.errors import ConfigError
-from dppo.methods import CPPO, DAPO, DPPO, DPPO_DETERMINISTIC, DPPO_THRESHOLD, GRPO, METHODS, PODS
+from dppo.methods import CPPO, DAPO, DPPO, DPPO_DETERMINISTIC, DPPO_THRESHOLD, GRESO, GRPO, METHODS, PODS
 from dppo.objective import BATCH_SCALED, DAPO_TOKENS
 from dppo.pruning import POISSON, PromptHistory, advantage_with_confidence, inverse_probability, uniform
 from dppo.rng import Purpose, generator
@@ -54,6 +63,8 @@ def small(subject):
         reward_PG=torch.tensor([[1.0, 0, 0, 0], [0, 1, 1, 0], [1, 1, 0, 1]], dtype=torch.float64),
         confidence_N=subject.confidence_N[:12],
         gram_NN=subject.gram_NN[:12, :12],
+        earlier_tokens=subject.earlier_tokens[:12],
+        earlier_reward_PG=torch.tensor([[0.0] * 4, [1, 0, 0, 1], [1] * 4], dtype=torch.float64),
         candidates=Candidates(
             row_P=torch.arange(3),
             signal_P=torch.tensor([0.5, 1.0, 0.2], dtype=torch.float64),
@@ -94,6 +105,18 @@ def test_draws_are_those_of_the_trainer(subject, name, rates):
     ]
     ours = gradients(subject, method, drawn) - full_batch(subject, method)
     assert torch.allclose(ours, draw_errors(subject, method, 4, 3), rtol=0, atol=1e-14)
+
+
+def test_skipped_prompts_have_the_chance_that_their_past_gives_them(small):
+    """One flat group before is one in a row: half a chance. What has no gradient now counts for nothing anyway."""
+    before_PG = torch.tensor([[0.0] * 4, [1.0] * 4, [0, 1, 0, 1]], dtype=torch.float64)
+    skipped = replace(small, earlier_reward_PG=before_PG)
+    assert block(skipped, GRESO).rolled_out_P.tolist() == [0.5, 0.5, 1.0]
+    found = sample(skipped, GRESO, 2000, 0)
+    used_MP = (found.weight_MN > 0).view(2000, 3, 4).any(2).double()
+    assert used_MP.mean(0).tolist() == pytest.approx([0.5, 0.5, 1.0], abs=0.05)
+    assert set(found.weight_MN.flatten().tolist()) == {0.0, 1.0}
+    assert not found.exact and sample(skipped, DAPO, 100, 0).exact
 
 
 def test_rounds_weigh_a_block_as_the_trainer_does(small):
@@ -145,6 +168,7 @@ ENUMERATED = {
     "cppo, prompts drawn": CPPO.with_rates(prompt=0.5, completion=0.5),
     "pods, prompts drawn": PODS.with_rates(prompt=0.5, completion=0.5),
     "token denominator": replace(DPPO, normaliser=DAPO_TOKENS).with_rates(prompt=0.5, completion=0.5),
+    "rounds that skip": GRESO,
     "deterministic": DPPO_DETERMINISTIC.with_rates(prompt=0.5, completion=0.5),
 }
 
@@ -288,11 +312,12 @@ QUICK = Setting(rates=(0.5,), draws=300)
 
 
 def report_of(subject, names, build=BUILD, setting=QUICK):
-    return frozen_report(lines_of(names, subject, build), build("dppo"), setting)
+    entries = entries_of(choose(names, {}, {}), build, {})
+    return frozen_report(lines_of(entries, subject, build), build("dppo"), setting)
 
 
 def test_the_grid_finds_the_biased_and_passes_the_unbiased(subject):
-    names = ["trl", "dapo", "cppo", "pods", "infobatch", "dppo_deterministic", "dppo_threshold", "dppo"]
+    names = ["trl", "dapo", "greso", "cppo", "pods", "infobatch", "dppo_deterministic", "dppo_threshold", "dppo"]
     report = report_of(subject, names)
     assert report.passed and report.rows_with_gradient == int(subject.completions(GRPO).live_N.sum())
     found = {(row.name, row.level): row for row in report.rows}
@@ -302,10 +327,10 @@ def test_the_grid_finds_the_biased_and_passes_the_unbiased(subject):
         for level in (Level.COMPLETIONS, Level.PROMPTS, Level.BOTH):
             assert found[name, level].verdict == "unbiased"
     assert set(found) & {("cppo", Level.PROMPTS), ("cppo", Level.BOTH), ("infobatch", Level.COMPLETIONS)} == set()
-    assert [row.level for row in report.rows if row.name == "trl"] == [Level.BLOCK]
+    assert [row.level for row in report.rows if row.name in ("trl", "greso")] == [Level.BLOCK] * 2
     assert ("cppo", Level.PROMPTS) in report.dashes and ("infobatch", Level.COMPLETIONS) in report.dashes
     assert {line.name: len(line.takes) for line in report.lines} == {
-        **{"trl": 0, "dapo": 0, "cppo": 1, "pods": 1, "infobatch": 1},
+        **{"trl": 0, "dapo": 0, "greso": 0, "cppo": 1, "pods": 1, "infobatch": 1},
         **{"dppo_deterministic": 2, "dppo_threshold": 2, "dppo": 2, "uniform": 2, "oracle": 2},
     }
     assert all(row.found for row in report.controls) and len(report.controls) == 4
@@ -378,11 +403,32 @@ def test_methods_have_the_objective_of_the_configuration_or_their_own():
     assert training.method == "dppo" and training.completion_prune_rate == 0.5, "the arguments are left alone"
 
 
+def test_a_contestant_keeps_its_own_fields_and_others_those_of_the_configuration():
+    fields = {
+        "dataset_name": "embedded",
+        "loss_type": "grpo",
+        "method": "dppo",
+        "prune_floor": 0.4,
+        "use_cpu": True,
+        "bf16": False,
+    }
+    block = {"mean": {"method": "dppo", "completion_score": "confidence"}, "fewer": {"method": "grpo", "beta": 0.1}}
+    names = ["trl", "mean", "fewer", "dppo", "dapo"]
+    build = from_training(configured(fields).training)
+    found = {entry.name: entry for entry in entries_of(choose(names, block, fields), build, fields)}
+    assert [entry.stands_for for entry in found.values()] == ["grpo", "dppo", "grpo", "dppo", "dapo"]
+    assert found["mean"].method.score_name == "advantage with confidence per token"
+    assert found["dppo"].method.score_name == "absolute advantage"
+    assert found["mean"].method.completions.floor == found["dppo"].method.completions.floor == 0.4
+    assert (found["fewer"].method.beta, found["trl"].method.beta) == (0.1, 0.0)
+    assert (found["trl"].method.normaliser.name, found["dapo"].method.normaliser.name) == ("grpo", "dapo")
+
+
 @pytest.mark.parametrize(
     ("problem", "names", "setting"),
     [
-        ("unknown method 'dpo', did you mean 'dppo'", ["dpo"], {}),
-        ("no methods are given", [], {}),
+        ("method 'dpo' is unknown. Did you mean dppo", ["dpo"], {}),
+        ("--methods is empty", [], {}),
         (r"rate 1 is not in \(0, 1\)", ["dppo"], {"rates": (0.5, 1.0)}),
         (r"rate 0 is not in \(0, 1\)", ["dppo"], {"rates": (0.0,)}),
         ("no rates are given", ["dppo"], {"rates": ()}),

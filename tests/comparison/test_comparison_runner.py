@@ -92,6 +92,36 @@ def test_a_run_is_the_same_alone_or_after_others(make):
     assert not equal(weights(make(folder="many"), "dppo"), weights(make(folder="many"), "trl"))
 
 
+def test_random_numbers_that_go_on_from_run_to_run_would_show(make, monkeypatch):
+    """The wrong twin: rollouts from one generator that every run of the process goes on drawing from."""
+    from dppo.demo import rollouts
+
+    shared = torch.Generator()
+    monkeypatch.setattr(rollouts, "torch_generator", lambda *key, device: shared)
+    shared.manual_seed(0)
+    run_comparison(make(methods=("trl", "dppo"), folder="many"))
+    shared.manual_seed(0)
+    run_comparison(make(methods=("dppo",), folder="alone"))
+    assert not equal(weights(make(folder="many"), "dppo"), weights(make(folder="alone"), "dppo"))
+
+
+@pytest.mark.parametrize("name", ["dppo", "trl"])
+def test_a_run_that_was_ended_after_its_last_checkpoint_takes_no_further_step(make, name):
+    saved = {"save_strategy": "steps", "save_steps": 1}
+    comparison = make(methods=(name,), **saved)
+    before = run_comparison(comparison)["methods"][name]["runs"][0]["curve"]
+    path, trained = comparison.run_folder(comparison.contestants[0], 3) / "run.json", weights(comparison, name)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "running"}))
+    events = []
+    (run,) = run_comparison(comparison, events.append)["methods"][name]["runs"]
+    assert [event.step for event in events if event.stage == "train"] == [2], "from the checkpoint before the last"
+    assert run["status"] == "finished"
+    assert [(p["step"], p["rollouts"], p["accuracy"]) for p in run["curve"]] == [
+        (p["step"], p["rollouts"], p["accuracy"]) for p in before
+    ]
+    assert equal(weights(comparison, name), trained)
+
+
 def test_a_run_reproduces_from_its_config(make, tmp_path):
     from dppo.launch import parse_run, train
 

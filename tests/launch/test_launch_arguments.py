@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from dppo.comparison.contestants import choose
+from dppo.comparison.plan import read_config
 from dppo.errors import ConfigError
 from dppo.launch import build_parser, parse_run
 
@@ -69,5 +71,11 @@ def test_help_has_ours_first():
 def test_every_example_parses(path, tmp_path):
     if path.stem == "fsdp2":
         pytest.skip("a configuration of accelerate")
-    run = parse_run([str(path), "--output_dir", str(tmp_path / "out"), "--dry_run", "true"])
-    assert run.training.method == "dppo"
+    fields, contestants = read_config(path)
+    assert fields["method"] == "dppo" and bool(contestants) == (path.stem == "embedded_compare")
+    if contestants:
+        for contestant in choose(None, contestants, fields):
+            assert contestant.parse(contestant.fields(fields, 0, tmp_path / "out")).training.seed == 0
+    else:
+        run = parse_run([str(path), "--output_dir", str(tmp_path / "out"), "--dry_run", "true"])
+        assert run.training.method == "dppo"

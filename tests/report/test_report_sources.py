@@ -194,6 +194,18 @@ def test_the_same_folder_given_twice_counts_once(tmp_path):
     assert len(read_sources([folder, folder]).runs) == 1
 
 
+def test_other_benchmarks_are_said(tmp_path):
+    first, second = made.write_run(tmp_path / "a", "dppo"), made.write_run(tmp_path / "b", "grpo")
+    logs = [
+        {"step": 1, "eval/math500/pass@1": 0.5, "eval/math500/maj@4": 0.6, "eval/average/pass@1": 0.5},
+        {"step": 1, "eval/aime24/pass@1": 0.5, "eval_loss": 0.1},
+    ]
+    made.write_lines(second / "metrics.jsonl", logs)
+    assert read_sources([first, second]).notes == (
+        "Accuracy was not measured on one set of problems (aime24, math500; embedded): do not compare it.",
+    )
+
+
 def test_different_machines_and_versions_are_said(tmp_path):
     first = made.write_run(tmp_path / "a", "dppo")
     environment = {**made.ENVIRONMENT, "cores": 64, "versions": {"torch": "2.12.0"}}

@@ -152,5 +152,5 @@ def test_numbers_in_words():
         *("0", "1,234,567", "0.123", "12.3", "1,234", "1.00e-09", "—"),
     ]
     assert [duration(v) for v in (1.5, 61, 3660, math.nan)] == ["1.50 s", "1 min 01 s", "1 h 01 min", "—"]
-    assert points(-0.0104) == "−1.0 pp"
+    assert [points(v) for v in (-0.0104, 0.0104, -0.0001)] == ["−1.0 pp", "+1.0 pp", "0.0 pp"]
     assert shortened("abcdef", 3) == "abc… (3 more characters)"

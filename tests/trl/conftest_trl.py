@@ -107,6 +107,10 @@ UNEVEN = dict(
 """A run of two steps in which the second of two ranks has nothing to train on."""
 
 
+ROUNDS = dict(reward=first_half_reward, shuffle_dataset=False, prompts=10, accept_bias=True, max_steps=3)
+"""A run in rounds: of ten problems the first four have groups of differing rewards."""
+
+
 class GradientRecorder(TrainerCallback):
     """Keeps a copy of every step's gradients, before the optimizer uses them."""
 

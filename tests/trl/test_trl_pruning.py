@@ -100,11 +100,16 @@ def test_metrics_of_a_pruned_run(tiny_path, tmp_path):
         assert all(math.isfinite(value) for value in logged(trainer, name)) and logged(trainer, name), name
 
 
+def second_half_solved(prompts, completions, answer, **_):
+    """Half of the problems are solved by every completion: what is rolled out again is the other half."""
+    rewards = length_reward(prompts, completions)
+    return [reward if int(number) < 4 else 2.0 for reward, number in zip(rewards, answer, strict=True)]
+
+
 def test_candidate_reward_does_not_drift_with_selection(tiny_path, tmp_path):
     """TRL's ``reward`` is a mean over selected prompts; ours estimates the mean over all of them."""
-    _, trainer = gradients(
-        DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=150, prompt_prune_rate=0.5, learning_rate=0.0
-    )
+    options = dict(max_steps=150, prompt_prune_rate=0.5, learning_rate=0.0, reward=second_half_solved)
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
     truth = logged(trainer, "candidates/reward")[0]  # the first step rolls out everything
     estimates = torch.tensor(logged(trainer, "candidates/reward")[1:])
     error = abs(estimates.mean() - truth) / (estimates.std() / len(estimates) ** 0.5)

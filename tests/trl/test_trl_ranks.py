@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import UNEVEN, relative_difference
+from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, relative_difference
 from test_trl_contract import TOLERANCE, gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.rounds import gathered_order
 
 
 @pytest.fixture(scope="module")
@@ -50,4 +51,20 @@ def test_a_rank_without_rows_runs_as_many_forwards(rate, results, folder, tiny_p
     for rank in range(2):
         together = torch.load(folder / f"uneven {rate} rank {rank}.pt")
         assert len(together) == len(alone) == 2
+        assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
+
+
+def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):
+    """What a step is made of is the same on both ranks, and the same as in one process where rounds are as large."""
+    for method in ("dapo", "greso"):
+        assert results[f"{method} apart"] == 0.0 and max(results[f"{method} rounds"]) > 1
+        assert len(results[f"{method} rows"]) % 2 == 0
+    options = ROUNDS | {"method": "dapo", "loss_type": "dapo", "per_device_train_batch_size": 4 * GENERATIONS}
+    alone, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+    rows = trainer._selection.row_Q
+    order = gathered_order([4] * (len(rows) // 4), 2)
+    assert results["dapo rows"] == rows[order].tolist(), "ranks hold whole groups of each round"
+    for rank in range(2):
+        together = torch.load(folder / f"dapo rank {rank}.pt")
+        assert len(together) == len(alone) == 3
         assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.distributed as dist
-from conftest_trl import GENERATIONS, UNEVEN, length_reward, relative_difference, scripted
+from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, length_reward, relative_difference, scripted
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
@@ -54,6 +54,14 @@ def main(path: str, folder: str) -> None:
     for rate in (0.0, 0.5):
         results[f"uneven {rate}"], steps = uneven(path, folder, completion_prune_rate=rate, **half)
         torch.save(steps, Path(folder, f"uneven {rate} rank {dist.get_rank()}.pt"))
+    for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):
+        options = ROUNDS | {"method": method, "loss_type": loss_type, "per_device_train_batch_size": 2 * GENERATIONS}
+        steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=rank_rollout, **options)
+        results[f"{method} apart"] = apart(trainer)
+        results[f"{method} rounds"] = [r["rollout/rounds"] for r in trainer.state.log_history if "rollout/rounds" in r]
+        results[f"{method} rows"] = trainer._selection.row_Q.tolist()
+        stripped = [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
+        torch.save(stripped, Path(folder, f"{method} rank {dist.get_rank()}.pt"))
     if dist.get_rank() == 0:
         Path(folder, "two_ranks.json").write_text(json.dumps(results))
     # All is done and written. Tearing gloo down can abort a process ("terminate called without an active exception"),
