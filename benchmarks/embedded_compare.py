@@ -1,19 +1,19 @@
 """Every method beside TRL's own trainer on the embedded task: tuning, comparison, rates, and what each part is worth.
 
-python benchmarks/embedded_compare.py grid|main|rates|ablation [--work FOLDER] [--seeds 10,11,12,13,14]
-python benchmarks/embedded_compare.py summary [--work FOLDER] [--seeds 10,11,12,13,14] [--output FILE.json]
+python benchmarks/embedded_compare.py grid|main|more|rates|ablation [--work FOLDER] [--seeds 10,11,12]
+python benchmarks/embedded_summary.py [--work FOLDER] [--output FILE.json]
 
 A stage trains what it lacks: one that was stopped goes on where it was, and stages for different seeds can run beside
-each other. ``grid`` has seeds of its own, hence questions of its own, and its best settings stand in ``SETTINGS``.
-``summary`` reads all runs and writes one file.
+each other. ``grid`` has seeds of its own, and its best settings stand in ``SETTINGS``. ``embedded_summary.py`` reads
+all runs and writes one file.
 
 TRL's trainer takes ``TRL_STEPS`` steps. All others take about as many as fit into half of its time, the learning rate
-falling over each run's own length; ``trl_short`` is TRL's trainer with that budget, so that
-equal seconds are compared between runs that are equally far in their schedules. ``dppo_long`` has all of TRL's time.
+falling over each run's own length; ``trl_short`` is TRL's trainer with that budget, so that equal seconds are compared
+between runs that are equally far in their schedules. ``dppo_long`` has all of TRL's time. ``more`` is a few of ``main``
+on further seeds: the headline figure is a median, and with five seeds its interval is their range.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -26,13 +26,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from transformers.utils import logging as transformers_logging
 
 from dppo.comparison.contestants import Contestant
 from dppo.comparison.plan import Comparison
-from dppo.comparison.results import summarise
 from dppo.comparison.runner import Event, run_comparison
 
 FIELDS: dict[str, Any] = {
@@ -64,7 +61,7 @@ FIELDS: dict[str, Any] = {
 EVALUATIONS = 8
 """Of each reported run, after the one at the start."""
 GRID_SEEDS, SEEDS, MORE_SEEDS = (100, 101), (10, 11, 12, 13, 14), (15, 16, 17, 18, 19)
-"""Of the grid, of everything that is reported, and of those in ``MORE`` besides. Others were looked at on the way."""
+"""Of the grid, of everything that is reported, and of ``MORE`` besides. Seeds below 10 were looked at on the way."""
 MORE = ("trl", "grpo", "dppo")
 PROMPTS, GENERATIONS = 8, 8
 """A step of the setting in which ``Budget.steps`` are counted."""
@@ -170,6 +167,7 @@ def stages() -> dict[str, tuple[Contestant, ...]]:
             entry.contestant(name, SETTINGS[entry.tuned_as or entry.method], evaluations)
             for name, entry in entries.items()
         ]
+    parts["more"] = [each for each in parts["main"] if each.name in MORE]
     return {name: tuple(part) for name, part in parts.items()}
 
 
@@ -184,65 +182,23 @@ def show(event: Event) -> None:
         print(f"{event.number}/{event.runs} {event.name} seed {event.seed}: {event.stage} {event.text}", flush=True)
 
 
-def table(results: Mapping[str, Any]) -> Table:
-    """The paper's columns, and what else a reader asks for."""
-    made = Table(
-        "method", "biased", "seeds", "final", "speedup", "accuracy, equal s", "equal updates", "equal rollouts"
-    )
-    for name, method in results["methods"].items():
-        (speedup,) = results["speedup"][name].values()
-        cells = [_cell(method["final"], "mean"), _cell(speedup, "median")]
-        cells += [
-            _cell(method[what]["difference"], "mean") for what in ("equal_seconds", "equal_updates", "equal_rollouts")
-        ]
-        done = sum(run["status"] == "finished" for run in method["runs"])
-        made.add_row(name, "yes" if method["biased"] else "no", str(done), *cells)
-    return made
-
-
-def _cell(figure: Mapping[str, Any], centre: str) -> str:
-    if figure[centre] is None:
-        return "-"
-    ends = "" if figure["low"] is None else f" [{figure['low']:.3f}, {figure['high']:.3f}]"
-    return f"{figure[centre]:.3f}{ends}"
-
-
 def main() -> int:
-    """Train a stage, or sum all of them up."""
+    """Train a stage."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("stage", choices=["grid", "main", "rates", "ablation", "summary"])
+    parser.add_argument("stage", choices=["grid", "main", "more", "rates", "ablation"])
     parser.add_argument("--work", type=Path, default=Path("runs/embedded_compare"), help="folder of all runs")
     parser.add_argument("--seeds", help="such as 0,1,2; those of the stage by default")
     parser.add_argument("--only", help="contestants, such as trl,dppo; all of the stage by default")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/embedded_compare.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     parts = stages()
-    seeds = GRID_SEEDS if options.stage == "grid" else SEEDS
+    seeds = {"grid": GRID_SEEDS, "more": MORE_SEEDS}.get(options.stage, SEEDS)
     seeds = tuple(int(word) for word in options.seeds.split(",")) if options.seeds else seeds
-    if options.stage != "summary":
-        only = options.only.split(",") if options.only else None
-        chosen = tuple(each for each in parts[options.stage] if only is None or each.name in only)
-        folder = options.work / ("grid" if options.stage == "grid" else "reported")
-        run_comparison(comparison(folder, chosen, seeds), show)
-        return 0
-    reported = summarise(
-        comparison(options.work / "reported", parts["main"] + parts["rates"] + parts["ablation"], seeds)
-    )
-    grid = summarise(comparison(options.work / "grid", parts["grid"], GRID_SEEDS))
-    tuning = {name: method["final"] for name, method in grid["methods"].items()}
-    record = {
-        **reported,
-        "fields": FIELDS,
-        "stages": {k: [c.name for c in v] for k, v in parts.items()},
-        "grid": tuning,
-    }
-    options.output.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-    console = Console(width=180)
-    console.print(table(reported))
-    for name, final in tuning.items():
-        console.print(f"{name}: {_cell(final, 'mean')}", highlight=False)
+    only = options.only.split(",") if options.only else None
+    chosen = tuple(each for each in parts[options.stage] if only is None or each.name in only)
+    folder = options.work / ("grid" if options.stage == "grid" else "reported")
+    run_comparison(comparison(folder, chosen, seeds), show)
     return 0
 
 

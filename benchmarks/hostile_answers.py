@@ -45,7 +45,12 @@ def _boxed(content: str) -> str:
 
 def _nesting(rng: random.Random, size: int) -> str:
     left, right = rng.choice([("(", ")"), ("{", "}"), (r"\frac{1}{", "}"), (r"\sqrt{", "}"), ("[", "]"), ("|", "|")])
-    forms = [(left, right)] * 6 + [(r"\left( x+" + left, right + r"\right)")] * 5 + [("2^{" + left, right + "}")]
+    forms = (
+        [(left, right)] * 6
+        + [(r"\boxed{", "}")]
+        + [(r"\left( x+" + left, right + r"\right)")] * 5
+        + [("2^{" + left, right + "}")]
+    )
     left, right = rng.choice(forms)
     return _boxed(left * size + str(rng.randrange(10**6)) + right * size)
 

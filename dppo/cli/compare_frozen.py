@@ -75,7 +75,11 @@ def _report(
     asked = None if names is None else [name.strip() for name in names.split(",") if name.strip()]
     contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)
     run = None if config is None else configured(fields)
-    build = from_training(embedded_training() if run is None else run.training)
+    build = (
+        from_training(embedded_training())
+        if run is None
+        else from_training(run.training, sampler_log_probs=run.sampler_log_probs)
+    )
     entries = entries_of(contestants, build, fields)
     if run is None:
         from dppo.verification.embedded import embedded_subject

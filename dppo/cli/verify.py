@@ -75,7 +75,7 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple[Report, tuple[st
             from dppo.verification.from_run import subject_from_run
 
             run = parse_run([config, *fields])
-            methods = (run.training.build_method(sampler_log_probs=run.training.use_vllm),)
+            methods = (run.training.build_method(sampler_log_probs=run.sampler_log_probs),)
             status.update("rolling out")
             subject = subject_from_run(run)
         report = verify(subject, methods, started=started, progress=status.update)

@@ -13,9 +13,10 @@ from trl.trainer.grpo_config import GRPOConfig
 from dppo.errors import ConfigError
 from dppo.launch import AnyRun
 from dppo.launch.arguments import TRAINING_OURS, parse_fields
-from dppo.methods import METHODS, Method
+from dppo.methods import METHODS, PER_TOKEN_SCORES, Method
 from dppo.pruning import Pruning
 from dppo.trl.config import DPPOConfig
+from dppo.trl.fields import NEEDED_FIELDS
 
 STOCK = "trl"
 """The method that is ``trl.GRPOTrainer`` untouched."""
@@ -45,8 +46,12 @@ def _prunes_prompts(method: Method) -> bool:
 
 _NOTHING = Pruning()
 
+OURS = {*PER_TOKEN_SCORES, *PER_TOKEN_SCORES.values()}
+"""Scores that a configuration may replace: those of papers' rules belong to the paper."""
+
 TAKEN: dict[str, Callable[[Method], bool]] = {
     "completion_prune_rate": lambda method: method.completions.rate > 0,
+    "completion_score": lambda method: method.completions.rate > 0 and method.completions.score in OURS,
     "prompt_prune_rate": _prunes_prompts,
     "max_rounds": lambda method: method.rounds is not None,
     "round_factor": lambda method: method.rounds is not None,
@@ -87,7 +92,8 @@ class Contestant:
         """
         kept = {name: value for name, value in config.items() if name not in {*GIVEN, *self.left_out(config)}}
         ours = {} if self.stock else {"method": self.method, "accept_bias": True}
-        merged = {**kept, **ours, **self.overrides, "seed": seed, "output_dir": str(folder)}
+        needed = {} if self.stock else NEEDED_FIELDS.get(self.method, {})
+        merged = {**kept, **ours, **needed, **self.overrides, "seed": seed, "output_dir": str(folder)}
         for name in SEEDED:
             if isinstance(merged.get(name), str):
                 merged[name] = merged[name].replace("{seed}", str(seed))

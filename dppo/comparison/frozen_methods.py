@@ -82,13 +82,14 @@ def embedded_training() -> DPPOConfig:
     )
 
 
-def from_training(training: DPPOConfig) -> Build:
+def from_training(training: DPPOConfig, *, sampler_log_probs: bool = False) -> Build:
     """Methods as a run's configuration would build them: loss, advantages, floor and design are the run's.
 
     A method that stands for a loss of its own, such as ``dr_grpo``, keeps it.
 
     Args:
         training: the run's arguments.
+        sampler_log_probs: whether rollouts come with log-probabilities, ``Run.sampler_log_probs``.
     """
 
     def build(name: str) -> Method:
@@ -96,7 +97,7 @@ def from_training(training: DPPOConfig) -> Build:
         fields = {"method": name, "prompt_prune_rate": 0.0, "completion_prune_rate": 0.0, **NEEDED_FIELDS.get(name, {})}
         for field, value in fields.items():
             setattr(arguments, field, value)
-        return arguments.build_method(sampler_log_probs=training.use_vllm)
+        return arguments.build_method(sampler_log_probs=sampler_log_probs)
 
     return build
 
@@ -152,7 +153,10 @@ def entries_of(contestants: Sequence[Contestant], build: Build, fields: Mapping[
     """
     found = []
     for contestant in contestants:
-        own = from_training(configured(fields, contestant).training) if contestant.overrides else build
+        own = build
+        if contestant.overrides:
+            run = configured(fields, contestant)
+            own = from_training(run.training, sampler_log_probs=run.sampler_log_probs)
         name = stands_for(contestant)
         found.append(Entry(name=contestant.name, stands_for=name, method=own(name)))
     return tuple(found)

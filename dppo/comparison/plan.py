@@ -67,11 +67,7 @@ class Comparison:
     def order(self) -> list[tuple[int, Contestant]]:
         """Every run, seed by seed; who comes first within a seed changes from seed to seed."""
         count = len(self.contestants)
-        return [
-            (seed, self.contestants[(index + place) % count])
-            for index, seed in enumerate(self.seeds)
-            for place in range(count)
-        ]
+        return [(seed, self.contestants[(seed + place) % count]) for seed in self.seeds for place in range(count)]
 
     def check(self) -> dict[str, AnyRun]:
         """The parsed first run of each contestant.
@@ -89,7 +85,7 @@ class Comparison:
             raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
         runs = {each.name: each.parse(self.fields(each, self.seeds[0])) for each in self.contestants}
         for run in runs.values():
-            load_rewards(run.data, None)
+            load_rewards(run.data, None, run.training.max_completion_length)
         load_rollouts(next(iter(runs.values())))
         load_benchmarks(next(iter(runs.values())))
         processes = next(iter(runs.values())).training.world_size

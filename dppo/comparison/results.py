@@ -72,6 +72,9 @@ def outcome_of(comparison: Comparison, contestant: Contestant, seed: int) -> Out
         status, error = "running", None
     if status == "finished" and not curve:
         status, error = "failed", "it logged no accuracy: eval_benchmarks gave no figures"
+    updates = record.get("updates")
+    if status == "finished" and curve and updates and curve[-1].step < updates:
+        status, error = "failed", f"its last evaluation is of step {curve[-1].step:g} of {updates}"
     return Outcome(seed=seed, status=status, error=error, record=record, curve=curve, phases=phases)
 
 

@@ -26,7 +26,7 @@ from dppo.comparison.plan import (
     read_json,
     write_json,
 )
-from dppo.comparison.results import summarise
+from dppo.comparison.results import outcome_of, summarise
 from dppo.errors import ConfigError
 from dppo.launch import AnyRun, prepare_model, train_with
 from dppo.trl.checkpoint import latest_checkpoint
@@ -88,7 +88,7 @@ def run_comparison(
     order = comparison.order()
     for number, (seed, contestant) in enumerate(order, 1):
         event = Event(stage="train", name=contestant.name, seed=seed, number=number, runs=len(order))
-        if status_of(comparison, contestant, seed) == "finished":
+        if outcome_of(comparison, contestant, seed).finished:
             report(replace(event, stage="kept"))
             continue
         make_start(comparison, contestant, seed, event, report)
@@ -97,12 +97,6 @@ def run_comparison(
     results = summarise(comparison)
     write_json(comparison.folder / RESULTS_FILE, results)
     return results
-
-
-def status_of(comparison: Comparison, contestant: Contestant, seed: int) -> str | None:
-    """``running``, ``finished`` or ``failed``, as the run's own record says; None where there is none yet."""
-    record = comparison.run_folder(contestant, seed) / RUN_FILE
-    return str(read_json(record).get("status")) if record.exists() else None
 
 
 def make_start(comparison: Comparison, contestant: Contestant, seed: int, event: Event, report: Report) -> None:
@@ -143,7 +137,8 @@ def train_alone(contestant: Contestant, run: AnyRun, event: Event, report: Repor
         event: what reports of it begin as.
         report: called after every step.
     """
-    going = goes_on(Path(run.training.output_dir or ""))
+    # TRL replays its first epoch after a resume: its own run starts again instead.
+    going = not contestant.stock and goes_on(Path(run.training.output_dir or ""))
     run = replace(run, data=replace(run.data, resume=going, overwrite=not going))
     run.training.run_name = f"{event.name}_seed_{event.seed}"
     set_seed(run.training.seed)
@@ -210,4 +205,4 @@ class Steps(TrainerCallback):
         self.figures |= {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
 
 
-__all__ = ["Event", "Report", "run_comparison", "status_of"]
+__all__ = ["Event", "Report", "run_comparison"]

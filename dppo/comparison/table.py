@@ -34,6 +34,9 @@ def notes(results: Mapping[str, Any]) -> Iterator[str]:
     first = results["methods"][baseline]
     yield f"Against {baseline}, paired by seed. Target: {results['target']['what']}."
     yield "Speedup: median over seeds of the baseline's seconds to the target over the method's; 0 is never reached."
+    never = [seed for seed, value in first["to_target"]["seconds"]["per_seed"].items() if value is None]
+    if never and results["target"]["per_seed"].get(never[0]) is not None:
+        yield f"{baseline} never reached the target with seed {', '.join(never)}: no speedup is counted there."
     places = [
         f"{first[name]['at']:,.0f} {unit}"
         for name, unit in (("equal_updates", "updates"), ("equal_seconds", "seconds"), ("equal_rollouts", "rollouts"))

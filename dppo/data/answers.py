@@ -19,14 +19,15 @@ _HEADING = re.compile(r"[*\s]*[A-Za-z]{3}")
 _SENTENCE_END = re.compile(r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|")
 _LONGEST_SENTENCE = 4000
 _FORMULA = r"(?:\$\$[^$]*\$\$|\$[^$\n]*\$|\\\((?:[^\\]|\\[^)])*\\\)|\\\[(?:[^\\]|\\[^\]])*\\\])"
-_FORMULAS = re.compile(rf"{_FORMULA}(?:[ \t]*(?:,[ \t]*(?:and|or)?|and|or)[ \t]*{_FORMULA})*")
+_FORMULAS = re.compile(rf"{_FORMULA}(?:[ \t]*(?:,(?:[ \t]*(?:and|or))?|and|or)[ \t]*{_FORMULA})*")
 _WORDS_FOLLOW = re.compile(r"[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]")
-_REASON = re.compile(r"(?:,|\s)\s*(?:because|since|as|so|which|by|given|hence|therefore|thus)\s")
+_REASON = re.compile(r"(?:,\s*|(?<!\s)\s+)(?:because|since|as|so|which|by|given|hence|therefore|thus)\s")
 _GAP = r"\s|\$|\\[()\[\] ,;]|\\q?quad"
 _LINK = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}"
 _JOINT = re.compile(rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*")
 _LONGEST_JOINT = 60
 _MOST_BOXES = 32
+_VISIBLE = re.compile(r"\s*\S")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
 
 
@@ -40,23 +41,31 @@ def last_boxed(text: str) -> str | None:
         text: any text, complete or cut off anywhere.
     """
     boxes = _boxes(text)
-    return boxes[-1][2] if boxes else None
+    return _content(text, boxes[-1]) if boxes else None
 
 
-def _boxes(text: str) -> list[tuple[int, int, str]]:
-    """The boxes that are complete and not empty, as (start, end, content), in the order of their starts."""
-    boxes: list[tuple[int, int, str]] = []
+_Box = tuple[int, int, int, int]
+"""Where a box starts and ends, and where its content does: contents of nested boxes together would be quadratic."""
+
+
+def _content(text: str, box: _Box) -> str:
+    return text[box[2] : box[3]].strip()
+
+
+def _boxes(text: str) -> list[_Box]:
+    """The boxes that are complete and not empty, in the order of their starts."""
+    boxes: list[_Box] = []
     opened: list[tuple[int, int, bool]] = []
     for token in _TOKEN.finditer(text):
         if token["bare"]:
-            boxes.append((token.start(), token.end(), token["bare"]))
+            boxes.append((token.start(), token.end(), *token.span("bare")))
         elif token["open"] or token[0] == "{":
             opened.append((token.start(), token.end(), token["open"] is not None))
         elif token[0] == "}" and opened:
             outside, inside, is_box = opened.pop()
-            if is_box:
-                boxes.append((outside, token.end(), text[inside : token.start()]))
-    return sorted((start, end, content.strip()) for start, end, content in boxes if content.strip())
+            if is_box and _VISIBLE.match(text, inside, token.start()):
+                boxes.append((outside, token.end(), inside, token.start()))
+    return sorted(boxes)
 
 
 def joined_boxes(text: str) -> str | None:
@@ -70,13 +79,14 @@ def joined_boxes(text: str) -> str | None:
     boxes = _boxes(text)
     if not boxes:
         return None
-    contents, left = [boxes[-1][2]], boxes[-1][0]
-    for start, end, content in reversed(boxes[:-1]):
+    contents, left = [_content(text, boxes[-1])], boxes[-1][0]
+    for box in reversed(boxes[:-1]):
+        start, end, *_ = box
         if end > left:
             continue  # around it
         if left - end > _LONGEST_JOINT or not _JOINT.fullmatch(text, end, left) or len(contents) == _MOST_BOXES:
             break
-        contents.append(content)
+        contents.append(_content(text, box))
         left = start
     return ", ".join(reversed(contents)) if len(contents) > 1 else None
 

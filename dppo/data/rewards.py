@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dppo.data.answers import last_boxed
+from dppo.data.rules import DETAILS
 from dppo.data.verifier import REASONS, Verifier
 from dppo.errors import ConfigError, DataError
 
@@ -47,7 +48,8 @@ def accuracy_reward(
     logging, so that an answer that cannot be judged is never just a zero.
 
     Args:
-        answer_column: the dataset's column of gold answers.
+        answer_column: the dataset's column of gold answers. Columns named as in ``rules.DETAILS`` (``unit``,
+            ``tolerance``, ``is_multiple_answer``) are read with it.
         benchmark: the rule to judge by, see ``verifier.RULES``.
         verifier: one to share; by default the reward has its own, shut down at exit.
         workers: processes of its own verifier, >= 1.
@@ -62,8 +64,10 @@ def accuracy_reward(
     def accuracy(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         if answer_column not in columns:
             raise DataError(_no_column(answer_column, [name for name in columns if name not in PASSED_BY_TRAINER]))
-        golds = ["" if gold is None else str(gold) for gold in columns[answer_column]]
-        verdicts = judge.verify_many([completion_text(c) for c in completions], golds, benchmark=benchmark)
+        golds = [_gold(answer_column, gold) for gold in columns[answer_column]]
+        said = [{name: columns[name][i] for name in DETAILS if name in columns} or None for i in range(len(golds))]
+        texts = [completion_text(completion) for completion in completions]
+        verdicts = judge.verify_many(texts, golds, benchmark=benchmark, details=said)
         reasons = [verdict.reason for verdict in verdicts]
         if columns.get("log_extra"):
             columns["log_extra"]("verdict", reasons)
@@ -73,8 +77,22 @@ def accuracy_reward(
         return [verdict.value for verdict in verdicts]
 
     accuracy.__name__ = "accuracy_reward"
-    accuracy.__dict__["required_columns"] = (answer_column,)
+    accuracy.__dict__["required_columns"] = accuracy.__dict__["text_columns"] = (answer_column,)
     return accuracy
+
+
+def _gold(column: str, value: Any) -> str:
+    """A gold answer as text.
+
+    Raises:
+        DataError: it is a list or a mapping, which as text no answer is equal to.
+    """
+    if isinstance(value, (list, tuple, dict, bytes, bool)):
+        raise DataError(
+            f"gold answer {value!r} in column {column!r} is a {type(value).__name__}, not text or a number. "
+            f"Several answers are one text: dataset.map(lambda row: {{{column!r}: ', '.join(row[{column!r}])}})"
+        )
+    return "" if value is None else str(value)
 
 
 def format_reward(has_format: Callable[[str], bool] | None = None) -> Reward:
@@ -198,10 +216,14 @@ def check_rewards(dataset: Any, rewards: Sequence[Any]) -> None:
         rewards: reward functions; models and names of models need no columns.
 
     Raises:
-        DataError: a missing column or an empty value.
+        DataError: a missing column, an empty value, or a gold answer that is a list.
     """
     functions = [reward for reward in rewards if callable(reward) and not hasattr(reward, "config")]
     check_reward_columns(dataset, sorted({column for reward in functions for column in required_columns(reward)}))
+    if hasattr(dataset, "__getitem__"):
+        for column in sorted({column for reward in functions for column in getattr(reward, "text_columns", ())}):
+            for value in dataset[column]:
+                _gold(column, value)
 
 
 def _no_column(column: str, present: Sequence[str]) -> str:

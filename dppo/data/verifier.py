@@ -48,7 +48,8 @@ _PROBES = (
 """What a worker must get right before it is used; it also warms the parser up."""
 
 REFUSED = (
-    "compile", "exec", "open", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.mkdir", "os.posix_spawn",
+    "compile", "exec", "open", "os.chmod", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.link", "os.mkdir",
+    "os.posix_spawn", "os.symlink",
     "os.putenv", "os.remove", "os.rename", "os.rmdir", "os.spawn", "os.startfile", "os.system", "os.truncate",
     "os.unlink", "shutil.rmtree", "socket.bind", "socket.connect", "socket.getaddrinfo", "subprocess.Popen",
     "ctypes.dlopen",
@@ -80,6 +81,7 @@ class Verifier:
             from dppo.data.judge import judge
         except ImportError as error:
             raise ConfigError(f"verifying answers needs math-verify ({error}): pip install 'dppo[trl]'") from error
+        self.limit_seconds = limit_seconds
         self._pool = WorkerPool(
             judge,
             workers=workers,

@@ -1,6 +1,7 @@
 """The problems of a benchmark: read, checked row by row, and compared with the standard set."""
 
 import hashlib
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,9 @@ from dppo.data.rules import DETAILS
 from dppo.data.sources import read_hub, read_local
 from dppo.errors import ConfigError, DataError
 from dppo.evaluation.benchmarks import FIELDS, Benchmark
+
+_DELIMITERS = re.compile(r"^[$ ]+|(?<![\\$ ])[$ ]+$")
+"""Dollar signs around an answer, not the escaped one that ends an amount of money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,8 @@ def _answer(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_answer(each) for each in value)
     text = "" if value is None else str(value).strip()
-    return (after_hashes(text) or "" if "####" in text else text).strip("$ ")
+    text = after_hashes(text) or "" if "####" in text else text
+    return _DELIMITERS.sub("", text)
 
 
 def _details(rows: Any) -> Iterator[dict[str, Any] | None]:

@@ -1,5 +1,6 @@
 """An evaluation from its first sample to its figures, in a folder that it can be continued in at any moment."""
 
+import hashlib
 import importlib.metadata
 import json
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import dppo.data
 from dppo import __version__
 from dppo.environment import environment
 from dppo.errors import ConfigError, EvaluationError, report
@@ -114,7 +116,8 @@ def evaluate(
     make_folder(folder)
     path, started, tokens = folder / SAMPLES, time.monotonic(), 0
     with LineFile(path) as file:
-        _claim(folder, {**protocol.identity, "engine": {"name": engine.name, **engine.facts}, "graded_by": _graders()})
+        graders = {**_graders(), "limit_seconds": getattr(judge, "limit_seconds", None)}
+        _claim(folder, {**protocol.identity, "engine": {"name": engine.name, **engine.facts}, "graded_by": graders})
         done = _done(protocol, path)
         for problems in protocol.sets:
             name = problems.benchmark.name
@@ -158,8 +161,11 @@ def _finish(folder: Path, engine: Engine, figures: dict[str, Any], *, tokens: in
 
 
 def _graders() -> dict[str, str]:
-    """Versions of what judges: figures of different ones do not belong into one evaluation."""
-    return {"dppo": __version__, "math-verify": importlib.metadata.version("math-verify")}
+    """Versions of what judges, our own code by its content: different ones do not belong into one evaluation."""
+    root = Path(dppo.data.__file__).parent
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(root.rglob("*.py"))))
+    libraries = {name: importlib.metadata.version(name) for name in ("math-verify", "latex2sympy2_extended", "sympy")}
+    return {"dppo": __version__, "grading": code.hexdigest()[:16], **libraries}
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:

@@ -101,6 +101,13 @@ class RunArguments:
         default=512,
         metadata={"help": "Tokens before max_completion_length over which `overlong` grows from 0 to -1, >= 1."},
     )
+    reward_rule: str | None = field(
+        default=None,
+        metadata={
+            "help": "How `accuracy` judges: the name of a benchmark, such as olympiadbench; exact by default "
+            "(docs/verifier.md)."
+        },
+    )
     reward_workers: int = field(default=2, metadata={"help": "Processes that verify answers, >= 1."})
     answer_time_limit: float = field(default=5.0, metadata={"help": "Seconds one answer may take to verify, > 0."})
     rollout_func: str | None = field(
@@ -154,6 +161,11 @@ class Run(Generic[Config]):
     model: ModelConfig
     without_gpu: bool = False
     """True for a dry run of GPU settings on a machine without one, where they cannot be checked."""
+
+    @property
+    def sampler_log_probs(self) -> bool:
+        """Whether rollouts come with the log-probabilities that the ``confidence`` score needs."""
+        return self.training.use_vllm or self.data.rollout_func is not None
 
 
 AnyRun = Run[GRPOConfig]

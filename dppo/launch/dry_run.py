@@ -46,7 +46,7 @@ def dry_run(run: Run) -> list[Finding]:
             Finding(kind="unchecked", text="use_vllm: vLLM is not installed here: pip install 'dppo[vllm]'")
         )
     processes = run.data.processes or run.training.world_size
-    method = run.training.build_method(sampler_log_probs=run.training.use_vllm)
+    method = run.training.build_method(sampler_log_probs=run.sampler_log_probs)
     try:
         lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
     except DPPOError as error:

@@ -15,10 +15,10 @@ from dppo.data import (
     accuracy_reward,
     check_problems,
     check_reward_columns,
+    check_rewards,
     format_reward,
     load_problems,
     overlong_penalty,
-    required_columns,
 )
 from dppo.demo import task
 from dppo.demo.rollouts import EmbeddedRollouts
@@ -143,7 +143,9 @@ def load_rewards(
         DataError: if the dataset lacks a column that a reward needs, or holds an empty answer.
     """
     makers: dict[str, Callable[[], Callable[..., Any]]] = {
-        "accuracy": lambda: accuracy_reward(workers=data.reward_workers, limit_seconds=data.answer_time_limit),
+        "accuracy": lambda: accuracy_reward(
+            benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
+        ),
         "format": format_reward,
         "overlong": lambda: overlong_penalty(max_tokens or data.overlong_cache_tokens, data.overlong_cache_tokens),
         EMBEDDED: lambda: task.score,
@@ -153,14 +155,8 @@ def load_rewards(
         makers[name]() if name in makers else imported(name, field="reward_funcs", known=makers) for name in names
     ]
     if dataset is not None:
-        known = {"answer"} if {"accuracy", EMBEDDED} & set(names) else set()
-        own = {
-            column
-            for name, f in zip(names, functions, strict=True)
-            if name not in makers
-            for column in required_columns(f)
-        }
-        check_reward_columns(dataset, sorted(known | own))
+        check_rewards(dataset, [f for name, f in zip(names, functions, strict=True) if name != EMBEDDED])
+        check_reward_columns(dataset, ["answer"] if EMBEDDED in names else [])
     return functions
 
 

@@ -61,6 +61,7 @@ DAPO_LOSS = replace(
     normaliser=DAPO_TOKENS,
     deviations=(
         "only the loss: no dynamic sampling, which is biased, and no length penalty, which belongs to the reward",
+        "a trainer of TRL clips as epsilon and epsilon_high say, 0.2 and 0.2 by default; the paper at 0.2 and 0.28",
     ),
 )
 
@@ -115,7 +116,10 @@ GSPO = replace(
     name="gspo",
     paper="arXiv:2507.18071, Group Sequence Policy Optimization",
     token_loss=partial(gspo, clip_low=3e-4, clip_high=4e-4),
-    deviations=("the standard deviation has ddof 1 and eps 1e-4, as in TRL",),
+    deviations=(
+        "the standard deviation has ddof 1 and eps 1e-4, as in TRL",
+        "a trainer of TRL clips as epsilon and epsilon_high say, 0.2 by default; the paper at 3e-4 and 4e-4",
+    ),
 )
 
 CPPO = replace(
@@ -123,10 +127,16 @@ CPPO = replace(
     name="cppo",
     paper="arXiv:2503.22342, CPPO: Accelerating the Training of Group Relative Policy Optimization-Based Reasoning "
     "Models",
-    completions=Pruning(rate=0.5, score=absolute_advantage, rule=largest, design=DETERMINISTIC, weighting=kept_mean),
+    completions=Pruning(
+        rate=0.5,
+        score=absolute_advantage,
+        rule=largest,
+        design=DETERMINISTIC,
+        weighting=kept_mean,
+        scope=whole_prompts,
+    ),
     deviations=(
-        "ties of abs(A) go to the negative side, then to the lowest index, where the paper leaves them open",
-        "completions with advantage 0 are left out before the largest are taken",
+        "ties of abs(A) go to the lowest index, where the paper leaves them open",
         "completions are not allocated anew: no further prompts fill the free places",
         "beta is 0 here and 0.04 in the paper",
     ),

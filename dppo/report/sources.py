@@ -191,6 +191,12 @@ def _read_comparison(folder: Path) -> tuple[list[Group], list[str]]:
                 awaited=tuple(seed for seed in seeds if seed not in found),
             )
         )
+    there = {path.name for path in (folder / "runs").glob("*") if path.is_dir()}
+    if left_out := sorted(there - {group.label for group in groups}):
+        notes.append(
+            f"Runs of {', '.join(left_out)} are in the folder, and the last dppo compare did not name them: they are "
+            "not shown. Name all methods to have all."
+        )
     if not any(group.runs for group in groups):
         raise ConfigError(
             f"{folder} is a comparison without a run: nothing under {folder / 'runs'}. Let it go on: dppo compare"

@@ -7,6 +7,7 @@ import yaml
 
 from dppo.comparison.plan import open_folder, plan, read_fields
 from dppo.errors import ConfigError
+from dppo.methods import METHODS
 
 FIELDS = {
     "model_name_or_path": "scratch:embedded_quick",
@@ -40,8 +41,8 @@ def test_names_seeds_and_order(config):
     comparison = plan(config(compare=block), methods=["trl", "dppo", "half"], seeds=3)
     assert comparison.seeds == (7, 8, 9) and comparison.baseline == "trl"
     order = [(seed, each.name) for seed, each in comparison.order()]
-    assert order[:3] == [(7, "trl"), (7, "dppo"), (7, "half")]
-    assert [name for _, name in order[3:]] == ["dppo", "half", "trl", "half", "trl", "dppo"]
+    assert order[:3] == [(7, "dppo"), (7, "half"), (7, "trl")]
+    assert [name for _, name in order[3:]] == ["half", "trl", "dppo", "trl", "dppo", "half"]
     assert [each.name for each in plan(config(compare=block)).contestants] == ["half", "trl"]
     assert [each.name for each in plan(config()).contestants] == ["trl", "grpo", "dppo"]
     assert plan(config(), methods=["dppo", "grpo"]).baseline == "dppo"
@@ -60,6 +61,19 @@ def test_what_each_is_given(config):
     assert type(runs["trl"].training).__name__ == "GRPOConfig"
     biased = {each.name: bool(each.bias(runs[each.name])) for each in comparison.contestants}
     assert biased == {"trl": False, "grpo": False, "cppo": True, "dppo": True}
+
+
+def test_papers_keep_their_scores_and_their_losses(config):
+    """A score set for ours would rewrite a paper's rule, and a method that stands for a loss brings it."""
+    names = ["trl", "dppo", "cppo", "pods", "dppo_threshold", "dapo", "gspo"]
+    comparison = plan(config(completion_score="advantage", loss_type="dr_grpo"), methods=names)
+    runs = comparison.check()
+    methods = {name: runs[name].training.build_method() for name in names[1:]}
+    assert methods["dppo"].score_name == "absolute advantage"
+    assert methods["cppo"].completions.score is METHODS["cppo"].completions.score
+    assert methods["pods"].completions.score is METHODS["pods"].completions.score
+    losses = [runs[name].training.loss_type for name in ("trl", "dppo", "dapo", "gspo")]
+    assert losses == ["dr_grpo", "dr_grpo", "dapo", "grpo"]
 
 
 def test_flags_win_over_the_file_and_a_contestants_own_fields_over_both(config):

@@ -1,6 +1,7 @@
 """Finding the answer in a text, against hand-written cases and a slow, obvious implementation."""
 
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -32,6 +33,18 @@ from dppo.data.answers import after_hashes, final_answer, joined_boxes, last_box
 )
 def test_last_boxed(text, content):
     assert last_boxed(text) == content
+
+
+def test_time_and_memory_are_linear_in_the_text():
+    """Contents of nested boxes, and two patterns that could start at every space: quadratic, these take minutes."""
+    deep = r"\boxed{" * 40_000 + "5" + "}" * 40_000
+    tracemalloc.start()
+    assert final_answer(deep) == "5" and joined_boxes(deep) is None
+    assert tracemalloc.get_traced_memory()[1] < 100 * len(deep)
+    tracemalloc.stop()
+    assert final_answer("the answer is 7" + " " * 3900 + "x") == "7" + " " * 3900 + "x"
+    assert (final_answer("answer is `" + (" " * 3900 + "answer is `") * 250) or "").strip() in ("", "answer is")
+    assert final_answer("the answer is " + "$1$," + " " * 3900) == "$1$,"
 
 
 def slow_last_boxed(text):

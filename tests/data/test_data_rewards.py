@@ -153,6 +153,21 @@ def test_accuracy_by_a_benchmarks_rule(verifier):
     assert accuracy_reward(verifier=verifier)(["q"] * 2, texts, answer=golds) == [0.0, 0.0]
 
 
+def test_what_a_problem_says_of_its_answer_is_read(verifier):
+    reward, texts = accuracy_reward(verifier=verifier), [r"\boxed{110, 70}"] * 2
+    assert reward(["q"] * 2, texts, answer=["70,110"] * 2, is_multiple_answer=[True, False]) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("gold", [["5"], [], {"a": 1}])
+def test_a_gold_answer_that_is_a_list_is_an_error_not_a_zero(verifier, gold):
+    reward = accuracy_reward(verifier=verifier)
+    with pytest.raises(DataError, match="not text or a number"):
+        reward(["q"], [r"\boxed{5}"], answer=[gold])
+    with pytest.raises(DataError, match="not text or a number"):
+        check_rewards(Dataset.from_dict({"answer": [gold]}), [reward])
+    check_rewards(Dataset.from_dict({"answer": [5]}), [reward])
+
+
 def test_rewards_are_checked_against_the_dataset_together(verifier):
     good = Dataset.from_dict({"prompt": ["a"], "gold": ["1"], "level": [3]})
 

@@ -105,6 +105,7 @@ def test_the_emphasised_objective_is_trained_on(start, monkeypatch):
 def test_allocation_grows_the_block_and_leaves_the_update_as_large(start, monkeypatch):
     sizes = allocate(PROMPTS, GENERATIONS, 0.5)
     for name in ("cppo_trl", "cppo_verl", "pods"):
+        _, (usual,) = steps(start, monkeypatch, METHODS[name])
         _, (report,) = steps(start, monkeypatch, METHODS[name], prompts=sizes.prompts)
-        assert report.rollouts == 2 * PROMPTS * GENERATIONS
-        assert report.completions_trained <= sizes.update
+        assert report.rollouts == 2 * usual.rollouts == 2 * PROMPTS * GENERATIONS
+        assert usual.completions_trained < report.completions_trained <= sizes.update

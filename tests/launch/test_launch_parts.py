@@ -46,9 +46,22 @@ def test_data_and_rewards(tmp_path, problems_file):
     assert own(completions=texts, answer=["4", "4"]) == [1.0, 0.0]
 
 
+def test_rewards_with_settings(tmp_path, problems_file):
+    run = run_of(
+        tmp_path, problems_file, "--reward_funcs", "overlong", "accuracy", "--overlong_cache_tokens", "4",
+        "--reward_rule", "minerva_math",
+    )  # fmt: skip
+    overlong, accuracy = load_rewards(run.data, load_dataset(run), 10)
+    ids = {"completion_ids": [[1] * 6, [1] * 8, [1] * 10]}
+    assert overlong(prompts=[""] * 3, completions=[""] * 3, **ids) == [0.0, -0.5, -1.0]
+    assert accuracy(prompts=[""], completions=["\\boxed{3.83}"], answer=["3.8"]) == [1.0]
+    with pytest.raises(ConfigError, match=r"cache_tokens=4 must be in \[1, max_tokens=3\]"):
+        load_rewards(run.data, None, 3)
+
+
 def test_reward_that_is_not_there(tmp_path, problems_file):
     run = run_of(tmp_path, problems_file, "--reward_funcs", "acuracy")
-    with pytest.raises(ConfigError, match="'acuracy' is neither one of accuracy, format, embedded"):
+    with pytest.raises(ConfigError, match="'acuracy' is neither one of accuracy, format, overlong, embedded"):
         load_rewards(run.data, load_dataset(run))
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import tiny_policy as tiny
 import torch
 from tiny_policy import ONES, at_rates, estimate, expectation, gradient, relative_error
 
@@ -36,7 +35,7 @@ from dppo.objective import (
     weighted_sum,
     whole_groups,
 )
-from dppo.pruning import PIVOTAL, Pruning, fade, stop
+from dppo.pruning import PIVOTAL, fade, stop
 from dppo.rng import Purpose, generator
 from dppo.types import Candidates, Completions
 
@@ -279,4 +278,3 @@ def test_pruning_the_plain_objective_is_not_pruning_the_emphasised_one():
 
 def test_presets_that_prune_at_random_use_the_fixed_size_draw():
     assert INFOBATCH.prompts.design is PIVOTAL and INFOBATCH.completions.rate == 0
-    assert tiny.N == 9 and Pruning().rate == 0

@@ -8,6 +8,7 @@ from dppo.data.grading.equality import (
     rational,
     tree,
 )
+from dppo.data.grading.numbers import endless
 from dppo.data.grading.options import Grading
 from dppo.data.grading.parts import (
     as_rows,
@@ -191,8 +192,22 @@ def _same_members(gold: Value, members: tuple[Value, ...], grading: Grading) -> 
     right = [same(gold, member, grading) for member in members]
     if all(right) or not any(right):
         return all(right)
+    bare = gold.value if isinstance(gold, Quantity) else gold
+    if not isinstance(bare, (Number, Expression)):
+        return False
+    exact = rational(bare)
+    if exact is not None and not endless(exact):  # it has nothing to be rounded: another number is a second answer
+        return False
     loose = Grading(relative=_NEAR_MEMBERS)
-    return all(fits or same(gold, member, loose) for fits, member in zip(right, members, strict=True))
+    near = (
+        fits or (_is_decimal(member) and same(gold, member, loose)) for fits, member in zip(right, members, strict=True)
+    )
+    return all(near)
+
+
+def _is_decimal(value: Value) -> bool:
+    value = value.value if isinstance(value, Quantity) else value
+    return isinstance(value, Number) and value.step is not None
 
 
 def _same_equations(gold: Value, answer: Value, grading: Grading) -> bool:
