@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from embedded_compare import FIELDS, GRID_SEEDS, MORE_SEEDS, SEEDS, comparison, stages
+from embedded_compare import FIELDS, GIVEN_RATES, GRID_SEEDS, MORE_SEEDS, SEEDS, comparison, stages
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -24,7 +24,7 @@ from dppo.demo.evaluate import accuracy
 from dppo.demo.task import Problem, make_split
 from dppo.rng import Purpose, torch_generator
 
-UNSEEN_SAMPLES = 16
+UNSEEN_SAMPLES = 8
 """Per question, of ``unseen``; evaluations while training have 4."""
 
 
@@ -58,12 +58,13 @@ def write_summary(work: Path, parts: Mapping[str, tuple[Contestant, ...]], outpu
         "made_with": made_with["environment"],
         "fields": FIELDS,
         "stages": {stage: [each.name for each in contestants] for stage, contestants in parts.items()},
-        "unseen": unseen(work / "reported", parts["main"] + parts["ablation"], SEEDS + MORE_SEEDS),
+        "unseen": unseen(work / "reported", parts["more"], SEEDS + MORE_SEEDS),
         "grid": {name: method["final"] for name, method in grid["methods"].items()},
     }
     output.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-    for stage in ("main", "ablation", "rates"):
+    for stage in ("main", "ablation"):
         print(f"{stage}\n\n{markdown(record, record['stages'][stage])}\n")
+    print(f"rates\n\n{rates(record)}\n")
     for what in ("grid", "unseen"):
         figures = record[what] if what == "grid" else {k: v["final"] for k, v in record[what]["methods"].items()}
         print(
@@ -184,6 +185,27 @@ def markdown(record: Mapping[str, Any], names: Sequence[str]) -> str:
             str(sum(run["status"] == "finished" for run in method["runs"])),
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rates(record: Mapping[str, Any]) -> str:
+    """The table of rates in docs/results.md: mean final accuracy, and seconds per step of the faster seed.
+
+    Args:
+        record: what the JSON file holds.
+    """
+    lines = [
+        f"| prompts pruned | {' | '.join(f'{rate:g} of completions' for rate in GIVEN_RATES)} |",
+        "|---" * (len(GIVEN_RATES) + 1) + "|",
+    ]
+    for prompt in GIVEN_RATES:
+        cells = []
+        for completion in GIVEN_RATES:
+            method = record["methods"][f"dppo_rq{prompt}_ro{completion}"]
+            ends = [run["curve"][-1] for run in method["runs"] if run["status"] == "finished"]
+            seconds = min(end["seconds"] / end["step"] for end in ends)
+            cells.append(f"{method['final']['mean']:.3f} ({seconds:.2f} s)")
+        lines.append(f"| {prompt:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

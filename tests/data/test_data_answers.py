@@ -44,7 +44,7 @@ def test_time_and_memory_are_linear_in_the_text():
     tracemalloc.stop()
     assert final_answer("the answer is 7" + " " * 3900 + "x") == "7" + " " * 3900 + "x"
     assert (final_answer("answer is `" + (" " * 3900 + "answer is `") * 250) or "").strip() in ("", "answer is")
-    assert final_answer("the answer is " + "$1$," + " " * 3900) == "$1$,"
+    assert final_answer("the answer is " + "$1$," + " " * 3900) == "1"
 
 
 def slow_last_boxed(text):

@@ -1,0 +1,63 @@
+"""docs/results.md and the README say what the files of results say, and the comparison can be started."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = (ROOT / "docs" / "results.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def benchmarks():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import embedded_compare
+    import embedded_summary
+
+    yield embedded_compare, embedded_summary
+    sys.path.remove(str(ROOT / "benchmarks"))
+
+
+@pytest.fixture(scope="module")
+def record():
+    return json.loads((RESULTS / "embedded_compare.json").read_text())
+
+
+def test_the_tables_are_those_of_the_file(benchmarks, record):
+    _, summary = benchmarks
+    for stage in ("main", "ablation"):
+        assert summary.markdown(record, record["stages"][stage]) in PAGE
+    assert summary.rates(record) in PAGE
+    wrong = {**record, "speedup": {**record["speedup"], "dppo": record["speedup"]["trl"]}}
+    assert summary.markdown(wrong, record["stages"]["main"]) not in PAGE
+
+
+def test_the_headline_is_that_of_the_file(record):
+    found = record["speedup"]["dppo"]["time_to_trl_final"]
+    said = f"1 / {found['median']:.2f} (95% interval {found['low']:.2f} to {found['high']:.2f})"
+    assert said in PAGE and found["median"] >= 2.37 and found["low"] > 2
+    assert f"{found['median']:.2f} [{found['low']:.2f}, {found['high']:.2f}]" in (ROOT / "README.md").read_text()
+    assert len(found["per_seed"]) == 10 and record["methods"]["dppo"]["to_target"]["reached"] == "10 of 10"
+
+
+def test_the_frozen_table_is_that_of_the_file():
+    rows = json.loads((RESULTS / "frozen.json").read_text())["rows"]
+    (row,) = [r for r in rows if (r["name"], r["level"], r["completion_rate"]) == ("dppo", "completions", 0.5)]
+    bias = f"{row['relative_bias']:.3f} [{row['bias_low']:.3f}, {row['bias_high']:.3f}]"
+    assert f"| `dppo` | {bias} | {row['added_variance']:.2f} |" in PAGE
+
+
+def test_every_stage_parses(benchmarks, tmp_path):
+    compare, _ = benchmarks
+    for contestants in compare.stages().values():
+        compare.comparison(tmp_path, contestants, compare.SEEDS).check()
+    assert not set(compare.GRID_SEEDS) & {*compare.SEEDS, *compare.MORE_SEEDS}
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_no_page_has_a_place_left_to_fill(page):
+    assert not re.search(r"@@|TODO|\?\?\?", page.read_text())
