@@ -63,6 +63,7 @@ EVALUATIONS = 8
 GRID_SEEDS, SEEDS, MORE_SEEDS = (100, 101), (10, 11, 12, 13, 14), (15, 16, 17, 18, 19)
 """Of the grid, of everything that is reported, and of ``MORE`` besides. Seeds below 10 were looked at on the way."""
 MORE = ("trl", "grpo", "dppo")
+"""Contestants with twice as many seeds."""
 PROMPTS, GENERATIONS = 8, 8
 """A step of the setting in which ``Budget.steps`` are counted."""
 TRL_STEPS = 100

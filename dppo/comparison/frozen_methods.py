@@ -126,7 +126,7 @@ def configured(fields: Mapping[str, Any], contestant: Contestant | None = None) 
     name = "configuration" if contestant is None else contestant.name
     own = dict(contestant.overrides) if contestant else {}
     method = str(fields.get("method", DPPOConfig.method)) if contestant is None else stands_for(contestant)
-    entrant = Contestant(name=name, method=method, overrides={**NEEDED_FIELDS.get(method, {}), **own})
+    entrant = Contestant(name=name, method=method, overrides=own)
     folder = Path(str(fields.get("output_dir", "frozen")))
     return cast(Run, entrant.parse(entrant.fields(fields, int(fields.get("seed", 42)), folder)))
 

@@ -78,9 +78,9 @@ def _always(args: tuple[Any, ...]) -> bool:
 def _writes(args: tuple[Any, ...]) -> bool:
     """Whether a file is opened for writing."""
     _, mode, flags = args
-    return (
-        bool(set(mode) & set("wax+")) if isinstance(mode, str) else bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-    )
+    if isinstance(mode, str):
+        return bool(set(mode) & set("wax+"))
+    return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 
 def _from_text(args: tuple[Any, ...]) -> bool:
