@@ -85,7 +85,7 @@ class Comparison:
             raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
         runs = {each.name: each.parse(self.fields(each, self.seeds[0])) for each in self.contestants}
         for run in runs.values():
-            load_rewards(run.data, None, run.training.max_completion_length)
+            load_rewards(run, None)
         load_rollouts(next(iter(runs.values())))
         load_benchmarks(next(iter(runs.values())))
         processes = next(iter(runs.values())).training.world_size

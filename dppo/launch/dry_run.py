@@ -111,7 +111,7 @@ def _data(run: Run) -> tuple[int | None, list[Finding]]:
         else:
             text = f"dataset {source}: loaded from the hub when the run starts; rewards are checked against it then"
             findings.append(Finding(kind="unchecked", text=text))
-        rewards = load_rewards(run.data, dataset, run.training.max_completion_length)
+        rewards = load_rewards(run, dataset)
         names = [getattr(f, "__name__", str(f)) for f in rewards]
         findings.append(Finding(kind="ok", text=f"rewards: {', '.join(names)}"))
         if load_rollouts(run) is not None:

@@ -24,7 +24,7 @@ from dppo.demo import task
 from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError
-from dppo.launch.arguments import AnyRun, Run, RunArguments
+from dppo.launch.arguments import AnyRun, Run
 from dppo.launch.benchmarks import benchmark_callback, load_benchmarks
 from dppo.launch.embedded import EMBEDDED, TASKS
 from dppo.launch.imports import imported
@@ -128,26 +128,24 @@ def embedded_dataset(problems: tuple[task.Problem, ...]) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def load_rewards(
-    data: RunArguments, dataset: Dataset | None, max_tokens: int | None = None
-) -> list[Callable[..., Any]]:
+def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
     """The reward functions of a run, by name or dotted path, checked against the dataset's columns where it is given.
 
     Args:
-        data: the run's arguments.
-        dataset: what they will judge; None to check names alone.
-        max_tokens: the run's ``max_completion_length``, which ``overlong`` counts from; None to check names alone.
+        run: its arguments; ``overlong`` counts from its ``max_completion_length``.
+        dataset: what they will judge; None to check names and settings alone.
 
     Raises:
         ConfigError: for a name that is neither known nor importable.
         DataError: if the dataset lacks a column that a reward needs, or holds an empty answer.
     """
+    data, longest = run.data, run.training.max_completion_length or 0
     makers: dict[str, Callable[[], Callable[..., Any]]] = {
         "accuracy": lambda: accuracy_reward(
             benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
         ),
         "format": format_reward,
-        "overlong": lambda: overlong_penalty(max_tokens or data.overlong_cache_tokens, data.overlong_cache_tokens),
+        "overlong": lambda: overlong_penalty(longest, data.overlong_cache_tokens),
         EMBEDDED: lambda: task.score,
     }
     names = data.reward_funcs or [EMBEDDED if data.dataset_name in TASKS else "accuracy"]
@@ -238,7 +236,7 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
     }
     return kind(
         model,
-        reward_funcs=cast(Any, load_rewards(run.data, dataset, run.training.max_completion_length)),
+        reward_funcs=cast(Any, load_rewards(run, dataset)),
         args=run.training,
         train_dataset=dataset,
         rollout_func=load_rollouts(run),

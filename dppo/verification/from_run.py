@@ -66,7 +66,7 @@ def subject_from_run(run: Run) -> Subject:
     )
     rows = generator(training.seed, Purpose.CHECK, 5).permutation(len(dataset))[:count]
     examples = [cast(dict[str, Any], dataset[int(row)]) for row in rows]
-    functions = load_rewards(run.data, dataset, run.training.max_completion_length)
+    functions = load_rewards(run, dataset)
     weights = training.reward_weights or [1.0] * len(functions)
     template = cast(dict[str, Any], training.chat_template_kwargs or {})
     return frozen_subject(

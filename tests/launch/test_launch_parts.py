@@ -39,7 +39,7 @@ def test_data_and_rewards(tmp_path, problems_file):
     run = run_of(tmp_path, problems_file, "--reward_funcs", "accuracy", "format", "dppo.demo.task.score")
     dataset = load_dataset(run)
     assert dataset[0]["prompt"] == [{"role": "user", "content": "What is 0 + 0?"}]
-    accuracy, form, own = load_rewards(run.data, dataset)
+    accuracy, form, own = load_rewards(run, dataset)
     texts = ["\\boxed{4}", "4"]
     assert accuracy(prompts=["", ""], completions=texts, answer=["4", "4"]) == [1.0, 0.0]
     assert form(prompts=["", ""], completions=texts) == [1.0, 0.0]
@@ -49,20 +49,24 @@ def test_data_and_rewards(tmp_path, problems_file):
 def test_rewards_with_settings(tmp_path, problems_file):
     run = run_of(
         tmp_path, problems_file, "--reward_funcs", "overlong", "accuracy", "--overlong_cache_tokens", "4",
-        "--reward_rule", "minerva_math",
+        "--reward_rule", "minerva_math", "--max_completion_length", "10",
     )  # fmt: skip
-    overlong, accuracy = load_rewards(run.data, load_dataset(run), 10)
+    overlong, accuracy = load_rewards(run, load_dataset(run))
     ids = {"completion_ids": [[1] * 6, [1] * 8, [1] * 10]}
     assert overlong(prompts=[""] * 3, completions=[""] * 3, **ids) == [0.0, -0.5, -1.0]
     assert accuracy(prompts=[""], completions=["\\boxed{3.83}"], answer=["3.8"]) == [1.0]
+    short = run_of(
+        tmp_path, problems_file, "--reward_funcs", "overlong", "--overlong_cache_tokens", "4",
+        "--max_completion_length", "3",
+    )  # fmt: skip
     with pytest.raises(ConfigError, match=r"cache_tokens=4 must be in \[1, max_tokens=3\]"):
-        load_rewards(run.data, None, 3)
+        load_rewards(short, None)
 
 
 def test_reward_that_is_not_there(tmp_path, problems_file):
     run = run_of(tmp_path, problems_file, "--reward_funcs", "acuracy")
     with pytest.raises(ConfigError, match="'acuracy' is neither one of accuracy, format, overlong, embedded"):
-        load_rewards(run.data, load_dataset(run))
+        load_rewards(run, load_dataset(run))
 
 
 def test_too_few_problems_for_a_generation(tmp_path, problems_file):
