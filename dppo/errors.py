@@ -41,7 +41,7 @@ class EvaluationError(DPPOError, RuntimeError):
     """An evaluation cannot go on: its folder belongs to another one, is damaged, or has no room."""
 
 
-def report(where: str, problems: list[str]) -> None:
+def raise_problems(where: str, problems: list[str]) -> None:
     """Raise one ``ConfigError`` that lists every problem, or return when there is none.
 
     Args:

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from dppo.environment import environment
-from dppo.errors import ConfigError, ShapeError, report
+from dppo.errors import ConfigError, ShapeError, raise_problems
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.types import Candidates, Completions
 
 
-def test_report_lists_every_problem_at_once():
-    report("Thing", [])
+def test_raise_problems_lists_every_problem_at_once():
+    raise_problems("Thing", [])
     with pytest.raises(ConfigError, match=r"Thing: 2 problems\n  - a=1 is wrong\n  - b=2 is wrong"):
-        report("Thing", ["a=1 is wrong", "b=2 is wrong"])
+        raise_problems("Thing", ["a=1 is wrong", "b=2 is wrong"])
 
 
 def test_records_name_the_field_of_the_wrong_shape():

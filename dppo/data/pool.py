@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dppo.errors import RewardError, report
+from dppo.errors import RewardError, raise_problems
 
 START_SECONDS = 120.0
 """A worker that is not ready after this long counts as one that failed to start."""
@@ -120,7 +120,7 @@ class WorkerPool:
             problems.append(f"limit_seconds={limit_seconds} must be above 0 and finite. Try limit_seconds=5.0.")
         if memory_mb < 256:
             problems.append(f"memory_mb={memory_mb} must be at least 256. Try memory_mb=1024.")
-        report("worker pool", problems)
+        raise_problems("worker pool", problems)
         self.workers, self.limit_seconds = workers, float(limit_seconds)
         self._setup = json.dumps(
             {

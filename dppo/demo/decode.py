@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Qwen3ForCausalLM
 
-from dppo.errors import report
+from dppo.errors import raise_problems
 
 DROP_SHARE = 0.1
 """Finished rows are dropped once they are this share of the batch: copying the buffer costs less than a step."""
@@ -279,4 +279,4 @@ def _check(
             f"model={type(model).__name__} must be a Qwen3ForCausalLM with full attention, silu, and linear layers "
             "without bias or adapters. For others use model.generate."
         )
-    report("decode.sample", problems)
+    raise_problems("decode.sample", problems)

@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 from transformers import Qwen3ForCausalLM
 
 from dppo.demo.decode import sample
-from dppo.errors import ConfigError, report
+from dppo.errors import ConfigError, raise_problems
 from dppo.rng import Purpose, torch_generator
 
 SERVED = {"top_p": (1.0,), "top_k": (0, None), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
@@ -89,7 +89,7 @@ def check_embedded(model: Any, args: Any) -> None:
     ]
     if not args.temperature > 0:
         problems.append(f"temperature={args.temperature:g} must be > 0 to draw completions. Write temperature: 1.0")
-    report("rollout_func: embedded", problems)
+    raise_problems("rollout_func: embedded", problems)
 
 
 def group_size(prompts: list[Any], generations: int) -> int:

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from dppo.demo.supervised import Example, bucketed, fit
 from dppo.demo.task import Task, demonstration, draw_problem
 from dppo.demo.tokenizer import PAD, TOKENS, encode_prompts
-from dppo.errors import report as raise_problems
+from dppo.errors import raise_problems
 from dppo.rng import Purpose, generator
 
 BATCH_TOKENS = 512

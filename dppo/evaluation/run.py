@@ -14,7 +14,7 @@ import numpy as np
 import dppo.data
 from dppo import __version__
 from dppo.environment import environment
-from dppo.errors import ConfigError, EvaluationError, report
+from dppo.errors import ConfigError, EvaluationError, raise_problems
 from dppo.evaluation.draws import Judge, graded_samples
 from dppo.evaluation.engines import Engine
 from dppo.evaluation.files import LineFile, make_folder, read_lines, write_json
@@ -59,7 +59,7 @@ class Protocol:
                 "temperature=0 draws the same completion every time, so more than one sample says nothing more. "
                 "Try --samples 1, or --temperature 0.6"
             )
-        report("evaluation", wrong)
+        raise_problems("evaluation", wrong)
 
     @property
     def samples_of(self) -> dict[str, int]:

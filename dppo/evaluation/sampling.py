@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo.errors import report
+from dppo.errors import raise_problems
 from dppo.rng import Purpose, generator
 
 
@@ -37,7 +37,7 @@ class Sampling:
             wrong.append(f"top_k={self.top_k} must be >= 0. Try --top_k 20, or leave it out for all tokens")
         if self.max_new_tokens < 1:
             wrong.append(f"max_new_tokens={self.max_new_tokens} must be at least 1. Try --max_new_tokens 2048")
-        report("sampling", wrong)
+        raise_problems("sampling", wrong)
 
     def up_to(self, limit: int) -> "Sampling":
         """The same with at most ``limit`` new tokens."""

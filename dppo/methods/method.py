@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from dppo.errors import ConfigError, report
+from dppo.errors import ConfigError, raise_problems
 from dppo.objective import (
     BIASED_STATISTICS,
     GROUP_SCALED,
@@ -80,12 +80,12 @@ class Method:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.beta) and self.beta >= 0):
-            report(f"Method {self.name!r}", [f"beta={self.beta!r} must be finite and >= 0. Write beta=0.0."])
+            raise_problems(f"Method {self.name!r}", [f"beta={self.beta!r} must be finite and >= 0. Write beta=0.0."])
         if self.rounds is not None and self.prompts.rate:
             problem = (
                 f"prompts are rolled out in rounds, so none are pruned: prompt rate {self.prompts.rate:g}. Write 0."
             )
-            report(f"Method {self.name!r}", [problem])
+            raise_problems(f"Method {self.name!r}", [problem])
         wanted = PER_TOKEN_SCORES if self.normaliser.per_sequence else _TOKEN_SUM_SCORES
         score = wanted.get(self.completions.score, self.completions.score)
         if score is not self.completions.score:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dppo.errors import RewardError, ShapeError, report
+from dppo.errors import RewardError, ShapeError, raise_problems
 
 Scale = Literal["group", "batch", "none"]
 
@@ -85,7 +85,7 @@ def powered(advantage: Tensor, *, power: float = 0.0) -> Tensor:
         ConfigError: a power out of range.
     """
     if not (math.isfinite(power) and power > -1):
-        report("powered", [f"power={power!r} must be finite and > -1. Write power=0.5."])
+        raise_problems("powered", [f"power={power!r} must be finite and > -1. Write power=0.5."])
     return advantage.sign() * advantage.abs() ** (1 + power)
 
 
@@ -216,4 +216,4 @@ def _check_settings(scale: str, ddof: int, eps: float) -> None:
         problems.append(f"ddof={ddof!r} must be 0 or 1. Write ddof=1 for what TRL and verl compute.")
     if not eps >= 0:
         problems.append(f"eps={eps!r} must be >= 0. Write eps=1e-4.")
-    report("group_advantages", problems)
+    raise_problems("group_advantages", problems)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import report
+from dppo.errors import raise_problems
 from dppo.pruning.groups import mixed
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.stream import PromptStream
@@ -107,7 +107,7 @@ class Skipping:
             "floor": 0 < self.floor <= 1,
         }
         wrong = [f"{name}={float(getattr(self, name)):g} is out of range." for name, fine in ranges.items() if not fine]
-        report("Skipping", wrong)
+        raise_problems("Skipping", wrong)
 
     @property
     def bias(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import CheckpointError, DataError, ShapeError, report
+from dppo.errors import CheckpointError, DataError, ShapeError, raise_problems
 from dppo.types import Candidates
 
 FORMAT = 2
@@ -63,7 +63,7 @@ class PromptHistory:
             problems.append(f"strength={strength:g} must be > 0 observations. Try strength=1.")
         if not half_life > 0:
             problems.append(f"half_life={half_life:g} must be > 0 steps. Try half_life=1000.")
-        report("PromptHistory", problems)
+        raise_problems("PromptHistory", problems)
         if identities.dtype != np.uint64 or identities.ndim != 1:
             raise ShapeError(f"identities are {identities.dtype} {identities.shape}, expected uint64 (size,)")
         self.identities = identities

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, report
+from dppo.errors import DesignError, raise_problems
 from dppo.pruning.designs import PIVOTAL, WHOLE, Design
 from dppo.pruning.probabilities import ROUNDING, Rule, proportional
 from dppo.pruning.rules import BIASED_RULES
@@ -68,7 +68,7 @@ class Pruning:
                 )
         if self.budget not in ("rows", "tokens"):
             problems.append(f"budget={self.budget!r} must be 'rows' or 'tokens'. Try budget='rows'.")
-        report("Pruning", problems)
+        raise_problems("Pruning", problems)
 
     @property
     def bias(self) -> str:

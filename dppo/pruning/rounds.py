@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dppo.errors import RoundsError, report
+from dppo.errors import RoundsError, raise_problems
 from dppo.pruning.exploration import Skipping
 from dppo.pruning.groups import Counts
 
@@ -125,7 +125,7 @@ class Rounds:
             problems.append(f"limit={self.limit} must be >= 0, 0 for no limit. Try limit=10.")
         if self.at_limit not in ("stop", "train"):
             problems.append(f"at_limit={self.at_limit!r} must be 'stop' or 'train'. Try at_limit='stop'.")
-        report("Rounds", problems)
+        raise_problems("Rounds", problems)
 
     @property
     def bias(self) -> str:

@@ -5,7 +5,7 @@ from functools import partial
 
 from trl.trainer.grpo_config import GRPOConfig
 
-from dppo.errors import report
+from dppo.errors import raise_problems
 from dppo.methods import METHODS, PER_TOKEN_SCORES, Method
 from dppo.objective import (
     ADVANTAGE_RULES,
@@ -188,10 +188,10 @@ class DPPOConfig(GRPOConfig):
             self.completion_prune_rate = base.completions.rate
         if self.prompt_prune_rate is None:
             self.prompt_prune_rate = base.prompts.rate
-        report("DPPOConfig", field_problems(self) or unsupported_options(self))
+        raise_problems("DPPOConfig", field_problems(self) or unsupported_options(self))
         method = self.build_method()
         if method.selection_bias and not self.accept_bias:
-            report(
+            raise_problems(
                 "DPPOConfig",
                 [
                     f"method={self.method!r} is biased: {'; '.join(method.selection_bias)}. "

@@ -3,7 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING
 
-from dppo.errors import report
+from dppo.errors import raise_problems
 from dppo.methods import Method
 from dppo.trl.draws import Schedule
 
@@ -64,7 +64,7 @@ def _sizes(args: "DPPOConfig", processes: int) -> tuple[int, Schedule]:
             f"generation_batch_size={whole} is not a multiple of the {per_call} completions that {processes} processes "
             f"hold at once. Try generation_batch_size: {per_call * (steps or 1)}."
         )
-        report("DPPOConfig", [problem] if rest or not steps else [])
+        raise_problems("DPPOConfig", [problem] if rest or not steps else [])
     schedule = Schedule.of(
         steps_per_generation=steps, accumulation=args.gradient_accumulation_steps, iterations=args.num_iterations
     )
