@@ -30,7 +30,7 @@ from packing_models import (
     visible,
     with_lora,
 )
-from torch.nn import functional as F
+from packing_wrong import merged, top_left
 from torch.utils.checkpoint import CheckpointError
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -150,46 +150,6 @@ class TestSlidingWindows:
         )
         assert error(logp, index, setting) > WRONG
         assert_ours_exact(setting)
-
-
-def attention_parts(query, key, value, segments):
-    """Per segment: query, own key and value, the trunk's key and value or None."""
-    repeat = query.shape[1] // key.shape[1]
-    key, value = (x.repeat_interleave(repeat, 1) for x in (key, value))
-    cut = [x.split(list(segments.length_S), 2) for x in (query, key, value)]
-    for s, trunk in enumerate(segments.trunk_S):
-        yield (*(x[s] for x in cut), *((None, None) if trunk < 0 else (cut[1][trunk], cut[2][trunk])))
-
-
-def top_left(query, key, value, segments, scale, window):
-    """Branches through ``is_causal``, which aligns the first query with the first key."""
-    output = []
-    for q, k, v, trunk_k, trunk_v in attention_parts(query, key, value, segments):
-        if trunk_k is not None:
-            k, v = torch.cat([trunk_k, k], 2), torch.cat([trunk_v, v], 2)
-        output.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale))
-    return torch.cat(output, 2)
-
-
-def attend_with_lse(q, k, v, scale, causal):
-    score = q @ k.transpose(2, 3) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if causal:
-        score = score.masked_fill(torch.ones(score.shape[-2:]).tril().logical_not(), -torch.inf)
-    return score.softmax(-1) @ v, score.logsumexp(-1, keepdim=True)
-
-
-def merged(query, key, value, segments, scale, window, *, lse_gradient):
-    """A branch as two calls, itself and its trunk, merged by their log-sum-exp."""
-    output = []
-    for q, k, v, trunk_k, trunk_v in attention_parts(query, key, value, segments):
-        out, lse = attend_with_lse(q, k, v, scale, True)
-        if trunk_k is not None:
-            trunk_out, trunk_lse = attend_with_lse(q, trunk_k, trunk_v, scale, False)
-            share = (lse - trunk_lse).sigmoid()
-            share = share if lse_gradient else share.detach()
-            out = share * out + (1 - share) * trunk_out
-        output.append(out)
-    return torch.cat(output, 2)
 
 
 class TestKernels:

@@ -1,0 +1,195 @@
+"""The self-check passes what is right on any machine, and fails what is wrong: ordinary models, large logits, half.
+
+Rounding differs from machine to machine, so no test here may depend on this one's. Another machine is stood in for by
+a right kernel whose output is rounded once more, up or down at random: that is what another order of additions does.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import torch
+from packing_models import build, prepare_rows
+from packing_wrong import WRONG_IN_GRADIENT, WRONG_IN_VALUE, WRONG_ROWS, without_windows
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from dppo.demo.model import build_model
+from dppo.packing import check
+from dppo.packing.attention import use_rows
+from dppo.packing.check import LOGP_FLOOR, check_rows
+from dppo.packing.head import add_scored_head
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel, segment_sdpa
+
+BF16, FP16 = torch.bfloat16, torch.float16
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, what it computes in, and how large its logits are."""
+
+    name: str
+    dtype: torch.dtype = torch.float32
+    scale: float = 1.0
+    """Of the head's weight. At 400 logits are thousands: rounding them in half precision costs tens of nats."""
+    temperature: float = 1.0
+    autocast: bool = False
+    head: torch.dtype | None = None
+
+    def model(self):
+        model = build_model(0) if self.name == "demo" else build(self.name)
+        model = model.to(self.dtype)
+        with torch.no_grad():
+            model.get_output_embeddings().weight.mul_(self.scale)
+        use_rows(model)
+        add_scored_head(model, temperature=self.temperature, dtype=self.head)
+        return model
+
+    def check(self, model, attend=segment_sdpa):
+        with torch.autocast("cpu", BF16) if self.autocast else nullcontext():
+            return check_rows(model, temperature=self.temperature, kernel=Kernel(name="on trial", attend=attend))
+
+
+ORDINARY = {
+    "float32": Case("qwen3"),
+    "float32, random weights": Case("demo"),
+    "bfloat16": Case("qwen3", BF16),
+    "bfloat16, float32 head": Case("llama", BF16, head=torch.float32),
+    "float16": Case("llama", FP16),
+    "autocast": Case("qwen3", autocast=True),
+}
+LARGE = {
+    "float32, cold": Case("qwen3", temperature=0.01),
+    "float32, large": Case("llama", scale=400),
+    "float32, huge": Case("qwen3", scale=40_000),
+    "bfloat16, large": Case("qwen3", BF16, scale=400),
+    "bfloat16, large, float32 head": Case("llama", BF16, scale=400, head=torch.float32),
+    "autocast, large": Case("qwen3", scale=400, autocast=True),
+}
+CASES = pytest.mark.parametrize("case", [*ORDINARY.values(), *LARGE.values()], ids=[*ORDINARY, *LARGE])
+
+
+def rounded_again(query, key, value, segments, scale, window):
+    """Right attention on another machine: every number of the output one rounding up or down."""
+    output = segment_sdpa(query, key, value, segments, scale, window)
+    direction = torch.randint(0, 2, output.shape, generator=torch.Generator().manual_seed(7)).to(output) * 2 - 1
+    return output + output * direction * torch.finfo(output.dtype).eps / 2
+
+
+@CASES
+def test_right_rows_pass_here_and_on_other_machines(case):
+    model = case.model()
+    assert case.check(model).passed
+    assert case.check(model, rounded_again).passed
+
+
+@pytest.mark.parametrize("case", LARGE.values(), ids=LARGE)
+def test_a_tolerance_that_knows_no_model_would_alarm(case):
+    """The twin: 1e-4 nats in float32 and 0.1 in half precision, whatever the model makes of a rounding."""
+    found = case.check(case.model(), rounded_again)
+    fixed = replace(found, logp_tolerance=LOGP_FLOOR if case.dtype == torch.float32 and not case.autocast else 0.1)
+    assert found.passed and not fixed.passed
+
+
+@CASES
+def test_wrong_layouts_fail(case, monkeypatch):
+    model = case.model()
+    passed = [name for name, attend in WRONG_IN_VALUE.items() if case.check(model, attend).passed]
+    for name, change in WRONG_ROWS.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(check, "build_row", partial(changed_row, check.build_row, change))
+            passed += [name] if case.check(model).passed else []
+    assert passed == []
+
+
+def changed_row(build_row, change, *args):
+    return change(build_row(*args))
+
+
+@CASES
+def test_wrong_layouts_fail_by_log_probabilities_alone(case):
+    """Sharded models have no gradient here."""
+    model = case.model()
+    with torch.no_grad():
+        assert case.check(model).passed and case.check(model).gradient_difference is None
+        assert [name for name, attend in WRONG_IN_VALUE.items() if case.check(model, attend).passed] == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
+@pytest.mark.parametrize("scale", [1, 400])
+def test_windows_that_do_not_reach_the_kernel_fail(scale, dtype):
+    case = Case("gemma3", dtype, scale=scale)
+    model = case.model()
+    assert case.check(model).passed and not case.check(model, without_windows).passed
+
+
+@pytest.mark.parametrize("case", [*ORDINARY.values(), LARGE["float32, huge"]], ids=[*ORDINARY, "float32, huge"])
+def test_wrong_gradients_fail_where_values_are_right(case):
+    """Not in half precision with logits of thousands: there a rounding turns the gradient by as much (docs/log.md)."""
+    model = case.model()
+    for attend in WRONG_IN_GRADIENT.values():
+        found = case.check(model, attend)
+        assert found.logp_difference <= found.logp_tolerance and not found.passed
+
+
+def test_a_check_that_could_not_fail_does_not_pass(monkeypatch):
+    """Where rounding moves as much as a mistake, nothing is known; the twin has no control and passes anything."""
+    case = Case("qwen3")
+    model = case.model()
+    monkeypatch.setattr(check, "_rounding", lambda model: 0.5)
+    found = [case.check(model, attend) for attend in (segment_sdpa, WRONG_IN_VALUE["the next token is seen"])]
+    assert all(one.blind and not one.passed for one in found)
+    assert "rounding hides mistakes: another prompt changes" in str(found[0])
+    assert all(replace(one, logp_control=torch.inf).passed for one in found)
+
+
+def test_products_in_float32_that_torch_may_round_are_told():
+    """With AMX or AVX512-BF16 a CPU then multiplies in bfloat16, others do not: right rows pass on either."""
+    case, before = Case("qwen3"), torch.get_float32_matmul_precision()
+    model = case.model()
+    plain = case.check(model)
+    try:
+        torch.set_float32_matmul_precision("medium")
+        told, wrong = case.check(model), case.check(model, WRONG_IN_VALUE["the next token is seen"])
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert plain.passed and told.passed and not wrong.passed
+    assert told.logp_tolerance > 1e3 * plain.logp_tolerance
+
+
+def test_a_head_in_float32_leaves_the_model_in_half_precision():
+    """As TRL's ``cast_lm_head_to_fp32`` does: what the model computes in is not what its head computes in."""
+    model = build("qwen3").to(BF16)
+    model.get_output_embeddings().float()
+    prepare_rows(model)
+    found = check_rows(model, temperature=1.0, kernel=Kernel(name="other machine", attend=rounded_again))
+    assert found.passed and found.logp_difference > 10 * LOGP_FLOOR
+
+
+def test_the_model_keeps_no_trace():
+    """No hook stays, and what was training goes on training."""
+    model = Case("qwen3").model().train()
+    before = check_rows(model, temperature=1.0, kernel=SEGMENT_SDPA)
+    assert model.training and not any(module._forward_hooks for module in model.modules())
+    assert check_rows(model, temperature=1.0, kernel=SEGMENT_SDPA) == before, "its roundings are the same each time"
+
+
+def test_depth_does_not_outgrow_the_tolerance():
+    """Every layer rounds: of 28 layers the nudges must find more than one, and right rows stay within."""
+    config = Qwen3Config(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=28,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        initializer_range=0.125,
+    )
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(config).to(BF16)
+    prepare_rows(model)
+    kernel = partial(Kernel, name="on trial")
+    assert check_rows(model, temperature=1.0, kernel=kernel(attend=rounded_again)).passed
+    wrong = kernel(attend=WRONG_IN_VALUE["the next token is seen"])
+    assert not check_rows(model, temperature=1.0, kernel=wrong).passed
