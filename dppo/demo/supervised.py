@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Qwen3ForCausalLM
 
+from dppo.demo.muon import Muon
+
 MUON_RATE, MUON_MOMENTUM, MUON_DECAY = 0.02, 0.95, 0.01
-"""For the matrices inside the layers. Source: Jordan et al. (2024), as in ``torch.optim.Muon``."""
+"""For the matrices inside the layers."""
 ADAM_RATE, ADAM_BETAS = 3e-3, (0.9, 0.98)
 """For embeddings and norms."""
 RISE_STEPS, LAST_RATE, CLIP_NORM = 20, 0.05, 1.0
@@ -72,7 +74,7 @@ def _optimizers(model: Qwen3ForCausalLM) -> tuple[torch.optim.Optimizer, torch.o
     inside = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in inside]
     return (
-        torch.optim.Muon(matrices, lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY),
+        Muon(matrices, lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY),
         torch.optim.AdamW(others, lr=ADAM_RATE, betas=ADAM_BETAS, weight_decay=0.0),
     )
 
