@@ -1,7 +1,10 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup demo test lint clean
+# Two processes; each test process computes with one thread (tests/conftest.py).
+PARALLEL = --numprocesses 2 --dist worksteal
+
+.PHONY: setup demo test test-slow lint clean
 
 setup: .venv/.ready  ## make .venv with everything in it
 
@@ -14,8 +17,11 @@ setup: .venv/.ready  ## make .venv with everything in it
 demo: setup  ## train the embedded policy with GRPO and with DPPO, print the table
 	$(BIN)/dppo demo
 
-test: setup  ## the whole test suite
-	$(BIN)/pytest
+test: setup  ## every property, by two processes
+	$(BIN)/pytest $(PARALLEL)
+
+test-slow: setup  ## what is marked slow: long loops and commands whose parts `make test` covers
+	$(BIN)/pytest $(PARALLEL) -m slow
 
 lint: setup  ## format, rules, types
 	$(BIN)/ruff format --check .
