@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, relative_difference
 from test_trl_contract import TOLERANCE, gradients
+from trl_recorder_runs import lines, run_file
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.rounds import gathered_order
@@ -68,3 +69,18 @@ def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):
         together = torch.load(folder / f"dapo rank {rank}.pt")
         assert len(together) == len(alone) == 3
         assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
+
+
+def test_two_ranks_write_one_record(folder):
+    """Counts of both ranks, files of the first."""
+    for name in ("dppo", "trl"):
+        seen = [json.loads((folder / f"{name}_{rank}.json").read_text()) for rank in range(2)]
+        totals = lines(folder / name, "metrics.jsonl")[-1]
+        assert totals["total/rollouts"] == sum(rank["rollouts"] for rank in seen) > 0
+        assert totals["total/rollout_tokens"] == sum(rank["tokens"] for rank in seen)
+        assert totals["total/tokens_trained"] == seen[0]["trained"] == seen[1]["trained"] > 0
+        assert [record["step"] for record in lines(folder / name, "prompts.jsonl")] == [1, 2, 3]
+        for record in lines(folder / name, "prompts.jsonl"):
+            assert sum(record["rolled_out"]) * 4 <= sum(rank["rollouts"] for rank in seen)
+            assert [mean is not None for mean in record["mean_reward"]] == record["rolled_out"]
+        assert run_file(folder / name)["environment"]["processes"] == 2

@@ -4,10 +4,7 @@ import errno
 import json
 import math
 import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from conftest_trl import length_reward
@@ -202,26 +199,3 @@ def test_cutting_leaves_whole_records_up_to_a_step(tmp_path):
     assert path.read_text() == "" and [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
     Journal(tmp_path).cut("none.jsonl", 2)
     assert list(records_of(tmp_path / "none.jsonl")) == []
-
-
-def test_two_ranks_write_one_record(tiny_path, tmp_path):
-    """Counts of both ranks, files of the first."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    script = str(Path(__file__).parent / "recorder_two_ranks.py")
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, script, tiny_path, str(tmp_path)], env=environment, capture_output=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr.decode()[-4000:]
-    for name in ("dppo", "trl"):
-        folder = tmp_path / name
-        seen = [json.loads((tmp_path / f"{name}_{rank}.json").read_text()) for rank in range(2)]
-        totals = lines(folder, "metrics.jsonl")[-1]
-        assert totals["total/rollouts"] == sum(rank["rollouts"] for rank in seen) > 0
-        assert totals["total/rollout_tokens"] == sum(rank["tokens"] for rank in seen)
-        assert totals["total/tokens_trained"] == seen[0]["trained"] == seen[1]["trained"] > 0
-        assert [record["step"] for record in lines(folder, "prompts.jsonl")] == [1, 2, 3]
-        for record in lines(folder, "prompts.jsonl"):
-            assert sum(record["rolled_out"]) * 4 <= sum(rank["rollouts"] for rank in seen)
-            assert [mean is not None for mean in record["mean_reward"]] == record["rolled_out"]
-        assert run_file(folder)["environment"]["processes"] == 2

@@ -73,30 +73,27 @@ def weights(folder):
 
 # One optimizer step a generation: an epoch is 2.5 blocks of 4 prompts, so step 3 is in epoch 1, in mid-block.
 # Two steps a generation and two passes: steps 2, 3 and 5 are in the middle of a generation.
-CASES = [
-    (2, {}),
-    (3, {}),
-    (5, {}),
-    (1, {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}),
-]
-CASES += [(stop, CASES[-1][1]) for stop in (2, 5)]
-CASES += [(3, {"prompt_mode": "fill"}), (3, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4})]
+CASES = {
+    "plain": ({}, (2, 3, 5)),
+    "two passes": ({"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}, (1, 2, 5)),
+    "fill": ({"prompt_mode": "fill"}, (3,)),
+    "accumulated": ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, (3,)),
+}
 
 
-@pytest.mark.parametrize(
-    ("stop", "options"), CASES, ids=lambda v: str(v) if isinstance(v, int) else "-".join(v) or "plain"
-)
-def test_resumed_equals_uninterrupted(stop, options, tiny_path, tmp_path):
-    straight, before, after = [], [], []
+@pytest.mark.parametrize(("options", "stops"), CASES.values(), ids=CASES)
+def test_resumed_equals_uninterrupted(options, stops, tiny_path, tmp_path):
+    """From every checkpoint of a run left alone, which is what a stopped run leaves: the killed process shows that."""
+    straight = []
     trainer(tiny_path, tmp_path / "a", seen=straight, **options).train()
-    with pytest.raises(Stop):
-        trainer(tiny_path, tmp_path / "b", seen=before, callbacks=[StopAfter(stop)], **options).train()
-    checkpoint = tmp_path / "b" / f"checkpoint-{stop}"
-    trainer(tiny_path, tmp_path / "b", seen=after, **options).train(resume_from_checkpoint=str(checkpoint))
-    state = json.loads((checkpoint / "dppo_state.json").read_text())
-    assert before[: state["generation"]] + after == straight
-    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    a = weights(tmp_path / "a")
+    for stop in stops:
+        checkpoint, folder, after = tmp_path / "a" / f"checkpoint-{stop}", tmp_path / f"from {stop}", []
+        trainer(tiny_path, folder, seen=after, **options).train(resume_from_checkpoint=str(checkpoint))
+        generation = json.loads((checkpoint / "dppo_state.json").read_text())["generation"]
+        assert straight[:generation] + after == straight
+        b = weights(folder)
+        assert all(torch.equal(a[name], b[name]) for name in a), stop
 
 
 def test_a_run_that_forgets_its_history_is_caught(tiny_path, tmp_path):
@@ -111,31 +108,27 @@ def test_a_run_that_forgets_its_history_is_caught(tiny_path, tmp_path):
     assert before[:4] + after != straight
 
 
+class Killed(TrainerCallback):
+    """Ends the process without a word in step 4, whose checkpoint is not written."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_killed_process_resumes(tiny_path, tmp_path):
     """SIGKILL in the middle of a run, then ``latest_checkpoint``: the weights are those of the run left alone."""
-    script = tmp_path / "run.py"
-    script.write_text(
-        "import sys\nsys.path[:0] = [sys.argv[4]]\nfrom test_trl_resume import trainer, latest_checkpoint\n"
-        "run = trainer(sys.argv[1], sys.argv[2], seen=[])\n"
-        "found = latest_checkpoint(sys.argv[2])\n"
-        "run.train(resume_from_checkpoint=str(found) if found else None)\n"
+    code = (
+        "import sys\nsys.path[:0] = [sys.argv[3]]\nfrom test_trl_resume import Killed, trainer\n"
+        "trainer(sys.argv[1], sys.argv[2], seen=[], callbacks=[Killed()]).train()\n"
     )
-
-    def start(folder):
-        arguments = [sys.executable, str(script), tiny_path, str(folder), "-", str(Path(__file__).parent)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-    straight = start(tmp_path / "a")
-    assert straight.wait(300) == 0, straight.stdout.read().decode()[-3000:]
-    killed = start(tmp_path / "b")
-    while killed.poll() is None and not (tmp_path / "b" / "checkpoint-3" / "trainer_state.json").exists():
-        pass
-    killed.send_signal(signal.SIGKILL)
-    killed.wait(60)
-    assert latest_checkpoint(tmp_path / "b") is not None
-    resumed = start(tmp_path / "b")
-    assert resumed.wait(300) == 0, resumed.stdout.read().decode()[-3000:]
+    arguments = [sys.executable, "-c", code, tiny_path, str(tmp_path / "b"), str(Path(__file__).parent)]
+    killed = subprocess.run(arguments, capture_output=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-3000:]
+    found = latest_checkpoint(tmp_path / "b")
+    assert found == tmp_path / "b" / "checkpoint-3"
+    trainer(tiny_path, tmp_path / "b", seen=[]).train(resume_from_checkpoint=str(found))
+    trainer(tiny_path, tmp_path / "a", seen=[]).train()
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(a[name], b[name]) for name in a)
 

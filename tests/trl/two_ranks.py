@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import torch.distributed as dist
 from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, length_reward, relative_difference, scripted
+from recorder_two_ranks import recorded_runs
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
@@ -62,6 +63,7 @@ def main(path: str, folder: str) -> None:
         results[f"{method} rows"] = trainer._selection.row_Q.tolist()
         stripped = [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
         torch.save(stripped, Path(folder, f"{method} rank {dist.get_rank()}.pt"))
+    recorded_runs(path, folder)
     if dist.get_rank() == 0:
         Path(folder, "two_ranks.json").write_text(json.dumps(results))
     # All is done and written. Tearing gloo down can abort a process ("terminate called without an active exception"),
@@ -76,9 +78,9 @@ def uneven(path: str, folder: str, **options) -> tuple[list, list]:
     """What each rank forwarded in ``UNEVEN``, as pairs of gradient enabled and weights positive, and the gradients."""
     forwarded, original = [], RowLayout.forward
 
-    def count(self, model, batch, *, entropy):
+    def count(self, model, batch, **asked):
         forwarded.append((torch.is_grad_enabled(), bool((batch.weight > 0).any())))
-        return original(self, model, batch, entropy=entropy)
+        return original(self, model, batch, **asked)
 
     RowLayout.forward = count
     try:
