@@ -17,7 +17,6 @@ from dppo.data.verifier import REASONS, REFUSED, Verifier
 from dppo.errors import RewardError
 
 ROOT = Path(__file__).parents[2]
-HOSTILE = 300
 
 
 def hostile_answers(count, seed=0):
@@ -36,15 +35,16 @@ def test_hostile_answers_are_different_and_of_every_kind():
     assert found == hostile_answers(2000) != hostile_answers(2000, seed=1)
 
 
-def test_hostile_answers_end_without_a_crash_or_a_trace(tmp_path, monkeypatch):
+@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
+def test_hostile_answers_end_without_a_crash_or_a_trace(count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    texts = [text for _, text in hostile_answers(HOSTILE)]
+    texts = [text for _, text in hostile_answers(count)]
     with Verifier(workers=2, limit_seconds=0.6) as hasty:
-        reasons = [verdict.reason for verdict in hasty.verify_many(texts, ["31415.92653"] * HOSTILE)]
+        reasons = [verdict.reason for verdict in hasty.verify_many(texts, ["31415.92653"] * count)]
         after = hasty.verify(r"\boxed{\frac{6}{4}}", "1.5").reason
-    assert len(reasons) == HOSTILE and after == "right"
+    assert len(reasons) == count and after == "right"
     assert set(reasons) <= set(REASONS) - {"right"}
-    assert reasons.count("timeout") + reasons.count("crashed") < 0.2 * HOSTILE
+    assert reasons.count("timeout") + reasons.count("crashed") < 0.2 * count
     assert list(tmp_path.iterdir()) == []
 
 

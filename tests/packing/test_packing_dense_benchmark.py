@@ -213,6 +213,7 @@ def test_operations_of_qwen3_4b_are_those_computed_by_hand():
     assert sum(p.numel() for p in model.parameters() if p.ndim == 2) == tiny.body + 64 * 512
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_runs_without_trl_on_a_cpu(tmp_path):
     output = tmp_path / "gpu.json"
     blocked = (
