@@ -22,6 +22,7 @@ from dppo.comparison.results import summarise
 from dppo.comparison.statistics import interval, paired, speedup
 from dppo.demo.evaluate import accuracy
 from dppo.demo.task import Problem, make_split
+from dppo.files import write_json
 from dppo.rng import Purpose, torch_generator
 
 UNSEEN_SAMPLES = 8
@@ -61,7 +62,7 @@ def write_summary(work: Path, parts: Mapping[str, tuple[Contestant, ...]], outpu
         "unseen": unseen(work / "reported", parts["more"], SEEDS + MORE_SEEDS),
         "grid": {name: method["final"] for name, method in grid["methods"].items()},
     }
-    output.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_json(output, record)
     for stage in ("main", "ablation"):
         print(f"{stage}\n\n{markdown(record, record['stages'][stage])}\n")
     print(f"rates\n\n{rates(record)}\n")

@@ -1,10 +1,10 @@
 """The one file format all benchmarks write."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from dppo.environment import environment
+from dppo.files import write_json
 
 
 def write(path: str | Path, rows: list[dict[str, Any]], seeds: list[int]) -> None:
@@ -18,4 +18,4 @@ def write(path: str | Path, rows: list[dict[str, Any]], seeds: list[int]) -> Non
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"rows": rows, "environment": environment(seeds=seeds)}
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(path, content)

@@ -41,6 +41,10 @@ class EvaluationError(DPPOError, RuntimeError):
     """An evaluation cannot go on: its folder belongs to another one, is damaged, or has no room."""
 
 
+class FileError(DPPOError, RuntimeError):
+    """A file that a run left behind is missing, damaged, or of another version."""
+
+
 def raise_problems(where: str, problems: list[str]) -> None:
     """Raise one ``ConfigError`` that lists every problem, or return when there is none.
 

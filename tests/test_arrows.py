@@ -1,7 +1,7 @@
 """The arrows between parts point one way.
 
-errors, types, rng <- pruning | packing | objective <- methods <- demo, trl <- launch <- verification <- comparison
-comparison <- cli
+errors, types, rng, files <- pruning | packing | objective <- methods <- demo, trl <- launch <- verification
+verification <- comparison <- cli
 data, demo <- evaluation <- launch, cli
 """
 
@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dppo"
-SHARED = {"errors", "types", "rng", "environment"}
+SHARED = {"errors", "types", "rng", "environment", "files"}
 ALLOWED = {
     "errors": set(),
     "types": {"errors"},
     "rng": set(),
     "environment": set(),
+    "files": {"errors"},
     "pruning": SHARED,
     "packing": SHARED,
     "objective": SHARED,
@@ -34,7 +35,7 @@ ALLOWED = {
     | {"pruning", "packing", "objective", "methods", "data", "demo", "evaluation", "trl", "launch", "verification"}
     | {"comparison", "report"},
 }
-CORE = ("pruning", "packing", "objective", "methods", "errors", "types", "rng")
+CORE = ("pruning", "packing", "objective", "methods", "errors", "types", "rng", "files")
 CORE_LIBRARIES = {"torch", "numpy"}
 TRANSFORMERS = {"packing/attention.py", "packing/head.py"}
 """Where rows meet the models of transformers; the rest of packing is arithmetic."""

@@ -1,7 +1,6 @@
 """``dppo compare --frozen [CONFIG.yaml] [--methods ...] [--rates ...] [--output FILE.json]``."""
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dppo.errors import ConfigError
+from dppo.files import write_json
 
 if TYPE_CHECKING:
     from dppo.comparison.frozen_grid import FrozenReport
@@ -44,8 +44,7 @@ def main(words: Sequence[str]) -> int:
     show(report, console)
     if options.output is not None:
         command = shlex.join(["dppo", "compare", "--frozen", *(word for word in words if word != "--frozen")])
-        text = json.dumps(report.as_json(command=command), indent=1, allow_nan=False)
-        options.output.write_text(text + "\n", encoding="utf-8")
+        write_json(options.output, report.as_json(command=command))
     return 0 if report.passed else 1
 
 

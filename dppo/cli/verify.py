@@ -1,7 +1,6 @@
 """``dppo verify [CONFIG.yaml] [--output FILE.json]``."""
 
 import argparse
-import json
 import sys
 import time
 import warnings
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo.methods import METHODS, Method
 from dppo.verification.records import Check, Report, VarianceRow
 
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
     console.width = max(console.width, NARROWEST)
     show(report, reasons, console)
     if options.output is not None:
-        options.output.write_text(json.dumps(report.as_json(), indent=1) + "\n")
+        write_json(options.output, report.as_json())
     return 0 if report.passed else 1
 
 

@@ -1,7 +1,5 @@
 """What a comparison is: its contestants, seeds, shared fields and folder, and what of it is on disk already."""
 
-import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,8 @@ from dppo.comparison.contestants import SEEDED, SHARED, STOCK, Contestant, choos
 from dppo.comparison.quick import QUICK
 from dppo.demo.scratch import SCRATCH
 from dppo.environment import environment
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, FileError
+from dppo.files import read_json, write_json
 from dppo.launch import AnyRun, load_rewards
 from dppo.launch.benchmarks import load_benchmarks
 from dppo.launch.parts import load_rollouts
@@ -204,6 +203,7 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
 
     Raises:
         ConfigError: the folder holds something else, or runs whose fields have changed.
+        FileError: what the folder says of itself is damaged.
     """
     folder = comparison.folder
     record = folder / COMPARISON_FILE
@@ -212,7 +212,7 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not record.exists():
         raise ConfigError(f"output_dir={folder} holds something that is no comparison. Name another --output_dir.")
     if record.exists():
-        changed = changes(comparison, read_json(record))
+        changed = changes(comparison, read_record(record))
         if changed and not overwrite:
             listed = "; ".join(f"{what}: {', '.join(names)}" for what, (names, _) in changed.items())
             raise ConfigError(
@@ -271,23 +271,13 @@ def read_fields(folder: Path) -> dict[str, Any]:
     return found
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The record of a file.
+def read_record(path: Path) -> dict[str, Any]:
+    """The record of a run or of a comparison.
 
     Raises:
-        ConfigError: it cannot be read, is not JSON, or of another format.
+        FileError: it cannot be read, or is of another format.
     """
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}). Remove {path.parent} to start again.") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise ConfigError(f"{path} is of another format than {FORMAT}. Name another --output_dir.")
+    record = read_json(path, advice=f"Remove {path.parent} to start again.")
+    if record.get("format") != FORMAT:
+        raise FileError(f"{path} is of another format than {FORMAT}. Name another --output_dir.")
     return record
-
-
-def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record so that a stop leaves the old file or the new one, also where other seeds are run beside it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-    temporary.replace(path)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dppo.comparison.contestants import STOCK, STOCK_PAPER, Contestant
 from dppo.comparison.curves import Over, Point, accuracy_at, amount_to, curve_of, phases_of, reach, read_logs
-from dppo.comparison.plan import FORMAT, RUN_FILE, Comparison, read_json
+from dppo.comparison.plan import FORMAT, RUN_FILE, Comparison, read_record
 from dppo.comparison.statistics import Interval, interval, paired, speedup
 from dppo.environment import environment
 from dppo.errors import DPPOError
@@ -62,7 +62,7 @@ def outcome_of(comparison: Comparison, contestant: Contestant, seed: int) -> Out
     if not (folder / RUN_FILE).exists():
         return Outcome(status="missing", error=None, **nothing)
     try:
-        record = read_json(folder / RUN_FILE)
+        record = read_record(folder / RUN_FILE)
         logs = read_logs(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
         curve, phases = tuple(curve_of(logs)), phases_of(logs)
         status, error = str(record.get("status")), record.get("error")

@@ -23,11 +23,11 @@ from dppo.comparison.plan import (
     RUN_FILE,
     Comparison,
     open_folder,
-    read_json,
-    write_json,
+    read_record,
 )
 from dppo.comparison.results import outcome_of, summarise
-from dppo.errors import ConfigError
+from dppo.errors import FileError
+from dppo.files import write_json
 from dppo.launch import AnyRun, prepare_model, train_with
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
@@ -182,8 +182,8 @@ def record_failure(comparison: Comparison, contestant: Contestant, seed: int, er
     """Write the failure into the run's record, which does not exist yet where building the trainer failed."""
     path = comparison.run_folder(contestant, seed) / RUN_FILE
     try:
-        record = read_json(path) if path.exists() else {"format": FORMAT, "method": contestant.method, "seed": seed}
-    except ConfigError:  # the failure that is being recorded may be that of a full disk
+        record = read_record(path) if path.exists() else {"format": FORMAT, "method": contestant.method, "seed": seed}
+    except FileError:  # the failure that is being recorded may be that of a full disk
         record = {"format": FORMAT, "method": contestant.method, "seed": seed}
     write_json(path, {**record, "status": "failed", "error": f"{type(error).__name__}: {error}"})
 

@@ -1,6 +1,5 @@
 """The demonstration: for each seed a warm start, then GRPO and DPPO from it with equal training seconds."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from dppo.demo.task import QUICK as QUICK_TASK
 from dppo.demo.tokenizer import build_tokenizer
 from dppo.demo.warmup import warm_up
 from dppo.environment import environment
+from dppo.files import write_json
 from dppo.rng import Purpose, torch_generator
 
 SHARE_SAMPLES = 32
@@ -94,7 +94,7 @@ def run_demo(folder: Path, seeds: Sequence[int], setting: DemoSetting, report: R
         shares.append(share)
         results = summarise(races, shares, seeds[: len(races)], setting)  # a stopped run keeps its finished seeds
         results["total_seconds"] = time.perf_counter() - started
-        (folder / "results.json").write_text(json.dumps(results, indent=1))
+        write_json(folder / "results.json", results)
         trained: Qwen3ForCausalLM = runners[-1].loop.model
         trained.save_pretrained(folder / "checkpoint")
         runners[-1].loop.tokenizer.save_pretrained(folder / "checkpoint")

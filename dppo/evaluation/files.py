@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dppo.errors import EvaluationError
+from dppo import files
+from dppo.errors import EvaluationError, FileError
 
 _BLOCK = 1 << 16
 
@@ -106,17 +107,10 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         EvaluationError: a line that is not a record, by number.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise EvaluationError(
-                    f"{path}, line {number} is damaged ({error}). Delete that line: its sample will be drawn again"
-                ) from error
-            if not isinstance(row, dict):
-                raise EvaluationError(f"{path}, line {number} is not a record. Delete that line")
-            yield row
+    try:
+        yield from files.read_lines(path, advice="Delete that line: its sample will be drawn again")
+    except FileError as error:
+        raise EvaluationError(str(error)) from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -125,15 +119,8 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
         EvaluationError: there is no room, or the disk fails.
     """
-    unfinished = path.with_name(f"{path.name}.unfinished")
     with _explained(path, "the file was left as it was: make room and give the same command again"):
-        try:
-            unfinished.write_text(json.dumps(value, indent=1) + "\n")
-            unfinished.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
-            raise
+        files.write_json(path, value)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """What past rollouts say about each prompt: a few numbers per prompt, in flat arrays."""
 
-import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import CheckpointError, DataError, ShapeError, raise_problems
+from dppo.files import replacing
 from dppo.types import Candidates
 
 FORMAT = 2
@@ -212,22 +212,14 @@ class PromptHistory:
         Args:
             path: file to write; its folder must exist.
         """
-        path = Path(path)
         arrays: dict[str, Any] = {
             "format": np.int64(FORMAT),
             "totals": self._totals,
             "identities": self.identities,
             **self._arrays,
         }
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(path) as file:
+            np.savez(file, **arrays)
 
     def load(self, path: str | Path) -> int:
         """Replace everything by what ``save`` wrote. Settings stay those of this object.

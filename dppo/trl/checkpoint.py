@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dppo.errors import CheckpointError
+from dppo.files import write_json
 from dppo.trl.window import Window
 
 if TYPE_CHECKING:
@@ -91,9 +92,7 @@ def save_state(trainer: "DPPOTrainer", run_folder: str) -> None:
         skipped=trainer.guard.skipped,
         settings=settings(trainer),
     )
-    temporary = folder / (STATE_FILE + ".tmp")
-    temporary.write_text(json.dumps(asdict(state), indent=1))
-    temporary.replace(folder / STATE_FILE)
+    write_json(folder / STATE_FILE, asdict(state))
 
 
 def load_state(trainer: "DPPOTrainer", checkpoint: str) -> None:

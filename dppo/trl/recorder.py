@@ -21,8 +21,9 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import ConfigError
+from dppo.files import read_lines
 from dppo.trl.config import DPPOConfig
-from dppo.trl.journal import Journal, records_of
+from dppo.trl.journal import Journal
 from dppo.trl.metrics import RECORD, logs_at
 from dppo.trl.record_lines import completion_records, prompt_record
 from dppo.trl.records import Generation
@@ -205,7 +206,7 @@ class RunRecorder(TrainerCallback):
         saved = (state.stateful_callbacks or {}).get(STATE)
         if saved is not None:
             return saved
-        records = records_of(self.journal.folder / METRICS_FILE)
+        records = read_lines(self.journal.folder / METRICS_FILE, damaged=[])
         found = [r for r in records if r.get("step", step + 1) <= step and "total/seconds" in r]
         return found[-1] if found else {}
 

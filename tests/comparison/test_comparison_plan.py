@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dppo.comparison.plan import open_folder, plan, read_fields
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, FileError
 from dppo.methods import METHODS
 
 FIELDS = {
@@ -173,10 +173,10 @@ def test_folders_that_are_something_else(tmp_path, config):
     with pytest.raises(ConfigError, match="holds something that is no comparison"):
         open_folder(comparison, overwrite=True)
     (comparison.folder / "comparison.json").write_text("{")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(FileError, match="cannot be read"):
         open_folder(comparison, overwrite=False)
     (comparison.folder / "comparison.json").write_text('{"format": 9}')
-    with pytest.raises(ConfigError, match="another format"):
+    with pytest.raises(FileError, match="another format"):
         open_folder(comparison, overwrite=False)
 
 

@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from dppo.comparison.contestants import Contestant
-from dppo.comparison.plan import Comparison, write_json
+from dppo.comparison.plan import Comparison
 from dppo.comparison.results import summarise
+from dppo.files import write_json
 
 CONTESTANTS = tuple(
     Contestant(name=name, method=method, overrides=overrides)

@@ -109,7 +109,7 @@ def test_damaged_lines_are_named(tmp_path):
     with pytest.raises(EvaluationError, match=r"a\.jsonl, line 2 is damaged"):
         list(read_lines(path))
     path.write_text("[1]\n")
-    with pytest.raises(EvaluationError, match="line 1 is not a record"):
+    with pytest.raises(EvaluationError, match=r"line 1 is damaged \(it is not an object"):
         list(read_lines(path))
 
 

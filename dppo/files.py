@@ -1,0 +1,206 @@
+"""Files that are whole at every moment: replaced at once, or grown by whole lines of JSON.
+
+A file that is replaced is the old one or the new one, never half of either, also after the process is killed or the
+machine loses power: the new content is on the disk before it takes the old one's name, and the name is on the disk
+before the writer returns. On systems without folders that can be flushed (Windows) the last step is left out: there, a
+power cut may bring the old file back.
+
+Lines are appended without flushing the disk, since a record is not worth the wait: a power cut may take the last ones.
+Nothing here needs torch.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dppo.errors import FileError
+
+Default = Callable[[Any], Any]
+"""What to write in place of a value that JSON has no word for, as in ``json.dumps``."""
+Damage = tuple[int, str]
+"""Number of a line, from 1, and what is wrong with it."""
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A binary file to write that takes the place of ``path`` when the block ends, and leaves it alone if it raises.
+
+    Args:
+        path: of a file whose folder exists.
+
+    Raises:
+        OSError: there is no room, or the disk fails. ``path`` is as it was, and nothing lies beside it.
+    """
+    path = Path(path)
+    # In the same folder, or the rename would be a copy; with the process's number, since ranks share folders.
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # before the rename: a name may reach the disk ahead of what it names
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk; without effect where that cannot be asked for."""
+    if os.name != "posix":
+        return
+    with suppress(OSError):  # some network file systems refuse; the new file is in place already
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Put ``text`` in place of a file, as UTF-8; see ``replacing``."""
+    with replacing(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_json(path: str | Path, value: Any, *, default: Default | None = None) -> None:
+    """Put ``value`` in place of a JSON file; see ``replacing`` and ``encoded``.
+
+    Args:
+        path: of a file whose folder exists.
+        value: JSON values; a float that is not finite becomes null.
+        default: for values that JSON has no word for, which raise ``TypeError`` without it.
+    """
+    write_text(path, encoded(value, indent=1, default=default) + "\n")
+
+
+def encoded(value: Any, *, indent: int | None = None, default: Default | None = None) -> str:
+    """``value`` as JSON in ASCII: any text, lone surrogates and line breaks included, stays within its line.
+
+    Args:
+        value: JSON values; a float that is not finite becomes null.
+        indent: spaces per level; None for a single line.
+        default: for values that JSON has no word for, which raise ``TypeError`` without it.
+    """
+    return json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, indent=indent, default=default)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null in place of numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]], *, default: Default | None = None) -> None:
+    """Add one line of JSON per record to a file; lines that do not fit on the disk are taken back, all of this call.
+
+    Args:
+        path: made where it does not exist; its folder must.
+        records: see ``encoded``.
+        default: for values that JSON has no word for, which raise ``TypeError`` without it.
+
+    Raises:
+        OSError: there is no room, or the disk fails. The file is as it was.
+    """
+    lines = "".join(encoded(record, default=default) + "\n" for record in records).encode("ascii")
+    if not lines:
+        return
+    with open(path, "ab", buffering=0) as file:
+        start = file.seek(0, os.SEEK_END)
+        try:
+            _write_all(file, lines)
+        except BaseException:  # a stop may come in the middle of a line, too
+            _take_back(file, start)
+            raise
+
+
+def _write_all(file: Any, data: bytes) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
+def _take_back(file: Any, size: int) -> None:
+    file.truncate(size)
+
+
+def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Args:
+        path: of the file.
+        advice: the end of the message where it cannot be read: a line that works.
+
+    Raises:
+        FileError: it is missing, cannot be read, or holds something else; its cause is the reason.
+    """
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8", errors="replace"))
+        if not isinstance(value, dict):
+            raise ValueError("it is not an object")
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read ({error}). {advice}") from error
+    return value
+
+
+def read_lines(path: str | Path, *, damaged: list[Damage] | None = None, advice: str = "") -> Iterator[dict[str, Any]]:
+    """The records of a file of JSON lines, in order.
+
+    Args:
+        path: of the file.
+        damaged: for reading what there is: gets every line that is cut off or no record, which is then passed over, as
+            empty lines are, and no file holds no records. None stops at the first of either.
+        advice: the end of the message where it stops: a line that works.
+
+    Raises:
+        FileError: a line is damaged or the file missing, and ``damaged`` is None.
+    """
+    path = Path(path)
+    if damaged is not None and not path.is_file():
+        return
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise FileError(f"{path} cannot be read ({error}). {advice}") from error
+    with file:
+        for number, line in enumerate(file, 1):
+            if damaged is not None and not line.strip():
+                continue
+            try:
+                # Text that is only to be shown may have bytes that are no text.
+                record = json.loads(line.decode("utf-8", errors="strict" if damaged is None else "replace"))
+                if not isinstance(record, dict):
+                    raise ValueError("it is not an object")
+            except ValueError as error:
+                if damaged is None:
+                    raise FileError(f"{path}, line {number} is damaged ({error}). {advice}") from error
+                damaged.append((number, str(error)))
+            else:
+                yield record
+
+
+def keep_lines(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Take away every record that ``keep`` refuses, and every line that is cut off or no record.
+
+    Args:
+        path: of a file of JSON lines; nothing happens where there is none.
+        keep: called with each record.
+
+    Raises:
+        OSError: there is no room, or the disk fails. The file is as it was.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return
+    with replacing(path) as file:
+        for record in read_lines(path, damaged=[]):
+            if keep(record):
+                file.write(encoded(record).encode("ascii") + b"\n")

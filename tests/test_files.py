@@ -1,0 +1,173 @@
+"""Files that are whole at every moment: in which order the disk is asked, what a crash leaves, what is read back."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from dppo import files
+from dppo.errors import FileError
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What is asked of the disk, in order: flushes of files and folders, and renames."""
+    seen = []
+
+    def fsync(descriptor):
+        seen.append(("flush", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
+
+    def replace(part, path):
+        seen.append(("rename", os.path.basename(path)))
+        rename(part, path)
+
+    rename = os.replace
+    monkeypatch.setattr(files.os, "fsync", fsync)
+    monkeypatch.setattr(files.os, "replace", replace)
+    return seen
+
+
+def crash_safe(asked, path):
+    """Whether the content was on the disk before the name, and the name before the writer returned."""
+    kinds = [kind for kind, _ in asked]
+    return kinds == ["flush", "rename", "flush"] and asked[0][1] != path.name and asked[2][1] == path.parent.name
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
+def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_return(asked, tmp_path):
+    path = tmp_path / "a.json"
+    for write in (
+        lambda: files.write_json(path, {"a": 1}),
+        lambda: files.write_text(path, "text"),
+        lambda: files.keep_lines(path, lambda record: True),
+    ):
+        asked.clear()
+        write()
+        assert crash_safe(asked, path), asked
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
+def test_a_writer_that_renames_first_would_show(asked, tmp_path):
+    """The wrong twins: what ``Path.replace`` alone gives, and a name that is not flushed."""
+    path = tmp_path / "a.json"
+    part = tmp_path / "part"
+    part.write_text("{}")
+    files.os.replace(part, path)
+    assert not crash_safe(asked, path)
+    with path.open("rb") as file:
+        files.os.fsync(file.fileno())
+    assert not crash_safe(asked, path)
+
+
+@pytest.mark.parametrize("old", [None, '{"old": 1}'])
+def test_a_write_that_fails_leaves_what_was_there(old, tmp_path):
+    path = tmp_path / "a.json"
+    if old is not None:
+        path.write_text(old)
+    with pytest.raises(KeyboardInterrupt), files.replacing(path) as file:
+        file.write(b"half of")
+        raise KeyboardInterrupt
+    assert [p.name for p in tmp_path.iterdir()] == ([] if old is None else ["a.json"])
+    assert old is None or path.read_text() == old
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        files.write_json(path, {"a": object()})
+    assert old is None or path.read_text() == old
+    with pytest.raises(FileNotFoundError):
+        files.write_text(tmp_path / "no folder" / "a.json", "")
+
+
+def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path):
+    """Killed wherever it happens to be, again and again."""
+    path = tmp_path / "a.json"
+    code = (
+        "import sys; from dppo.files import write_json\n"
+        "n = 0\n"
+        "while True:\n"
+        "    n += 1\n"
+        "    write_json(sys.argv[1], {'n': n, 'much': [n] * 20_000})\n"
+    )
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+        path.unlink(missing_ok=True)
+        while not path.exists():
+            time.sleep(0.01)
+        time.sleep(0.05)
+        process.kill()
+        process.wait()
+        record = files.read_json(path, advice="")
+        assert record["much"] == [record["n"]] * 20_000
+
+
+def test_binary_files_are_replaced_too(tmp_path):
+    with files.replacing(tmp_path / "a.npz") as file:
+        np.savez(file, a=np.arange(3))
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as read:
+        assert read["a"].tolist() == [0, 1, 2]
+    assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_numbers_that_json_lacks_are_null_and_other_things_are_refused_or_named():
+    value = {"a": math.nan, "b": [math.inf, 1.5], "c": {"d": -math.inf}, 3: ()}
+    assert json.loads(files.encoded(value)) == {"a": None, "b": [None, 1.5], "c": {"d": None}, "3": []}
+    assert files.encoded({"a": {1}}, default=str) == '{"a": "{1}"}'
+    with pytest.raises(TypeError):
+        files.encoded({"a": np.float32(0.5)})
+
+
+def test_lines_are_appended_and_read_back(tmp_path):
+    path = tmp_path / "a.jsonl"
+    records = [{"text": text} for text in ("a\nb\r\n\u2028\u0085c", "\x00\x1b", "lone \ud800", '"\\', "\U0001f600")]
+    files.append_lines(path, records[:2])
+    files.append_lines(path, [])
+    files.append_lines(path, records[2:])
+    assert path.read_bytes().isascii() and path.read_bytes().count(b"\n") == len(records)
+    assert list(files.read_lines(path)) == records
+    assert list(files.read_lines(tmp_path / "none.jsonl", damaged=[])) == []
+    with pytest.raises(FileError, match=r"none\.jsonl cannot be read"):
+        list(files.read_lines(tmp_path / "none.jsonl"))
+
+
+DAMAGED = b'{"step": 1}\n\nnot json\n[1]\n{"a": "\xff"}\n{"step": 2}\n{"step": 3, "cu'
+
+
+def test_damage_stops_a_strict_reader_and_is_listed_for_a_lenient_one(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(DAMAGED)
+    damaged = []
+    read = list(files.read_lines(path, damaged=damaged))
+    assert read == [{"step": 1}, {"a": "\ufffd"}, {"step": 2}]
+    assert [number for number, _ in damaged] == [3, 4, 7] and damaged[1][1] == "it is not an object"
+    with pytest.raises(FileError, match=r"a\.jsonl, line 2 is damaged \(Expecting value.*\)\. Train it again\."):
+        list(files.read_lines(path, advice="Train it again."))
+    for content in (b'{"a": "\xff"}\n', b"\n"):
+        path.write_bytes(content)
+        with pytest.raises(FileError, match="line 1 is damaged"):
+            list(files.read_lines(path))
+
+
+def test_only_wanted_whole_records_are_kept(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(DAMAGED)
+    files.keep_lines(path, lambda record: record.get("step") != 1)
+    assert path.read_text() == '{"a": "\\ufffd"}\n{"step": 2}\n'
+    files.keep_lines(tmp_path / "none.jsonl", lambda record: True)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[1]", b"\xff"])
+def test_a_json_file_that_cannot_be_read_says_so(content, tmp_path):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(FileError, match=r"a\.json cannot be read \(.*\)\. Remove it\."):
+        files.read_json(path, advice="Remove it.")
+
+
+def test_reading_and_writing_needs_no_torch():
+    code = "import sys, dppo.files; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
