@@ -18,12 +18,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from dppo.comparison.contestants import Contestant
-from dppo.comparison.results import summarise
-from dppo.comparison.statistics import interval, paired, speedup
+from dppo.comparison.results import paired, speedup, summarise
 from dppo.demo.evaluate import accuracy
 from dppo.demo.task import Problem, make_split
 from dppo.files import write_json
 from dppo.rng import Purpose, torch_generator
+from dppo.statistics import seed_interval
 
 UNSEEN_SAMPLES = 8
 """Per question, of ``unseen``; evaluations while training have 4."""
@@ -127,8 +127,8 @@ def unseen(folder: Path, contestants: Sequence[Contestant], seeds: Sequence[int]
         "samples": UNSEEN_SAMPLES,
         "methods": {
             name: {
-                "final": interval(values).as_json(),
-                "difference": interval(paired(values, {**dict.fromkeys(values), **found["trl"]})).as_json(),
+                "final": seed_interval(values).as_json(),
+                "difference": seed_interval(paired(values, {**dict.fromkeys(values), **found["trl"]})).as_json(),
             }
             for name, values in found.items()
         },
@@ -156,7 +156,7 @@ def whole_run(results: Mapping[str, Any], name: str) -> dict[str, object]:
         if run["status"] == "finished" and run["seed"] in whole:
             seconds = method["to_target"]["seconds"]["per_seed"][str(run["seed"])]
             found[run["seed"]] = speedup(whole[run["seed"]], math.inf if seconds is None else seconds)
-    return interval(found, np.median).as_json("median")
+    return seed_interval(found, np.median).as_json("median")
 
 
 COLUMNS = (
@@ -214,7 +214,7 @@ def cell(figure: Mapping[str, Any], centre: str, form: str, times: float = 1.0) 
     """A figure with its interval, where it has one.
 
     Args:
-        figure: as ``Interval.as_json`` gives it.
+        figure: as ``SeedInterval.as_json`` gives it.
         centre: the name of its middle.
         form: of a number.
         times: what it is multiplied by.

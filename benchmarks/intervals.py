@@ -12,8 +12,8 @@ from typing import Any
 
 from results_file import write
 
-from dppo.evaluation import metrics
 from dppo.rng import Purpose, generator
+from dppo.statistics import problem_interval
 
 SEED = 0
 PROBLEMS = (30, 40, 272, 500, 1319)
@@ -31,7 +31,7 @@ def measure(problems: int, population: tuple[float, float], samples: int, repeat
     covered, plain, width = 0, 0, 0.0
     for _ in range(repeats):
         share_P = rng.binomial(samples, rng.beta(a, b, problems)) / samples
-        found = metrics.estimate(share_P, rng)
+        found = problem_interval(share_P, rng, resamples=RESAMPLES)
         covered += found.low <= mean <= found.high
         width += found.high - found.low
         plain += abs(found.value - mean) <= 1.96 * (found.value * (1 - found.value) / (problems * samples)) ** 0.5
@@ -53,7 +53,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1000)
     parser.add_argument("--output", default="benchmarks/results/intervals.json")
     options = parser.parse_args()
-    metrics.RESAMPLES = RESAMPLES
     cases = [(p, population, n) for population in POPULATIONS for n in SAMPLES for p in PROBLEMS]
     rows = [measure(*case, options.repeats, key) for key, case in enumerate(cases)]
     print("problems  mean  beta        samples  covered  width  covered, all samples as if independent")

@@ -1,7 +1,7 @@
 """The arrows between parts point one way.
 
-errors, types, rng, files <- pruning | packing | objective <- methods <- demo, trl <- launch <- verification
-verification <- comparison <- cli
+errors, types, rng, files, statistics <- pruning | packing | objective <- methods <- demo, trl <- launch
+launch <- verification <- comparison <- cli
 data, demo <- evaluation <- launch, cli
 """
 
@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dppo"
-SHARED = {"errors", "types", "rng", "environment", "files"}
+SHARED = {"errors", "types", "rng", "environment", "files", "statistics"}
 ALLOWED = {
     "errors": set(),
     "types": {"errors"},
     "rng": set(),
     "environment": set(),
     "files": {"errors"},
+    "statistics": {"rng"},
     "pruning": SHARED,
     "packing": SHARED,
     "objective": SHARED,

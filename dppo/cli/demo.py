@@ -13,8 +13,9 @@ from rich.table import Table
 
 from dppo.cli.progress import open_board
 from dppo.demo.figures import draw_curves
-from dppo.demo.run import QUICK, DemoSetting, Progress, fastest_threads, mean_and_interval, run_demo
+from dppo.demo.run import QUICK, DemoSetting, Progress, fastest_threads, run_demo
 from dppo.errors import ConfigError
+from dppo.statistics import student_interval
 
 
 def main(words: Sequence[str]) -> int:
@@ -87,7 +88,8 @@ def _column(method: dict[str, Any]) -> dict[str, str]:
 
 def _accuracy(method: dict[str, Any], name: str, place: int) -> str:
     """Mean over seeds with its interval; of a single seed, the interval over questions."""
-    mean, low, high = mean_and_interval(method[name])
+    found = student_interval(method[name])
+    low, high = found.low, found.high
     if np.isnan(low):
         low, high = (method["curve"][0][place][end] for end in ("low", "high"))
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+    return f"{found.value:.3f} [{low:.3f}, {high:.3f}]"

@@ -1,7 +1,7 @@
 """``results.json``: what the runs of a comparison reached, read from their own files."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,10 @@ import numpy as np
 from dppo.comparison.contestants import STOCK, STOCK_PAPER, Contestant
 from dppo.comparison.curves import Over, Point, accuracy_at, amount_to, curve_of, phases_of, reach, read_logs
 from dppo.comparison.plan import FORMAT, RUN_FILE, Comparison, read_record
-from dppo.comparison.statistics import Interval, interval, paired, speedup
 from dppo.environment import environment
 from dppo.errors import DPPOError
 from dppo.methods import METHODS
+from dppo.statistics import seed_interval
 
 READOUTS: dict[str, Over] = {"equal_updates": "step", "equal_rollouts": "rollouts", "equal_seconds": "seconds"}
 AMOUNTS: tuple[Over, ...] = ("seconds", "rollouts", "tokens_trained")
@@ -99,10 +99,10 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
         methods[each.name] = {
             **_about(each, found, comparison),
             "runs": [outcome.as_json() for outcome in found.values()],
-            "final": interval(final(found)).as_json(),
+            "final": seed_interval(final(found)).as_json(),
             **{what: read_out(outcomes, each.name, baseline, over, places[what]) for what, over in READOUTS.items()},
             "to_target": {
-                **{over: interval(amounts[over][each.name], np.median).as_json("median") for over in AMOUNTS},
+                **{over: seed_interval(amounts[over][each.name], np.median).as_json("median") for over in AMOUNTS},
                 "reached": _reached(amounts["seconds"][each.name]),
             },
         }
@@ -116,7 +116,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
         "target": {"what": own, "per_seed": {str(seed): value for seed, value in targets.items()}},
         "methods": methods,
         "speedup": {
-            name: {key: interval(speedups(amounts["seconds"], name, baseline), np.median).as_json("median")}
+            name: {key: seed_interval(speedups(amounts["seconds"], name, baseline), np.median).as_json("median")}
             for name in outcomes
         },
     }
@@ -201,8 +201,8 @@ def read_out(
     return {
         "at": float(np.mean(known)) if known else None,
         "at_per_seed": {str(seed): at for seed, at in place.items()},
-        "accuracy": interval(here).as_json(),
-        "difference": interval(paired(here, there)).as_json(),
+        "accuracy": seed_interval(here).as_json(),
+        "difference": seed_interval(paired(here, there)).as_json(),
     }
 
 
@@ -226,4 +226,34 @@ def _reached(values: Mapping[int, float | None]) -> str:
     return f"{sum(map(math.isfinite, known))} of {len(known)}"
 
 
-__all__ = ["Interval", "Outcome", "summarise"]
+def paired(
+    left: Mapping[int, float | None],
+    right: Mapping[int, float | None],
+    combine: Callable[[float, float], float] = lambda a, b: a - b,
+) -> dict[int, float | None]:
+    """``combine(left, right)`` seed by seed; None where either has no value.
+
+    Args:
+        left: value of each seed.
+        right: of the baseline.
+        combine: difference by default.
+    """
+    found: dict[int, float | None] = {}
+    for seed, value in left.items():
+        other = right.get(seed)
+        found[seed] = None if value is None or other is None else combine(value, other)
+    return found
+
+
+def speedup(baseline_seconds: float, seconds: float) -> float:
+    """How many times sooner, >= 0: 0 where the target was never reached, 1 where neither needed any time.
+
+    Args:
+        baseline_seconds: the baseline's time to the target, inf where it was not reached.
+        seconds: the method's.
+    """
+    if math.isinf(seconds):
+        return 0.0
+    if seconds == 0:
+        return 1.0 if baseline_seconds == 0 else math.inf
+    return baseline_seconds / seconds

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dppo.comparison.statistics import FEWEST
+from dppo.statistics import FEWEST
 
 NARROWEST = 110
 """Columns that the tables need; where fewer are known, lines wrap."""

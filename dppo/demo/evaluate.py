@@ -1,6 +1,5 @@
-"""How often the embedded policy is right, with an interval, and how difficult a set of problems is for it."""
+"""How often the embedded policy is right, and how difficult a set of problems is for it."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -53,21 +52,6 @@ def accuracy(
             index = chosen[row // samples]
             right_PS[index, row % samples] = reward(text, problems[index].answer) == 1.0
     return right_PS
-
-
-def mean_with_interval(success_PS: Tensor) -> tuple[float, float, float]:
-    """Mean success, and the ends of its 95% interval over problems, each in [0, 1].
-
-    The interval is normal, from the spread of the problems' own means: right when problems are a random sample, however
-    many samples each was given.
-
-    Args:
-        success_PS: (P, samples) bool or 0..1; P >= 2 for an interval of finite width.
-    """
-    success_P = success_PS.double().mean(1)
-    mean = success_P.mean().item()
-    half = 1.96 * success_P.std().item() / math.sqrt(len(success_P)) if len(success_P) > 1 else math.inf
-    return mean, max(0.0, mean - half), min(1.0, mean + half)
 
 
 def difficulty_shares(success_P: Tensor) -> tuple[float, float, float]:

@@ -8,12 +8,13 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from dppo.demo.evaluate import accuracy, mean_with_interval
+from dppo.demo.evaluate import accuracy
 from dppo.demo.loop import Loop, StepReport, everything
 from dppo.demo.task import Split
 from dppo.methods import DPPO, GRPO, Method
 from dppo.pruning import advantage_with_confidence
 from dppo.rng import Purpose, torch_generator
+from dppo.statistics import normal_interval
 
 FLOOR = 0.2
 """Lowest probability of keeping a prompt or a completion."""
@@ -79,8 +80,8 @@ class Runner:
 
     def measure(self, evaluate: Callable[[Qwen3ForCausalLM], Tensor]) -> Point:
         """The policy's accuracy now."""
-        mean, low, high = mean_with_interval(evaluate(self.loop.model))
-        return Point(seconds=self.seconds, step=self.loop.steps, accuracy=mean, low=low, high=high)
+        found = normal_interval(evaluate(self.loop.model).double().mean(1).numpy())
+        return Point(seconds=self.seconds, step=self.loop.steps, accuracy=found.value, low=found.low, high=found.high)
 
     def record(self) -> dict:
         """Everything as JSON values."""

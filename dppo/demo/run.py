@@ -8,9 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from scipy import stats
 from transformers import Qwen3ForCausalLM
 
 from dppo.demo.evaluate import accuracy, difficulty_shares
@@ -169,15 +167,6 @@ def seconds_to(curve: Sequence[dict[str, float]], target: float) -> float | None
             part = (target - before["accuracy"]) / (after["accuracy"] - before["accuracy"])
             return before["seconds"] + part * (after["seconds"] - before["seconds"])
     return None
-
-
-def mean_and_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean over seeds and the ends of its 95% interval by Student's t; nan ends for a single seed."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, float("nan"), float("nan")
-    half = float(stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
-    return mean, mean - half, mean + half
 
 
 def fastest_threads(candidates: Sequence[int] = (1, 2)) -> int:

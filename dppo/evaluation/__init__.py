@@ -6,7 +6,7 @@ Engines and the callback are imported by name: ``dppo.evaluation.engines``, ``dp
 from dppo.evaluation.benchmarks import BENCHMARKS, Benchmark, choose, parse_benchmark
 from dppo.evaluation.compare import Comparison, compare
 from dppo.evaluation.engines import ENGINES, Engine, Generated, ModelSpec, Request, load_engine
-from dppo.evaluation.metrics import Estimate, average, estimate, maj_at_k, pass_at_k
+from dppo.evaluation.metrics import maj_at_k, pass_at_k
 from dppo.evaluation.problems import Problem, ProblemSet, content_hash, load_set
 from dppo.evaluation.run import Progress, Protocol, evaluate
 from dppo.evaluation.sampling import Sampling
@@ -18,7 +18,6 @@ __all__ = [
     "Benchmark",
     "Comparison",
     "Engine",
-    "Estimate",
     "Generated",
     "ModelSpec",
     "Problem",
@@ -27,11 +26,9 @@ __all__ = [
     "Protocol",
     "Request",
     "Sampling",
-    "average",
     "choose",
     "compare",
     "content_hash",
-    "estimate",
     "evaluate",
     "load_engine",
     "load_set",

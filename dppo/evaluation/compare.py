@@ -9,10 +9,10 @@ import numpy as np
 
 from dppo.errors import EvaluationError
 from dppo.evaluation.files import read_lines
-from dppo.evaluation.metrics import Estimate, average, estimate
 from dppo.evaluation.run import PROBLEMS, SETTINGS, differences
 from dppo.evaluation.summary import read_results
 from dppo.rng import Purpose, generator
+from dppo.statistics import Estimate, benchmark_interval, problem_interval
 
 DIFFERENCES = (-1.0, 1.0)
 """The span of a difference of shares."""
@@ -104,7 +104,7 @@ def compare(before: Path, after: Path, *, seed: int = 0) -> Comparison:
             len(ids),
             float(share_a.mean()),
             float(share_b.mean()),
-            estimate(by_set[name], rng, DIFFERENCES),
+            problem_interval(by_set[name], rng, DIFFERENCES),
             int((by_set[name] > 0).sum()),
             int((by_set[name] < 0).sum()),
         )
@@ -113,7 +113,10 @@ def compare(before: Path, after: Path, *, seed: int = 0) -> Comparison:
         changes += [Change(name, id, a, b, count) for id, a, b, count in pairs if a != b]
     changes.sort(key=lambda change: -abs(change.after - change.before))
     return Comparison(
-        pairings, average(by_set, rng, DIFFERENCES), tuple(changes), tuple(differences(settings[0], settings[1]))
+        pairings,
+        benchmark_interval(by_set, rng, DIFFERENCES),
+        tuple(changes),
+        tuple(differences(settings[0], settings[1])),
     )
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from dppo.data import REASONS
 from dppo.errors import EvaluationError
 from dppo.evaluation.files import LineFile
-from dppo.evaluation.metrics import average, breakdown, default_ks, estimate, maj_at_k, pass_at_k
+from dppo.evaluation.metrics import breakdown, default_ks, maj_at_k, pass_at_k
 from dppo.evaluation.problems import Problem, ProblemSet
 from dppo.rng import Purpose, generator
+from dppo.statistics import benchmark_interval, problem_interval
 
 _WRITTEN_AT_ONCE = 256
 
@@ -110,7 +111,7 @@ class Tally:
             "licence": record.licence,
             "correct": record.correct,
             "notes": list(self.problems.notes),
-            **{name: estimate(values, rng).as_json() for name, values in self.figures.items()},
+            **{name: problem_interval(values, rng).as_json() for name, values in self.figures.items()},
             "mean_tokens": self.tokens / self.drawn,
             "truncated": self.finishes["length"] / self.drawn,
             "no_room": self.finishes["no_room"] / self.drawn,
@@ -163,7 +164,9 @@ def summarise(
     rng = generator(seed, Purpose.EVALUATION, 1)
     results = {name: tally.as_json(rng) for name, tally in tallies.items()}
     shared = [name for name in next(iter(tallies.values())).figures if all(name in t.figures for t in tallies.values())]
-    averages = {name: average({b: t.figures[name] for b, t in tallies.items()}, rng).as_json() for name in shared}
+    averages = {
+        name: benchmark_interval({b: t.figures[name] for b, t in tallies.items()}, rng).as_json() for name in shared
+    }
     return {"benchmarks": results, "average": averages}
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dppo.comparison.curves import ACCURACY
-from dppo.comparison.statistics import FEWEST, interval
 from dppo.report.records import Group, Run, number
+from dppo.statistics import FEWEST, seed_interval
 
 GOING = ("running", "stopped")
 POINTS = 40
@@ -88,7 +88,7 @@ def ends(value_SK: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
     Args:
         value_SK: (S, K) one row per seed.
     """
-    found = [interval(dict(enumerate(value_S.tolist()))) for value_S in value_SK.T]
+    found = [seed_interval(dict(enumerate(value_S.tolist()))) for value_S in value_SK.T]
     if len(value_SK) < FEWEST:
         return None, None
     return np.array([one.low for one in found], dtype=float), np.array([one.high for one in found], dtype=float)

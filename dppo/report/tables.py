@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dppo.comparison.statistics import FEWEST
 from dppo.report.curves import accuracy, averaged
 from dppo.report.records import Contents, Group, Run, number
 from dppo.report.text import NOT_THERE, amount, counted, duration, settings
+from dppo.statistics import FEWEST
 
 EQUAL = {"equal_updates": "equal updates", "equal_rollouts": "equal rollouts", "equal_seconds": "equal seconds"}
 TO_TARGET = {"seconds": duration, "rollouts": amount, "tokens_trained": amount}

@@ -8,7 +8,7 @@ from rich.console import Console
 
 import dppo.cli.demo as command
 from dppo.demo.race import Setting
-from dppo.demo.run import DemoSetting, mean_and_interval
+from dppo.demo.run import DemoSetting
 from dppo.demo.task import QUICK
 from dppo.errors import ConfigError
 
@@ -56,11 +56,6 @@ def test_table_says_how_often_the_target_was_missed(capsys):
     results = {"methods": {"dppo": method}, "seeds": [0, 1], "difficulty_at_start": [{"a": 1.0, "b": 0.0, "c": 0.0}]}
     command.show(results, Console(width=100))
     assert "4.0 (not reached: 1)" in capsys.readouterr().out
-
-
-def test_interval_over_seeds_is_students():
-    mean, low, high = mean_and_interval([1.0, 2.0, 3.0])
-    assert mean == 2.0 and high - mean == pytest.approx(4.302653 / 3**0.5, rel=1e-5) and low == pytest.approx(4 - high)
 
 
 def test_no_seeds_is_an_error():

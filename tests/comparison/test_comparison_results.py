@@ -1,14 +1,16 @@
 """``results.json`` from run folders made by hand: every figure computed beforehand."""
 
 import json
+import math
 
 import pytest
 import yaml
 
 from dppo.comparison.contestants import Contestant
 from dppo.comparison.plan import Comparison
-from dppo.comparison.results import summarise
+from dppo.comparison.results import paired, speedup, summarise
 from dppo.files import write_json
+from dppo.statistics import seed_interval
 
 CONTESTANTS = tuple(
     Contestant(name=name, method=method, overrides=overrides)
@@ -132,3 +134,19 @@ def test_without_trl_the_first_is_the_baseline_and_a_target_can_be_given(tmp_pat
     speedup = results["speedup"]["wide"]["time_to_target"]
     assert speedup["median"] == pytest.approx(20 / 43.75)
     assert results["methods"]["dppo"]["final"]["per_seed"].keys() == {"0", "1", "2"}
+
+
+def test_speedups():
+    assert speedup(12.0, 4.0) == 3.0
+    assert speedup(12.0, math.inf) == 0.0
+    assert speedup(0.0, 0.0) == 1.0
+
+
+def test_pairs_are_by_seed():
+    """By hand; seeds that differ much and methods that do not: paired differences are narrow, unpaired ones are not."""
+    left, right = {0: 0.51, 1: 0.71, 2: 0.92}, {2: 0.90, 1: 0.70, 0: 0.50}
+    found = seed_interval(paired(left, right))
+    assert found.per_seed == pytest.approx({0: 0.01, 1: 0.01, 2: 0.02})
+    unpaired = seed_interval(paired(left, {0: 0.90, 1: 0.50, 2: 0.70}))
+    assert found.low > 0 and unpaired.low < 0
+    assert paired({0: 1.0, 1: None}, {0: 3.0}) == {0: -2.0, 1: None}

@@ -1,13 +1,11 @@
-"""Accuracy, its interval, and the shares of difficulty."""
-
-import math
+"""Accuracy, and the shares of difficulty."""
 
 import pytest
 import torch
 
 from dppo.demo import evaluate
 from dppo.demo.decode import Rollout
-from dppo.demo.evaluate import accuracy, difficulty_shares, mean_with_interval
+from dppo.demo.evaluate import accuracy, difficulty_shares
 from dppo.demo.task import make_split
 from dppo.demo.tokenizer import build_tokenizer
 
@@ -35,32 +33,6 @@ def test_accuracy_puts_every_sample_at_its_problem_whatever_the_batches(monkeypa
     for rows in (1, 50, 1000):
         monkeypatch.setattr(evaluate, "BATCH_ROWS", rows)
         assert accuracy(None, TOKENIZER, problems, 6, torch.Generator()).tolist() == expected
-
-
-def test_interval_by_hand():
-    # Means per problem 0, 1/2, 1/2, 1: mean 1/2, standard deviation sqrt(1/6), standard error sqrt(1/24).
-    success = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.bool)
-    half = 1.96 / math.sqrt(24)
-    assert mean_with_interval(success) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
-    assert mean_with_interval(torch.ones(3, 2)) == (1.0, 1.0, 1.0)
-    assert mean_with_interval(torch.ones(1, 2)) == (1.0, 0.0, 1.0)
-
-
-def test_interval_does_not_shrink_when_a_problem_is_merely_sampled_more():
-    one = torch.tensor([[0], [1], [1], [0], [1.0]])
-    assert mean_with_interval(one.repeat(1, 32)) == pytest.approx(mean_with_interval(one))
-    wrong = 1.96 * one.repeat(1, 32).flatten().std().item() / math.sqrt(5 * 32)  # samples taken for problems
-    assert wrong < 0.3 * (mean_with_interval(one)[0] - mean_with_interval(one)[1])
-
-
-def test_interval_covers_the_truth_about_95_times_in_100():
-    rng = torch.Generator().manual_seed(0)
-    covered = 0
-    for _ in range(1000):
-        chance = torch.rand(100, 1, generator=rng)  # true mean 1/2
-        _, low, high = mean_with_interval(torch.rand(100, 4, generator=rng) < chance)
-        covered += low <= 0.5 <= high
-    assert 925 <= covered <= 970
 
 
 def test_difficulty_shares_count_both_ends_inclusively():

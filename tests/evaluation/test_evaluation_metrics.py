@@ -1,8 +1,8 @@
-"""Estimates against enumeration and golden numbers, and intervals against what they claim."""
+"""Estimates against enumeration and golden numbers."""
 
 from collections import Counter
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dppo.errors import ConfigError
-from dppo.evaluation.metrics import (
-    average,
-    bootstrap_means,
-    breakdown,
-    default_ks,
-    estimate,
-    maj_at_k,
-    pass_at_k,
-)
+from dppo.evaluation.metrics import breakdown, default_ks, maj_at_k, pass_at_k
 
 
 def some_right(samples, right, k):
@@ -90,75 +82,6 @@ def test_majority_out_of_range():
 
 def test_default_ks():
     assert default_ks(1) == (1,) and default_ks(16) == (1, 2, 4, 8, 16) and default_ks(12) == (1, 2, 4, 8, 12)
-
-
-def test_bootstrap_of_two_problems_by_enumeration():
-    means = bootstrap_means(np.array([0.0, 1.0]), np.random.default_rng(0), 40_000)
-    shares = {value: (means == value).mean() for value in (0.0, 0.5, 1.0)}
-    # Standard error 0.0025: six of them.
-    assert shares == pytest.approx({0.0: 0.25, 0.5: 0.5, 1.0: 0.25}, abs=0.015)
-
-
-def test_bootstrap_draws_problems_as_resampling_does():
-    values = np.array([0.0, 0.25, 0.25, 1.0, 0.5])
-    exact = Counter(round(sum(draw) / 5, 6) for draw in product(values, repeat=5))
-    means = bootstrap_means(values, np.random.default_rng(1), 50_000)
-    found = Counter(np.round(means, 6).tolist())
-    for value, count in exact.items():
-        assert found[value] / 50_000 == pytest.approx(count / 5**5, abs=0.012)
-
-
-def test_bootstrap_in_parts_is_the_same_distribution():
-    values = np.random.default_rng(2).random(3000)  # all distinct: drawn in parts
-    means = bootstrap_means(values, np.random.default_rng(3), 1500)
-    assert len(means) == 1500
-    assert means.mean() == pytest.approx(values.mean(), abs=6 * values.std() / 3000**0.5 / 1500**0.5)
-    assert means.std() == pytest.approx(values.std() / 3000**0.5, rel=0.12)
-
-
-def test_interval_is_over_problems_not_over_samples():
-    clear = np.array([0.0, 1.0] * 50)  # 16 samples each, all alike within a problem
-    over_problems = estimate(clear, np.random.default_rng(0))
-    over_samples = estimate(np.repeat(clear, 16), np.random.default_rng(0))
-    width = over_problems.high - over_problems.low
-    assert width == pytest.approx(2 * 1.96 * 0.05, rel=0.1)
-    assert width > 3.5 * (over_samples.high - over_samples.low), "samples as if independent: four times too narrow"
-
-
-def test_interval_holds_the_mean_as_often_as_it_says(monkeypatch):
-    monkeypatch.setattr("dppo.evaluation.metrics.RESAMPLES", 1000)
-    rng, hits = np.random.default_rng(5), 0
-    for _ in range(300):
-        found = estimate(rng.binomial(4, rng.beta(1, 1, 100)) / 4, rng)
-        hits += found.low <= 0.5 <= found.high
-    assert 0.90 <= hits / 300 <= 0.985  # 0.95 with a standard error of 0.0126: four below, three above
-
-
-@pytest.mark.parametrize(("value", "low", "high"), [(0.0, 0.0, 0.1157), (1.0, 0.8843, 1.0), (0.5, 0.4422, 0.5578)])
-def test_problems_that_all_agree_do_not_give_a_width_of_zero(value, low, high):
-    found = estimate(np.full(30, value), np.random.default_rng(0))
-    assert found.value == value
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.004)
-
-
-def test_no_change_at_all_has_a_width_too():
-    found = estimate(np.zeros(500), np.random.default_rng(0), (-1.0, 1.0))
-    assert (found.low, found.high) == pytest.approx((-0.00735, 0.00735), abs=0.0005)
-
-
-def test_average_weighs_benchmarks_alike():
-    sets = {"small": np.array([1.0, 0.0]), "large": np.array([0.0, 0.0, 0.0, 1.0] * 100)}
-    found = average(sets, np.random.default_rng(0))
-    assert found.value == pytest.approx((0.5 + 0.25) / 2)  # not the mean of all problems, 0.2512
-    deviation = ((0.25 / 2 + 0.1875 / 400) / 4) ** 0.5
-    assert found.low < found.value - deviation and found.high > found.value + deviation
-    pooled = estimate(np.concatenate(list(sets.values())), np.random.default_rng(0))
-    assert abs(pooled.value - found.value) > 0.1
-
-
-def test_intervals_are_repeatable():
-    values = np.array([0.0, 0.5, 1.0])
-    assert estimate(values, np.random.default_rng(7)) == estimate(values, np.random.default_rng(7))
 
 
 def test_breakdown_by_label():

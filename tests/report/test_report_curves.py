@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dppo.comparison.statistics import expanded_tail
 from dppo.report.curves import Curve, accuracy, band, mean_over_seeds
 from dppo.report.records import Group, Run
+from dppo.statistics import expanded_tail
 
 
 def run_of(logs, seed=0, status="finished"):

@@ -1,0 +1,268 @@
+"""Intervals, each for what it is over; all cover about 95%.
+
+======================= =========================================================================================
+``seed_interval``       over a handful of seeds, of a mean or a median: the bootstrap with its tails moved out
+``problem_interval``    over the problems of a benchmark, of a mean: the percentile bootstrap
+``benchmark_interval``  the same for the unweighted mean of several benchmarks
+``normal_interval``     over many problems, of a mean: normal, without draws, for curves that ask at every point
+``student_interval``    over a handful of seeds, of a mean of nearly normal figures: Student's t
+======================= =========================================================================================
+
+They do not stand in for each other. Over seeds the plain percentile interval is too narrow: resamples spread by
+sqrt((n-1)/n) less than the estimate does, and quantiles of the normal stand where those of Student's t belong; the
+expanded interval takes the tails further out by both. It never leaves the range of the data, so few seeds cannot cover
+95%: for a symmetric quantity the range of n seeds misses the centre with chance ``2 ** (1 - n)``. It takes figures that
+are infinite (a target never reached), which Student's t cannot. Over hundreds of problems none of this matters, but all
+problems of a set may be right or all wrong, and then resamples do not differ at all.
+
+Dimension letters: ``N`` values, ``P`` problems, ``R`` resamples, ``V`` distinct values.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations_with_replacement
+
+import numpy as np
+from scipy import stats
+
+from dppo.rng import Purpose, generator
+
+LEVEL = 0.95
+SHARES = (0.0, 1.0)
+"""The span of a share; of a difference of shares it is (-1, 1)."""
+FEWEST = 3
+"""Seeds below which no interval is given."""
+ENUMERATED = 6
+"""Most seeds of which all resamples are gone through: 462 different ones of 6."""
+SEED_RESAMPLES = 9999
+"""Random resamples of more seeds than that."""
+RESAMPLES = 10_000
+"""Random resamples of problems."""
+_CELLS = 2_000_000
+"""Counts drawn at once: 16 megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure and the ends of its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def as_json(self) -> dict[str, float]:
+        """For a results file."""
+        return asdict(self)
+
+
+# -- over seeds ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedInterval:
+    """A figure over seeds: its centre, the ends of its 95% interval, and the value of each seed."""
+
+    centre: float | None
+    """The statistic of the seeds that have a value; None where none has."""
+    low: float | None
+    high: float | None
+    """None where fewer than ``FEWEST`` seeds have a value."""
+    per_seed: Mapping[int, float | None]
+    """None where a run did not finish."""
+
+    def as_json(self, centre: str = "mean") -> dict[str, object]:
+        """The record of ``results.json``; what is not finite (a target never reached) becomes null.
+
+        Args:
+            centre: what the centre is called.
+        """
+        ends = {centre: _finite(self.centre), "low": _finite(self.low), "high": _finite(self.high)}
+        return {**ends, "per_seed": {str(seed): _finite(value) for seed, value in self.per_seed.items()}}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def seed_interval(
+    per_seed: Mapping[int, float | None], statistic: Callable[..., np.ndarray] = np.mean, *, level: float = LEVEL
+) -> SeedInterval:
+    """The statistic of the seeds' values with its expanded percentile interval.
+
+    Args:
+        per_seed: value of each seed; None for a seed without one. Infinite values are allowed with ``np.median``.
+        statistic: ``np.mean`` or ``np.median``.
+        level: of the interval, in (0, 1).
+    """
+    value_N = np.array([value for value in per_seed.values() if value is not None], dtype=float)
+    centre = float(statistic(value_N)) if len(value_N) else None
+    if len(value_N) < FEWEST:
+        return SeedInterval(centre=centre, low=None, high=None, per_seed=dict(per_seed))
+    low, high = percentile_ends(value_N, statistic, expanded_tail(len(value_N), level))
+    return SeedInterval(centre=centre, low=low, high=high, per_seed=dict(per_seed))
+
+
+def expanded_tail(seeds: int, level: float = LEVEL) -> float:
+    """Share of resamples to leave out at each end, in (0, 0.5), so that the interval covers about ``level``.
+
+    Args:
+        seeds: n, >= 2.
+        level: in (0, 1).
+
+    Source: Hesterberg (2015), What Teachers Should Know About the Bootstrap, The American Statistician 69(4),
+    section 3.3: ``Phi(-sqrt(n / (n - 1)) * t)`` with ``t`` the upper quantile of Student's t with n - 1 degrees.
+    """
+    quantile = stats.t.ppf((1 + level) / 2, seeds - 1)
+    return float(stats.norm.cdf(-math.sqrt(seeds / (seeds - 1)) * quantile))
+
+
+def percentile_ends(value_N: np.ndarray, statistic: Callable[..., np.ndarray], tail: float) -> tuple[float, float]:
+    """The quantiles of the resampled statistic at ``tail`` and ``1 - tail``; exact for few seeds.
+
+    Args:
+        value_N: (n,) values, n >= 2.
+        statistic: called with ``axis=-1``.
+        tail: share of resamples beyond each end, in (0, 0.5).
+    """
+    if len(value_N) > ENUMERATED:
+        # Of values that are all equal scipy gives nan for the ends.
+        if np.ptp(value_N) == 0:
+            return float(value_N[0]), float(value_N[0])
+        found = stats.bootstrap(
+            (value_N,),
+            statistic,
+            n_resamples=SEED_RESAMPLES,
+            confidence_level=1 - 2 * tail,
+            method="percentile",
+            rng=generator(0, Purpose.CHECK, len(value_N)),
+        ).confidence_interval
+        return float(found.low), float(found.high)
+    index_RN, prob_R = all_resamples(len(value_N))
+    made_R = statistic(value_N[index_RN], axis=-1)
+    order_R = np.argsort(made_R, kind="stable")
+    made_R, below_R = made_R[order_R], np.cumsum(prob_R[order_R])
+    above_R = np.cumsum(prob_R[order_R][::-1])
+    slack = 1e-12  # sums of probabilities carry rounding
+    low = made_R[np.searchsorted(below_R, tail - slack)]
+    high = made_R[::-1][np.searchsorted(above_R, tail - slack)]
+    return float(low), float(high)
+
+
+def all_resamples(seeds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every different resample of ``seeds`` values, (R, n) places, and its probability, (R,).
+
+    Args:
+        seeds: n, from 1 to ``ENUMERATED``.
+    """
+    index_RN = np.array(list(combinations_with_replacement(range(seeds), seeds)))
+    counts_RN = (index_RN[:, :, None] == np.arange(seeds)).sum(1)
+    ways_R = [math.factorial(seeds) / math.prod(map(math.factorial, counts)) for counts in counts_RN.tolist()]
+    return index_RN, np.array(ways_R) / seeds**seeds
+
+
+def student_interval(values: Sequence[float]) -> Estimate:
+    """The mean of the values with its interval by Student's t; nan ends for a single value.
+
+    Args:
+        values: one per seed, finite, at least one.
+    """
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Estimate(mean, math.nan, math.nan)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
+    return Estimate(mean, mean - half, mean + half)
+
+
+# -- over problems ------------------------------------------------------------------------------------------------
+
+
+def problem_interval(
+    value_P: Sequence[float] | np.ndarray,
+    rng: np.random.Generator,
+    span: tuple[float, float] = SHARES,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """The mean over problems, with its interval: see ``benchmark_interval``.
+
+    Args:
+        value_P: (P,) one figure per problem, P >= 1.
+        rng: for the resamples.
+        span: the least and the largest value a problem can have.
+        resamples: R, >= 1.
+    """
+    return benchmark_interval({"": np.asarray(value_P, dtype=np.float64)}, rng, span, resamples)
+
+
+def benchmark_interval(
+    sets: Mapping[str, np.ndarray],
+    rng: np.random.Generator,
+    span: tuple[float, float] = SHARES,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """The unweighted mean over benchmarks of their means; the interval is from resampling problems within each.
+
+    Its ends are percentiles of the bootstrap. Where all problems of a benchmark have one value, resamples cannot
+    differ: there, the interval holds every mean under which that has a probability of 2.5% or more. With P
+    problems all wrong it ends at ``1 - 0.025 ** (1 / P)``: 0.12 of 30, 0.007 of 500.
+
+    Args:
+        sets: (P,) figures by benchmark, P >= 1 each.
+        rng: for the resamples.
+        span: the least and the largest value a problem can have.
+        resamples: R, >= 1.
+    """
+    ends = [_resampled(values, rng, span, resamples) for values in sets.values()]
+    down_R, up_R = (np.mean([end[side] for end in ends], axis=0) for side in (0, 1))
+    value = float(np.mean([values.mean() for values in sets.values()]))
+    return Estimate(value, float(np.quantile(down_R, (1 - LEVEL) / 2)), float(np.quantile(up_R, (1 + LEVEL) / 2)))
+
+
+def _resampled(
+    value_P: np.ndarray, rng: np.random.Generator, span: tuple[float, float], resamples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(R,) means for the lower and for the upper end of an interval.
+
+    A mean off the common value v by a share s of the way to an end of the span needs problems unlike v with a
+    probability of at least s; P problems without one then have at most (1 - s)^P, the tail of Beta(1, P).
+    """
+    if value_P.min() < value_P.max():
+        mean_R = bootstrap_means(value_P, rng, resamples)
+        return mean_R, mean_R
+    share_R = rng.beta(1, len(value_P), resamples)
+    value = float(value_P[0])
+    return value - (value - span[0]) * share_R, value + (span[1] - value) * share_R
+
+
+def bootstrap_means(value_P: np.ndarray, rng: np.random.Generator, resamples: int = RESAMPLES) -> np.ndarray:
+    """(R,) means of resamples of the problems, drawn with replacement.
+
+    A resample is described by how often it holds each distinct value, which is multinomial: exact, and a thousand times
+    cheaper than drawing problems where values are shares of a few samples.
+
+    Args:
+        value_P: (P,) one figure per problem, P >= 1.
+        rng: where the draws come from.
+        resamples: R, >= 1.
+    """
+    distinct_V, count_V = np.unique(np.asarray(value_P, dtype=np.float64), return_counts=True)
+    problems = int(count_V.sum())
+    share_V = count_V / problems
+    at_once = max(1, _CELLS // len(distinct_V))
+    parts = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
+    return np.concatenate([rng.multinomial(problems, share_V, size=part) @ distinct_V for part in parts]) / problems
+
+
+def normal_interval(value_P: Sequence[float] | np.ndarray, span: tuple[float, float] = SHARES) -> Estimate:
+    """The mean over problems with its interval, normal, from the spread of the problems' own figures; within ``span``.
+
+    Right when problems are a random sample, however many samples each was given.
+
+    Args:
+        value_P: (P,) one figure per problem, its mean over samples; P >= 2 for an interval of finite width.
+        span: the least and the largest value a problem can have.
+    """
+    value_P = np.asarray(value_P, dtype=np.float64)
+    mean = float(value_P.mean())
+    half = 1.96 * float(value_P.std(ddof=1)) / math.sqrt(len(value_P)) if len(value_P) > 1 else math.inf
+    return Estimate(mean, max(span[0], mean - half), min(span[1], mean + half))

@@ -1,0 +1,222 @@
+"""Intervals: against enumeration and by hand, and how often they cover, beside twins that are too narrow."""
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import astuple
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dppo.rng import generator
+from dppo.statistics import (
+    all_resamples,
+    benchmark_interval,
+    bootstrap_means,
+    expanded_tail,
+    normal_interval,
+    percentile_ends,
+    problem_interval,
+    seed_interval,
+    student_interval,
+)
+
+
+def test_all_resamples_are_those_of_every_ordered_draw():
+    index_RN, prob_R = all_resamples(4)
+    found = {tuple(index): prob for index, prob in zip(index_RN.tolist(), prob_R, strict=True)}
+    counted: dict[tuple[int, ...], int] = {}
+    for draw in itertools.product(range(4), repeat=4):
+        key = tuple(sorted(draw))
+        counted[key] = counted.get(key, 0) + 1
+    assert found == pytest.approx({key: count / 4**4 for key, count in counted.items()})
+
+
+@pytest.mark.parametrize("statistic", [np.mean, np.median])
+@pytest.mark.parametrize("tail", [0.025, 0.1, 0.004])
+def test_ends_are_quantiles_of_every_ordered_draw(statistic, tail):
+    value_N = generator(3).normal(size=5)
+    made = sorted(statistic(value_N[list(draw)]) for draw in itertools.product(range(5), repeat=5))
+    low, high = percentile_ends(value_N, statistic, tail)
+    place = math.ceil(tail * len(made)) - 1
+    assert (low, high) == pytest.approx((made[place], made[-1 - place]))
+
+
+def test_the_expanded_tail():
+    """Hesterberg (2015), table 2: for n = 5 and a 95% interval each tail is 0.0010, for n = 20 it is 0.0159."""
+    by_hand = stats.norm.cdf(-math.sqrt(5 / 4) * 2.7764451)
+    assert expanded_tail(5) == pytest.approx(by_hand, rel=1e-6)
+    assert [round(expanded_tail(n), 4) for n in (5, 10, 20)] == [0.001, 0.0086, 0.0159]
+    assert expanded_tail(10**6) == pytest.approx(0.025, abs=1e-6)
+
+
+def coverage(seeds, tail, rounds=1500):
+    """How often the interval of the mean of normal values holds their centre."""
+    rng, hits = generator(11, seeds), 0
+    for _ in range(rounds):
+        low, high = percentile_ends(rng.normal(size=seeds), np.mean, tail)
+        hits += low <= 0 <= high
+    return hits / rounds
+
+
+@pytest.mark.parametrize(("seeds", "expanded", "plain"), [(5, 0.92, 0.84), (6, 0.93, 0.86)])
+def test_coverage_beside_the_twin_that_is_too_narrow(seeds, expanded, plain):
+    error = 3 * math.sqrt(0.25 / 1500)
+    assert coverage(seeds, expanded_tail(seeds)) >= expanded - error / 2
+    assert coverage(seeds, 0.025) <= plain + error / 2, "the plain interval would do"
+
+
+def test_many_seeds_go_to_scipy_and_stay_repeatable():
+    value_N = generator(5).normal(1.0, 0.1, size=9)
+    first = percentile_ends(value_N, np.mean, expanded_tail(9))
+    assert first == percentile_ends(value_N, np.mean, expanded_tail(9))
+    exact = stats.t.interval(0.95, 8, value_N.mean(), value_N.std(ddof=1) / 3)
+    assert first == pytest.approx(exact, abs=0.03)
+    assert percentile_ends(np.full(9, 2.0), np.mean, 0.01) == (2.0, 2.0)
+
+
+def test_fewer_than_three_seeds_have_no_interval():
+    found = seed_interval({0: 1.0, 1: 3.0, 2: None})
+    assert found.as_json() == {"mean": 2.0, "low": None, "high": None, "per_seed": {"0": 1.0, "1": 3.0, "2": None}}
+    assert seed_interval({0: None}).centre is None
+    assert seed_interval({0: 1.0, 1: 3.0, 2: 2.0}).as_json()["low"] == 1.0
+
+
+def test_a_target_that_was_not_reached_counts():
+    """By hand: 2, 3, 0, 2.5, 0 has the median 2; without the zeros it would be 2.5."""
+    per_seed = {0: 2.0, 1: 3.0, 2: 0.0, 3: 2.5, 4: 0.0}
+    found = seed_interval(per_seed, np.median)
+    assert (found.centre, found.low, found.high) == (2.0, 0.0, 3.0)
+    dropped = seed_interval({seed: value for seed, value in per_seed.items() if value}, np.median)
+    assert dropped.centre == 2.5 and dropped.low > 0
+    seconds = seed_interval({0: 10.0, 1: math.inf, 2: 12.0, 3: math.inf, 4: math.inf}, np.median)
+    assert seconds.centre == math.inf and seconds.as_json("median")["median"] is None
+
+
+def test_bootstrap_of_two_problems_by_enumeration():
+    means = bootstrap_means(np.array([0.0, 1.0]), np.random.default_rng(0), 40_000)
+    shares = {value: (means == value).mean() for value in (0.0, 0.5, 1.0)}
+    # Standard error 0.0025: six of them.
+    assert shares == pytest.approx({0.0: 0.25, 0.5: 0.5, 1.0: 0.25}, abs=0.015)
+
+
+def test_bootstrap_draws_problems_as_resampling_does():
+    values = np.array([0.0, 0.25, 0.25, 1.0, 0.5])
+    exact = Counter(round(sum(draw) / 5, 6) for draw in product(values, repeat=5))
+    means = bootstrap_means(values, np.random.default_rng(1), 50_000)
+    found = Counter(np.round(means, 6).tolist())
+    for value, count in exact.items():
+        assert found[value] / 50_000 == pytest.approx(count / 5**5, abs=0.012)
+
+
+def test_bootstrap_in_parts_is_the_same_distribution():
+    values = np.random.default_rng(2).random(3000)  # all distinct: drawn in parts
+    means = bootstrap_means(values, np.random.default_rng(3), 1500)
+    assert len(means) == 1500
+    assert means.mean() == pytest.approx(values.mean(), abs=6 * values.std() / 3000**0.5 / 1500**0.5)
+    assert means.std() == pytest.approx(values.std() / 3000**0.5, rel=0.12)
+
+
+def test_interval_is_over_problems_not_over_samples():
+    clear = np.array([0.0, 1.0] * 50)  # 16 samples each, all alike within a problem
+    over_problems = problem_interval(clear, np.random.default_rng(0))
+    over_samples = problem_interval(np.repeat(clear, 16), np.random.default_rng(0))
+    width = over_problems.high - over_problems.low
+    assert width == pytest.approx(2 * 1.96 * 0.05, rel=0.1)
+    assert width > 3.5 * (over_samples.high - over_samples.low), "samples as if independent: four times too narrow"
+
+
+def test_interval_holds_the_mean_as_often_as_it_says():
+    rng, hits = np.random.default_rng(5), 0
+    for _ in range(300):
+        found = problem_interval(rng.binomial(4, rng.beta(1, 1, 100)) / 4, rng, resamples=1000)
+        hits += found.low <= 0.5 <= found.high
+    assert 0.90 <= hits / 300 <= 0.985  # 0.95 with a standard error of 0.0126: four below, three above
+
+
+@pytest.mark.parametrize(("value", "low", "high"), [(0.0, 0.0, 0.1157), (1.0, 0.8843, 1.0), (0.5, 0.4422, 0.5578)])
+def test_problems_that_all_agree_do_not_give_a_width_of_zero(value, low, high):
+    found = problem_interval(np.full(30, value), np.random.default_rng(0))
+    assert found.value == value
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.004)
+
+
+def test_no_change_at_all_has_a_width_too():
+    found = problem_interval(np.zeros(500), np.random.default_rng(0), (-1.0, 1.0))
+    assert (found.low, found.high) == pytest.approx((-0.00735, 0.00735), abs=0.0005)
+
+
+def test_average_weighs_benchmarks_alike():
+    sets = {"small": np.array([1.0, 0.0]), "large": np.array([0.0, 0.0, 0.0, 1.0] * 100)}
+    found = benchmark_interval(sets, np.random.default_rng(0))
+    assert found.value == pytest.approx((0.5 + 0.25) / 2)  # not the mean of all problems, 0.2512
+    deviation = ((0.25 / 2 + 0.1875 / 400) / 4) ** 0.5
+    assert found.low < found.value - deviation and found.high > found.value + deviation
+    pooled = problem_interval(np.concatenate(list(sets.values())), np.random.default_rng(0))
+    assert abs(pooled.value - found.value) > 0.1
+
+
+def test_intervals_are_repeatable():
+    values = np.array([0.0, 0.5, 1.0])
+    assert problem_interval(values, np.random.default_rng(7)) == problem_interval(values, np.random.default_rng(7))
+
+
+def test_normal_interval_by_hand():
+    # Means per problem 0, 1/2, 1/2, 1: mean 1/2, standard deviation sqrt(1/6), standard error sqrt(1/24).
+    found = normal_interval([0.0, 0.5, 0.5, 1.0])
+    half = 1.96 / math.sqrt(24)
+    assert astuple(found) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
+    assert astuple(normal_interval([1.0, 1.0, 1.0])) == (1.0, 1.0, 1.0)
+    assert astuple(normal_interval([1.0])) == (1.0, 0.0, 1.0)
+    assert astuple(normal_interval([0.0], (-1.0, 1.0))) == (0.0, -1.0, 1.0)
+
+
+def test_normal_interval_covers_the_truth_about_95_times_in_100():
+    rng, covered = generator(0), 0
+    for _ in range(1000):
+        found = normal_interval(rng.binomial(4, rng.random(100)) / 4)  # true mean 1/2
+        covered += found.low <= 0.5 <= found.high
+    assert 925 <= covered <= 970
+
+
+def test_student_interval_by_hand():
+    found = student_interval([1.0, 2.0, 3.0])
+    assert found.value == 2.0 and found.high - 2.0 == pytest.approx(4.302653 / 3**0.5, rel=1e-5)
+    assert found.low == pytest.approx(4 - found.high)
+    alone = student_interval([1.0])
+    assert alone.value == 1.0 and math.isnan(alone.low) and math.isnan(alone.high)
+
+
+SEEDS = ([0.1, 0.4, 0.35, 0.8, 0.2], [1.0, 2.0, 0.0, 4.0, 3.0, 2.5, 7.0, 1.5])
+PROBLEMS = np.arange(40) % 5 / 4
+BEFORE = [
+    (seed_interval(dict(enumerate(SEEDS[0]))), (0.37, 0.12000000000000002, 0.72)),
+    (seed_interval(dict(enumerate(SEEDS[0])), np.median), (0.35, 0.1, 0.8)),
+    (seed_interval(dict(enumerate(SEEDS[1]))), (2.625, 1.0625, 4.5625)),
+    (seed_interval(dict(enumerate(SEEDS[1])), np.median), (2.25, 0.75, 5.0)),
+    (problem_interval(PROBLEMS, np.random.default_rng(3)), (0.5, 0.3875, 0.6125)),
+    (problem_interval(np.zeros(30), np.random.default_rng(3)), (0.0, 0.0, 0.11562709482800043)),
+    (
+        benchmark_interval({"a": PROBLEMS, "b": PROBLEMS[:7] - 0.5}, np.random.default_rng(3), (-1.0, 1.0)),
+        (0.19642857142857142, 0.06026785714285715, 0.3433035714285714),
+    ),
+    (normal_interval(PROBLEMS), (0.5, 0.38903685065382965, 0.6109631493461704)),
+    (student_interval(SEEDS[0]), (0.37, 0.03682658737626482, 0.7031734126237352)),
+]
+"""What each interval was on these figures before they were put side by side, to the last digit."""
+
+
+@pytest.mark.parametrize(("found", "before"), BEFORE)
+def test_figures_are_those_of_the_functions_these_replace(found, before):
+    assert astuple(found)[:3] == pytest.approx(before, rel=1e-12, abs=1e-15)
+
+
+def test_intervals_do_not_stand_in_for_each_other():
+    """On the same five figures: a plain percentile bootstrap is narrower than what five seeds deserve."""
+    values = SEEDS[0]
+    seeds, student = seed_interval(dict(enumerate(values))), student_interval(values)
+    plain = problem_interval(values, np.random.default_rng(0))
+    assert plain.high - plain.low < 0.9 * (seeds.high - seeds.low)
+    assert seeds.high - seeds.low < student.high - student.low
