@@ -8,7 +8,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.cli.follow import Follow
 from dppo.cli.progress import open_board
-from dppo.launch import Run, build_parser, dry_run, parse_run, train_with
+from dppo.launch.arguments import Run
+from dppo.launch.dry_run import dry_run
+from dppo.launch.parsing import build_parser, parse_run
+from dppo.launch.parts import train_with
 from dppo.trl import DPPOTrainer
 
 MARKS = {

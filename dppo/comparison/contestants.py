@@ -1,18 +1,16 @@
 """Who takes part in a comparison: names, methods and fields, checked against each other before anything is trained."""
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import ConfigError
-from dppo.launch import AnyRun
-from dppo.launch.arguments import TRAINING_OURS, parse_fields
+from dppo.launch.arguments import TRAINING_OURS, AnyRun
+from dppo.launch.parsing import parse_fields
 from dppo.methods import METHODS, PER_TOKEN_SCORES, Method
 from dppo.pruning import Pruning
 from dppo.trl.config import DPPOConfig
@@ -107,10 +105,7 @@ class Contestant:
         """
         kind: type[GRPOConfig] = GRPOConfig if self.stock else DPPOConfig
         try:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "config.yaml"
-                path.write_text(yaml.safe_dump(dict(fields)))
-                return parse_fields([str(path)], kind)
+            return parse_fields(fields, kind)
         except ConfigError as error:
             raise ConfigError(f"{self.name}: {error}") from error
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from dppo.comparison.contestants import TAKEN, Contestant
 from dppo.comparison.frozen import group_norms
 from dppo.errors import ConfigError
-from dppo.launch import Run
+from dppo.launch.arguments import Run
 from dppo.methods import METHODS, Method
 from dppo.pruning import PIVOTAL, Pruning, proportional, uniform, uniform_score
 from dppo.trl import DPPOConfig

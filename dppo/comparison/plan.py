@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dppo.comparison.contestants import SEEDED, SHARED, STOCK, Contestant, choose
-from dppo.comparison.quick import QUICK
 from dppo.demo.scratch import SCRATCH
 from dppo.environment import environment
 from dppo.errors import ConfigError, FileError
 from dppo.files import read_json, write_json
-from dppo.launch import AnyRun, load_rewards
+from dppo.launch.arguments import AnyRun
 from dppo.launch.benchmarks import load_benchmarks
-from dppo.launch.parts import load_rollouts
+from dppo.launch.parsing import read_file, read_flags
+from dppo.launch.parts import load_rewards, load_rollouts
 
 COMPARISON_FILE = "comparison.json"
 CONFIG_FILE = "config.yaml"
 RUN_FILE = "run.json"
 RESULTS_FILE = "results.json"
 FORMAT = 1
+QUICK = Path(__file__).with_name("quick.yaml")
+"""The comparison without a configuration; the file in ``examples`` is a link to it."""
 BLOCK = "compare"
 """The part of the configuration that is not a training field."""
 
@@ -119,7 +119,7 @@ def plan(
 
     Args:
         config: a file for ``dppo train``, with or without a block ``compare: {methods: {name: {field: value}}}``;
-            None for ``quick.QUICK``.
+            None for ``QUICK``.
         flags: ``--field value`` words, which win over the file.
         methods: names of the block or of methods; None for all of the block.
         seeds: how many, >= 1, counted from the configuration's ``seed``.
@@ -152,21 +152,13 @@ def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dic
     """The training fields of a configuration, and the contestants of its ``compare`` block.
 
     Args:
-        path: a YAML file; None for ``quick.QUICK``.
-        flags: ``--field value`` words; values are read as YAML.
+        path: a YAML file; None for ``QUICK``.
+        flags: ``--field value`` words.
 
     Raises:
         ConfigError: no such file, not a mapping, or a word that is no flag.
     """
-    place = Path("the built-in configuration" if path is None else path)
-    if path is not None and not place.is_file():
-        raise ConfigError(f"there is no configuration file {place}. Try examples/embedded_compare.yaml")
-    try:
-        read = yaml.safe_load(QUICK if path is None else place.read_text())
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the configuration is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(read, dict):
-        raise ConfigError(f"{place} must hold fields, such as method: dppo")
+    read = read_file(QUICK if path is None else path, example="examples/embedded_compare.yaml")
     block = read.pop(BLOCK, None) or {}
     unknown = sorted(block.keys() - {"methods"}) if isinstance(block, dict) else [str(block)]
     methods = block.get("methods") if isinstance(block, dict) else None
@@ -175,27 +167,7 @@ def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dic
             f"{BLOCK}: {(unknown[0] if unknown else methods)!r} is not understood. Write {BLOCK}: {{methods: "
             "{half_batch: {method: grpo, per_device_train_batch_size: 64}}}"
         )
-    return {**read, **_flags(flags)}, dict(methods or {})
-
-
-def _flags(words: Sequence[str]) -> dict[str, Any]:
-    """Fields and values of ``--field value`` words."""
-    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    found: dict[str, list[Any]] = {}
-    name = None
-    for part in parts:
-        if part.startswith("--"):
-            name = part[2:]
-            found[name] = []
-        elif name is None:
-            raise ConfigError(f"{part!r} is no flag. Fields are set with --field value")
-        else:
-            found[name].append(yaml.safe_load(part) if part else "")
-    lists = {"eval_benchmarks", "reward_funcs", "reward_weights", "report_to"}
-    return {
-        name: values if name in lists or len(values) > 1 else values[0] if values else True
-        for name, values in found.items()
-    }
+    return read | read_flags(flags), dict(methods or {})
 
 
 def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
@@ -263,12 +235,9 @@ def read_fields(folder: Path) -> dict[str, Any]:
         ConfigError: its file is damaged.
     """
     try:
-        found = yaml.safe_load((folder / CONFIG_FILE).read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{folder / CONFIG_FILE} cannot be read ({error}). Remove {folder}.") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{folder / CONFIG_FILE} is damaged: it holds no fields. Remove {folder}.")
-    return found
+        return read_file(folder / CONFIG_FILE)
+    except ConfigError as error:
+        raise ConfigError(f"{folder} is damaged: {error}. Remove it.") from error
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from dppo.comparison.plan import (
 from dppo.comparison.results import outcome_of, summarise
 from dppo.errors import FileError
 from dppo.files import write_json
-from dppo.launch import AnyRun, prepare_model, train_with
+from dppo.launch.arguments import AnyRun
+from dppo.launch.parts import prepare_model, train_with
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
 

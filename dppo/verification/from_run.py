@@ -25,8 +25,8 @@ from trl.trainer.utils import get_peft_config
 from dppo.data import guarded
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import ConfigError
-from dppo.launch import Run, load_dataset, load_rewards
-from dppo.launch.parts import EMBEDDED, START_FOLDER
+from dppo.launch.arguments import Run
+from dppo.launch.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
 from dppo.rng import Purpose, generator
 from dppo.verification.embedded import quick_policy
 from dppo.verification.subject import SMALL, Sampling, Subject, frozen_subject

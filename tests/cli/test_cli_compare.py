@@ -10,8 +10,7 @@ from rich.console import Console
 
 from dppo.cli.main import main
 from dppo.comparison import runner, table
-from dppo.comparison.plan import plan
-from dppo.comparison.quick import QUICK
+from dppo.comparison.plan import QUICK, plan
 from dppo.demo.model import build_model
 from dppo.demo.tokenizer import build_tokenizer
 
@@ -25,7 +24,7 @@ def config(tmp_path):
     small |= {"embedded_problems": 4, "num_generations": 4, "per_device_train_batch_size": 8, "save_steps": 1}
     small |= {"eval_benchmark_limit": 3, "eval_benchmark_every": 2, "max_completion_length": 8, "warmup_steps": 0}
     path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(QUICK), **small}))
+    path.write_text(yaml.safe_dump({**yaml.safe_load(QUICK.read_text()), **small}))
     return path
 
 
@@ -87,7 +86,7 @@ def test_a_stop_says_how_to_go_on(config, monkeypatch, capsys):
         (["--target", "2"], "--target 2 must be an accuracy"),
         (["--eval_benchmarks", "math5000"], "'math5000' is not one of gsm8k"),
         (["--no_such_field", "3"], "unknown fields: --no_such_field"),
-        (["--max_steps", "many"], "dppo: argument --max_steps/--max-steps: invalid int value: 'many'"),
+        (["--max_steps", "many"], "argument --max_steps/--max-steps: invalid int value: 'many'"),
         (["--rollout_func", "nothing.here"], "rollout_func: 'nothing.here' is neither one of embedded"),
     ],
 )
@@ -107,7 +106,7 @@ def test_frozen_goes_to_its_own_command(monkeypatch):
 
 def test_the_example_is_the_built_in_configuration():
     example = Path(__file__).parents[2] / "examples" / "embedded_compare.yaml"
-    assert example.read_text() == QUICK
+    assert example.read_text() == QUICK.read_text()
     comparison = plan(None)
     assert [each.name for each in comparison.contestants] == ["trl", "grpo", "dppo"]
     assert comparison.check().keys() == {"trl", "grpo", "dppo"} and len(comparison.seeds) == 3

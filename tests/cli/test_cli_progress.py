@@ -148,7 +148,8 @@ def test_train_shows_bars_on_a_terminal(small_run, monkeypatch, capsys):
 
 
 def test_what_transformers_shows_is_replaced_and_the_rest_stays(small_run):
-    from dppo.launch import parse_run, train_with
+    from dppo.launch.parsing import parse_run
+    from dppo.launch.parts import train_with
     from dppo.trl import DPPOTrainer
 
     kinds = {}

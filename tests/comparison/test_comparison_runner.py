@@ -123,7 +123,8 @@ def test_a_run_that_was_ended_after_its_last_checkpoint_takes_no_further_step(ma
 
 
 def test_a_run_reproduces_from_its_config(make, tmp_path):
-    from dppo.launch import parse_run, train
+    from dppo.launch.parsing import parse_run
+    from dppo.launch.parts import train
 
     comparison = make(methods=("dppo",))
     run_comparison(comparison)

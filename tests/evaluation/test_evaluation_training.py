@@ -11,7 +11,9 @@ from safetensors.torch import load_file
 from dppo.errors import ConfigError
 from dppo.evaluation import Protocol, Sampling, evaluate
 from dppo.evaluation.during_training import BenchmarkCallback, share
-from dppo.launch import dry_run, parse_run, train
+from dppo.launch.dry_run import dry_run
+from dppo.launch.parsing import parse_run
+from dppo.launch.parts import train
 
 
 class State:

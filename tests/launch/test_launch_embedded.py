@@ -11,9 +11,11 @@ from dppo.demo.model import build_model
 from dppo.demo.task import is_held_out, make_split
 from dppo.demo.tokenizer import build_tokenizer
 from dppo.errors import ConfigError
-from dppo.launch import dry_run, parse_run, train
 from dppo.launch.benchmarks import load_benchmarks
+from dppo.launch.dry_run import dry_run
 from dppo.launch.embedded import EmbeddedJudge, held_out_set
+from dppo.launch.parsing import parse_run
+from dppo.launch.parts import train
 
 
 @pytest.fixture

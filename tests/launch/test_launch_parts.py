@@ -5,7 +5,9 @@ import json
 import pytest
 
 from dppo.errors import CheckpointError, ConfigError, DataError
-from dppo.launch import dry_run, load_dataset, load_rewards, output_checkpoint, parse_run, train
+from dppo.launch.dry_run import dry_run
+from dppo.launch.parsing import parse_run
+from dppo.launch.parts import load_dataset, load_rewards, output_checkpoint, train
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
 
@@ -146,7 +148,7 @@ def test_dry_run_checks_reward_names_without_the_data(tmp_path):
 
 
 def test_unknown_scratch_model(tmp_path):
-    from dppo.launch import prepare_model
+    from dppo.launch.parts import prepare_model
 
     with pytest.raises(ConfigError, match=r"'scratch:big' is not one of 'scratch:embedded', .*'scratch:text'"):
         prepare_model(run_of(tmp_path, "embedded", model="scratch:big"))

@@ -1,0 +1,214 @@
+"""Configurations, read and checked: a YAML file and flags become fields, and fields become the arguments of a run.
+
+``dppo train``, ``compare`` and ``verify`` all come through here. A value means the same in a file, as a flag, and in
+the fields that a comparison puts together: what is not of its field's type already is read as its flag would be.
+"""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import torch
+import yaml
+from trl.scripts.utils import TrlParser
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.model_config import ModelConfig
+
+from dppo.errors import ConfigError
+from dppo.launch.arguments import OURS, Run, RunArguments
+from dppo.trl.config import DPPOConfig
+
+Config = TypeVar("Config", bound=GRPOConfig)
+ENVIRONMENT = "env"
+"""The block of a configuration that sets environment variables, as in TRL."""
+
+
+class Parser(TrlParser):
+    """TRL's parser, with our fields ahead of the several hundred of TRL and transformers in its help."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print below its usage of several hundred lines."""
+        raise ConfigError(f"{message}. dppo train --help lists all fields.")
+
+    def format_help(self) -> str:
+        """Usage, then our fields, then all others."""
+        formatter = self._get_formatter()
+        formatter.add_text(self.description)
+        ours = [a for a in self._actions if a.dest in OURS]
+        others = [a for a in self._actions if a.dest not in OURS and not isinstance(a, argparse._HelpAction)]
+        for title, actions in (("dppo", ours), ("TRL and transformers", others)):
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        return formatter.format_help()
+
+    def hints(self) -> dict[str, Any]:
+        """The type of every field."""
+        hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
+        return {f.name: hints[f.name] for kind in self.dataclass_types for f in fields_of(cast(Any, kind)) if f.init}
+
+    def from_flag(self, name: str, text: str) -> Any:
+        """The value of a field whose flag is given that word."""
+        action = self._option_string_actions[f"--{name}"]
+        try:
+            value = self._get_value(action, text)
+            self._check_value(action, value)
+        except argparse.ArgumentError as error:
+            self.error(str(error))
+        return [value] if action.nargs == "+" else value
+
+
+def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:
+    """The parser of ``dppo train``; for TRL's own trainer with its ``GRPOConfig``."""
+    return Parser(
+        cast(Any, (RunArguments, config, ModelConfig)),
+        prog="dppo train",
+        description="usage: dppo train CONFIG.yaml [--any_field value]. Fields of the file and flags are the same.",
+    )
+
+
+def parse_run(words: Sequence[str]) -> Run:
+    """The arguments of a run from ``CONFIG.yaml`` and flags, the flags winning.
+
+    Args:
+        words: what follows ``dppo train``.
+
+    Raises:
+        ConfigError: if the file is missing, is not a mapping of fields, has an unknown field, or a field is wrong.
+    """
+    path, flags = split_words(words)
+    given = read_flags(flags)
+    fields = (read_file(path) if path else {}) | given
+    # Settings for a GPU cannot be checked without one: they are checked as if for a CPU, and the plan says so.
+    without_gpu = fields.get("dry_run") is True and "use_cpu" not in given and not torch.accelerator.is_available()
+    return parse_fields(fields | ({"use_cpu": True} if without_gpu else {}), DPPOConfig, without_gpu=without_gpu)
+
+
+def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The configuration file that a command line begins with, None where it has none, and the rest.
+
+    Args:
+        words: what follows the command.
+    """
+    words = list(words)
+    if words[:1] == ["--config"]:  # TRL's own way to name it
+        words = words[1:]
+    return (words[0], words[1:]) if words and not words[0].startswith("-") else (None, words)
+
+
+def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> dict[str, Any]:
+    """The fields of a YAML file.
+
+    Args:
+        path: of the file.
+        example: a file that works, for the message.
+
+    Raises:
+        ConfigError: there is no such file, or it is not a mapping of fields.
+    """
+    try:
+        read = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"there is no configuration file {path}. Try {example}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(read, dict):
+        raise ConfigError(f"{path} must hold fields, such as method: dppo")
+    return {str(name): value for name, value in read.items()}
+
+
+def read_flags(flags: Sequence[str]) -> dict[str, Any]:
+    """The fields that flags set, and no other.
+
+    Args:
+        flags: ``--field value`` words, also ``--field=value`` and ``--switch``.
+
+    Raises:
+        ConfigError: an unknown field, a value that is not of its type, or a word that is no flag.
+    """
+    parser = build_parser()
+    for action in parser._actions:
+        action.default, action.required = argparse.SUPPRESS, False
+    given, unknown = parser.parse_known_args(list(flags))
+    if unknown and not unknown[0].startswith("-"):
+        raise ConfigError(f"{unknown[0]!r} is no flag. Fields are set with --field value")
+    if unknown:
+        _refuse(unknown, parser)
+    return vars(given)
+
+
+def parse_fields(fields: Mapping[str, Any], config: type[Config], *, without_gpu: bool = False) -> Run[Config]:
+    """The arguments of a run from its fields.
+
+    Args:
+        fields: by name; values as YAML has them, or as words of flags.
+        config: ``DPPOConfig``, or TRL's ``GRPOConfig`` for its own trainer.
+        without_gpu: see ``Run``.
+
+    Raises:
+        ConfigError: an unknown field, a value that is not of its type, or one that is out of range.
+    """
+    parser = build_parser(config)
+    hints = parser.hints()
+    fields = dict(fields)
+    variables = fields.pop(ENVIRONMENT, None) or {}
+    unknown = [word for name in fields.keys() - hints.keys() for word in (f"--{name}", str(fields[name]))]
+    if unknown:
+        _refuse(unknown, parser)
+    if not isinstance(variables, Mapping):
+        raise ConfigError(f"{ENVIRONMENT}={variables!r} must be a mapping. Write {ENVIRONMENT}: {{NAME: value}}")
+    typed = {name: _typed(parser, name, value, hints[name]) for name, value in fields.items()}
+    os.environ.update({str(name): str(value) for name, value in variables.items()})
+    try:
+        data, training, model = parser.parse_dict(typed)
+    except ConfigError:
+        raise
+    except ValueError as error:  # TRL's and transformers' own checks of a field
+        raise ConfigError(str(error)) from error
+    return Run(data=data, training=training, model=model, without_gpu=without_gpu)
+
+
+def _refuse(unknown: Sequence[str], parser: Parser) -> NoReturn:
+    names = [word.removeprefix("--").split("=")[0] for word in unknown if word.startswith("--")]
+    near = [match for name in names for match in get_close_matches(name, parser.hints(), n=1, cutoff=0.8)]
+    meant = f"Did you mean {', '.join(near)}? " if near else ""
+    raise ConfigError(f"unknown fields: {' '.join(unknown)}. {meant}dppo train --help lists all of them.")
+
+
+def _typed(parser: Parser, name: str, value: Any, hint: Any) -> Any:
+    """A value that is of its field's type as it is, text and numbers that are not as the field's flag reads them."""
+    if isinstance(value, list) and not _fits(value, hint) and any(get_origin(part) is list for part in _parts(hint)):
+        return [entry for part in value for entry in parser.from_flag(name, str(part))]
+    if isinstance(value, str) or (isinstance(value, bool | int | float) and not _fits(value, hint)):
+        return parser.from_flag(name, str(value))
+    if not _fits(value, hint):
+        parser.error(f"argument --{name}: invalid value: {value!r}")
+    return value
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value that YAML can hold is of a field's type; whole numbers are of type float as well."""
+    for part in _parts(hint):
+        kind = get_origin(part) or part
+        if kind is Literal:
+            found = value in get_args(part)
+        elif kind is list:
+            found = isinstance(value, list) and all(_fits(entry, (get_args(part) or (Any,))[0]) for entry in value)
+        elif kind is float:
+            found = isinstance(value, int | float) and not isinstance(value, bool)
+        elif kind is int:
+            found = isinstance(value, int) and not isinstance(value, bool)
+        else:
+            found = kind is Any or isinstance(value, NoneType if kind is None else kind)
+        if found:
+            return True
+    return False
