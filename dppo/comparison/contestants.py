@@ -13,11 +13,10 @@ from dppo.launch.arguments import TRAINING_OURS, AnyRun
 from dppo.launch.parsing import parse_fields
 from dppo.methods import METHODS, PER_TOKEN_SCORES, Method
 from dppo.pruning import Pruning
+from dppo.runs.folder import STOCK
 from dppo.trl.config import DPPOConfig
 from dppo.trl.fields import NEEDED_FIELDS
 
-STOCK = "trl"
-"""The method that is ``trl.GRPOTrainer`` untouched."""
 STOCK_PAPER = METHODS["grpo"].paper
 GIVEN = {"seed", "output_dir", "resume", "overwrite", "dry_run", "processes", "method"}
 """Fields that the comparison itself decides for each run."""

@@ -1,23 +1,19 @@
-"""Accuracy of one run over steps, seconds, rollouts and tokens, read from its logs and read off between its points."""
+"""Accuracy of one run over steps, seconds, rollouts and tokens, read off between its evaluations."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from dppo.errors import EvaluationError
+from dppo.errors import FileError
+from dppo.runs.folder import ACCURACY, TOTALS
+from dppo.runs.reader import Log
 
-ACCURACY = "eval/average/pass@1"
 Over = Literal["step", "seconds", "rollouts", "tokens_trained"]
 """What a curve can be read over."""
-TOTALS: dict[str, str] = {
-    "seconds": "total/seconds",
-    "rollouts": "total/rollouts",
-    "tokens_trained": "total/tokens_trained",
-}
+AMOUNTS: tuple[Over, ...] = ("seconds", "rollouts", "tokens_trained")
+"""What a run spends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,76 +34,28 @@ class Point:
 Curve = Sequence[Point]
 
 
-def read_logs(path: Path) -> list[dict[str, Any]]:
-    """The records of ``metrics.jsonl`` as the run that was finished made them.
-
-    Records of steps that a stopped run repeated after its last checkpoint are left out, and so is a last line that a
-    stop cut off.
-
-    Raises:
-        EvaluationError: the file is missing, or damaged before its last line.
-    """
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise EvaluationError(f"{path} cannot be read ({error}). Train the run again with --overwrite.") from error
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-            step = record["step"]
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):
-                break
-            raise EvaluationError(
-                f"{path}: line {number} is damaged ({error}). Train the run again with --overwrite."
-            ) from error
-        while records and records[-1]["step"] > step:
-            records.pop()
-        records.append(record)
-    return records
-
-
-def curve_of(records: Sequence[dict[str, Any]]) -> list[Point]:
+def curve_of(records: Sequence[Log]) -> list[Point]:
     """The evaluations among the records, in order of their steps, the last of each step.
 
     Args:
-        records: from ``read_logs``.
+        records: from ``runs.reader.read_logs``.
 
     Raises:
-        EvaluationError: an evaluation without the totals so far.
+        FileError: an evaluation without the totals so far.
     """
     found: dict[float, Point] = {}
     for record in records:
         if record.get(ACCURACY) is None:
             continue
-        missing = [name for name in TOTALS.values() if record.get(name) is None]
+        missing = [TOTALS[part] for part in AMOUNTS if record.get(TOTALS[part]) is None]
         if missing:
-            raise EvaluationError(
+            raise FileError(
                 f"the evaluation at step {record['step']} has no {missing[0]}: the run was made by an older version. "
                 "Train it again with --overwrite."
             )
-        totals = {part: float(record[name]) for part, name in TOTALS.items()}
+        totals = {part: float(record[TOTALS[part]]) for part in AMOUNTS}
         found[record["step"]] = Point(step=record["step"], accuracy=float(record[ACCURACY]), **totals)
     return [found[step] for step in sorted(found)]
-
-
-def phases_of(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of the whole run by phase; a log's ``time/*`` are means over the steps since the log before.
-
-    Args:
-        records: from ``read_logs``.
-    """
-    seconds: dict[str, float] = {}
-    before = 0
-    for record in records:
-        parts = {name.removeprefix("time/"): value for name, value in record.items() if name.startswith("time/")}
-        if not parts:
-            continue
-        for phase, value in parts.items():
-            seconds[phase] = seconds.get(phase, 0.0) + (value or 0.0) * (record["step"] - before)
-        before = record["step"]
-    return seconds
 
 
 def accuracy_at(curve: Curve, over: Over, place: float) -> float | None:

@@ -6,21 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dppo.comparison.contestants import SEEDED, SHARED, STOCK, Contestant, choose
+from dppo.comparison.contestants import SEEDED, SHARED, Contestant, choose
+from dppo.comparison.folder import COMPARISON_FILE, CONFIG_FILE, RUNS, STARTS
 from dppo.demo.scratch import SCRATCH
 from dppo.environment import environment
-from dppo.errors import ConfigError, FileError
-from dppo.files import read_json, write_json
+from dppo.errors import ConfigError
+from dppo.files import write_json
 from dppo.launch.arguments import AnyRun
 from dppo.launch.benchmarks import load_benchmarks
 from dppo.launch.parsing import read_file, read_flags
 from dppo.launch.parts import load_rewards, load_rollouts
+from dppo.runs.folder import FORMAT, STOCK
+from dppo.runs.reader import read_record
 
-COMPARISON_FILE = "comparison.json"
-CONFIG_FILE = "config.yaml"
-RUN_FILE = "run.json"
-RESULTS_FILE = "results.json"
-FORMAT = 1
 QUICK = Path(__file__).with_name("quick.yaml")
 """The comparison without a configuration; the file in ``examples`` is a link to it."""
 BLOCK = "compare"
@@ -52,11 +50,11 @@ class Comparison:
 
     def run_folder(self, contestant: Contestant, seed: int) -> Path:
         """Where a run is."""
-        return self.folder / "runs" / contestant.name / f"seed_{seed}"
+        return self.folder / RUNS / contestant.name / f"seed_{seed}"
 
     def start_folder(self, seed: int) -> Path:
         """Where the model made from scratch for a seed is."""
-        return self.folder / "starts" / f"seed_{seed}"
+        return self.folder / STARTS / f"seed_{seed}"
 
     def fields(self, contestant: Contestant, seed: int) -> dict[str, Any]:
         """Every field of a run."""
@@ -212,9 +210,9 @@ def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tupl
     old = before.get("config", {})
     names = {*SEEDED, "scratch_minutes", "embedded_problems"} & SHARED
     different = sorted(name for name in names if old.get(name) != comparison.config.get(name))
-    starts = comparison.folder / "starts"
+    starts = comparison.folder / STARTS
     if different and starts.is_dir():
-        return {"the task": (different, [starts, comparison.folder / "runs"])}
+        return {"the task": (different, [starts, comparison.folder / RUNS])}
     for seed, contestant in comparison.order():
         place = comparison.run_folder(contestant, seed)
         if not (place / CONFIG_FILE).exists():
@@ -238,15 +236,3 @@ def read_fields(folder: Path) -> dict[str, Any]:
         return read_file(folder / CONFIG_FILE)
     except ConfigError as error:
         raise ConfigError(f"{folder} is damaged: {error}. Remove it.") from error
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """The record of a run or of a comparison.
-
-    Raises:
-        FileError: it cannot be read, or is of another format.
-    """
-    record = read_json(path, advice=f"Remove {path.parent} to start again.")
-    if record.get("format") != FORMAT:
-        raise FileError(f"{path} is of another format than {FORMAT}. Name another --output_dir.")
-    return record

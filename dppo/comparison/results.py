@@ -2,37 +2,37 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dppo.comparison.contestants import STOCK, STOCK_PAPER, Contestant
-from dppo.comparison.curves import Over, Point, accuracy_at, amount_to, curve_of, phases_of, reach, read_logs
-from dppo.comparison.plan import FORMAT, RUN_FILE, Comparison, read_record
+from dppo.comparison.contestants import STOCK_PAPER, Contestant
+from dppo.comparison.curves import AMOUNTS, Over, Point, accuracy_at, amount_to, curve_of, reach
+from dppo.comparison.folder import TO_FINAL, TO_TARGET
+from dppo.comparison.plan import Comparison
 from dppo.environment import environment
-from dppo.errors import DPPOError
+from dppo.errors import FileError
 from dppo.methods import METHODS
+from dppo.runs.folder import FORMAT, STOCK, RunFacts
+from dppo.runs.reader import phases_of, read_facts, read_logs, status_of
 from dppo.statistics import seed_interval
 
 READOUTS: dict[str, Over] = {"equal_updates": "step", "equal_rollouts": "rollouts", "equal_seconds": "seconds"}
-AMOUNTS: tuple[Over, ...] = ("seconds", "rollouts", "tokens_trained")
-STOPPED = "KeyboardInterrupt"
-"""How the error of a run begins that was stopped and will go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """One run as its files tell it."""
+class RunResult:
+    """What one run reached, as its files tell it."""
 
     seed: int
     status: str
     """``finished``, ``failed``, ``running`` (also one that was stopped) or ``missing``."""
-    error: str | None
-    record: Mapping[str, Any]
-    """Its ``run.json``."""
-    curve: tuple[Point, ...]
-    phases: Mapping[str, float]
+    error: str | None = None
+    facts: RunFacts | None = None
+    """Its ``run.json``; None where that is missing or cannot be read."""
+    curve: tuple[Point, ...] = ()
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -41,41 +41,33 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """The record of ``results.json``."""
-        names = ("step", "seconds", "rollouts", "tokens_trained", "accuracy")
-        return {
-            "seed": self.seed,
-            "status": self.status,
-            "error": self.error,
-            "curve": [{name: getattr(point, name) for name in names} for point in self.curve],
-            "phases": dict(self.phases),
-        }
+        curve = [asdict(point) for point in self.curve]
+        return {"seed": self.seed, "status": self.status, "error": self.error, "curve": curve, "phases": self.phases}
 
 
-Outcomes = Mapping[int, Outcome]
+Results = Mapping[int, RunResult]
 """Of one contestant, by seed."""
 
 
-def outcome_of(comparison: Comparison, contestant: Contestant, seed: int) -> Outcome:
+def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunResult:
     """What a run's files say; a run whose figures cannot be read counts as failed, with the reason."""
     folder = comparison.run_folder(contestant, seed)
-    nothing: dict[str, Any] = {"seed": seed, "record": {}, "curve": (), "phases": {}}
-    if not (folder / RUN_FILE).exists():
-        return Outcome(status="missing", error=None, **nothing)
     try:
-        record = read_record(folder / RUN_FILE)
-        logs = read_logs(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
+        facts = read_facts(folder)
+        if facts is None:
+            return RunResult(seed=seed, status="missing")
+        logs = read_logs(folder)
         curve, phases = tuple(curve_of(logs)), phases_of(logs)
-        status, error = str(record.get("status")), record.get("error")
-    except DPPOError as problem:
-        return Outcome(status="failed", error=str(problem), **nothing)
-    if status == "failed" and str(error).startswith(STOPPED):
+    except FileError as problem:
+        return RunResult(seed=seed, status="failed", error=str(problem))
+    status, error = str(facts.status), facts.error
+    if status_of(facts) == "stopped":
         status, error = "running", None
     if status == "finished" and not curve:
         status, error = "failed", "it logged no accuracy: eval_benchmarks gave no figures"
-    updates = record.get("updates")
-    if status == "finished" and curve and updates and curve[-1].step < updates:
-        status, error = "failed", f"its last evaluation is of step {curve[-1].step:g} of {updates}"
-    return Outcome(seed=seed, status=status, error=error, record=record, curve=curve, phases=phases)
+    if status == "finished" and facts.updates and curve[-1].step < facts.updates:
+        status, error = "failed", f"its last evaluation is of step {curve[-1].step:g} of {facts.updates}"
+    return RunResult(seed=seed, status=status, error=error, facts=facts, curve=curve, phases=phases)
 
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
@@ -84,32 +76,32 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
     Args:
         comparison: whose runs are read; those that have not finished are listed as what they are.
     """
-    outcomes = {
-        each.name: {seed: outcome_of(comparison, each, seed) for seed in comparison.seeds}
+    results = {
+        each.name: {seed: result_of(comparison, each, seed) for seed in comparison.seeds}
         for each in comparison.contestants
     }
     baseline = comparison.baseline
-    targets = target_per_seed(comparison, outcomes[baseline])
+    targets = target_per_seed(comparison, results[baseline])
     own = targets_text(comparison)
-    places = {what: common_reach(outcomes, over) for what, over in READOUTS.items()}
-    amounts = {over: {name: amounts_to(found, targets, over) for name, found in outcomes.items()} for over in AMOUNTS}
+    places = {what: common_reach(results, over) for what, over in READOUTS.items()}
+    amounts = {over: {name: amounts_to(found, targets, over) for name, found in results.items()} for over in AMOUNTS}
     methods = {}
     for each in comparison.contestants:
-        found = outcomes[each.name]
+        found = results[each.name]
         methods[each.name] = {
             **_about(each, found, comparison),
-            "runs": [outcome.as_json() for outcome in found.values()],
+            "runs": [result.as_json() for result in found.values()],
             "final": seed_interval(final(found)).as_json(),
-            **{what: read_out(outcomes, each.name, baseline, over, places[what]) for what, over in READOUTS.items()},
+            **{what: read_out(results, each.name, baseline, over, places[what]) for what, over in READOUTS.items()},
             "to_target": {
                 **{over: seed_interval(amounts[over][each.name], np.median).as_json("median") for over in AMOUNTS},
                 "reached": _reached(amounts["seconds"][each.name]),
             },
         }
-    key = "time_to_trl_final" if baseline == STOCK and comparison.target is None else "time_to_target"
+    key = TO_FINAL if baseline == STOCK and comparison.target is None else TO_TARGET
     return {
         "format": FORMAT,
-        "task": _task(comparison, outcomes),
+        "task": _task(comparison, results),
         "environment": environment(),
         "seeds": list(comparison.seeds),
         "baseline": baseline,
@@ -117,28 +109,28 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
         "methods": methods,
         "speedup": {
             name: {key: seed_interval(speedups(amounts["seconds"], name, baseline), np.median).as_json("median")}
-            for name in outcomes
+            for name in results
         },
     }
 
 
-def _about(contestant: Contestant, outcomes: Outcomes, comparison: Comparison) -> dict[str, Any]:
+def _about(contestant: Contestant, results: Results, comparison: Comparison) -> dict[str, Any]:
     """Which method it is, as its runs say, and what of the shared fields it was not given."""
-    record = next((outcome.record for outcome in outcomes.values() if "biased" in outcome.record), {})
+    told = [result.facts for result in results.values() if result.facts and result.facts.biased is not None]
     paper = STOCK_PAPER if contestant.stock else METHODS[contestant.method].paper
     return {
         "method": contestant.method,
         "overrides": dict(contestant.overrides),
         "left_out": contestant.left_out(comparison.config),
-        "paper": record.get("paper", paper),
-        "biased": list(record.get("biased", ())),
-        "finished": f"{sum(outcome.finished for outcome in outcomes.values())} of {len(outcomes)}",
+        "paper": (told[0].paper if told else None) or paper,
+        "biased": list(told[0].biased) if told else [],
+        "finished": f"{sum(result.finished for result in results.values())} of {len(results)}",
     }
 
 
-def _task(comparison: Comparison, outcomes: Mapping[str, Outcomes]) -> dict[str, Any]:
+def _task(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
     """Model and data as the configuration calls them, and how many prompts the runs found."""
-    found = (outcome.record.get("task") for each in outcomes.values() for outcome in each.values())
+    found = (result.facts.task for each in results.values() for result in each.values() if result.facts)
     config = comparison.config
     return {
         "model": config.get("model_name_or_path"),
@@ -155,48 +147,48 @@ def targets_text(comparison: Comparison) -> str:
     return f"final accuracy of {comparison.baseline}, same seed"
 
 
-def target_per_seed(comparison: Comparison, baseline: Outcomes) -> dict[int, float | None]:
+def target_per_seed(comparison: Comparison, baseline: Results) -> dict[int, float | None]:
     """The accuracy whose time is measured, by seed; None where the baseline did not finish."""
     if comparison.target is not None:
         return dict.fromkeys(comparison.seeds, comparison.target)
     return final(baseline)
 
 
-def final(outcomes: Outcomes) -> dict[int, float | None]:
+def final(results: Results) -> dict[int, float | None]:
     """The last accuracy of each seed; None where the run did not finish."""
-    return {seed: outcome.curve[-1].accuracy if outcome.finished else None for seed, outcome in outcomes.items()}
+    return {seed: result.curve[-1].accuracy if result.finished else None for seed, result in results.items()}
 
 
-def common_reach(outcomes: Mapping[str, Outcomes], over: Over) -> dict[int, float | None]:
+def common_reach(results: Mapping[str, Results], over: Over) -> dict[int, float | None]:
     """How far all finished runs of a seed went; None where none finished."""
-    seeds = next(iter(outcomes.values()))
+    seeds = next(iter(results.values()))
     found: dict[int, float | None] = {}
     for seed in seeds:
-        reached = [reach(each[seed].curve, over) for each in outcomes.values() if each[seed].finished]
+        reached = [reach(each[seed].curve, over) for each in results.values() if each[seed].finished]
         found[seed] = min(reached, default=None)
     return found
 
 
 def read_out(
-    outcomes: Mapping[str, Outcomes], name: str, baseline: str, over: Over, place: Mapping[int, float | None]
+    results: Mapping[str, Results], name: str, baseline: str, over: Over, place: Mapping[int, float | None]
 ) -> dict[str, Any]:
     """A contestant's accuracy at ``place``, and the difference to the baseline's there.
 
     Args:
-        outcomes: of all contestants.
+        results: of all contestants.
         name: whose accuracy.
         baseline: against whom.
         over: what ``place`` is a number of.
         place: for each seed.
     """
 
-    def accuracies(outcomes: Outcomes) -> dict[int, float | None]:
+    def accuracies(results: Results) -> dict[int, float | None]:
         return {
-            seed: accuracy_at(outcome.curve, over, at) if outcome.finished and (at := place[seed]) is not None else None
-            for seed, outcome in outcomes.items()
+            seed: accuracy_at(result.curve, over, at) if result.finished and (at := place[seed]) is not None else None
+            for seed, result in results.items()
         }
 
-    here, there = accuracies(outcomes[name]), accuracies(outcomes[baseline])
+    here, there = accuracies(results[name]), accuracies(results[baseline])
     known = [at for at in place.values() if at is not None]
     return {
         "at": float(np.mean(known)) if known else None,
@@ -206,13 +198,13 @@ def read_out(
     }
 
 
-def amounts_to(outcomes: Outcomes, targets: Mapping[int, float | None], over: Over) -> dict[int, float | None]:
+def amounts_to(results: Results, targets: Mapping[int, float | None], over: Over) -> dict[int, float | None]:
     """How much each seed's run took to the target, inf where it never got there; None without run or target."""
     return {
-        seed: amount_to(outcome.curve, target, over)
-        if outcome.finished and (target := targets[seed]) is not None
+        seed: amount_to(result.curve, target, over)
+        if result.finished and (target := targets[seed]) is not None
         else None
-        for seed, outcome in outcomes.items()
+        for seed, result in results.items()
     }
 
 

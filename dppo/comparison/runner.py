@@ -16,20 +16,15 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.comparison.contestants import Contestant
-from dppo.comparison.plan import (
-    CONFIG_FILE,
-    FORMAT,
-    RESULTS_FILE,
-    RUN_FILE,
-    Comparison,
-    open_folder,
-    read_record,
-)
-from dppo.comparison.results import outcome_of, summarise
+from dppo.comparison.folder import CONFIG_FILE, RESULTS_FILE
+from dppo.comparison.plan import Comparison, open_folder
+from dppo.comparison.results import result_of, summarise
 from dppo.errors import FileError
 from dppo.files import write_json
 from dppo.launch.arguments import AnyRun
 from dppo.launch.parts import prepare_model, train_with
+from dppo.runs.folder import FORMAT, RUN_FILE
+from dppo.runs.reader import read_record
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
 
@@ -89,7 +84,7 @@ def run_comparison(
     order = comparison.order()
     for number, (seed, contestant) in enumerate(order, 1):
         event = Event(stage="train", name=contestant.name, seed=seed, number=number, runs=len(order))
-        if outcome_of(comparison, contestant, seed).finished:
+        if result_of(comparison, contestant, seed).finished:
             report(replace(event, stage="kept"))
             continue
         make_start(comparison, contestant, seed, event, report)
@@ -183,9 +178,10 @@ def record_failure(comparison: Comparison, contestant: Contestant, seed: int, er
     """Write the failure into the run's record, which does not exist yet where building the trainer failed."""
     path = comparison.run_folder(contestant, seed) / RUN_FILE
     try:
-        record = read_record(path) if path.exists() else {"format": FORMAT, "method": contestant.method, "seed": seed}
+        record = read_record(path)
     except FileError:  # the failure that is being recorded may be that of a full disk
-        record = {"format": FORMAT, "method": contestant.method, "seed": seed}
+        record = {}
+    record = record or {"format": FORMAT, "method": contestant.method, "seed": seed}
     write_json(path, {**record, "status": "failed", "error": f"{type(error).__name__}: {error}"})
 
 

@@ -28,9 +28,10 @@ from dppo.launch.arguments import AnyRun, Run
 from dppo.launch.benchmarks import benchmark_callback, load_benchmarks
 from dppo.launch.embedded import EMBEDDED, TASKS
 from dppo.launch.imports import imported
+from dppo.runs.folder import METRICS_FILE, RECORDS
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.journal import Journal
-from dppo.trl.recorder import METRICS_FILE, RECORDS, RunRecorder
+from dppo.trl.recorder import RunRecorder
 from dppo.trl.trainer import DPPOTrainer
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)

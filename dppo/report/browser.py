@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from dppo.report.records import Contents, Run, number
+from dppo.report.records import Contents
 from dppo.report.text import amount, shortened
+from dppo.runs.folder import CompletionLine
+from dppo.runs.reader import RunRecord, number
 
 MOST = 300
 """Completions that a page shows at most."""
@@ -91,15 +92,15 @@ def choose(contents: Contents, most: int = MOST) -> Shown:
     )
 
 
-def _groups(run: Run) -> list[list[Mapping[str, Any]]]:
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+def _groups(run: RunRecord) -> list[list[CompletionLine]]:
+    groups: dict[str, list[CompletionLine]] = {}
     for record in run.completions:
-        key = repr((record["step"], record.get("row"), record.get("group"), record.get("prompt")))
+        key = repr((record.step, record.row, record.group, record.prompt))
         groups.setdefault(key, []).append(record)
     return list(groups.values())
 
 
-def _spread(groups: list[list[Mapping[str, Any]]], most: int) -> list[list[Mapping[str, Any]]]:
+def _spread(groups: list[list[CompletionLine]], most: int) -> list[list[CompletionLine]]:
     """Groups spread evenly from the first to the last, as many as hold at most ``most`` completions."""
     for count in range(min(len(groups), most), 0, -1):
         places = np.unique(np.linspace(0, len(groups) - 1, count).round().astype(int))
@@ -110,21 +111,21 @@ def _spread(groups: list[list[Mapping[str, Any]]], most: int) -> list[list[Mappi
 
 
 def _answers(
-    label: str, run: Run, records: Sequence[Mapping[str, Any]], places: Mapping[str, int], last: int
+    label: str, run: RunRecord, records: Sequence[CompletionLine], places: Mapping[str, int], last: int
 ) -> Answers:
-    rewards = [reward for record in records if math.isfinite(reward := number(record.get("reward")))]
+    rewards = [reward for record in records if math.isfinite(reward := number(record.reward))]
     first = records[0]
     return Answers(
         method=label,
         seed=run.seed,
-        step=int(first["step"]),
-        row="not known" if first.get("row") is None else str(first["row"]),
-        prompt=_text(first.get("prompt")),
+        step=int(first.step),
+        row="not known" if first.row is None else str(first.row),
+        prompt=_text(first.prompt),
         mean_reward=amount(float(np.mean(rewards))) if rewards else amount(math.nan),
         completions=tuple(
             Completion(
-                text=_text(record.get("completion")),
-                kept=record.get("kept") is True,
+                text=_text(record.completion),
+                kept=record.kept is True,
                 why=_why(record),
                 filter=places.get(_why(record), last),
                 figures=_figures(record),
@@ -134,14 +135,15 @@ def _answers(
     )
 
 
-def _figures(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _figures(record: CompletionLine) -> tuple[tuple[str, str], ...]:
     return tuple(
-        (name, amount(number(record.get(name)))) for name in ("reward", "advantage", "probability", "weight", "tokens")
+        (name, amount(number(getattr(record, name))))
+        for name in ("reward", "advantage", "probability", "weight", "tokens")
     )
 
 
-def _why(record: Mapping[str, Any]) -> str:
-    return shortened(str(record.get("why") or ("kept" if record.get("kept") is True else "no reason recorded")), 60)
+def _why(record: CompletionLine) -> str:
+    return shortened(str(record.why or ("kept" if record.kept is True else "no reason recorded")), 60)
 
 
 def _text(value: object) -> str:

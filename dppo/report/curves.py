@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dppo.comparison.curves import ACCURACY
-from dppo.report.records import Group, Run, number
+from dppo.report.records import Group
+from dppo.runs.folder import ACCURACY
+from dppo.runs.reader import RunRecord, number
 from dppo.statistics import FEWEST, seed_interval
 
 GOING = ("running", "stopped")
@@ -37,7 +38,7 @@ class Band:
     high_K: np.ndarray | None
 
 
-def accuracy(run: Run, over: str) -> Curve:
+def accuracy(run: RunRecord, over: str) -> Curve:
     """A run's accuracy over ``over``, evaluations of one update once.
 
     Args:
@@ -50,7 +51,7 @@ def accuracy(run: Run, over: str) -> Curve:
     return Curve(x_K=points[whole, 0], y_K=points[whole, 1], left_out=int((~whole).sum()))
 
 
-def averaged(group: Group) -> tuple[Run, ...]:
+def averaged(group: Group) -> tuple[RunRecord, ...]:
     """The runs a mean is taken over: those that ended well; where none has ended yet, those that are going.
 
     Args:
@@ -131,7 +132,7 @@ def seeds_in_words(group: Group) -> str:
     return f"{group.label} {len(used)} of {total}{going}{few}{without}"
 
 
-def _left_out(group: Group) -> list[tuple[str, list[Run]]]:
+def _left_out(group: Group) -> list[tuple[str, list[RunRecord]]]:
     used = averaged(group)
     rest = [run for run in group.runs if run not in used]
     return [
@@ -141,5 +142,5 @@ def _left_out(group: Group) -> list[tuple[str, list[Run]]]:
     ]
 
 
-def _seeds(runs: Sequence[Run]) -> str:
+def _seeds(runs: Sequence[RunRecord]) -> str:
     return "seed " + ", ".join("unknown" if run.seed is None else str(run.seed) for run in runs)

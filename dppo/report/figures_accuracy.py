@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from dppo.comparison.curves import ACCURACY
 from dppo.report.curves import Curve, accuracy, averaged, band, seeds_in_words
-from dppo.report.records import Contents, Group, number
+from dppo.report.records import Contents, Group
 from dppo.report.style import MUTED, Chart, Look, new_figure
 from dppo.report.text import counted, shortened, visible
+from dppo.runs.folder import ACCURACY
+from dppo.runs.reader import number
 from dppo.statistics import FEWEST
 
 OVERS = {

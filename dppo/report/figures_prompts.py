@@ -10,9 +10,10 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from dppo.report.records import Group, Run, number
+from dppo.report.records import Group
 from dppo.report.style import GRID, PAPER, Chart, new_figure
 from dppo.report.text import counted
+from dppo.runs.reader import RunRecord, number, sequence
 
 ROWS = 240
 """Prompts drawn at most; of more, every n-th by difficulty."""
@@ -40,7 +41,7 @@ class PromptMap:
     """Prompts that were candidates and never rolled out; they are the last rows."""
 
 
-def prompt_map(run: Run) -> PromptMap | None:
+def prompt_map(run: RunRecord) -> PromptMap | None:
     """The map of one run; None where it has no record of prompts.
 
     A prompt is a candidate once an epoch, so its n-th time as a candidate is its n-th epoch.
@@ -80,14 +81,13 @@ def prompt_map(run: Run) -> PromptMap | None:
     )
 
 
-def _visits(run: Run) -> Iterator[tuple[int, bool, float]]:
+def _visits(run: RunRecord) -> Iterator[tuple[int, bool, float]]:
     """Dataset row, whether it was rolled out, and the mean reward then, of every candidate that has a row."""
     for record in run.prompts:
-        parts = [part for name in ("rows", "rolled_out", "mean_reward") if isinstance(part := record.get(name), list)]
-        if len(parts) == 3:
-            for row, rolled_out, reward in zip(*parts, strict=False):
-                if np.isfinite(number(row)):
-                    yield int(row), rolled_out is True, number(reward)
+        parts = [sequence(part) for part in (record.rows, record.rolled_out, record.mean_reward)]
+        for row, rolled_out, reward in zip(*parts, strict=False):
+            if np.isfinite(number(row)):
+                yield int(row), rolled_out is True, number(reward)
 
 
 def prompts_chart(group: Group, key: str) -> Chart:
@@ -155,7 +155,7 @@ def _ticks(epochs_E: np.ndarray) -> tuple[np.ndarray, list[str]]:
     return np.arange(1, len(epochs_E) + 1)[::every], [str(epoch) for epoch in epochs_E[::every]]
 
 
-def _caption(run: Run, found: PromptMap, every: int) -> str:
+def _caption(run: RunRecord, found: PromptMap, every: int) -> str:
     skipped = int(found.skipped_PE.sum())
     visits = skipped + int(np.isfinite(found.reward_PE).sum())
     seed = "" if run.seed is None else f" of seed {run.seed}"

@@ -9,8 +9,9 @@ from matplotlib.ticker import PercentFormatter
 from dppo.report.curves import averaged, mean_over_seeds
 from dppo.report.figures_accuracy import THOUSANDS, short_label
 from dppo.report.figures_pruning import over_updates
-from dppo.report.records import Contents, Run
+from dppo.report.records import Contents
 from dppo.report.style import INK, MUTED, Chart, Look, new_figure
+from dppo.runs.reader import RunRecord
 
 FORWARDED, PADDED, SEQUENCES = "rows/tokens", "rows/padded_tokens", "rows/sequence_tokens"
 """Tokens of an update: as they went through the model; the same sequences as one padded rectangle; without padding."""
@@ -31,7 +32,7 @@ class Fill:
     rows: float
 
 
-def fill(run: Run) -> Fill:
+def fill(run: RunRecord) -> Fill:
     """How full the forward passes of a run were, over all its logs.
 
     Args:

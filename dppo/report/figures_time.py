@@ -4,9 +4,10 @@ import numpy as np
 
 from dppo.report.curves import averaged
 from dppo.report.figures_accuracy import short_label
-from dppo.report.records import Contents, Group, Run, number
+from dppo.report.records import Contents, Group
 from dppo.report.style import INK, PAPER, PHASES, Chart, new_figure
 from dppo.report.text import duration, listed
+from dppo.runs.reader import RunRecord, number
 
 SPARE = ("#44bb99", "#aaaa00", "#d4b9da", "#a6bddb")
 """Colours of phases that are not in ``PHASES``, in the order of their names."""
@@ -18,7 +19,7 @@ RECORD_PHASES = (
 )
 
 
-def phase_seconds(run: Run, group: Group) -> dict[str, float]:
+def phase_seconds(run: RunRecord, group: Group) -> dict[str, float]:
     """Seconds of a run by phase: as its comparison read them, or from its logs.
 
     A log has the mean per update since the one before; what is in no phase is "other", where the total is known.
@@ -38,7 +39,7 @@ def phase_seconds(run: Run, group: Group) -> dict[str, float]:
     return seconds | ({"other": rest} if rest > 0 and "other" not in seconds else {})
 
 
-def _from_logs(run: Run) -> dict[str, float]:
+def _from_logs(run: RunRecord) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for name in sorted({key for log in run.logs for key in log if key.startswith("time/")}):
         series = run.series(name)
@@ -101,7 +102,7 @@ def phases_chart(contents: Contents) -> Chart:
     return Chart(key=key, title=title, caption=caption, figure=figure)
 
 
-def phases_over_updates(run: Run) -> Chart:
+def phases_over_updates(run: RunRecord) -> Chart:
     """Seconds per update of one run, stacked by phase.
 
     Args:

@@ -1,95 +1,13 @@
 """What a report is made of: runs as they were read, and the groups of seeds they form."""
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dppo.errors import ConfigError
 from dppo.report.text import visible
-
-_BENCHMARK = re.compile(r"eval/[^/]+/pass@1")
-STATUSES = ("finished", "running", "stopped", "failed")
-"""What became of a run: "stopped" is one that was interrupted and can go on."""
-
-
-def number(value: object) -> float:
-    """``value`` as a float where it is a number, else NaN.
-
-    Args:
-        value: anything that JSON can hold.
-    """
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One figure of one run over its updates."""
-
-    step_K: np.ndarray
-    """(K,) optimizer updates done, ascending."""
-    value_K: np.ndarray
-    """(K,) finite values."""
-    left_out: int
-    """Records whose value is NaN, infinite or no number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Run:
-    """One training run, as its folder tells it."""
-
-    folder: Path
-    method: str
-    status: str
-    """One of ``STATUSES``, or "unknown" where its folder does not say."""
-    seed: int | None = None
-    error: str | None = None
-    describe: str = ""
-    paper: str = ""
-    biased: tuple[str, ...] = ()
-    task: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    started: str = ""
-    last: str = ""
-    """When ``metrics.jsonl`` was last written to; empty where there is none."""
-    updates: int | None = None
-    """Updates the run was asked for."""
-    seconds: float = math.nan
-    logs: tuple[Mapping[str, Any], ...] = ()
-    completions: tuple[Mapping[str, Any], ...] = ()
-    prompts: tuple[Mapping[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
-    """What was wrong with the files, one sentence each."""
-
-    def series(self, name: str) -> Series:
-        """The figure ``name`` over updates; of several records of one update the last counts.
-
-        Args:
-            name: as in ``metrics.jsonl``.
-        """
-        values = {int(log["step"]): number(log[name]) for log in self.logs if name in log}
-        steps = sorted(step for step, value in values.items() if math.isfinite(value))
-        return Series(
-            step_K=np.array(steps, dtype=np.int64),
-            value_K=np.array([values[step] for step in steps], dtype=np.float64),
-            left_out=len(values) - len(steps),
-        )
-
-    @property
-    def benchmarks(self) -> frozenset[str]:
-        """Names of what accuracy was measured on."""
-        names = {name.split("/")[1] for log in self.logs for name in log if _BENCHMARK.fullmatch(name)}
-        return frozenset(names - {"average"})
-
-    @property
-    def done(self) -> int:
-        """Updates done as far as the logs tell."""
-        return max((int(log["step"]) for log in self.logs), default=0)
+from dppo.runs.reader import RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,7 +16,7 @@ class Group:
 
     label: str
     """What the method is called in this report; no two groups share it."""
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     name: str = ""
     """What the method is called in its comparison; empty for runs on their own."""
     baseline: str = ""
@@ -116,12 +34,12 @@ class Group:
     """Seeds that were asked for and have no run."""
 
     @property
-    def logged(self) -> tuple[Run, ...]:
+    def logged(self) -> tuple[RunRecord, ...]:
         """The runs that have logs."""
         return tuple(run for run in self.runs if run.logs)
 
     @property
-    def sound(self) -> tuple[Run, ...]:
+    def sound(self) -> tuple[RunRecord, ...]:
         """The runs with logs that did not fail."""
         return tuple(run for run in self.logged if run.status != "failed")
 
@@ -150,23 +68,23 @@ class Contents:
     notes: tuple[str, ...]
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[RunRecord, ...]:
         """Every run of every group."""
         return tuple(run for group in self.groups for run in group.runs)
 
 
-def differing(runs: tuple[Run, ...], keys: tuple[str, ...]) -> tuple[str, ...]:
+def differing(runs: tuple[RunRecord, ...], keys: tuple[str, ...]) -> tuple[str, ...]:
     """Those of ``keys`` that runs disagree about in their environment.
 
     Args:
         runs: any.
-        keys: names in ``Run.environment``.
+        keys: names in ``RunRecord.environment``.
     """
     known = [run.environment for run in runs if run.environment]
     return tuple(key for key in keys if len({repr(environment.get(key)) for environment in known}) > 1)
 
 
-def one_task(runs: tuple[Run, ...]) -> Mapping[str, Any]:
+def one_task(runs: tuple[RunRecord, ...]) -> Mapping[str, Any]:
     """The task all runs share; empty where none says.
 
     Models made from scratch for a run, or for a seed of a comparison, count as one: their folders differ.

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dppo.report.curves import accuracy, averaged
-from dppo.report.records import Contents, Group, Run, number
+from dppo.report.records import Contents, Group
 from dppo.report.text import NOT_THERE, amount, counted, duration, settings
+from dppo.runs.reader import RunRecord, mapping, number
 from dppo.statistics import FEWEST
 
 EQUAL = {"equal_updates": "equal updates", "equal_rollouts": "equal rollouts", "equal_seconds": "equal seconds"}
@@ -41,7 +42,7 @@ class RunRow:
     """One run."""
 
     label: str
-    run: Run
+    run: RunRecord
     updates: str
     seconds: str
     rollouts: str
@@ -68,9 +69,9 @@ def target_rows(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
     """
     rows = []
     for group in contents.groups:
-        read = _mapping(group.readout.get("to_target"))
+        read = mapping(group.readout.get("to_target"))
         if read:
-            cells = [_interval(_mapping(read.get(name)), words) for name, words in TO_TARGET.items()]
+            cells = [_interval(mapping(read.get(name)), words) for name, words in TO_TARGET.items()]
             rows.append((group.label, (*cells, Cell(text=str(read.get("reached") or NOT_THERE)))))
     return tuple(rows)
 
@@ -178,11 +179,11 @@ def _speedup(group: Group) -> Cell:
 def _difference(group: Group, name: str) -> Cell:
     if group.source and group.name == group.baseline:
         return Cell(text=NOT_THERE, detail="the baseline")
-    return _interval(_mapping(_mapping(group.readout.get(name)).get("difference")), points)
+    return _interval(mapping(mapping(group.readout.get(name)).get("difference")), points)
 
 
 def _accuracy(group: Group) -> Cell:
-    read = _mapping(group.readout.get("final"))
+    read = mapping(group.readout.get("final"))
     if read:
         return _interval(read, percent)
     finals = [value for run in averaged(group) if math.isfinite(value := _final(run))]
@@ -206,21 +207,14 @@ def _bounds(read: Mapping[str, Any], words: Any, seeds: int) -> str:
 
 
 def _seeds_read(read: Mapping[str, Any]) -> int:
-    return len(_mapping(read.get("per_seed")))
+    return len(mapping(read.get("per_seed")))
 
 
-def _final(run: Run) -> float:
+def _final(run: RunRecord) -> float:
     y_K = accuracy(run, "step").y_K
     return float(y_K[-1]) if len(y_K) else math.nan
 
 
-def _last(run: Run, name: str) -> float:
+def _last(run: RunRecord, name: str) -> float:
     values = run.series(name).value_K
     return float(values[-1]) if len(values) else math.nan
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-__all__ = ["EQUAL", "findings", "method_rows", "run_rows", "target_rows"]

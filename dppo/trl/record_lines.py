@@ -1,13 +1,14 @@
-"""Generations as JSON values: the lines of ``prompts.jsonl`` and ``completions.jsonl``."""
+"""Generations as the lines of ``prompts.jsonl`` and ``completions.jsonl``."""
 
 from typing import Any
 
 from torch import Tensor
 
+from dppo.runs.folder import CompletionLine, PromptLine
 from dppo.trl.records import WHY, Generation
 
 
-def prompt_record(generation: Generation) -> dict[str, Any]:
+def prompt_line(generation: Generation) -> PromptLine:
     """What became of each candidate prompt; empty lists where candidates are not known.
 
     Args:
@@ -19,15 +20,15 @@ def prompt_record(generation: Generation) -> dict[str, Any]:
         candidates = generation.candidate_P.tolist()
         probability, kept = generation.prob_P.tolist(), generation.keep_P.tolist()
     means = _mean_rewards(generation)
-    return {
-        "step": generation.step,
-        "generation": generation.number,
-        "epoch": generation.epoch,
-        "rows": [_row(row) for row in candidates],
-        "probability": probability,
-        "rolled_out": kept,
-        "mean_reward": [means[row].pop(0) if keep else None for row, keep in zip(candidates, kept, strict=True)],
-    }
+    return PromptLine(
+        step=generation.step,
+        generation=generation.number,
+        epoch=generation.epoch,
+        rows=[_row(row) for row in candidates],
+        probability=probability,
+        rolled_out=kept,
+        mean_reward=[means[row].pop(0) if keep else None for row, keep in zip(candidates, kept, strict=True)],
+    )
 
 
 def _mean_rewards(generation: Generation) -> dict[int, list[float]]:
@@ -40,7 +41,7 @@ def _mean_rewards(generation: Generation) -> dict[int, list[float]]:
     return means
 
 
-def completion_records(generation: Generation, most: int, tokenizer: Any) -> list[dict[str, Any]]:
+def completion_lines(generation: Generation, most: int, tokenizer: Any) -> list[CompletionLine]:
     """The first whole groups of this process, at most ``most`` completions, but one group where that is not 0.
 
     Args:
@@ -51,28 +52,28 @@ def completion_records(generation: Generation, most: int, tokenizer: Any) -> lis
     size, first = generation.group, generation.first_row
     skip = -first % size  # ranks may share a group
     groups = min(max(most // size, min(most, 1)), (len(generation.prompt_ids) - skip) // size)
-    records = []
+    lines = []
     for row in range(skip, skip + groups * size):
         place = first + row
-        records.append(
-            {
-                "step": generation.step,
-                "row": None if generation.row_Q is None else _row(int(generation.row_Q[place // size])),
-                "group": place // size,
-                "prompt": _text(tokenizer, generation.prompt_ids[row], generation.prompt_mask[row], special=True),
-                "completion": _text(
-                    tokenizer, generation.completion_ids[row], generation.completion_mask[row], special=False
-                ),
-                "reward": float(generation.reward_N[place]),
-                "advantage": float(generation.advantage_N[place]),
-                "probability": float(generation.prob_N[place]),
-                "weight": float(generation.weight_N[place]),
-                "kept": bool(generation.weight_N[place] > 0),
-                "why": WHY[int(generation.why_N[place])],
-                "tokens": int(generation.tokens_N[place]),
-            }
+        prompt = _text(tokenizer, generation.prompt_ids[row], generation.prompt_mask[row], special=True)
+        made = _text(tokenizer, generation.completion_ids[row], generation.completion_mask[row], special=False)
+        lines.append(
+            CompletionLine(
+                step=generation.step,
+                row=None if generation.row_Q is None else _row(int(generation.row_Q[place // size])),
+                group=place // size,
+                prompt=prompt,
+                completion=made,
+                reward=float(generation.reward_N[place]),
+                advantage=float(generation.advantage_N[place]),
+                probability=float(generation.prob_N[place]),
+                weight=float(generation.weight_N[place]),
+                kept=bool(generation.weight_N[place] > 0),
+                why=WHY[int(generation.why_N[place])],
+                tokens=int(generation.tokens_N[place]),
+            )
         )
-    return records
+    return lines
 
 
 def _row(row: int) -> int | None:

@@ -1,10 +1,4 @@
-"""``RunRecorder``: the files that a run leaves behind, for our trainer and for TRL's own.
-
-==================== ================================================================================================
-``run.json``         what was run, on what, and how it ended
-``completions.jsonl`` some completions of every logged step, with what was drawn and why
-``prompts.jsonl``    every generation's candidates, with what was rolled out and what it gave
-==================== ================================================================================================
+"""``RunRecorder``: the files that a run leaves behind, for our trainer and for TRL's own; ``runs.folder`` has them.
 
 Totals so far (``total/*``) go into every log. docs/metrics.md has their units.
 """
@@ -12,6 +6,7 @@ Totals so far (``total/*``) go into every log. docs/metrics.md has their units.
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,20 +17,18 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.files import read_lines
+from dppo.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
 from dppo.trl.config import DPPOConfig
 from dppo.trl.journal import Journal
 from dppo.trl.metrics import RECORD, logs_at
-from dppo.trl.record_lines import completion_records, prompt_record
+from dppo.trl.record_lines import completion_lines, prompt_line
 from dppo.trl.records import Generation
 from dppo.trl.run_facts import describe_run
 from dppo.trl.stock import StockWatch
 from dppo.trl.stopwatch import Stopwatch
 from dppo.trl.trainer import DPPOTrainer
 
-RUN_FILE, METRICS_FILE = "run.json", "metrics.jsonl"
-COMPLETIONS_FILE, PROMPTS_FILE = "completions.jsonl", "prompts.jsonl"
-RECORDS = (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE, RUN_FILE)
-COUNTS = ("rollouts", "rollout_tokens", "tokens_trained")
+COUNTS = tuple(name for name in TOTALS if name != "seconds")
 STATE = "dppo_totals"
 """Where a checkpoint of TRL keeps the totals."""
 COMPLETIONS = 16
@@ -60,7 +53,7 @@ class RunRecorder(TrainerCallback):
         self._counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
         self._trained = torch.zeros((), dtype=torch.int64)
         self._attached: GRPOTrainer | None = None
-        self._run: dict[str, Any] = {}
+        self._run: RunFacts | None = None
 
     def attach(self, trainer: GRPOTrainer) -> "RunRecorder":
         """Record this trainer's run, and give back the recorder. Call it before ``train`` and before other callbacks.
@@ -99,7 +92,8 @@ class RunRecorder(TrainerCallback):
 
     def totals(self) -> dict[str, float]:
         """``total/seconds`` of training and ``total/*`` counts over all ranks, since the run began."""
-        return {"total/seconds": self._watch.seconds} | {f"total/{name}": self._counts[name] for name in COUNTS}
+        found = {"seconds": self._watch.seconds, **self._counts}
+        return {name: found[what] for what, name in TOTALS.items()}
 
     # -- what the trainer calls ---------------------------------------------------------------------------------
 
@@ -110,11 +104,11 @@ class RunRecorder(TrainerCallback):
             return
         with self.paused(), trainer.clock(RECORD) if isinstance(trainer, DPPOTrainer) else nullcontext():
             if generation.candidate_P is not None:
-                self.journal.append(PROMPTS_FILE, [prompt_record(generation)])
+                self.journal.append(PROMPTS_FILE, [asdict(prompt_line(generation))])
             steps = range(generation.step, generation.step + generation.steps)
             if any(logs_at(trainer.args, trainer.state, step) for step in steps):
-                rows = completion_records(generation, self._most, trainer.processing_class)
-                self.journal.append(COMPLETIONS_FILE, rows)
+                lines = completion_lines(generation, self._most, trainer.processing_class)
+                self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock where the run or its checkpoint stands, and cut off records of later steps."""
@@ -123,10 +117,9 @@ class RunRecorder(TrainerCallback):
         if state.is_world_process_zero:
             for name in (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE):
                 self.journal.cut(name, step or -1)
-            self._run["updates"] = int(state.max_steps)
-            self._write_run()
-        self._counts = {name: int(saved.get(f"total/{name}") or 0) for name in COUNTS}
-        self._watch.start(float(saved.get("total/seconds") or 0.0))
+            self._write_run(updates=int(state.max_steps))
+        self._counts = {name: int(saved.get(TOTALS[name]) or 0) for name in COUNTS}
+        self._watch.start(float(saved.get(TOTALS["seconds"]) or 0.0))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close the step's books."""
@@ -181,12 +174,13 @@ class RunRecorder(TrainerCallback):
         return watched
 
     def _finish(self, *, status: str, error: str | None) -> None:
-        self._run |= {"status": status, "error": error, "seconds": self._watch.seconds}
-        self._write_run()
+        self._write_run(status=status, error=error, seconds=self._watch.seconds)
 
-    def _write_run(self) -> None:
-        if self._trainer.accelerator.is_main_process:
-            self.journal.write(RUN_FILE, self._run)
+    def _write_run(self, **news: Any) -> None:
+        if self._run is not None:  # a subclass may train past ``train``
+            self._run = replace(self._run, **news)
+            if self._trainer.accelerator.is_main_process:
+                self.journal.write(RUN_FILE, asdict(self._run))
 
     def _with_totals(self, save: Callable[..., Any]) -> Callable[..., Any]:
         """``_save_checkpoint``, with the totals in TRL's own state and the clock at rest."""
@@ -207,7 +201,7 @@ class RunRecorder(TrainerCallback):
         if saved is not None:
             return saved
         records = read_lines(self.journal.folder / METRICS_FILE, damaged=[])
-        found = [r for r in records if r.get("step", step + 1) <= step and "total/seconds" in r]
+        found = [r for r in records if r.get("step", step + 1) <= step and TOTALS["seconds"] in r]
         return found[-1] if found else {}
 
     def _count_rollouts(self, generate: Callable[..., Any]) -> Callable[..., Any]:

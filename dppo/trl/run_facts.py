@@ -10,16 +10,13 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.environment import environment
 from dppo.methods import GRPO
+from dppo.runs.folder import STOCK, RunFacts
 from dppo.trl.plan import biases
 from dppo.trl.trainer import DPPOTrainer
 
-FORMAT = 1
-STOCK = "trl"
-"""Name of TRL's own trainer among methods."""
 
-
-def describe_run(trainer: GRPOTrainer, task: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Method, task, settings and environment as JSON values, with the status of a run that has begun.
+def describe_run(trainer: GRPOTrainer, task: Mapping[str, Any] | None = None) -> RunFacts:
+    """Method, task, settings and environment, with the status of a run that has begun.
 
     Args:
         trainer: ours or TRL's own.
@@ -31,19 +28,18 @@ def describe_run(trainer: GRPOTrainer, task: Mapping[str, Any] | None = None) ->
         "dataset": type(data).__name__,
         "prompts": len(data) if isinstance(data, Sized) else None,
     }
-    return {
-        "format": FORMAT,
+    return RunFacts(
         **_method(trainer),
-        "seed": trainer.args.seed,
-        "task": known | dict(task or {}),
-        "config": changed_fields(trainer.args),
-        "environment": environment(processes=trainer.accelerator.num_processes),
-        "status": "running",
-        "error": None,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "updates": trainer.args.max_steps if trainer.args.max_steps > 0 else None,
-        "seconds": None,
-    }
+        seed=trainer.args.seed,
+        task=known | dict(task or {}),
+        config=changed_fields(trainer.args),
+        environment=environment(processes=trainer.accelerator.num_processes),
+        status="running",
+        error=None,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        updates=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
+        seconds=None,
+    )
 
 
 def _method(trainer: GRPOTrainer) -> dict[str, Any]:

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 from dppo.report.curves import Curve, accuracy, band, mean_over_seeds
-from dppo.report.records import Group, Run
+from dppo.report.records import Group
+from dppo.runs.reader import RunRecord
 from dppo.statistics import expanded_tail
 
 
 def run_of(logs, seed=0, status="finished"):
-    return Run(folder=Path("run"), method="dppo", seed=seed, status=status, logs=tuple(logs))
+    return RunRecord(folder=Path("run"), method="dppo", seed=seed, status=status, logs=tuple(logs))
 
 
 def curve(x, y):

@@ -13,9 +13,11 @@ from dppo.report.figures_pruning import FIGURES, pruning_chart
 from dppo.report.figures_rows import fill, fill_chart, tokens_chart
 from dppo.report.figures_time import phase_seconds, phases_chart, phases_over_updates
 from dppo.report.page import draw_panels
-from dppo.report.records import Contents, Group, Run
+from dppo.report.records import Contents, Group
 from dppo.report.sources import read_sources
 from dppo.report.style import CHROME, DASHES, SERIES, Chart, as_inline_svg, as_svg, drawing, looks, new_figure
+from dppo.runs.folder import PromptLine, record_of
+from dppo.runs.reader import RunRecord
 
 METHODS = ["trl", "cppo", "dppo"]
 
@@ -32,7 +34,8 @@ def panels(contents):
 
 
 def run_of(logs=(), prompts=(), **fields):
-    return Run(folder=Path("r"), method="dppo", status="finished", seed=0, logs=logs, prompts=prompts, **fields)
+    lines = tuple(record_of(PromptLine, prompt) for prompt in prompts)
+    return RunRecord(folder=Path("r"), method="dppo", status="finished", seed=0, logs=logs, prompts=lines, **fields)
 
 
 def contents_of(*runs):

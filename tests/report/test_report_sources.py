@@ -7,7 +7,8 @@ import report_folders as made
 
 from dppo.errors import ConfigError
 from dppo.report.curves import averaged, seeds_in_words
-from dppo.report.sources import read_run, read_sources
+from dppo.report.sources import read_sources
+from dppo.runs.reader import read_run
 
 
 def test_a_run_is_read_with_all_its_files(tmp_path):

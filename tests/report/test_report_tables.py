@@ -6,17 +6,19 @@ import report_folders as made
 
 from dppo.report.bibtex import bibtex
 from dppo.report.browser import choose
-from dppo.report.records import Contents, Group, Run
+from dppo.report.records import Contents, Group
 from dppo.report.sources import read_sources
 from dppo.report.tables import findings, method_rows, points, run_rows, target_rows
 from dppo.report.text import amount, duration, shortened, visible
+from dppo.runs.folder import CompletionLine, record_of
+from dppo.runs.reader import RunRecord
 
 INTERVAL = {"low": 2.0, "high": 4.0, "per_seed": {"0": 2.0, "1": 3.0, "2": 4.0}}
 FEW = {"low": None, "high": None, "per_seed": {"0": 2.0, "1": 3.0}}
 
 
 def compared(name="dppo", **fields):
-    run = Run(folder=Path("r"), method=name, status="finished", seed=0, describe="d")
+    run = RunRecord(folder=Path("r"), method=name, status="finished", seed=0, describe="d")
     return Group(label=name, runs=(run,), name=name, baseline="trl", source="c", **fields)
 
 
@@ -52,7 +54,7 @@ def test_the_baseline_is_compared_with_nobody():
 
 def test_failed_and_awaited_seeds_are_counted():
     runs = tuple(
-        Run(folder=Path("r"), method="m", status=status, seed=seed)
+        RunRecord(folder=Path("r"), method="m", status=status, seed=seed)
         for seed, status in enumerate(["finished", "failed", "running", "stopped", "unknown"])
     )
     row = method_rows(contents_of(Group(label="m", runs=runs, awaited=(7, 8))))[0]
@@ -134,7 +136,12 @@ def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(t
 
 def test_many_reasons_share_the_last_filter():
     records = tuple({"step": 1, "row": k, "group": k, "prompt": "p", "why": f"reason {k}"} for k in range(20))
-    run = Run(folder=Path("r"), method="m", status="finished", completions=records)
+    run = RunRecord(
+        folder=Path("r"),
+        method="m",
+        status="finished",
+        completions=tuple(record_of(CompletionLine, record) for record in records),
+    )
     shown = choose(contents_of(Group(label="m", runs=(run,))))
     assert len(shown.reasons) == 8
     assert shown.reasons[-1] == "other"

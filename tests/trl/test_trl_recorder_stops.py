@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import warnings
+from dataclasses import asdict
 
 import pytest
 from conftest_trl import length_reward
@@ -11,7 +12,7 @@ from trl_recorder_runs import PROMPTS, Metrics, Stop, StopAfter, lines, make, ru
 
 from dppo import files
 from dppo.trl.journal import Journal
-from dppo.trl.record_lines import completion_records
+from dppo.trl.record_lines import completion_lines
 
 STEPS = 6
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS}
@@ -172,7 +173,7 @@ def test_any_text_stays_one_line_of_json(tiny_path, tmp_path):
     recorder.record = generations.append
     trainer.train()
     journal = Journal(tmp_path)
-    records = [line for g in generations for line in completion_records(g, 99, Hostile())]
+    records = [asdict(line) for g in generations for line in completion_lines(g, 99, Hostile())]
     journal.append("hostile.jsonl", records)
     data = (tmp_path / "hostile.jsonl").read_bytes()
     assert data.isascii() and not any(byte < 32 for byte in data.replace(b"\n", b""))

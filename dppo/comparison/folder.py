@@ -1,0 +1,12 @@
+"""What the folder of a comparison holds, beside one folder per run; who only reads it needs no TRL for this page."""
+
+COMPARISON_FILE = "comparison.json"
+"""What is compared: contestants, seeds, fields."""
+RESULTS_FILE = "results.json"
+"""What the runs reached, written anew after each."""
+CONFIG_FILE = "config.yaml"
+"""Of a run: every field it was made with."""
+RUNS, STARTS = "runs", "starts"
+"""Folders of runs, ``runs/CONTESTANT/seed_N``, and of the models that all runs of a seed start from."""
+TO_FINAL, TO_TARGET = "time_to_trl_final", "time_to_target"
+"""What a speedup is one to: the final accuracy of TRL's own trainer, or another target."""

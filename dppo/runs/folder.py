@@ -1,0 +1,114 @@
+"""What the folder of a run holds: names of files, and the records in them. Writer and reader share this page.
+
+==================== ================================================================================================
+``run.json``         ``RunFacts``: what was run, on what, and how it ended
+``metrics.jsonl``    ``step`` and figures, one line per log; docs/metrics.md has their names
+``completions.jsonl`` ``CompletionLine``: some completions of every logged step, with what was drawn and why
+``prompts.jsonl``    ``PromptLine``: every generation's candidates, with what was rolled out and what it gave
+==================== ================================================================================================
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+RUN_FILE, METRICS_FILE = "run.json", "metrics.jsonl"
+COMPLETIONS_FILE, PROMPTS_FILE = "completions.jsonl", "prompts.jsonl"
+RECORDS = (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE, RUN_FILE)
+FORMAT = 1
+"""Of ``run.json``, and of what comparisons write."""
+STOCK = "trl"
+"""Name of TRL's own trainer among methods."""
+STATUSES = ("finished", "running", "stopped", "failed")
+"""What became of a run: "stopped" is one that was interrupted and can go on, which its file calls "failed"."""
+INTERRUPTED = "KeyboardInterrupt"
+"""How the error of a run begins that was stopped."""
+TOTALS = {name: f"total/{name}" for name in ("seconds", "rollouts", "rollout_tokens", "tokens_trained")}
+"""Figures that count from the beginning of a run, by what they count."""
+ACCURACY = "eval/average/pass@1"
+"""The figure that is the accuracy of a run: mean over its benchmarks."""
+PHASES = "time/"
+"""How figures of a phase begin: seconds per step, mean over the steps since the log before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """``run.json``."""
+
+    format: int = FORMAT
+    method: str
+    """A key of ``METHODS``, or ``STOCK``."""
+    describe: str
+    """The method in a few sentences."""
+    paper: str
+    biased: Sequence[str]
+    """Why its gradient is biased, one sentence each; empty where it is not."""
+    seed: int
+    task: Mapping[str, Any]
+    """``model``, ``dataset`` and the number of ``prompts``."""
+    config: Mapping[str, Any]
+    """Settings that are not at their defaults."""
+    environment: Mapping[str, Any]
+    status: str
+    """``running``, ``finished`` or ``failed``."""
+    error: str | None
+    """Of a run that failed: type and message."""
+    started: str
+    """ISO 8601, in UTC."""
+    updates: int | None
+    """Optimizer steps that were asked for; None before that is known."""
+    seconds: float | None
+    """Of training, without evaluations and checkpoints; None before the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionLine:
+    """A line of ``completions.jsonl``."""
+
+    step: int
+    """The first optimizer step that trains on its generation."""
+    row: int | None
+    """Of the dataset; None where not known."""
+    group: int
+    """Place of its group within the generation."""
+    prompt: str
+    """As the model saw it, special tokens included."""
+    completion: str
+    reward: float | None
+    advantage: float
+    probability: float
+    """Of its prompt being rolled out, times that of its being kept; 0 where it has no gradient."""
+    weight: float
+    """0 where it is not trained on."""
+    kept: bool
+    why: str
+    """What became of it: a word of ``WHY``."""
+    tokens: int
+    """Completion tokens that carry loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLine:
+    """A line of ``prompts.jsonl``: one generation, and lists with one entry per candidate prompt."""
+
+    step: int
+    generation: int
+    """Generations before it."""
+    epoch: float | None
+    """Epochs of prompts that were candidates so far; None where that is not known."""
+    rows: Sequence[int | None]
+    """Of the dataset; None where not known."""
+    probability: Sequence[float]
+    """Of being rolled out."""
+    rolled_out: Sequence[bool]
+    mean_reward: Sequence[float | None]
+    """Of the group; None where it was not rolled out."""
+
+
+Record = TypeVar("Record", RunFacts, CompletionLine, PromptLine)
+
+
+def record_of(kind: type[Record], read: Mapping[str, Any]) -> Record:
+    """A record as it was read, unchecked: None for what is not there, and nothing that this version does not know."""
+    values: dict[str, Any] = {field.name: read.get(field.name) for field in fields(kind)}
+    return kind(**values)

@@ -1,0 +1,298 @@
+"""Reads the folder of a run. Nothing that was logged is trusted to be whole.
+
+Two kinds of reader: one that wants whatever there is, with ``notes`` on what was wrong (a report), and one that must
+not compute from half of it, without ``notes``, which gets a ``FileError`` (a comparison).
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dppo.errors import ConfigError, FileError
+from dppo.files import Damage, read_json, read_lines
+from dppo.runs.folder import (
+    COMPLETIONS_FILE,
+    FORMAT,
+    INTERRUPTED,
+    METRICS_FILE,
+    PHASES,
+    PROMPTS_FILE,
+    RUN_FILE,
+    STATUSES,
+    CompletionLine,
+    PromptLine,
+    Record,
+    RunFacts,
+    record_of,
+)
+
+Log = Mapping[str, Any]
+"""A record of ``metrics.jsonl``; its ``step`` is a finite number."""
+EITHER = (RUN_FILE, METRICS_FILE)
+"""The files of which one makes a folder a run."""
+AGAIN = "Train the run again with --overwrite."
+_BENCHMARK = re.compile(r"eval/[^/]+/pass@1")
+
+
+def number(value: object) -> float:
+    """``value`` as a float where it is a number, else NaN."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """``value`` where it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def sequence(value: object) -> Sequence[Any]:
+    """``value`` where it is a JSON list, else an empty one."""
+    return value if isinstance(value, list) else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One figure of one run over its updates."""
+
+    step_K: np.ndarray
+    """(K,) optimizer updates done, ascending."""
+    value_K: np.ndarray
+    """(K,) finite values."""
+    left_out: int
+    """Records whose value is NaN, infinite or no number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunRecord:
+    """One training run, as its folder tells it."""
+
+    folder: Path
+    method: str
+    status: str
+    """One of ``STATUSES``, or "unknown" where its folder does not say."""
+    seed: int | None = None
+    error: str | None = None
+    describe: str = ""
+    paper: str = ""
+    biased: tuple[str, ...] = ()
+    task: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    started: str = ""
+    last: str = ""
+    """When ``metrics.jsonl`` was last written to; empty where there is none."""
+    updates: int | None = None
+    """Updates the run was asked for."""
+    seconds: float = math.nan
+    logs: tuple[Log, ...] = ()
+    completions: tuple[CompletionLine, ...] = ()
+    prompts: tuple[PromptLine, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was wrong with the files, one sentence each."""
+
+    def series(self, name: str) -> Series:
+        """The figure ``name`` of ``metrics.jsonl`` over updates; of several records of one update the last counts."""
+        values = {int(log["step"]): number(log[name]) for log in self.logs if name in log}
+        steps = sorted(step for step, value in values.items() if math.isfinite(value))
+        return Series(
+            step_K=np.array(steps, dtype=np.int64),
+            value_K=np.array([values[step] for step in steps], dtype=np.float64),
+            left_out=len(values) - len(steps),
+        )
+
+    @property
+    def benchmarks(self) -> frozenset[str]:
+        """Names of what accuracy was measured on."""
+        names = {name.split("/")[1] for log in self.logs for name in log if _BENCHMARK.fullmatch(name)}
+        return frozenset(names - {"average"})
+
+    @property
+    def done(self) -> int:
+        """Updates done as far as the logs tell."""
+        return max((int(log["step"]) for log in self.logs), default=0)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds what a run leaves behind."""
+    return any((folder / name).is_file() for name in EITHER)
+
+
+def read_run(folder: Path) -> RunRecord:
+    """One run, with whatever of its files there is.
+
+    Args:
+        folder: its ``output_dir``.
+
+    Raises:
+        ConfigError: there is neither ``run.json`` nor ``metrics.jsonl``.
+    """
+    if not is_run(folder):
+        raise ConfigError(f"{folder} is no run: it has neither {' nor '.join(EITHER)}.")
+    notes: list[str] = []
+    facts = read_facts(folder, notes)
+    if facts is None:
+        notes.append(f"{RUN_FILE} is missing, so method, seed, configuration and task are not known.")
+        facts = record_of(RunFacts, {})
+    logs = read_logs(folder, notes)
+    if not logs:
+        notes.append(f"There are no logs: {METRICS_FILE} is missing or has no whole record.")
+    metrics = folder / METRICS_FILE
+    return RunRecord(
+        folder=folder,
+        method=str(facts.method or folder.resolve().name),
+        status=status_of(facts),
+        seed=facts.seed if isinstance(facts.seed, int) else None,
+        error=None if facts.error is None else str(facts.error),
+        describe=str(facts.describe or ""),
+        paper=str(facts.paper or ""),
+        biased=tuple(map(str, sequence(facts.biased))),
+        task=mapping(facts.task),
+        config=mapping(facts.config),
+        environment=mapping(facts.environment),
+        started=str(facts.started or ""),
+        last=_written(metrics) if metrics.is_file() else "",
+        updates=facts.updates if isinstance(facts.updates, int) else None,
+        seconds=number(facts.seconds),
+        logs=logs,
+        completions=_lines(CompletionLine, folder / COMPLETIONS_FILE, notes),
+        prompts=_lines(PromptLine, folder / PROMPTS_FILE, notes),
+        notes=tuple(notes),
+    )
+
+
+def status_of(facts: RunFacts) -> str:
+    """One of ``STATUSES``, or "unknown" where the run does not say."""
+    if facts.status == "failed" and str(facts.error).startswith(INTERRUPTED):
+        return "stopped"
+    return facts.status if facts.status in STATUSES else "unknown"
+
+
+def read_facts(folder: Path, notes: list[str] | None = None) -> RunFacts | None:
+    """What ``run.json`` says; None where there is none.
+
+    Args:
+        folder: of the run.
+        notes: what was wrong, appended to; None raises instead.
+
+    Raises:
+        FileError: without ``notes``, if it is damaged or of another format.
+    """
+    found = read_record(folder / RUN_FILE, notes)
+    return None if not found else record_of(RunFacts, found)
+
+
+def read_record(path: Path, notes: list[str] | None = None) -> Mapping[str, Any]:
+    """The object in a JSON file that has a ``format``; empty where there is none.
+
+    Args:
+        path: of the file.
+        notes: what was wrong, appended to; None raises instead.
+
+    Raises:
+        FileError: without ``notes``, if it is damaged or of another format.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = read_json(path, advice=f"Remove {path.parent} to start again.")
+    except FileError as error:
+        if notes is None:
+            raise
+        notes.append(f"{path.name} is damaged and was not read ({error.__cause__}).")
+        return {}
+    if notes is None and value.get("format") != FORMAT:
+        raise FileError(f"{path} is of another format than {FORMAT}. Name another --output_dir.")
+    if notes is not None and number(value.get("format", FORMAT)) != FORMAT:
+        notes.append(f"{path.name} has format {value['format']}; this version reads {FORMAT}: figures may be missing.")
+    return value
+
+
+def read_logs(folder: Path, notes: list[str] | None = None) -> tuple[Log, ...]:
+    """The records of ``metrics.jsonl`` as the run that was finished made them; empty where there is no such file.
+
+    Records of updates that a run did again after it had gone back to a checkpoint are left out, and so is a last line
+    that a stop cut off.
+
+    Args:
+        folder: of the run.
+        notes: what was wrong, appended to; None raises instead.
+
+    Raises:
+        FileError: without ``notes``, if a line before the last is damaged or a record has no step.
+    """
+    path = folder / METRICS_FILE
+    if notes is not None:
+        return _without_repeats(_stepped(_lenient(path, notes)))
+    records, damaged, cut_off = _parts(path)
+    for place, reason in damaged[: len(damaged) - cut_off]:
+        raise FileError(f"{path}: line {place} is damaged ({reason}). {AGAIN}")
+    for place, record in enumerate(records, 1):
+        if not _stepped([record]):
+            raise FileError(f"{path}: record {place} has no step. {AGAIN}")
+    return _without_repeats(tuple(records))
+
+
+def phases_of(logs: Iterable[Log]) -> dict[str, float]:
+    """Seconds of the whole run by phase.
+
+    Args:
+        logs: from ``read_logs``.
+    """
+    seconds: dict[str, float] = {}
+    before = 0
+    for log in logs:
+        parts = {name.removeprefix(PHASES): value for name, value in log.items() if name.startswith(PHASES)}
+        if not parts:
+            continue
+        for phase, value in parts.items():
+            mean = number(value) if math.isfinite(number(value)) else 0.0
+            seconds[phase] = seconds.get(phase, 0.0) + mean * (log["step"] - before)
+        before = log["step"]
+    return seconds
+
+
+def _parts(path: Path) -> tuple[list[dict[str, Any]], list[Damage], bool]:
+    """The records of a file, the lines that are none, and whether the last line is one of those."""
+    records, damaged, seen = [], list[Damage](), 0
+    for record in read_lines(path, damaged=damaged):
+        records.append(record)
+        seen = len(damaged)
+    return records, damaged, len(damaged) > seen
+
+
+def _lenient(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """The records of a file, and notes on what is damaged."""
+    records, damaged, cut_off = _parts(path)
+    if cut_off:
+        notes.append(f"The last line of {path.name} is damaged, as when a run is stopped while writing: left out.")
+        damaged.pop()
+    if damaged:
+        lines = f"{len(damaged)} damaged line" + ("s" if len(damaged) > 1 else "")
+        notes.append(f"{path.name}: {lines} left out, the first is line {damaged[0][0]}.")
+    return records
+
+
+def _lines(kind: type[Record], path: Path, notes: list[str]) -> tuple[Record, ...]:
+    return tuple(record_of(kind, record) for record in _stepped(_lenient(path, notes)))
+
+
+def _stepped(records: Iterable[Log]) -> tuple[Log, ...]:
+    return tuple(record for record in records if math.isfinite(number(record.get("step"))))
+
+
+def _without_repeats(logs: tuple[Log, ...]) -> tuple[Log, ...]:
+    kept: list[Log] = []
+    for log in logs:
+        if kept and log["step"] < kept[-1]["step"]:
+            kept = [other for other in kept if other["step"] < log["step"]]
+        kept.append(log)
+    return tuple(kept)
+
+
+def _written(path: Path) -> str:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC")
