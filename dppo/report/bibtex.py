@@ -16,26 +16,17 @@ def bibtex(papers: Iterable[str]) -> str:
     Args:
         papers: as in ``Method.paper``: "arXiv:NUMBER, title", two of them joined by ", on top of ".
     """
-    found: dict[str, str] = {}
-    for paper in papers:
-        for eprint, title in _cited(paper):
-            found.setdefault(eprint, _TITLES.get(eprint, title))
+    presets, found = _titles(method.paper for method in METHODS.values()), _titles(papers)
+    found = {eprint: presets.get(eprint, title) for eprint, title in found.items()}
     return "\n\n".join(_entry(eprint, title) for eprint, title in found.items())
 
 
-def _cited(paper: str) -> list[tuple[str, str]]:
-    return [(str(found[1]), str(found[2])) for found in _PAPER.finditer(paper)]
-
-
-def _titles() -> dict[str, str]:
+def _titles(papers: Iterable[str]) -> dict[str, str]:
+    """Titles by arXiv number, the first of each."""
     titles: dict[str, str] = {}
-    for method in METHODS.values():
-        for eprint, title in _cited(method.paper):
-            titles.setdefault(eprint, title)
+    for cited in (cited for paper in papers for cited in _PAPER.finditer(paper)):
+        titles.setdefault(str(cited[1]), str(cited[2]))
     return titles
-
-
-_TITLES = _titles()
 
 
 def _entry(eprint: str, title: str) -> str:

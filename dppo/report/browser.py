@@ -1,6 +1,7 @@
 """A bounded choice of recorded completions, in whole groups, spread over the updates of a run."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from dppo.report.text import amount, shortened
 from dppo.runs.folder import CompletionLine
 from dppo.runs.reader import RunRecord, number
 
+FIGURES = ("reward", "advantage", "probability", "weight", "tokens")
+"""Of a completion, as recorded."""
 MOST = 300
 """Completions that a page shows at most."""
 MOST_CHARACTERS = 4000
@@ -29,7 +32,7 @@ class Completion:
     filter: int
     """Index of its reason in ``Shown.reasons``."""
     figures: tuple[tuple[str, str], ...]
-    """Names and values: reward, advantage, probability, weight, tokens."""
+    """Names and values of ``FIGURES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +70,11 @@ class Shown:
 
 
 def choose(contents: Contents, most: int = MOST) -> Shown:
-    """At most ``most`` completions: each method an equal part, from its first run that recorded any.
-
-    Args:
-        contents: of the report.
-        most: completions, >= 1.
-    """
+    """At most ``most`` completions: each method an equal part, from its first run that recorded any."""
     recorded = sum(len(run.completions) for run in contents.runs)
     runs = [(g.label, r) for g in contents.groups if (r := next((r for r in g.runs if r.completions), None))]
     chosen = [(label, run, group) for label, run in runs for group in _spread(_groups(run), most // max(1, len(runs)))]
-    counts: dict[str, int] = {}
-    for _, _, group in chosen:
-        for record in group:
-            counts[_why(record)] = counts.get(_why(record), 0) + 1
+    counts = Counter(_why(record) for _, _, group in chosen for record in group)
     reasons = sorted(counts, key=lambda why: (why != "kept", -counts[why], why))
     if len(reasons) > MOST_REASONS:
         reasons = [*reasons[: MOST_REASONS - 1], "other"]
@@ -128,17 +123,10 @@ def _answers(
                 kept=record.kept is True,
                 why=_why(record),
                 filter=places.get(_why(record), last),
-                figures=_figures(record),
+                figures=tuple((name, amount(number(getattr(record, name)))) for name in FIGURES),
             )
             for record in records
         ),
-    )
-
-
-def _figures(record: CompletionLine) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (name, amount(number(getattr(record, name))))
-        for name in ("reward", "advantage", "probability", "weight", "tokens")
     )
 
 

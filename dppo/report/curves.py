@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -39,12 +40,7 @@ class Band:
 
 
 def accuracy(run: RunRecord, over: str) -> Curve:
-    """A run's accuracy over ``over``, evaluations of one update once.
-
-    Args:
-        run: with its logs.
-        over: "step" or a total, as in ``metrics.jsonl``.
-    """
+    """A run's accuracy over "step" or a total, as in ``metrics.jsonl``; evaluations of one update count once."""
     found = {log["step"]: (number(log.get(over)), number(log[ACCURACY])) for log in run.logs if ACCURACY in log}
     points = np.array(sorted(found.values()), dtype=np.float64).reshape(-1, 2)
     whole = np.isfinite(points).all(1)
@@ -52,11 +48,7 @@ def accuracy(run: RunRecord, over: str) -> Curve:
 
 
 def averaged(group: Group) -> tuple[RunRecord, ...]:
-    """The runs a mean is taken over: those that ended well; where none has ended yet, those that are going.
-
-    Args:
-        group: runs of one method.
-    """
+    """The runs a mean is taken over: those that ended well; where none has ended yet, those that are going."""
     ended = tuple(run for run in group.sound if run.status not in GOING)
     return ended or group.sound
 
@@ -65,9 +57,6 @@ def band(curves: Sequence[Curve]) -> Band | None:
     """Mean and interval over seeds, on the stretch that all curves cover; None where they have none in common.
 
     Between evaluations accuracy is interpolated linearly.
-
-    Args:
-        curves: one per seed.
     """
     curves = [curve for curve in curves if len(curve.x_K)]
     if not curves:
@@ -84,43 +73,25 @@ def band(curves: Sequence[Curve]) -> Band | None:
 
 
 def ends(value_SK: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Ends of the 95% interval of the mean over seeds, (K,) each; None with too few seeds.
-
-    Args:
-        value_SK: (S, K) one row per seed.
-    """
-    found = [seed_interval(dict(enumerate(value_S.tolist()))) for value_S in value_SK.T]
+    """Ends of the 95% interval of the mean over seeds, (K,) each, of (S, K) values; None with too few seeds."""
     if len(value_SK) < FEWEST:
         return None, None
+    found = [seed_interval(dict(enumerate(value_S.tolist()))) for value_S in value_SK.T]
     return np.array([one.low for one in found], dtype=float), np.array([one.high for one in found], dtype=float)
 
 
 def mean_over_seeds(group: Group, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A figure's mean over seeds at the updates that every seed logged.
-
-    Args:
-        group: runs of one method.
-        name: as in ``metrics.jsonl``.
-
-    Returns:
-        (K,) updates and (K,) means; empty where no run has the figure.
-    """
+    """(K,) updates that every seed logged a figure at, and (K,) its means there; empty where no run has it."""
     found = [series for run in averaged(group) if len((series := run.series(name)).step_K)]
     if not found:
         return np.array([], dtype=np.int64), np.array([])
-    shared_K = found[0].step_K
-    for series in found[1:]:
-        shared_K = np.intersect1d(shared_K, series.step_K)
+    shared_K = reduce(np.intersect1d, [series.step_K for series in found])
     values = [series.value_K[np.isin(series.step_K, shared_K)] for series in found]
     return shared_K, np.mean(values, axis=0) if len(shared_K) else np.array([])
 
 
 def seeds_in_words(group: Group) -> str:
-    """How many seeds a mean is over, and what became of the others.
-
-    Args:
-        group: runs of one method.
-    """
+    """How many seeds a mean is over, and what became of the others."""
     used = averaged(group)
     total = len(group.runs) + len(group.awaited)
     going = " not at the end yet" if used and all(run.status in GOING for run in used) else ""

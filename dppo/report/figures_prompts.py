@@ -35,8 +35,6 @@ class PromptMap:
     """(P, E) mean reward where a prompt was rolled out, NaN elsewhere. Prompts ascend in their mean over the run."""
     skipped_PE: np.ndarray
     """(P, E) bool, a candidate that was not rolled out in that epoch."""
-    epochs_E: np.ndarray
-    """(E,) number of each epoch, from 1."""
     unseen: int
     """Prompts that were candidates and never rolled out; they are the last rows."""
 
@@ -45,38 +43,24 @@ def prompt_map(run: RunRecord) -> PromptMap | None:
     """The map of one run; None where it has no record of prompts.
 
     A prompt is a candidate once an epoch, so its n-th time as a candidate is its n-th epoch.
-
-    Args:
-        run: with its ``prompts``.
     """
-    rewards: dict[tuple[int, int], float] = {}
-    skips: set[tuple[int, int]] = set()
-    visits: dict[int, int] = {}
+    visits: dict[int, list[tuple[bool, float]]] = {}
     for row, rolled_out, reward in _visits(run):
-        epoch = visits.get(row, 0)
-        visits[row] = epoch + 1
-        if rolled_out:
-            rewards[row, epoch] = reward
-        else:
-            skips.add((row, epoch))
-    places = set(rewards) | skips
-    if not places:
+        visits.setdefault(row, []).append((rolled_out, reward))
+    if not visits:
         return None
-    rows, epochs = sorted({row for row, _ in places}), sorted({epoch for _, epoch in places})
-    at_row, at_epoch = ({value: place for place, value in enumerate(values)} for values in (rows, epochs))
-    reward_PE = np.full((len(rows), len(epochs)), np.nan)
+    reward_PE = np.full((len(visits), max(map(len, visits.values()))), np.nan)
     skipped_PE = np.zeros(reward_PE.shape, dtype=bool)
-    for (row, epoch), reward in rewards.items():
-        reward_PE[at_row[row], at_epoch[epoch]] = reward
-    for row, epoch in skips:
-        skipped_PE[at_row[row], at_epoch[epoch]] = True
+    for place, row in enumerate(sorted(visits)):
+        for epoch, (rolled_out, reward) in enumerate(visits[row]):
+            skipped_PE[place, epoch] = not rolled_out
+            reward_PE[place, epoch] = reward if rolled_out else np.nan
     seen_P = np.isfinite(reward_PE).any(1)
     mean_P = np.where(seen_P, np.nansum(reward_PE, 1) / np.maximum(np.isfinite(reward_PE).sum(1), 1), np.inf)
     order_P = np.argsort(mean_P, kind="stable")
     return PromptMap(
         reward_PE=reward_PE[order_P],
         skipped_PE=skipped_PE[order_P],
-        epochs_E=np.array(epochs) + 1,
         unseen=int((~seen_P).sum()),
     )
 
@@ -91,12 +75,7 @@ def _visits(run: RunRecord) -> Iterator[tuple[int, bool, float]]:
 
 
 def prompts_chart(group: Group, key: str) -> Chart:
-    """The map of a method's first run that has one, and beside it the share skipped by difficulty.
-
-    Args:
-        group: runs of one method.
-        key: file name of the figure.
-    """
+    """The map of a method's first run that has one, and beside it the share skipped by difficulty."""
     title = f"Prompts of {group.label}"
     run, found = next(((run, m) for run in group.runs if (m := prompt_map(run)) is not None), (None, None))
     if run is None or found is None:
@@ -107,12 +86,14 @@ def prompts_chart(group: Group, key: str) -> Chart:
     axes, side = figure.subplots(1, 2, width_ratios=[3.2, 1], sharey=True)
     extent = (0.5, epochs + 0.5, prompts, 0)
     shown = {"aspect": "auto", "interpolation": "nearest", "extent": extent}
-    image = axes.imshow(found.reward_PE[::every], cmap=REWARDS, vmin=_lowest(found), vmax=_highest(found), **shown)
+    known = found.reward_PE[np.isfinite(found.reward_PE)]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    image = axes.imshow(found.reward_PE[::every], cmap=REWARDS, vmin=min(0.0, low), vmax=max(1.0, high), **shown)
     skipped = np.where(found.skipped_PE[::every], 1.0, np.nan)
     axes.imshow(skipped, cmap=ListedColormap([SKIPPED]), vmin=0, vmax=1, **shown)
     axes.set_xlabel("epoch")
     axes.set_ylabel("prompts, from hardest to easiest")
-    axes.set_xticks(*_ticks(found.epochs_E))
+    axes.set_xticks(range(1, epochs + 1, max(1, -(-epochs // 10))))
     axes.grid(visible=False)
     edges = np.linspace(0, prompts, min(BINS, prompts) + 1).round().astype(int)
     shares = [_share_skipped(found, low, high) for low, high in pairwise(edges.tolist())]
@@ -140,19 +121,6 @@ def _share_skipped(found: PromptMap, low: int, high: int) -> float:
     skipped = found.skipped_PE[low:high].sum()
     visits = skipped + np.isfinite(found.reward_PE[low:high]).sum()
     return float(skipped / visits) if visits else 0.0
-
-
-def _lowest(found: PromptMap) -> float:
-    return min(0.0, float(np.nanmin(found.reward_PE))) if np.isfinite(found.reward_PE).any() else 0.0
-
-
-def _highest(found: PromptMap) -> float:
-    return max(1.0, float(np.nanmax(found.reward_PE))) if np.isfinite(found.reward_PE).any() else 1.0
-
-
-def _ticks(epochs_E: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    every = max(1, -(-len(epochs_E) // 10))
-    return np.arange(1, len(epochs_E) + 1)[::every], [str(epoch) for epoch in epochs_E[::every]]
 
 
 def _caption(run: RunRecord, found: PromptMap, every: int) -> str:

@@ -4,31 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from dppo.report.curves import mean_over_seeds
-from dppo.report.figures_accuracy import THOUSANDS, short_label
+from dppo.report.drawing import THOUSANDS, lacking, lines_figure, mean_line, name_methods, not_finite, over_updates
 from dppo.report.records import Contents
-from dppo.report.style import Chart, Look, new_figure
-from dppo.report.text import counted
+from dppo.report.style import Chart, Look
 
 
 def in_percent(axes: Axes) -> None:
-    """A share of a whole: the whole scale, in percent.
-
-    Args:
-        axes: to scale.
-    """
+    """A share of a whole: the whole scale, in percent."""
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylim(-0.02, 1.02)
 
 
 def from_zero(axes: Axes) -> None:
-    """From zero, so that noise looks as large as it is; thousands as k.
-
-    Args:
-        axes: to scale.
-    """
+    """From zero, so that noise looks as large as it is; thousands as k."""
     axes.yaxis.set_major_formatter(THOUSANDS)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
 
@@ -93,55 +84,22 @@ RECORD = "No log has {name}. DPPOTrainer records it at every log (logging_steps:
 
 
 def pruning_chart(contents: Contents, look: Mapping[str, Look], figure_of: Figure) -> Chart:
-    """One of ``FIGURES`` over updates: a thin line per seed, the mean in bold.
-
-    Args:
-        contents: of the report.
-        look: of every method.
-        figure_of: which.
-    """
+    """One of ``FIGURES`` over updates: a thin line per seed, the mean in bold."""
     key = figure_of.name.replace("/", "-")
     found = {group: [run.series(figure_of.name) for run in group.logged] for group in contents.groups}
     drawn = [group for group, series in found.items() if any(len(s.step_K) for s in series)]
     if not drawn:
         caption = RECORD.format(name=figure_of.name)
         return Chart(key=key, title=figure_of.title, caption=caption, figure=None)
-    figure = new_figure(height=2.7 + 0.17 * ((len(drawn) + 2) // 3))
-    axes = figure.subplots()
+    figure, axes = lines_figure(drawn, 2.7)
     for group in drawn:
         style = look[group.label]
         for series in found[group]:
             axes.plot(series.step_K, series.value_K, color=style.colour, linewidth=0.6, alpha=0.25)
-        step_K, mean_K = mean_over_seeds(group, figure_of.name)
-        axes.plot(
-            step_K,
-            mean_K,
-            color=style.colour,
-            linestyle=style.dash,
-            marker=style.marker,
-            markersize=3.2,
-            markevery=max(1, len(step_K) // 8),
-            label=short_label(group.label),
-        )
+        mean_line(axes, *mean_over_seeds(group, figure_of.name), style, group)
     over_updates(axes, figure_of.axis)
     figure_of.scale(axes)
-    figure.legend(loc="outside lower center", ncols=min(3, len(drawn)))
-    left_out = sum(series.left_out for of_group in found.values() for series in of_group)
-    lacking = [group.label for group in contents.groups if group not in drawn]
-    caption = figure_of.reading
-    caption += f" Not in the logs of {', '.join(lacking)}." if lacking else ""
-    caption += f" {counted(left_out, 'record')} without a finite figure left out." if left_out else ""
+    name_methods(figure, drawn)
+    left_out = not_finite([series.left_out for of_group in found.values() for series in of_group], "record")
+    caption = figure_of.reading + lacking(contents, drawn, "Not in") + left_out
     return Chart(key=key, title=figure_of.title, caption=caption, figure=figure)
-
-
-def over_updates(axes: Axes, label: str) -> None:
-    """Axes of a figure over updates.
-
-    Args:
-        axes: to label.
-        label: of the vertical axis, with its unit.
-    """
-    axes.set_xlabel("updates (optimizer steps)")
-    axes.set_ylabel(label)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))

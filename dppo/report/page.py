@@ -48,14 +48,11 @@ class Written:
 
 
 def write_report(folders: Sequence[Path], output: Path) -> Written:
-    """Write the page, and its figures as PNG and SVG into ``<output's name>_figures`` beside it.
+    """Write the page ``output``, and its figures as PNG and SVG into ``<output's name>_figures`` beside it.
 
     Args:
         folders: of runs or comparisons.
         output: the page, ending in ``.html``.
-
-    Returns:
-        The files, and what could not be drawn.
 
     Raises:
         ConfigError: a folder is neither run nor comparison, nothing was logged, runs are of different tasks, or the
@@ -81,12 +78,7 @@ def write_report(folders: Sequence[Path], output: Path) -> Written:
 
 
 def draw_panels(contents: Contents, look: Mapping[str, Look]) -> tuple[Panel, ...]:
-    """Every figure of a report, in the order of the page.
-
-    Args:
-        contents: of the report.
-        look: of every method.
-    """
+    """Every figure of a report, in the order of the page."""
     groups = contents.groups
     time = [phases_chart(contents)]
     if len(groups) == 1:
@@ -138,11 +130,6 @@ def render(contents: Contents, panels: Sequence[Panel], svgs: Mapping[str, bytes
 
     Every value is escaped by the template, and made visible first; only figures go in as they are, and matplotlib has
     escaped the text in those.
-
-    Args:
-        contents: of the report.
-        panels: from ``draw_panels``.
-        svgs: the figures that could be drawn, by their keys.
     """
     look = looks([group.label for group in contents.groups])
     shown = choose(contents)

@@ -34,6 +34,11 @@ class Group:
     """Seeds that were asked for and have no run."""
 
     @property
+    def is_baseline(self) -> bool:
+        """Whether it is what its comparison measures against."""
+        return bool(self.source) and self.name == self.baseline
+
+    @property
     def logged(self) -> tuple[RunRecord, ...]:
         """The runs that have logs."""
         return tuple(run for run in self.runs if run.logs)
@@ -74,12 +79,7 @@ class Contents:
 
 
 def differing(runs: tuple[RunRecord, ...], keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of ``keys`` that runs disagree about in their environment.
-
-    Args:
-        runs: any.
-        keys: names in ``RunRecord.environment``.
-    """
+    """Those of ``keys`` that runs disagree about in their ``environment``."""
     known = [run.environment for run in runs if run.environment]
     return tuple(key for key in keys if len({repr(environment.get(key)) for environment in known}) > 1)
 
@@ -88,9 +88,6 @@ def one_task(runs: tuple[RunRecord, ...]) -> Mapping[str, Any]:
     """The task all runs share; empty where none says.
 
     Models made from scratch for a run, or for a seed of a comparison, count as one: their folders differ.
-
-    Args:
-        runs: any.
 
     Raises:
         ConfigError: two runs were on different tasks.

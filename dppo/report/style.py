@@ -34,7 +34,7 @@ SERIES = {
 """Colours of methods on light and on dark paper, after Okabe and Ito and after Tol: apart in hue and in lightness."""
 FIXED = {"trl": "grey", "dppo": "blue", "cppo": "vermilion", "grpo": "green", "greso": "purple", "dapo": "amber"}
 """Methods that have the same colour in every report; the others take what is left, in their order."""
-PHASES = {
+PHASE_LOOKS = {
     "rollout": ("#77aadd", "rollout"),
     "reward": ("#eedd88", "reward"),
     "prune": ("#ee8866", "pruning"),
@@ -113,11 +113,7 @@ def drawing() -> Iterator[None]:
 
 
 def looks(labels: Sequence[str]) -> dict[str, Look]:
-    """How each method is drawn.
-
-    Args:
-        labels: of all methods of the report.
-    """
+    """How each method of a report is drawn."""
     fixed = {label: FIXED[label] for label in labels if label in FIXED}
     free = [name for name in SERIES if name not in fixed.values()] or list(SERIES)
     first = [(name, DASHES[0]) for name in free]
@@ -132,32 +128,19 @@ def looks(labels: Sequence[str]) -> dict[str, Look]:
 
 
 def new_figure(*, height: float = HEIGHT, width: float = WIDTH) -> Figure:
-    """An empty figure in the report's size.
-
-    Args:
-        height: in inches.
-        width: in inches.
-    """
+    """An empty figure of that size, in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def as_png(figure: Figure) -> bytes:
-    """The figure on light paper.
-
-    Args:
-        figure: made within ``drawing``.
-    """
+    """The figure, made within ``drawing``, on light paper."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def as_svg(figure: Figure) -> bytes:
-    """The figure on light paper, as a file of its own.
-
-    Args:
-        figure: made within ``drawing``.
-    """
+    """The figure, made within ``drawing``, on light paper, as a file of its own."""
     if figure.get_layout_engine() is not None:
         # Once laid out it stays as it is: finding room for text is most of the work, and is done for each file.
         figure.draw_without_rendering()
@@ -168,12 +151,7 @@ def as_svg(figure: Figure) -> bytes:
 
 
 def as_inline_svg(chart: Chart, svg: bytes) -> str:
-    """A figure as an element of the page: no paper, colours from the page's variables, ids of its own.
-
-    Args:
-        chart: whose figure it is.
-        svg: from ``as_svg``.
-    """
+    """A figure as an element of the page: no paper, colours from the page's variables, ids of its own."""
     root = ElementTree.fromstring(_cleaned(svg))
     for parent in list(root.iter()):
         for child in list(parent):

@@ -1,6 +1,7 @@
 """The tables of a report: methods side by side, what it took to reach the target, and every run."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,22 +51,14 @@ class RunRow:
 
 
 def method_rows(contents: Contents) -> tuple[Row, ...]:
-    """One row per method.
-
-    Args:
-        contents: of the report.
-    """
+    """One row per method."""
     return tuple(_row(group) for group in contents.groups)
 
 
 def target_rows(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
     """What each method took to reach the target: seconds, rollouts, tokens trained, and how many seeds did.
 
-    Args:
-        contents: of the report.
-
-    Returns:
-        Label and cells per method; empty where no comparison has a target.
+    Label and cells per method; empty where no comparison has a target.
     """
     rows = []
     for group in contents.groups:
@@ -77,11 +70,7 @@ def target_rows(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
 
 
 def run_rows(contents: Contents) -> tuple[RunRow, ...]:
-    """One row per run, with what became of it.
-
-    Args:
-        contents: of the report.
-    """
+    """One row per run, with what became of it."""
     return tuple(
         RunRow(
             label=group.label,
@@ -97,11 +86,7 @@ def run_rows(contents: Contents) -> tuple[RunRow, ...]:
 
 
 def findings(contents: Contents) -> tuple[str, ...]:
-    """What the speedups say, one sentence per method; empty where there are none.
-
-    Args:
-        contents: of the report.
-    """
+    """What the speedups say, one sentence per method; empty where there are none."""
     found = []
     for group in contents.groups:
         median, low, high = (number(group.speedup.get(name)) for name in ("median", "low", "high"))
@@ -124,20 +109,12 @@ def _finding(group: Group, median: float, low: float, high: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share as percent with one decimal; a dash where not known.
-
-    Args:
-        value: in [0, 1] or NaN.
-    """
+    """A share in [0, 1] as percent with one decimal; a dash where it is NaN."""
     return f"{100 * value:.1f}%" if math.isfinite(value) else NOT_THERE
 
 
 def points(value: float) -> str:
-    """A difference of shares as signed percentage points.
-
-    Args:
-        value: in [-1, 1] or NaN.
-    """
+    """A difference of shares, in [-1, 1], as signed percentage points; a dash where it is NaN."""
     if not math.isfinite(value):
         return NOT_THERE
     rounded = round(100 * value, 1)
@@ -145,39 +122,33 @@ def points(value: float) -> str:
 
 
 def _row(group: Group) -> Row:
-    total = len(group.runs) + len(group.awaited)
-    finished = sum(run.status == "finished" for run in group.runs)
-    states = [
-        (state, sum(run.status == state for run in group.runs)) for state in ("failed", "stopped", "running", "unknown")
-    ]
-    detail = [f"{count} {state}" for state, count in states if count]
+    states = Counter(run.status for run in group.runs)
+    detail = [f"{states[state]} {state}" for state in ("failed", "stopped", "running", "unknown") if states[state]]
     detail += [f"{len(group.awaited)} not started"] if group.awaited else []
-    known = bool(group.biased) or any(run.describe or run.paper for run in group.runs) or "biased" in group.readout
+    known = group.biased or any(run.describe or run.paper for run in group.runs) or "biased" in group.readout
+    biased = ("yes" if group.biased else "no") if known else "not recorded"
     return Row(
         label=group.label,
         settings=settings(group.overrides) if group.source else next((run.describe for run in group.runs), ""),
         speedup=_speedup(group),
         differences=tuple(_difference(group, name) for name in EQUAL),
-        biased=Cell(
-            text=("yes" if group.biased else "no") if known else "not recorded", detail="; ".join(group.biased)
-        ),
+        biased=Cell(text=biased, detail="; ".join(group.biased)),
         accuracy=_accuracy(group),
-        seeds=Cell(text=f"{finished} of {total}", detail=", ".join(detail)),
+        seeds=Cell(text=f"{states['finished']} of {states.total() + len(group.awaited)}", detail=", ".join(detail)),
     )
 
 
 def _speedup(group: Group) -> Cell:
-    if group.source and group.name == group.baseline:
+    if group.is_baseline:
         return Cell(text="1×", detail="the baseline")
     median = number(group.speedup.get("median"))
     if not math.isfinite(median):
         return Cell(text=NOT_THERE)
-    bounds = _bounds(group.speedup, lambda value: f"{value:.2f}", _seeds_read(group.speedup))
-    return Cell(text=f"{median:.2f}×", detail=bounds)
+    return Cell(text=f"{median:.2f}×", detail=_bounds(group.speedup, "{:.2f}".format))
 
 
 def _difference(group: Group, name: str) -> Cell:
-    if group.source and group.name == group.baseline:
+    if group.is_baseline:
         return Cell(text=NOT_THERE, detail="the baseline")
     return _interval(mapping(mapping(group.readout.get(name)).get("difference")), points)
 
@@ -196,18 +167,15 @@ def _interval(read: Mapping[str, Any], words: Any) -> Cell:
     centre = number(read.get("mean", read.get("median")))
     if not math.isfinite(centre):
         return Cell(text=NOT_THERE)
-    return Cell(text=words(centre), detail=_bounds(read, words, _seeds_read(read)))
+    return Cell(text=words(centre), detail=_bounds(read, words))
 
 
-def _bounds(read: Mapping[str, Any], words: Any, seeds: int) -> str:
+def _bounds(read: Mapping[str, Any], words: Any) -> str:
     low, high = number(read.get("low")), number(read.get("high"))
     if math.isnan(low) or math.isnan(high):
+        seeds = len(mapping(read.get("per_seed")))
         return f"{counted(seeds, 'seed')}: no interval" if seeds < FEWEST else "no end: seeds that never got there"
     return f"{words(low)} to {words(high)}"
-
-
-def _seeds_read(read: Mapping[str, Any]) -> int:
-    return len(mapping(read.get("per_seed")))
 
 
 def _final(run: RunRecord) -> float:

@@ -13,11 +13,7 @@ _HIDDEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """``text`` with every character that cannot be seen, or that moves other text about, as an escape sequence.
-
-    Args:
-        text: anything.
-    """
+    """``text`` with every character that cannot be seen, or that moves other text about, as an escape sequence."""
     return _HIDDEN.sub(_escape, text.replace("\r\n", "\n"))
 
 
@@ -27,22 +23,12 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most ``limit`` characters of ``text``, and how many more there are.
-
-    Args:
-        text: anything.
-        limit: > 0.
-    """
+    """At most ``limit`` characters of ``text``, and how many more there are."""
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"
 
 
 def amount(value: float, digits: int = 3) -> str:
-    """A number with ``digits`` digits that count, thousands apart; a dash where there is none.
-
-    Args:
-        value: any, NaN where not known.
-        digits: >= 1.
-    """
+    """A number with ``digits`` digits that count, thousands apart; a dash where it is not finite."""
     if not math.isfinite(value):
         return NOT_THERE
     if float(value).is_integer() and abs(value) < 1e15:
@@ -52,11 +38,7 @@ def amount(value: float, digits: int = 3) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds, the two largest of them.
-
-    Args:
-        seconds: >= 0, NaN where not known.
-    """
+    """Seconds >= 0 as hours, minutes and seconds, the two largest of them; a dash where not finite."""
     if not math.isfinite(seconds):
         return NOT_THERE
     if seconds < 60:
@@ -67,28 +49,15 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """``3 seeds``, ``1 seed``.
-
-    Args:
-        count: how many.
-        what: one of them.
-    """
+    """``3 seeds``, ``1 seed``."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def listed(words: Sequence[str]) -> str:
-    """``a, b and c``.
-
-    Args:
-        words: any number.
-    """
+    """``a, b and c``."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Settings as YAML would have them, on one line; "as configured" where there is none.
-
-    Args:
-        values: settings to their values.
-    """
+    """Settings as YAML would have them, on one line; "as configured" where there is none."""
     return ", ".join(f"{key}: {value}" for key, value in values.items()) or "as configured"

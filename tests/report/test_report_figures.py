@@ -177,7 +177,6 @@ def test_prompts_are_sorted_by_reward_and_skips_are_marked():
     nan = float("nan")
     np.testing.assert_array_equal(found.reward_PE, [[0.0, 0.25], [0.5, nan], [1.0, nan], [nan, nan]])
     np.testing.assert_array_equal(found.skipped_PE, [[0, 0], [0, 1], [0, 1], [1, 0]])
-    assert found.epochs_E.tolist() == [1, 2]
     assert found.unseen == 1
     chart = prompts_chart(Group(label="m", runs=(run_of(prompts=prompts),)), "prompts-0")
     assert "4 prompts" in chart.caption
