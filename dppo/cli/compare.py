@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dppo.cli.progress import open_board
+from dppo.cli.words import listed, read_words
 
 if TYPE_CHECKING:
     from dppo.comparison.runner import Event
@@ -32,8 +33,7 @@ def main(words: Sequence[str]) -> int:
         from dppo.cli.compare_frozen import main as frozen
 
         return frozen([word for word in words if word != FROZEN])
-    config = words[0] if words and not words[0].startswith("-") else None
-    options, flags = _parser().parse_known_args(words if config is None else words[1:])
+    config, options, flags = read_words(_parser(), words, alone=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
         return _compare(config, options, flags, shlex.join(["dppo", "compare", *words]))
@@ -59,9 +59,7 @@ def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[st
     from dppo.comparison.runner import run_comparison
     from dppo.comparison.table import NARROWEST, show
 
-    names = None if options.methods is None else [name.strip() for name in options.methods.split(",") if name.strip()]
-    settings = {"methods": names, "seeds": options.seeds, "target": options.target}
-    comparison = plan(config, flags, **settings)
+    comparison = plan(config, flags, methods=listed(options.methods), seeds=options.seeds, target=options.target)
     with _quiet(), _board() as told:
         try:
             results = run_comparison(comparison, told, overwrite=options.overwrite)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dppo.cli.words import listed, read_words
 from dppo.errors import ConfigError
 from dppo.files import write_json
 
@@ -26,29 +27,22 @@ EMBEDDED_PROMPTS = 24
 
 def main(words: Sequence[str]) -> int:
     """Print bias and variance of every method at every rate; 1 if one is biased that says it is not, else 0."""
-    config = words[0] if words and not words[0].startswith("-") else None
-    options, flags = _parser().parse_known_args(words if config is None else words[1:])
-    if flags and config is None:
-        raise ConfigError(
-            f"{flags[0]} needs a configuration to change: dppo compare --frozen CONFIG.yaml {' '.join(flags)}"
-        )
-    if options.output is not None and not options.output.parent.is_dir():
-        raise ConfigError(f"--output {options.output}: there is no folder {options.output.parent}. Make it first.")
+    config, options, flags = read_words(_parser(), words)
     with warnings.catch_warnings(), Console(file=sys.stderr).status("loading") as status:
         warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
-        report = _report(config, flags, options, status.update)
+        found = _measure(config, flags, options, status.update)
     from dppo.comparison.frozen_table import NARROWEST, show
 
     console = Console(highlight=False)
     console.width = max(console.width, NARROWEST)
-    show(report, console)
+    show(found, console)
     if options.output is not None:
         command = shlex.join(["dppo", "compare", "--frozen", *(word for word in words if word != "--frozen")])
-        write_json(options.output, report.as_json(command=command))
-    return 0 if report.passed else 1
+        write_json(options.output, found.as_json(command=command))
+    return 0 if found.passed else 1
 
 
-def _report(
+def _measure(
     config: str | None, flags: Sequence[str], options: argparse.Namespace, progress: Callable[[str], None]
 ) -> "FrozenReport":
     """Everything found, on the embedded policy or on the model, problems and rewards of a configuration."""
@@ -70,8 +64,7 @@ def _report(
     seed = options.seed if config is None or options.seed is not None else fields.get("seed")
     setting = Setting(rates=_numbers(options.rates), draws=options.draws, seed=seed or 0)
     default = None if block else METHODS
-    names = default if options.methods is None else options.methods
-    asked = None if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    asked = listed(default if options.methods is None else options.methods)
     contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)
     run = None if config is None else configured(fields)
     build = (

@@ -4,7 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -43,11 +43,7 @@ def shown(figures: Mapping[str, float]) -> list[str]:
 
 
 class Pace:
-    """How fast something gets done, from its latest updates.
-
-    Args:
-        now: gives the time in seconds.
-    """
+    """How fast something gets done, from its latest updates; ``now`` gives the time in seconds."""
 
     def __init__(self, now: Clock) -> None:
         self._now = now
@@ -67,8 +63,8 @@ class Pace:
         return (last - first) / (end - start) if end > start and last > first else None
 
 
-class Board(Protocol):
-    """Where progress is shown; a context manager."""
+class Board:
+    """Where progress is shown, a context manager; this one shows nothing, as every process but the first."""
 
     def update(self, name: str, done: float, total: float = 1.0, figures: Mapping[str, float] | None = None) -> None:
         """Show how far ``name`` is.
@@ -79,18 +75,6 @@ class Board(Protocol):
             total: optimizer steps, or 1.
             figures: the newest, by metric; see ``shown``.
         """
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-class Silence:
-    """The board of every process but the first."""
-
-    def update(self, name: str, done: float, total: float = 1.0, figures: Mapping[str, float] | None = None) -> None:
-        """Show nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +83,7 @@ class Silence:
         return None
 
 
-class Lines:
+class Lines(Board):
     """A line now and then, without control characters: for files, pipes, notebooks and logs.
 
     Args:
@@ -125,14 +109,8 @@ class Lines:
         line = f"{name}: {', '.join(filter(None, words))}"
         print(line, file=self._console.file, flush=True)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        return None
-
-
-class Bars:
+class Bars(Board):
     """One bar per name, the latest few, on a terminal.
 
     They begin with the first update, so what is printed before stays as it is.
@@ -170,24 +148,15 @@ class Bars:
             left=left(pace, done, total),
         )
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         if self._tasks:
             self._bars.stop()
 
 
 def open_board(console: Console, *, first: bool = True, plain: bool = False) -> Board:
-    """The board for where a command runs.
-
-    Args:
-        console: where it would be shown.
-        first: whether this is the first process.
-        plain: whether lines are wanted on a terminal too.
-    """
+    """The board for where a command runs: of the ``first`` process, or lines on a terminal too if ``plain``."""
     if not first:
-        return Silence()
+        return Board()
     terminal = console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter
     # rich takes a pipe for a terminal where the environment says so; a file must never get control characters.
     return Bars(console) if terminal and console.file.isatty() and not plain else Lines(console)

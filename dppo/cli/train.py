@@ -2,14 +2,15 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import Console
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.cli.follow import Follow
 from dppo.cli.progress import open_board
 from dppo.launch.arguments import Run
 from dppo.launch.dry_run import dry_run
+from dppo.launch.follow import Follow
 from dppo.launch.parsing import build_parser, parse_run
 from dppo.launch.parts import train_with
 from dppo.trl import DPPOTrainer
@@ -50,7 +51,7 @@ def _train(run: Run) -> int:
             board.update("warm-up", done, figures={"loss": loss})
 
         def follow(trainer: GRPOTrainer) -> None:
-            Follow.instead(trainer, board)
+            Follow.instead(trainer, partial(board.update, "train"))
 
         trainer = train_with(DPPOTrainer, run, warm_up, follow)
     if trainer.accelerator.is_main_process:

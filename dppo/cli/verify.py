@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dppo.errors import ConfigError
+from dppo.cli.words import read_words
 from dppo.files import write_json
 from dppo.methods import METHODS, Method
 from dppo.verification.records import Check, Report, VarianceRow
@@ -41,12 +41,7 @@ def main(words: Sequence[str]) -> int:
         "problems and rewards of a configuration for dppo train.",
     )
     parser.add_argument("--output", type=Path, help="file to write the report to, as JSON")
-    config = words[0] if words and not words[0].startswith("-") else None
-    options, fields = parser.parse_known_args(words if config is None else words[1:])
-    if fields and config is None:
-        raise ConfigError(f"{fields[0]} needs a configuration to change: dppo verify CONFIG.yaml {' '.join(fields)}")
-    if options.output is not None and not options.output.parent.is_dir():
-        raise ConfigError(f"--output {options.output}: there is no folder {options.output.parent}. Make it first.")
+    config, options, fields = read_words(parser, words)
     report, reasons = _verify(config, fields)
     console = Console(highlight=False)
     console.width = max(console.width, NARROWEST)

@@ -80,13 +80,7 @@ class Contestant:
         return sorted(name for name, takes in TAKEN.items() if config.get(name) is not None and not takes(method))
 
     def fields(self, config: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-        """Every field of its run: what ``config.yaml`` in the run's folder holds.
-
-        Args:
-            config: the fields all share.
-            seed: of the run.
-            folder: of the run.
-        """
+        """Every field of its run, of those all share in ``config``: what ``config.yaml`` in the run's folder holds."""
         kept = {name: value for name, value in config.items() if name not in {*GIVEN, *self.left_out(config)}}
         ours = {} if self.stock else {"method": self.method, "accept_bias": True}
         needed = {} if self.stock else NEEDED_FIELDS.get(self.method, {})
@@ -107,10 +101,6 @@ class Contestant:
             return parse_fields(fields, kind)
         except ConfigError as error:
             raise ConfigError(f"{self.name}: {error}") from error
-
-    def bias(self, run: AnyRun) -> tuple[str, ...]:
-        """Why its gradient is biased, one sentence each; TRL's own trainer prunes nothing."""
-        return run.training.build_method().bias if isinstance(run.training, DPPOConfig) else ()
 
 
 def choose(names: Sequence[str] | None, block: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Contestant, ...]:

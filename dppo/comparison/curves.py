@@ -35,10 +35,7 @@ Curve = Sequence[Point]
 
 
 def curve_of(records: Sequence[Log]) -> list[Point]:
-    """The evaluations among the records, in order of their steps, the last of each step.
-
-    Args:
-        records: from ``runs.reader.read_logs``.
+    """The evaluations among the records of ``read_logs``, in order of their steps, the last of each step.
 
     Raises:
         FileError: an evaluation without the totals so far.
@@ -59,13 +56,7 @@ def curve_of(records: Sequence[Log]) -> list[Point]:
 
 
 def accuracy_at(curve: Curve, over: Over, place: float) -> float | None:
-    """Accuracy at ``place`` on straight lines between evaluations; None beyond the ends of the curve.
-
-    Args:
-        curve: of one run.
-        over: what ``place`` is a number of.
-        place: within what the run reached.
-    """
+    """Accuracy at ``place``, an amount of ``over``, on straight lines between evaluations; None beyond the ends."""
     for before, after in pairwise(curve):
         left, right = getattr(before, over), getattr(after, over)
         if left <= place <= right:
@@ -75,19 +66,8 @@ def accuracy_at(curve: Curve, over: Over, place: float) -> float | None:
     return only[-1] if only else None
 
 
-def reach(curve: Curve, over: Over) -> float:
-    """How far the run went, as a number of ``over``."""
-    return getattr(curve[-1], over)
-
-
 def amount_to(curve: Curve, target: float, over: Over) -> float:
-    """How much of ``over`` the run took to first reach ``target``, on straight lines; inf where it never did.
-
-    Args:
-        curve: of one run.
-        target: accuracy, in [0, 1].
-        over: seconds, rollouts, tokens or steps.
-    """
+    """How much of ``over`` a run took to first reach an accuracy, on straight lines; inf where it never did."""
     if curve and curve[0].accuracy >= target:
         return float(getattr(curve[0], over))
     for before, after in pairwise(curve):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dppo.comparison.contestants import STOCK_PAPER, Contestant
-from dppo.comparison.curves import AMOUNTS, Over, Point, accuracy_at, amount_to, curve_of, reach
+from dppo.comparison.curves import AMOUNTS, Curve, Over, Point, accuracy_at, amount_to, curve_of
 from dppo.comparison.folder import TO_FINAL, TO_TARGET
 from dppo.comparison.plan import Comparison
 from dppo.environment import environment
@@ -47,6 +47,8 @@ class RunResult:
 
 Results = Mapping[int, RunResult]
 """Of one contestant, by seed."""
+PerSeed = Mapping[int, float | None]
+"""A figure of each seed; None where its run did not finish, or there is none."""
 
 
 def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunResult:
@@ -71,20 +73,16 @@ def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunR
 
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
-    """Everything that ``results.json`` holds.
-
-    Args:
-        comparison: whose runs are read; those that have not finished are listed as what they are.
-    """
+    """Everything that ``results.json`` holds; runs that have not finished are listed as what they are."""
     results = {
         each.name: {seed: result_of(comparison, each, seed) for seed in comparison.seeds}
         for each in comparison.contestants
     }
-    baseline = comparison.baseline
-    targets = target_per_seed(comparison, results[baseline])
-    own = targets_text(comparison)
+    baseline, target = comparison.baseline, comparison.target
+    targets = final(results[baseline]) if target is None else dict.fromkeys(comparison.seeds, target)
     places = {what: common_reach(results, over) for what, over in READOUTS.items()}
     amounts = {over: {name: amounts_to(found, targets, over) for name, found in results.items()} for over in AMOUNTS}
+    seconds = amounts["seconds"]
     methods = {}
     for each in comparison.contestants:
         found = results[each.name]
@@ -92,25 +90,24 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
             **_about(each, found, comparison),
             "runs": [result.as_json() for result in found.values()],
             "final": seed_interval(final(found)).as_json(),
-            **{what: read_out(results, each.name, baseline, over, places[what]) for what, over in READOUTS.items()},
+            **{what: read_out(found, results[baseline], over, places[what]) for what, over in READOUTS.items()},
             "to_target": {
                 **{over: seed_interval(amounts[over][each.name], np.median).as_json("median") for over in AMOUNTS},
-                "reached": _reached(amounts["seconds"][each.name]),
+                "reached": _reached(seconds[each.name]),
             },
         }
-    key = TO_FINAL if baseline == STOCK and comparison.target is None else TO_TARGET
+    key = TO_FINAL if baseline == STOCK and target is None else TO_TARGET
+    speedups = {name: paired(seconds[baseline], taken, speedup) for name, taken in seconds.items()}
+    what = f"final accuracy of {baseline}, same seed" if target is None else f"accuracy {target:g}"
     return {
         "format": FORMAT,
         "task": _task(comparison, results),
         "environment": environment(),
         "seeds": list(comparison.seeds),
         "baseline": baseline,
-        "target": {"what": own, "per_seed": {str(seed): value for seed, value in targets.items()}},
+        "target": {"what": what, "per_seed": {str(seed): value for seed, value in targets.items()}},
         "methods": methods,
-        "speedup": {
-            name: {key: seed_interval(speedups(amounts["seconds"], name, baseline), np.median).as_json("median")}
-            for name in results
-        },
+        "speedup": {name: {key: seed_interval(found, np.median).as_json("median")} for name, found in speedups.items()},
     }
 
 
@@ -140,96 +137,54 @@ def _task(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, A
     }
 
 
-def targets_text(comparison: Comparison) -> str:
-    """What the target is, in words."""
-    if comparison.target is not None:
-        return f"accuracy {comparison.target:g}"
-    return f"final accuracy of {comparison.baseline}, same seed"
-
-
-def target_per_seed(comparison: Comparison, baseline: Results) -> dict[int, float | None]:
-    """The accuracy whose time is measured, by seed; None where the baseline did not finish."""
-    if comparison.target is not None:
-        return dict.fromkeys(comparison.seeds, comparison.target)
-    return final(baseline)
-
-
-def final(results: Results) -> dict[int, float | None]:
-    """The last accuracy of each seed; None where the run did not finish."""
+def final(results: Results) -> PerSeed:
+    """The last accuracy of each seed."""
     return {seed: result.curve[-1].accuracy if result.finished else None for seed, result in results.items()}
 
 
-def common_reach(results: Mapping[str, Results], over: Over) -> dict[int, float | None]:
-    """How far all finished runs of a seed went; None where none finished."""
-    seeds = next(iter(results.values()))
+def common_reach(results: Mapping[str, Results], over: Over) -> PerSeed:
+    """How far all finished runs of a seed went."""
     found: dict[int, float | None] = {}
-    for seed in seeds:
-        reached = [reach(each[seed].curve, over) for each in results.values() if each[seed].finished]
+    for seed in next(iter(results.values())):
+        reached = [getattr(each[seed].curve[-1], over) for each in results.values() if each[seed].finished]
         found[seed] = min(reached, default=None)
     return found
 
 
-def read_out(
-    results: Mapping[str, Results], name: str, baseline: str, over: Over, place: Mapping[int, float | None]
-) -> dict[str, Any]:
-    """A contestant's accuracy at ``place``, and the difference to the baseline's there.
-
-    Args:
-        results: of all contestants.
-        name: whose accuracy.
-        baseline: against whom.
-        over: what ``place`` is a number of.
-        place: for each seed.
-    """
-
-    def accuracies(results: Results) -> dict[int, float | None]:
-        return {
-            seed: accuracy_at(result.curve, over, at) if result.finished and (at := place[seed]) is not None else None
-            for seed, result in results.items()
-        }
-
-    here, there = accuracies(results[name]), accuracies(results[baseline])
-    known = [at for at in place.values() if at is not None]
+def read_out(results: Results, baseline: Results, over: Over, places: PerSeed) -> dict[str, Any]:
+    """A contestant's accuracy at ``places``, each seed's amount of ``over``, and its difference to the baseline's."""
+    here, there = (_at(found, places, lambda curve, at: accuracy_at(curve, over, at)) for found in (results, baseline))
+    known = [at for at in places.values() if at is not None]
     return {
         "at": float(np.mean(known)) if known else None,
-        "at_per_seed": {str(seed): at for seed, at in place.items()},
+        "at_per_seed": {str(seed): at for seed, at in places.items()},
         "accuracy": seed_interval(here).as_json(),
         "difference": seed_interval(paired(here, there)).as_json(),
     }
 
 
-def amounts_to(results: Results, targets: Mapping[int, float | None], over: Over) -> dict[int, float | None]:
-    """How much each seed's run took to the target, inf where it never got there; None without run or target."""
+def amounts_to(results: Results, targets: PerSeed, over: Over) -> PerSeed:
+    """How much of ``over`` each seed's run took to the target, inf where it never got there."""
+    return _at(results, targets, lambda curve, target: amount_to(curve, target, over))
+
+
+def _at(results: Results, places: PerSeed, read: Callable[[Curve, float], float | None]) -> PerSeed:
+    """What is read off each seed's curve at its place."""
     return {
-        seed: amount_to(result.curve, target, over)
-        if result.finished and (target := targets[seed]) is not None
-        else None
+        seed: read(result.curve, at) if result.finished and (at := places[seed]) is not None else None
         for seed, result in results.items()
     }
 
 
-def speedups(seconds: Mapping[str, Mapping[int, float | None]], name: str, baseline: str) -> dict[int, float | None]:
-    """How many times sooner than the baseline each seed reached the target; 0 where it never did."""
-    return paired(seconds[baseline], seconds[name], speedup)
-
-
-def _reached(values: Mapping[int, float | None]) -> str:
+def _reached(values: PerSeed) -> str:
     known = [value for value in values.values() if value is not None]
     return f"{sum(map(math.isfinite, known))} of {len(known)}"
 
 
 def paired(
-    left: Mapping[int, float | None],
-    right: Mapping[int, float | None],
-    combine: Callable[[float, float], float] = lambda a, b: a - b,
+    left: PerSeed, right: PerSeed, combine: Callable[[float, float], float] = lambda a, b: a - b
 ) -> dict[int, float | None]:
-    """``combine(left, right)`` seed by seed; None where either has no value.
-
-    Args:
-        left: value of each seed.
-        right: of the baseline.
-        combine: difference by default.
-    """
+    """``combine(left, right)`` seed by seed, the difference by default; None where either has no value."""
     found: dict[int, float | None] = {}
     for seed, value in left.items():
         other = right.get(seed)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 import yaml
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set_seed
+from transformers import set_seed
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.comparison.contestants import Contestant
@@ -20,8 +20,9 @@ from dppo.comparison.folder import CONFIG_FILE, RESULTS_FILE
 from dppo.comparison.plan import Comparison, open_folder
 from dppo.comparison.results import result_of, summarise
 from dppo.errors import FileError
-from dppo.files import write_json
+from dppo.files import write_json, write_text
 from dppo.launch.arguments import AnyRun
+from dppo.launch.follow import Follow
 from dppo.launch.parts import prepare_model, train_with
 from dppo.runs.folder import FORMAT, RUN_FILE
 from dppo.runs.reader import read_record
@@ -57,11 +58,13 @@ class Event:
     """The message of a failure."""
 
 
-Report = Callable[[Event], None]
+Progress = Callable[[Event], None]
+Tell = Callable[..., None]
+"""Called with the fields of an ``Event`` that are news."""
 
 
 def run_comparison(
-    comparison: Comparison, report: Report = lambda event: None, *, overwrite: bool = False
+    comparison: Comparison, progress: Progress = lambda event: None, *, overwrite: bool = False
 ) -> dict[str, Any]:
     """Train what has not finished, one run after the other, and write ``results.json`` after each.
 
@@ -70,7 +73,7 @@ def run_comparison(
 
     Args:
         comparison: contestants, seeds, folder.
-        report: called as things happen.
+        progress: called as things happen.
         overwrite: make runs anew whose fields have changed, instead of refusing.
 
     Returns:
@@ -85,68 +88,59 @@ def run_comparison(
     for number, (seed, contestant) in enumerate(order, 1):
         event = Event(stage="train", name=contestant.name, seed=seed, number=number, runs=len(order))
         if result_of(comparison, contestant, seed).finished:
-            report(replace(event, stage="kept"))
+            progress(replace(event, stage="kept"))
             continue
-        make_start(comparison, contestant, seed, event, report)
-        train_one(comparison, contestant, seed, event, report)
+
+        def tell(event: Event = event, **news: Any) -> None:
+            progress(replace(event, **news))
+
+        make_start(comparison, contestant, seed, tell)
+        train_one(comparison, contestant, seed, tell)
         write_json(comparison.folder / RESULTS_FILE, summarise(comparison))
     results = summarise(comparison)
     write_json(comparison.folder / RESULTS_FILE, results)
     return results
 
 
-def make_start(comparison: Comparison, contestant: Contestant, seed: int, event: Event, report: Report) -> None:
+def make_start(comparison: Comparison, contestant: Contestant, seed: int, tell: Tell) -> None:
     """The model that all runs of a seed start from, made once where the configuration wants one from scratch."""
     folder = comparison.start_folder(seed)
-    if not comparison.scratch or folder.exists():
-        return
-    run = contestant.parse({**comparison.fields(contestant, seed), "model_name_or_path": comparison.config[MODEL]})
-
-    def warm(done: float, loss: float) -> None:
-        report(replace(event, stage="warm-up", step=done, figures={"loss": loss}))
-
-    prepare_model(run, warm, folder)
+    if comparison.scratch and not folder.exists():
+        run = contestant.parse({**comparison.fields(contestant, seed), MODEL: comparison.config[MODEL]})
+        prepare_model(run, lambda done, loss: tell(stage="warm-up", step=done, figures={"loss": loss}), folder)
 
 
-def train_one(comparison: Comparison, contestant: Contestant, seed: int, event: Event, report: Report) -> None:
+def train_one(comparison: Comparison, contestant: Contestant, seed: int, tell: Tell) -> None:
     """One run, from its newest checkpoint or from the start; on record as failed if it raises."""
     folder, fields = comparison.run_folder(contestant, seed), comparison.fields(contestant, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(yaml.safe_dump(fields, sort_keys=False))
+    write_text(folder / CONFIG_FILE, yaml.safe_dump(fields, sort_keys=False))
     try:
-        train_alone(contestant, contestant.parse(fields), event, report)
+        train_alone(contestant, contestant.parse(fields), tell)
     except Exception as error:  # whatever it is, the other runs go on
         record_failure(comparison, contestant, seed, error)
-        report(replace(event, stage="failed", text=f"{type(error).__name__}: {error}"))
+        tell(stage="failed", text=f"{type(error).__name__}: {error}")
     else:
-        report(replace(event, stage="finished"))
+        tell(stage="finished")
     finally:
         leave_nothing()
 
 
-def train_alone(contestant: Contestant, run: AnyRun, event: Event, report: Report) -> None:
-    """Train one run as it would train in a process of its own.
-
-    Args:
-        contestant: says which trainer.
-        run: its arguments, with the folder it goes on in or starts in.
-        event: what reports of it begin as.
-        report: called after every step.
-    """
+def train_alone(contestant: Contestant, run: AnyRun, tell: Tell) -> None:
+    """Train one run, in its folder, as it would train in a process of its own; ``tell`` is called at every step."""
+    folder = Path(run.training.output_dir or "")
     # TRL replays its first epoch after a resume: its own run starts again instead.
-    going = not contestant.stock and goes_on(Path(run.training.output_dir or ""))
+    going = not contestant.stock and goes_on(folder)
     run = replace(run, data=replace(run.data, resume=going, overwrite=not going))
-    run.training.run_name = f"{event.name}_seed_{event.seed}"
+    run.training.run_name = f"{contestant.name}_seed_{run.training.seed}"
     set_seed(run.training.seed)
 
-    def prepare(trainer: GRPOTrainer) -> None:
-        for printer in (PrinterCallback, ProgressCallback):
-            trainer.remove_callback(printer)
-        trainer.add_callback(Steps(event, report))
+    def follow(trainer: GRPOTrainer) -> None:
+        Follow.instead(trainer, lambda step, steps, figures: tell(step=step, steps=steps, figures=figures))
 
     kind: type[GRPOTrainer] = GRPOTrainer if contestant.stock else DPPOTrainer
-    with (Path(run.training.output_dir or "") / PRINTED_FILE).open("a") as printed, redirect_stdout(printed):
-        train_with(kind, run, prepare=prepare)
+    with (folder / PRINTED_FILE).open("a") as printed, redirect_stdout(printed):
+        train_with(kind, run, prepare=follow)
 
 
 def goes_on(folder: Path) -> bool:
@@ -183,23 +177,3 @@ def record_failure(comparison: Comparison, contestant: Contestant, seed: int, er
         record = {}
     record = record or {"format": FORMAT, "method": contestant.method, "seed": seed}
     write_json(path, {**record, "status": "failed", "error": f"{type(error).__name__}: {error}"})
-
-
-class Steps(TrainerCallback):
-    """Reports every optimizer step of a run, with the figures logged last."""
-
-    def __init__(self, event: Event, report: Report) -> None:
-        self.event, self.report = event, report
-        self.figures: dict[str, float] = {}
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` after every optimizer step."""
-        told = replace(self.event, step=state.global_step, steps=state.max_steps, figures=dict(self.figures))
-        self.report(told)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Called by ``Trainer`` with each record of figures."""
-        self.figures |= {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
-
-
-__all__ = ["Event", "Report", "run_comparison"]

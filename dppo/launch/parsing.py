@@ -21,6 +21,7 @@ from trl.trainer.model_config import ModelConfig
 
 from dppo.errors import ConfigError
 from dppo.launch.arguments import OURS, Run, RunArguments
+from dppo.launch.words import split_words
 from dppo.trl.config import DPPOConfig
 
 Config = TypeVar("Config", bound=GRPOConfig)
@@ -87,18 +88,6 @@ def parse_run(words: Sequence[str]) -> Run:
     # Settings for a GPU cannot be checked without one: they are checked as if for a CPU, and the plan says so.
     without_gpu = fields.get("dry_run") is True and "use_cpu" not in given and not torch.accelerator.is_available()
     return parse_fields(fields | ({"use_cpu": True} if without_gpu else {}), DPPOConfig, without_gpu=without_gpu)
-
-
-def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The configuration file that a command line begins with, None where it has none, and the rest.
-
-    Args:
-        words: what follows the command.
-    """
-    words = list(words)
-    if words[:1] == ["--config"]:  # TRL's own way to name it
-        words = words[1:]
-    return (words[0], words[1:]) if words and not words[0].startswith("-") else (None, words)
 
 
 def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> dict[str, Any]:

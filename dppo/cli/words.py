@@ -1,0 +1,35 @@
+"""Words of commands that take a configuration, options of their own, and any of its fields as flags."""
+
+import argparse
+from collections.abc import Sequence
+
+from dppo.errors import ConfigError
+from dppo.launch.words import split_words
+
+
+def read_words(
+    parser: argparse.ArgumentParser, words: Sequence[str], *, alone: bool = True
+) -> tuple[str | None, argparse.Namespace, list[str]]:
+    """The configuration, the command's own options, and what is left as fields.
+
+    Args:
+        parser: of the command; its ``prog`` is named in messages, and its ``output`` must be in a folder that is there.
+        words: what follows the command.
+        alone: whether fields without a configuration to change are an error.
+
+    Raises:
+        ConfigError: fields without a configuration, or no folder for the output.
+    """
+    config, rest = split_words(words)
+    options, fields = parser.parse_known_args(rest)
+    if alone and fields and config is None:
+        raise ConfigError(f"{fields[0]} needs a configuration to change: {parser.prog} CONFIG.yaml {' '.join(fields)}")
+    output = getattr(options, "output", None)
+    if output is not None and not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}. Make it first.")
+    return config, options, fields
+
+
+def listed(text: str | None) -> list[str] | None:
+    """Names with commas between them; None for none at all."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
