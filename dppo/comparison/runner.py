@@ -19,7 +19,7 @@ from dppo.comparison.contestants import Contestant
 from dppo.comparison.folder import CONFIG_FILE, RESULTS_FILE
 from dppo.comparison.plan import Comparison, open_folder
 from dppo.comparison.results import result_of, summarise
-from dppo.errors import FileError
+from dppo.errors import ConfigError, FileError
 from dppo.files import write_json, write_text
 from dppo.launch.arguments import AnyRun
 from dppo.launch.follow import Follow
@@ -82,6 +82,8 @@ def run_comparison(
     Raises:
         ConfigError: a field is wrong, or the folder belongs to something else.
     """
+    if not isinstance(comparison, Comparison):
+        raise ConfigError(f"run_comparison takes a comparison, not {comparison!r}. Write run_comparison(plan(None))")
     comparison.check()
     open_folder(comparison, overwrite=overwrite)
     order = comparison.order()

@@ -6,121 +6,118 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
 
 from dppo.data.sources import is_local
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import DPPOError
-from dppo.launch.arguments import Run
+from dppo.launch.arguments import Run, check_run
 from dppo.launch.benchmarks import load_benchmarks
 from dppo.launch.embedded import TASKS
 from dppo.launch.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
 from dppo.trl.plan import step_plan
 
+Kind = Literal["ok", "wrong", "unchecked", "plan"]
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Finding:
     """One line of a dry run."""
 
-    kind: Literal["ok", "wrong", "unchecked", "plan"]
+    kind: Kind
     text: str
 
 
 def dry_run(run: Run) -> list[Finding]:
     """What can be found out about a run without a network and without training.
 
-    Args:
-        run: parsed arguments; every field has been checked by then.
+    Files and parts that are fine, wrong, or could not be checked and why, in order; then the plan.
 
-    Returns:
-        Findings in order: files and parts that are fine, wrong, or could not be checked and why; then the plan.
+    Raises:
+        ConfigError: it is no parsed run.
     """
-    findings = [Finding(kind="ok", text="all fields are known, in range and served"), *_output(run), *_model(run)]
+    check_run(run, "dry_run")
+    findings = [Finding("ok", "all fields are known, in range and served"), *_output(run), *_model(run)]
     if run.without_gpu:
         text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
-        findings.append(Finding(kind="unchecked", text=text))
+        findings.append(Finding("unchecked", text))
     rows, found = _data(run)
     findings += found
     if run.training.use_vllm and importlib.util.find_spec("vllm") is None:
-        findings.append(
-            Finding(kind="unchecked", text="use_vllm: vLLM is not installed here: pip install 'dppo[vllm]'")
-        )
+        findings.append(Finding("unchecked", "use_vllm: vLLM is not installed here: pip install 'dppo[vllm]'"))
     processes = run.data.processes or run.training.world_size
     method = run.training.build_method(sampler_log_probs=run.sampler_log_probs)
     try:
         lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
     except DPPOError as error:
-        return [*findings, Finding(kind="wrong", text=str(error))]
-    findings += [Finding(kind="plan", text=line) for line in lines]
-    findings.append(Finding(kind="plan", text=f"for {processes} process{'es' if processes > 1 else ''}"))
-    return findings
+        return [*findings, Finding("wrong", str(error))]
+    lines = [*lines, f"for {processes} process{'es' if processes > 1 else ''}"]
+    return [*findings, *(Finding("plan", line) for line in lines)]
 
 
 def _output(run: Run) -> Iterator[Finding]:
     try:
         checkpoint = output_checkpoint(run)
     except DPPOError as error:
-        yield Finding(kind="wrong", text=str(error))
-        return
-    start = f"resumes from {checkpoint}" if checkpoint else "is free"
-    yield Finding(kind="ok", text=f"output_dir={run.training.output_dir} {start}")
+        yield Finding("wrong", str(error))
+    else:
+        start = f"resumes from {checkpoint}" if checkpoint else "is free"
+        yield Finding("ok", f"output_dir={run.training.output_dir} {start}")
 
 
 def _model(run: Run) -> Iterator[Finding]:
     name = run.model.model_name_or_path or ""
     if not name:
-        yield Finding(kind="wrong", text="model_name_or_path is not set")
+        yield Finding("wrong", "model_name_or_path is not set")
     elif name.startswith(SCRATCH):
-        yield Finding(kind="ok", text=f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")
+        yield Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")
     elif not Path(name).exists():
-        yield Finding(kind="unchecked", text=f"model {name}: no such folder here; it will be loaded from the hub")
+        yield Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")
     else:
         try:
             kind = AutoConfig.from_pretrained(name).model_type
             template = AutoTokenizer.from_pretrained(name).chat_template
         except (OSError, ValueError) as error:
-            yield Finding(kind="wrong", text=f"model {name}: {error}")
-            return
-        yield Finding(kind="ok", text=f"model {name}: {kind}, {'with' if template else 'without'} a chat template")
-
-
-def _benchmarks(run: Run) -> list[Finding]:
-    """What was found about the benchmarks followed while training."""
-    names = ", ".join(run.data.eval_benchmarks or ())
-    if not names:
-        return []
-    local = all("=" in name or name in TASKS for name in run.data.eval_benchmarks or ())
-    if run.data.eval_benchmark_data is None and not local:
-        return [Finding(kind="unchecked", text=f"benchmarks {names}: fetched from the hub when the run starts")]
-    sets = [f"{len(found.problems)} of {found.benchmark.name}" for found in load_benchmarks(run)]
-    return [Finding(kind="ok", text=f"benchmarks while training: {', '.join(sets)}")]
+            yield Finding("wrong", f"model {name}: {error}")
+        else:
+            yield Finding("ok", f"model {name}: {kind}, {'with' if template else 'without'} a chat template")
 
 
 def _data(run: Run) -> tuple[int | None, list[Finding]]:
     """Rows of the training set, None where it is not at hand, and what was found."""
     source = run.data.dataset_path or run.data.dataset_name
-    findings, dataset = [], None
+    findings: list[Finding] = []
+    dataset = None
     try:
         if source in TASKS or is_local(source):
             dataset = load_dataset(run)
             columns = ", ".join(dataset.column_names)
-            text = f"dataset {source}: {len(dataset)} problems with columns {columns}"
-            findings.append(Finding(kind="ok", text=text))
+            findings.append(Finding("ok", f"dataset {source}: {len(dataset)} problems with columns {columns}"))
             if run.data.max_prompt_tokens:
-                findings.append(Finding(kind="unchecked", text="prompt lengths: they need the model's tokenizer"))
+                findings.append(Finding("unchecked", "prompt lengths: they need the model's tokenizer"))
         else:
             text = f"dataset {source}: loaded from the hub when the run starts; rewards are checked against it then"
-            findings.append(Finding(kind="unchecked", text=text))
-        rewards = load_rewards(run, dataset)
-        names = [getattr(f, "__name__", str(f)) for f in rewards]
-        findings.append(Finding(kind="ok", text=f"rewards: {', '.join(names)}"))
-        if load_rollouts(run) is not None:
-            findings.append(Finding(kind="ok", text=f"completions: {run.data.rollout_func}"))
-        evaluated = run.data.eval_dataset_path or run.data.eval_dataset_name or ""
-        if run.training.eval_strategy != "no" and (not evaluated or evaluated in TASKS or is_local(evaluated)):
-            held_out = load_dataset(run, held_out=True)
-            findings.append(Finding(kind="ok", text=f"evaluation on {evaluated}: {len(held_out)} problems"))
-        findings += _benchmarks(run)
+            findings.append(Finding("unchecked", text))
+        findings += _parts(run, dataset)
     except (DPPOError, OSError) as error:
-        findings.append(Finding(kind="wrong", text=f"data: {error}"))
+        findings.append(Finding("wrong", f"data: {error}"))
     return None if dataset is None else len(dataset), findings
+
+
+def _parts(run: Run, dataset: Dataset | None) -> Iterator[Finding]:
+    """Rewards, rollouts, and what is evaluated on."""
+    data = run.data
+    names = [getattr(function, "__name__", str(function)) for function in load_rewards(run, dataset)]
+    yield Finding("ok", f"rewards: {', '.join(names)}")
+    if load_rollouts(run) is not None:
+        yield Finding("ok", f"completions: {data.rollout_func}")
+    evaluated = data.eval_dataset_path or data.eval_dataset_name or ""
+    if run.training.eval_strategy != "no" and (not evaluated or evaluated in TASKS or is_local(evaluated)):
+        yield Finding("ok", f"evaluation on {evaluated}: {len(load_dataset(run, held_out=True))} problems")
+    benchmarks = data.eval_benchmarks or []
+    if benchmarks and not data.eval_benchmark_data and not all("=" in name or name in TASKS for name in benchmarks):
+        yield Finding("unchecked", f"benchmarks {', '.join(benchmarks)}: fetched from the hub when the run starts")
+    elif benchmarks:
+        sets = [f"{len(found.problems)} of {found.benchmark.name}" for found in load_benchmarks(run)]
+        yield Finding("ok", f"benchmarks while training: {', '.join(sets)}")

@@ -1,11 +1,11 @@
 """The embedded task as parts of a run: its problems, held-out ones to follow while training, and who judges them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from datasets import Dataset
 
 from dppo.demo import task
 from dppo.demo.decode import sample
@@ -41,8 +41,17 @@ def held_out_set(name: str, seed: int, limit: int | None) -> ProblemSet:
     return ProblemSet(Benchmark(name=name, template="{problem}", samples=1), problems, content, ())
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddedVerdict:
+def embedded_rows(problems: Sequence[task.Problem]) -> Dataset:
+    """Problems of the embedded task as rows with a conversational ``prompt`` and an ``answer``."""
+    return Dataset.from_list(
+        [
+            {"prompt": [{"role": "user", "content": p.question}], "answer": str(p.answer), "level": p.level}
+            for p in problems
+        ]
+    )
+
+
+class EmbeddedVerdict(NamedTuple):
     """What ``EmbeddedJudge`` says of one completion."""
 
     reason: str
@@ -60,14 +69,7 @@ class EmbeddedJudge:
         benchmark: str | None = None,
         details: Sequence[Mapping[str, Any] | None] | None = None,
     ) -> list[EmbeddedVerdict]:
-        """A verdict for each completion.
-
-        Args:
-            completions: texts without special tokens.
-            answers: the right number of each.
-            benchmark: ignored.
-            details: ignored.
-        """
+        """A verdict for each completion, a text without special tokens; benchmark and details make no difference."""
         return [EmbeddedVerdict(_reason(*pair)) for pair in zip(completions, answers, strict=True)]
 
 
@@ -81,12 +83,8 @@ def embedded_engine(model: Any, tokenizer: Any, args: Any) -> Engine:
     """The engine that answers with the demonstration's decoder.
 
     A batch draws from one generator, which follows from the seeds of its requests: the same batch gives the same
-    numbers at every evaluation.
-
-    Args:
-        model: the policy, which may go on being trained between calls.
-        tokenizer: its tokenizer.
-        args: TRL's sampling fields, checked against what the decoder computes.
+    numbers at every evaluation. The model may go on being trained between calls; TRL's sampling fields in ``args`` are
+    checked against what the decoder computes.
     """
     check_embedded(model, args)
 

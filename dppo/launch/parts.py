@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import AutoTokenizer, TrainerCallback
+from transformers import AutoTokenizer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
@@ -24,13 +24,12 @@ from dppo.demo import task
 from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError
-from dppo.launch.arguments import AnyRun, Run
+from dppo.launch.arguments import AnyRun, Run, check_run
 from dppo.launch.benchmarks import benchmark_callback, load_benchmarks
-from dppo.launch.embedded import EMBEDDED, TASKS
+from dppo.launch.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo.launch.imports import imported
-from dppo.runs.folder import METRICS_FILE, RECORDS
+from dppo.runs.folder import RECORDS
 from dppo.trl.checkpoint import latest_checkpoint
-from dppo.trl.journal import Journal
 from dppo.trl.recorder import RunRecorder
 from dppo.trl.trainer import DPPOTrainer
 
@@ -80,7 +79,7 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
     path = data.eval_dataset_path if held_out else data.dataset_path
     if name in TASKS and path is None:
         split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
-        return embedded_dataset(split.held_out if held_out else split.train)
+        return embedded_rows(split.held_out if held_out else split.train)
     dataset = load_problems(
         name or str(path),
         path=path,
@@ -106,27 +105,6 @@ def clear(folder: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
     for name in RECORDS:
         (folder / name).unlink(missing_ok=True)
-
-
-class MetricsFile(TrainerCallback):
-    """Appends every log to ``metrics.jsonl`` as it is made, so that a stopped run keeps its figures."""
-
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Called by ``Trainer`` with each record of figures."""
-        if state.is_world_process_zero:
-            self.journal.append(METRICS_FILE, [{"step": state.global_step, **(logs or {})}])
-
-
-def embedded_dataset(problems: tuple[task.Problem, ...]) -> Dataset:
-    """Problems of the embedded task as rows with a conversational ``prompt`` and an ``answer``."""
-    rows = [
-        {"prompt": [{"role": "user", "content": p.question}], "answer": str(p.answer), "level": p.level}
-        for p in problems
-    ]
-    return Dataset.from_list(rows)
 
 
 def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
@@ -175,14 +153,18 @@ def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
     return EmbeddedRollouts()
 
 
-def prepare_model(run: AnyRun, report: Callable[..., None] | None = None, folder: Path | None = None) -> str:
+WarmUp = Callable[[float, float], None]
+"""Called while a model from scratch is warmed up, with the share done and the loss."""
+
+
+def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | None = None) -> str:
     """Where the run's model is: its own path or hub name, or the folder of a model made from scratch.
 
     A model made from scratch is warmed up once, by the main process, and found again on resume.
 
     Args:
         run: the run's arguments.
-        report: called during the warm-up, with the share done and the loss.
+        progress: told of the warm-up.
         folder: where a model made from scratch goes; ``start`` within the output folder by default.
 
     Raises:
@@ -203,21 +185,15 @@ def prepare_model(run: AnyRun, report: Callable[..., None] | None = None, folder
             folder.parent.mkdir(parents=True, exist_ok=True)
             seed = run.training.seed
             if kind in TASKS:
-                prepare_embedded(folder, seed=seed, task=TASKS[kind], report=report)
+                prepare_embedded(folder, seed=seed, task=TASKS[kind], report=progress)
             else:
                 minutes = run.data.scratch_minutes
-                prepare_text(folder, load_dataset(run), seed=seed, minutes=minutes, report=report)
+                prepare_text(folder, load_dataset(run), seed=seed, minutes=minutes, report=progress)
     return str(folder)
 
 
 def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
-    """The trainer of a run, with its data and rewards.
-
-    Args:
-        run: the run's arguments.
-        model: where its model is, from ``prepare_model``.
-        kind: ``DPPOTrainer``, or TRL's own.
-    """
+    """The trainer of a run, ours or TRL's own, with its data and rewards; ``model`` is from ``prepare_model``."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             model, revision=run.model.model_revision, trust_remote_code=run.training.trust_remote_code
@@ -248,33 +224,32 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
     )
 
 
-def train(run: Run, report: Callable[..., None] | None = None) -> DPPOTrainer:
+def train(run: Run, progress: WarmUp | None = None) -> DPPOTrainer:
     """Train a run to its end, from the start or from a checkpoint, and save the model in ``output_dir``.
 
-    Beside the model, ``metrics.jsonl`` holds every logged step, and ``run.json``, ``completions.jsonl`` and
-    ``prompts.jsonl`` what ``RunRecorder`` says.
-
-    Args:
-        run: the run's arguments.
-        report: called while a model from scratch is warmed up, with the share done and the loss.
+    Beside the model are the files of ``runs.folder``, which say what was run and what came of it.
     """
-    return train_with(DPPOTrainer, run, report)
+    return train_with(DPPOTrainer, run, progress)
 
 
 def train_with(
     kind: type[Kind],
     run: AnyRun,
-    report: Callable[..., None] | None = None,
+    progress: WarmUp | None = None,
     prepare: Callable[[Kind], None] | None = None,
 ) -> Kind:
-    """As ``train``, with a trainer of that kind.
+    """As ``train``, with a trainer of that kind: ``DPPOTrainer``, or TRL's own.
 
     Args:
-        kind: ``DPPOTrainer``, or TRL's own.
+        kind: of the trainer.
         run: the run's arguments.
-        report: called while a model from scratch is warmed up, with the share done and the loss.
+        progress: told of the warm-up of a model from scratch.
         prepare: called with the trainer before it trains, for further callbacks.
+
+    Raises:
+        ConfigError: it is no parsed run, its folder is in use, or the launch has another number of processes.
     """
+    check_run(run, "train")
     launched = run.training.world_size
     if run.data.processes not in (None, launched):
         raise ConfigError(
@@ -288,9 +263,9 @@ def train_with(
     if checkpoint is None and PartialState().is_main_process:
         clear(folder)
     PartialState().wait_for_everyone()
-    trainer = build_trainer(run, prepare_model(run, report), kind)
-    recorder = RunRecorder(folder, task=_task(run)).attach(trainer)
-    trainer.add_callback(MetricsFile(recorder.journal))
+    trainer = build_trainer(run, prepare_model(run, progress), kind)
+    about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
+    recorder = RunRecorder(folder, task=about).attach(trainer)
     if benchmarks:
         trainer.add_callback(benchmark_callback(run, trainer, benchmarks, recorder.paused))
     if prepare is not None:
@@ -298,8 +273,3 @@ def train_with(
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     trainer.save_model(str(folder))
     return trainer
-
-
-def _task(run: AnyRun) -> dict[str, Any]:
-    """What a run is trained on, as its configuration calls it."""
-    return {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}

@@ -47,20 +47,21 @@ class Written:
     """Titles of figures that could not be drawn."""
 
 
-def write_report(folders: Sequence[Path], output: Path) -> Written:
+def write_report(folders: Sequence[str | Path], output: str | Path) -> Written:
     """Write the page ``output``, and its figures as PNG and SVG into ``<output's name>_figures`` beside it.
 
     Args:
-        folders: of runs or comparisons.
+        folders: of runs or comparisons, or a single one.
         output: the page, ending in ``.html``.
 
     Raises:
         ConfigError: a folder is neither run nor comparison, nothing was logged, runs are of different tasks, or the
             page cannot be written there.
     """
+    output = Path(output)
     if output.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--output {output} must be an HTML file. Try --output {output.with_suffix('.html')}")
-    contents = read_sources(folders)
+    contents = read_sources([folders] if isinstance(folders, str | Path) else folders)
     folder = output.with_name(f"{output.stem}_figures")
     with drawing():
         panels = draw_panels(contents, looks([group.label for group in contents.groups]))

@@ -1,6 +1,6 @@
 """Finds the runs of the folders that a report is about, and puts those together that are of one method."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ SOFTWARE = ("versions", "commit", "python")
 MACHINE = ("processor", "cores", "gpu", "threads")
 
 
-def read_sources(folders: Sequence[Path]) -> Contents:
+def read_sources(folders: Iterable[str | Path]) -> Contents:
     """All runs of the given folders as one report's contents.
 
     Args:
@@ -26,9 +26,12 @@ def read_sources(folders: Sequence[Path]) -> Contents:
     Raises:
         ConfigError: a folder is neither, none has logs, or runs are of different tasks.
     """
+    paths = [Path(folder) for folder in folders]
+    if not paths:
+        raise ConfigError("nothing to report: no folder is named. Try: dppo report runs/embedded")
     parts = [
-        _read_comparison(folder) if (folder / COMPARISON_FILE).is_file() else _read_alone(folder)
-        for folder in dict.fromkeys(folders)
+        _read_comparison(path) if (path / COMPARISON_FILE).is_file() else _read_alone(path)
+        for path in dict.fromkeys(paths)
     ]
     groups = _named_apart(_seeds_together([group for found, _ in parts for group in found]))
     runs = tuple(run for group in groups for run in group.runs)
@@ -50,7 +53,7 @@ def read_sources(folders: Sequence[Path]) -> Contents:
     if apart := differing(runs, SOFTWARE):
         notes.append(f"The runs were not made with one version of everything: {', '.join(apart)} differ.")
     return Contents(
-        title=" and ".join(folder.resolve().name for folder in folders),
+        title=" and ".join(path.resolve().name for path in paths),
         groups=groups,
         task=one_task(runs),
         environment=next((run.environment for run in runs if run.environment), {}),

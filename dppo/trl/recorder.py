@@ -62,8 +62,10 @@ class RunRecorder(TrainerCallback):
             trainer: a ``DPPOTrainer``, or TRL's own, whose methods are then called through ours.
 
         Raises:
-            ConfigError: if it records another trainer already.
+            ConfigError: if it records another trainer already, or is given none.
         """
+        if not isinstance(trainer, GRPOTrainer):
+            raise ConfigError(f"attach takes a trainer, not {trainer!r}. Write RunRecorder(folder).attach(trainer)")
         if self._attached is not None:
             raise ConfigError(
                 "a RunRecorder records one trainer. Make another one: RunRecorder(folder).attach(trainer)"
@@ -127,10 +129,12 @@ class RunRecorder(TrainerCallback):
         self._trained = torch.zeros_like(self._trained)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Put the totals into the record that is being logged, ahead of everyone who reads it."""
+        """Put the totals into the record that is being logged, ahead of everyone who reads it, and keep the record."""
         for record in (logs, state.log_history[-1] if state.log_history else None):
             if record is not None:
                 record.update(self.totals())
+        if state.is_world_process_zero:
+            self.journal.append(METRICS_FILE, [{"step": state.global_step, **(logs or {})}])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop the clock: what follows is not training."""

@@ -216,3 +216,8 @@ def test_a_start_from_scratch_is_made_once_for_a_seed(make, monkeypatch, tmp_pat
     starts = comparison.folder / "starts"
     assert made == [(starts / "seed_3", 3), (starts / "seed_4", 4)]
     assert not list((comparison.folder / "runs").glob("*/*/start"))
+
+
+def test_what_is_no_comparison_is_said():
+    with pytest.raises(ConfigError, match="takes a comparison, not None"):
+        run_comparison(None)

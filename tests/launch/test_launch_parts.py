@@ -152,3 +152,9 @@ def test_unknown_scratch_model(tmp_path):
 
     with pytest.raises(ConfigError, match=r"'scratch:big' is not one of 'scratch:embedded', .*'scratch:text'"):
         prepare_model(run_of(tmp_path, "embedded", model="scratch:big"))
+
+
+@pytest.mark.parametrize("function", [dry_run, train], ids=lambda f: f.__name__)
+def test_what_is_no_run_is_said(function):
+    with pytest.raises(ConfigError, match=rf"{function.__name__} takes the arguments of a run, not None\. Write"):
+        function(None)

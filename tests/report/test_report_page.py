@@ -97,3 +97,10 @@ def test_an_output_that_cannot_be_is_refused(tmp_path, output, says):
     made.write_lines(tmp_path / "run" / "metrics.jsonl", [{"step": 1, "loss": 0.1}])
     with pytest.raises(ConfigError, match=says):
         write_report([tmp_path / "run"], tmp_path / output)
+
+
+def test_text_and_a_single_folder_are_paths(tmp_path):
+    run = made.write_run(tmp_path / "run")
+    assert write_report(str(run), str(tmp_path / "page.html")).page.exists()
+    with pytest.raises(ConfigError, match="no folder is named"):
+        write_report([], tmp_path / "page.html")

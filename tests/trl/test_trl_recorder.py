@@ -281,6 +281,8 @@ def test_a_recorder_records_one_trainer(tiny_path, tmp_path):
     trainer, recorder = make(tiny_path, tmp_path)
     with pytest.raises(ConfigError, match="records one trainer"):
         recorder.attach(trainer)
+    with pytest.raises(ConfigError, match="attach takes a trainer, not None"):
+        RunRecorder(tmp_path).attach(None)
     with pytest.raises(ConfigError, match="records nothing yet"):
         RunRecorder(tmp_path).record(None)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pytest
 from conftest_trl import length_reward
-from trl_recorder_runs import PROMPTS, Metrics, Stop, StopAfter, lines, make, run_file
+from trl_recorder_runs import PROMPTS, Stop, StopAfter, lines, make, run_file
 
 from dppo import files
 from dppo.trl.journal import Journal
@@ -125,9 +125,8 @@ def full_after(writes, monkeypatch):
 
 
 def test_a_full_disk_ends_the_record_and_not_the_run(tiny_path, tmp_path, monkeypatch):
-    full_after(3, monkeypatch)
+    full_after(4, monkeypatch)
     trainer, recorder = make(tiny_path, tmp_path)
-    trainer.remove_callback(Metrics)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer.train()

@@ -7,21 +7,9 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.journal import Journal
 from dppo.trl.recorder import RunRecorder
 
 PROMPTS, ROWS = 4, 8
-
-
-class Metrics(TrainerCallback):
-    """Stands in for whatever reads logs."""
-
-    def __init__(self, folder):
-        self.journal = Journal(folder)
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if state.is_world_process_zero:
-            self.journal.append("metrics.jsonl", [{"step": state.global_step, **logs}])
 
 
 class Stop(Exception):
@@ -62,7 +50,7 @@ def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callba
         reward_funcs=reward,
         args=(DPPOConfig if ours else GRPOConfig)(**settings),
         train_dataset=problems(ROWS),
-        callbacks=[*callbacks, Metrics(folder)],
+        callbacks=[*callbacks],
         rollout_func=scripted,
     )
     recorder = RunRecorder(folder, completions=completions).attach(trainer) if recorded else None
