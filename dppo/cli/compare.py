@@ -55,12 +55,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[str], command: str) -> int:
+    # TRL has a word on rollout_func in each run.
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from dppo.comparison.plan import plan
     from dppo.comparison.runner import run_comparison
     from dppo.comparison.table import NARROWEST, show
+    from dppo.launch.follow import no_progress_bars
 
     comparison = plan(config, flags, methods=listed(options.methods), seeds=options.seeds, target=options.target)
-    with _quiet(), _board() as told:
+    with no_progress_bars(), _board() as told:
         try:
             results = run_comparison(comparison, told, overwrite=options.overwrite)
         except KeyboardInterrupt:
@@ -71,21 +74,6 @@ def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[st
     show(results, console)
     print(f"\nresults.json and one folder per run are in {comparison.folder}")
     return int(any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"]))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Bars of loading and saving models would cut through ours, as would TRL's word on ``rollout_func`` in each run."""
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 @contextlib.contextmanager

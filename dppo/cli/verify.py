@@ -80,10 +80,7 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple[Report, tuple[st
 def show(report: Report, reasons: Sequence[str], console: Console) -> None:
     """Print a report: the subject, every check, what figures mean, the variance table, the verdict.
 
-    Args:
-        report: what was found.
-        reasons: why the method is biased by its own account; empty where it is not.
-        console: where to print.
+    ``reasons`` are why the method is biased by its own account, none where it is not.
     """
     from dppo.verification.checks import LEGEND
 

@@ -147,11 +147,7 @@ def plan(
 
 
 def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The training fields of a configuration, and the contestants of its ``compare`` block.
-
-    Args:
-        path: a YAML file; None for ``QUICK``.
-        flags: ``--field value`` words.
+    """The training fields of a configuration, ``QUICK`` by default, and the contestants of its ``compare`` block.
 
     Raises:
         ConfigError: no such file, not a mapping, or a word that is no flag.
@@ -202,9 +198,7 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
 def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tuple[list[str], list[Path]]]:
     """What of the folder does not belong to this comparison: the fields that differ, and the folders to remove.
 
-    Args:
-        comparison: as asked for now.
-        before: what ``comparison.json`` says.
+    ``before`` is what ``comparison.json`` says.
     """
     found: dict[str, tuple[list[str], list[Path]]] = {}
     old = before.get("config", {})

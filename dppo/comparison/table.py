@@ -15,12 +15,7 @@ NONE = "-"
 
 
 def show(results: Mapping[str, Any], console: Console) -> None:
-    """Print speedups and differences, then what each method took to the target, then what a reader must know.
-
-    Args:
-        results: as in ``results.json``.
-        console: where to print.
-    """
+    """Print, of ``results.json``, speedups and differences, then what each method took, then what one must know."""
     console.print(_main(results))
     console.print()
     console.print(_amounts(results))

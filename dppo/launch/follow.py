@@ -1,10 +1,12 @@
 """How far a training run is, told to whoever shows it, in place of what transformers shows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from transformers import PrinterCallback, TrainerCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
+from transformers.utils import logging
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 Progress = Callable[[float, float, Mapping[str, float]], None]
@@ -34,3 +36,15 @@ class Follow(TrainerCallback):
         self._figures |= {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
         if state.global_step:
             self.on_step_end(args, state, control)
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """A context in which transformers draws no bars of loading and saving models, which would cut through ours."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -74,10 +74,7 @@ def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:
 
 
 def parse_run(words: Sequence[str]) -> Run:
-    """The arguments of a run from ``CONFIG.yaml`` and flags, the flags winning.
-
-    Args:
-        words: what follows ``dppo train``.
+    """The arguments of a run from the words of ``dppo train``: ``CONFIG.yaml``, and flags, which win.
 
     Raises:
         ConfigError: if the file is missing, is not a mapping of fields, has an unknown field, or a field is wrong.
@@ -91,11 +88,7 @@ def parse_run(words: Sequence[str]) -> Run:
 
 
 def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> dict[str, Any]:
-    """The fields of a YAML file.
-
-    Args:
-        path: of the file.
-        example: a file that works, for the message.
+    """The fields of a YAML file; a message names ``example`` as one that works.
 
     Raises:
         ConfigError: there is no such file, or it is not a mapping of fields.
@@ -112,10 +105,7 @@ def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> d
 
 
 def read_flags(flags: Sequence[str]) -> dict[str, Any]:
-    """The fields that flags set, and no other.
-
-    Args:
-        flags: ``--field value`` words, also ``--field=value`` and ``--switch``.
+    """The fields that flags set, and no other: ``--field value``, ``--field=value``, ``--switch``.
 
     Raises:
         ConfigError: an unknown field, a value that is not of its type, or a word that is no flag.

@@ -123,10 +123,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """One run, with whatever of its files there is.
-
-    Args:
-        folder: its ``output_dir``.
+    """The run in a folder, its ``output_dir``, with whatever of its files there is.
 
     Raises:
         ConfigError: there is neither ``run.json`` nor ``metrics.jsonl``.
@@ -173,11 +170,7 @@ def status_of(facts: RunFacts) -> str:
 
 
 def read_facts(folder: Path, notes: list[str] | None = None) -> RunFacts | None:
-    """What ``run.json`` says; None where there is none.
-
-    Args:
-        folder: of the run.
-        notes: what was wrong, appended to; None raises instead.
+    """What ``run.json`` says; None where there is none. What is wrong goes into ``notes``.
 
     Raises:
         FileError: without ``notes``, if it is damaged or of another format.
@@ -187,11 +180,7 @@ def read_facts(folder: Path, notes: list[str] | None = None) -> RunFacts | None:
 
 
 def read_record(path: Path, notes: list[str] | None = None) -> Mapping[str, Any]:
-    """The object in a JSON file that has a ``format``; empty where there is none.
-
-    Args:
-        path: of the file.
-        notes: what was wrong, appended to; None raises instead.
+    """The object in a JSON file that has a ``format``; empty where there is none. What is wrong goes into ``notes``.
 
     Raises:
         FileError: without ``notes``, if it is damaged or of another format.
@@ -216,11 +205,7 @@ def read_logs(folder: Path, notes: list[str] | None = None) -> tuple[Log, ...]:
     """The records of ``metrics.jsonl`` as the run that was finished made them; empty where there is no such file.
 
     Records of updates that a run did again after it had gone back to a checkpoint are left out, and so is a last line
-    that a stop cut off.
-
-    Args:
-        folder: of the run.
-        notes: what was wrong, appended to; None raises instead.
+    that a stop cut off. What is wrong goes into ``notes``.
 
     Raises:
         FileError: without ``notes``, if a line before the last is damaged or a record has no step.
@@ -238,11 +223,7 @@ def read_logs(folder: Path, notes: list[str] | None = None) -> tuple[Log, ...]:
 
 
 def phases_of(logs: Iterable[Log]) -> dict[str, float]:
-    """Seconds of the whole run by phase.
-
-    Args:
-        logs: from ``read_logs``.
-    """
+    """Seconds of the whole run by phase, from its logs."""
     seconds: dict[str, float] = {}
     before = 0
     for log in logs:

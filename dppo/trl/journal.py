@@ -9,10 +9,9 @@ from dppo.files import append_lines, keep_lines, write_json
 
 
 class Journal:
-    """Writes to files in one folder until a write fails; then it warns once and appends no more.
+    """Writes to files in one folder, made when needed, until a write fails; then it warns once and appends no more.
 
-    Args:
-        folder: made when something is first written.
+    Values are JSON's; numbers that are not finite become null, other things text.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -21,30 +20,18 @@ class Journal:
         """Whether a write has failed."""
 
     def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add one line per record to the file ``name``. Lines that do not fit on the disk are taken back.
-
-        Args:
-            name: of the file within the folder.
-            records: JSON values; numbers that are not finite become null, other things text.
-        """
+        """Add one line per record to the file ``name``. Lines that do not fit on the disk are taken back."""
         if not self.stopped:
             self._try(name, lambda path: append_lines(path, records, default=str))
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
-        """Put a whole JSON file in place of ``name``, at once; tried anew each time, since it says how a run ended.
-
-        Args:
-            name: of the file within the folder.
-            value: JSON values, as for ``append``.
-        """
+        """Put a whole JSON file in place of ``name``, at once; tried anew each time, since it says how a run ended."""
         self._try(name, lambda path: write_json(path, value, default=str))
 
     def cut(self, name: str, step: int) -> None:
         """Take away every line of a later step than ``step``, and every line that is cut off or is not a record.
 
-        Args:
-            name: of the file within the folder; nothing happens where there is none.
-            step: the last to keep; below 0 nothing is kept.
+        Below 0 nothing is kept.
         """
         self._try(name, lambda path: keep_lines(path, lambda record: _step(record) <= step))
 

@@ -9,11 +9,7 @@ from dppo.trl.records import WHY, Generation
 
 
 def prompt_line(generation: Generation) -> PromptLine:
-    """What became of each candidate prompt; empty lists where candidates are not known.
-
-    Args:
-        generation: once drawn.
-    """
+    """What became of each candidate prompt; empty lists where candidates are not known."""
     if generation.candidate_P is None or generation.prob_P is None or generation.keep_P is None:
         candidates, probability, kept = [], [], []
     else:
@@ -44,10 +40,7 @@ def _mean_rewards(generation: Generation) -> dict[int, list[float]]:
 def completion_lines(generation: Generation, most: int, tokenizer: Any) -> list[CompletionLine]:
     """The first whole groups of this process, at most ``most`` completions, but one group where that is not 0.
 
-    Args:
-        generation: once drawn.
-        most: completions, >= 0.
-        tokenizer: turns ids into text; the prompt is shown as the model saw it, special tokens included.
+    The tokenizer turns ids into text; the prompt is shown as the model saw it, special tokens included.
     """
     size, first = generation.group, generation.first_row
     skip = -first % size  # ranks may share a group

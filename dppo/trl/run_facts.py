@@ -16,11 +16,9 @@ from dppo.trl.trainer import DPPOTrainer
 
 
 def describe_run(trainer: GRPOTrainer, task: Mapping[str, Any] | None = None) -> RunFacts:
-    """Method, task, settings and environment, with the status of a run that has begun.
+    """Method, task, settings and environment of a run that has begun, with our trainer or TRL's own.
 
-    Args:
-        trainer: ours or TRL's own.
-        task: ``model``, ``dataset`` and ``prompts``; default: what the trainer knows of them.
+    ``task`` wins over what the trainer knows of its ``model``, ``dataset`` and number of ``prompts``.
     """
     data = trainer.train_dataset
     known = {
@@ -56,10 +54,9 @@ def _method(trainer: GRPOTrainer) -> dict[str, Any]:
 
 
 def changed_fields(args: Any) -> dict[str, Any]:
-    """Fields that differ from their defaults, by name; of access tokens only that there is one.
+    """Fields of a trainer's ``args`` that differ from their defaults, by name; of access tokens only that there is one.
 
-    Args:
-        args: of a trainer. Fields that are filled in when it is made count as changed.
+    Fields that are filled in when the arguments are made count as changed.
     """
     shown = args.to_dict()
     changed = {}

@@ -6,11 +6,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Counts seconds from ``start`` to ``stop``, less those within ``paused``.
-
-    Args:
-        seconds: what it begins with, >= 0.
-    """
+    """Counts seconds from ``start`` to ``stop``, less those within ``paused``; begins with ``seconds``."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._seconds = seconds

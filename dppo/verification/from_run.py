@@ -3,8 +3,7 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +18,13 @@ from transformers import (
     PreTrainedTokenizerBase,
     TrainerState,
 )
-from transformers.utils import logging as transformers_logging
 from trl.trainer.utils import get_peft_config
 
 from dppo.data import guarded
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import ConfigError
 from dppo.launch.arguments import Run
+from dppo.launch.follow import no_progress_bars
 from dppo.launch.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
 from dppo.rng import Purpose, generator
 from dppo.verification.embedded import quick_policy
@@ -51,7 +50,7 @@ def subject_from_run(run: Run) -> Subject:
         ConfigError: no model, or one from scratch that has not been made.
         DataError: if the problems cannot be loaded, or hold rows that cannot be trained on.
     """
-    with _no_progress_bars():
+    with no_progress_bars():
         model, tokenizer = _load(run)
     dataset = load_dataset(run, tokenizer=tokenizer)
     small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL
@@ -77,18 +76,6 @@ def subject_from_run(run: Run) -> Subject:
         sampling=sampling,
         title=f"{run.model.model_name_or_path} on {run.data.dataset_name or run.data.dataset_path}",
     )
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """transformers draws none while weights are loaded."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
