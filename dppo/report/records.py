@@ -54,7 +54,7 @@ class Group:
         reasons = self.readout.get("biased")
         if isinstance(reasons, list):
             return tuple(map(str, reasons))
-        return next((run.biased for run in self.runs if run.biased), ())
+        return next((tuple(run.biased) for run in self.runs if run.biased), ())
 
     @property
     def paper(self) -> str:

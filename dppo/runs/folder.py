@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 RUN_FILE, METRICS_FILE = "run.json", "metrics.jsonl"
@@ -38,26 +38,25 @@ class RunFacts:
     format: int = FORMAT
     method: str
     """A key of ``METHODS``, or ``STOCK``."""
-    describe: str
+    describe: str = ""
     """The method in a few sentences."""
-    paper: str
-    biased: Sequence[str]
+    paper: str = ""
+    biased: Sequence[str] = ()
     """Why its gradient is biased, one sentence each; empty where it is not."""
-    seed: int
-    task: Mapping[str, Any]
+    seed: int | None = None
+    task: Mapping[str, Any] = field(default_factory=dict)
     """``model``, ``dataset`` and the number of ``prompts``."""
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
     """Settings that are not at their defaults."""
-    environment: Mapping[str, Any]
+    environment: Mapping[str, Any] = field(default_factory=dict)
     status: str
     """``running``, ``finished`` or ``failed``."""
-    error: str | None
-    """Of a run that failed: type and message."""
-    started: str
+    error: str | None = None
+    started: str = ""
     """ISO 8601, in UTC."""
-    updates: int | None
+    updates: int | None = None
     """Optimizer steps that were asked for; None before that is known."""
-    seconds: float | None
+    seconds: float | None = None
     """Of training, without evaluations and checkpoints; None before the end."""
 
 
@@ -110,5 +109,5 @@ Record = TypeVar("Record", RunFacts, CompletionLine, PromptLine)
 
 def record_of(kind: type[Record], read: Mapping[str, Any]) -> Record:
     """A record as it was read, unchecked: None for what is not there, and nothing that this version does not know."""
-    values: dict[str, Any] = {field.name: read.get(field.name) for field in fields(kind)}
+    values: dict[str, Any] = {each.name: read.get(each.name) for each in fields(kind)}
     return kind(**values)

@@ -7,7 +7,7 @@ not compute from half of it, without ``notes``, which gets a ``FileError`` (a co
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -68,26 +68,15 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunRecord:
-    """One training run, as its folder tells it."""
+class RunRecord(RunFacts):
+    """One training run, as its folder tells it: what ``run.json`` says, as far as it makes sense, and the other files.
+
+    ``status`` is one of ``STATUSES``, or "unknown", and ``seconds`` NaN, where the folder does not say.
+    """
 
     folder: Path
-    method: str
-    status: str
-    """One of ``STATUSES``, or "unknown" where its folder does not say."""
-    seed: int | None = None
-    error: str | None = None
-    describe: str = ""
-    paper: str = ""
-    biased: tuple[str, ...] = ()
-    task: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    started: str = ""
     last: str = ""
     """When ``metrics.jsonl`` was last written to; empty where there is none."""
-    updates: int | None = None
-    """Updates the run was asked for."""
     seconds: float = math.nan
     logs: tuple[Log, ...] = ()
     completions: tuple[CompletionLine, ...] = ()
@@ -141,6 +130,7 @@ def read_run(folder: Path) -> RunRecord:
     metrics = folder / METRICS_FILE
     return RunRecord(
         folder=folder,
+        format=facts.format if isinstance(facts.format, int) else FORMAT,
         method=str(facts.method or folder.resolve().name),
         status=status_of(facts),
         seed=facts.seed if isinstance(facts.seed, int) else None,
