@@ -1,8 +1,8 @@
 """The arrows between parts point one way.
 
-errors, types, rng, files, statistics <- pruning | packing | objective <- methods <- demo, trl <- launch
-launch <- verification <- comparison <- cli
-data, demo <- evaluation <- launch, cli
+errors, files, statistics, types, rng <- pruning | packing | objective <- methods <- demo, trl <- runs <- verification
+verification <- comparison <- report, cli
+data, demo <- evaluation <- runs, cli
 """
 
 import ast
@@ -12,6 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dppo"
 SHARED = {"errors", "types", "rng", "environment", "files", "statistics"}
+RUNS = SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl", "evaluation", "runs"}
 ALLOWED = {
     "errors": set(),
     "types": {"errors"},
@@ -27,32 +28,14 @@ ALLOWED = {
     "demo": SHARED | {"pruning", "packing", "objective", "methods", "data"},
     "trl": SHARED | {"pruning", "packing", "objective", "methods", "data"},
     "evaluation": SHARED | {"data", "demo"},
-    "runs": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "evaluation", "trl"},
-    "launch": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "evaluation", "trl", "runs"},
-    "verification": SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl", "launch", "runs"},
-    "comparison": SHARED
-    | {
-        "pruning",
-        "packing",
-        "objective",
-        "methods",
-        "data",
-        "demo",
-        "evaluation",
-        "trl",
-        "launch",
-        "verification",
-        "runs",
-    },
+    "runs": RUNS,
+    "verification": RUNS - {"evaluation"},
+    "comparison": RUNS | {"verification"},
     "report": SHARED | {"methods", "runs", "comparison"},
-    "cli": SHARED
-    | {"pruning", "packing", "objective", "methods", "data", "demo", "evaluation", "trl", "launch", "verification"}
-    | {"runs", "comparison", "report"},
+    "cli": RUNS | {"verification", "comparison", "report"},
 }
 CORE = ("pruning", "packing", "objective", "methods", "errors", "types", "rng", "files")
 CORE_LIBRARIES = {"torch", "numpy"}
-MOVING = {f"trl/{name}.py" for name in ("recorder", "record_lines", "run_facts", "journal", "stopwatch")}
-"""Part of ``runs`` already, and about to be moved there."""
 TRANSFORMERS = {"packing/attention.py", "packing/head.py"}
 """Where rows meet the models of transformers; the rest of packing is arithmetic."""
 
@@ -87,7 +70,7 @@ def test_arrows_point_one_way(path):
     import sys
 
     relative = path.relative_to(PACKAGE)
-    part = "runs" if relative.as_posix() in MOVING else relative.parts[0].removesuffix(".py")
+    part = relative.parts[0].removesuffix(".py")
     wrong = forbidden(part, imports(path), standard_library=sys.stdlib_module_names)
     assert wrong == ({"transformers"} if relative.as_posix() in TRANSFORMERS else set())
 
@@ -99,3 +82,33 @@ def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():
     assert forbidden("pruning", {"dppo.objective.k3"}, standard_library=stdlib) == {"objective"}
     assert forbidden("objective", {"transformers.AutoModel"}, standard_library=stdlib) == {"transformers"}
     assert not forbidden("methods", {"dppo.pruning.Pruning", "torch.nn", "math"}, standard_library=stdlib)
+
+
+READERS = {"runs/reader.py", "runs/folder.py", "runs/words.py", "comparison/folder.py", "comparison/curves.py"}
+"""Who reads what was run elsewhere, or a command line, needs none of what runs it: neither TRL nor torch."""
+READABLE = {name.removesuffix(".py").replace("/", ".") for name in READERS} | {"errors", "files"}
+
+
+def heavy(names: set[str], *, standard_library: frozenset[str]) -> set[str]:
+    """Imports that bring more than numpy along."""
+    ours = {name.removeprefix("dppo.") for name in names if name.startswith("dppo.")}
+    libraries = {name.split(".")[0] for name in names} - {"dppo", "numpy"} - standard_library
+    return libraries | {name for name in ours if not any(name.startswith(f"{module}.") for module in READABLE)}
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_readers_need_neither_trl_nor_torch(name):
+    import sys
+
+    assert not heavy(imports(PACKAGE / name), standard_library=sys.stdlib_module_names)
+    for package in {Path(name).parent, Path()}:
+        assert not heavy(imports(PACKAGE / package / "__init__.py"), standard_library=sys.stdlib_module_names)
+
+
+def test_the_check_sees_a_reader_that_brings_torch_along():
+    import sys
+
+    stdlib = sys.stdlib_module_names
+    assert heavy({"dppo.rng.generator"}, standard_library=stdlib) == {"rng.generator"}
+    assert heavy({"torch.Tensor", "numpy", "json"}, standard_library=stdlib) == {"torch"}
+    assert heavy(imports(PACKAGE / "runs" / "recorder.py"), standard_library=stdlib) >= {"torch", "trl"}

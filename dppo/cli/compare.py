@@ -60,7 +60,7 @@ def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[st
     from dppo.comparison.plan import plan
     from dppo.comparison.runner import run_comparison
     from dppo.comparison.table import NARROWEST, show
-    from dppo.launch.follow import no_progress_bars
+    from dppo.runs.follow import no_progress_bars
 
     comparison = plan(config, flags, methods=listed(options.methods), seeds=options.seeds, target=options.target)
     with no_progress_bars(), _board() as told:

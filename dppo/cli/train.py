@@ -8,11 +8,11 @@ from rich.console import Console
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.cli.progress import open_board
-from dppo.launch.arguments import Run
-from dppo.launch.dry_run import dry_run
-from dppo.launch.follow import Follow
-from dppo.launch.parsing import build_parser, parse_run
-from dppo.launch.parts import train_with
+from dppo.runs.arguments import Run
+from dppo.runs.dry_run import dry_run
+from dppo.runs.follow import Follow
+from dppo.runs.parsing import build_parser, parse_run
+from dppo.runs.parts import train_with
 from dppo.trl import DPPOTrainer
 
 MARKS = {

@@ -66,7 +66,7 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple[Report, tuple[st
             status.update("warming up the embedded policy")
             subject = embedded_subject()
         else:
-            from dppo.launch.parsing import parse_run
+            from dppo.runs.parsing import parse_run
             from dppo.verification.from_run import subject_from_run
 
             run = parse_run([config, *fields])

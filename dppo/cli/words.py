@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from dppo.errors import ConfigError
-from dppo.launch.words import split_words
+from dppo.runs.words import split_words
 
 
 def read_words(

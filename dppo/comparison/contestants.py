@@ -9,11 +9,11 @@ from typing import Any
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import ConfigError
-from dppo.launch.arguments import TRAINING_OURS, AnyRun
-from dppo.launch.parsing import parse_fields
 from dppo.methods import METHODS, PER_TOKEN_SCORES, Method
 from dppo.pruning import Pruning
+from dppo.runs.arguments import TRAINING_OURS, AnyRun
 from dppo.runs.folder import STOCK
+from dppo.runs.parsing import parse_fields
 from dppo.trl.config import DPPOConfig
 from dppo.trl.fields import NEEDED_FIELDS
 

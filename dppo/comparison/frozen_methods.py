@@ -12,9 +12,9 @@ from torch import Tensor
 from dppo.comparison.contestants import TAKEN, Contestant
 from dppo.comparison.frozen import group_norms
 from dppo.errors import ConfigError
-from dppo.launch.arguments import Run
 from dppo.methods import METHODS, Method
 from dppo.pruning import PIVOTAL, Pruning, proportional, uniform, uniform_score
+from dppo.runs.arguments import Run
 from dppo.trl import DPPOConfig
 from dppo.trl.fields import NEEDED_FIELDS
 from dppo.types import Completions

@@ -12,11 +12,11 @@ from dppo.demo.scratch import SCRATCH
 from dppo.environment import environment
 from dppo.errors import ConfigError
 from dppo.files import write_json
-from dppo.launch.arguments import AnyRun
-from dppo.launch.benchmarks import load_benchmarks
-from dppo.launch.parsing import read_file, read_flags
-from dppo.launch.parts import load_rewards, load_rollouts
+from dppo.runs.arguments import AnyRun
+from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.folder import FORMAT, STOCK
+from dppo.runs.parsing import read_file, read_flags
+from dppo.runs.parts import load_rewards, load_rollouts
 from dppo.runs.reader import read_record
 
 QUICK = Path(__file__).with_name("quick.yaml")

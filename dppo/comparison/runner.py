@@ -21,10 +21,10 @@ from dppo.comparison.plan import Comparison, open_folder
 from dppo.comparison.results import result_of, summarise
 from dppo.errors import ConfigError, FileError
 from dppo.files import write_json, write_text
-from dppo.launch.arguments import AnyRun
-from dppo.launch.follow import Follow
-from dppo.launch.parts import prepare_model, train_with
+from dppo.runs.arguments import AnyRun
 from dppo.runs.folder import FORMAT, RUN_FILE
+from dppo.runs.follow import Follow
+from dppo.runs.parts import prepare_model, train_with
 from dppo.runs.reader import read_record
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer

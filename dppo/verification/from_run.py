@@ -23,10 +23,10 @@ from trl.trainer.utils import get_peft_config
 from dppo.data import guarded
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import ConfigError
-from dppo.launch.arguments import Run
-from dppo.launch.follow import no_progress_bars
-from dppo.launch.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
 from dppo.rng import Purpose, generator
+from dppo.runs.arguments import Run
+from dppo.runs.follow import no_progress_bars
+from dppo.runs.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
 from dppo.verification.embedded import quick_policy
 from dppo.verification.subject import SMALL, Sampling, Subject, frozen_subject
 

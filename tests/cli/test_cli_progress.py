@@ -11,7 +11,7 @@ from transformers import PrinterCallback, ProgressCallback
 
 from dppo.cli.main import main
 from dppo.cli.progress import Bars, Board, Lines, Pace, count, left, open_board, rate, shown
-from dppo.launch.follow import Follow
+from dppo.runs.follow import Follow
 
 FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
 
@@ -148,8 +148,8 @@ def test_train_shows_bars_on_a_terminal(small_run, monkeypatch, capsys):
 
 
 def test_what_transformers_shows_is_replaced_and_the_rest_stays(small_run):
-    from dppo.launch.parsing import parse_run
-    from dppo.launch.parts import train_with
+    from dppo.runs.parsing import parse_run
+    from dppo.runs.parts import train_with
     from dppo.trl import DPPOTrainer
 
     kinds = {}

@@ -125,8 +125,8 @@ def test_a_run_that_was_ended_after_its_last_checkpoint_takes_no_further_step(ma
 
 
 def test_a_run_reproduces_from_its_config(make, tmp_path):
-    from dppo.launch.parsing import parse_run
-    from dppo.launch.parts import train
+    from dppo.runs.parsing import parse_run
+    from dppo.runs.parts import train
 
     comparison = make(methods=("dppo",))
     run_comparison(comparison)
@@ -210,7 +210,7 @@ def test_a_start_from_scratch_is_made_once_for_a_seed(make, monkeypatch, tmp_pat
         build_model(seed).save_pretrained(folder)
         build_tokenizer().save_pretrained(folder)
 
-    monkeypatch.setattr("dppo.launch.parts.prepare_embedded", quickly)
+    monkeypatch.setattr("dppo.runs.parts.prepare_embedded", quickly)
     comparison = make(seeds=2, model_name_or_path="scratch:embedded_quick")
     run_comparison(comparison)
     starts = comparison.folder / "starts"

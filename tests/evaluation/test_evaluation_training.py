@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from dppo.errors import ConfigError
 from dppo.evaluation import Protocol, Sampling, evaluate
 from dppo.evaluation.during_training import BenchmarkCallback, share
-from dppo.launch.dry_run import dry_run
-from dppo.launch.parsing import parse_run
-from dppo.launch.parts import train
+from dppo.runs.dry_run import dry_run
+from dppo.runs.parsing import parse_run
+from dppo.runs.parts import train
 
 
 class State:
@@ -140,7 +140,7 @@ def test_a_run_logs_it_and_trains_as_without(tmp_path, trained, follow):
 
 
 def test_an_evaluation_that_draws_from_the_global_generator_would_show(trained, follow, monkeypatch):
-    import dppo.launch.benchmarks as benchmarks
+    import dppo.runs.benchmarks as benchmarks
 
     original = benchmarks.of_model
 

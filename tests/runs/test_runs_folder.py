@@ -154,7 +154,7 @@ def test_a_folder_is_read_without_trl_and_torch(folder):
     """As a report reads runs of another machine."""
     done = subprocess.run([sys.executable, "-c", READING, str(folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    writer = READING.replace("dppo.runs.reader import read_run", "dppo.launch.parts import train")
+    writer = READING.replace("dppo.runs.reader import read_run", "dppo.runs.parts import train")
     done = subprocess.run([sys.executable, "-c", writer, str(folder)], capture_output=True, text=True)
     assert done.returncode == 1 and "None in sys.modules" in done.stderr, "the writer's half needs them"
 

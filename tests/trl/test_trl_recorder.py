@@ -11,8 +11,8 @@ from trl import GRPOTrainer
 from trl_recorder_runs import PROMPTS, ROWS, lines, make, run_file
 
 from dppo.errors import ConfigError
-from dppo.trl import stopwatch
-from dppo.trl.recorder import RunRecorder
+from dppo.runs import stopwatch
+from dppo.runs.recorder import RunRecorder
 from dppo.trl.stock import RowFinder
 
 TRAINERS = pytest.mark.parametrize("ours", [True, False], ids=["dppo", "trl"])

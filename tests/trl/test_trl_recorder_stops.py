@@ -11,8 +11,8 @@ from conftest_trl import length_reward
 from trl_recorder_runs import PROMPTS, Stop, StopAfter, lines, make, run_file
 
 from dppo import files
-from dppo.trl.journal import Journal
-from dppo.trl.record_lines import completion_lines
+from dppo.runs.journal import Journal
+from dppo.runs.record_lines import completion_lines
 
 STEPS = 6
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS}

@@ -11,7 +11,7 @@ from trl import GRPOConfig, GRPOTrainer
 from dppo.demo.model import build_model
 from dppo.demo.tokenizer import build_tokenizer
 from dppo.errors import ConfigError, RewardError
-from dppo.launch.parsing import parse_run
+from dppo.runs.parsing import parse_run
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.verification import from_run, gradients
 from dppo.verification.from_run import subject_from_run

@@ -18,14 +18,14 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from dppo.errors import ConfigError
 from dppo.files import read_lines
 from dppo.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
+from dppo.runs.journal import Journal
+from dppo.runs.record_lines import completion_lines, prompt_line
+from dppo.runs.run_facts import describe_run
+from dppo.runs.stopwatch import Stopwatch
 from dppo.trl.config import DPPOConfig
-from dppo.trl.journal import Journal
 from dppo.trl.metrics import RECORD, logs_at
-from dppo.trl.record_lines import completion_lines, prompt_line
 from dppo.trl.records import Generation
-from dppo.trl.run_facts import describe_run
 from dppo.trl.stock import StockWatch
-from dppo.trl.stopwatch import Stopwatch
 from dppo.trl.trainer import DPPOTrainer
 
 COUNTS = tuple(name for name in TOTALS if name != "seconds")

@@ -14,8 +14,8 @@ from dppo.errors import ConfigError
 from dppo.evaluation import Engine, ProblemSet, Sampling, choose, load_set
 from dppo.evaluation.during_training import BenchmarkCallback
 from dppo.evaluation.transformers_engine import of_model
-from dppo.launch.arguments import AnyRun
-from dppo.launch.embedded import TASKS, EmbeddedJudge, check_alone, embedded_engine, held_out_set
+from dppo.runs.arguments import AnyRun
+from dppo.runs.embedded import TASKS, EmbeddedJudge, check_alone, embedded_engine, held_out_set
 from dppo.trl.trainer import DPPOTrainer
 
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from dppo.errors import CheckpointError, ConfigError, DataError
-from dppo.launch.dry_run import dry_run
-from dppo.launch.parsing import parse_run
-from dppo.launch.parts import load_dataset, load_rewards, output_checkpoint, train
+from dppo.runs.dry_run import dry_run
+from dppo.runs.parsing import parse_run
+from dppo.runs.parts import load_dataset, load_rewards, output_checkpoint, train
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
 
@@ -89,7 +89,7 @@ def test_dry_run_says_what_is_fine_wrong_and_unchecked(tmp_path, problems_file):
 
 
 def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, monkeypatch):
-    import dppo.launch.parts as parts
+    import dppo.runs.parts as parts
 
     prepared = []
 
@@ -111,13 +111,13 @@ def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, monkeypatch):
     assert [row["step"] for row in lines if "prune/kept_share" in row] == [1, 2, 3]
 
 
-def test_launch_with_another_number_of_processes(tmp_path):
+def test_runs_with_another_number_of_processes(tmp_path):
     with pytest.raises(ConfigError, match="processes=2, but this launch has 1"):
         train(run_of(tmp_path, "embedded", "--processes", "2"))
 
 
 def test_overwrite_leaves_nothing_of_the_old_run(tmp_path):
-    from dppo.launch.parts import clear
+    from dppo.runs.parts import clear
 
     for name in ("checkpoint-9", "start"):
         (tmp_path / name).mkdir()
@@ -148,7 +148,7 @@ def test_dry_run_checks_reward_names_without_the_data(tmp_path):
 
 
 def test_unknown_scratch_model(tmp_path):
-    from dppo.launch.parts import prepare_model
+    from dppo.runs.parts import prepare_model
 
     with pytest.raises(ConfigError, match=r"'scratch:big' is not one of 'scratch:embedded', .*'scratch:text'"):
         prepare_model(run_of(tmp_path, "embedded", model="scratch:big"))

@@ -20,8 +20,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
 
 from dppo.errors import ConfigError
-from dppo.launch.arguments import OURS, Run, RunArguments
-from dppo.launch.words import split_words
+from dppo.runs.arguments import OURS, Run, RunArguments
+from dppo.runs.words import split_words
 from dppo.trl.config import DPPOConfig
 
 Config = TypeVar("Config", bound=GRPOConfig)

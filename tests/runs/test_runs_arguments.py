@@ -9,7 +9,7 @@ import yaml
 from dppo.comparison.contestants import choose
 from dppo.comparison.plan import read_config
 from dppo.errors import ConfigError
-from dppo.launch.parsing import build_parser, parse_fields, parse_run, read_flags
+from dppo.runs.parsing import build_parser, parse_fields, parse_run, read_flags
 from dppo.trl import DPPOConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -24,13 +24,13 @@ from dppo.demo import task
 from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError
-from dppo.launch.arguments import AnyRun, Run, check_run
-from dppo.launch.benchmarks import benchmark_callback, load_benchmarks
-from dppo.launch.embedded import EMBEDDED, TASKS, embedded_rows
-from dppo.launch.imports import imported
+from dppo.runs.arguments import AnyRun, Run, check_run
+from dppo.runs.benchmarks import benchmark_callback, load_benchmarks
+from dppo.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo.runs.folder import RECORDS
+from dppo.runs.imports import imported
+from dppo.runs.recorder import RunRecorder
 from dppo.trl.checkpoint import latest_checkpoint
-from dppo.trl.recorder import RunRecorder
 from dppo.trl.trainer import DPPOTrainer
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)

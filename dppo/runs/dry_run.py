@@ -12,10 +12,10 @@ from transformers import AutoConfig, AutoTokenizer
 from dppo.data.sources import is_local
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import DPPOError
-from dppo.launch.arguments import Run, check_run
-from dppo.launch.benchmarks import load_benchmarks
-from dppo.launch.embedded import TASKS
-from dppo.launch.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
+from dppo.runs.arguments import Run, check_run
+from dppo.runs.benchmarks import load_benchmarks
+from dppo.runs.embedded import TASKS
+from dppo.runs.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
 from dppo.trl.plan import step_plan
 
 Kind = Literal["ok", "wrong", "unchecked", "plan"]

@@ -11,11 +11,11 @@ from dppo.demo.model import build_model
 from dppo.demo.task import is_held_out, make_split
 from dppo.demo.tokenizer import build_tokenizer
 from dppo.errors import ConfigError
-from dppo.launch.benchmarks import load_benchmarks
-from dppo.launch.dry_run import dry_run
-from dppo.launch.embedded import EmbeddedJudge, held_out_set
-from dppo.launch.parsing import parse_run
-from dppo.launch.parts import train
+from dppo.runs.benchmarks import load_benchmarks
+from dppo.runs.dry_run import dry_run
+from dppo.runs.embedded import EmbeddedJudge, held_out_set
+from dppo.runs.parsing import parse_run
+from dppo.runs.parts import train
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def words(tmp_path):
     given += "--rollout_func embedded --use_cpu true --bf16 false --report_to none --num_generations 4 "
     given += "--per_device_train_batch_size 16 --max_completion_length 8 --disable_tqdm true --max_steps 3 "
     given += "--gradient_checkpointing false --logging_steps 1 --save_strategy no --learning_rate 1e-3 "
-    given += "--reward_funcs launch_rewards.odd_length"
+    given += "--reward_funcs runs_rewards.odd_length"
     return [*given.split(), "--output_dir", str(tmp_path / "out")]
 
 
@@ -80,7 +80,7 @@ def test_what_does_not_go_together(words):
     assert any(f.text == "completions: embedded" for f in found)
     assert any("benchmarks while training: 6 of embedded_quick" in f.text for f in found)
     with pytest.raises(ConfigError, match="use_vllm would start vLLM for nothing"):
-        from dppo.launch.parts import load_rollouts
+        from dppo.runs.parts import load_rollouts
 
         run = parse_run(words)
         run.training.use_vllm = True
