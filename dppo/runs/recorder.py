@@ -124,7 +124,7 @@ class RunRecorder(TrainerCallback):
         self._watch.start(float(saved.get(TOTALS["seconds"]) or 0.0))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Close the step's books."""
+        """Add the tokens that the step trained on, over all processes."""
         self._count(tokens_trained=self._trained)
         self._trained = torch.zeros_like(self._trained)
 
