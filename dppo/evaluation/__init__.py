@@ -8,9 +8,8 @@ from dppo.evaluation.compare import Comparison, compare
 from dppo.evaluation.engines import ENGINES, Engine, Generated, ModelSpec, Request, load_engine
 from dppo.evaluation.metrics import maj_at_k, pass_at_k
 from dppo.evaluation.problems import Problem, ProblemSet, content_hash, load_set
-from dppo.evaluation.run import Progress, Protocol, evaluate
+from dppo.evaluation.run import Progress, Protocol, evaluate, read_results
 from dppo.evaluation.sampling import Sampling
-from dppo.evaluation.summary import read_results
 
 __all__ = [
     "BENCHMARKS",

@@ -1,6 +1,6 @@
 """Two evaluations of the same problems, paired: how much better one is, with an interval, and on which problems."""
 
-import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,7 @@ import numpy as np
 
 from dppo.errors import EvaluationError
 from dppo.evaluation.files import read_lines
-from dppo.evaluation.run import PROBLEMS, SETTINGS, differences
-from dppo.evaluation.summary import read_results
+from dppo.evaluation.run import PROBLEMS, differences, read_results
 from dppo.rng import Purpose, generator
 from dppo.statistics import Estimate, benchmark_interval, problem_interval
 
@@ -75,22 +74,8 @@ def compare(before: Path, after: Path, *, seed: int = 0) -> Comparison:
     Raises:
         EvaluationError: a folder without results, no benchmark in both, or one whose problems are not the same set.
     """
-    for folder in (before, after):
-        read_results(folder)
-    settings = [_settings(folder) for folder in (before, after)]
-    shared = [name for name in settings[0]["benchmarks"] if name in settings[1]["benchmarks"]]
-    if not shared:
-        raise EvaluationError(
-            f"{before} and {after} have no benchmark in common: {', '.join(settings[0]['benchmarks'])} there, "
-            f"{', '.join(settings[1]['benchmarks'])} here"
-        )
-    for name in shared:
-        contents = [setting["benchmarks"][name]["content"] for setting in settings]
-        if contents[0] != contents[1]:
-            raise EvaluationError(
-                f"{name} is not the same set of problems in {before} (content {contents[0][:12]}) and {after} "
-                f"({contents[1][:12]}): evaluate both on one file"
-            )
+    settings = [read_results(folder)["settings"] for folder in (before, after)]
+    shared = _shared(before, after, [setting["benchmarks"] for setting in settings])
     rows = [_problems(folder) for folder in (before, after)]
     rng = generator(seed, Purpose.EVALUATION, 2)
     pairings, by_set, changes = {}, {}, []
@@ -98,16 +83,11 @@ def compare(before: Path, after: Path, *, seed: int = 0) -> Comparison:
         ids = [id for id in rows[0][name] if id in rows[1][name]]
         if not ids:
             raise EvaluationError(f"{before} and {after} have no problem of {name} in common: use equal limits")
-        (share_a, share_b) = (np.array([one[name][id][0] for id in ids]) for one in rows)
+        share_a, share_b = (np.array([one[name][id][0] for id in ids]) for one in rows)
         by_set[name] = share_b - share_a
-        pairings[name] = Pairing(
-            len(ids),
-            float(share_a.mean()),
-            float(share_b.mean()),
-            problem_interval(by_set[name], rng, DIFFERENCES),
-            int((by_set[name] > 0).sum()),
-            int((by_set[name] < 0).sum()),
-        )
+        better, worse = (int((by_set[name] * sign > 0).sum()) for sign in (1, -1))
+        difference = problem_interval(by_set[name], rng, DIFFERENCES)
+        pairings[name] = Pairing(len(ids), float(share_a.mean()), float(share_b.mean()), difference, better, worse)
         counts = [(rows[0][name][id][1], rows[1][name][id][1]) for id in ids]
         pairs = zip(ids, share_a.tolist(), share_b.tolist(), counts, strict=True)
         changes += [Change(name, id, a, b, count) for id, a, b, count in pairs if a != b]
@@ -120,11 +100,21 @@ def compare(before: Path, after: Path, *, seed: int = 0) -> Comparison:
     )
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / SETTINGS).read_text())
-    except (OSError, ValueError) as error:
-        raise EvaluationError(f"{folder / SETTINGS} cannot be read: {error}") from error
+def _shared(before: Path, after: Path, sets: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The benchmarks in both evaluations, whose problems must be the same."""
+    shared = [name for name in sets[0] if name in sets[1]]
+    if not shared:
+        raise EvaluationError(
+            f"{before} and {after} have no benchmark in common: {', '.join(sets[0])} there, {', '.join(sets[1])} here"
+        )
+    for name in shared:
+        contents = [asked[name]["content"] for asked in sets]
+        if contents[0] != contents[1]:
+            raise EvaluationError(
+                f"{name} is not the same set of problems in {before} (content {contents[0][:12]}) and {after} "
+                f"({contents[1][:12]}): evaluate both on one file"
+            )
+    return shared
 
 
 def _problems(folder: Path) -> dict[str, dict[str, tuple[float, int]]]:

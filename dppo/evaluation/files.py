@@ -113,6 +113,22 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         raise EvaluationError(str(error)) from error
 
 
+def read_json(path: Path, advice: str) -> Any:
+    """What a JSON file holds.
+
+    Args:
+        path: the file.
+        advice: what to do where it cannot be read.
+
+    Raises:
+        EvaluationError: it is not there, or not JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise EvaluationError(f"{path} cannot be read ({error}): {advice}") from error
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file that is either the old one or the new one, never half of it.
 

@@ -17,7 +17,7 @@ from dppo.environment import environment
 from dppo.errors import ConfigError, EvaluationError, raise_problems
 from dppo.evaluation.draws import Judge, graded_samples
 from dppo.evaluation.engines import Engine
-from dppo.evaluation.files import LineFile, make_folder, read_lines, write_json
+from dppo.evaluation.files import LineFile, make_folder, read_json, read_lines, write_json
 from dppo.evaluation.problems import ProblemSet
 from dppo.evaluation.sampling import Sampling
 from dppo.evaluation.summary import summarise
@@ -152,12 +152,22 @@ def _finish(folder: Path, engine: Engine, figures: dict[str, Any], *, tokens: in
     results = {
         **figures,
         "notes": list(engine.notes),
-        "settings": json.loads((folder / SETTINGS).read_text()),
+        "settings": read_json(folder / SETTINGS, "--output ANOTHER"),
         "environment": environment(batch_size=engine.batch_size),
         "last_session": {"tokens": tokens, "seconds": seconds},
     }
     write_json(folder / RESULTS, results)
     return results
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """What ``results.json`` of an evaluation holds.
+
+    Raises:
+        EvaluationError: the folder has no finished evaluation.
+    """
+    advice = "the folder has no finished evaluation. Give its dppo eval command again to finish it"
+    return read_json(folder / RESULTS, advice)
 
 
 def _graders() -> dict[str, str]:
@@ -180,11 +190,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
             )
         write_json(path, settings)
         return
-    try:
-        there = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise EvaluationError(f"{path} cannot be read ({error}): --output ANOTHER") from error
-    different = differences(there, settings)
+    different = differences(read_json(path, "--output ANOTHER"), settings)
     if different:
         raise ConfigError(
             f"{folder} holds an evaluation with other settings: {'; '.join(different)}. "

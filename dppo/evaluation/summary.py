@@ -1,9 +1,9 @@
 """The figures of an evaluation, from its samples file read line by line."""
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +13,11 @@ from dppo.data import REASONS
 from dppo.errors import EvaluationError
 from dppo.evaluation.files import LineFile
 from dppo.evaluation.metrics import breakdown, default_ks, maj_at_k, pass_at_k
-from dppo.evaluation.problems import Problem, ProblemSet
+from dppo.evaluation.problems import ProblemSet
 from dppo.rng import Purpose, generator
 from dppo.statistics import benchmark_interval, problem_interval
 
 _WRITTEN_AT_ONCE = 256
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one problem."""
-
-    problem: Problem
-    samples: int
-    right: int
-    tokens: float
-    """Mean over samples."""
-    pass_at: dict[int, float]
-    maj_at: dict[int, float]
-
-    def as_line(self, benchmark: str) -> dict[str, Any]:
-        """The record of a problems file."""
-        return {
-            "benchmark": benchmark,
-            "id": self.problem.id,
-            "level": self.problem.level,
-            "subject": self.problem.subject,
-            "samples": self.samples,
-            "right": self.right,
-            "tokens": self.tokens,
-            **{f"pass@{k}": value for k, value in self.pass_at.items()},
-            **{f"maj@{k}": value for k, value in self.maj_at.items()},
-        }
 
 
 @dataclass
@@ -59,7 +32,8 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     finishes: Counter[str] = field(default_factory=Counter)
     figures: dict[str, np.ndarray] = field(default_factory=dict)
-    _open: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """(P,) by name, such as ``pass@1``; NaN for a problem that is not finished."""
+    _open: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
     _rows: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,36 +41,33 @@ class Tally:
         self.figures = {name: np.full(len(self.problems.problems), np.nan) for name in names}
         self._rows = {problem.id: row for row, problem in enumerate(self.problems.problems)}
 
-    def add(self, line: Mapping[str, Any]) -> Outcome | None:
-        """Count one sample; the outcome of its problem where this was the last of its samples."""
+    def add(self, line: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Count one sample; the record of its problem in a problems file, where this was the last of its samples."""
         self.drawn += 1
         self.tokens += line["tokens"]
         self.reasons[line["reason"]] += 1
         self.finishes[line["finish"]] += 1
         kept = self._open.setdefault(line["id"], [])
         kept.append({name: line[name] for name in ("sample", "reason", "vote", "tokens")})
-        if len(kept) < self.samples:
-            return None
-        outcome = self._outcome(self.problems.problems[self._rows[line["id"]]], self._open.pop(line["id"]))
-        for name, value in (
-            *((f"pass@{k}", value) for k, value in outcome.pass_at.items()),
-            *((f"maj@{k}", value) for k, value in outcome.maj_at.items()),
-        ):
-            self.figures[name][self._rows[line["id"]]] = value
-        return outcome
+        return self._finished(line["id"]) if len(kept) == self.samples else None
 
-    def _outcome(self, problem: Problem, lines: list[dict[str, Any]]) -> Outcome:
-        lines = sorted(lines, key=lambda line: line["sample"])
+    def _finished(self, id: str) -> dict[str, Any]:
+        lines = sorted(self._open.pop(id), key=lambda line: line["sample"])
+        problem = self.problems.problems[self._rows[id]]
         right = [line["reason"] == "right" for line in lines]
         votes = [line["vote"] for line in lines]
-        return Outcome(
-            problem,
-            self.samples,
-            sum(right),
-            sum(line["tokens"] for line in lines) / self.samples,
-            {k: pass_at_k(self.samples, sum(right), k) for k in self.ks},
-            {k: maj_at_k(votes, right, k) for k in self.ks if k > 1},
-        )
+        figures = {f"pass@{k}": pass_at_k(self.samples, sum(right), k) for k in self.ks}
+        figures |= {f"maj@{k}": maj_at_k(votes, right, k) for k in self.ks if k > 1}
+        for name, value in figures.items():
+            self.figures[name][self._rows[id]] = value
+        known = {
+            "benchmark": self.problems.benchmark.name,
+            "id": id,
+            "level": problem.level,
+            "subject": problem.subject,
+        }
+        tokens = sum(line["tokens"] for line in lines) / self.samples
+        return {**known, "samples": self.samples, "right": sum(right), "tokens": tokens, **figures}
 
     def as_json(self, rng: np.random.Generator) -> dict[str, Any]:
         """The benchmark's part of ``results.json``."""
@@ -121,11 +92,6 @@ class Tally:
         }
 
 
-def ks_for(samples: int, asked: Sequence[int] | None) -> tuple[int, ...]:
-    """The k of pass@k for so many samples: those asked and 1, or the powers of two."""
-    return default_ks(samples) if asked is None else tuple(sorted({1, *asked}))
-
-
 def summarise(
     sets: Sequence[ProblemSet],
     samples: Mapping[str, int],
@@ -143,18 +109,21 @@ def summarise(
         lines: the samples, in any order; those of a problem should stand together, or memory grows.
         outcomes_path: file for the problems' own figures.
         seed: for the intervals.
-        ks: the k of pass@k; powers of two by default.
+        ks: the k of pass@k, beside 1; powers of two by default.
 
     Raises:
         EvaluationError: samples are missing, or there is no room for the file.
     """
-    tallies = {
-        s.benchmark.name: Tally(s, samples[s.benchmark.name], ks_for(samples[s.benchmark.name], ks)) for s in sets
-    }
+    tallies = {}
+    for problems in sets:
+        name = problems.benchmark.name
+        chosen = default_ks(samples[name]) if ks is None else tuple(sorted({1, *ks}))
+        tallies[name] = Tally(problems, samples[name], chosen)
     unfinished = outcomes_path.with_name(f"{outcomes_path.name}.unfinished")
     unfinished.unlink(missing_ok=True)
+    finished = (row for line in lines if (row := tallies[line["benchmark"]].add(line)) is not None)
     with LineFile(unfinished) as file:
-        for chunk in _chunks(_outcome_lines(tallies, lines), _WRITTEN_AT_ONCE):
+        while chunk := list(islice(finished, _WRITTEN_AT_ONCE)):
             file.append(chunk)
     for name, tally in tallies.items():
         expected = tally.samples * len(tally.problems.problems)
@@ -168,36 +137,3 @@ def summarise(
         name: benchmark_interval({b: t.figures[name] for b, t in tallies.items()}, rng).as_json() for name in shared
     }
     return {"benchmarks": results, "average": averages}
-
-
-def _outcome_lines(tallies: Mapping[str, Tally], lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        outcome = tallies[line["benchmark"]].add(line)
-        if outcome is not None:
-            yield outcome.as_line(line["benchmark"])
-
-
-def _chunks(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    chunk: list[dict[str, Any]] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-def read_results(folder: Path) -> dict[str, Any]:
-    """What ``results.json`` of an evaluation holds.
-
-    Raises:
-        EvaluationError: the folder has no finished evaluation.
-    """
-    path = folder / "results.json"
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise EvaluationError(
-            f"{folder} has no finished evaluation ({error}): give its dppo eval command again to finish it"
-        ) from error
