@@ -15,7 +15,18 @@ from rich.table import Table
 
 from dppo.data import REASONS, Verifier
 from dppo.errors import ConfigError
-from dppo.evaluation import ENGINES, ModelSpec, Progress, Protocol, Sampling, choose, compare, evaluate, load_set
+from dppo.evaluation import (
+    BENCHMARKS,
+    ENGINES,
+    ModelSpec,
+    Progress,
+    Protocol,
+    Sampling,
+    choose,
+    compare,
+    evaluate,
+    load_set,
+)
 from dppo.evaluation.compare import Comparison
 from dppo.evaluation.engines import DTYPES, load_engine
 from dppo.evaluation.files import make_folder, write_json
@@ -40,14 +51,14 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--benchmarks",
         default="",
-        help="names with commas between: gsm8k,math500,aime24,amc23,minerva_math,olympiadbench",
+        help=f"names with commas between: {','.join(BENCHMARKS)}",
     )
     add(
         "--benchmark",
         action="append",
         default=[],
         metavar="NAME=FILE[:FIELD=COLUMN]",
-        help="problems in a file: FIELD is problem, answer, id, level, subject or rule; may be given several times",
+        help="problems in a file, as often as needed; FIELD is problem, answer, id, level, subject, extract or rule",
     )
     add("--data", metavar="FOLDER", help="local folder with the benchmarks' files; by default they come from the hub")
     add(

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dppo.data.catalogue import BENCHMARKS, SETS, Benchmark
     from dppo.data.checks import check_problems, identities
     from dppo.data.datasets import load_problems
     from dppo.data.guard import guarded
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         overlong_penalty,
         required_columns,
     )
-    from dppo.data.sources import PUBLIC_SETS, PublicSet
     from dppo.data.verifier import REASONS, RULES, Rule, Verdict, Verifier, verify, verify_many
 
 _HOME = {
@@ -35,16 +35,17 @@ _HOME = {
         "overlong_penalty",
         "required_columns",
     ),
-    "sources": ("PUBLIC_SETS", "PublicSet"),
+    "catalogue": ("BENCHMARKS", "SETS", "Benchmark"),
     "verifier": ("REASONS", "RULES", "Rule", "Verdict", "Verifier", "verify", "verify_many"),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "PUBLIC_SETS",
+    "BENCHMARKS",
     "REASONS",
     "RULES",
-    "PublicSet",
+    "SETS",
+    "Benchmark",
     "Rule",
     "Verdict",
     "Verifier",

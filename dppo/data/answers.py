@@ -153,13 +153,21 @@ def _trimmed(answer: str) -> str | None:
     """The answer without surrounding space, emphasis, math delimiters and final full stop; None if nothing is left."""
     answer = answer.strip().strip("*`").rstrip()
     bare = answer.rstrip(". ")
-    answer = answer if bare and answer.endswith("...") else bare
+    return without_delimiters(answer if bare and answer.endswith("...") else bare) or None
+
+
+def without_delimiters(text: str) -> str:
+    """A formula without the math delimiters around all of it.
+
+    Args:
+        text: an answer or a gold answer, without space around it.
+    """
     for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
-        if answer.startswith(left) and answer.endswith(right) and len(answer) > len(left) + len(right):
-            inner = answer[len(left) : -len(right)]
+        if text.startswith(left) and text.endswith(right) and len(text) > len(left) + len(right):
+            inner = text[len(left) : -len(right)]
             if left not in inner:
-                answer = inner.strip()
-    return answer or None
+                text = inner.strip()
+    return text
 
 
 def plain_match(answer: str, gold: str) -> bool | None:

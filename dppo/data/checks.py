@@ -79,7 +79,7 @@ def check_problems(
     bad = _bad_rows(dataset, tokenizer, max_prompt_tokens)
     rows = set().union(*bad.values())
     if rows:
-        text = "; ".join(f"{reason} in {_numbers(found)}" for reason, found in bad.items() if found)
+        text = "; ".join(f"{reason} in {numbered(found)}" for reason, found in bad.items() if found)
         if on_bad_rows == "error":
             raise DataError(
                 f"{len(rows)} of {len(dataset)} rows cannot be trained on: {text}. "
@@ -132,7 +132,7 @@ def _tokens(tokenizer: Any, prompt: Any) -> int:
     return len(found["input_ids"])
 
 
-def _numbers(rows: Sequence[int]) -> str:
+def numbered(rows: Sequence[int]) -> str:
     """Row numbers, the first five and the count."""
     first = ", ".join(map(str, rows[:5]))
     return f"{len(rows)} row{'s' if len(rows) > 1 else ''} (counted from 0: {first}{', ...' if len(rows) > 5 else ''})"
@@ -155,4 +155,4 @@ def _warn_of_repeats(dataset: "Dataset") -> None:
             answers.setdefault(key, set()).add(str(answer))
         rows = [row for row, key in enumerate(keys) if len(answers[key]) > 1]
         if rows:
-            warnings.warn(f"the same prompt has different answers in {_numbers(rows)}", stacklevel=3)
+            warnings.warn(f"the same prompt has different answers in {numbered(rows)}", stacklevel=3)

@@ -1,23 +1,15 @@
 """Problems to train on: one dataset with a prompt and an answer, from a file, a folder, or the hub."""
 
-from collections.abc import Callable
-from types import MappingProxyType
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import datasets
 
-from dppo.data.answers import after_hashes, last_boxed
-from dppo.data.sources import is_local, public_set, read_hub, read_local
+from dppo.data.catalogue import Benchmark, known_set
+from dppo.data.columns import gold_answers, read_part
+from dppo.data.sources import is_local, read_rows
 from dppo.errors import ConfigError, DataError
-
-PROMPT_COLUMNS = ("prompt", "problem", "question")
-ANSWER_COLUMNS = ("answer", "final_answer", "ground_truth", "solution")
-"""Where the problem and the answer are looked for when no column is named, in this order."""
-
-EXTRACTIONS: MappingProxyType[str, Callable[[str], str | None]] = MappingProxyType(
-    {"hashes": after_hashes, "boxed": last_boxed, "verbatim": str.strip}
-)
-r"""How an answer is taken from its column: after the last ``####``, from the last ``\boxed{...}``, or as it is."""
 
 
 def load_problems(
@@ -37,15 +29,14 @@ def load_problems(
     ``original_answer``. Nothing is dropped and no row is judged: that is ``check_problems``.
 
     Args:
-        source: a local .jsonl, .jsonl.gz, .json or .parquet file, a folder of those, the name of a public set
-            (``sources.PUBLIC_SETS``), or a hub dataset as ``owner/name`` or ``owner/name:config``.
+        source: a local .jsonl, .jsonl.gz, .json or .parquet file, a folder of those, the name of a set in
+            ``catalogue.SETS``, or a hub dataset as ``owner/name`` or ``owner/name:config``.
         split: of a hub dataset or a folder.
         path: local copy that stands in for ``source``: nothing is fetched.
-        prompt_column: column with the problem, as text or as messages. Default: the first of ``PROMPT_COLUMNS``.
-        answer_column: column with the answer. Default: the first of ``ANSWER_COLUMNS``.
-        extract: how the answer is taken from that column, a key of ``EXTRACTIONS``. Default: what a public set on the
-            hub is known to need; else, where most rows have a ``####`` line, ``hashes``; where most have a
-            ``\boxed{...}``, ``boxed``; where none has, ``verbatim``.
+        prompt_column: column with the problem, as text or as messages. Default: see ``columns.COLUMNS``.
+        answer_column: column with the answer. Default: see ``columns.COLUMNS``.
+        extract: how the answer is taken from that column, a key of ``EXTRACTIONS``. Default: what a known set on the
+            hub needs; else what the column's own texts call for, see ``columns.gold_answers``.
         template: text of the user's turn; ``{problem}`` is where the problem goes.
         chat: True gives ``prompt`` as a list of messages, for models with a chat template; False as plain text.
 
@@ -53,31 +44,25 @@ def load_problems(
         ConfigError: a template without ``{problem}``, or an unknown ``extract``.
         DataError: nothing to be found there, or a column that is missing or not usable.
     """
-    if path is not None or is_local(source):
-        known, dataset = None, read_local(path or source, split)
-    else:
-        known, dataset = public_set(source), read_hub(source, split)
-    prompt_column = prompt_column or (known.prompt if known else None)
-    prompt_name = _column(dataset, "prompt", prompt_column, PROMPT_COLUMNS)
-    default = answer_column is None and known is not None
-    answer_name = _column(dataset, "answer", known.answer if default and known else answer_column, ANSWER_COLUMNS)
-    rule = extract or (known.extract if default and known else None)
-    prompts = _prompts(prompt_name, list(dataset[prompt_name]), template, chat)
-    answers = _answers(answer_name, list(dataset[answer_name]), rule)
+    record = _record(source, path, {"problem": prompt_column, "answer": answer_column}, extract)
+    advice = f"Without a network use a local copy: load_problems({source!r}, path='problems.jsonl')"
+    dataset, where = read_rows(record, split, advice), record.path or f"dataset {source!r}"
+    name, problems = read_part("problem", dataset, record.columns, where=where, how="prompt_column={!r}")
+    prompts = _prompts(name, problems, template, chat)
+    name, values = read_part("answer", dataset, record.columns, where=where, how="answer_column={!r}")
+    answers = gold_answers(values, record.extract, where=f"{where}, column {name!r}", how="extract={!r}")
     return _with_column(_with_column(dataset, "prompt", prompts), "answer", answers)
 
 
-def _column(dataset: datasets.Dataset, role: str, named: str | None, guesses: tuple[str, ...]) -> str:
-    """The column that plays a role: the one named, else the first guess there is."""
-    present = dataset.column_names
-    found = named if named in present else next((name for name in guesses if name in present and not named), None)
-    if found is None:
-        looked = f"{role}_column={named!r}" if named else f"column {' or '.join(map(repr, guesses))}"
-        raise DataError(
-            f"the dataset has no {looked}. Its columns are {', '.join(map(repr, present))}. "
-            f"Name the one with the {role}: {role}_column={present[0]!r}"
-        )
-    return found
+def _record(source: str, path: str | None, columns: Mapping[str, str | None], extract: str | None) -> Benchmark:
+    """What is known of a source, and what the caller says of it."""
+    named = {part: column for part, column in columns.items() if column is not None}
+    if path is not None or is_local(source):
+        return Benchmark(name=source, path=path or source, columns=named, extract=extract)
+    known = known_set(source) or Benchmark(name=source, hub=source, splits=())
+    # How a known set's answers are read is known of its own column alone.
+    extract = known.extract if extract is None and "answer" not in named else extract
+    return replace(known, columns={**known.columns, **named}, extract=extract)
 
 
 def _prompts(name: str, values: list[Any], template: str | None, chat: bool) -> list[Any]:
@@ -98,37 +83,6 @@ def _prompts(name: str, values: list[Any], template: str | None, chat: bool) -> 
     if template is not None:
         texts = [template.replace("{problem}", text) if text.strip() else "" for text in texts]
     return [[{"role": "user", "content": text}] for text in texts] if chat else texts
-
-
-def _answers(name: str, values: list[Any], rule: str | None) -> list[str]:
-    """Answers as text; empty where there is none."""
-    values = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
-    wrong = next((row for row, value in enumerate(values) if isinstance(value, (dict, list, bytes))), None)
-    if wrong is not None:
-        raise DataError(
-            f"column {name!r}, row {wrong} is {type(values[wrong]).__name__}, expected one answer as text or number: "
-            "name another column with answer_column=..."
-        )
-    texts = ["" if value is None else str(value) for value in values]
-    if rule is None:
-        rule = _needed(name, texts)
-    if rule not in EXTRACTIONS:
-        raise ConfigError(f"extract={rule!r} is unknown: use one of {', '.join(map(repr, EXTRACTIONS))}")
-    return [EXTRACTIONS[rule](text) or "" for text in texts]
-
-
-def _needed(name: str, texts: list[str]) -> str:
-    """The extraction that a column's own texts call for."""
-    for rule in ("hashes", "boxed"):
-        count = sum(EXTRACTIONS[rule](text) is not None for text in texts)
-        if count > len(texts) / 2:
-            return rule
-        if count:
-            raise DataError(
-                f"column {name!r}: {count} of {len(texts)} rows hold an answer to be taken out ({rule}), the others do "
-                f"not. Say how to read it: extract={rule!r}, or extract='verbatim'"
-            )
-    return "verbatim"
 
 
 def _with_column(dataset: datasets.Dataset, name: str, values: list[Any]) -> datasets.Dataset:

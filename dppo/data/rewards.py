@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dppo.data.answers import last_boxed
+from dppo.data.checks import numbered
 from dppo.data.rules import DETAILS
 from dppo.data.verifier import REASONS, Verifier
 from dppo.errors import ConfigError, DataError
@@ -200,10 +201,8 @@ def check_reward_columns(dataset: Any, columns: Sequence[str] = ("answer",)) -> 
             continue
         empty = [row for row, value in enumerate(dataset[column]) if value is None or not str(value).strip()]
         if empty:
-            first = ", ".join(map(str, empty[:5]))
             raise DataError(
-                f"column {column!r} is empty in {len(empty)} of {len(dataset)} rows (from 0: {first}"
-                f"{', ...' if len(empty) > 5 else ''}): no reward can be earned there. "
+                f"column {column!r} is empty in {numbered(empty)} of {len(dataset)}: no reward can be earned there. "
                 "Drop them with check_problems(dataset, on_bad_rows='drop')"
             )
 

@@ -1,119 +1,53 @@
-"""Rows from where they lie: files and folders on this machine, public sets and other datasets on the hub."""
+"""Rows from where they are: files and folders on this machine, and datasets on the hub."""
 
 import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dppo.errors import DataError
+from dppo.data.catalogue import Benchmark, known_set
+from dppo.errors import ConfigError, DataError
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 SPLIT_NAMES = ("train", "test", "validation", "valid", "val", "dev", "eval")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicSet:
-    """A public set of problems, as it is on the hub."""
-
-    name: str
-    """What a configuration calls it."""
-    hub: str
-    """Name on the hub."""
-    config: str | None
-    """Configuration of the hub dataset."""
-    splits: tuple[str, ...]
-    prompt: str
-    """Column with the problem."""
-    answer: str
-    """Column with the answer, or with text that contains it."""
-    extract: str
-    """How the answer is taken from that column: a key of ``datasets.EXTRACTIONS``."""
-    licence: str
-    """What the authors' own repository states."""
-
-
-_SETS = (
-    PublicSet(
-        name="gsm8k",
-        hub="openai/gsm8k",
-        config="main",
-        splits=("train", "test"),
-        prompt="question",
-        answer="answer",
-        extract="hashes",
-        licence="MIT (openai/grade-school-math)",
-    ),
-    PublicSet(
-        name="math",
-        hub="nlile/hendrycks-MATH-benchmark",
-        config=None,
-        splits=("train", "test"),
-        prompt="problem",
-        answer="answer",
-        extract="verbatim",
-        licence="MIT (hendrycks/math; the split without MATH-500 is from openai/prm800k, MIT)",
-    ),
-    PublicSet(
-        name="math_lighteval",
-        hub="DigitalLearningGmbH/MATH-lighteval",
-        config="default",
-        splits=("train", "test"),
-        prompt="problem",
-        answer="solution",
-        extract="boxed",
-        licence="MIT (hendrycks/math)",
-    ),
-    PublicSet(
-        name="math500",
-        hub="HuggingFaceH4/MATH-500",
-        config=None,
-        splits=("test",),
-        prompt="problem",
-        answer="answer",
-        extract="verbatim",
-        licence="MIT (openai/prm800k)",
-    ),
-)
-PUBLIC_SETS = MappingProxyType({public.name: public for public in _SETS})
-"""Public sets by the name a configuration uses. The hub name finds them too."""
-
-
-def public_set(source: str) -> PublicSet | None:
-    """The public set of this name or hub name, or None."""
-    return PUBLIC_SETS.get(source) or next((public for public in _SETS if public.hub == source), None)
-
-
 def is_local(source: str) -> bool:
     """Whether a source means a file or folder on this machine: it exists, or is written as a path."""
     if Path(source).expanduser().exists():
-        return public_set(source) is None  # a folder that happens to be called gsm8k must be written ./gsm8k
+        return known_set(source) is None  # a folder that happens to be called gsm8k must be written ./gsm8k
     return source.endswith(SUFFIXES) or source.startswith(("/", "./", "../", "~"))
 
 
-def read_hub(source: str, split: str) -> datasets.Dataset:
-    """A split of a dataset on the hub, by the name of a public set, ``owner/name`` or ``owner/name:config``.
+def read_rows(record: Benchmark, split: str, advice: str) -> datasets.Dataset:
+    """The rows of a set: of its local file or folder where it has one, else of a split on the hub.
+
+    Args:
+        record: with ``path`` or ``hub``.
+        split: on the hub, or of a folder.
+        advice: what works without a network, for the message.
 
     Raises:
-        DataError: it cannot be had from here, with the call that works without a network.
+        ConfigError: a record with neither.
+        DataError: they cannot be had from here.
     """
-    known = public_set(source)
-    name, _, config = (known.hub, "", known.config) if known else source.partition(":")
+    if record.path is not None:
+        return read_local(record.path, split)
+    if record.hub is None:
+        raise ConfigError(f"{record.name} has no file: Benchmark(name={record.name!r}, path='problems.jsonl')")
+    name, _, config = record.hub.partition(":")
     try:
         found = datasets.load_dataset(name, config or None, split=split)
     except Exception as error:  # the hub client raises a dozen unrelated types, and every one means the same here
-        splits = f" Its splits are {', '.join(known.splits)}." if known else ""
         raise DataError(
             f"dataset {name!r} (config {config or None!r}, split {split!r}) could not be loaded from the hub: "
-            f"{type(error).__name__}: {error}.{splits} Without a network use a local copy: "
-            f"load_problems({source!r}, path='problems.jsonl')"
+            f"{type(error).__name__}: {error}. Its splits are {', '.join(record.splits)}. {advice}"
         ) from error
     if not isinstance(found, datasets.Dataset):
         raise DataError(

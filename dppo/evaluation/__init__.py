@@ -3,7 +3,8 @@
 Engines and the callback are imported by name: ``dppo.evaluation.engines``, ``dppo.evaluation.during_training``.
 """
 
-from dppo.evaluation.benchmarks import BENCHMARKS, Benchmark, choose, parse_benchmark
+from dppo.data.catalogue import BENCHMARKS, Benchmark
+from dppo.evaluation.benchmarks import choose, parse_benchmark
 from dppo.evaluation.compare import Comparison, compare
 from dppo.evaluation.engines import ENGINES, Engine, Generated, ModelSpec, Request, load_engine
 from dppo.evaluation.metrics import maj_at_k, pass_at_k

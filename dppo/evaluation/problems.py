@@ -1,23 +1,20 @@
 """The problems of a benchmark: read, checked row by row, and compared with the standard set."""
 
 import hashlib
-import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dppo.data.answers import after_hashes
+from dppo.data.catalogue import Benchmark
+from dppo.data.checks import numbered
+from dppo.data.columns import COLUMNS, gold_answers, read_part
 from dppo.data.rules import DETAILS
-from dppo.data.sources import read_hub, read_local
+from dppo.data.sources import read_rows
 from dppo.errors import ConfigError, DataError
-from dppo.evaluation.benchmarks import FIELDS, Benchmark
-
-_DELIMITERS = re.compile(r"^[$ ]+|(?<![\\$ ])[$ ]+$")
-"""Dollar signs around an answer, not the escaped one that ends an amount of money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,58 +86,31 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit {limit} must be at least 1. Leave it out for all problems")
-    place = benchmark.path or benchmark.hub or ""
-    rows = _read(benchmark)
-    columns = {part: _column(benchmark, part, rows.column_names, place) for part in benchmark.fields}
-    values = {part: list(rows[column]) if column else [None] * len(rows) for part, column in columns.items()}
-    ids = [str(value) if _filled(value) else f"{benchmark.name}/{row}" for row, value in enumerate(values["id"])]
-    problems = [str(value) if _filled(value) else "" for value in values["problem"]]
-    answers = [_answer(value) for value in values["answer"]]
-    _check(f"{benchmark.name} ({place})", ids, problems, answers)
-    labels = (map(_label, values[part]) for part in ("level", "subject"))
+    where = f"{benchmark.name} ({benchmark.path or benchmark.hub})"
+    advice = f"Without a network name a folder that has {benchmark.file}: --data FOLDER"
+    rows, values = read_rows(benchmark, benchmark.splits[-1], advice), dict[str, list[Any]]()
+    for part in COLUMNS:
+        how = f"--benchmark {benchmark.name}=FILE:{part}={{}}"
+        _, values[part] = read_part(part, rows, benchmark.columns, where=where, how=how)
+    if any(isinstance(value, list) for value in values["problem"]):
+        raise DataError(
+            f"{where}: the problems are lists of messages, and are asked as text in a template of their own. Name the "
+            f"column with the text: --benchmark {benchmark.name}=FILE:problem=COLUMN"
+        )
+    how = f"--benchmark {benchmark.name}=FILE:extract={{}}"
+    answers = gold_answers(values["answer"], benchmark.extract, where=where, how=how)
+    ids = [_said(cell) or f"{benchmark.name}/{row}" for row, cell in enumerate(values["id"])]
+    problems = [_said(cell) or "" for cell in values["problem"]]
+    _check(where, ids, problems, answers)
+    labels = (map(_said, values[part]) for part in ("level", "subject"))
     found = tuple(Problem(*row) for row in zip(ids, problems, answers, *labels, _details(rows), strict=True))
     content = content_hash(zip(problems, answers, strict=True))
     return ProblemSet(benchmark, _subset(found, limit), content, _notes(benchmark, content, len(found), limit))
 
 
-def _read(benchmark: Benchmark) -> Any:
-    if benchmark.path is not None:
-        return read_local(benchmark.path, benchmark.split)
-    if benchmark.hub is None:
-        raise ConfigError(f"{benchmark.name} has no file: --benchmark {benchmark.name}=problems.jsonl")
-    try:
-        return read_hub(benchmark.hub, benchmark.split)
-    except DataError as error:
-        raise DataError(
-            f"{benchmark.name} could not be loaded from the hub: {error.__cause__}. Without a network name a folder "
-            f"that has {benchmark.file}: --data FOLDER"
-        ) from error
-
-
-def _column(benchmark: Benchmark, part: str, present: Sequence[str], place: str) -> str | None:
-    """The column that holds a part; None for one that may be missing."""
-    named = benchmark.fields[part]
-    found = next((name for name in named if name in present), None)
-    if found is None and (part in ("problem", "answer") or named != FIELDS[part]):
-        raise DataError(
-            f"{benchmark.name} ({place}) has no field {' or '.join(map(repr, named))}, only "
-            f"{', '.join(map(repr, present))}. Say which one it is: "
-            f"--benchmark {benchmark.name}=FILE:{part}={present[0]}"
-        )
-    return found
-
-
-def _filled(value: Any) -> bool:
-    return value is not None and bool(str(value).strip())
-
-
-def _answer(value: Any) -> str:
-    """The gold answer as text: several are joined by commas, and of a GSM8K solution what follows ``####``."""
-    if isinstance(value, list):
-        return ", ".join(_answer(each) for each in value)
-    text = "" if value is None else str(value).strip()
-    text = after_hashes(text) or "" if "####" in text else text
-    return _DELIMITERS.sub("", text)
+def _said(cell: Any) -> str | None:
+    """A cell as text, or None where it is empty."""
+    return None if cell is None or not str(cell).strip() else str(cell)
 
 
 def _details(rows: Any) -> Iterator[dict[str, Any] | None]:
@@ -156,28 +126,19 @@ def _details(rows: Any) -> Iterator[dict[str, Any] | None]:
         yield {name: said[name] for name in DETAILS if said.get(name) is not None} or None
 
 
-def _label(value: Any) -> str | None:
-    return str(value) if _filled(value) else None
-
-
 def _check(where: str, ids: list[str], problems: list[str], answers: list[str]) -> None:
     """Raise one error that names every row that cannot be asked."""
     repeated = {id for id, count in Counter(ids).items() if count > 1}
     bad = {
         "no problem text": [row for row, text in enumerate(problems) if not text],
-        "an empty answer": [row for row, text in enumerate(answers) if not text],
+        "an empty answer": [row for row, text in enumerate(answers) if not text.strip("$ ")],
         "an id that another row has": [row for row, id in enumerate(ids) if id in repeated],
     }
     if any(bad.values()):
-        reasons = "; ".join(f"{reason} in {_numbers(rows)}" for reason, rows in bad.items() if rows)
+        reasons = "; ".join(f"{reason} in {numbered(rows)}" for reason, rows in bad.items() if rows)
         raise DataError(f"{where} has rows that cannot be graded: {reasons}. Correct the file, or leave them out of it")
     if not ids:
         raise DataError(f"{where} holds no problems")
-
-
-def _numbers(rows: Sequence[int]) -> str:
-    first = ", ".join(map(str, rows[:10]))
-    return f"row{'s' if len(rows) > 1 else ''} {first}{', ...' if len(rows) > 10 else ''} (counted from 0)"
 
 
 def _subset(problems: tuple[Problem, ...], limit: int | None) -> tuple[Problem, ...]:

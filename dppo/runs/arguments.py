@@ -56,7 +56,7 @@ class RunArguments:
     )
     eval_benchmark_limit: int | None = _field(64, "Most problems of each benchmark, >= 1: the same ones every time.")
     eval_benchmark_samples: int = _field(1, "Completions per problem, >= 1.")
-    prompt_column: str | None = _field(None, "Column with the problem. Default: prompt, problem or question.")
+    prompt_column: str | None = _field(None, "Column with the problem. Default: problem, question or prompt.")
     answer_column: str | None = _field(
         None, "Column with the answer. Default: answer, final_answer, ground_truth, solution."
     )

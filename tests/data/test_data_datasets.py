@@ -8,9 +8,9 @@ import datasets
 import pytest
 
 import dppo.data
-from dppo.data import PUBLIC_SETS, load_problems
+from dppo.data import SETS, load_problems
 from dppo.data import sources as sources_module
-from dppo.data.datasets import EXTRACTIONS
+from dppo.data.columns import COLUMNS, EXTRACTIONS
 from dppo.errors import ConfigError, DataError
 
 ROWS = [
@@ -102,7 +102,7 @@ def test_a_folder_without_splits_is_read_whole(write, tmp_path):
             "column 'x' has values of different types",
         ),
         ("p.jsonl", '{"problem": "a", "answer": {"x": 1}}', "column 'answer', row 0 is dict"),
-        ("p.jsonl", '{"problem": "a", "answer": ["1", "2"]}', "column 'answer', row 0 is list"),
+        ("p.jsonl", '{"problem": "a", "answer": [["1", "2"]]}', "column 'answer', row 0 is list"),
         ("p.jsonl", '{"problem": {"x": 1}, "answer": "1"}', "column 'problem', row 0 is dict"),
     ],
 )
@@ -127,12 +127,36 @@ def test_columns_are_found_by_name_or_named(write):
     named = load_problems(file, prompt_column="my_prompt", answer_column="my_answer", chat=False)
     assert (named[0]["prompt"], named[0]["answer"]) == ("m", "2.5")
     columns = "'question', 'final_answer', 'my_prompt', 'my_answer'"
-    with pytest.raises(DataError, match=f"no prompt_column='problem'. Its columns are {columns}"):
+    with pytest.raises(DataError, match=f"p.jsonl has no column 'problem'. Its columns are {columns}"):
         load_problems(file, prompt_column="problem")
-    with pytest.raises(DataError, match="no answer_column='gold'"):
+    with pytest.raises(DataError, match=r"no column 'gold'.*answer_column='question'"):
         load_problems(file, answer_column="gold")
-    with pytest.raises(DataError, match=r"no column 'prompt' or 'problem' or 'question'. Its columns are 'text', "):
+    with pytest.raises(DataError, match=r"no column 'problem' or 'question' or 'prompt'. Its columns are 'text', "):
         load_problems(write("q.jsonl", jsonl([{"text": "a", "answer": "1"}])))
+
+
+MESSAGES = [{"role": "system", "content": "Box it."}, {"role": "user", "content": "1 + 1 = ?"}]
+
+
+@pytest.mark.parametrize("prompt", ["1 + 1 = ? Box it.", MESSAGES], ids=["text", "messages"])
+def test_the_bare_problem_is_read_where_a_wrapped_one_stands_beside_it(prompt, write):
+    """Training and evaluation read the same column: see ``test_evaluation_problems.py``."""
+    file = write("p.jsonl", jsonl([{"prompt": prompt, "problem": "1 + 1 = ?", "answer": "2"}]))
+    with pytest.warns(UserWarning, match=r"of the columns 'problem' and 'prompt', 'problem' is read.*='prompt'"):
+        row = load_problems(file, template="{problem} So?")[0]
+    assert row["prompt"] == [{"role": "user", "content": "1 + 1 = ? So?"}] and row["original_prompt"] == prompt
+    assert load_problems(file, prompt_column="prompt", chat=True)[0]["prompt"] == (
+        prompt if prompt is MESSAGES else [{"role": "user", "content": prompt}]
+    )
+
+
+def test_several_answers_are_one_text(write):
+    rows = [
+        {"problem": "q", "answer": ["$1$", "$2$"]},
+        {"problem": "q", "answer": ["3"]},
+        {"problem": "q", "answer": []},
+    ]
+    assert load_problems(write("p.jsonl", jsonl(rows)))["answer"][:] == ["1, 2", "3", ""]
 
 
 def test_numbers_and_text_in_one_column_become_text(write):
@@ -180,6 +204,7 @@ def test_settings_are_checked(write):
         ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"\frac{1}{2}", "3"]),
         ("solution", ["1", r"\sqrt{2}"], ["1", r"\sqrt{2}"]),
         ("solution", [r"\boxed{1}", r"\boxed{2}", r"\boxed{}"], ["1", "2", ""]),
+        ("answer", [r"$\frac{1}{2}$", r"\(x\)", "$18", r"\$18"], [r"\frac{1}{2}", "x", "$18", r"\$18"]),
     ],
 )
 def test_the_answer_is_taken_out_only_where_needed(column, texts, answers, write):
@@ -211,7 +236,7 @@ def test_the_hub_is_asked_for_what_the_table_says(monkeypatch):
         ("openai/gsm8k", "main", "test"),
         ("someone/problems", "hard", "train"),
     ]
-    with pytest.raises(DataError, match="no prompt_column='problem'"):  # the set on the hub is not what it was
+    with pytest.raises(DataError, match="no column 'problem'"):  # the set on the hub is not what it was
         load_problems("math")
 
 
@@ -228,11 +253,11 @@ def test_a_folder_called_like_a_public_set_does_not_hide_it(write, tmp_path, mon
     assert len(load_problems("./gsm8k")) == len(load_problems("gsm8k", path="gsm8k")) == 3
 
 
-@pytest.mark.parametrize("public", PUBLIC_SETS.values(), ids=lambda public: public.name)
-def test_public_sets_are_complete(public):
-    assert PUBLIC_SETS[public.name] is public
-    assert public.hub.count("/") == 1 and public.splits and public.licence
-    assert public.extract in EXTRACTIONS
+@pytest.mark.parametrize("known", SETS.values(), ids=lambda known: known.name)
+def test_records_of_sets_are_complete(known):
+    assert SETS[known.name] is known
+    assert known.hub.count("/") == 1 and known.splits and known.licence
+    assert known.extract in (None, *EXTRACTIONS) and set(known.columns) <= set(COLUMNS)
 
 
 @pytest.mark.parametrize(("set_name", "count", "repeats"), [("gsm8k", 7473, 0), ("math", 11998, 1)])

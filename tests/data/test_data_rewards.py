@@ -97,7 +97,7 @@ def test_columns_are_checked_before_training():
     with pytest.raises(DataError, match="needs a column 'gold', but the dataset has 'prompt', 'answer'"):
         check_reward_columns(good, ("gold",))
     holes = Dataset.from_dict({"answer": ["1", "", None, " "] + [""] * 5})
-    with pytest.raises(DataError, match=r"empty in 8 of 9 rows \(from 0: 1, 2, 3, 4, 5, \.\.\.\)"):
+    with pytest.raises(DataError, match=r"empty in 8 rows \(counted from 0: 1, 2, 3, 4, 5, \.\.\.\) of 9"):
         check_reward_columns(holes)
     with pytest.raises(DataError, match="'log_metric' has the name of an argument"):
         check_reward_columns(good.add_column("log_metric", [1, 2]))
@@ -179,5 +179,5 @@ def test_rewards_are_checked_against_the_dataset_together(verifier):
     check_rewards(good, ["owner/reward-model"])
     with pytest.raises(DataError, match="needs a column 'level'"):
         check_rewards(good.remove_columns("level"), rewards)
-    with pytest.raises(DataError, match="column 'gold' is empty in 1 of 1"):
+    with pytest.raises(DataError, match="column 'gold' is empty in 1 row"):
         check_rewards(Dataset.from_dict({"gold": [""], "level": [1]}), rewards)

@@ -1,11 +1,19 @@
 import pytest
 from transformers import Qwen3ForCausalLM
 
+from dppo.data import Verifier
 from dppo.demo.model import build_model, model_config
 from dppo.demo.scratch import train_tokenizer
 from dppo.demo.tokenizer import EOS, PAD
 
 LONGEST = 160
+
+
+@pytest.fixture(scope="session")
+def verifier():
+    """The real one."""
+    with Verifier(workers=1, limit_seconds=20.0) as verifier:
+        yield verifier
 
 
 @pytest.fixture(scope="session")

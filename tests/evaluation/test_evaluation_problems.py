@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dppo.data import load_problems
 from dppo.errors import ConfigError, DataError
-from dppo.evaluation import BENCHMARKS, choose, content_hash, load_set, parse_benchmark
+from dppo.evaluation import BENCHMARKS, Benchmark, choose, content_hash, load_set, parse_benchmark
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "eval"
 ROWS = [
@@ -42,13 +43,44 @@ def test_columns_by_other_names_and_no_id(written):
     assert [(p.id, p.answer, p.subject) for p in found.problems] == [(f"mine/{i}", str(i), "k") for i in range(3)]
 
 
-def test_answers_of_several_kinds(written):
-    rows = [
-        {"problem": "a", "answer": "6 eggs a day\n#### 1,234"},
-        {"problem": "b", "answer": "$\\frac{1}{2}$"},
-    ]
-    assert [p.answer for p in load_set(written(rows)).problems] == ["1234", r"\frac{1}{2}"]
-    assert load_set(written([{"problem": "a", "final_answer": ["$1$", "$2$"]}])).problems[0].answer == "1, 2"
+@pytest.mark.parametrize(
+    ("column", "given", "answer"),
+    [
+        ("answer", "6 eggs a day\n#### 1,234", "1234"),
+        ("answer", "$\\frac{1}{2}$", r"\frac{1}{2}"),
+        ("final_answer", ["$1$", "$2$"], "1, 2"),
+        ("solution", "as $2 + 2 = 4$, it is \\boxed{4}", "4"),
+    ],
+)
+def test_answers_of_several_kinds(column, given, answer, written):
+    rows = [{"problem": "a", column: given}]
+    assert load_set(written(rows)).problems[0].answer == answer
+
+
+def test_how_an_answer_is_taken_out_is_guessed_for_all_rows_or_said(written):
+    rows = [{"problem": "a", "answer": "so\n#### 5"}, {"problem": "b", "answer": "6"}]
+    with pytest.raises(DataError, match=r"1 of 2 rows hold .* \(hashes\).*--benchmark mine=FILE:extract=verbatim"):
+        load_set(written(rows))
+    assert load_set(written(rows, ":extract=verbatim")).problems[0].answer == "so\n#### 5"
+
+
+PROMPTS = {"text": "What is 1 + 1? Box it.", "messages": [{"role": "user", "content": "What is 1 + 1? Box it."}]}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+def test_training_and_evaluation_read_the_same_problem(prompt, written, tmp_path):
+    rows = [{"prompt": prompt, "problem": "What is 1 + 1?", "answer": "2"}]
+    with pytest.warns(UserWarning, match=r"'problem' is read as the problem. .*:problem=prompt"):
+        asked = load_set(written(rows)).problems[0].problem
+    with pytest.warns(UserWarning, match="'problem' is read"):
+        trained = load_problems(str(tmp_path / "mine.jsonl"), chat=False)["prompt"][0]
+    assert asked == trained == "What is 1 + 1?"
+
+
+def test_messages_are_not_asked_as_text(written):
+    rows = [{"prompt": PROMPTS["messages"], "answer": "2"}]
+    with pytest.raises(DataError, match=r"the problems are lists of messages.*mine=FILE:problem=COLUMN"):
+        load_set(written(rows))
 
 
 def test_what_a_problem_says_of_its_answer(written):
@@ -64,12 +96,12 @@ def test_what_a_problem_says_of_its_answer(written):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({2: {"answer": ""}}, r"an empty answer in row 2 \(counted from 0\)"),
-        ({2: {"answer": None}, 5: {"answer": " $ $ "}}, r"an empty answer in rows 2, 5"),
-        ({3: {"id": "a/1"}}, r"an id that another row has in rows 1, 3"),
-        ({4: {"problem": "  "}}, r"no problem text in row 4"),
-        ({0: {"problem": ""}, 7: {"answer": ""}}, r"no problem text in row 0 .*; an empty answer in row 7"),
-        ({i: {"answer": ""} for i in range(8)}, r"an empty answer in rows 0, 1, 2, 3, 4, 5, 6, 7"),
+        ({2: {"answer": ""}}, r"an empty answer in 1 row \(counted from 0: 2\)"),
+        ({2: {"answer": None}, 5: {"answer": " $ $ "}}, r"an empty answer in 2 rows \(counted from 0: 2, 5\)"),
+        ({3: {"id": "a/1"}}, r"an id that another row has in 2 rows \(counted from 0: 1, 3\)"),
+        ({4: {"problem": "  "}}, r"no problem text in 1 row \(counted from 0: 4\)"),
+        ({0: {"problem": ""}, 7: {"answer": ""}}, r"no problem text in .* 0\); an empty answer in .* 7\)"),
+        ({i: {"answer": ""} for i in range(8)}, r"an empty answer in 8 rows \(counted from 0: 0, 1, 2, 3, 4, \.\.\.\)"),
     ],
 )
 def test_rows_that_cannot_be_graded_are_named(written, change, message):
@@ -78,11 +110,11 @@ def test_rows_that_cannot_be_graded_are_named(written, change, message):
 
 
 def test_field_missing_in_one_row_and_in_all(written):
-    with pytest.raises(DataError, match="an empty answer in row 1"):
+    with pytest.raises(DataError, match="an empty answer in 1 row"):
         load_set(written([ROWS[0], {k: v for k, v in ROWS[1].items() if k != "answer"}]))
-    with pytest.raises(DataError, match=r"no field 'answer' or 'final_answer', only 'id', 'problem'.*FILE:answer=id"):
+    with pytest.raises(DataError, match=r"no column 'answer' or 'final_answer' or .*'id', 'problem'.*FILE:answer=id"):
         load_set(written([{"id": "a", "problem": "b"}]))
-    with pytest.raises(DataError, match="no field 'difficulty'"):
+    with pytest.raises(DataError, match="no column 'difficulty'"):
         load_set(written(ROWS, ":level=difficulty"))
 
 
@@ -99,11 +131,13 @@ def test_files_that_are_not_there_or_not_json(tmp_path):
 
 def test_without_a_network_the_folder_is_named(monkeypatch):
     def refuse(*words, **options):
-        raise DataError("no") from ConnectionError("no network")
+        raise ConnectionError("no network")
 
-    monkeypatch.setattr("dppo.evaluation.problems.read_hub", refuse)
-    with pytest.raises(DataError, match=r"aime24 could not be loaded from the hub: no network.*--data FOLDER"):
+    monkeypatch.setattr("datasets.load_dataset", refuse)
+    with pytest.raises(DataError, match=r"'HuggingFaceH4/aime_2024'.*no network.*has aime24.jsonl: --data FOLDER"):
         load_set(BENCHMARKS["aime24"])
+    with pytest.raises(ConfigError, match=r"mine has no file: Benchmark\(name='mine', path='problems.jsonl'\)"):
+        load_set(Benchmark(name="mine"))
 
 
 def test_limit_is_the_same_for_every_run_and_nested(written):
