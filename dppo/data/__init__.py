@@ -16,11 +16,10 @@ if TYPE_CHECKING:
         check_reward_columns,
         check_rewards,
         format_reward,
-        in_background,
         overlong_penalty,
         required_columns,
     )
-    from dppo.data.verifier import REASONS, RULES, Rule, Verdict, Verifier, verify, verify_many
+    from dppo.data.verifier import REASONS, RULES, Verdict, Verifier, verify
 
 _HOME = {
     "checks": ("check_problems", "identities"),
@@ -31,12 +30,11 @@ _HOME = {
         "check_reward_columns",
         "check_rewards",
         "format_reward",
-        "in_background",
         "overlong_penalty",
         "required_columns",
     ),
     "catalogue": ("BENCHMARKS", "SETS", "Benchmark"),
-    "verifier": ("REASONS", "RULES", "Rule", "Verdict", "Verifier", "verify", "verify_many"),
+    "verifier": ("REASONS", "RULES", "Verdict", "Verifier", "verify"),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _HOME.items() for name in names}
 
@@ -46,7 +44,6 @@ __all__ = [
     "RULES",
     "SETS",
     "Benchmark",
-    "Rule",
     "Verdict",
     "Verifier",
     "accuracy_reward",
@@ -56,12 +53,10 @@ __all__ = [
     "format_reward",
     "guarded",
     "identities",
-    "in_background",
     "load_problems",
     "overlong_penalty",
     "required_columns",
     "verify",
-    "verify_many",
 ]
 
 

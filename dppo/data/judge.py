@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 from dppo.data.grading.compare import same
-from dppo.data.grading.options import Grading
 from dppo.data.grading.reading import read
 from dppo.data.grading.text import Unreadable, tidy
 from dppo.data.grading.units import parse_unit
 from dppo.data.grading.values import Either, Expression, Items, Number, Quantity, Text, Value
+from dppo.data.rules import Grading
 
 
 @lru_cache(maxsize=4096)

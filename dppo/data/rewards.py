@@ -1,7 +1,5 @@
 """Reward functions with TRL's signature, and the check that a dataset has the columns they need."""
 
-import asyncio
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -141,23 +139,6 @@ def overlong_penalty(max_tokens: int, cache_tokens: int) -> Reward:
 
     overlong.__name__ = "overlong_penalty"
     return overlong
-
-
-def in_background(reward: Reward) -> Reward:
-    """The same reward as an ``async`` function that runs in a thread of its own.
-
-    TRL awaits all its asynchronous rewards together, after the others; its asynchronous trainer goes on generating
-    meanwhile. The verifier's verdicts do not depend on the thread.
-
-    Args:
-        reward: a function with TRL's signature, not ``async``.
-    """
-
-    @functools.wraps(reward)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(reward, *args, **kwargs)
-
-    return call
 
 
 def required_columns(reward: Reward) -> tuple[str, ...]:

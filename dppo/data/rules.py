@@ -1,45 +1,39 @@
 """How the answers of each benchmark are judged."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from dppo.data.answers import final_answer, joined_boxes, plain_match
-from dppo.data.grading.options import Grading
 from dppo.errors import DataError
-
-EXACT = Grading()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """How the completions of one benchmark are judged."""
+class Grading:
+    """How closely, and in which form, an answer must agree with the gold answer."""
 
-    name: str
-    extract: Callable[[str], str | None] = final_answer
-    """The answer a completion commits to, or None."""
-    extract_list: Callable[[str], str | None] = joined_boxes
-    """Where a problem has several answers: all of them as a list, if the text names them one by one; or None."""
-    match: Callable[[str, str], bool | None] = plain_match
-    """(answer, gold) -> whether they agree, or None to ask the mathematics in the workers."""
-    grading: Grading = EXACT
-    """How closely, and in which form, an answer must agree."""
+    several: bool | None = None
+    """Whether there are several answers, in any order; None: as the gold answer is written."""
+    unit: str = ""
+    """The unit of the gold answer, where it stands beside it."""
+    absolute: float = 0.0
+    """An answer may differ from the gold value by this much, >= 0."""
+    relative: float = 0.0
+    """An answer may differ from the gold value by this share of it, in [0, 1)."""
+    rounded_from: int = 0
+    """From this many significant digits on a gold decimal counts as rounded: what rounds to it is right. 0: never."""
 
 
-_RULES = (
-    Rule(name="default"),
-    Rule(name="gsm8k"),
-    Rule(name="math500"),
-    Rule(name="aime24"),
-    Rule(name="amc23"),
-    # 1% is the tolerance the set was published with (arXiv:2206.14858)
-    Rule(name="minerva_math", grading=Grading(relative=0.01, rounded_from=2)),
-    Rule(name="olympiadbench"),
+EXACT = Grading()
+DEFAULT_RULE = "default"
+RULES: Mapping[str, Grading] = MappingProxyType(
+    {
+        **dict.fromkeys((DEFAULT_RULE, "gsm8k", "math500", "aime24", "amc23", "olympiadbench"), EXACT),
+        # 1% is the tolerance the set was published with (arXiv:2206.14858); its gold answers are rounded values
+        "minerva_math": Grading(relative=0.01, rounded_from=2),
+    }
 )
-DEFAULT_RULE = _RULES[0]
-RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _RULES})
-"""Rules by benchmark name. Exact but for ``minerva_math``, whose gold answers are rounded physical values."""
+"""How answers are judged, by benchmark name."""
 
 DETAILS = ("is_multiple_answer", "unit", "tolerance")
 """What a problem may say about its own answer, by OlympiadBench's names."""

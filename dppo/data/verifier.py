@@ -1,24 +1,22 @@
 """Whether a completion's final answer is right: a value, and the reason for it.
 
-A ``Rule`` (``rules``) says how one benchmark is judged. Extracting the answer and comparing texts and plain integers
+``rules`` says how closely an answer must agree. Extracting the answer and comparing texts and plain integers
 happen in the caller's process; the mathematics (``judge``, ``grading``) runs in worker processes (``pool``), under a
 time and a memory limit.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from types import TracebackType
 from typing import Any
 
-from dppo.data.grading.options import Grading
+from dppo.data.answers import final_answer, joined_boxes, plain_match
 from dppo.data.pool import Outcome, WorkerPool
-from dppo.data.rules import DEFAULT_RULE, RULES, Rule, as_task, with_details
+from dppo.data.rules import DEFAULT_RULE, RULES, Grading, as_task, with_details
 from dppo.errors import ConfigError, DataError
 
-__all__ = ["REASONS", "RULES", "Rule", "Verdict", "Verifier", "verify", "verify_many"]
+__all__ = ["REASONS", "RULES", "Verdict", "Verifier", "verify"]
 
 REASONS = ("right", "wrong", "no_answer", "unparsed", "timeout", "crashed")
 """Every reason a verdict can have. Only ``right`` is worth 1."""
@@ -95,9 +93,7 @@ class Verifier:
         self._pool.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -141,7 +137,9 @@ class Verifier:
             DataError: lists of different lengths, an empty gold answer, or details that cannot be.
             RewardError: workers cannot be started.
         """
-        rule = _rule(benchmark)
+        name = DEFAULT_RULE if benchmark is None else benchmark
+        if name not in RULES:
+            raise ConfigError(f"benchmark={name!r} has no rule: use one of {', '.join(map(repr, RULES))}, or None")
         details = [None] * len(answers) if details is None else details
         if not len(completions) == len(answers) == len(details):
             raise DataError(
@@ -149,29 +147,18 @@ class Verifier:
                 "per completion"
             )
         _check_golds(answers)
-        gradings = [with_details(rule.grading, detail) for detail in details]
-        reasons = [_plain(rule, *row) for row in zip(completions, answers, gradings, strict=True)]
+        gradings = [with_details(RULES[name], detail) for detail in details]
+        reasons = [_plain(*row) for row in zip(completions, answers, gradings, strict=True)]
         tasks = list(dict.fromkeys(reason for reason in reasons if isinstance(reason, tuple)))
         outcomes = self._pool.map([as_task(*task) for task in tasks]) if tasks else []
         judged = dict(zip(tasks, map(_reason, outcomes), strict=True))
         final = [judged[reason] if isinstance(reason, tuple) else reason for reason in reasons]
         return [Verdict(1.0 if reason == "right" else 0.0, reason) for reason in final]
 
-    async def verify_async(
-        self,
-        completions: Sequence[str],
-        answers: Sequence[str],
-        *,
-        benchmark: str | None = None,
-        details: Sequence[Mapping[str, Any] | None] | None = None,
-    ) -> list[Verdict]:
-        """What ``verify_many`` gives back, without holding up the event loop that awaits it."""
-        return await asyncio.to_thread(self.verify_many, completions, answers, benchmark=benchmark, details=details)
-
 
 @lru_cache(maxsize=1)
 def _shared() -> Verifier:
-    """The verifier of this process that the functions below share."""
+    """The verifier of this process that ``verify`` shares."""
     return Verifier()
 
 
@@ -183,37 +170,9 @@ def verify(
     >>> verify(r"so it is \boxed{\frac{10}{2}}", "5")
     Verdict(value=1.0, reason='right')
 
-    Args:
-        completion: text as generated.
-        answer: the gold answer, not empty.
-        benchmark: a key of ``RULES``, or None for the default rule.
-        details: what the problem says about its answer, see ``rules.DETAILS``.
-
-    Raises:
-        ConfigError: an unknown benchmark.
-        DataError: an empty gold answer, or details that cannot be.
-        RewardError: workers cannot be started.
+    Arguments and errors are those of ``Verifier.verify_many``, for one completion.
     """
     return _shared().verify(completion, answer, benchmark=benchmark, details=details)
-
-
-def verify_many(
-    completions: Sequence[str],
-    answers: Sequence[str],
-    *,
-    benchmark: str | None = None,
-    details: Sequence[Mapping[str, Any] | None] | None = None,
-) -> list[Verdict]:
-    """The verdict on each completion, in the order given; see ``verify`` and ``Verifier.verify_many``."""
-    return _shared().verify_many(completions, answers, benchmark=benchmark, details=details)
-
-
-def _rule(benchmark: str | None) -> Rule:
-    """The rule of a benchmark."""
-    name = DEFAULT_RULE.name if benchmark is None else benchmark
-    if name not in RULES:
-        raise ConfigError(f"benchmark={name!r} has no rule: use one of {', '.join(map(repr, RULES))}, or None")
-    return RULES[name]
 
 
 def _check_golds(answers: Sequence[str]) -> None:
@@ -230,18 +189,18 @@ _Task = tuple[str, str | None, str, Grading]
 """Answer, answers as a list, gold answer, grading."""
 
 
-def _plain(rule: Rule, completion: str, gold: str, grading: Grading) -> "str | _Task":
+def _plain(completion: str, gold: str, grading: Grading) -> "str | _Task":
     """The reason where no mathematics is needed, else what is to be judged."""
-    answer = rule.extract(completion)
+    answer = final_answer(completion)
     if answer is None:
         return "no_answer"
-    agree = rule.match(answer, gold)
+    agree = plain_match(answer, gold)
     exact = not (grading.absolute or grading.relative or grading.rounded_from)
     if agree or (agree is False and exact):
         return "right" if agree else "wrong"
     if len(answer) > max(LONGEST_ANSWER, 2 * len(gold)):
         return "unparsed"
-    listed = rule.extract_list(completion)
+    listed = joined_boxes(completion)
     if listed is not None and len(listed) > max(LONGEST_ANSWER, 2 * len(gold)):
         listed = None
     return answer, listed, gold.strip(), grading

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dppo.data import RULES, Rule
+from dppo.data.answers import final_answer, joined_boxes
 from dppo.evaluation.engines import Engine, Generated, Request
 from dppo.evaluation.problems import Problem, ProblemSet, text_key
 from dppo.evaluation.sampling import Sampling, sample_seed
@@ -168,22 +168,21 @@ def _generate(
 
 
 def _judge(problems: ProblemSet, judge: Judge, new: list[tuple[tuple[int, int], Generated]]) -> list[Sample]:
-    name = problems.benchmark.rule
     asked = [problems.problems[row] for (row, _), _ in new]
     verdicts = judge.verify_many(
         [generated.text for _, generated in new],
         [problem.answer for problem in asked],
-        benchmark=name,
+        benchmark=problems.benchmark.rule,
         details=[problem.details for problem in asked],
     )
     return [
-        Sample(*member, generated, verdict.reason, _vote(RULES[name or "default"], generated.text, problem))
+        Sample(*member, generated, verdict.reason, _vote(generated.text, problem))
         for (member, generated), verdict, problem in zip(new, verdicts, asked, strict=True)
     ]
 
 
-def _vote(rule: Rule, text: str, problem: Problem) -> str | None:
+def _vote(text: str, problem: Problem) -> str | None:
     """What a completion votes for: its answer, or where there are several its list of them."""
     several = bool((problem.details or {}).get("is_multiple_answer"))
-    answer = (rule.extract_list(text) if several else None) or rule.extract(text)
+    answer = (joined_boxes(text) if several else None) or final_answer(text)
     return vote(answer) if answer and answer.strip() else None

@@ -16,13 +16,12 @@ from dppo.data.grading.canonical import canonical
 from dppo.data.grading.equality import same_formulas
 from dppo.data.grading.formula import parse
 from dppo.data.grading.numbers import read_number
-from dppo.data.grading.options import Grading
 from dppo.data.grading.reading import read
 from dppo.data.grading.text import Unreadable, brackets, cut, tidy
 from dppo.data.grading.units import parse_unit, same_dimension, split_unit
 from dppo.data.grading.values import Expression, Number
 from dppo.data.judge import judge
-from dppo.data.rules import with_details
+from dppo.data.rules import Grading, with_details
 from dppo.errors import DataError
 
 ROOT = Path(__file__).parents[2]

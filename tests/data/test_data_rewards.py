@@ -1,11 +1,7 @@
 """The rewards that come with the library, and the check of columns before training."""
 
-import asyncio
-import threading
-
 import pytest
 from datasets import Dataset
-from trl.trainer.utils import get_callable_name, is_async_callable
 
 from dppo.data import (
     REASONS,
@@ -13,8 +9,6 @@ from dppo.data import (
     check_reward_columns,
     check_rewards,
     format_reward,
-    guarded,
-    in_background,
     overlong_penalty,
     required_columns,
 )
@@ -123,28 +117,6 @@ def test_overlong_penalty_of_a_batch_and_its_settings():
     for settings in ((100, 0), (100, 101), (0, 0)):
         with pytest.raises(ConfigError, match="cache_tokens="):
             overlong_penalty(*settings)
-
-
-def test_a_reward_in_the_background_is_one_trl_awaits(verifier):
-    """By TRL's own test of what is asynchronous; verdicts, logs, names and errors stay."""
-    plain = accuracy_reward(verifier=verifier, answer_column="gold")
-    reward = guarded(in_background(plain), 60)
-    assert is_async_callable(reward) and not is_async_callable(plain)
-    assert get_callable_name(reward) == "accuracy_reward" and required_columns(reward) == ("gold",)
-    metrics, threads = {}, set()
-
-    def log(name, value):
-        metrics[name] = value
-        threads.add(threading.get_ident())
-
-    async def both():
-        calls = [reward(prompts=QUESTIONS, completions=TEXTS, gold=GOLDS, log_metric=log) for _ in range(2)]
-        return await asyncio.gather(*calls)
-
-    assert asyncio.run(both()) == [[1.0, 0.0, 0.0, 1.0]] * 2
-    assert metrics["verify/right"] == 0.5 and threading.get_ident() not in threads
-    with pytest.raises(DataError, match="needs a column 'gold'"):
-        asyncio.run(reward(prompts=QUESTIONS, completions=TEXTS, answer=GOLDS))
 
 
 def test_accuracy_by_a_benchmarks_rule(verifier):

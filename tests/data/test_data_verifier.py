@@ -10,7 +10,7 @@ import pytest
 
 from dppo.data import verifier as module
 from dppo.data.judge import judge
-from dppo.data.verifier import REASONS, RULES, Rule, Verdict, Verifier
+from dppo.data.verifier import REASONS, RULES, Verdict, Verifier
 from dppo.errors import ConfigError, DataError
 
 CASES = [
@@ -187,14 +187,13 @@ def test_workers_that_cannot_judge_are_refused(monkeypatch):
 
 @pytest.mark.parametrize("name", ["train/gsm8k_train.jsonl.gz", "train/math_train.jsonl.gz"])
 def test_real_gold_answers_are_right_and_the_next_ones_are_not(name, real_data, verifier, monkeypatch):
-    no_short_cut = Rule(name="mathematics", match=lambda answer, gold: None)
-    monkeypatch.setattr(module, "RULES", {**RULES, "mathematics": no_short_cut})
     with gzip.open(real_data / name, "rt", encoding="utf-8") as lines:
         golds = [json.loads(line)["answer"] for line in lines]
     golds = random.Random(0).sample(golds, 300)
     texts = [rf"Thus the answer is $\boxed{{{gold}}}$." for gold in golds]
-    for benchmark in (None, "mathematics"):
-        verdicts = verifier.verify_many(texts, golds, benchmark=benchmark)
+    for match in (module.plain_match, lambda answer, gold: None):  # with comparison as text, and by mathematics alone
+        monkeypatch.setattr(module, "plain_match", match)
+        verdicts = verifier.verify_many(texts, golds)
         assert [(g, v.reason) for g, v in zip(golds, verdicts, strict=True) if v.value != 1.0] == []
-    shifted = verifier.verify_many(texts[1:] + texts[:1], golds, benchmark="mathematics")
+    shifted = verifier.verify_many(texts[1:] + texts[:1], golds)
     assert sum(verdict.value for verdict in shifted) < 0.05 * len(golds)

@@ -16,9 +16,9 @@ from dppo.data.grading.equality import (
     values_at_points,
 )
 from dppo.data.grading.numbers import same_numbers
-from dppo.data.grading.options import Grading
 from dppo.data.grading.text import Unreadable
 from dppo.data.grading.values import Expression, Number
+from dppo.data.rules import Grading
 
 LARGEST_ROUNDING = Fraction(1, 20)
 """Half a unit in the last digit may be at most this share of a gold value for it to count as rounded."""

@@ -9,7 +9,6 @@ from dppo.data.grading.equality import (
     tree,
 )
 from dppo.data.grading.numbers import endless
-from dppo.data.grading.options import Grading
 from dppo.data.grading.parts import (
     as_rows,
     both_sides,
@@ -42,6 +41,7 @@ from dppo.data.grading.values import (
     Unit,
     Value,
 )
+from dppo.data.rules import Grading
 
 _NEAR_MEMBERS = 0.01
 """In ``x = \\sqrt{2} = 1.41`` the later members may differ from the right one by this share."""
