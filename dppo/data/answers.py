@@ -6,39 +6,64 @@ Nothing here (or behind it) evaluates a model's text as code. Every function tak
 import re
 from collections import deque
 
-_TOKEN = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<open>\{)|(?P<bare>[-+]?\d[\d.,/]*))|\\.|[{}]", re.DOTALL)
-_MARKED = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*)$", re.MULTILINE)
-_PHRASE = re.compile(
+from dppo.data.grading.patterns import pattern
+
+_TOKEN = pattern(
+    r"\\(?:boxed|fbox)\s*(?:(?P<open>\{)|(?P<bare>[-+]?\d[\d.,/]*))|\\.|[{}]",
+    {r"is \boxed {4}": r"\boxed {", r"is \boxed 42$": r"\boxed 42", r"a\{": r"\{", "x}": "}"},
+    re.DOTALL,
+)
+_MARKED = pattern(r"^[ \t]*####[ \t]*(\S[^\n]*)$", {"so\n#### 72\n": "#### 72"}, re.MULTILINE)
+_THOUSANDS_COMMA = pattern(r"(?<=\d),(?=\d{3}\b)", {"1,072": ","})
+_PHRASE = pattern(
     r"\b(?:answer|answers(?= are\b)|correct (?:option|choice))(?: to (?:the|this) (?:problem|question))?"
     r"(?:[ \t]+(?:is|are|(?:should|must|will) be)\b"
     r"(?:[ \t]+(?:therefore|thus|hence|then|simply|just|indeed|clearly)\b)?[ \t]*:?|[ \t*]*:|[ \t]*=)[\s*]*"
     r"|<answer>\s*|^[#* \t]{0,20}(?:final )?answer[ \t*]{0,20}$[\s*]*",
+    {
+        "The answer is therefore 5": "answer is therefore ",
+        "**Answer**: (C)": "Answer**: ",
+        "ANSWER = 12": "ANSWER = ",
+        "the correct choice is B": "correct choice is ",
+        "<answer> 4": "<answer> ",
+        "so\n## Final answer\n72": "## Final answer\n",
+    },
     re.IGNORECASE | re.MULTILINE,
 )
-_HEADING = re.compile(r"[*\s]*[A-Za-z]{3}")
-_SENTENCE_END = re.compile(r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|")
+_HEADING = pattern(r"[*\s]*[A-Za-z]{3}", {"**Final Answer**": "**Fin"})
+_SENTENCE_END = pattern(
+    r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|",
+    {"3.5. So": ".", "0.333... So": "", "4</s>": "</", "4<|im_end|>": "<|", "4\nso": "\n"},
+)
 _LONGEST_SENTENCE = 4000
 _FORMULA = r"(?:\$\$[^$]*\$\$|\$[^$\n]*\$|\\\((?:[^\\]|\\[^)])*\\\)|\\\[(?:[^\\]|\\[^\]])*\\\])"
-_FORMULAS = re.compile(rf"{_FORMULA}(?:[ \t]*(?:,(?:[ \t]*(?:and|or))?|and|or)[ \t]*{_FORMULA})*")
-_WORDS_FOLLOW = re.compile(r"[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]")
-_REASON = re.compile(r"(?:,\s*|(?<!\s)\s+)(?:because|since|as|so|which|by|given|hence|therefore|thus)\s")
+_FORMULAS = pattern(
+    rf"{_FORMULA}(?:[ \t]*(?:,(?:[ \t]*(?:and|or))?|and|or)[ \t]*{_FORMULA})*",
+    {"$3$ and $4$, which": "$3$ and $4$", r"\(x\) so": r"\(x\)"},
+)
+_WORDS_FOLLOW = pattern(
+    r"[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]", {" cm long": " c", r"\%": "\\"}
+)
+_REASON = pattern(
+    r"(?:,\s*|(?<!\s)\s+)(?:because|since|as|so|which|by|given|hence|therefore|thus)\s",
+    {"5, since 2 + 3 = 5": ", since ", "5 because it is": " because "},
+)
 _GAP = r"\s|\$|\\[()\[\] ,;]|\\q?quad"
 _LINK = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}"
-_JOINT = re.compile(rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*")
+_JOINT = pattern(
+    rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*", {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } "}
+)
 _LONGEST_JOINT = 60
 _MOST_BOXES = 32
-_VISIBLE = re.compile(r"\s*\S")
-_INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
+_VISIBLE = pattern(r"\s*\S", {"  x": "  x"})
+_INTEGER = pattern(r"[-+]?[0-9]{1,40}", {"-007": "-007"})
 
 
 def last_boxed(text: str) -> str | None:
     r"""The content of the last complete, non-empty ``\boxed{...}`` (or ``\fbox``), or None when there is none.
 
     Braces are matched, ``\{`` and ``\}`` are not braces, of nested boxes the inner one counts, and a box without
-    braces counts when a number follows, as in ``\boxed 42``.
-
-    Args:
-        text: any text, complete or cut off anywhere.
+    braces counts when a number follows, as in ``\boxed 42``. The text may be cut off anywhere.
     """
     boxes = _boxes(text)
     return _content(text, boxes[-1]) if boxes else None
@@ -72,9 +97,6 @@ def joined_boxes(text: str) -> str | None:
     r"""The last box and those joined to it by commas, "and" or "or", as one list; None where the last stands alone.
 
     ``\boxed{1} \text{ and } \boxed{2}`` is ``1, 2``: for a problem with several answers, and only for such a one.
-
-    Args:
-        text: any text, complete or cut off anywhere.
     """
     boxes = _boxes(text)
     if not boxes:
@@ -99,7 +121,7 @@ def after_hashes(text: str) -> str | None:
 
 def _without_commas(text: str) -> str:
     """A number without commas between its thousands."""
-    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.strip())
+    return _THOUSANDS_COMMA.sub("", text.strip())
 
 
 def final_answer(text: str) -> str | None:
@@ -109,16 +131,17 @@ def final_answer(text: str) -> str | None:
     a box, what follows the last ``####``; without that, or where it is a heading in words, the rest of the sentence
     after the last "answer is", "answer:", ``<answer>`` or heading "Answer". A number that merely stands somewhere is
     not an answer.
-
-    Args:
-        text: a completion.
     """
     _, thought, said = text.rpartition("</think>")
     return _final(said) or (_final(text) if thought else None)
 
 
 def _final(text: str) -> str | None:
-    """The answer one text commits to, or None."""
+    """The answer one text commits to, or None.
+
+    A box before ``####`` before a phrase: "The answer is 3. No: \\boxed{4}" is 4, and a worked solution in steps
+    (``#### Step 1``) names its answer in a sentence.
+    """
     boxed = last_boxed(text)
     if boxed is not None:
         return _trimmed(boxed)
@@ -157,11 +180,7 @@ def _trimmed(answer: str) -> str | None:
 
 
 def without_delimiters(text: str) -> str:
-    """A formula without the math delimiters around all of it.
-
-    Args:
-        text: an answer or a gold answer, without space around it.
-    """
+    """A formula, without space around it, without the math delimiters around all of it."""
     for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         if text.startswith(left) and text.endswith(right) and len(text) > len(left) + len(right):
             inner = text[len(left) : -len(right)]

@@ -28,12 +28,13 @@ def identities(prompts: Iterable[Any]) -> np.ndarray:
     Returns:
         (rows,) uint64. Among 10 million different prompts two share an identity with probability 3e-6.
     """
-    return np.fromiter((_identity(prompt) for prompt in prompts), dtype=np.uint64)
+    texts = (json.dumps(_present(prompt), sort_keys=True, separators=(",", ":")) for prompt in prompts)
+    return np.fromiter(map(text_key, texts), dtype=np.uint64)
 
 
-def _identity(prompt: Any) -> int:
-    text = json.dumps(_present(prompt), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return int.from_bytes(hashlib.blake2b(text.encode("ascii"), digest_size=8).digest(), "little")
+def text_key(text: str) -> int:
+    """64 bits of a hash of a text, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def _present(value: Any) -> Any:

@@ -7,7 +7,8 @@ import inspect
 import math
 import numbers
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,26 +45,19 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
 
     @functools.wraps(reward)
     def call(*args: Any, **kwargs: Any) -> list[float | None]:
-        try:
+        with _named(name, limit_seconds, kwargs):
             values = reward(*args, **kwargs) if limit_seconds is None else _within(limit_seconds, reward, args, kwargs)
-        except DPPOError:
-            raise  # it says already what to do
-        except _Late:
-            raise _late(name, limit_seconds, kwargs) from None
-        except Exception as error:
-            raise _raised(name, error, kwargs) from error
         return _checked(name, values, _completions(reward, args, kwargs), kwargs)
 
     @functools.wraps(reward)
     async def call_async(*args: Any, **kwargs: Any) -> list[float | None]:
-        timer = asyncio.timeout(limit_seconds)
-        try:
-            async with timer:
-                values = await reward(*args, **kwargs)
-        except DPPOError:
-            raise
-        except Exception as error:
-            raise (_late(name, limit_seconds, kwargs) if timer.expired() else _raised(name, error, kwargs)) from error
+        with _named(name, limit_seconds, kwargs):
+            timer = asyncio.timeout(limit_seconds)
+            try:
+                async with timer:
+                    values = await reward(*args, **kwargs)
+            except TimeoutError as error:
+                raise _Late if timer.expired() else error from None
         return _checked(name, values, _completions(reward, args, kwargs), kwargs)
 
     wrapper = call_async if _is_async(target) else call
@@ -125,23 +119,28 @@ def _where(kwargs: dict[str, Any]) -> str:
     return f" at step {step}" if step is not None else ""
 
 
-def _late(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> RewardError:
-    """The error for a call that did not return."""
-    return RewardError(
-        f"reward function {name!r}{_where(kwargs)} did not return within {limit_seconds:g} seconds. Its thread cannot "
-        "be killed and ends with the process. Give its slow part a limit of its own, or allow a batch more time: "
-        f"guarded({name}, limit_seconds={10 * (limit_seconds or 1):g}); in a configuration that is reward_time_limit"
-    )
-
-
-def _raised(name: str, error: Exception, kwargs: dict[str, Any]) -> RewardError:
-    """The error for a call that raised."""
-    count = len(kwargs.get("completions", ()))
-    batch = f" on a batch of {count} completions" if count else ""
-    return RewardError(
-        f"reward function {name!r}{_where(kwargs)} raised {type(error).__name__}: {error}{batch}. "
-        "Return None for a completion that cannot be scored: the others still count."
-    )
+@contextmanager
+def _named(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Turns what a reward function raises into an error that names it; errors of this library pass as they are."""
+    blame = f"reward function {name!r}{_where(kwargs)}"
+    try:
+        yield
+    except DPPOError:
+        raise
+    except _Late:
+        raise RewardError(
+            f"{blame} did not return within {limit_seconds:g} seconds. Its thread cannot be killed and ends with the "
+            "process. Give its slow part a limit of its own, or allow a batch more time: "
+            f"guarded({name}, limit_seconds={10 * (limit_seconds or 1):g}); in a configuration that is "
+            "reward_time_limit"
+        ) from None
+    except Exception as error:
+        count = len(kwargs.get("completions", ()))
+        batch = f" on a batch of {count} completions" if count else ""
+        raise RewardError(
+            f"{blame} raised {type(error).__name__}: {error}{batch}. "
+            "Return None for a completion that cannot be scored: the others still count."
+        ) from error
 
 
 def _checked(name: str, values: Any, completions: Any, kwargs: dict[str, Any]) -> list[float | None]:

@@ -8,32 +8,38 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from dppo.data.grading import values as v
 from dppo.data.grading.compare import same
+from dppo.data.grading.equality import is_constant
+from dppo.data.grading.patterns import pattern
 from dppo.data.grading.reading import read
 from dppo.data.grading.text import Unreadable, tidy
 from dppo.data.grading.units import parse_unit
-from dppo.data.grading.values import Either, Expression, Items, Number, Quantity, Text, Value
 from dppo.data.rules import Grading
 
 
 @lru_cache(maxsize=4096)
-def read_gold(text: str, several: bool | None = None, unit: str = "") -> Value | None:
+def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value | None:
     """What a gold answer stands for; None where no rule can read it, and it can only be compared as text."""
     try:
         value = read(text, several=several)
     except (Unreadable, RecursionError):
         return None
-    if unit and isinstance(value, (Number, Expression)):
-        return Quantity(value, parse_unit(tidy(unit)))
+    if unit and isinstance(value, v.Formula):
+        return v.Quantity(value, parse_unit(tidy(unit)))
     return value
 
 
-_WHERE = re.compile(r"[\s,;]*(?:\\q?quad)?\s*(?:\\(?:text|mbox|textrm)\s*\{[\s,]*)?(?<![A-Za-z])where\b.*$", re.DOTALL)
+_WHERE = pattern(
+    r"[\s,;]*(?:\\q?quad)?\s*(?:\\(?:text|mbox|textrm)\s*\{[\s,]*)?(?<![A-Za-z])where\b.*$",
+    {r"ax+b, \text{ where a = 2}": r", \text{ where a = 2}"},
+    re.DOTALL,
+)
 """What an answer's letters stand for, at its end. A gold answer that says so is no answer without it."""
 
 
 @lru_cache(maxsize=1024)
-def _read_answer(text: str, several: bool | None, labels: bool) -> Value | None:
+def _read_answer(text: str, several: bool | None, labels: bool) -> v.Value | None:
     try:
         return read(_WHERE.sub("", text), several=several, labels=labels)
     except (Unreadable, RecursionError):
@@ -59,10 +65,10 @@ def judge(task: dict[str, Any]) -> str:
     return found
 
 
-def _judge(gold: Value, text: str, grading: Grading) -> str:
+def _judge(gold: v.Value, text: str, grading: Grading) -> str:
     """The verdict on one text."""
     answer = _read_answer(text, grading.several, _is_number(gold))
-    if answer is None or (isinstance(answer, Text) and not _has_text(gold)):
+    if answer is None or (isinstance(answer, v.Text) and not _has_text(gold)):
         return "unparsed"
     try:
         return "right" if same(gold, answer, grading) else "wrong"
@@ -70,30 +76,26 @@ def _judge(gold: Value, text: str, grading: Grading) -> str:
         return "unparsed"
 
 
-def _is_list(value: Value) -> bool:
+def _is_list(value: v.Value) -> bool:
     """Whether a gold answer is several values, or can be read so."""
-    values = value.values if isinstance(value, Either) else (value,)
-    return any(isinstance(part, Items) and part.brackets in ("", "{}") for part in values)
+    return any(isinstance(part, v.Items) and part.brackets in ("", "{}") for part in v.readings(value))
 
 
-def _is_number(value: Value) -> bool:
+def _is_number(value: v.Value) -> bool:
     """Whether a gold answer is a number, so that words after an answer can only be a unit."""
-    values = value.values if isinstance(value, Either) else (value,)
     return any(
-        isinstance(part.value if isinstance(part, Quantity) else part, (Number, Expression))
-        and (isinstance(part, (Number, Quantity)) or not _letters(part))
-        for part in values
+        isinstance(bare := v.without_unit(part), v.Formula) and (bare is not part or is_constant(bare))
+        for part in v.readings(value)
     )
 
 
-def _letters(value: Value) -> bool:
-    return isinstance(value, Expression) and bool(value.tree.free_symbols)
+def _has_text(value: v.Value) -> bool:
+    return any(isinstance(part, v.Text) for part in v.readings(value))
 
 
-def _has_text(value: Value) -> bool:
-    return isinstance(value, Text) or (isinstance(value, Either) and any(isinstance(v, Text) for v in value.values))
+_SETTING = pattern(r"\\(?:left|right|[,;:! ])|\s", {r"t\left(0": r"\left", "a b": " "})
 
 
 def _bare(text: str) -> str:
     """A text without white space and the commands that only set it."""
-    return re.sub(r"\\(?:left|right|[,;:! ])|\s", "", text)
+    return _SETTING.sub("", text)

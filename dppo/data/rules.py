@@ -23,6 +23,11 @@ class Grading:
     rounded_from: int = 0
     """From this many significant digits on a gold decimal counts as rounded: what rounds to it is right. 0: never."""
 
+    @property
+    def exact(self) -> bool:
+        """Whether no other value than the gold one is right."""
+        return not (self.absolute or self.relative or self.rounded_from)
+
 
 EXACT = Grading()
 DEFAULT_RULE = "default"

@@ -195,8 +195,7 @@ def _plain(completion: str, gold: str, grading: Grading) -> "str | _Task":
     if answer is None:
         return "no_answer"
     agree = plain_match(answer, gold)
-    exact = not (grading.absolute or grading.relative or grading.rounded_from)
-    if agree or (agree is False and exact):
+    if agree or (agree is False and grading.exact):
         return "right" if agree else "wrong"
     if len(answer) > max(LONGEST_ANSWER, 2 * len(gold)):
         return "unparsed"

@@ -1,15 +1,17 @@
 """Graded samples of problems, batch by batch: what an evaluation and a training run's benchmarks share."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
 
 from dppo.data.answers import final_answer, joined_boxes
+from dppo.data.checks import text_key
 from dppo.evaluation.engines import Engine, Generated, Request
-from dppo.evaluation.problems import Problem, ProblemSet, text_key
+from dppo.evaluation.problems import Problem, ProblemSet
 from dppo.evaluation.sampling import Sampling, sample_seed
 from dppo.evaluation.votes import vote
 
@@ -17,17 +19,11 @@ _ENCODED_AT_ONCE = 1024
 
 
 class Judge(Protocol):
-    """What of ``dppo.data.Verifier`` is needed here."""
+    """What of ``dppo.data.Verifier`` an evaluation needs."""
 
-    def verify_many(
-        self,
-        completions: Sequence[str],
-        answers: Sequence[str],
-        *,
-        benchmark: str | None = None,
-        details: Sequence[Mapping[str, Any] | None] | None = None,
-    ) -> Any:
-        """A verdict with a ``reason`` for each completion."""
+    @property
+    def verify_many(self) -> Callable[..., Sequence[Any]]:
+        """(completions, gold answers, benchmark=, details=) -> verdicts with a ``reason``."""
         ...
 
 
@@ -68,17 +64,10 @@ class Sample:
 class Plan:
     """In which order the samples of a set are drawn: a function of its problems, never of what is drawn already."""
 
-    batches: tuple[tuple[int, int], ...]
-    """(start, stop) places in the order, of each batch."""
-    order_P: np.ndarray
-    """(P,) rows of the set: those that may answer at full length first, the longest prompt first."""
+    batches: tuple[tuple[tuple[int, int], ...], ...]
+    """(row, sample) of each completion of each batch: what may be answered at full length first, long prompts first."""
     limit_P: np.ndarray
-    """(P,) tokens the completion of each row may have; 0 where its prompt leaves no room."""
-    samples: int
-
-    def members(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """(row, sample) of each place."""
-        return [(int(self.order_P[place // self.samples]), place % self.samples) for place in range(start, stop)]
+    """(P,) tokens the completion of each row may have; 0 where its prompt leaves no room. The same within a batch."""
 
 
 def plan(problems: ProblemSet, engine: Engine, sampling: Sampling, samples: int) -> Plan:
@@ -94,14 +83,13 @@ def plan(problems: ProblemSet, engine: Engine, sampling: Sampling, samples: int)
     limit_P = np.full_like(length_P, sampling.max_new_tokens)
     if engine.longest is not None:
         limit_P = np.clip(engine.longest - length_P, 0, sampling.max_new_tokens)
-    order_P = np.lexsort((np.arange(len(length_P)), -length_P, -limit_P))
-    batches: list[tuple[int, int]] = []
-    edges = np.flatnonzero(np.diff(limit_P[order_P])) + 1
-    groups = zip([0, *edges.tolist()], [*edges.tolist(), len(order_P)], strict=True)
-    for first, last in groups:
-        places = range(first * samples, last * samples, engine.batch_size)
-        batches += [(start, min(start + engine.batch_size, last * samples)) for start in places]
-    return Plan(tuple(batches), order_P, limit_P, samples)
+    order = np.lexsort((np.arange(len(length_P)), -length_P, -limit_P)).tolist()
+    batches: list[tuple[tuple[int, int], ...]] = []
+    for _, rows in groupby(order, key=lambda row: limit_P[row]):
+        members = [(row, sample) for row in rows for sample in range(samples)]
+        size = engine.batch_size
+        batches += [tuple(members[start : start + size]) for start in range(0, len(members), size)]
+    return Plan(tuple(batches), limit_P)
 
 
 def graded_samples(
@@ -128,12 +116,11 @@ def graded_samples(
         done_PS: (P, samples) bool, True for samples that there are already.
     """
     order = plan(problems, engine, sampling, samples)
-    wanted = order.batches if done_PS is None else [b for b in order.batches if not _all_done(order, b, done_PS)]
+    wanted = [batch for batch in order.batches if done_PS is None or not all(done_PS[member] for member in batch)]
     keys = [text_key(f"{problems.benchmark.name} {problem.id}") for problem in problems.problems]
     with ThreadPoolExecutor(max_workers=1) as other:
         judged: Future[list[Sample]] | None = None
-        for start, stop in wanted:
-            members = order.members(start, stop)
+        for members in wanted:
             limit = int(order.limit_P[members[0][0]])
             seeds = [sample_seed(seed, keys[row], sample) for row, sample in members]
             generated = _generate(problems, engine, sampling, members, limit, seeds)
@@ -145,15 +132,11 @@ def graded_samples(
             yield judged.result()
 
 
-def _all_done(order: Plan, batch: tuple[int, int], done_PS: np.ndarray) -> bool:
-    return all(done_PS[member] for member in order.members(*batch))
-
-
 def _generate(
     problems: ProblemSet,
     engine: Engine,
     sampling: Sampling,
-    members: list[tuple[int, int]],
+    members: Sequence[tuple[int, int]],
     limit: int,
     seeds: list[int],
 ) -> list[Generated]:

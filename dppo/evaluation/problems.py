@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dppo.data.catalogue import Benchmark
-from dppo.data.checks import numbered
+from dppo.data.checks import numbered, text_key
 from dppo.data.columns import COLUMNS, gold_answers, read_part
 from dppo.data.rules import DETAILS
 from dppo.data.sources import read_rows
@@ -147,11 +147,6 @@ def _subset(problems: tuple[Problem, ...], limit: int | None) -> tuple[Problem, 
         return problems
     keys = [text_key(problem.id) for problem in problems]
     return tuple(problems[row] for row in sorted(np.argsort(np.array(keys, dtype=np.uint64), kind="stable")[:limit]))
-
-
-def text_key(text: str) -> int:
-    """64 bits of a hash of a text, the same in every process."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def _notes(benchmark: Benchmark, content: str, count: int, limit: int | None) -> tuple[str, ...]:

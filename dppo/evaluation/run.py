@@ -113,8 +113,7 @@ def evaluate(
         ConfigError: the folder holds an evaluation with other settings, which are named.
         EvaluationError: the folder holds something else, is in use, is damaged, or the disk is full.
     """
-    make_folder(folder)
-    path, started, tokens = folder / SAMPLES, time.monotonic(), 0
+    path, started, tokens = make_folder(folder) / SAMPLES, time.monotonic(), 0
     with LineFile(path) as file:
         graders = {**_graders(), "limit_seconds": getattr(judge, "limit_seconds", None)}
         _claim(folder, {**protocol.identity, "engine": {"name": engine.name, **engine.facts}, "graded_by": graders})
@@ -122,16 +121,8 @@ def evaluate(
         for problems in protocol.sets:
             name = problems.benchmark.name
             done_PS, right, judged = done[name], 0, 0
-            batches = graded_samples(
-                problems,
-                engine,
-                judge,
-                protocol.sampling,
-                samples=protocol.samples_of[name],
-                seed=protocol.seed,
-                done_PS=done_PS.copy(),
-            )
-            for batch in batches:
+            settings: dict[str, Any] = {"samples": protocol.samples_of[name], "seed": protocol.seed}
+            for batch in graded_samples(problems, engine, judge, protocol.sampling, done_PS=done_PS.copy(), **settings):
                 file.append([sample.as_line(name, problems.problems[sample.row]) for sample in batch])
                 for sample in batch:
                     done_PS[sample.row, sample.sample] = True
@@ -144,20 +135,15 @@ def evaluate(
         figures = summarise(
             protocol.sets, protocol.samples_of, read_lines(path), folder / PROBLEMS, seed=protocol.seed, ks=protocol.ks
         )
-        return _finish(folder, engine, figures, tokens=tokens, seconds=time.monotonic() - started)
-
-
-def _finish(folder: Path, engine: Engine, figures: dict[str, Any], *, tokens: int, seconds: float) -> dict[str, Any]:
-    """The results, written."""
-    results = {
-        **figures,
-        "notes": list(engine.notes),
-        "settings": read_json(folder / SETTINGS, "--output ANOTHER"),
-        "environment": environment(batch_size=engine.batch_size),
-        "last_session": {"tokens": tokens, "seconds": seconds},
-    }
-    write_json(folder / RESULTS, results)
-    return results
+        results = {
+            **figures,
+            "notes": list(engine.notes),
+            "settings": read_json(folder / SETTINGS, "--output ANOTHER"),
+            "environment": environment(batch_size=engine.batch_size),
+            "last_session": {"tokens": tokens, "seconds": time.monotonic() - started},
+        }
+        write_json(folder / RESULTS, results)
+        return results
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -181,15 +167,14 @@ def _graders() -> dict[str, str]:
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
     """Write the settings of a new evaluation, or check that the one in the folder, if it has samples, has the same."""
     path = folder / SETTINGS
-    settings = json.loads(json.dumps(settings))
-    begun = (folder / SAMPLES).stat().st_size > 0
-    if not begun or not path.exists():
-        if begun:
-            raise EvaluationError(
-                f"{folder} has samples but no {SETTINGS}, so whose they are is not known: --output ANOTHER"
-            )
+    settings = json.loads(json.dumps(settings))  # as they are read again: lists, not tuples
+    if (folder / SAMPLES).stat().st_size == 0:
         write_json(path, settings)
         return
+    if not path.exists():
+        raise EvaluationError(
+            f"{folder} has samples but no {SETTINGS}, so whose they are is not known: --output ANOTHER"
+        )
     different = differences(read_json(path, "--output ANOTHER"), settings)
     if different:
         raise ConfigError(
@@ -206,14 +191,10 @@ def differences(there: Any, here: Any, name: str = "") -> list[str]:
         here: those that were asked for.
         name: of the setting, with dots.
     """
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        keys = dict.fromkeys([*there, *here])
-        return [
-            text
-            for key in keys
-            for text in differences(there.get(key), here.get(key), f"{name}.{key}" if name else str(key))
-        ]
-    return [] if there == here else [f"{name} is {_short(there)} there and {_short(here)} here"]
+    if not (isinstance(there, Mapping) and isinstance(here, Mapping)):
+        return [] if there == here else [f"{name} is {_short(there)} there and {_short(here)} here"]
+    names = {key: f"{name}.{key}" if name else str(key) for key in (*there, *here)}
+    return [text for key, inner in names.items() for text in differences(there.get(key), here.get(key), inner)]
 
 
 def _short(value: Any) -> str:
@@ -227,9 +208,9 @@ def _done(protocol: Protocol, path: Path) -> dict[str, np.ndarray]:
     Raises:
         EvaluationError: a sample that is there twice, or belongs to no problem of this evaluation.
     """
-    samples = protocol.samples_of
-    done = {s.benchmark.name: np.zeros((len(s.problems), samples[s.benchmark.name]), dtype=bool) for s in protocol.sets}
-    rows = {s.benchmark.name: {problem.id: row for row, problem in enumerate(s.problems)} for s in protocol.sets}
+    sets = {s.benchmark.name: s.problems for s in protocol.sets}
+    done = {name: np.zeros((len(sets[name]), count), dtype=bool) for name, count in protocol.samples_of.items()}
+    rows = {name: {problem.id: row for row, problem in enumerate(problems)} for name, problems in sets.items()}
     for number, line in enumerate(read_lines(path), 1):
         try:
             place = rows[line["benchmark"]][line["id"]], line["sample"]

@@ -54,7 +54,7 @@ def sample_seed(seed: int, problem_key: int, sample: int) -> int:
 
     Args:
         seed: the evaluation's seed, >= 0.
-        problem_key: ``problems.text_key`` of benchmark and problem.
+        problem_key: ``text_key`` of benchmark and problem.
         sample: 0, 1, ... within the problem.
     """
     return int(generator(seed, Purpose.EVALUATION, 0, problem_key, sample).integers(2**62))

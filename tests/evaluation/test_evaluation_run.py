@@ -278,10 +278,10 @@ def test_plan_sorts_by_length_and_keeps_one_limit_per_batch():
     found = plan(problems, engine, sampling, 2)
     lengths = np.array([len(p.problem) for p in problems.problems])
     assert found.limit_P.tolist() == np.clip(14 - lengths, 0, 8).tolist()
-    places = [member for batch in found.batches for member in found.members(*batch)]
+    places = [member for batch in found.batches for member in batch]
     assert sorted(places) == [(row, sample) for row in range(30) for sample in range(2)]
     for batch in found.batches:
-        rows = [row for row, _ in found.members(*batch)]
+        rows = [row for row, _ in batch]
         assert len(rows) <= 5 and len({found.limit_P[row] for row in rows}) == 1
         assert lengths[rows].tolist() == sorted(lengths[rows], reverse=True)
 

@@ -7,13 +7,21 @@ decimals as exact fractions. What is not in the lists of ``tokens`` is unreadabl
 """
 
 import math
-import re
 from collections.abc import Callable, Collection
 
 from dppo.data.grading.names import DERIVATIVE, symbol_name
 from dppo.data.grading.numbers import read_number
+from dppo.data.grading.patterns import pattern
 from dppo.data.grading.text import DEEPEST, Unreadable
 from dppo.data.grading.tokens import FUNCTIONS, LETTERS, OF_SEVERAL, TRIGONOMETRIC, tokens
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")
+"""What ends the argument of a function without brackets."""
+_PLAIN_NUMBER = pattern(r"\\variable\{(\d+)\}", {r"2\cdot \variable{12}": r"\variable{12}"})
+_NAME = pattern(r"e|\\variable\{\w+\}", {r"(\variable{xSUB1})": r"\variable{xSUB1}"})
+_FRACTION_AHEAD = pattern(r"\\frac\{\d+\}\{\d+\}|\d+/\d+", {r"\frac{1}{2}x": r"\frac{1}{2}", "1/2": "1/2"})
+_ACCENT = pattern(r"\\([a-z]+)\s*\{?\s*(\\?[A-Za-z]+)", {r"\bar{x}": r"\bar{x", r"\vec\alpha": r"\vec\alpha"})
 
 
 def canonical(text: str) -> tuple[str, bool]:
@@ -53,9 +61,19 @@ class _Writer:
         self.at += 1
         return self.tokens[self.at - 1][1]
 
+    def ahead(self, count: int) -> str:
+        """The next tokens, which are left."""
+        return "".join(token for _, token in self.tokens[self.at : self.at + count])
+
     def expect(self, token: str) -> None:
         if self.take() != token:
             raise Unreadable(f"{token} expected")
+
+    def enclosed(self, close: str) -> str:
+        """Everything up to a closing token, which is passed over too."""
+        inner = self.sequence((close,))
+        self.expect(close)
+        return inner
 
     def sequence(self, until: Collection[str], run: bool = False) -> str:
         """Everything up to a closing token, which is left; a ``run`` also ends where a product does."""
@@ -129,9 +147,8 @@ class _Writer:
             return self._number(mixed)
         if kind in ("letter", "accent", "text") or token[1:] in LETTERS:
             return self._symbol()
-        made = _MAKERS.get(token)
-        if made:
-            return made(self)
+        if token in _MAKERS:
+            return _MAKERS[token][0](self)
         if kind == "command" and token[1:] in FUNCTIONS:
             return self._function()
         if kind == "command" and token[1:] in OF_SEVERAL:
@@ -145,8 +162,7 @@ class _Writer:
         if number is None:
             raise Unreadable(token)
         self.decimal |= number.step is not None
-        ahead = "".join(t for _, t in self.tokens[self.at : self.at + 7]) if mixed and token.isdigit() else ""
-        if part := re.match(r"\\frac\{\d+\}\{\d+\}|\d+/\d+", ahead):
+        if mixed and token.isdigit() and (part := _FRACTION_AHEAD.match(self.ahead(7))):
             whole = read_number(f"{token} {part[0]}")
             if whole is None:
                 raise Unreadable(f"{token} {part[0]} is neither a mixed number nor clearly a product")
@@ -157,7 +173,7 @@ class _Writer:
 
     def _symbol(self) -> str:
         """A letter, Greek letter, accent or word, with subscript and primes."""
-        accent = re.match(r"\\([a-z]+)\s*\{?\s*(\\?[A-Za-z]+)", self.token) if self.kind == "accent" else None
+        accent = _ACCENT.match(self.token) if self.kind == "accent" else None
         base, primes = (accent[2] if accent else self.token), 0
         if accent:
             primes = {"dot": 1, "ddot": 2}.get(accent[1], 0)
@@ -172,11 +188,11 @@ class _Writer:
                 below += self._raw_script()
         if base in ("e", "i") and not below and not primes:
             return {"e": "e", "i": "I"}[base]
-        ahead = "".join(t for _, t in self.tokens[self.at : self.at + 3])
-        if ahead == "(0)":
+        at = ""
+        if self.ahead(3) == "(0)":
             self.at += 3  # a product with 0 means nothing: the value at 0 of a function
-            return rf"\variable{{{symbol_name(base, below, primes)}AT0}}"
-        return rf"\variable{{{symbol_name(base, below, primes)}}}"
+            at = "AT0"
+        return rf"\variable{{{symbol_name(base, below, primes)}{at}}}"
 
     def _raw_script(self) -> str:
         """The tokens of a subscript as they are."""
@@ -193,10 +209,7 @@ class _Writer:
     def _script(self) -> str:
         """An exponent."""
         if self.token in ("{", "("):
-            close = {"{": "}", "(": ")"}[self.take()]
-            inner = self.sequence((close,))
-            self.expect(close)
-            return inner
+            return self.enclosed(_CLOSING[self.take()])
         sign = self.take() if self.token in ("-", "+") else ""
         return sign + self._factor(mixed=False)
 
@@ -205,61 +218,44 @@ class _Writer:
         if self.token != "{":
             return self._factor(mixed=False)
         self.take()
-        inner = self.sequence("}")
-        self.expect("}")
-        return inner
+        return self.enclosed("}")
 
-    def _bracketed(self, close: str) -> str:
-        """What stands between brackets, in round ones."""
-        self.take()
-        inner = self.sequence((close,))
-        self.expect(close)
-        return f"({inner})"
+    def _bracketed(self) -> str:
+        """What stands in brackets of any kind, in round ones."""
+        return f"({self.enclosed(_CLOSING[self.take()])})"
 
     def _fraction(self) -> str:
         r"""``\frac``; one of differentials is a derivative."""
-        start = self.at
-        raw = "".join(t for _, t in self.tokens[start : start + 24])
-        found = DERIVATIVE.match(raw)
-        if found and (found["n"] or "1").strip("{}") == (found["m"] or "1").strip("{}"):
-            end, length = start, 0
+        found = DERIVATIVE.match(self.ahead(24))
+        orders = [(found[part] or "1").strip("{}") for part in "nm"] if found else []
+        if found and orders[0] == orders[1]:
+            length = 0
             while length < found.end():
-                length += len(self.tokens[end][1])
-                end += 1
-            self.at = end
-            order = int((found["n"] or "1").strip("{}"))
+                length += len(self.take())
             base, _, below = found["of"].partition("_")
-            return rf"\variable{{{symbol_name(base, below, order, found['wrt'])}}}"
+            return rf"\variable{{{symbol_name(base, below, int(orders[0]), found['wrt'])}}}"
         self.take()
-        above = self._group()
-        return rf"(\frac{{{above}}}{{{self._group()}}})"
+        return rf"(\frac{{{self._group()}}}{{{self._group()}}})"
 
     def _root(self) -> str:
         self.take()
         if self.token != "[":
             return rf"\sqrt{{{self._group()}}}"
         self.take()
-        index = self.sequence("]")
-        self.expect("]")
-        return rf"\sqrt[{index}]{{{self._group()}}}"
+        return rf"\sqrt[{self.enclosed(']')}]{{{self._group()}}}"
 
     def _binomial(self) -> str:
         self.take()
-        above = self._group()
-        return rf"\binom{{{above}}}{{{self._group()}}}"
+        return rf"\binom{{{self._group()}}}{{{self._group()}}}"
 
     def _rounded(self) -> str:
         opening = self.take()
         close = {r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}[opening]
-        inner = self.sequence((close,))
-        self.expect(close)
-        return f"{opening} {inner}{close} "
+        return f"{opening} {self.enclosed(close)}{close} "
 
     def _absolute(self) -> str:
         self.take()
-        inner = self.sequence("|")
-        self.expect("|")
-        return f"|{inner}|"
+        return f"|{self.enclosed('|')}|"
 
     def _function(self) -> str:
         """A function of one argument, which is what is in brackets or braces, or else the product that follows."""
@@ -270,11 +266,11 @@ class _Writer:
             else:
                 power = self._script()
         if self.token in ("(", "[", "{"):
-            argument = self._bracketed({"(": ")", "[": "]", "{": "}"}[self.token])
+            argument = self._bracketed()
         elif self.token == "|":
             argument = f"({self._absolute()})"
         else:
-            argument = f"({self.sequence((')', ']', '}', '|', chr(92) + 'rfloor', chr(92) + 'rceil'), run=True)})"
+            argument = f"({self.sequence(_ENDS_OF_RUN, run=True)})"
         if base and name != "log":
             raise Unreadable(f"{name} with a base")
         if name == "cis":
@@ -307,22 +303,20 @@ class _Writer:
 
 def _grouped(part: str) -> str:
     """A factor in brackets, so that a power or factorial takes all of it; the grammar drops a power of a bare I."""
-    return part if re.fullmatch(r"e|\\variable\{\w+\}", part) else f"({part})"
+    return part if _NAME.fullmatch(part) else f"({part})"
 
 
-_PLAIN_NUMBER = re.compile(r"\\variable\{(\d+)\}")
-
-
-_MAKERS: dict[str, Callable[[_Writer], str]] = {
-    "(": lambda writer: writer._bracketed(")"),
-    "[": lambda writer: writer._bracketed("]"),
-    "{": lambda writer: writer._bracketed("}"),
-    "|": lambda writer: writer._absolute(),
-    r"\frac": lambda writer: writer._fraction(),
-    r"\sqrt": lambda writer: writer._root(),
-    r"\binom": lambda writer: writer._binomial(),
-    r"\lfloor": lambda writer: writer._rounded(),
-    r"\lceil": lambda writer: writer._rounded(),
-    r"\pi": lambda writer: writer._constant(),
-    r"\infty": lambda writer: writer._constant(),
+_MAKERS: dict[str, tuple[Callable[[_Writer], str], str, str]] = {
+    "(": (_Writer._bracketed, "(x)", r"(\variable{x})"),
+    "[": (_Writer._bracketed, "[x]", r"(\variable{x})"),
+    "{": (_Writer._bracketed, "{x}", r"(\variable{x})"),
+    "|": (_Writer._absolute, "|x|", r"|\variable{x}|"),
+    r"\frac": (_Writer._fraction, r"\frac{x}2", r"(\frac{\variable{x}}{\variable{2}})"),
+    r"\sqrt": (_Writer._root, r"\sqrt[3]{x}", r"\sqrt[\variable{3}]{\variable{x}}"),
+    r"\binom": (_Writer._binomial, r"\binom{x}{2}", r"\binom{\variable{x}}{\variable{2}}"),
+    r"\lfloor": (_Writer._rounded, r"\lfloor x\rfloor", r"\lfloor \variable{x}\rfloor "),
+    r"\lceil": (_Writer._rounded, r"\lceil x\rceil", r"\lceil \variable{x}\rceil "),
+    r"\pi": (_Writer._constant, r"\pi", r"\pi "),
+    r"\infty": (_Writer._constant, r"\infty", r"\infty "),
 }
+"""What writes the factor that a token begins, with an example and what is written for it."""

@@ -1,9 +1,9 @@
-"""Whether two formulas are equal: exactly where both are rational numbers, else by their values to many digits.
+"""Whether two formulas are equal, or as near as a benchmark allows.
 
-Formulas with letters are compared at fixed points, some of them negative and some whole, to 20 digits. Two different
-answers to one question do not agree at all of them; two forms of the same one do, whatever algebra lies between, and no
-simplification has to be found. Where one side is real and the other is not (``2 \\ln x`` and ``\\ln x^2`` below 0), a
-point says nothing.
+Rational numbers are compared exactly, other constants by many digits. Formulas with letters are compared at fixed
+points, some of them negative and some whole, to 20 digits. Two different answers to one question do not agree at all of
+them; two forms of the same one do, whatever algebra lies between, and no simplification has to be found. Where one side
+is real and the other is not (``2 \\ln x`` and ``\\ln x^2`` below 0), a point says nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,9 +12,10 @@ from typing import Any
 
 import sympy
 
-from dppo.data.grading.numbers import endless, shortened
+from dppo.data.grading import values as v
+from dppo.data.grading.numbers import endless, same_numbers, shortened
 from dppo.data.grading.text import Unreadable
-from dppo.data.grading.values import Expression, Number
+from dppo.data.rules import Grading
 
 CONSTANT_DIGITS = 60
 POINT_DIGITS = 30
@@ -41,18 +42,20 @@ _MORE_POINTS = (
 _WHOLE_POINTS = 30
 _WHOLE = (sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Mod)
 LEAST_POINTS = 3
+LARGEST_ROUNDING = Fraction(1, 20)
+"""Half a unit in the last digit may be at most this share of a gold value for it to count as rounded."""
 
 
-def tree(value: Number | Expression) -> Any:
+def tree(value: v.Formula) -> Any:
     """The sympy expression of a number or formula."""
-    if isinstance(value, Number):
+    if isinstance(value, v.Number):
         return sympy.Rational(value.value.numerator, value.value.denominator)
     return value.tree
 
 
-def rational(value: Number | Expression) -> Fraction | None:
+def rational(value: v.Formula) -> Fraction | None:
     """The exact value, where it is a rational number."""
-    if isinstance(value, Number):
+    if isinstance(value, v.Number):
         return value.value
     if value.tree.free_symbols:
         return None
@@ -60,50 +63,87 @@ def rational(value: Number | Expression) -> Fraction | None:
     return to_fraction(done) if done.is_Rational else None
 
 
-def is_constant(value: Number | Expression) -> bool:
+def is_constant(value: v.Formula) -> bool:
     """Whether there are no letters in it."""
-    return isinstance(value, Number) or not value.tree.free_symbols
+    return isinstance(value, v.Number) or not value.tree.free_symbols
 
 
-def same_formulas(gold: Number | Expression, answer: Number | Expression) -> bool:
+def same_values(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
+    """Numbers and formulas: equal, or near enough where the benchmark says so."""
+    if isinstance(gold, v.Number) and isinstance(answer, v.Number):
+        equal = same_numbers(gold, answer)
+    else:
+        equal = same_formulas(gold, answer)
+    return equal or (not grading.exact and _close(gold, answer, grading))
+
+
+def _pairs(gold: Any, answer: Any) -> list[tuple[Any, Any]]:
+    """What must be near each other in two formulas: the coefficients of polynomials, else the values at points.
+
+    A large term would hide a wrong small one if values alone were compared: ``125 - 1.5 P`` for ``125 - 1.25 P``.
+
+    """
+    letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
+    if gold.is_polynomial(*letters) and answer.is_polynomial(*letters):
+        one, other = (sympy.Poly(formula, *letters) for formula in (gold, answer))
+        return [(one.coeff_monomial(p), other.coeff_monomial(p)) for p in {*one.monoms(), *other.monoms()}]
+    return list(values_at_points(gold, answer))
+
+
+def _close(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
+    """Whether an answer is within what the benchmark allows."""
+    if not (is_constant(gold) and is_constant(answer)):
+        if not (isinstance(gold, v.Expression) and gold.decimal and grading.relative):
+            return False
+        pairs = _pairs(tree(gold), tree(answer))
+        return all(bool(abs(one - other) <= grading.relative * abs(one)) for one, other in pairs)
+    values = []
+    for value in (gold, answer):
+        exact = rational(value)
+        found = None if exact is not None else constant(value)
+        if found is not None and not found.is_real:
+            return False
+        values.append(exact if exact is not None else to_fraction(found))
+    size, gap = abs(values[0]), abs(values[0] - values[1])
+    if gap <= Fraction(grading.relative) * size or gap <= Fraction(grading.absolute) * (1 + Fraction(1, 10**9)):
+        return True
+    if not (grading.rounded_from and isinstance(gold, v.Number) and gold.step and gold.digits >= grading.rounded_from):
+        return False
+    return gap <= gold.step / 2 <= LARGEST_ROUNDING * size
+
+
+def same_formulas(gold: v.Formula, answer: v.Formula) -> bool:
     """Whether two formulas have the same value, everywhere.
 
     Raises:
         Unreadable: one has no value at enough points to say.
     """
-    if isinstance(gold, Expression) and isinstance(answer, Expression) and gold.latex == answer.latex:
+    if isinstance(gold, v.Expression) and isinstance(answer, v.Expression) and gold.latex == answer.latex:
         return True
     if is_constant(gold) and is_constant(answer):
         return _same_constants(gold, answer)
     one, other = aligned(tree(gold), tree(answer))
-    agreed = 0
-    for left, right in values_at_points(one, other):
-        if not near(left, right, _POINT_NEAR):
-            return False
-        agreed += 1
-    if agreed < LEAST_POINTS:
-        raise Unreadable("no value at enough points")
-    return True
+    return all(near(left, right, _POINT_NEAR) for left, right in values_at_points(one, other))
 
 
-def _same_constants(gold: Number | Expression, answer: Number | Expression) -> bool:
+def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
     """Whether two formulas without letters have the same value; infinity is one."""
-    if any(isinstance(value, Expression) and value.tree.is_infinite for value in (gold, answer)):
+    if any(isinstance(value, v.Expression) and value.tree.is_infinite for value in (gold, answer)):
         return bool(tree(gold) == tree(answer))
     exact, found = rational(gold), rational(answer)
     if exact is not None and found is not None:
         if exact == found:
             return True
-        return isinstance(answer, Number) and endless(exact) and shortened(exact, answer)
+        return isinstance(answer, v.Number) and endless(exact) and shortened(exact, answer)
     left, right = constant(gold), constant(answer)
     if near(left, right, _CONSTANT_NEAR):
         return True
-    if isinstance(answer, Number) and exact is None and left.is_real:
+    if isinstance(answer, v.Number) and exact is None and left.is_real:
         return shortened(to_fraction(left), answer)
     return False
 
 
-def constant(value: Number | Expression) -> Any:
+def constant(value: v.Formula) -> Any:
     """The value of a formula without letters, to many digits.
 
     Raises:
@@ -137,6 +177,9 @@ def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
 
     A point at which a number below 0 comes under a root or a logarithm says nothing, unless there are too few others:
     ``\\sqrt{x}\\sqrt{y}`` and ``\\sqrt{xy}`` are the same wherever both are meant.
+
+    Raises:
+        Unreadable: at the end, where there are fewer than ``LEAST_POINTS`` of them.
     """
     names = sorted(one.free_symbols | other.free_symbols, key=str)
     if len(names) > 25:
@@ -154,7 +197,12 @@ def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
             said += 1
             yield pair
     if said < LEAST_POINTS:
-        yield from filter(None, (_values_at(at, one, other) for at in put_off))
+        for at in put_off:
+            if pair := _values_at(at, one, other):
+                said += 1
+                yield pair
+        if said < LEAST_POINTS:
+            raise Unreadable("no value at enough points")
 
 
 def _values_at(at: Mapping[Any, Any], one: Any, other: Any) -> tuple[Any, Any] | None:

@@ -1,22 +1,19 @@
 """The sympy expression of canonical LaTeX, by math-verify's grammar."""
 
-import re
 from functools import lru_cache
 from typing import Any
 
+from dppo.data.grading.patterns import pattern
 from dppo.data.grading.text import Unreadable
 
-_NUMBERS = re.compile(r"(?<=\\variable\{)\d+(?=\})")
+_NUMBERS = pattern(r"(?<=\\variable\{)\d+(?=\})", {r"\variable{x}+\variable{12}": "12"})
 
 
 def parse(latex: str) -> Any:
-    """The sympy expression of canonical LaTeX.
+    """The sympy expression of what ``canonical`` wrote.
 
     Numbers, too, go through the grammar as names, and are put in their places afterwards: the library hands the text of
     a number to ``sympy.Number``, which evaluates it as Python. So formulas of one shape are parsed once.
-
-    Args:
-        latex: what ``canonical`` wrote.
 
     Raises:
         Unreadable: the library's grammar does not have it.

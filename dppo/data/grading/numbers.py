@@ -3,6 +3,7 @@
 import re
 from fractions import Fraction
 
+from dppo.data.grading.patterns import pattern
 from dppo.data.grading.values import Number
 
 _SIGN = r"(?P<sign>[-+]?)\s*"
@@ -10,13 +11,20 @@ _DIGITS = r"(?P<whole>\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d*)(?:\.(?P<part>\d
 _POWER = (
     r"(?:\s*(?:\\cdot\s*)?(?P<ten>(?<=\d)[eE]|(?<![\d.])10\s*\^)\s*(?P<power>\{\s*[-+]?\s*\d{1,4}\s*\}|[-+]?\d{1,4}))?"
 )
-_DECIMAL = re.compile(rf"{_SIGN}{_DIGITS}{_POWER}")
-_REPEATING = re.compile(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\{{(\d+)\}}")
-_FRACTION = re.compile(
+_DECIMAL = pattern(
+    rf"{_SIGN}{_DIGITS}{_POWER}",
+    {number: number for number in ("-1,250.5", "1 250", ".5", "4.5e33", r"4.5 \cdot 10^{33}", "10^6")},
+)
+_REPEATING = pattern(
+    rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\{{(\d+)\}}", {r"0.1\overline{6}": r"0.1\overline{6}"}
+)
+_FRACTION = pattern(
     rf"{_SIGN}(?P<whole>\d+(?=[\s\\]))?\s*"
     r"(?:\\frac\s*(?:\{\s*(?P<a>[-+]?\s*\d+)\s*\}|(?P<c>\d))\s*(?:\{\s*(?P<b>[-+]?\s*\d+)\s*\}|(?P<d>\d+))"
-    r"|(?P<e>\d+)\.?\s*/\s*(?P<f>-?\d+)\.?)"
+    r"|(?P<e>\d+)\.?\s*/\s*(?P<f>-?\d+)\.?)",
+    {number: number for number in (r"3\frac{1}{2}", r"-\frac12", "3 1/2", "1./3", "7/ -2")},
 )
+_SEPARATORS = pattern(r"[,{}\s]", {"1,250": ","})
 LONGEST = 1200
 """Characters of a number; arithmetic on longer ones is not linear."""
 
@@ -59,8 +67,8 @@ def _fraction(found: re.Match[str]) -> Number | None:
 
 def _decimal(found: re.Match[str]) -> Number | None:
     """An integer, a decimal, or either times a power of ten."""
-    whole, part = re.sub("[, ]", "", found["whole"]), found["part"] or ""
-    power = int(re.sub(r"[{}\s]", "", found["power"])) if found["power"] else 0
+    whole, part = _SEPARATORS.sub("", found["whole"]), found["part"] or ""
+    power = int(_SEPARATORS.sub("", found["power"])) if found["power"] else 0
     if not whole and not part:
         if not found["power"] or found["ten"] in "eE" or found["part"] is not None:
             return None

@@ -4,24 +4,14 @@ from typing import Any
 
 import sympy
 
+from dppo.data.grading import values as v
 from dppo.data.grading.equality import tree
 from dppo.data.grading.text import Unreadable
-from dppo.data.grading.values import (
-    Equation,
-    Everything,
-    Expression,
-    Inequality,
-    Items,
-    Named,
-    Number,
-    Region,
-    Value,
-)
 
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
 
 
-def as_set(value: Value) -> Any | None:
+def as_set(value: v.Value) -> Any | None:
     """The set of real numbers a value describes, or None where it is not a set.
 
     Raises:
@@ -33,27 +23,27 @@ def as_set(value: Value) -> Any | None:
         raise Unreadable(str(error)) from error
 
 
-def _as_set(value: Value) -> Any | None:
-    if isinstance(value, Everything):
+def _as_set(value: v.Value) -> Any | None:
+    if isinstance(value, v.Everything):
         return sympy.S.Reals
-    if isinstance(value, Items):
+    if isinstance(value, v.Items):
         return _items(value)
-    if isinstance(value, Inequality):
+    if isinstance(value, v.Inequality):
         return _inequality(value)
-    if isinstance(value, Region):
+    if isinstance(value, v.Region):
         return _region(value)
     return None
 
 
-def _items(value: Items) -> Any | None:
+def _items(value: v.Items) -> Any | None:
     """An interval, a finite set, or several sets listed."""
     if value.brackets == "{}":
         return sympy.FiniteSet(*map(_end, value.items))
     if not value.brackets:
-        parts = [_as_set(item) for item in value.items if isinstance(item, (Inequality, Region, Items))]
+        parts = [_as_set(item) for item in value.items if isinstance(item, (v.Inequality, v.Region, v.Items))]
         if len(parts) != len(value.items) or any(part is None for part in parts):
             return None
-        if all(isinstance(item, Inequality) for item in value.items):
+        if all(isinstance(item, v.Inequality) for item in value.items):
             union, common = sympy.Union(*parts), sympy.Intersection(*parts)
             return common if value.joiner == "and" or (value.joiner == "," and union == sympy.S.Reals) else union
         return sympy.Union(*parts)  # "and" between intervals adds one to another
@@ -65,11 +55,11 @@ def _items(value: Items) -> Any | None:
     return sympy.Interval(start, end, value.brackets[0] == "(", value.brackets[1] == ")")
 
 
-def _end(value: Value) -> Any:
+def _end(value: v.Value) -> Any:
     """A number at the end of an interval or in a set."""
-    if isinstance(value, Named) and len(value.members) == 1:
+    if isinstance(value, v.Named) and len(value.members) == 1:
         value = value.members[0]
-    if not isinstance(value, (Number, Expression)):
+    if not isinstance(value, v.Formula):
         raise Unreadable("not a number")
     found = tree(value).doit()
     if found.free_symbols or not (found.is_extended_real):
@@ -77,7 +67,7 @@ def _end(value: Value) -> Any:
     return found
 
 
-def _region(value: Region) -> Any | None:
+def _region(value: v.Region) -> Any | None:
     """Sets joined from left to right."""
     parts = [_as_set(part) for part in value.parts]
     if any(part is None for part in parts):
@@ -88,9 +78,9 @@ def _region(value: Region) -> Any | None:
     return found
 
 
-def _inequality(value: Inequality) -> Any | None:
+def _inequality(value: v.Inequality) -> Any | None:
     """One letter between numbers, or the absolute value of one."""
-    sides = [tree(side) for side in value.sides if isinstance(side, (Number, Expression))]
+    sides = [tree(side) for side in value.sides if isinstance(side, v.Formula)]
     if len(sides) < len(value.sides) or len(set().union(*(side.free_symbols for side in sides))) != 1:
         return None
     found = sympy.S.Reals
@@ -168,8 +158,8 @@ def _same_end(one: Any, other: Any) -> bool:
     return bool(abs(one - other).evalf(30) < sympy.Rational(1, 10**20))
 
 
-def is_settled(value: Value) -> bool:
+def is_settled(value: v.Value) -> bool:
     """Whether a value describes a set and nothing else: an inequality, a union, all numbers."""
-    if isinstance(value, Items) and not value.brackets:
-        return all(isinstance(item, (Inequality, Region, Everything)) for item in value.items)
-    return isinstance(value, (Inequality, Region, Everything)) and not isinstance(value, Equation)
+    if isinstance(value, v.Items) and not value.brackets:
+        return all(isinstance(item, (v.Inequality, v.Region, v.Everything)) for item in value.items)
+    return isinstance(value, (v.Inequality, v.Region, v.Everything)) and not isinstance(value, v.Equation)

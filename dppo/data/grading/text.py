@@ -4,6 +4,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from dppo.data.grading.patterns import pattern, rewritings, rewritten
+
 DEEPEST = 40
 """Brackets within brackets; no answer needs more, and recursion stays far from Python's own limit."""
 
@@ -32,83 +34,91 @@ _CHARACTERS |= {
 }  # fmt: skip
 _CHARACTERS |= {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F) if chr(code) != "％"}
 _TRANSLATION = str.maketrans(_CHARACTERS)
-_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni")
-_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋", "0123456789+-")
+_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "₀₁₂₃₄₅₆₇₈₉₊₋"
+_RAISED_SIGNS, _LOWERED_SIGNS = str.maketrans(_RAISED, "0123456789+-ni"), str.maketrans(_LOWERED, "0123456789+-")
 _VULGAR = {c: unicodedata.normalize("NFKD", c).split("\u2044") for c in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
-_ONE_VULGAR = re.compile(rf"(?<![{''.join(_VULGAR)}])[{''.join(_VULGAR)}](?![{''.join(_VULGAR)}])")
+_VULGAR_SIGNS = f"[{''.join(_VULGAR)}]"
+_ONE_VULGAR = pattern(rf"(?<!{_VULGAR_SIGNS}){_VULGAR_SIGNS}(?!{_VULGAR_SIGNS})", {"3½": "½"})
 
 FUNCTIONS = frozenset((
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln",
     "lg", "exp", "cis", "max", "min", "gcd", "lcm", "sqrt",
 ))  # fmt: skip
 """Functions that are read when typed without a backslash."""
-_WORD = re.compile(
+_WORD = pattern(
     rf"(?<![\\A-Za-z])(?:({'|'.join(sorted(FUNCTIONS, key=len, reverse=True))})(?=\s*[\d(\\{{^_]|(?<!min)(?<!max) )"
-    r"|(pi|theta|alpha|beta|lambda|sigma|omega)(?![A-Za-z])|(infinity|inf|oo)(?![A-Za-z]))"
+    r"|(pi|theta|alpha|beta|lambda|sigma|omega)(?![A-Za-z])|(infinity|inf|oo)(?![A-Za-z]))",
+    {"2sin(x)": "sin", r"3pi": "pi", "(0, oo)": "oo"},
 )
 
-# (pattern, replacement), in order
-_LAYOUT_TEXT = [
-    (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*(?:\.(?!\d))?", ""),
-    (r"(?<!\\)\\[()\[\]]", " "),
-    (r"(?<=\d)(?:,\s*\\!|\{,\}|\\,|\\ |,\\,)\s*(?=\d{3}(?!\d))", ""),
-    (r"(?<!\\)\\!", ""),
-    (r"(?<!\\)\\[,:;> ]|(?<!\\)~", " "),
-    (r"\\(?:q?quad|enspace|thinspace|hfill|noindent|limits|mathstrut|rm|bf|it)(?![A-Za-z])", " "),
-    (r"\\(?:display|text|script)style(?![A-Za-z])", " "),
-    (r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![A-Za-z])", " "),
-    (r"\\(?:textcolor|color|colorbox)\s*\{[^{}]*\}", ""),
-    (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|equation\*?|gathered|split)\}", " "),
-    (r"(?:\\(?:checkmark|blacksquare|square|Box|qed)(?![A-Za-z])\s*|\\\\\s*)+$", ""),
-    (r"\\[hv]space\s*\{[^{}]*\}|\\[hv]?phantom\s*(?:\{[^{}]*\}|\S)", " "),
-    (r"\\(?:[dtc]|nice|s)frac(?![A-Za-z])", r"\\frac"),
-    (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
-    (r"\\(frac|binom)\s*(\d)\s*(\d)", r"\\\1{\2}{\3}"),
-    (r"\\(frac|binom)\s*(\d)\s*\{", r"\\\1{\2}{"),
-    (r"\\sqrt\s*(\d+)", r"\\sqrt{\1}"),
-    (r"\\leq?(?:slant)?(?![A-Za-z])|<=|=<", r"\\le "),
-    (r"\\geq?(?:slant)?(?![A-Za-z])|>=", r"\\ge "),
-    (r"\\neq?(?![A-Za-z])|!=", r"\\ne "),
-    (r"\\lt(?![A-Za-z])", "<"),
-    (r"\\gt(?![A-Za-z])", ">"),
-    (r"\\(?:times|ast|bullet)(?![A-Za-z])|\*(?!\*)(?<!\*\*)", r"\\cdot "),
-    (r"\*\*", "^"),
-    (r"\\div(?![A-Za-z])", "/"),
-    (r"\\(?:simeq|cong|doteq)(?![A-Za-z])|~=", r"\\approx "),
-    (r"\\colon(?![A-Za-z])", ":"),
-    (r":=|\\equiv(?![A-Za-z])", "="),
-    (r"\\(?:[lr]?vert|mid)(?![A-Za-z])", "|"),
-    (r"\\l(?:brace)(?![A-Za-z])", r"\\{"),
-    (r"\\r(?:brace)(?![A-Za-z])", r"\\}"),
-    (r"\\langle(?![A-Za-z])", "("),
-    (r"\\rangle(?![A-Za-z])", ")"),
-    (r"\\(?:varnothing|O)(?![A-Za-z])", r"\\emptyset "),
-    (r"\\backslash(?![A-Za-z])", r"\\setminus "),
-    (r"\\var(epsilon|phi|theta|rho|sigma|pi)(?![A-Za-z])", r"\\\1 "),
-    (r"\\(?:dots|ldots|cdots)(?![A-Za-z])", "..."),
+# In this order. First layout, which may stand anywhere: separators of thousands before the spaces they are made of;
+# then spellings: every fraction as \frac before fractions without braces and of words; dots before periods.
+_LAYOUT = rewritings(
+    (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*(?:\.(?!\d))?", "", r"\left( x \right.", "( x "),
+    (r"(?<!\\)\\[()\[\]]", " ", r"\(x\)", " x "),
+    (r"(?<=\d)(?:,\s*\\!|\{,\}|\\,|\\ |,\\,)\s*(?=\d{3}(?!\d))", "", r"1,\!250\,000", "1250000"),
+    (r"(?<!\\)\\!", "", r"5\!x", "5x"),
+    (r"(?<!\\)\\[,:;> ]|(?<!\\)~", " ", r"(1,\ 2)", "(1, 2)"),
+    (r"\\(?:q?quad|enspace|thinspace|hfill|noindent|limits|mathstrut|rm|bf|it)(?![A-Za-z])", " ", r"5\quad x", "5  x"),
+    (r"\\(?:display|text|script)style(?![A-Za-z])", " ", r"\displaystyle x", "  x"),
+    (r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![A-Za-z])", " ", r"\Large x", "  x"),
+    (r"\\(?:textcolor|color|colorbox)\s*\{[^{}]*\}", "", r"\color{red}x", "x"),
+    (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|equation\*?|gathered|split)\}", " ", r"\begin{align*}x", " x"),
+    (r"(?:\\(?:checkmark|blacksquare|square|Box|qed)(?![A-Za-z])\s*|\\\\\s*)+$", "", r"5 \\ \checkmark", "5 "),
+    (r"\\[hv]space\s*\{[^{}]*\}|\\[hv]?phantom\s*(?:\{[^{}]*\}|\S)", " ", r"5\hspace{1cm}x", "5 x"),
+    (r"\\(?:[dtc]|nice|s)frac(?![A-Za-z])", r"\\frac", r"\dfrac{1}{2}", r"\frac{1}{2}"),
+    (r"\\[dt]binom(?![A-Za-z])", r"\\binom", r"\tbinom{5}{2}", r"\binom{5}{2}"),
+    (r"\\(frac|binom)\s*(\d)\s*(\d)", r"\\\1{\2}{\3}", r"\frac12", r"\frac{1}{2}"),
+    (r"\\(frac|binom)\s*(\d)\s*\{", r"\\\1{\2}{", r"\frac1{19}", r"\frac{1}{19}"),
+    (r"\\sqrt\s*(\d+)", r"\\sqrt{\1}", r"\sqrt2x", r"\sqrt{2}x"),
+    (r"\\leq?(?:slant)?(?![A-Za-z])|<=|=<", r"\\le ", r"x\leqslant2", r"x\le 2"),
+    (r"\\geq?(?:slant)?(?![A-Za-z])|>=", r"\\ge ", "x>=2", r"x\ge 2"),
+    (r"\\neq?(?![A-Za-z])|!=", r"\\ne ", r"x\neq2", r"x\ne 2"),
+)
+_SPELT = {
+    "lt": "<", "gt": ">", "div": "/", "colon": ":", "equiv": "=", "simeq": r"\approx ", "cong": r"\approx ",
+    "doteq": r"\approx ", **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"), "lbrace": r"\{", "rbrace": r"\}",
+    "langle": "(", "rangle": ")", "varnothing": r"\emptyset ", "O": r"\emptyset ", "backslash": r"\setminus ",
+    **{f"var{name}": rf"\{name} " for name in ("epsilon", "phi", "theta", "rho", "sigma", "pi")},
+    **dict.fromkeys(("dots", "ldots", "cdots"), "..."),
+}  # fmt: skip
+"""Commands that are another way of writing something, and nothing else."""
+_SPELLINGS = rewritings(
+    (r"\\(?:times|ast|bullet)(?![A-Za-z])|\*(?!\*)(?<!\*\*)", r"\\cdot ", r"2\times3*4", r"2\cdot 3\cdot 4"),
+    (r"\*\*", "^", "2**3", "2^3"),
+    (r"~=", r"\\approx ", "x~=2", r"x\approx 2"),
+    (r":=", "=", "x:=2", "x=2"),
     (
         r"\^\s*\{?\s*\\circ\s*\}?\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![A-Za-z]))",
-        r" \\text{degrees \1\2}",
+        r" \\text{degrees \1\2}", r"30^{\circ}\text{C}", r"30 \text{degrees C}",
     ),
-    (r"\^\s*\{?\s*(?:\\text\s*\{\s*o\s*\}|(?<=\d\^)o(?![A-Za-z])|(?<=\d\^\{)o(?=\}))\s*\}?", r"^\\circ "),
-    (r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
-    (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'"),
-    (r"\^\s*\{\s*\\prime\s*\\prime\s*\}", "''"),
-    (r"(?<=\d)\s*x\s*(?=10\s*\^)", r" \\cdot "),
-    (r"\\mathbb\s*([A-Z])(?![A-Za-z])|\\(R)eals(?![A-Za-z])|\\(R)(?![A-Za-z])", r"\\mathbb{\1\2\3}"),
+    (
+        r"\^\s*\{?\s*(?:\\text\s*\{\s*o\s*\}|(?<=\d\^)o(?![A-Za-z])|(?<=\d\^\{)o(?=\}))\s*\}?",
+        r"^\\circ ", "30^o", r"30^\circ ",
+    ),
+    (r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ ", r"5^{\circ}", r"5^\circ "),
+    (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'", r"y^{\prime}", "y'"),
+    (r"\^\s*\{\s*\\prime\s*\\prime\s*\}", "''", r"y^{\prime\prime}", "y''"),
+    (r"(?<=\d)\s*x\s*(?=10\s*\^)", r" \\cdot ", "3 x 10^2", r"3 \cdot 10^2"),
+    (
+        r"\\mathbb\s*([A-Z])(?![A-Za-z])|\\(R)eals(?![A-Za-z])|\\(R)(?![A-Za-z])",
+        r"\\mathbb{\1\2\3}", r"\mathbb R, \Reals", r"\mathbb{R}, \mathbb{R}",
+    ),
     (
         r"\\frac\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}"
         r"\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*(\^\s*(?:\d|\{\d\}))?\s*\}",
-        r" \\text{\1}/\\text{\2}\3",
+        r" \\text{\1}/\\text{\2}\3", r"\frac{\text{m}}{\text{s}^2}", r" \text{m}/\text{s}^2",
     ),
-    (r"(?<=\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)|(?<=\d)\s+to\s+(?=\d)", ":"),
-    (r"\\operatorname\s*\{(?:arctg|atan)\}|\\arctg(?![A-Za-z])", r"\\arctan "),
-    (r"(?<=[\d}])\s+\(([A-Za-z][a-z]{2,}(?: [A-Za-z]+){0,6})\)\s*$", r" \\text{\1}"),
-    (r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([A-Za-z]+)", r"\\text{µ\1"),
-    (r"(?<!\d)(\d{0,40}\.\d{0,20}?)(\d{1,9}?)\2{1,60}\s*\.\.\.", r"\1\\overline{\2}"),
-    (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
-]  # fmt: skip
-_LAYOUT = [(re.compile(pattern), replacement) for pattern, replacement in _LAYOUT_TEXT]
+    (r"(?<=\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)|(?<=\d)\s+to\s+(?=\d)", ":", "4 to 3", "4:3"),
+    (r"\\operatorname\s*\{(?:arctg|atan)\}|\\arctg(?![A-Za-z])", r"\\arctan ", r"\arctg1", r"\arctan 1"),
+    (
+        r"(?<=[\d}])\s+\(([A-Za-z][a-z]{2,}(?: [A-Za-z]+){0,6})\)\s*$",
+        r" \\text{\1}", "5 (square units)", r"5 \text{square units}",
+    ),
+    (r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([A-Za-z]+)", r"\\text{µ\1", r"5\mu\text{m}", r"5\text{µm}"),
+    (r"(?<!\d)(\d{0,40}\.\d{0,20}?)(\d{1,9}?)\2{1,60}\s*\.\.\.", r"\1\\overline{\2}", "0.333...", r"0.\overline{3}"),
+    (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}", r"{1\over2}", r"\frac{1}{2}"),
+)  # fmt: skip
 
 _PLAIN_FONTS = (
     "mathbf", "boldsymbol", "mathit", "bm", "mathsf", "mathcal", "mathnormal", "pmb", "boxed", "fbox", "underline",
@@ -118,49 +128,68 @@ _TEXT_FONTS = (
     "text", "mbox", "textbf", "textit", "textrm", "textsf", "texttt", "textnormal", "mathrm", "operatorname",
     "hbox", "emph",
 )  # fmt: skip
-_FONT = re.compile(rf"\\({'|'.join((*_PLAIN_FONTS, *_TEXT_FONTS))})\*?\s*\{{")
-_CONNECTOR = re.compile(r"^[,;]?\s*(and|or)\s*$")
+_FONT = pattern(rf"\\({'|'.join((*_PLAIN_FONTS, *_TEXT_FONTS))})\*?\s*\{{", {r"x\mathbf{y}": r"\mathbf{"})
+_CONNECTOR = pattern(r"^[,;]?\s*(and|or)\s*$", {", and": ", and"})
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE_WORD = f"({'|'.join(_SCALES)})\\b"
-_SCALE = re.compile(rf"(?<=\d)\s*(?:\\text\{{\s*{_SCALE_WORD}([^{{}}]*)\}}|{_SCALE_WORD})")
-TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_SCALE = pattern(
+    rf"(?<=\d)\s*(?:\\text\{{\s*{_SCALE_WORD}([^{{}}]*)\}}|{_SCALE_WORD})",
+    {"5 million": " million", r"5\text{ million dollars}": r"\text{ million dollars}"},
+)
+TEXT = pattern(r"\\text\{([^{}]*)\}", {r"5\text{ cm}^2": r"\text{ cm}"})
 _SHORT_SCALES = {"k": "thousand", "K": "thousand", "M": "million", "B": "billion"}
-_SHORT_SCALE = re.compile(r"(\\\$\s*[\d.,]*\d)\s*(?:\\text\{\s*([kKMB])\s*\}|([kKMB])\b)|(?<=\d)\\text\{(k)\}")
-_WRAPPED = re.compile(r"\\text\{\s*([-+]?\s*\d[^{}]*|\(?[A-Z]\)?(?:\s*(?:,\s*(?:and\b)?|and\b)\s*\(?[A-Z]\)?)+)\}")
-_BASE = re.compile(r"(?<=[0-9A-Z])\s*(?:\\text\{\s*)?\(?(?:in )?base[- ](?P<base>\d{1,2}|[a-z]+)\s*\)?\s*\}?$")
+_SHORT_SCALE = pattern(
+    r"(\\\$\s*[\d.,]*\d)\s*(?:\\text\{\s*([kKMB])\s*\}|([kKMB])\b)|(?<=\d)\\text\{(k)\}",
+    {r"\$2.5M": r"\$2.5M", r"5\text{k}": r"\text{k}"},
+)
+_WRAPPED = pattern(
+    r"\\text\{\s*([-+]?\s*\d[^{}]*|\(?[A-Z]\)?(?:\s*(?:,\s*(?:and\b)?|and\b)\s*\(?[A-Z]\)?)+)\}",
+    {r"\text{5 cm}": r"\text{5 cm}", r"\text{A, B and C}": r"\text{A, B and C}"},
+)
+_BASE = pattern(
+    r"(?<=[0-9A-Z])\s*(?:\\text\{\s*)?\(?(?:in )?base[- ](?P<base>\d{1,2}|[a-z]+)\s*\)?\s*\}?$",
+    {r"63\text{ (base eight)}": r"\text{ (base eight)}", "1A in base 16": " in base 16"},
+)
+_RAISED_RUN = pattern(rf"[{_RAISED}]+", {"x⁻²": "⁻²"})
+_LOWERED_RUN = pattern(rf"[{_LOWERED}]+", {"x₁₂": "₁₂"})
+_ROOT = pattern(r"√\s*(\d+|[A-Za-z])", {"2√ 15x": "√ 15"})
+_DOUBLED = pattern(r"\\\\(?=[A-Za-z])", {r"\\frac": "\\\\"})
+_DOLLAR = pattern(r"(?<!\\)\$", {r"\$5 is $x$": "$"})
+_AMOUNT = pattern(r"(?<!\\)\$(?=\s*\d)", {"$x is $ 5": "$"})
+_SPACES = pattern(r"\s+", {"a  b": "  "})
+_NO_WORDS = pattern(r"[{}$\\]", {r"\max": "\\"})
+_A_LETTER = pattern(r"[A-Za-z]", {"5x": "x"})
+_COMMAND = pattern(r"\\([A-Za-z]+)", {r"2\lt3": r"\lt"})
+_ENDING = pattern(
+    r"(?:(?<=\d)\.\.\.|(?<![\s.,;:])\s?\.)?[\s,;:]*$", {"5 . ,": " . ,", "0.25...": "...", "1, 2, ...": ""}
+)
+"""What may follow an answer; dots that stand for more items are no ending."""
 
 
 def tidy(text: str) -> str:
-    r"""The text with one way of writing each thing: no layout, no delimiters, ``\text{...}`` around words only.
-
-    Args:
-        text: an answer or a gold answer.
+    r"""An answer with one way of writing each thing: no layout, no delimiters, ``\text{...}`` around words only.
 
     Raises:
         Unreadable: braces that do not match.
     """
     text = "".join(" " if c in "\n\t\r" else c for c in text if c in "\n\t\r" or unicodedata.category(c)[0] != "C")
     text = _ONE_VULGAR.sub(lambda match: rf"\frac{{{_VULGAR[match[0]][0]}}}{{{_VULGAR[match[0]][1]}}}", text)
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ]+", lambda match: f"^{{{match[0].translate(_RAISED)}}}", text)
-    text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉₊₋]+", lambda match: f"_{{{match[0].translate(_LOWERED)}}}", text)
-    text = re.sub(r"√\s*(\d+|[A-Za-z])", r"\\sqrt{\1}", text).replace("√", r"\sqrt ")
+    text = _RAISED_RUN.sub(lambda match: f"^{{{match[0].translate(_RAISED_SIGNS)}}}", text)
+    text = _LOWERED_RUN.sub(lambda match: f"_{{{match[0].translate(_LOWERED_SIGNS)}}}", text)
+    text = _ROOT.sub(r"\\sqrt{\1}", text).replace("√", r"\sqrt ")
     text = _undelimited(text.translate(_TRANSLATION).strip())
-    if r"\begin" not in text:
-        text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
-    for pattern, replacement in _LAYOUT:
-        text = pattern.sub(replacement, text)
-    text = _fonts(text)
+    if r"\begin" not in text:  # in a matrix it ends a row
+        text = _DOUBLED.sub(r"\\", text)
+    text = _COMMAND.sub(lambda match: _SPELT.get(match[1], match[0]), rewritten(text, _LAYOUT))
+    text = _fonts(rewritten(text, _SPELLINGS))
+    # Only now are words in \text{...} and nothing else is.
     if whole := _WRAPPED.fullmatch(text.strip()):
         text = whole[1]
     text = _SCALE.sub(_scaled, _SHORT_SCALE.sub(_spelt_out, _BASE.sub(r"_{\g<base>}", text)))
     parts = TEXT.split(text)
     parts[::2] = [_WORD.sub(_command, part) for part in parts[::2]]
     text = "".join(rf"\text{{{part}}}" if i % 2 else part for i, part in enumerate(parts))
-    return _ENDING.sub("", re.sub(r"\s+", " ", text)).lstrip(" ,;:")
-
-
-_ENDING = re.compile(r"(?:(?<=\d)\.\.\.|(?<![\s.,;:])\s?\.)?[\s,;:]*$")
-"""What may follow an answer; dots that stand for more items are no ending."""
+    return _ENDING.sub("", _SPACES.sub(" ", text)).lstrip(" ,;:")
 
 
 def _spelt_out(found: re.Match[str]) -> str:
@@ -182,10 +211,9 @@ def _command(word: re.Match[str]) -> str:
 
 def _undelimited(text: str) -> str:
     r"""The text without ``$`` around formulas; one that stands for dollars becomes ``\$``."""
-    signs = len(re.findall(r"(?<!\\)\$", text))
-    if signs % 2:
-        text = re.sub(r"(?<!\\)\$(?=\s*\d)", r"\\$", text, count=1)
-    return re.sub(r"(?<!\\)\$", " ", text)
+    if len(_DOLLAR.findall(text)) % 2:
+        text = _AMOUNT.sub(r"\\$", text, count=1)
+    return _DOLLAR.sub(" ", text)
 
 
 def _fonts(text: str) -> str:
@@ -204,8 +232,8 @@ def _fonts(text: str) -> str:
 
 def _content(font: str, inner: str) -> str:
     """What replaces one font command."""
-    words = re.sub(r"[{}$\\]", " ", inner).strip()
-    if font in _PLAIN_FONTS or not re.search(r"[A-Za-z]", words) or (font == "mathrm" and words in tuple("eid")):
+    words = _NO_WORDS.sub(" ", inner).strip()
+    if font in _PLAIN_FONTS or not _A_LETTER.search(words) or (font == "mathrm" and words in tuple("eid")):
         return inner
     if "\\" in inner and font != "operatorname":
         return inner
@@ -215,7 +243,12 @@ def _content(font: str, inner: str) -> str:
     return rf"\{words} " if command else rf"\text{{{words}}}"
 
 
-_BRACKET = re.compile(r"\\[{}]|\\text\{[^{}]*\}|[()\[\]{}]|\\.", re.DOTALL)
+_BRACKET = pattern(
+    r"\\[{}]|\\text\{[^{}]*\}|[()\[\]{}]|\\.",
+    {r"x\{": r"\{", r"\text{a, b}": r"\text{a, b}", r"\alpha": r"\a"},
+    re.DOTALL,
+)
+_BRACE = pattern(r"\\.|[{}]", {r"x\{": r"\{", "x}": "}"}, re.DOTALL)
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}, {")", "]", "}", r"\}"}
 
 
@@ -254,7 +287,7 @@ def closing(text: str, start: int) -> int:
         Unreadable: there is none.
     """
     depth = 0
-    for found in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
+    for found in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(found[0], 0)
         if depth == 0:
             return found.start()
@@ -268,15 +301,12 @@ def cut(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
         Unreadable: brackets that do not match.
     """
     spans, start = [], 0
-    opened = 0
     for position, depth, bracket in brackets(text):
         if depth == 0 and bracket in _OPEN:
             spans.append((start, position))
-            opened = position
         elif depth == 0:
             start = position + len(bracket)
     spans.append((start, len(text)))
-    assert opened <= len(text)
     pieces, found, last = [], [], 0
     for low, high in spans:
         for match in separator.finditer(text, low, high):

@@ -1,14 +1,14 @@
 """The tokens of a formula."""
 
-import re
-
+from dppo.data.grading.patterns import pattern
 from dppo.data.grading.text import Unreadable
 
-_TOKEN = re.compile(
+_TOKEN = pattern(
     r"(?P<number>\d*\.?\d*\\(?:overline|bar)\s*\{\d+\}|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\w.]))?)"
     r"|(?P<text>\\text\{[^{}]*\})"
     r"|(?P<accent>\\(?:d?dot|bar|hat|vec|tilde|widehat|widetilde|overline|overrightarrow)\s*(?:\{\s*\\?[A-Za-z]+\s*\}|[A-Za-z]))"
-    r"|(?P<command>\\(?:[A-Za-z]+|.))|(?P<letter>[A-Za-z])|(?P<sign>[-+/:^_!|()\[\]{},'%])|(?P<space>\s+)"
+    r"|(?P<command>\\(?:[A-Za-z]+|.))|(?P<letter>[A-Za-z])|(?P<sign>[-+/:^_!|()\[\]{},'%])|(?P<space>\s+)",
+    {token: token for token in (r"0.\overline{6}", "1.5e-3", r"\text{max}", r"\vec{AB}", r"\sqrt", "x", "^", " ")},
 )
 LETTERS = frozenset((
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu",
@@ -24,7 +24,7 @@ FUNCTIONS = TRIGONOMETRIC | {
 """Functions of one argument."""
 OF_SEVERAL = frozenset(("max", "min", "gcd", "lcm"))
 _LONGEST = 2000
-_PROSE = re.compile(r"(?<![\\A-Za-z{])(?![A-Z]{4,}(?![A-Za-z]))[A-Za-z]{4,}")
+_PROSE = pattern(r"(?<![\\A-Za-z{])(?![A-Z]{4,}(?![A-Za-z]))[A-Za-z]{4,}", {r"\alpha ABCD xyz where x": "where"})
 """A run of letters that is a word, not a product."""
 
 

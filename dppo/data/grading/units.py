@@ -5,76 +5,58 @@ from fractions import Fraction
 from itertools import pairwise
 
 from dppo.data.grading.numbers import read_number
+from dppo.data.grading.patterns import pattern, rewritings, rewritten
 from dppo.data.grading.text import Unreadable
 from dppo.data.grading.values import Unit
 
-_TABLE: dict[str, tuple[str, dict[str, int], Fraction | int | str]] = {}
-
-
-def _define(base: dict[str, int], **names: tuple[Fraction | int | str, str]) -> None:
-    """Enter units that measure the same: ``name=(how many base units, "other names")``."""
-    for name, (factor, others) in names.items():
-        for spelling in (name, *others.split()):
-            _TABLE[spelling] = (name, base, factor)
-
-
-_define(
-    {"m": 1},
-    m=(1, "meter meters metre metres"),
-    mm=("1/1000", "millimeter millimeters millimetre millimetres"),
-    cm=("1/100", "centimeter centimeters centimetre centimetres"),
-    km=(1000, "kilometer kilometers kilometre kilometres kms"),
-    nm=("1/1000000000", "nanometer nanometers"),
-    micron=("1/1000000", "microns micrometer micrometers µm"),
-    inch=("254/10000", "inches in ins"),
-    foot=("3048/10000", "feet ft"),
-    yard=("9144/10000", "yards yd yds"),
-    mile=("1609344/1000", "miles mi"),
-    pc=("30856775814913673", "parsec parsecs"),
-    AU=("149597870700", "au"),
-)
-_define(
-    {"s": 1},
-    s=(1, "sec secs second seconds"),
-    ms=("1/1000", "millisecond milliseconds"),
-    minute=(60, "minutes min mins"),
-    hour=(3600, "hours hr hrs h"),
-    day=(86400, "days"),
-    week=(604800, "weeks wk"),
-    month=(2629746, "months"),
-    year=(31556952, "years yr yrs"),
-)
-_define(
-    {"kg": 1},
-    kg=(1, "kilogram kilograms kgs"),
-    g=("1/1000", "gram grams gm"),
-    mg=("1/1000000", "milligram milligrams"),
-    pound=("45359237/100000000", "pounds lb lbs"),
-    ounce=("45359237/1600000000", "ounces oz"),
-    ton=(1000, "tons tonne tonnes"),
-)
-_define(
-    {"m": 3},
-    liter=("1/1000", "liters litre litres L l"),
-    mL=("1/1000000", "ml milliliter milliliters"),
-    gallon=("3785411784/1000000000000", "gallons gal"),
-)
-_define({"a.m.": 1}, am=(1, "AM"))
-_define({"p.m.": 1}, pm=(1, "PM"))
-_define({"$": 1}, dollar=(1, "dollars USD usd bucks"), cent=("1/100", "cents"))
-_define({"€": 1}, euro=(1, "euros EUR"))
-_define({"degree": 1}, degree=(1, "degrees deg"))
-_define({"radian": 1}, radian=(1, "radians rad"))
-_define({"m": 1, "s": -1}, mph=("44704/100000", ""), kph=("1000/3600", "kmh kmph"))
-_define({"kg": 1, "m": 1, "s": -2}, N=(1, "newton newtons"), dyn=("1/100000", "dyne dynes"))
-_define({"kg": 1, "m": 2, "s": -2}, J=(1, "joule joules"), kJ=(1000, ""), erg=("1/10000000", "ergs"))
-_define({"kg": 1, "m": 2, "s": -3}, W=(1, "watt watts"), kW=(1000, ""), MW=(1000000, ""))
-_define({"eV": 1}, eV=(1, ""), keV=(1000, ""), MeV=(1000000, ""))
-_define({"K": 1}, K=(1, "kelvin kelvins"))
-_define({"s": -1}, Hz=(1, "hertz"), kHz=(1000, ""), MHz=(1000000, ""))
-_define({"mol": 1}, mol=(1, "mole moles mols"))
-_define({"V": 1}, V=(1, "volt volts"))
-_define({"A": 1}, A=(1, "amp amps ampere amperes"))
+_UNITS: tuple[tuple[dict[str, int], dict[str, int | str]], ...] = (
+    ({"m": 1}, {
+        "m meter meters metre metres": 1, "mm millimeter millimeters millimetre millimetres": "1/1000",
+        "cm centimeter centimeters centimetre centimetres": "1/100",
+        "km kilometer kilometers kilometre kilometres kms": 1000, "nm nanometer nanometers": "1/1000000000",
+        "micron microns micrometer micrometers µm": "1/1000000", "inch inches in ins": "254/10000",
+        "foot feet ft": "3048/10000", "yard yards yd yds": "9144/10000",
+        "mile miles mi": "1609344/1000", "pc parsec parsecs": "30856775814913673", "AU au": "149597870700",
+    }),
+    ({"s": 1}, {
+        "s sec secs second seconds": 1, "ms millisecond milliseconds": "1/1000", "minute minutes min mins": 60,
+        "hour hours hr hrs h": 3600, "day days": 86400, "week weeks wk": 604800, "month months": 2629746,
+        "year years yr yrs": 31556952,
+    }),
+    ({"kg": 1}, {
+        "kg kilogram kilograms kgs": 1, "g gram grams gm": "1/1000", "mg milligram milligrams": "1/1000000",
+        "pound pounds lb lbs": "45359237/100000000", "ounce ounces oz": "45359237/1600000000",
+        "ton tons tonne tonnes": 1000,
+    }),
+    ({"m": 3}, {
+        "liter liters litre litres L l": "1/1000", "mL ml milliliter milliliters": "1/1000000",
+        "gallon gallons gal": "3785411784/1000000000000",
+    }),
+    ({"a.m.": 1}, {"am AM": 1}),
+    ({"p.m.": 1}, {"pm PM": 1}),
+    ({"$": 1}, {"$ dollar dollars USD usd bucks": 1, "cent cents": "1/100"}),
+    ({"€": 1}, {"€ euro euros EUR": 1}),
+    ({"%": 1}, {"% percent pct percentage": "1/100"}),
+    ({"degree": 1}, {"degree degrees deg": 1}),
+    ({"radian": 1}, {"radian radians rad": 1}),
+    ({"m": 1, "s": -1}, {"mph": "44704/100000", "kph kmh kmph": "1000/3600"}),
+    ({"kg": 1, "m": 1, "s": -2}, {"N newton newtons": 1, "dyn dyne dynes": "1/100000"}),
+    ({"kg": 1, "m": 2, "s": -2}, {"J joule joules": 1, "kJ": 1000, "erg ergs": "1/10000000"}),
+    ({"kg": 1, "m": 2, "s": -3}, {"W watt watts": 1, "kW": 1000, "MW": 1000000}),
+    ({"eV": 1}, {"eV": 1, "keV": 1000, "MeV": 1000000}),
+    ({"K": 1}, {"K kelvin kelvins": 1}),
+    ({"s": -1}, {"Hz hertz": 1, "kHz": 1000, "MHz": 1000000}),
+    ({"mol": 1}, {"mol mole moles mols": 1}),
+    ({"V": 1}, {"V volt volts": 1}),
+    ({"A": 1}, {"A amp amps ampere amperes": 1}),
+)  # fmt: skip
+"""Base units, and the units that measure the same: spellings, with spaces between, and how many base units each is."""
+_TABLE: dict[str, tuple[dict[str, int], Fraction]] = {
+    spelling: (base, Fraction(factor))
+    for base, factors in _UNITS
+    for spellings, factor in factors.items()
+    for spelling in spellings.split()
+}
 
 DEGREE = Unit((("degree", 1),))
 RADIAN = Unit((("radian", 1),))
@@ -82,21 +64,29 @@ DOLLAR = Unit((("$", 1),))
 PERCENT = Unit((("%", 1),), Fraction(1, 100))
 
 _LINEAR = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
-_HALF_DAY = re.compile(r"(?<![A-Za-z])([AaPp])\.\s?[Mm](?:\.|\b)")
-_RATE = re.compile(r"^\s*(\$|€|dollars?|cents?|USD|euros?)\s*(?:/|per\b).*$")
-"""Money is money, whatever it is paid for."""
-_PART = re.compile(r"(?P<slash>/|per\b)|(?P<word>[A-Za-zµ$€%]+)\.?\s*(?:\^?\s*\{?\s*(?P<power>-?\d)\s*\}?)?|\S")
+# In this order: half a day and money are seen among bare words alone.
+_BARE = rewritings(
+    (r"\\text\{([^{}]*)\}", r" \1 ", r"\text{cm}^2", " cm ^2"),
+    (r"\\cdot", " ", r"N\cdot m", "N  m"),
+    (r"\^\\circ", " degree ", r"5^\circ", "5 degree "),
+    (r"\\([$%])", r" \1 ", r"\$/day", " $ /day"),
+    (r"(?<![A-Za-z])[Aa]\.\s?[Mm](?:\.|\b)", " am ", "7 A.M.", "7  am "),
+    (r"(?<![A-Za-z])[Pp]\.\s?[Mm](?:\.|\b)", " pm ", "7 p. m", "7  pm "),
+    (r"^\s*(\$|€|dollars?|cents?|USD|euros?)\s*(?:/|per\b).*$", r"\1", "cents per mile", "cents"),
+)
+"""Units without commands; money is money, whatever it is paid for."""
+_PART = pattern(
+    r"(?P<slash>/|per\b)|(?P<word>[A-Za-zµ$€%]+)\.?\s*(?:\^?\s*\{?\s*(?P<power>-?\d)\s*\}?)?|\S",
+    {"/s": "/", "per hour": "per", "cm^{2}": "cm^{2}", "ft. 3": "ft. 3"},
+)
 
 
 def parse_unit(text: str) -> Unit:
-    r"""The unit a text names; only a label where a word is not in the table.
+    r"""The unit a text names, such as ``km/h``, ``square inches`` or ``\text{cm}^{2}``.
 
-    Args:
-        text: such as ``km/h``, ``square inches``, ``kg \cdot m / s^2``, ``\text{cm}^{2}``.
+    Only a label where a word is not in the table.
     """
-    words = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", text).replace(r"\cdot", " ").replace("^\\circ", " degree ")
-    words = re.sub(r"\\[$%]", lambda match: f" {match[0][1]} ", words)
-    words = _RATE.sub(r"\1", _HALF_DAY.sub(lambda match: f" {match[1].lower()}m ", words))
+    words = rewritten(text, _BARE)
     powers: dict[str, int] = {}
     factor, sign, dimension = Fraction(1), 1, 1
     for part in _PART.finditer(words):
@@ -119,26 +109,19 @@ def parse_unit(text: str) -> Unit:
 
 
 def _known(word: str | None) -> tuple[dict[str, int], Fraction] | None:
-    """Base units and factor of one word."""
-    if word in ("$", "€"):
-        return {word: 1}, Fraction(1)
-    if word == "%" or (word and word.lower() in ("percent", "pct", "percentage")):
-        return {"%": 1}, Fraction(1, 100)
-    entry = _TABLE.get(word or "") or _TABLE.get((word or "").lower() if len(word or "") > 2 else "")
-    return (entry[1], Fraction(entry[2])) if entry else None
+    """Base units and factor of one word; only a short one must be spelt as in the table, since ``mm`` is not ``MM``."""
+    word = word or ""
+    return _TABLE.get(word) or (_TABLE.get(word.lower()) if len(word) > 2 else None)
 
 
-_PART_OF_COMPOUND = re.compile(
-    r"(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?),? ?(?:and )?"
+_PART_OF_COMPOUND = pattern(
+    r"(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?),? ?(?:and )?",
+    {r"5 \text{ ft } 6 \text{ in}": r"5 \text{ ft } ", "1 hour and 30 minutes": "1 hour and "},
 )
 
 
 def compound(text: str) -> tuple[Fraction, Unit] | None:
-    r"""The sum and the unit of ``5 \text{ ft } 6 \text{ in}`` or ``1 hour and 30 minutes``, in the first unit; or None.
-
-    Args:
-        text: a tidy text.
-    """
+    r"""The sum and the unit of ``5 \text{ ft } 6 \text{ in}`` or ``1 hour and 30 minutes``, in the first; or None."""
     parts = list(_PART_OF_COMPOUND.finditer(text))
     if not 2 <= len(parts) <= 4 or "".join(part[0] for part in parts) != text:
         return None
@@ -151,23 +134,30 @@ def compound(text: str) -> tuple[Fraction, Unit] | None:
     return (total / units[0].factor, units[0]) if all(values) else None
 
 
-_LAST = re.compile(
+_LAST = pattern(
     r"(?:(?:/|\\cdot)\s*)?"
     r"(?:\\text\{([^{}]*)\}|(?<![\\A-Za-z])([A-Za-z]{2,}|(?<=[ /])[msghNJWKVAL])\.?)"
-    r"\s*(?:\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$"
+    r"\s*(?:\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$",
+    {r"5 \text{ cm}^2": r"\text{ cm}^2", "5 km/h": "/h", "5 square feet": "feet"},
 )
-_PERCENT = re.compile(
-    r"\s*(?:\\?%|\\text\{\s*(?:per ?cent|pct|percentage)\s*\}|(?<![A-Za-z])(?:per ?cent|pct|percentage))\s*$"
+_PERCENT = pattern(
+    r"\s*(?:\\?%|\\text\{\s*(?:per ?cent|pct|percentage)\s*\}|(?<![A-Za-z])(?:per ?cent|pct|percentage))\s*$",
+    {r"5\%": r"\%", "5 per cent": " per cent", r"5\text{ percent}": r"\text{ percent}"},
 )
-_MONEY = re.compile(r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|Rs\.?)\s*\})\s*(?=[\d.\\])")
-_DEGREES = re.compile(r"\s*\^\\circ\s*$")
-_OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])")
+_MONEY = pattern(
+    r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|Rs\.?)\s*\})\s*(?=[\d.\\])",
+    {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
+)
+_DEGREES = pattern(r"\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
+_OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
+_END_OF_VALUE = pattern(r"[\d)}\]!%]$", {"(x+1)": ")", "5": "5"})
 _UNIT_WORDS = 6
-_CHANGES = re.compile(
+_CHANGES = pattern(
     r"(?<![\^{-])\d|\b(?:(?:hundred|thousand|million|billion|trillion)(?:s|ths?)?|tenths?|thirds|halves|half|squared|cubed|factorial"
     r"|(?:four|fif|six|seven|eigh|nin)ths|one|two|three|four|five|six|seven|eight|nine|ten|twenty|plus|minus|divided"
     r"|multiplied|over|mod|modulo|remainder|base|or|than|least|most|if|unless|when|but|except|maybe|perhaps|possibly"
     r"|not|wrong|incorrect|false|never|between)\b|n't\b",
+    {"more than x": "than", "ft 6": "6", "millions": "millions", "isn't": "n't"},
     re.IGNORECASE,
 )
 
@@ -198,7 +188,7 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         return _rest(value[: percent.start()], PERCENT)  # 20\% off
     if money:
         return _rest(value, DOLLAR if "\\$" in money[0] or "€" not in money[0] else parse_unit("€"))
-    if not names or (names.lstrip()[:1].isalpha() and not re.search(r"[\d)}\]!%]$", value)):
+    if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
         return None
     return _rest(value, parse_unit(names))
 
@@ -239,7 +229,10 @@ def compatible_labels(one: str, other: str) -> bool:
     return len(powers) < 2
 
 
-_UNNAMED = re.compile(r"(?:(square|sq|cubic|cu)\.? )?units?(?: ?\^ ?\{? ?([123]) ?\}?)?")
+_UNNAMED = pattern(
+    r"(?:(square|sq|cubic|cu)\.? )?units?(?: ?\^ ?\{? ?([123]) ?\}?)?",
+    {unit: unit for unit in ("sq. units", "units ^ {2}")},
+)
 
 
 def _unnamed(label: str) -> int:

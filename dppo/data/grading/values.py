@@ -138,3 +138,15 @@ Value = (
     | Quantity
     | Either
 )
+
+Formula = Number | Expression
+
+
+def readings(value: Value) -> tuple[Value, ...]:
+    """Every way in which a text can be read."""
+    return value.values if isinstance(value, Either) else (value,)
+
+
+def without_unit(value: Value) -> Value:
+    """A value without its unit, where it has one."""
+    return value.value if isinstance(value, Quantity) else value

@@ -1,15 +1,19 @@
 """Answers in words: names, yes and no, the letter of an option, a clock time."""
 
-import re
-
+from dppo.data.grading.patterns import pattern
 from dppo.data.grading.text import FUNCTIONS, TEXT
 from dppo.data.grading.values import Text
 
-_LETTER = re.compile(
+_LETTER = pattern(
     r"^(?i:the )?(?i:correct )?(?i:option|choice|answer)?(?i: is)?[:\s]*(?:\(([A-Ja-j])\)|([A-Ja-j]))$"
     r"|^(?i:option |choice )?(?:\(([A-J])\)|([A-J])[.:)])\s",
+    {"The correct option is (b)": "The correct option is (b)", "(D) east": "(D) ", "C: two": "C: "},
 )
-_MANY_LETTERS = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
+_MANY_LETTERS = pattern(r"\([A-J]\)|\b(?:or|and)\b", {"B or D": "or", "(B) (C)": "(B)"})
+_NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
+_PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", {"John's (old) dog": "John's (old) dog"})
+_WRAPPED_WORDS = pattern(r"[A-Za-z][A-Za-z .,;'\"!?()-]*", {"yes, it is": "yes, it is"})
+_LONE_LETTER = pattern(r"\b[A-Za-z]\b(?<!\ba)", {"a line of x": "x"})
 
 
 def words_of(text: str) -> Text | None:
@@ -29,17 +33,20 @@ def words_of(text: str) -> Text | None:
     wrapped = r"\text{" in text
     if letter:
         return Text(bare.lower(), letter)
-    words = re.sub(r"[^a-z ]", " ", bare.lower()).split()
-    plain = re.fullmatch(r"[A-Za-z][A-Za-z .'\"!?()-]*" if not wrapped else r"[A-Za-z][A-Za-z .,;'\"!?()-]*", bare)
+    words = _NOT_LETTERS.sub(" ", bare.lower()).split()
+    plain = (_WRAPPED_WORDS if wrapped else _PLAIN_WORDS).fullmatch(bare)
     if not plain or not words or (len(words) == 1 and len(words[0]) == 1) or words[0] in FUNCTIONS:
         return None
-    if not wrapped and re.search(r"\b[A-Za-z]\b(?<!\ba)", bare):
+    if not wrapped and _LONE_LETTER.search(bare):
         return None  # letters of a formula between the words
     bare = " ".join(word for word in words if word not in ("a", "an", "the", "it", "is", "on"))
     return Text(_LONG_FORMS.get(bare, bare))
 
 
-_SAID = re.compile(r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*")
+_SAID = pattern(
+    r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*",
+    {"yes, it is even.": "yes, it is even."},
+)
 _COUNT = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
@@ -51,6 +58,9 @@ _MONTH = (
     "|(?:jan|feb|mar|apr|aug|sept?|oct|nov|dec)[.]?)"
 )
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
-_DATE = re.compile(rf"{_MONTH} {_DAY}|{_DAY} {_MONTH}")
+_DATE = pattern(rf"{_MONTH} {_DAY}|{_DAY} {_MONTH}", {"march 3rd": "march 3rd", "3 mar.": "3 mar."})
 _LONG_FORMS = {"dne": "does not exist"}
-_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?")
+_CLOCK = pattern(
+    r"(\d{1,2})(?::(\d{2})(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?",
+    {time: time for time in ("12:30 pm", "7 am", "9:05")},
+)

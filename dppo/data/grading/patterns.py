@@ -1,0 +1,59 @@
+"""Regular expressions, each with an example beside it: what it is for can be read, and a test runs it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Rewriting = tuple[re.Pattern[str], str]
+"""An expression and what takes the place of what it finds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An expression, a text it is for, and what comes of it."""
+
+    regex: re.Pattern[str]
+    text: str
+    result: str
+    """The first thing found in the text; with a replacement, the text rewritten."""
+    replacement: str | None = None
+
+
+EXAMPLES: list[Example] = []
+"""Of every expression made here, for ``tests/grading/test_grading_patterns.py``."""
+
+
+def pattern(regex: str, examples: Mapping[str, str], flags: int = 0) -> re.Pattern[str]:
+    """The compiled expression.
+
+    Args:
+        regex: the expression.
+        examples: texts, each with the first thing that is found in it; at least one.
+        flags: as for ``re.compile``.
+
+    Raises:
+        ValueError: no example.
+    """
+    if not examples:
+        raise ValueError(f"{regex!r} has no example: pattern({regex!r}, {{'a text': 'what is found in it'}})")
+    compiled = re.compile(regex, flags)
+    EXAMPLES.extend(Example(compiled, text, found) for text, found in examples.items())
+    return compiled
+
+
+def rewritings(*rows: tuple[str, str, str, str]) -> tuple[Rewriting, ...]:
+    """The compiled table, in order.
+
+    Args:
+        *rows: expression, replacement, an example, and the example rewritten by this row alone.
+    """
+    table = tuple((re.compile(regex), replacement, text, result) for regex, replacement, text, result in rows)
+    EXAMPLES.extend(Example(regex, text, result, replacement) for regex, replacement, text, result in table)
+    return tuple((regex, replacement) for regex, replacement, *_ in table)
+
+
+def rewritten(text: str, table: tuple[Rewriting, ...]) -> str:
+    """The text after every row of a table, in order."""
+    for regex, replacement in table:
+        text = regex.sub(replacement, text)
+    return text
