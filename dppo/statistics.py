@@ -26,6 +26,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 from scipy import stats
 
+from dppo.errors import ConfigError
 from dppo.rng import Purpose, generator
 
 LEVEL = 0.95
@@ -212,6 +213,10 @@ def benchmark_interval(
         span: the least and the largest value a problem can have.
         resamples: R, >= 1.
     """
+    empty = [name for name, values in sets.items() if len(values) == 0]
+    if empty or not sets:
+        where = f" in {empty[0]!r}" if empty and empty[0] else ""
+        raise ConfigError(f"no problem to average over{where}: give one figure each, such as {{'math500': [0.0, 1.0]}}")
     ends = [_resampled(values, rng, span, resamples) for values in sets.values()]
     down_R, up_R = (np.mean([end[side] for end in ends], axis=0) for side in (0, 1))
     value = float(np.mean([values.mean() for values in sets.values()]))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dppo"
-SHARED = {"errors", "types", "rng", "environment", "files", "statistics"}
+SHARED = {"errors", "types", "rng", "environment", "files", "statistics", "typed"}
 RUNS = SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl", "evaluation", "runs"}
 ALLOWED = {
     "errors": set(),
@@ -19,7 +19,8 @@ ALLOWED = {
     "rng": set(),
     "environment": set(),
     "files": {"errors"},
-    "statistics": {"rng"},
+    "statistics": {"errors", "rng"},
+    "typed": {"errors"},
     "pruning": SHARED,
     "packing": SHARED,
     "objective": SHARED,

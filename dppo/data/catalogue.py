@@ -7,6 +7,7 @@ from types import MappingProxyType
 from dppo.data.columns import COLUMNS
 from dppo.data.rules import RULES
 from dppo.errors import ConfigError
+from dppo.typed import check_fields
 
 STEP_BY_STEP = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 """The user's turn of an evaluation, the same for all sets: what most published tables ask."""
@@ -52,6 +53,7 @@ class Benchmark:
     """Completions drawn per problem unless asked otherwise."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "Benchmark(name='mine', path='mine.jsonl')")
         if "{problem}" not in self.template:
             raise ConfigError(
                 f"template={self.template!r} of {self.name} does not say where the problem goes. Try '{{problem}}'"

@@ -5,16 +5,16 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import datasets
 import numpy as np
 
 from dppo.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from dppo.typed import typed
 
 
+@typed("identities(['1 + 1 = ?', '2 + 2 = ?'])")
 def identities(prompts: Iterable[Any]) -> np.ndarray:
     """Who each prompt is: 64 bits of a hash of its content, the same in every process and on every machine.
 
@@ -44,14 +44,15 @@ def _present(value: Any) -> Any:
     return [_present(entry) for entry in value] if isinstance(value, list) else value
 
 
+@typed("check_problems(load_problems('problems.jsonl'))")
 def check_problems(
-    dataset: "Dataset",
+    dataset: datasets.Dataset,
     *,
     tokenizer: Any = None,
     max_prompt_tokens: int | None = None,
     minimum: int = 1,
     on_bad_rows: str = "error",
-) -> "Dataset":
+) -> datasets.Dataset:
     """The dataset, checked: no empty prompt or answer, no prompt that is too long, and enough prompts.
 
     Prompts that occur more than once are kept and reported with a warning; with different answers, with another.
@@ -97,7 +98,7 @@ def check_problems(
     return dataset
 
 
-def _bad_rows(dataset: "Dataset", tokenizer: Any, longest: int | None) -> dict[str, list[int]]:
+def _bad_rows(dataset: datasets.Dataset, tokenizer: Any, longest: int | None) -> dict[str, list[int]]:
     """Rows that cannot be trained on, by reason."""
     prompts = list(dataset["prompt"])
     bad = {"empty prompt": [row for row, prompt in enumerate(prompts) if not _text(prompt).strip()]}
@@ -139,7 +140,7 @@ def numbered(rows: Sequence[int]) -> str:
     return f"{len(rows)} row{'s' if len(rows) > 1 else ''} (counted from 0: {first}{', ...' if len(rows) > 5 else ''})"
 
 
-def _warn_of_repeats(dataset: "Dataset") -> None:
+def _warn_of_repeats(dataset: datasets.Dataset) -> None:
     """Warn of prompts that occur several times, and of those whose answers contradict each other."""
     keys = identities(dataset["prompt"]).tolist()
     repeated = {key: count for key, count in Counter(keys).items() if count > 1}

@@ -10,8 +10,10 @@ from dppo.data.catalogue import Benchmark, known_set
 from dppo.data.columns import gold_answers, read_part
 from dppo.data.sources import is_local, read_rows
 from dppo.errors import ConfigError, DataError
+from dppo.typed import typed
 
 
+@typed("load_problems('problems.jsonl')")
 def load_problems(
     source: str,
     *,

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 
 from dppo.errors import ConfigError, DPPOError, RewardError
+from dppo.typed import typed
 
 Reward = Callable[..., Any]
 
 
+@typed("guarded(my_reward, limit_seconds=60)")
 def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
     """The same reward function, whose faults are errors that say what to do.
 
@@ -36,8 +38,6 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
     Raises:
         ConfigError: ``reward`` cannot be called, or the limit is out of range.
     """
-    if not callable(reward):
-        raise ConfigError(f"reward {reward!r} is not a function: pass def my_reward(prompts, completions, **columns)")
     if limit_seconds is not None and not 0 < limit_seconds < math.inf:
         raise ConfigError(f"limit_seconds={limit_seconds} must be above 0 and finite, or None for no limit")
     target = _innermost(reward)

@@ -4,14 +4,20 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import datasets
+
 from dppo.data.answers import last_boxed
 from dppo.data.checks import numbered
 from dppo.data.rules import DETAILS
 from dppo.data.verifier import REASONS, Verifier
 from dppo.errors import ConfigError, DataError
+from dppo.typed import check, typed
 
 Reward = Callable[..., Any]
 """``reward(prompts=..., completions=..., **columns)`` -> one number, NaN or None per completion."""
+
+Table = datasets.Dataset | datasets.IterableDataset
+_CALL = "reward(prompts=['1 + 1?'], completions=['2'], answer=['2'])"
 
 PASSED_BY_TRAINER = frozenset(
     {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
@@ -24,15 +30,24 @@ def completion_text(completion: Any) -> str:
 
     Args:
         completion: a string, or a list of messages with a ``content`` of text, of parts, or None.
+
+    Raises:
+        DataError: it is neither.
     """
-    if isinstance(completion, str):
-        return completion
-    content = completion[-1].get("content") if completion else None
-    if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content)
-    return content or ""
+    if completion is None or isinstance(completion, str):
+        return completion or ""
+    try:
+        content = completion[-1].get("content") if completion else None
+        parts = content if isinstance(content, list) else [{"text": content}]
+        return "".join(part.get("text") or "" for part in parts)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise DataError(
+            f"completion {completion!r} is neither text nor a list of messages such as "
+            "[{'role': 'assistant', 'content': 'so it is 5'}]"
+        ) from error
 
 
+@typed("accuracy_reward(workers=2, limit_seconds=5.0)")
 def accuracy_reward(
     *,
     answer_column: str = "answer",
@@ -60,9 +75,11 @@ def accuracy_reward(
     """
     judge = verifier or Verifier(workers=workers, limit_seconds=limit_seconds)
 
+    @typed(_CALL)
     def accuracy(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         if answer_column not in columns:
             raise DataError(_no_column(answer_column, [name for name in columns if name not in PASSED_BY_TRAINER]))
+        check(answer_column, columns[answer_column], Sequence[Any], _CALL)
         golds = [_gold(answer_column, gold) for gold in columns[answer_column]]
         said = [{name: columns[name][i] for name in DETAILS if name in columns} or None for i in range(len(golds))]
         texts = [completion_text(completion) for completion in completions]
@@ -94,6 +111,7 @@ def _gold(column: str, value: Any) -> str:
     return "" if value is None else str(value)
 
 
+@typed("format_reward(lambda text: text.endswith('.'))")
 def format_reward(has_format: Callable[[str], bool] | None = None) -> Reward:
     r"""A reward of 1.0 for a completion in the right format and 0.0 for any other.
 
@@ -103,6 +121,7 @@ def format_reward(has_format: Callable[[str], bool] | None = None) -> Reward:
     """
     check = has_format or (lambda text: last_boxed(text) is not None)
 
+    @typed(_CALL)
     def form(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         return [float(check(completion_text(completion))) for completion in completions]
 
@@ -110,6 +129,7 @@ def format_reward(has_format: Callable[[str], bool] | None = None) -> Reward:
     return form
 
 
+@typed("overlong_penalty(max_tokens=4096, cache_tokens=512)")
 def overlong_penalty(max_tokens: int, cache_tokens: int) -> Reward:
     """The soft overlong punishment of DAPO: 0 for short completions, down to -1 for those that fill the budget.
 
@@ -130,10 +150,14 @@ def overlong_penalty(max_tokens: int, cache_tokens: int) -> Reward:
             f"cache_tokens={cache_tokens} must be in [1, max_tokens={max_tokens}]. Try overlong_penalty(4096, 512)"
         )
 
+    @typed(_CALL)
     def overlong(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         ids = columns.get("completion_ids")
         if ids is None:
             raise DataError("overlong_penalty needs completion_ids, which TRL passes: it counts tokens, not characters")
+        check("completion_ids", ids, Sequence[Any], _CALL)
+        for tokens in ids:
+            check("completion_ids", tokens, Sequence[Any], _CALL)
         past = (len(tokens) - (max_tokens - cache_tokens) for tokens in ids)
         return [-min(max(tokens / cache_tokens, 0.0), 1.0) for tokens in past]
 
@@ -141,6 +165,7 @@ def overlong_penalty(max_tokens: int, cache_tokens: int) -> Reward:
     return overlong
 
 
+@typed("required_columns(my_reward)")
 def required_columns(reward: Reward) -> tuple[str, ...]:
     """The dataset columns a reward function needs, in order.
 
@@ -158,7 +183,8 @@ def required_columns(reward: Reward) -> tuple[str, ...]:
     )
 
 
-def check_reward_columns(dataset: Any, columns: Sequence[str] = ("answer",)) -> None:
+@typed("check_reward_columns(dataset, ['answer'])")
+def check_reward_columns(dataset: Table, columns: Sequence[str] = ("answer",)) -> None:
     """Check, before training, that a dataset has what its rewards need: every column, and no empty value in it.
 
     Args:
@@ -178,7 +204,7 @@ def check_reward_columns(dataset: Any, columns: Sequence[str] = ("answer",)) -> 
     for column in columns:
         if column not in present:
             raise DataError(_no_column(column, present))
-        if not hasattr(dataset, "__getitem__"):
+        if isinstance(dataset, datasets.IterableDataset):
             continue
         empty = [row for row, value in enumerate(dataset[column]) if value is None or not str(value).strip()]
         if empty:
@@ -188,7 +214,8 @@ def check_reward_columns(dataset: Any, columns: Sequence[str] = ("answer",)) -> 
             )
 
 
-def check_rewards(dataset: Any, rewards: Sequence[Any]) -> None:
+@typed("check_rewards(dataset, [accuracy_reward()])")
+def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
     """Check, before training, that a dataset has what every one of these rewards needs.
 
     Args:
@@ -200,7 +227,7 @@ def check_rewards(dataset: Any, rewards: Sequence[Any]) -> None:
     """
     functions = [reward for reward in rewards if callable(reward) and not hasattr(reward, "config")]
     check_reward_columns(dataset, sorted({column for reward in functions for column in required_columns(reward)}))
-    if hasattr(dataset, "__getitem__"):
+    if isinstance(dataset, datasets.Dataset):
         for column in sorted({column for reward in functions for column in getattr(reward, "text_columns", ())}):
             for value in dataset[column]:
                 _gold(column, value)

@@ -52,10 +52,12 @@ def with_details(grading: Grading, details: Mapping[str, Any] | None) -> Grading
         details: any of ``DETAILS``; what is missing or None says nothing, and other keys are not looked at.
 
     Raises:
-        DataError: a tolerance that is no number of at least 0.
+        DataError: details that are no dictionary, or a tolerance that is no number of at least 0.
     """
     if not details:
         return grading
+    if not isinstance(details, Mapping):
+        raise DataError(f"details={details!r} of a problem are no dictionary. Write, for example, {{'unit': 'km'}}")
     several, unit, tolerance = (details.get(name) for name in DETAILS)
     if several is not None:
         grading = replace(grading, several=bool(several))

@@ -15,6 +15,7 @@ from dppo.data.answers import final_answer, joined_boxes, plain_match
 from dppo.data.pool import Outcome, WorkerPool
 from dppo.data.rules import DEFAULT_RULE, RULES, Grading, as_task, with_details
 from dppo.errors import ConfigError, DataError
+from dppo.typed import typed
 
 __all__ = ["REASONS", "RULES", "Verdict", "Verifier", "verify"]
 
@@ -55,6 +56,9 @@ REFUSED = (
 """What a worker refuses once it is ready (``worker``): code from text, writing files, processes, the network."""
 
 
+_CALL = r"verify(r'so it is \boxed{5}', '5')"
+
+
 class Verifier:
     """Judges answers in worker processes; a context manager, and also shut down when collected and at exit.
 
@@ -73,6 +77,7 @@ class Verifier:
         ConfigError: a setting out of range.
     """
 
+    @typed("Verifier(workers=2, limit_seconds=5.0, memory_mb=1024)")
     def __init__(self, workers: int = 2, limit_seconds: float = 5.0, memory_mb: int = 1024) -> None:
         try:
             import_module("math_verify")
@@ -105,9 +110,10 @@ class Verifier:
         """Process ids of the workers there are now."""
         return self._pool.pids
 
+    @typed(_CALL)
     def verify(
         self,
-        completion: str,
+        completion: str | None,
         answer: str,
         *,
         benchmark: str | None = None,
@@ -116,9 +122,10 @@ class Verifier:
         """The verdict on one completion; see ``verify_many``."""
         return self.verify_many([completion], [answer], benchmark=benchmark, details=[details])[0]
 
+    @typed("verify_many([r'so it is \\boxed{5}'], ['5'])")
     def verify_many(
         self,
-        completions: Sequence[str],
+        completions: Sequence[str | None],
         answers: Sequence[str],
         *,
         benchmark: str | None = None,
@@ -127,14 +134,15 @@ class Verifier:
         """The verdict on each completion, in the order given. Safe to call from any thread.
 
         Args:
-            completions: (B,) texts as generated.
+            completions: (B,) texts as generated; None or an empty one, such as a call of a tool, names no answer.
             answers: (B,) gold answers, none empty.
             benchmark: a key of ``RULES``, or None for the default rule.
             details: (B,) what each problem says about its answer, see ``rules.DETAILS``; None says nothing.
 
         Raises:
-            ConfigError: an unknown benchmark.
-            DataError: lists of different lengths, an empty gold answer, or details that cannot be.
+            ConfigError: an unknown benchmark, or an argument that is no list.
+            DataError: lists of different lengths, a completion that is no text, an empty gold answer, or details that
+                cannot be.
             RewardError: workers cannot be started.
         """
         name = DEFAULT_RULE if benchmark is None else benchmark
@@ -147,8 +155,9 @@ class Verifier:
                 "per completion"
             )
         _check_golds(answers)
+        texts = [_text(row, completion) for row, completion in enumerate(completions)]
         gradings = [with_details(RULES[name], detail) for detail in details]
-        reasons = [_plain(*row) for row in zip(completions, answers, gradings, strict=True)]
+        reasons = [_plain(*row) for row in zip(texts, answers, gradings, strict=True)]
         tasks = list(dict.fromkeys(reason for reason in reasons if isinstance(reason, tuple)))
         outcomes = self._pool.map([as_task(*task) for task in tasks]) if tasks else []
         judged = dict(zip(tasks, map(_reason, outcomes), strict=True))
@@ -162,8 +171,9 @@ def _shared() -> Verifier:
     return Verifier()
 
 
+@typed(_CALL)
 def verify(
-    completion: str, answer: str, *, benchmark: str | None = None, details: Mapping[str, Any] | None = None
+    completion: str | None, answer: str, *, benchmark: str | None = None, details: Mapping[str, Any] | None = None
 ) -> Verdict:
     r"""The verdict on one completion, by a verifier this process shares: two workers, five seconds an answer.
 
@@ -173,6 +183,16 @@ def verify(
     Arguments and errors are those of ``Verifier.verify_many``, for one completion.
     """
     return _shared().verify(completion, answer, benchmark=benchmark, details=details)
+
+
+def _text(row: int, completion: Any) -> str:
+    """A completion as text."""
+    if completion is None or isinstance(completion, str):
+        return completion or ""
+    raise DataError(
+        f"completion {row} is {type(completion).__name__}, expected text. Of a list of messages it is the last one's: "
+        "completion[-1]['content']"
+    )
 
 
 def _check_golds(answers: Sequence[str]) -> None:

@@ -8,11 +8,13 @@ from dppo.data.catalogue import BENCHMARKS, Benchmark
 from dppo.data.columns import COLUMNS, EXTRACTIONS
 from dppo.data.rules import RULES
 from dppo.errors import ConfigError
+from dppo.typed import check, typed
 
 _FIELD = re.compile(r":(?=\w+=)")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
+@typed("parse_benchmark('mine=mine.jsonl')")
 def parse_benchmark(text: str) -> Benchmark:
     """The benchmark that ``name=path.jsonl[:field=value...]`` describes.
 
@@ -40,6 +42,7 @@ def parse_benchmark(text: str) -> Benchmark:
     return replace(base, path=path, columns=given, extract=extract, rule=rule)
 
 
+@typed("choose(['math500'], [], folder='benchmarks/')")
 def choose(names: list[str], own: list[str], *, folder: str | None, template: str | None = None) -> list[Benchmark]:
     """The benchmarks of an evaluation, in the order named.
 
@@ -52,13 +55,16 @@ def choose(names: list[str], own: list[str], *, folder: str | None, template: st
     Raises:
         ConfigError: none at all, an unknown name, or the same name twice.
     """
+    for name in names:
+        check("name", name, str, "choose(['math500'], [], folder='benchmarks/')")
     unknown = [name for name in names if "=" not in name and name not in BENCHMARKS]
     if unknown:
         raise ConfigError(
             f"benchmark {unknown[0]!r} is not one of {', '.join(BENCHMARKS)}. "
             f"For a file of your own: --benchmark {unknown[0]}=problems.jsonl"
         )
-    chosen = [parse_benchmark(name) if "=" in name else _in(BENCHMARKS[name], folder) for name in (*names, *own)]
+    chosen = [parse_benchmark(name) if "=" in name else _in(BENCHMARKS[name], folder) for name in names]
+    chosen += map(parse_benchmark, own)
     twice = sorted({record.name for record in chosen if [other.name for other in chosen].count(record.name) > 1})
     if twice or not chosen:
         raise ConfigError(

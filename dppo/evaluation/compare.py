@@ -12,6 +12,7 @@ from dppo.evaluation.files import read_lines
 from dppo.evaluation.run import PROBLEMS, differences, read_results
 from dppo.rng import Purpose, generator
 from dppo.statistics import Estimate, benchmark_interval, problem_interval
+from dppo.typed import typed
 
 DIFFERENCES = (-1.0, 1.0)
 """The span of a difference of shares."""
@@ -60,7 +61,8 @@ class Comparison:
         return asdict(self)
 
 
-def compare(before: Path, after: Path, *, seed: int = 0) -> Comparison:
+@typed("compare('runs/eval_before', 'runs/eval_after')")
+def compare(before: Path | str, after: Path | str, *, seed: int = 0) -> Comparison:
     """Paired differences in pass@1, ``after`` minus ``before``.
 
     The interval is over problems: both evaluations are resampled together, so that how difficult the problems happen to
@@ -74,6 +76,7 @@ def compare(before: Path, after: Path, *, seed: int = 0) -> Comparison:
     Raises:
         EvaluationError: a folder without results, no benchmark in both, or one whose problems are not the same set.
     """
+    before, after = Path(before), Path(after)
     settings = [read_results(folder)["settings"] for folder in (before, after)]
     shared = _shared(before, after, [setting["benchmarks"] for setting in settings])
     rows = [_problems(folder) for folder in (before, after)]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from dppo.errors import ConfigError
 from dppo.evaluation.sampling import Sampling
+from dppo.typed import check_fields, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class ModelSpec:
     """Further arguments of ``from_pretrained`` or ``vllm.LLM``."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "ModelSpec(model='Qwen/Qwen3-0.6B')")
         if self.batch_size is not None and self.batch_size < 1:
             raise ConfigError(f"batch_size={self.batch_size} must be at least 1. Try --batch_size 16")
         if self.dtype not in DTYPES:
@@ -102,6 +104,7 @@ ENGINES: Mapping[str, str] = MappingProxyType(
 """Engines by name; each module has ``load(spec) -> Engine`` and is imported only when asked for."""
 
 
+@typed("load_engine('transformers', ModelSpec(model='Qwen/Qwen3-0.6B'))")
 def load_engine(name: str, spec: ModelSpec) -> Engine:
     """The engine of this name with its model loaded.
 

@@ -9,8 +9,10 @@ import numpy as np
 
 from dppo.errors import ConfigError
 from dppo.statistics import problem_interval
+from dppo.typed import typed
 
 
+@typed("pass_at_k(samples=16, right=4, k=8)")
 def pass_at_k(samples: int, right: int, k: int) -> float:
     """The probability that at least one of ``k`` samples is right, from ``samples`` drawn: unbiased, in [0, 1].
 
@@ -31,6 +33,7 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
     return 1.0 - comb(samples - right, k) / comb(samples, k)
 
 
+@typed("maj_at_k(['5', '5', '7'], [True, True, False], k=3)")
 def maj_at_k(votes: Sequence[str | None], right: Sequence[bool], k: int) -> float:
     """The probability that the most frequent answer of ``k`` samples is right: mean over blocks of k samples in order.
 
@@ -44,8 +47,10 @@ def maj_at_k(votes: Sequence[str | None], right: Sequence[bool], k: int) -> floa
         k: samples of a vote, in [1, samples].
 
     Raises:
-        ConfigError: k out of range.
+        ConfigError: k out of range, or not as many votes as verdicts.
     """
+    if len(votes) != len(right):
+        raise ConfigError(f"{len(votes)} votes but {len(right)} verdicts: give one of each per sample")
     if not 1 <= k <= len(votes):
         raise ConfigError(f"maj@{k} of {len(votes)} samples: k must be in [1, samples]. Try k={len(votes)}")
     starts = range(0, len(votes) - k + 1, k)

@@ -15,6 +15,7 @@ from dppo.data.columns import COLUMNS, gold_answers, read_part
 from dppo.data.rules import DETAILS
 from dppo.data.sources import read_rows
 from dppo.errors import ConfigError, DataError
+from dppo.typed import check, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class ProblemSet:
         return {"content": self.content, "problems": len(self.problems), **asked}
 
 
+@typed("content_hash([('1 + 1 = ?', '2')])")
 def content_hash(pairs: Iterable[tuple[str, str]]) -> str:
     """Sha256, in hex, of the (problem, answer) pairs of a set, in any order and however their text is spaced.
 
@@ -63,6 +65,9 @@ def content_hash(pairs: Iterable[tuple[str, str]]) -> str:
     Args:
         pairs: problem and answer of every row.
     """
+    pairs = list(pairs)
+    for pair in pairs:
+        check("pair", pair, tuple[str, str], "content_hash([('1 + 1 = ?', '2')])")
     lines = sorted(f"{_digest(problem)} {_digest(answer.replace('$', ''))}" for problem, answer in pairs)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -72,6 +77,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(bare.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+@typed("load_set(Benchmark(name='mine', path='mine.jsonl'), limit=64)")
 def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
     """The problems of a benchmark, from its file or from the hub.
 

@@ -21,6 +21,7 @@ from dppo.evaluation.files import LineFile, make_folder, read_json, read_lines, 
 from dppo.evaluation.problems import ProblemSet
 from dppo.evaluation.sampling import Sampling
 from dppo.evaluation.summary import summarise
+from dppo.typed import check, check_fields, typed
 
 SETTINGS, SAMPLES, PROBLEMS, RESULTS = "settings.json", "samples.jsonl", "problems.jsonl", "results.json"
 """What an evaluation writes: what was asked, every sample, every problem, the figures."""
@@ -43,6 +44,11 @@ class Protocol:
     """The k of pass@k and maj@k; None for powers of two."""
 
     def __post_init__(self) -> None:
+        example = "Protocol(sets=(load_set(benchmark),), samples=16, ks=(1, 8))"
+        check_fields(self, example)
+        for name, values, kind in (("sets", self.sets, ProblemSet), ("ks", self.ks or (), int)):
+            for value in values:
+                check(f"one of {name}", value, kind, example)
         wrong = []
         if self.samples is not None and self.samples < 1:
             wrong.append(f"samples={self.samples} must be at least 1. Try --samples 16")
@@ -90,11 +96,12 @@ class Progress:
     seconds: float
 
 
+@typed("evaluate(Protocol(sets=(load_set(benchmark),)), engine, Verifier(), 'runs/eval')")
 def evaluate(
     protocol: Protocol,
     engine: Engine,
     judge: Judge,
-    folder: Path,
+    folder: Path | str,
     report_progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
     """The figures of an evaluation, and in ``folder`` its settings, samples, problems and results.
@@ -113,7 +120,8 @@ def evaluate(
         ConfigError: the folder holds an evaluation with other settings, which are named.
         EvaluationError: the folder holds something else, is in use, is damaged, or the disk is full.
     """
-    path, started, tokens = make_folder(folder) / SAMPLES, time.monotonic(), 0
+    folder = make_folder(Path(folder))
+    path, started, tokens = folder / SAMPLES, time.monotonic(), 0
     with LineFile(path) as file:
         graders = {**_graders(), "limit_seconds": getattr(judge, "limit_seconds", None)}
         _claim(folder, {**protocol.identity, "engine": {"name": engine.name, **engine.facts}, "graded_by": graders})
@@ -146,14 +154,15 @@ def evaluate(
         return results
 
 
-def read_results(folder: Path) -> dict[str, Any]:
+@typed("read_results('runs/eval')")
+def read_results(folder: Path | str) -> dict[str, Any]:
     """What ``results.json`` of an evaluation holds.
 
     Raises:
         EvaluationError: the folder has no finished evaluation.
     """
     advice = "the folder has no finished evaluation. Give its dppo eval command again to finish it"
-    return read_json(folder / RESULTS, advice)
+    return read_json(Path(folder) / RESULTS, advice)
 
 
 def _graders() -> dict[str, str]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dppo.errors import raise_problems
 from dppo.rng import Purpose, generator
+from dppo.typed import check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Sampling:
     """Longest completion, in tokens, >= 1."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "Sampling(temperature=0.6, top_p=0.95, top_k=0, max_new_tokens=2048)")
         wrong = []
         if not 0 <= self.temperature < float("inf"):
             wrong.append(f"temperature={self.temperature:g} must be >= 0. Try --temperature 0.6")

@@ -151,7 +151,7 @@ def test_names_and_signatures_stay():
 
 
 def test_settings():
-    with pytest.raises(ConfigError, match="not a function"):
+    with pytest.raises(ConfigError, match="expected a function"):
         guarded("Qwen/reward-model")
     for limit in (0, -1, math.inf):
         with pytest.raises(ConfigError, match="above 0"):

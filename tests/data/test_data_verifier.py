@@ -162,6 +162,13 @@ def test_200_hostile_answers_all_get_a_verdict(tmp_path, monkeypatch):
 def test_bad_calls_are_errors_not_zeros(verifier):
     with pytest.raises(DataError, match="2 completions but 1 gold"):
         verifier.verify_many(["a", "b"], ["1"])
+    assert {verifier.verify(nothing, "24").reason for nothing in (None, "", "  ")} == {"no_answer"}
+    with pytest.raises(DataError, match=r"completion 1 is list, expected text.*completion\[-1\]\['content'\]"):
+        verifier.verify_many([None, [{"role": "assistant", "content": "24"}]], ["24"] * 2)
+    with pytest.raises(ConfigError, match=r"answer=None is NoneType, expected text. Try verify\("):
+        verifier.verify("24", None)
+    with pytest.raises(ConfigError, match=r"completions='ab' is str, expected a list. Try verify_many\("):
+        verifier.verify_many("ab", ["1", "2"])
     for empty in ("", "  ", None, 3):
         with pytest.raises(DataError, match="gold answer 1 is"):
             verifier.verify_many(["a", "b"], ["1", empty])

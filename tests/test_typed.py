@@ -1,0 +1,128 @@
+"""No argument of the wrong type ends in a bare TypeError or AttributeError, wherever a user can pass one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import datasets
+import numpy as np
+import pytest
+
+import dppo.data
+import dppo.evaluation
+from dppo.data import Verifier, accuracy_reward, format_reward, overlong_penalty
+from dppo.errors import ConfigError, DPPOError
+from dppo.evaluation import Benchmark, ModelSpec, Sampling, load_set
+from dppo.typed import check, typed
+
+
+@typed("add(1, 2.0)")
+def add(left: int, right: float, *, names: Sequence[str] | None = None, **more: Any) -> float:
+    return left + right
+
+
+def test_what_fits_passes():
+    assert add(np.int64(1), 2) == 3 and add(1, right=np.float32(2), names=("a",), other=None) == 3.0
+    assert add(1, 2, names=datasets.Dataset.from_dict({"a": ["x"]})["a"]) == 3
+    for value, hint in ((len, Callable[..., int]), ("x", Literal["y"]), (None, Any), ({}, Mapping[str, int] | None)):
+        check("value", value, hint, "f()")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, 2.0), r"left=None is NoneType, expected a whole number. Try add\(1, 2.0\)"),
+        ((1.5, 2.0), "left=1.5 is float, expected a whole number"),
+        ((True, 2.0), "left=True is bool, expected a whole number"),
+        ((1, "2"), "right='2' is str, expected a number"),
+        ((1, "2" * 200), r"right='2{76}\.\.\. is str"),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        add(*arguments)
+
+
+def test_text_is_no_list_and_a_list_is_no_text():
+    with pytest.raises(ConfigError, match="names='abc' is str, expected a list or None"):
+        add(1, 2, names="abc")
+    with pytest.raises(ConfigError, match=r"x=\['a'\] is list, expected text or Path"):
+        check("x", ["a"], str | Path, "f('a')")
+
+
+def my_reward(prompts, completions, **columns):
+    return [0.0] * len(completions)
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory):
+    """A call that works of every public function and record, as (function, arguments)."""
+    folder = tmp_path_factory.mktemp("public")
+    (folder / "p.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
+    table = datasets.Dataset.from_dict({"prompt": ["a", "b"], "answer": ["1", "2"]})
+    own = Benchmark(name="own", path=str(folder / "p.jsonl"))
+    verifier = Verifier(workers=1)
+    asked = {"prompts": ["q"], "completions": [r"\boxed{2}"]}
+    evaluation, data = dppo.evaluation, dppo.data
+    named = {
+        "Verifier": {"workers": 1, "limit_seconds": 5.0, "memory_mb": 1024},
+        "verify": {"completion": r"\boxed{2}", "answer": "2", "benchmark": None, "details": None},
+        "load_problems": {"source": own.path, "split": "train", "path": None, "prompt_column": None, "extract": None}
+        | {"answer_column": None, "template": None, "chat": True},
+        "check_problems": {"dataset": table, "tokenizer": None, "max_prompt_tokens": None, "minimum": 1}
+        | {"on_bad_rows": "error"},
+        "identities": {"prompts": ["a"]},
+        "check_reward_columns": {"dataset": table, "columns": ("answer",)},
+        "check_rewards": {"dataset": table, "rewards": [my_reward]},
+        "accuracy_reward": {"answer_column": "answer", "benchmark": None, "workers": 1, "limit_seconds": 5.0}
+        | {"verifier": None},
+        "format_reward": {"has_format": None},
+        "overlong_penalty": {"max_tokens": 10, "cache_tokens": 5},
+        "guarded": {"reward": my_reward, "limit_seconds": None},
+        "required_columns": {"reward": my_reward},
+        "Benchmark": {"name": "m", "path": "x", "hub": None, "splits": ("test",), "columns": {}, "extract": None}
+        | {"template": "{problem}", "rule": None, "samples": 4, "content": None, "problems": None},
+        "choose": {"names": ["gsm8k"], "own": [], "folder": None, "template": None},
+        "parse_benchmark": {"text": "m=x.jsonl"},
+        "load_set": {"benchmark": own, "limit": None},
+        "content_hash": {"pairs": [("a", "b")]},
+        "compare": {"before": folder, "after": folder, "seed": 0},
+        "read_results": {"folder": folder},
+        "pass_at_k": {"samples": 4, "right": 2, "k": 2},
+        "maj_at_k": {"votes": ["a", "b"], "right": [True, False], "k": 1},
+        "Sampling": {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "max_new_tokens": 8},
+        "Protocol": {"sets": (load_set(own),), "samples": 2, "sampling": Sampling(), "seed": 0, "ks": None},
+        "ModelSpec": {"model": "x", "tokenizer": None, "revision": None, "dtype": "auto", "batch_size": None},
+        "load_engine": {"name": "transformers", "spec": ModelSpec(model=str(folder))},
+        "evaluate": {"protocol": None, "engine": None, "judge": verifier, "folder": folder, "report_progress": None},
+    }
+    calls = {name: (getattr(data, name, None) or getattr(evaluation, name), given) for name, given in named.items()}
+    calls["verify_many"] = (
+        verifier.verify_many,
+        {"completions": ["2"], "answers": ["2"]} | dict.fromkeys(["benchmark", "details"]),
+    )
+    calls["accuracy"] = (accuracy_reward(verifier=verifier), asked | {"answer": ["2"]})
+    calls["format"] = (format_reward(), asked)
+    calls["overlong"] = (overlong_penalty(10, 5), asked | {"completion_ids": [[1, 2]]})
+    yield calls
+    verifier.close()
+
+
+RECORDS = {"Verdict", "Comparison", "Engine", "Estimate", "Generated", "Problem", "ProblemSet", "Progress", "Request"}
+"""Records that the library makes and a user reads."""
+TABLES = {"BENCHMARKS", "ENGINES", "REASONS", "RULES", "SETS"}
+
+
+def test_every_public_name_is_tried(public):
+    names = {*dppo.data.__all__, *dppo.evaluation.__all__} - RECORDS - TABLES
+    assert names <= set(public)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, -1, "x", "", [], {}, [None], [5], ["x"], len, 1.5, True], ids=repr)
+def test_any_other_argument_works_or_is_an_error_of_this_library(wrong, public):
+    for name, (function, given) in public.items():
+        for argument in given:
+            try:
+                function(**{**given, argument: wrong})
+            except DPPOError as error:
+                assert str(error), (name, argument)
