@@ -1,8 +1,8 @@
 """The arrows between parts point one way.
 
-errors, files, statistics, types, rng <- pruning | packing | objective <- methods <- demo, trl <- runs <- verification
-verification <- comparison <- report, cli
-data, demo <- evaluation <- runs, cli
+errors, files, statistics, typed, types, rng <- pruning | packing | objective <- methods <- demo, trl <- runs
+runs <- verification <- comparison <- report, cli
+data <- evaluation <- runs, cli
 """
 
 import ast
@@ -28,7 +28,7 @@ ALLOWED = {
     "methods": SHARED | {"pruning", "objective"},
     "demo": SHARED | {"pruning", "packing", "objective", "methods", "data"},
     "trl": SHARED | {"pruning", "packing", "objective", "methods", "data"},
-    "evaluation": SHARED | {"data", "demo"},
+    "evaluation": SHARED | {"data"},
     "runs": RUNS,
     "verification": RUNS - {"evaluation"},
     "comparison": RUNS | {"verification"},

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from dppo.data import REASONS, Verifier
+from dppo.data import REASONS, Verifier, load_problems
+from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import ConfigError
 from dppo.evaluation import (
     BENCHMARKS,
@@ -30,7 +31,6 @@ from dppo.evaluation import (
 from dppo.evaluation.compare import Comparison
 from dppo.evaluation.engines import DTYPES, load_engine
 from dppo.evaluation.files import make_folder, write_json
-from dppo.evaluation.scratch import prepare_scratch
 
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""
@@ -169,6 +169,40 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
             bars.update(shown[event.benchmark], completed=event.done, right=share, speed=speed)
 
         return evaluate(protocol, engine, judge, folder, report)
+
+
+def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, minutes: float) -> str:
+    """Where the model is: as named, or made from nothing in the output folder, once for these arguments.
+
+    Args:
+        model: a folder, a hub name, ``scratch:embedded`` or ``scratch:text``.
+        folder: the output folder.
+        seed: of the model from scratch, >= 0.
+        data: file of problems with worked solutions that ``scratch:text`` warms up on.
+        minutes: length of that warm-up, > 0.
+
+    Raises:
+        ConfigError: another kind of scratch model, or no data for ``scratch:text``.
+        DataError: the data cannot be used.
+    """
+    if not model.startswith(SCRATCH):
+        return model
+    kind = model.removeprefix(SCRATCH)
+    if kind not in ("embedded", "text"):
+        raise ConfigError(f"model {model!r} is not one of '{SCRATCH}embedded', '{SCRATCH}text'")
+    if kind == "embedded":
+        place = folder / f"scratch-embedded-seed{seed}"
+        if not place.exists():
+            prepare_embedded(place, seed=seed)
+        return str(place)
+    if data is None:
+        raise ConfigError(
+            f"{model} learns from worked solutions: --scratch_data FILE, such as GSM8K's training set in a .jsonl"
+        )
+    place = folder / f"scratch-text-seed{seed}-{minutes:g}min-{Path(data).name.split('.')[0]}"
+    if not place.exists():
+        prepare_text(place, load_problems(data), seed=seed, minutes=minutes)
+    return str(place)
 
 
 def _bars() -> Bars:

@@ -53,7 +53,7 @@ def judge(task: dict[str, Any]) -> str:
 
     Args:
         task: ``answer`` and ``gold``, both without delimiters; ``listed``, several answers as one list, for a gold
-            answer that is one; ``grading`` with fields of ``Grading`` that differ from its defaults.
+            answer that is one; ``grading`` with fields of ``Grading``.
     """
     grading = Grading(**task.get("grading", {}))
     gold = read_gold(task["gold"], grading.several, grading.unit)

@@ -31,7 +31,7 @@ ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TaskResult:
     """What became of one task: ``status`` is ``done``, ``raised``, ``timeout`` or ``crashed``."""
 
     status: str
@@ -122,17 +122,9 @@ class WorkerPool:
             problems.append(f"memory_mb={memory_mb} must be at least 256. Try memory_mb=1024.")
         raise_problems("worker pool", problems)
         self.workers, self.limit_seconds = workers, float(limit_seconds)
-        self._setup = json.dumps(
-            {
-                "path": sys.path,
-                "file": inspect.getfile(function),
-                "function": function.__name__,
-                "limit_seconds": self.limit_seconds,
-                "memory_mb": memory_mb,
-                "probes": list(probes),
-                "refused": list(refused),
-            }
-        )
+        served = {"path": sys.path, "file": inspect.getfile(function), "function": function.__name__}
+        limits = {"limit_seconds": self.limit_seconds, "memory_mb": memory_mb, "refused": list(refused)}
+        self._setup = json.dumps({**served, **limits, "probes": list(probes)})
         self._forget()
 
     def _forget(self) -> None:
@@ -166,7 +158,7 @@ class WorkerPool:
             with self._lock:
                 _end(self._alive, self._owner)
 
-    def map(self, tasks: Sequence[Any]) -> list[Outcome]:
+    def map(self, tasks: Sequence[Any]) -> list[TaskResult]:
         """The outcome of each task, in the order given. Calls from several threads wait for each other.
 
         Args:
@@ -185,9 +177,9 @@ class WorkerPool:
                 for worker in [w for w in self._alive if w.task is not None]:
                     self._drop(worker)  # only after an exception: its answer would belong to nobody
 
-    def _run(self, tasks: Sequence[Any]) -> list[Outcome]:
+    def _run(self, tasks: Sequence[Any]) -> list[TaskResult]:
         """Hand out tasks and collect outcomes until every task has one."""
-        first, outcomes = self._next_id, dict[int, Outcome]()
+        first, outcomes = self._next_id, dict[int, TaskResult]()
         self._next_id += len(tasks)
         waiting = deque(range(first, self._next_id))
         deaths = dict.fromkeys(waiting, 0)
@@ -198,21 +190,17 @@ class WorkerPool:
                     worker.deadline = time.monotonic() + self.limit_seconds
                     worker.send(json.dumps({"id": worker.task, "task": tasks[worker.task - first]}))
             worker, line = self._next_event()
-            task = worker.task
             if line:
                 self._receive(worker, json.loads(line), outcomes)
                 continue
-            late = time.monotonic() >= worker.deadline
+            task, late = worker.task, time.monotonic() >= worker.deadline
             self._replace(worker, f"not ready after {START_SECONDS:g} seconds" if late and not worker.ready else "")
-            if task is None:
-                continue
-            deaths[task] += 1
-            if late:
-                outcomes[task] = Outcome("timeout")
-            elif deaths[task] >= ATTEMPTS:
-                outcomes[task] = Outcome("crashed")
-            else:
-                waiting.append(task)
+            if task is not None:
+                deaths[task] += 1
+                if late or deaths[task] >= ATTEMPTS:
+                    outcomes[task] = TaskResult("timeout" if late else "crashed")
+                else:
+                    waiting.append(task)
         return [outcomes[number] for number in range(first, first + len(tasks))]
 
     def _next_event(self) -> tuple[_Worker, str]:
@@ -227,16 +215,15 @@ class WorkerPool:
             if worker in self._alive:
                 return worker, line
 
-    def _receive(self, worker: _Worker, message: dict[str, Any], outcomes: dict[int, Outcome]) -> None:
+    def _receive(self, worker: _Worker, message: dict[str, Any], outcomes: dict[int, TaskResult]) -> None:
         """Book one reply."""
         if "ready" in message:
             worker.ready, self._failures = True, 0
         elif "failed" in message:
             self._replace(worker, message["failed"])
         else:
-            outcomes[message["id"]] = (
-                Outcome("done", message["value"]) if "value" in message else Outcome("raised", message["raised"])
-            )
+            status = "done" if "value" in message else "raised"
+            outcomes[message["id"]] = TaskResult(status, message["value" if status == "done" else "raised"])
             worker.task = None
             if message["full"]:
                 self._replace(worker)

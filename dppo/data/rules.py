@@ -1,7 +1,7 @@
 """How the answers of each benchmark are judged."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -72,11 +72,3 @@ def with_details(grading: Grading, details: Mapping[str, Any] | None) -> Grading
     if not 0 <= absolute < float("inf"):
         raise DataError(f"tolerance={tolerance!r} of a problem is no number of at least 0. Write, for example, '1e-2'.")
     return replace(grading, absolute=absolute)
-
-
-def as_task(answer: str, listed: str | None, gold: str, grading: Grading) -> dict[str, Any]:
-    """The task of a worker: JSON values, with only what differs from the defaults of ``Grading``."""
-    plain = asdict(EXACT)
-    changed = {name: value for name, value in asdict(grading).items() if value != plain[name]}
-    task: dict[str, Any] = {"answer": answer, "gold": gold}
-    return task | ({"listed": listed} if listed else {}) | ({"grading": changed} if changed else {})

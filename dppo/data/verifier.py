@@ -6,14 +6,14 @@ time and a memory limit.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
 from dppo.data.answers import final_answer, joined_boxes, plain_match
-from dppo.data.pool import Outcome, WorkerPool
-from dppo.data.rules import DEFAULT_RULE, RULES, Grading, as_task, with_details
+from dppo.data.pool import TaskResult, WorkerPool
+from dppo.data.rules import DEFAULT_RULE, RULES, Grading, with_details
 from dppo.errors import ConfigError, DataError
 from dppo.typed import typed
 
@@ -37,6 +37,9 @@ class Verdict:
     mathematics; ``timeout``: judging it took longer than the limit; ``crashed``: judging it ended a worker twice, which
     is what running out of memory does."""
 
+
+Details = Mapping[str, Any] | None
+"""What a problem says about its answer, see ``rules.DETAILS``; None says nothing."""
 
 _PROBES = (
     ({"answer": r"\frac{1}{2}", "gold": "0.5"}, "right"),
@@ -85,14 +88,8 @@ class Verifier:
         except ImportError as error:
             raise ConfigError(f"verifying answers needs math-verify ({error}): pip install 'dppo[trl]'") from error
         self.limit_seconds = limit_seconds
-        self._pool = WorkerPool(
-            judge,
-            workers=workers,
-            limit_seconds=limit_seconds,
-            memory_mb=memory_mb,
-            probes=_PROBES,
-            refused=REFUSED,
-        )
+        limits: dict[str, Any] = {"limit_seconds": limit_seconds, "memory_mb": memory_mb, "refused": REFUSED}
+        self._pool = WorkerPool(judge, workers=workers, probes=_PROBES, **limits)
 
     def __enter__(self) -> "Verifier":
         self._pool.start()
@@ -112,12 +109,7 @@ class Verifier:
 
     @typed(_CALL)
     def verify(
-        self,
-        completion: str | None,
-        answer: str,
-        *,
-        benchmark: str | None = None,
-        details: Mapping[str, Any] | None = None,
+        self, completion: str | None, answer: str, *, benchmark: str | None = None, details: Details = None
     ) -> Verdict:
         """The verdict on one completion; see ``verify_many``."""
         return self.verify_many([completion], [answer], benchmark=benchmark, details=[details])[0]
@@ -129,7 +121,7 @@ class Verifier:
         answers: Sequence[str],
         *,
         benchmark: str | None = None,
-        details: Sequence[Mapping[str, Any] | None] | None = None,
+        details: Sequence[Details] | None = None,
     ) -> list[Verdict]:
         """The verdict on each completion, in the order given. Safe to call from any thread.
 
@@ -137,7 +129,7 @@ class Verifier:
             completions: (B,) texts as generated; None or an empty one, such as a call of a tool, names no answer.
             answers: (B,) gold answers, none empty.
             benchmark: a key of ``RULES``, or None for the default rule.
-            details: (B,) what each problem says about its answer, see ``rules.DETAILS``; None says nothing.
+            details: (B,) see ``Details``.
 
         Raises:
             ConfigError: an unknown benchmark, or an argument that is no list.
@@ -159,7 +151,7 @@ class Verifier:
         gradings = [with_details(RULES[name], detail) for detail in details]
         reasons = [_plain(*row) for row in zip(texts, answers, gradings, strict=True)]
         tasks = list(dict.fromkeys(reason for reason in reasons if isinstance(reason, tuple)))
-        outcomes = self._pool.map([as_task(*task) for task in tasks]) if tasks else []
+        outcomes = self._pool.map([_as_task(*task) for task in tasks]) if tasks else []
         judged = dict(zip(tasks, map(_reason, outcomes), strict=True))
         final = [judged[reason] if isinstance(reason, tuple) else reason for reason in reasons]
         return [Verdict(1.0 if reason == "right" else 0.0, reason) for reason in final]
@@ -172,9 +164,7 @@ def _shared() -> Verifier:
 
 
 @typed(_CALL)
-def verify(
-    completion: str | None, answer: str, *, benchmark: str | None = None, details: Mapping[str, Any] | None = None
-) -> Verdict:
+def verify(completion: str | None, answer: str, *, benchmark: str | None = None, details: Details = None) -> Verdict:
     r"""The verdict on one completion, by a verifier this process shares: two workers, five seconds an answer.
 
     >>> verify(r"so it is \boxed{\frac{10}{2}}", "5")
@@ -225,6 +215,12 @@ def _plain(completion: str, gold: str, grading: Grading) -> "str | _Task":
     return answer, listed, gold.strip(), grading
 
 
-def _reason(outcome: Outcome) -> str:
+def _as_task(answer: str, listed: str | None, gold: str, grading: Grading) -> dict[str, Any]:
+    """The task of a worker: JSON values."""
+    task: dict[str, Any] = {"answer": answer, "gold": gold, "grading": asdict(grading)}
+    return task | ({"listed": listed} if listed else {})
+
+
+def _reason(outcome: TaskResult) -> str:
     """The reason an outcome of the pool stands for: an exception means that the answer cannot be read."""
     return {"done": str(outcome.value), "raised": "unparsed"}.get(outcome.status, outcome.status)

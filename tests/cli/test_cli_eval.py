@@ -148,7 +148,7 @@ def test_stopped_by_hand(words, capsys, monkeypatch):
 
 
 def test_model_from_scratch_is_made_once(words, tmp_path, monkeypatch):
-    import dppo.evaluation.scratch as scratch
+    import dppo.cli.eval as scratch
 
     made = []
 

@@ -13,7 +13,7 @@ import hostile_functions
 import pytest
 
 from dppo.data import pool as pool_module
-from dppo.data.pool import Outcome, WorkerPool
+from dppo.data.pool import TaskResult, WorkerPool
 from dppo.errors import ConfigError, RewardError
 
 
@@ -42,22 +42,22 @@ def test_outcomes_come_in_the_order_of_the_tasks(pool):
 def test_an_exception_is_an_outcome_and_the_worker_goes_on(pool):
     before = sorted(pool.pids)
     first, second = pool.map([("raise", "no"), ("echo", "é\ud800")])
-    assert first == Outcome("raised", "ValueError: no")
-    assert second == Outcome("done", "é\ud800")
+    assert first == TaskResult("raised", "ValueError: no")
+    assert second == TaskResult("done", "é\ud800")
     assert sorted(pool.pids) == before
 
 
 def test_a_hanging_task_times_out_alone(hasty):
     tasks = [("echo", 1), ("sleep", 3600), ("echo", 2), ("sleep", 3600), ("echo", 3)]
     assert [outcome.status for outcome in hasty.map(tasks)] == ["done", "timeout", "done", "timeout", "done"]
-    assert hasty.map([("echo", "next")]) == [Outcome("done", "next")]
+    assert hasty.map([("echo", "next")]) == [TaskResult("done", "next")]
 
 
 def test_a_task_that_catches_everything_is_killed(gone):
     pool = WorkerPool(hostile_functions.stubborn, workers=1, limit_seconds=0.3)
     pool.start()
     pids = pool.pids
-    assert pool.map([None]) == [Outcome("timeout")]
+    assert pool.map([None]) == [TaskResult("timeout")]
     assert not set(pids) & set(pool.pids)
     pool.close()
     assert gone(pids) == []
@@ -88,11 +88,11 @@ def test_workers_killed_from_outside_are_replaced_and_no_task_is_lost(pool):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
 def test_memory_is_limited(pool):
     outcomes = pool.map([("memory", 2048), ("memory", 16)])
-    assert outcomes == [Outcome("crashed"), Outcome("done", 16 * 2**20)]
+    assert outcomes == [TaskResult("crashed"), TaskResult("done", 16 * 2**20)]
 
 
 def test_what_a_function_prints_or_reads_does_not_disturb_the_replies(pool):
-    assert pool.map([("print", None), ("echo", 1)]) == [Outcome("done", ""), Outcome("done", 1)]
+    assert pool.map([("print", None), ("echo", 1)]) == [TaskResult("done", ""), TaskResult("done", 1)]
 
 
 def test_threads_share_a_pool(pool):

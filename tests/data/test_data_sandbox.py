@@ -12,7 +12,7 @@ from pathlib import Path
 import hostile_functions
 import pytest
 
-from dppo.data.pool import Outcome, WorkerPool
+from dppo.data.pool import TaskResult, WorkerPool
 from dppo.data.verifier import REASONS, REFUSED, Verifier
 from dppo.errors import RewardError
 
@@ -74,7 +74,7 @@ def test_a_worker_refuses_code_from_text_files_and_processes(action, sealed, uns
 
 def test_a_worker_may_still_read_and_import(sealed):
     assert sealed.map([("read", __file__)])[0].value > 1000
-    assert sealed.map([("import", "sqlite3.dump")]) == [Outcome("done", "sqlite3")]
+    assert sealed.map([("import", "sqlite3.dump")]) == [TaskResult("done", "sqlite3")]
 
 
 def test_a_worker_near_its_memory_limit_is_replaced_before_it_dies():

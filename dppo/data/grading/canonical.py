@@ -3,17 +3,17 @@ r"""LaTeX that can be read in one way only.
 The library's grammar reads ``2(3)`` as a mixed number (5), ``\sin 3t/5`` as a sine of a fifth, ``I^2`` as I and
 ``\frac{dx}{dt}`` as a derivative that is 0, and cannot read ``E_1``. So every factor, function argument and name is
 written out here first: products with ``\cdot``, arguments in brackets, numbers and names as ``\variable{...}``,
-decimals as exact fractions. What is not in the lists of ``tokens`` is unreadable.
+decimals as exact fractions. What is not in the lists of ``formula`` is unreadable.
 """
 
 import math
 from collections.abc import Callable, Collection
 
+from dppo.data.grading.formula import FUNCTIONS, LETTERS, OF_SEVERAL, TRIGONOMETRIC, tokens
 from dppo.data.grading.names import DERIVATIVE, symbol_name
 from dppo.data.grading.numbers import read_number
 from dppo.data.grading.patterns import pattern
 from dppo.data.grading.text import DEEPEST, Unreadable
-from dppo.data.grading.tokens import FUNCTIONS, LETTERS, OF_SEVERAL, TRIGONOMETRIC, tokens
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")

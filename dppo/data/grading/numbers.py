@@ -1,4 +1,4 @@
-"""Numbers that are written out, exactly: integers, decimals, fractions, mixed numbers, powers of ten."""
+"""Numbers that are written out, exactly: integers, decimals, fractions, mixed numbers, powers of ten; and groups."""
 
 import re
 from fractions import Fraction
@@ -25,6 +25,16 @@ _FRACTION = pattern(
     {number: number for number in (r"3\frac{1}{2}", r"-\frac12", "3 1/2", "1./3", "7/ -2")},
 )
 _SEPARATORS = pattern(r"[,{}\s]", {"1,250": ","})
+THOUSANDS = pattern(r"[-+]?\s*\d{1,3}(?:,\d{3})+", {"-1,250,000": "-1,250,000"})
+WITH_DECIMALS = pattern(rf"{THOUSANDS.pattern}(?:\.\d+)?", {"1,250.5": "1,250.5"})
+_GROUPED = r"[-+]?\d{1,3}(?:,\d{3})*(?:\.\d+)?"
+_GROUPED_LIST = pattern(
+    rf"{_GROUPED}(?:(?:[,;] (?:and |or )?| and | or ){_GROUPED})+", {"1,234, 5,678 and 9": "1,234, 5,678 and 9"}
+)
+_GROUP_OF_ZEROS = pattern(
+    r"(?<![\d.])([1-9]\d{0,2})((?:,0\d\d)+)(?![\d.]*\d)", {"1,000, 2": "1,000", "2,1,050": "1,050"}
+)
+_COMMA_IN_NUMBER = pattern(r",(?=\d)", {"1, 2,345": ","})
 LONGEST = 1200
 """Characters of a number; arithmetic on longer ones is not linear."""
 
@@ -48,6 +58,13 @@ def read_number(text: str) -> Number | None:
         return Number(-value if sign == "-" else value)
     found = _DECIMAL.fullmatch(text)
     return _decimal(found) if found else None
+
+
+def joined_groups(text: str) -> str:
+    """``1,000, 2`` as ``1000, 2``, since no item of a list begins with a 0 it does not need, and ``1,234, 5,678``."""
+    if _GROUPED_LIST.fullmatch(text):
+        return _COMMA_IN_NUMBER.sub("", text)
+    return _GROUP_OF_ZEROS.sub(lambda found: found[1] + found[2].replace(",", ""), text)
 
 
 def _fraction(found: re.Match[str]) -> Number | None:

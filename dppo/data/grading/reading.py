@@ -10,12 +10,11 @@ from dppo.data.grading import values as v
 from dppo.data.grading.canonical import canonical
 from dppo.data.grading.formula import parse
 from dppo.data.grading.names import name_of
-from dppo.data.grading.numbers import read_number
+from dppo.data.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
 from dppo.data.grading.patterns import pattern, rewritings, rewritten
-from dppo.data.grading.phrases import ASKED, THOUSANDS, WITH_DECIMALS, answer_alone, joined_groups, outer_brackets
-from dppo.data.grading.text import Unreadable, cut, tidy
+from dppo.data.grading.text import Unreadable, cut, outer_brackets, tidy
 from dppo.data.grading.units import compound, split_unit
-from dppo.data.grading.words import NUMBER_WORDS, words_of
+from dppo.data.grading.words import ASKED, NUMBER_WORDS, answer_alone, words_of
 
 _SEPARATOR = pattern(
     r"[,;]\s*(?:and\b|or\b)?|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])",

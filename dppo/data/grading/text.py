@@ -280,6 +280,20 @@ def brackets(text: str) -> Iterator[tuple[int, int, str]]:
         raise Unreadable("brackets do not match")
 
 
+def outer_brackets(text: str) -> tuple[str, str] | None:
+    """The brackets around a whole text, or None.
+
+    Raises:
+        Unreadable: brackets that do not match.
+    """
+    opening = r"\{" if text.startswith(r"\{") else text[:1]
+    ending = r"\}" if text.endswith(r"\}") else text[-1:]
+    if opening not in ("(", "[", "{", r"\{") or ending not in (")", "]", "}", r"\}") or len(text) < 2:
+        return None
+    outer = [position for position, depth, _ in brackets(text) if depth == 0]
+    return (opening, ending) if outer == [0, len(text) - len(ending)] else None
+
+
 def closing(text: str, start: int) -> int:
     """Position of the brace that closes the one at ``start``.
 

@@ -1,7 +1,8 @@
-"""Answers in words: names, yes and no, the letter of an option, a clock time."""
+"""Answers in words: names, yes and no, the letter of an option, a clock time; and words around any answer."""
 
 from dppo.data.grading.patterns import pattern
 from dppo.data.grading.text import FUNCTIONS, TEXT
+from dppo.data.grading.units import changes_value
 from dppo.data.grading.values import Text
 
 _LETTER = pattern(
@@ -14,6 +15,33 @@ _NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
 _PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", {"John's (old) dog": "John's (old) dog"})
 _WRAPPED_WORDS = pattern(r"[A-Za-z][A-Za-z .,;'\"!?()-]*", {"yes, it is": "yes, it is"})
 _LONE_LETTER = pattern(r"\b[A-Za-z]\b(?<!\ba)", {"a line of x": "x"})
+
+
+_CONDITION = pattern(
+    r",?\s*(?:\\text\{\s*,?\s*)?(?<![A-Za-z])for (?:all|any|every|each)\b.*$",
+    {r"f(x)=0\text{ for all }x": r"\text{ for all }x", "2n, for each n": ", for each n"},
+)
+_PREAMBLE = pattern(
+    r"^(?:\\text\{(?:[^{}]*\b(?:is|are|equals|=|:)|\s*(?:about|approximately|approx\.?|roughly|around))\s*\}\s*[:=]?"
+    r"|(?:about|approximately|roughly)\b)\s*(?=\S)",
+    {r"\text{The area is } 5": r"\text{The area is } ", "about 5": "about "},
+)
+_AGAIN = pattern(
+    r"\s*\(\s*(or\b|=|\\approx(?![A-Za-z]))([^()]*)\)$", {"1/2 (or 0.5)": " (or 0.5)", "1/2 (= 0.5)": " (= 0.5)"}
+)
+
+ASKED = pattern(
+    r"\\(?:sum|int|prod|lim|det|max|min|gcd|lcm|Pr|mathbb)(?![A-Za-z])|P\s*\(",
+    {r"\sum_{k}k=5": r"\sum", "P(A|B)=1": "P("},
+)
+"""How a left side begins that we cannot read, but which says what was asked for."""
+
+
+def answer_alone(text: str) -> str:
+    """A tidy text without "the answer is" or "about" before it, "for all x" after it, and brackets around "or 0.5"."""
+    text = _AGAIN.sub(r" \1\2", _CONDITION.sub("", text))
+    found = _PREAMBLE.match(text)
+    return text[found.end() :].strip() if found and not changes_value(found[0]) else text.strip()
 
 
 def words_of(text: str) -> Text | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-import dppo.evaluation.scratch as scratch
+import dppo.cli.eval as scratch
 from dppo.errors import ConfigError
 
 
