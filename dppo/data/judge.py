@@ -17,19 +17,6 @@ from dppo.data.grading.text import Unreadable, tidy
 from dppo.data.grading.units import parse_unit
 from dppo.data.rules import Grading
 
-
-@lru_cache(maxsize=4096)
-def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value | None:
-    """What a gold answer stands for; None where no rule can read it, and it can only be compared as text."""
-    try:
-        value = read(text, several=several)
-    except (Unreadable, RecursionError):
-        return None
-    if unit and isinstance(value, v.Formula):
-        return v.Quantity(value, parse_unit(tidy(unit)))
-    return value
-
-
 _WHERE = pattern(
     r"[\s,;]*(?:\\q?quad)?\s*(?:\\(?:text|mbox|textrm)\s*\{[\s,]*)?(?<![A-Za-z])where\b.*$",
     {r"ax+b, \text{ where a = 2}": r", \text{ where a = 2}"},
@@ -38,12 +25,19 @@ _WHERE = pattern(
 """What an answer's letters stand for, at its end. A gold answer that says so is no answer without it."""
 
 
-@lru_cache(maxsize=1024)
-def _read_answer(text: str, several: bool | None, labels: bool) -> v.Value | None:
+@lru_cache(maxsize=4096)
+def _read(text: str, several: bool | None, labels: bool) -> v.Value | None:
+    """What a text stands for; None where no rule can read it."""
     try:
-        return read(_WHERE.sub("", text), several=several, labels=labels)
+        return read(text, several=several, labels=labels)
     except (Unreadable, RecursionError):
         return None
+
+
+def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value | None:
+    """What a gold answer stands for; None where no rule can read it, and it can only be compared as text."""
+    value = _read(text, several, False)
+    return v.Quantity(value, parse_unit(tidy(unit))) if unit and isinstance(value, v.Formula) else value
 
 
 def judge(task: dict[str, Any]) -> str:
@@ -67,7 +61,7 @@ def judge(task: dict[str, Any]) -> str:
 
 def _judge(gold: v.Value, text: str, grading: Grading) -> str:
     """The verdict on one text."""
-    answer = _read_answer(text, grading.several, _is_number(gold))
+    answer = _read(_WHERE.sub("", text), grading.several, _is_number(gold))
     if answer is None or (isinstance(answer, v.Text) and not _has_text(gold)):
         return "unparsed"
     try:

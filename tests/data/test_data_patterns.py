@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dppo.data.grading as grading
+import dppo.data.judge as judge_module
 from dppo.data.grading import canonical, reading, text, units
 from dppo.data.grading.patterns import EXAMPLES, Example, pattern, rewritten
 from dppo.data.grading.text import Unreadable, tidy
@@ -107,8 +108,7 @@ def test_kinds_in_another_order_lose_answers(earlier, later, answer, gold, monke
     task = {"answer": answer, "gold": gold}
     assert judge(task) == "right"
     monkeypatch.setattr(reading, "_KINDS", swapped(reading._KINDS, KIND[earlier], KIND[later]))
-    for cached in (judge.__globals__["read_gold"], judge.__globals__["_read_answer"]):
-        cached.cache_clear()
+    judge_module._read.cache_clear()
     assert judge(task) != "right"
 
 
@@ -116,8 +116,7 @@ def test_kinds_in_another_order_lose_answers(earlier, later, answer, gold, monke
 def no_reading_is_remembered():
     """What is read in another order must not be found by the tests after."""
     yield
-    judge.__globals__["read_gold"].cache_clear()
-    judge.__globals__["_read_answer"].cache_clear()
+    judge_module._read.cache_clear()
 
 
 def row(table, example):

@@ -25,11 +25,7 @@ _ACCENT = pattern(r"\\([a-z]+)\s*\{?\s*(\\?[A-Za-z]+)", {r"\bar{x}": r"\bar{x", 
 
 
 def canonical(text: str) -> tuple[str, bool]:
-    """The text rewritten for the library's parser, and whether it has a decimal.
-
-    Raises:
-        Unreadable: anything in it that is not in the lists above.
-    """
+    """The text rewritten for the library's parser, and whether it has a decimal."""
     writer = _Writer(tokens(text))
     written = writer.sequence(())
     return written, writer.decimal

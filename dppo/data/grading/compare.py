@@ -22,9 +22,6 @@ def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     The order is from the outside in, and matters: every reading of a text before any one of them (``(D) 14`` is the
     option too); a name or an equation before what it says (``x = (1,2)`` and ``(1,2)``); a set of numbers and a column
     before a list (``[6,\\infty)`` and ``k \\ge 6``).
-
-    Raises:
-        Unreadable: formulas that have no value anywhere.
     """
     if isinstance(gold, v.Either) or isinstance(answer, v.Either):
         return _either(gold, answer, grading)

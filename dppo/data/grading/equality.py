@@ -113,11 +113,7 @@ def _close(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
 
 
 def same_formulas(gold: v.Formula, answer: v.Formula) -> bool:
-    """Whether two formulas have the same value, everywhere.
-
-    Raises:
-        Unreadable: one has no value at enough points to say.
-    """
+    """Whether two formulas have the same value, everywhere."""
     if isinstance(gold, v.Expression) and isinstance(answer, v.Expression) and gold.latex == answer.latex:
         return True
     if is_constant(gold) and is_constant(answer):
@@ -144,11 +140,7 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
 
 
 def constant(value: v.Formula) -> Any:
-    """The value of a formula without letters, to many digits.
-
-    Raises:
-        Unreadable: it has none, or an infinite one.
-    """
+    """The value of a formula without letters, to many digits."""
     found = tree(value).evalf(CONSTANT_DIGITS)
     if not _finite(found):
         raise Unreadable("no finite value")
@@ -177,9 +169,6 @@ def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
 
     A point at which a number below 0 comes under a root or a logarithm says nothing, unless there are too few others:
     ``\\sqrt{x}\\sqrt{y}`` and ``\\sqrt{xy}`` are the same wherever both are meant.
-
-    Raises:
-        Unreadable: at the end, where there are fewer than ``LEAST_POINTS`` of them.
     """
     names = sorted(one.free_symbols | other.free_symbols, key=str)
     if len(names) > 25:
@@ -275,9 +264,6 @@ def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool 
         gold: both sides.
         answer: both sides.
         positive: whether the multiple must be above 0, as for inequalities.
-
-    Raises:
-        Unreadable: there are not enough points where both have a value.
     """
     one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
     if _proportional(one, other, positive):

@@ -57,9 +57,6 @@ def parse(latex: str) -> Any:
 
     Numbers, too, go through the grammar as names, and are put in their places afterwards: the library hands the text of
     a number to ``sympy.Number``, which evaluates it as Python. So formulas of one shape are parsed once.
-
-    Raises:
-        Unreadable: the library's grammar does not have it.
     """
     from sympy import Integer, Symbol
 

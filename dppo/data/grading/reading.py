@@ -76,9 +76,6 @@ def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.V
         text: an answer, as extracted.
         several: whether it is a list of answers, where that is known: decides what ``70,110`` is.
         labels: whether words after a number may be a unit that is not in the table, as in ``17 students``.
-
-    Raises:
-        Unreadable: it is not mathematics we can read.
     """
     return _Reader(several, labels).value(answer_alone(tidy(text)))
 

@@ -12,11 +12,7 @@ FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
 
 
 def as_set(value: v.Value) -> Any | None:
-    """The set of real numbers a value describes, or None where it is not a set.
-
-    Raises:
-        Unreadable: ends that cannot be put in order.
-    """
+    """The set of real numbers a value describes, or None where it is not a set."""
     try:
         return _as_set(value)
     except (TypeError, ValueError, NotImplementedError) as error:

@@ -11,7 +11,7 @@ DEEPEST = 40
 
 
 class Unreadable(ValueError):
-    """A text that is not mathematics we can read."""
+    """A text that is not mathematics we can read. Every reader and comparison may raise it; ``judge`` catches it."""
 
 
 _CHARACTERS = {
@@ -167,11 +167,7 @@ _ENDING = pattern(
 
 
 def tidy(text: str) -> str:
-    r"""An answer with one way of writing each thing: no layout, no delimiters, ``\text{...}`` around words only.
-
-    Raises:
-        Unreadable: braces that do not match.
-    """
+    r"""An answer with one way of writing each thing: no layout, no delimiters, ``\text{...}`` around words only."""
     text = "".join(" " if c in "\n\t\r" else c for c in text if c in "\n\t\r" or unicodedata.category(c)[0] != "C")
     text = _ONE_VULGAR.sub(lambda match: rf"\frac{{{_VULGAR[match[0]][0]}}}{{{_VULGAR[match[0]][1]}}}", text)
     text = _RAISED_RUN.sub(lambda match: f"^{{{match[0].translate(_RAISED_SIGNS)}}}", text)
@@ -256,9 +252,6 @@ def brackets(text: str) -> Iterator[tuple[int, int, str]]:
     """Every bracket as (position, depth outside it, the bracket); ``\\text{...}`` counts as one pair.
 
     ``(`` may close with ``]`` and ``[`` with ``)``, as half-open intervals do; braces only with their own kind.
-
-    Raises:
-        Unreadable: brackets that do not match, or too many within each other.
     """
     stack: list[str] = []
     for found in _BRACKET.finditer(text):
@@ -281,11 +274,7 @@ def brackets(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def outer_brackets(text: str) -> tuple[str, str] | None:
-    """The brackets around a whole text, or None.
-
-    Raises:
-        Unreadable: brackets that do not match.
-    """
+    """The brackets around a whole text, or None."""
     opening = r"\{" if text.startswith(r"\{") else text[:1]
     ending = r"\}" if text.endswith(r"\}") else text[-1:]
     if opening not in ("(", "[", "{", r"\{") or ending not in (")", "]", "}", r"\}") or len(text) < 2:
@@ -295,11 +284,7 @@ def outer_brackets(text: str) -> tuple[str, str] | None:
 
 
 def closing(text: str, start: int) -> int:
-    """Position of the brace that closes the one at ``start``.
-
-    Raises:
-        Unreadable: there is none.
-    """
+    """Position of the brace that closes the one at ``start``."""
     depth = 0
     for found in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(found[0], 0)
@@ -309,11 +294,7 @@ def closing(text: str, start: int) -> int:
 
 
 def cut(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """The pieces of a text between separators outside all brackets, and the separators.
-
-    Raises:
-        Unreadable: brackets that do not match.
-    """
+    """The pieces of a text between separators outside all brackets, and the separators."""
     spans, start = [], 0
     for position, depth, bracket in brackets(text):
         if depth == 0 and bracket in _OPEN:
