@@ -56,7 +56,7 @@ def accuracy_reward(
     workers: int = 2,
     limit_seconds: float = 5.0,
 ) -> Reward:
-    """A reward of 1.0 for a right final answer and 0.0 for any other, judged by math-verify in worker processes.
+    """A reward of 1.0 for a right final answer and 0.0 for any other, judged by the verifier in worker processes.
 
     The share of each reason (wrong, no answer, timeout, ...) is logged as ``verify/<reason>`` where the trainer offers
     logging, so that an answer that cannot be judged is never just a zero.

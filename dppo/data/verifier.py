@@ -83,7 +83,7 @@ class Verifier:
     @typed("Verifier(workers=2, limit_seconds=5.0, memory_mb=1024)")
     def __init__(self, workers: int = 2, limit_seconds: float = 5.0, memory_mb: int = 1024) -> None:
         try:
-            import_module("math_verify")
+            import_module("latex2sympy2_extended")  # math-verify's grammar: see docs/verifier.md
             from dppo.data.judge import judge
         except ImportError as error:
             raise ConfigError(f"verifying answers needs math-verify ({error}): pip install 'dppo[trl]'") from error

@@ -180,7 +180,7 @@ def test_bad_calls_are_errors_not_zeros(verifier):
 
 
 def test_a_missing_math_verify_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "math_verify", None)
+    monkeypatch.setitem(sys.modules, "latex2sympy2_extended", None)
     monkeypatch.delitem(sys.modules, "dppo.data.judge")
     with pytest.raises(ConfigError, match="pip install"):
         Verifier()
