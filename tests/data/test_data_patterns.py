@@ -10,10 +10,11 @@ import pytest
 
 import dppo.data.grading as grading
 import dppo.data.judge as judge_module
-from dppo.data.grading import canonical, reading, text, units
+from dppo.data.grading import canonical, compare, reading, text, units
 from dppo.data.grading.patterns import EXAMPLES, Example, pattern, rewritten
 from dppo.data.grading.text import Unreadable, tidy
 from dppo.data.judge import judge
+from dppo.data.rules import Grading
 
 FOLDER = Path(grading.__file__).parent
 FILES = [*FOLDER.glob("*.py"), FOLDER.parent / "answers.py", FOLDER.parent / "judge.py"]
@@ -149,20 +150,35 @@ def test_fractions_and_dots_are_spelt_alike_before_fractions_of_words_and_period
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold"),
+    "applies, by, pair", compare._COMPARISONS, ids=[by.__name__ for _, by, _ in compare._COMPARISONS]
+)
+def test_every_comparison_is_the_first_for_its_example_and_finds_it_the_same(applies, by, pair):
+    answer, gold = map(reading.read, pair)
+    assert next(found for fits, found, _ in compare._COMPARISONS if fits(gold) or fits(answer)) is by
+    assert by(gold, answer, Grading())
+
+
+COMPARISON = {row[1].__name__: row for row in compare._COMPARISONS}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "answer", "gold"),
     [
-        ("D", r"\text{(D)}"),
-        ("250, 81", "81,250"),
-        (r"x=\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
-        ("(3,-8)", "(x,y)=(3,-8)"),
-        (r"A \cup B=\{1,2\}", r"\{1,2\}"),
-        (r"[6,\infty)", r"k \ge 6"),
-        (r"\begin{pmatrix}1\\2\\3\end{pmatrix}", "(1,2,3)"),
+        ("_either", "_same_texts", "D", r"\text{(D)}"),
+        ("_either", "_same_items", "250, 81", "81,250"),
+        ("_same_named", "_same_items", "(3,-8)", "(x,y)=(3,-8)"),
+        ("_same_named", "_same_matrices", r"x=\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+        ("_same_equations", "_same_items", r"A \cup B=\{1,2\}", r"\{1,2\}"),
+        ("_same_regions", "_same_items", r"[6,\infty)", r"k \ge 6"),
+        ("_same_matrices", "_same_items", r"\begin{pmatrix}1\\2\\3\end{pmatrix}", "(1,2,3)"),
     ],
 )
-def test_comparing_is_in_the_order_that_its_description_says(answer, gold):
-    """Each is right only because one kind is looked at before the other: see ``compare.same``."""
-    assert judge({"answer": answer, "gold": gold}) == "right"
+def test_comparisons_in_another_order_lose_answers(earlier, later, answer, gold, monkeypatch):
+    task = {"answer": answer, "gold": gold}
+    assert judge(task) == "right"
+    other = swapped(compare._COMPARISONS, COMPARISON[earlier], COMPARISON[later])
+    monkeypatch.setattr(compare, "_COMPARISONS", other)
+    assert judge(task) == "wrong"
 
 
 def test_a_text_is_no_formula_of_a_model():

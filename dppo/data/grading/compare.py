@@ -1,5 +1,6 @@
 """Whether an answer is the gold answer: kind by kind."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -17,30 +18,10 @@ _NEAR_MEMBERS = 0.01
 
 
 def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """Whether two values are the same answer.
-
-    The order is from the outside in, and matters: every reading of a text before any one of them (``(D) 14`` is the
-    option too); a name or an equation before what it says (``x = (1,2)`` and ``(1,2)``); a set of numbers and a column
-    before a list (``[6,\\infty)`` and ``k \\ge 6``).
-    """
-    if isinstance(gold, v.Either) or isinstance(answer, v.Either):
-        return _either(gold, answer, grading)
-    if isinstance(gold, v.Text) or isinstance(answer, v.Text):
-        return isinstance(gold, v.Text) and isinstance(answer, v.Text) and _same_text(gold, answer)
-    if isinstance(gold, v.Quantity) or isinstance(answer, v.Quantity):
-        return _same_quantities(gold, answer, grading)
-    if isinstance(gold, v.Named) or isinstance(answer, v.Named):
-        return _same_named(gold, answer, grading)
-    if isinstance(gold, v.Equation) or isinstance(answer, v.Equation):
-        return _same_equations(gold, answer, grading)
-    if is_settled(gold) or is_settled(answer):
-        return _same_regions(gold, answer, grading)
-    if isinstance(gold, v.Matrix) or isinstance(answer, v.Matrix):
-        return _same_matrices(gold, answer, grading)
-    if isinstance(gold, v.Items) or isinstance(answer, v.Items):
-        return _same_items(gold, answer, grading)
-    if isinstance(gold, v.Based) or isinstance(answer, v.Based):
-        return gold == answer
+    """Whether two values are the same answer: by the first of ``_COMPARISONS`` that one of them is for."""
+    for applies, compare, _ in _COMPARISONS:
+        if applies(gold) or applies(answer):
+            return compare(gold, answer, grading)
     assert isinstance(gold, v.Formula) and isinstance(answer, v.Formula)
     return same_values(gold, answer, grading)
 
@@ -58,8 +39,10 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     return False
 
 
-def _same_text(gold: v.Text, answer: v.Text) -> bool:
+def _same_texts(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """The same option, or the same words."""
+    if not (isinstance(gold, v.Text) and isinstance(answer, v.Text)):
+        return False
     if gold.option:
         return gold.option == answer.option
     if gold.words == answer.words:
@@ -288,3 +271,24 @@ def _in_any_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...], gradin
             return False
         left.pop(match)
     return not left
+
+
+def _is(kind: type) -> Callable[[v.Value], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+_Comparison = Callable[[v.Value, v.Value, Grading], bool]
+_COMPARISONS: tuple[tuple[Callable[[v.Value], bool], _Comparison, tuple[str, str]], ...] = (
+    (_is(v.Either), _either, ("D", r"\text{(D)}")),  # first: "(D) 14" is the option too
+    (_is(v.Text), _same_texts, ("the East", "east")),
+    (_is(v.Quantity), _same_quantities, ("9 ft", "3 yards")),
+    # A name or an equation before what it says.
+    (_is(v.Named), _same_named, ("x=(1,2)", "(1,2)")),
+    (_is(v.Equation), _same_equations, (r"A \cup B=\{1,2\}", r"\{1,2\}")),
+    # A set of numbers and a column before a list: an interval is written like one, a column may be.
+    (is_settled, _same_regions, (r"[6,\infty)", r"k \ge 6")),
+    (_is(v.Matrix), _same_matrices, (r"\begin{pmatrix}1\\2\\3\end{pmatrix}", "(1,2,3)")),
+    (_is(v.Items), _same_items, ("1, 2", "2, 1")),
+    (_is(v.Based), lambda gold, answer, grading: gold == answer, ("63_8", r"63_{\text{eight}}")),
+)
+"""What values of each kind are compared by, from the outside in, each with two answers that it finds to be the same."""
