@@ -55,8 +55,8 @@ _JOINT = pattern(
 )
 _LONGEST_JOINT = 60
 _MOST_BOXES = 32
-_VISIBLE = pattern(r"\s*\S", {"  x": "  x"})
-_INTEGER = pattern(r"[-+]?[0-9]{1,40}", {"-007": "-007"})
+_VISIBLE = pattern(r"\s*\S", ("  x",))
+_INTEGER = pattern(r"[-+]?[0-9]{1,40}", ("-007",))
 
 
 def last_boxed(text: str) -> str | None:

@@ -87,7 +87,7 @@ def check_problems(
                 f"{len(rows)} of {len(dataset)} rows cannot be trained on: {text}. "
                 "Leave them out with on_bad_rows='drop'"
             )
-        warnings.warn(f"{len(rows)} of {len(dataset)} rows left out: {text}", stacklevel=2)
+        warnings.warn(f"{len(rows)} of {len(dataset)} rows left out: {text}", stacklevel=3)
         dataset = dataset.select([row for row in range(len(dataset)) if row not in rows])
     if len(dataset) < minimum:
         raise DataError(
@@ -149,7 +149,7 @@ def _warn_of_repeats(dataset: datasets.Dataset) -> None:
     warnings.warn(
         f"{len(repeated)} prompts occur more than once, in {sum(repeated.values())} of {len(dataset)} rows: "
         "they stay separate rows, each with a history of its own",
-        stacklevel=3,
+        stacklevel=4,
     )
     if "answer" in dataset.column_names:
         answers: dict[int, set[str]] = {}
@@ -157,4 +157,4 @@ def _warn_of_repeats(dataset: datasets.Dataset) -> None:
             answers.setdefault(key, set()).add(str(answer))
         rows = [row for row, key in enumerate(keys) if len(answers[key]) > 1]
         if rows:
-            warnings.warn(f"the same prompt has different answers in {numbered(rows)}", stacklevel=3)
+            warnings.warn(f"the same prompt has different answers in {numbered(rows)}", stacklevel=4)

@@ -63,7 +63,7 @@ def read_part(part: str, rows: "Dataset", columns: Mapping[str, str], *, where: 
         warnings.warn(
             f"{where}: of the columns {' and '.join(map(repr, found))}, {found[0]!r} is read as the problem. "
             f"For the other: {how.format(found[1])}",
-            stacklevel=3,
+            stacklevel=4,  # past load_problems or load_set, and the check of its arguments
         )
     return (found[0], list(rows[found[0]])) if found else ("", [None] * len(rows))
 

@@ -50,9 +50,7 @@ def _is_full(megabytes: int) -> bool:
         with open("/proc/self/statm") as file:
             used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, AttributeError, ValueError):
-        return (
-            False  # only Linux says so; the peak that other systems report may be that of the parent before the start
-        )
+        return False  # only Linux says so; the peak that others report may be that of the parent before the start
     return used > FULL * megabytes * 2**20
 
 

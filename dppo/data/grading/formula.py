@@ -11,7 +11,7 @@ _TOKEN = pattern(
     r"|(?P<text>\\text\{[^{}]*\})"
     r"|(?P<accent>\\(?:d?dot|bar|hat|vec|tilde|widehat|widetilde|overline|overrightarrow)\s*(?:\{\s*\\?[A-Za-z]+\s*\}|[A-Za-z]))"
     r"|(?P<command>\\(?:[A-Za-z]+|.))|(?P<letter>[A-Za-z])|(?P<sign>[-+/:^_!|()\[\]{},'%])|(?P<space>\s+)",
-    {token: token for token in (r"0.\overline{6}", "1.5e-3", r"\text{max}", r"\vec{AB}", r"\sqrt", "x", "^", " ")},
+    (r"0.\overline{6}", "1.5e-3", r"\text{max}", r"\vec{AB}", r"\sqrt", "x", "^", " "),
 )
 LETTERS = frozenset((
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu",

@@ -13,24 +13,20 @@ _POWER = (
 )
 _DECIMAL = pattern(
     rf"{_SIGN}{_DIGITS}{_POWER}",
-    {number: number for number in ("-1,250.5", "1 250", ".5", "4.5e33", r"4.5 \cdot 10^{33}", "10^6")},
+    ("-1,250.5", "1 250", ".5", "4.5e33", r"4.5 \cdot 10^{33}", "10^6"),
 )
-_REPEATING = pattern(
-    rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\{{(\d+)\}}", {r"0.1\overline{6}": r"0.1\overline{6}"}
-)
+_REPEATING = pattern(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\{{(\d+)\}}", (r"0.1\overline{6}",))
 _FRACTION = pattern(
     rf"{_SIGN}(?P<whole>\d+(?=[\s\\]))?\s*"
     r"(?:\\frac\s*(?:\{\s*(?P<a>[-+]?\s*\d+)\s*\}|(?P<c>\d))\s*(?:\{\s*(?P<b>[-+]?\s*\d+)\s*\}|(?P<d>\d+))"
     r"|(?P<e>\d+)\.?\s*/\s*(?P<f>-?\d+)\.?)",
-    {number: number for number in (r"3\frac{1}{2}", r"-\frac12", "3 1/2", "1./3", "7/ -2")},
+    (r"3\frac{1}{2}", r"-\frac12", "3 1/2", "1./3", "7/ -2"),
 )
 _SEPARATORS = pattern(r"[,{}\s]", {"1,250": ","})
-THOUSANDS = pattern(r"[-+]?\s*\d{1,3}(?:,\d{3})+", {"-1,250,000": "-1,250,000"})
-WITH_DECIMALS = pattern(rf"{THOUSANDS.pattern}(?:\.\d+)?", {"1,250.5": "1,250.5"})
+THOUSANDS = pattern(r"[-+]?\s*\d{1,3}(?:,\d{3})+", ("-1,250,000",))
+WITH_DECIMALS = pattern(rf"{THOUSANDS.pattern}(?:\.\d+)?", ("1,250.5",))
 _GROUPED = r"[-+]?\d{1,3}(?:,\d{3})*(?:\.\d+)?"
-_GROUPED_LIST = pattern(
-    rf"{_GROUPED}(?:(?:[,;] (?:and |or )?| and | or ){_GROUPED})+", {"1,234, 5,678 and 9": "1,234, 5,678 and 9"}
-)
+_GROUPED_LIST = pattern(rf"{_GROUPED}(?:(?:[,;] (?:and |or )?| and | or ){_GROUPED})+", ("1,234, 5,678 and 9",))
 _GROUP_OF_ZEROS = pattern(
     r"(?<![\d.])([1-9]\d{0,2})((?:,0\d\d)+)(?![\d.]*\d)", {"1,000, 2": "1,000", "2,1,050": "1,050"}
 )

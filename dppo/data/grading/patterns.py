@@ -23,12 +23,12 @@ EXAMPLES: list[Example] = []
 """Of every expression made here, for ``tests/grading/test_grading_patterns.py``."""
 
 
-def pattern(regex: str, examples: Mapping[str, str], flags: int = 0) -> re.Pattern[str]:
+def pattern(regex: str, examples: Mapping[str, str] | tuple[str, ...], flags: int = 0) -> re.Pattern[str]:
     """The compiled expression.
 
     Args:
         regex: the expression.
-        examples: texts, each with the first thing that is found in it; at least one.
+        examples: texts, each with the first thing that is found in it; or texts that are found whole. At least one.
         flags: as for ``re.compile``.
 
     Raises:
@@ -37,7 +37,8 @@ def pattern(regex: str, examples: Mapping[str, str], flags: int = 0) -> re.Patte
     if not examples:
         raise ValueError(f"{regex!r} has no example: pattern({regex!r}, {{'a text': 'what is found in it'}})")
     compiled = re.compile(regex, flags)
-    EXAMPLES.extend(Example(compiled, text, found) for text, found in examples.items())
+    found = examples if isinstance(examples, Mapping) else dict(zip(examples, examples, strict=True))
+    EXAMPLES.extend(Example(compiled, text, result) for text, result in found.items())
     return compiled
 
 

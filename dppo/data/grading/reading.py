@@ -24,8 +24,8 @@ _RELATION = pattern(r"\\(?:le|ge|ne|in|approx)(?![A-Za-z])|[<>=]", {r"x\le 2": r
 _SET_SIGN = pattern(r"\\(?:cup|cap|setminus)(?![A-Za-z])", {r"A\cup B": r"\cup"})
 _COMMA = pattern(r",|;", {"1, 2": ","})
 _COLON = pattern(r":", {"4:6:10": ":"})
-_HOUR = pattern(r"\d+[^:]*$", {"7 p.m.": "7 p.m."})
-_CLOCK_OR_RATIO = pattern(r"\d+:\d+", {"3:20": "3:20"})
+_HOUR = pattern(r"\d+[^:]*$", ("7 p.m.",))
+_CLOCK_OR_RATIO = pattern(r"\d+:\d+", ("3:20",))
 _PLUS_MINUS = pattern(r"\\[pm][pm](?![A-Za-z])", {r"1\pm2": r"\pm", r"1\mp2": r"\mp"})
 _UPPER = rewritings((r"\\pm(?![A-Za-z])", "+", r"1\pm2", "1+2"), (r"\\mp(?![A-Za-z])", "-", r"1\mp2", "1-2"))
 _LOWER = rewritings((r"\\pm(?![A-Za-z])", "-", r"1\pm2", "1-2"), (r"\\mp(?![A-Za-z])", "+", r"1\mp2", "1+2"))
@@ -36,22 +36,22 @@ _POINT = pattern(
 )
 _SET_BUILDER = pattern(
     r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:)\s*([^{}|]*)\\\}",
-    {text: text for text in (r"\{x \in \mathbb{R} | x > 3\}", r"\{x: x > 3\}")},
+    (r"\{x \in \mathbb{R} | x > 3\}", r"\{x: x > 3\}"),
 )
-_REVERSED = pattern(r"[\]\[][^\[\]]*,[^\[\]]*[\[\]]", {"]1,2]": "]1,2]"})
+_REVERSED = pattern(r"[\]\[][^\[\]]*,[^\[\]]*[\[\]]", ("]1,2]",))
 _MATRIX = pattern(
     r"(?P<factor>[^&()\[\]=,]*)[(\[]?\s*"
     r"\\begin\{(?P<kind>(?:[pbvBV]|small)?matrix|array)\}(?P<body>.*)\\end\{(?P=kind)\}\s*[)\]]?",
-    {text: text for text in (r"2\begin{pmatrix}1&2\end{pmatrix}", r"(\begin{array}{c}1\end{array})")},
+    (r"2\begin{pmatrix}1&2\end{pmatrix}", r"(\begin{array}{c}1\end{array})"),
     re.DOTALL,
 )
 _COLUMNS = pattern(r"^\s*\{[^{}]*\}", {"{cc}1&2": "{cc}"})
 _ROW_END = pattern(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])", {r"1\\[2pt]2": r"\\[2pt]", r"1\cr 2": r"\cr"})
 _DETERMINANTS = ("vmatrix", "Vmatrix")
-_MIXED = pattern(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))", {"3 and 1/2": "3 and 1/2"})
+_MIXED = pattern(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))", ("3 and 1/2",))
 _BASED = pattern(
     r"\(?(?:\\text\{)?(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?)\}?\)?\s*_\s*\{?\s*(?:\\text\{)?\s*([0-9]{1,2}|[a-z]+)\s*\}?\}?",
-    {text: text for text in ("63_8", r"(1A)_{\text{sixteen}}", r"\text{1A}_{16}")},
+    ("63_8", r"(1A)_{\text{sixteen}}", r"\text{1A}_{16}"),
 )
 _ZEROS = pattern(r"^(-?)0+(?=[0-9A-Z])", {"-0012": "-00"})
 _BASES = {word: base for word, base in NUMBER_WORDS.items() if 2 <= base <= 10 or base in (12, 16)}

@@ -129,7 +129,7 @@ _TEXT_FONTS = (
     "hbox", "emph",
 )  # fmt: skip
 _FONT = pattern(rf"\\({'|'.join((*_PLAIN_FONTS, *_TEXT_FONTS))})\*?\s*\{{", {r"x\mathbf{y}": r"\mathbf{"})
-_CONNECTOR = pattern(r"^[,;]?\s*(and|or)\s*$", {", and": ", and"})
+_CONNECTOR = pattern(r"^[,;]?\s*(and|or)\s*$", (", and",))
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE_WORD = f"({'|'.join(_SCALES)})\\b"
 _SCALE = pattern(

@@ -231,7 +231,7 @@ def compatible_labels(one: str, other: str) -> bool:
 
 _UNNAMED = pattern(
     r"(?:(square|sq|cubic|cu)\.? )?units?(?: ?\^ ?\{? ?([123]) ?\}?)?",
-    {unit: unit for unit in ("sq. units", "units ^ {2}")},
+    ("sq. units", "units ^ {2}"),
 )
 
 

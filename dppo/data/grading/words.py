@@ -12,8 +12,8 @@ _LETTER = pattern(
 )
 _MANY_LETTERS = pattern(r"\([A-J]\)|\b(?:or|and)\b", {"B or D": "or", "(B) (C)": "(B)"})
 _NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
-_PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", {"John's (old) dog": "John's (old) dog"})
-_WRAPPED_WORDS = pattern(r"[A-Za-z][A-Za-z .,;'\"!?()-]*", {"yes, it is": "yes, it is"})
+_PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", ("John's (old) dog",))
+_WRAPPED_WORDS = pattern(r"[A-Za-z][A-Za-z .,;'\"!?()-]*", ("yes, it is",))
 _LONE_LETTER = pattern(r"\b[A-Za-z]\b(?<!\ba)", {"a line of x": "x"})
 
 
@@ -73,7 +73,7 @@ def words_of(text: str) -> Text | None:
 
 _SAID = pattern(
     r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*",
-    {"yes, it is even.": "yes, it is even."},
+    ("yes, it is even.",),
 )
 _COUNT = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -90,5 +90,5 @@ _DATE = pattern(rf"{_MONTH} {_DAY}|{_DAY} {_MONTH}", {"march 3rd": "march 3rd", 
 _LONG_FORMS = {"dne": "does not exist"}
 _CLOCK = pattern(
     r"(\d{1,2})(?::(\d{2})(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?",
-    {time: time for time in ("12:30 pm", "7 am", "9:05")},
+    ("12:30 pm", "7 am", "9:05"),
 )
