@@ -98,7 +98,7 @@ def _answer(value: Any, where: str) -> str:
         return ", ".join(without_delimiters(_answer(each, where).strip()) for each in value)
     if isinstance(value, (dict, list, bytes)):
         raise DataError(
-            f"{where} is {type(value).__name__}, expected an answer as text or number, or a list of them: name another "
+            f"{where} is {type(value).__name__}, expected an answer such as '5' or 5, or a list of them: name another "
             "column"
         )
     return "" if value is None else str(value)
