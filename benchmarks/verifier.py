@@ -21,9 +21,9 @@ from typing import Any
 from hostile_answers import hostile_answers
 from results_file import write
 
-from dppo.data import verifier as module
-from dppo.data.judge import judge, read_gold
-from dppo.data.verifier import REASONS, Verifier
+from dppo.grading import verifier as module
+from dppo.grading.judge import judge, read_gold
+from dppo.grading.verifier import REASONS, Verifier
 
 SEED = 0
 PAIRS = Path(__file__).parents[1] / "tests" / "data" / "verifier_pairs.tsv"

@@ -2,7 +2,7 @@
 
 errors, files, statistics, typed, types, rng <- pruning | packing | objective <- methods <- demo, trl <- runs
 runs <- verification <- comparison <- report, cli
-data <- evaluation <- runs, cli
+grading <- problems <- evaluation <- runs, cli
 """
 
 import ast
@@ -12,7 +12,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dppo"
 SHARED = {"errors", "types", "rng", "environment", "files", "statistics", "typed"}
-RUNS = SHARED | {"pruning", "packing", "objective", "methods", "data", "demo", "trl", "evaluation", "runs"}
+DATA = {"grading", "problems"}
+RUNS = SHARED | DATA | {"pruning", "packing", "objective", "methods", "demo", "trl", "evaluation", "runs"}
 ALLOWED = {
     "errors": set(),
     "types": {"errors"},
@@ -24,11 +25,12 @@ ALLOWED = {
     "pruning": SHARED,
     "packing": SHARED,
     "objective": SHARED,
-    "data": SHARED,
+    "grading": {"errors", "typed"},
+    "problems": SHARED | {"grading"},
     "methods": SHARED | {"pruning", "objective"},
-    "demo": SHARED | {"pruning", "packing", "objective", "methods", "data"},
-    "trl": SHARED | {"pruning", "packing", "objective", "methods", "data"},
-    "evaluation": SHARED | {"data"},
+    "demo": SHARED | {"pruning", "packing", "objective", "methods", *DATA},
+    "trl": SHARED | {"pruning", "packing", "objective", "methods", *DATA},
+    "evaluation": SHARED | DATA,
     "runs": RUNS,
     "verification": RUNS - {"evaluation"},
     "comparison": RUNS | {"verification"},
@@ -37,6 +39,8 @@ ALLOWED = {
 }
 CORE = ("pruning", "packing", "objective", "methods", "errors", "types", "rng", "files")
 CORE_LIBRARIES = {"torch", "numpy"}
+GRADING_LIBRARIES = {"sympy", "latex2sympy2_extended"}
+"""Answers are judged without torch, and in a worker that imports as little as can be."""
 TRANSFORMERS = {"packing/attention.py", "packing/head.py"}
 """Where rows meet the models of transformers; the rest of packing is arithmetic."""
 
@@ -57,9 +61,9 @@ def forbidden(part: str, names: set[str], *, standard_library: frozenset[str]) -
     """Imports that point the wrong way, or bring a library into the core."""
     parts = {name.split(".")[1] for name in names if name.startswith("dppo.")}
     wrong = parts - ALLOWED[part] - {part} - {"__version__"}
-    if part in CORE:
+    if part in CORE or part == "grading":
         libraries = {name.split(".")[0] for name in names} - {"dppo"}
-        wrong |= libraries - CORE_LIBRARIES - standard_library
+        wrong |= libraries - (CORE_LIBRARIES if part in CORE else GRADING_LIBRARIES) - standard_library
     return wrong
 
 
@@ -82,6 +86,8 @@ def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():
     stdlib = sys.stdlib_module_names
     assert forbidden("pruning", {"dppo.objective.k3"}, standard_library=stdlib) == {"objective"}
     assert forbidden("objective", {"transformers.AutoModel"}, standard_library=stdlib) == {"transformers"}
+    found = forbidden("grading", {"dppo.problems.columns", "numpy.array"}, standard_library=stdlib)
+    assert found == {"problems", "numpy"}
     assert not forbidden("methods", {"dppo.pruning.Pruning", "torch.nn", "math"}, standard_library=stdlib)
 
 

@@ -8,11 +8,13 @@ import datasets
 import numpy as np
 import pytest
 
-import dppo.data
 import dppo.evaluation
-from dppo.data import Verifier, accuracy_reward, format_reward, overlong_penalty
+import dppo.grading
+import dppo.problems
 from dppo.errors import ConfigError, DPPOError
 from dppo.evaluation import Benchmark, ModelSpec, Sampling, load_set
+from dppo.grading import Verifier
+from dppo.problems import accuracy_reward, format_reward, overlong_penalty
 from dppo.typed import check, typed
 
 
@@ -63,7 +65,7 @@ def public(tmp_path_factory):
     own = Benchmark(name="own", path=str(folder / "p.jsonl"))
     verifier = Verifier(workers=1)
     asked = {"prompts": ["q"], "completions": [r"\boxed{2}"]}
-    evaluation, data = dppo.evaluation, dppo.data
+    parts = (dppo.grading, dppo.problems, dppo.evaluation)
     named = {
         "Verifier": {"workers": 1, "limit_seconds": 5.0, "memory_mb": 1024},
         "verify": {"completion": r"\boxed{2}", "answer": "2", "benchmark": None, "details": None},
@@ -96,7 +98,8 @@ def public(tmp_path_factory):
         "load_engine": {"name": "transformers", "spec": ModelSpec(model=str(folder))},
         "evaluate": {"protocol": None, "engine": None, "judge": verifier, "folder": folder, "report_progress": None},
     }
-    calls = {name: (getattr(data, name, None) or getattr(evaluation, name), given) for name, given in named.items()}
+    homes = {name: next(part for part in parts if name in part.__all__) for name in named}
+    calls = {name: (getattr(homes[name], name), given) for name, given in named.items()}
     calls["verify_many"] = (
         verifier.verify_many,
         {"completions": ["2"], "answers": ["2"]} | dict.fromkeys(["benchmark", "details"]),
@@ -114,7 +117,7 @@ TABLES = {"BENCHMARKS", "ENGINES", "REASONS", "RULES", "SETS"}
 
 
 def test_every_public_name_is_tried(public):
-    names = {*dppo.data.__all__, *dppo.evaluation.__all__} - RECORDS - TABLES
+    names = {*dppo.grading.__all__, *dppo.problems.__all__, *dppo.evaluation.__all__} - RECORDS - TABLES
     assert names <= set(public)
 
 

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from dppo.data import REASONS, Verifier, load_problems
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import ConfigError
 from dppo.evaluation import (
@@ -31,6 +30,8 @@ from dppo.evaluation import (
 from dppo.evaluation.compare import Comparison
 from dppo.evaluation.engines import DTYPES, load_engine
 from dppo.evaluation.files import make_folder, write_json
+from dppo.grading import REASONS, Verifier
+from dppo.problems import load_problems
 
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""

@@ -14,13 +14,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from dppo.data.answers import last_boxed
 from dppo.demo.model import build_model, model_config
 from dppo.demo.supervised import Example, bucketed, fit
 from dppo.demo.task import FULL, Task
 from dppo.demo.tokenizer import ASSISTANT, EOS, PAD, USER, build_tokenizer, chat_tokenizer
 from dppo.demo.warmup import warm_up
 from dppo.errors import ConfigError, DataError
+from dppo.grading.answers import last_boxed
 from dppo.rng import Purpose, generator
 
 SCRATCH = "scratch:"

@@ -3,7 +3,6 @@
 Engines and the callback are imported by name: ``dppo.evaluation.engines``, ``dppo.evaluation.during_training``.
 """
 
-from dppo.data.catalogue import BENCHMARKS, Benchmark
 from dppo.evaluation.benchmarks import choose, parse_benchmark
 from dppo.evaluation.compare import Comparison, compare
 from dppo.evaluation.engines import ENGINES, Engine, Generated, ModelSpec, Request, load_engine
@@ -11,6 +10,7 @@ from dppo.evaluation.metrics import maj_at_k, pass_at_k
 from dppo.evaluation.problems import Problem, ProblemSet, content_hash, load_set
 from dppo.evaluation.run import Progress, Protocol, evaluate, read_results
 from dppo.evaluation.sampling import Sampling
+from dppo.problems.catalogue import BENCHMARKS, Benchmark
 
 __all__ = [
     "BENCHMARKS",

@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from dppo.data.catalogue import BENCHMARKS, Benchmark
-from dppo.data.columns import COLUMNS, EXTRACTIONS
-from dppo.data.rules import RULES
 from dppo.errors import ConfigError
+from dppo.grading.rules import RULES
+from dppo.problems.catalogue import BENCHMARKS, Benchmark
+from dppo.problems.columns import COLUMNS, EXTRACTIONS
 from dppo.typed import check, typed
 
 _FIELD = re.compile(r":(?=\w+=)")

@@ -8,18 +8,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dppo.data.answers import final_answer, joined_boxes
-from dppo.data.checks import text_key
 from dppo.evaluation.engines import Engine, Generated, Request
 from dppo.evaluation.problems import Problem, ProblemSet
 from dppo.evaluation.sampling import Sampling, sample_seed
 from dppo.evaluation.votes import vote
+from dppo.grading.answers import final_answer, joined_boxes
+from dppo.problems.checks import text_key
 
 _ENCODED_AT_ONCE = 1024
 
 
 class Judge(Protocol):
-    """What of ``dppo.data.Verifier`` an evaluation needs."""
+    """What of ``dppo.grading.Verifier`` an evaluation needs."""
 
     @property
     def verify_many(self) -> Callable[..., Sequence[Any]]:
@@ -37,7 +37,7 @@ class Sample:
     """Its number within the problem, from 0."""
     generated: Generated
     reason: str
-    """The verdict: a member of ``dppo.data.REASONS``."""
+    """The verdict: a member of ``dppo.grading.REASONS``."""
     vote: str | None
     """``votes.vote`` of its answer, or None where it names none."""
 

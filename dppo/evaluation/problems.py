@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dppo.data.catalogue import Benchmark
-from dppo.data.checks import numbered, text_key
-from dppo.data.columns import COLUMNS, gold_answers, read_part
-from dppo.data.rules import DETAILS
-from dppo.data.sources import read_rows
 from dppo.errors import ConfigError, DataError
+from dppo.grading.rules import DETAILS
+from dppo.problems.catalogue import Benchmark
+from dppo.problems.checks import numbered, text_key
+from dppo.problems.columns import COLUMNS, gold_answers, read_part
+from dppo.problems.sources import read_rows
 from dppo.typed import check, typed
 
 
@@ -28,7 +28,7 @@ class Problem:
     level: str | None = None
     subject: str | None = None
     details: Mapping[str, Any] | None = None
-    """What the problem says about its answer: any of ``dppo.data.rules.DETAILS``."""
+    """What the problem says about its answer: any of ``dppo.grading.rules.DETAILS``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import dppo.data
+import dppo.grading
 from dppo import __version__
 from dppo.environment import environment
 from dppo.errors import ConfigError, EvaluationError, raise_problems
@@ -112,7 +112,7 @@ def evaluate(
     Args:
         protocol: what is asked.
         engine: what answers.
-        judge: a ``dppo.data.Verifier``.
+        judge: a ``dppo.grading.Verifier``.
         folder: made where it does not exist.
         report_progress: called after each batch.
 
@@ -167,7 +167,7 @@ def read_results(folder: Path | str) -> dict[str, Any]:
 
 def _graders() -> dict[str, str]:
     """Versions of what judges, our own code by its content: different ones do not belong into one evaluation."""
-    root = Path(dppo.data.__file__).parent
+    root = Path(dppo.grading.__file__).parent
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(root.rglob("*.py"))))
     libraries = {name: importlib.metadata.version(name) for name in ("math-verify", "latex2sympy2_extended", "sympy")}
     return {"dppo": __version__, "grading": code.hexdigest()[:16], **libraries}

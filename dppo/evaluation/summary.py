@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dppo.data import REASONS
 from dppo.errors import EvaluationError
 from dppo.evaluation.files import LineFile
 from dppo.evaluation.metrics import breakdown, default_ks, maj_at_k, pass_at_k
 from dppo.evaluation.problems import ProblemSet
+from dppo.grading import REASONS
 from dppo.rng import Purpose, generator
 from dppo.statistics import benchmark_interval, problem_interval
 

@@ -2,8 +2,8 @@ r"""The form in which answers vote: equal for answers that are the same number o
 
 import hashlib
 
-from dppo.data.grading.numbers import read_number
-from dppo.data.grading.text import Unreadable, tidy
+from dppo.grading.numbers import read_number
+from dppo.grading.text import Unreadable, tidy
 
 LONGEST = 200
 """Characters; a longer answer votes by its hash, as it is."""

@@ -72,7 +72,7 @@ DAPO = replace(
     deviations=(
         "a round has as many prompts as a step wants, in the paper three times as many",
         "groups count by the reward they are trained with, in the code by accuracy alone",
-        "the length penalty belongs to the reward: dppo.data.overlong_penalty",
+        "the length penalty belongs to the reward: dppo.problems.overlong_penalty",
     ),
 )
 

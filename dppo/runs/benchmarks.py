@@ -9,11 +9,11 @@ import torch
 from transformers import Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.data import Verifier
 from dppo.errors import ConfigError
 from dppo.evaluation import Engine, ProblemSet, Sampling, choose, load_set
 from dppo.evaluation.during_training import BenchmarkCallback
 from dppo.evaluation.transformers_engine import of_model
+from dppo.grading import Verifier
 from dppo.runs.arguments import AnyRun
 from dppo.runs.embedded import TASKS, EmbeddedJudge, check_alone, embedded_engine, held_out_set
 from dppo.trl.trainer import DPPOTrainer

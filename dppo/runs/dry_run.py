@@ -9,9 +9,9 @@ from typing import Literal
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
 
-from dppo.data.sources import is_local
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import DPPOError
+from dppo.problems.sources import is_local
 from dppo.runs.arguments import Run, check_run
 from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.embedded import TASKS

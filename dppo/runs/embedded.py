@@ -55,7 +55,7 @@ class EmbeddedVerdict(NamedTuple):
     """What ``EmbeddedJudge`` says of one completion."""
 
     reason: str
-    """``right``, ``wrong`` or ``no_answer``, as in ``dppo.data.REASONS``."""
+    """``right``, ``wrong`` or ``no_answer``, as in ``dppo.grading.REASONS``."""
 
 
 class EmbeddedJudge:

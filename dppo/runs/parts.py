@@ -11,7 +11,11 @@ from transformers import AutoTokenizer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
-from dppo.data import (
+from dppo.demo import task
+from dppo.demo.rollouts import EmbeddedRollouts
+from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
+from dppo.errors import CheckpointError, ConfigError
+from dppo.problems import (
     accuracy_reward,
     check_problems,
     check_reward_columns,
@@ -20,10 +24,6 @@ from dppo.data import (
     load_problems,
     overlong_penalty,
 )
-from dppo.demo import task
-from dppo.demo.rollouts import EmbeddedRollouts
-from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
-from dppo.errors import CheckpointError, ConfigError
 from dppo.runs.arguments import AnyRun, Run, check_run
 from dppo.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.runs.embedded import EMBEDDED, TASKS, embedded_rows

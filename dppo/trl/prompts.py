@@ -17,9 +17,9 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from dppo.data import identities
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.methods import Method
+from dppo.problems import identities
 from dppo.pruning import (
     Exploration,
     PromptHistory,

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.data import identities
+from dppo.problems import identities
 from dppo.trl.draws import Schedule
 from dppo.trl.metrics import RECORD, PhaseClock
 from dppo.trl.records import WHY, Generation, Recorder

@@ -11,9 +11,9 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
-from dppo.data import guarded
 from dppo.errors import ConfigError
 from dppo.objective import clip_fractions, importance_ratio, k3, weighted_sum
+from dppo.problems import guarded
 from dppo.trl.checkpoint import load_state, save_state
 from dppo.trl.completions import CompletionSelector, Drawn
 from dppo.trl.config import DPPOConfig

@@ -20,9 +20,9 @@ from transformers import (
 )
 from trl.trainer.utils import get_peft_config
 
-from dppo.data import guarded
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import ConfigError
+from dppo.problems import guarded
 from dppo.rng import Purpose, generator
 from dppo.runs.arguments import Run
 from dppo.runs.follow import no_progress_bars

@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dppo.data import load_problems
-from dppo.data.answers import last_boxed
 from dppo.demo import scratch
 from dppo.demo.scratch import prepare_embedded, prepare_text, train_tokenizer, worked_solution
 from dppo.demo.tokenizer import EOS, build_tokenizer, encode_prompts
 from dppo.errors import ConfigError, DataError
+from dppo.grading.answers import last_boxed
+from dppo.problems import load_problems
 from dppo.rng import generator
 
 NAMES = ("Ann", "Bo", "Cy", "Di")

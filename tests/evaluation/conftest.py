@@ -1,10 +1,10 @@
 import pytest
 from transformers import Qwen3ForCausalLM
 
-from dppo.data import Verifier
 from dppo.demo.model import build_model, model_config
 from dppo.demo.scratch import train_tokenizer
 from dppo.demo.tokenizer import EOS, PAD
+from dppo.grading import Verifier
 
 LONGEST = 160
 

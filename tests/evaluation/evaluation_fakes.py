@@ -2,8 +2,8 @@
 
 import weakref
 
-from dppo.data import Verdict
 from dppo.evaluation import Benchmark, Engine, Generated, Problem, ProblemSet
+from dppo.grading import Verdict
 from dppo.rng import generator
 
 

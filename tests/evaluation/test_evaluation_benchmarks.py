@@ -6,7 +6,6 @@ import datasets
 import pytest
 from evaluation_fakes import fake_engine
 
-from dppo.data import RULES
 from dppo.errors import ConfigError
 from dppo.evaluation import (
     BENCHMARKS,
@@ -20,6 +19,7 @@ from dppo.evaluation import (
     load_set,
     parse_benchmark,
 )
+from dppo.grading import RULES
 
 SIZES = {"gsm8k": 1319, "math500": 500, "aime24": 30, "amc23": 40, "minerva_math": 272, "olympiadbench": 675}
 

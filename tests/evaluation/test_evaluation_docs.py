@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dppo.data import verify
 from dppo.evaluation import BENCHMARKS, parse_benchmark
 from dppo.evaluation.sampling import Sampling
+from dppo.grading import verify
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "evaluation.md").read_text()

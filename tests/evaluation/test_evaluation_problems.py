@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dppo.data import load_problems
 from dppo.errors import ConfigError, DataError
 from dppo.evaluation import BENCHMARKS, Benchmark, choose, content_hash, load_set, parse_benchmark
+from dppo.problems import load_problems
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "eval"
 ROWS = [

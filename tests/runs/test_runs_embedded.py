@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dppo.data import REASONS
 from dppo.demo.model import build_model
 from dppo.demo.task import is_held_out, make_split
 from dppo.demo.tokenizer import build_tokenizer
 from dppo.errors import ConfigError
+from dppo.grading import REASONS
 from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.dry_run import dry_run
 from dppo.runs.embedded import EmbeddedJudge, held_out_set

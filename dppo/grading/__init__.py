@@ -1,0 +1,11 @@
+"""Whether an answer is right: found in a completion, read, and compared with the gold answer. Imports no torch.
+
+In the caller's process: ``answers`` finds the answer, ``rules`` says how near it must be, ``verifier`` asks the workers
+of ``pool`` (each runs ``worker``). In a worker: ``judge``, over ``patterns`` <- ``text`` <- ``numbers``, ``units``,
+``words``, ``names`` <- ``formula``, ``canonical`` <- ``reading``, and ``values`` <- ``equality`` <- ``parts``,
+``regions`` <- ``compare``. No string of a model reaches ``eval``, ``sympify`` or sympy's parser of Python expressions.
+"""
+
+from dppo.grading.verifier import REASONS, RULES, Verdict, Verifier, verify
+
+__all__ = ["REASONS", "RULES", "Verdict", "Verifier", "verify"]

@@ -1,0 +1,328 @@
+"""From a tidy text to a value: what kind of thing an answer is."""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+from sympy import nan, zoo
+
+from dppo.grading import values as v
+from dppo.grading.canonical import canonical
+from dppo.grading.formula import parse
+from dppo.grading.names import name_of
+from dppo.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
+from dppo.grading.patterns import pattern, rewritings, rewritten
+from dppo.grading.text import Unreadable, cut, outer_brackets, tidy
+from dppo.grading.units import compound, split_unit
+from dppo.grading.words import ASKED, NUMBER_WORDS, answer_alone, words_of
+
+_SEPARATOR = pattern(
+    r"[,;]\s*(?:and\b|or\b)?|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])",
+    {"1, and 2": ", and", "x=1 or x=2": "or", "1;2": ";"},
+)
+_RELATION = pattern(r"\\(?:le|ge|ne|in|approx)(?![A-Za-z])|[<>=]", {r"x\le 2": r"\le", "x=2": "="})
+_SET_SIGN = pattern(r"\\(?:cup|cap|setminus)(?![A-Za-z])", {r"A\cup B": r"\cup"})
+_COMMA = pattern(r",|;", {"1, 2": ","})
+_COLON = pattern(r":", {"4:6:10": ":"})
+_HOUR = pattern(r"\d+[^:]*$", ("7 p.m.",))
+_CLOCK_OR_RATIO = pattern(r"\d+:\d+", ("3:20",))
+_PLUS_MINUS = pattern(r"\\[pm][pm](?![A-Za-z])", {r"1\pm2": r"\pm", r"1\mp2": r"\mp"})
+_UPPER = rewritings((r"\\pm(?![A-Za-z])", "+", r"1\pm2", "1+2"), (r"\\mp(?![A-Za-z])", "-", r"1\mp2", "1-2"))
+_LOWER = rewritings((r"\\pm(?![A-Za-z])", "-", r"1\pm2", "1-2"), (r"\\mp(?![A-Za-z])", "+", r"1\mp2", "1+2"))
+_DIRECTION = {"<": 1, r"\le": 1, ">": -1, r"\ge": -1, r"\ne": 0, "=": 2, r"\in": 3, r"\approx": 2}
+_PAIRS = {("(", ")"), ("[", "]"), ("{", "}")}
+_POINT = pattern(
+    r"^(?:[A-Z]|\\text\{[A-Za-z ]*\})\s*\((?=[^()]*,)", {"P(1,2)": "P(", r"\text{Point }(1,2)": r"\text{Point }("}
+)
+_SET_BUILDER = pattern(
+    r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:)\s*([^{}|]*)\\\}",
+    (r"\{x \in \mathbb{R} | x > 3\}", r"\{x: x > 3\}"),
+)
+_REVERSED = pattern(r"[\]\[][^\[\]]*,[^\[\]]*[\[\]]", ("]1,2]",))
+_MATRIX = pattern(
+    r"(?P<factor>[^&()\[\]=,]*)[(\[]?\s*"
+    r"\\begin\{(?P<kind>(?:[pbvBV]|small)?matrix|array)\}(?P<body>.*)\\end\{(?P=kind)\}\s*[)\]]?",
+    (r"2\begin{pmatrix}1&2\end{pmatrix}", r"(\begin{array}{c}1\end{array})"),
+    re.DOTALL,
+)
+_COLUMNS = pattern(r"^\s*\{[^{}]*\}", {"{cc}1&2": "{cc}"})
+_ROW_END = pattern(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])", {r"1\\[2pt]2": r"\\[2pt]", r"1\cr 2": r"\cr"})
+_DETERMINANTS = ("vmatrix", "Vmatrix")
+_MIXED = pattern(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))", ("3 and 1/2",))
+_BASED = pattern(
+    r"\(?(?:\\text\{)?(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?)\}?\)?\s*_\s*\{?\s*(?:\\text\{)?\s*([0-9]{1,2}|[a-z]+)\s*\}?\}?",
+    ("63_8", r"(1A)_{\text{sixteen}}", r"\text{1A}_{16}"),
+)
+_ZEROS = pattern(r"^(-?)0+(?=[0-9A-Z])", {"-0012": "-00"})
+_BASES = {word: base for word, base in NUMBER_WORDS.items() if 2 <= base <= 10 or base in (12, 16)}
+_LABELLED = pattern(
+    r"^(?:\\text\{\s*\(?([A-J])\)?[.:]?\s*\}|\(([A-J])\)|(?<![A-Za-z])([A-J])[.)])(?=[\s\\])\s*[.:]?\s*",
+    {"(D) 14": "(D) ", r"\text{(D)} 14": r"\text{(D)} ", "B. 5": "B. "},
+)
+_NO_SET = v.Items("{}", ())
+_NAMED_SETS: dict[str, v.Value] = {
+    **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), v.Everything()),
+    **dict.fromkeys(("no solution", "no solutions", "empty set", "no real solutions", "no real solution"), _NO_SET),
+}
+_ABOVE_ZERO = frozenset(rf"\mathbb{{R}}{sign}" for sign in ("^+", "^{+}", "_+", "_{+}", "_{>0}", "_{> 0}"))
+_SETS = {r"\mathbb{R}": v.Everything(), r"\emptyset": _NO_SET, r"\mathbf{R}": v.Everything()}
+MOST_ITEMS = 64
+
+
+def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.Value:
+    r"""The value a text stands for.
+
+    Args:
+        text: an answer, as extracted.
+        several: whether it is a list of answers, where that is known: decides what ``70,110`` is.
+        labels: whether words after a number may be a unit that is not in the table, as in ``17 students``.
+    """
+    return _Reader(several, labels).value(answer_alone(tidy(text)))
+
+
+class _Reader:
+    """Tries kind after kind, from the outside in."""
+
+    def __init__(self, several: bool | None, labels: bool) -> None:
+        self.several, self.labels, self.depth = several, labels, 0
+
+    def value(self, text: str) -> v.Value:
+        """The first kind that fits."""
+        self.depth += 1
+        if not text or self.depth > 12:
+            raise Unreadable("nothing there" if not text else "too deep")
+        for kind, _ in _KINDS:
+            found = kind(self, text)
+            if found is not None:
+                self.depth -= 1
+                return found
+        raise Unreadable(text[:80])
+
+    def text(self, text: str) -> v.Value | None:
+        """Words; plain short ones may also be a product of letters."""
+        words = words_of(text)
+        if words is None:
+            return None
+        known = _NAMED_SETS.get(words.words)
+        if known is not None:
+            return known
+        if words.words == "infinity":
+            return self.expression(r"\infty")
+        if words.words in NUMBER_WORDS:
+            return v.Either((words, v.Number(Fraction(NUMBER_WORDS[words.words]))))
+        if _HOUR.match(text) and ":" in words.words and (hour := self.quantity(text)):
+            return v.Either((words, hour))
+        if _CLOCK_OR_RATIO.fullmatch(text) or (text.isalpha() and len(text) <= (6 if text.isupper() else 3)):
+            return v.Either((words, self.expression(text)))
+        return words
+
+    def labelled(self, text: str) -> v.Value | None:
+        """An answer after the letter of an option: ``(D) 14`` is D, and 14, and a product."""
+        found = _LABELLED.match(text)
+        if not found or not text[found.end() :].strip() or _SEPARATOR.match(text, found.end()):
+            return None
+        letter = found[1] or found[2] or found[3]
+        values: list[v.Value] = [v.Text(f"({letter})".lower(), letter)]
+        for rest in (text[found.end() :].strip(), text):
+            try:
+                values.append(self.expression(rest) if rest == text else self.value(rest))
+            except Unreadable:
+                continue
+        return v.Either(tuple(values))
+
+    def named_set(self, text: str) -> v.Value | None:
+        """A set with a sign of its own."""
+        return self.value(r"(0,\infty)") if text in _ABOVE_ZERO else _SETS.get(text)
+
+    def thousands(self, text: str) -> v.Value | None:
+        """A number with commas, which may also be a list; not with a unit behind it, or where a list is known."""
+        if not THOUSANDS.fullmatch(text) or self.several is True:
+            found = split_unit(text, self.labels) if "," in text else None
+            number = read_number(found[0]) if found and WITH_DECIMALS.fullmatch(found[0]) else None
+            return v.Quantity(number, found[1]) if found and number else None
+        number = read_number(text)
+        if self.several is False or number is None:
+            return number
+        return v.Either((number, v.Items("", tuple(self.value(part) for part in text.split(",")))))
+
+    def listing(self, text: str) -> v.Value | None:
+        r"""Several values, also those of one ``\pm``."""
+        pieces, separators = cut(joined_groups(text), _SEPARATOR)
+        if len(pieces) == 1:
+            return self.two_signs(text)
+        several, self.several = self.several, None  # what is known of the list is not known of its items
+        items = self.items(pieces, flat=True)
+        self.several = several
+        mixed = read_number(found[1] + found[2]) if (found := _MIXED.fullmatch(text)) else None
+        joiner = next((word for word in ("and", "or") if separators[-1].endswith(word)), ",")
+        listed = v.Items("", items, joiner)
+        return v.Either((mixed, listed)) if mixed else listed
+
+    def items(self, pieces: list[str], flat: bool) -> tuple[v.Value, ...]:
+        """The value of each piece; ``flat`` puts the items of a list among them in its place."""
+        if len(pieces) > MOST_ITEMS or not all(pieces):
+            raise Unreadable("an item is missing" if len(pieces) <= MOST_ITEMS else "too many items")
+        items: list[v.Value] = []
+        for piece in pieces:
+            item = self.value(piece)
+            items += item.items if flat and isinstance(item, v.Items) and not item.brackets else (item,)
+        return tuple(items)
+
+    def two_signs(self, text: str) -> v.Value | None:
+        r"""Both values of ``\pm`` (all of them take the same sign), or None."""
+        if not _PLUS_MINUS.search(text) or (text.startswith((r"\{", "(", "[")) and outer_brackets(text)):
+            return None
+        return v.Items("", (self.value(rewritten(text, _UPPER)), self.value(rewritten(text, _LOWER))))
+
+    def relation(self, text: str) -> v.Value | None:
+        """A name and its value, an equation or an inequality."""
+        sides, signs = cut(text, _RELATION)
+        if len(sides) == 1:
+            return None
+        if not sides[0] and signs[0] in ("=", r"\approx") and len(sides) == 2:
+            return self.value(sides[1])
+        if not all(sides):
+            raise Unreadable("a side is missing")
+        if signs == [r"\in"]:
+            if name_of(sides[0]) is None:
+                raise Unreadable(f"{sides[0][:60]} is no name")
+            return self.value(sides[1])
+        if set(signs) <= {"=", r"\approx"}:
+            return self._equal(sides)
+        if {"=", r"\in", r"\approx"} & set(signs) or len({_DIRECTION[sign] for sign in signs}) > 1:
+            raise Unreadable("mixed relations")
+        return v.Inequality(tuple(self.value(side) for side in sides), tuple(signs))
+
+    def _equal(self, sides: list[str]) -> v.Value:
+        """Sides joined by equality signs."""
+        name = name_of(sides[0])
+        if name is None and len(sides) == 2 and name_of(sides[1]) is not None:
+            sides, name = sides[::-1], name_of(sides[1])
+        members = tuple(self.value(side) for side in sides[1:])
+        if name is None:
+            try:
+                return v.Equation((self.value(sides[0]), *members))
+            except Unreadable:
+                if not ASKED.match(sides[0]):
+                    raise
+                return v.Named(sides[0], "", members)
+        try:
+            plain = self.expression(sides[0])
+        except Unreadable:
+            plain = None
+        return v.Named(name[0], name[1], members, plain)
+
+    def union(self, text: str) -> v.Value | None:
+        """Sets joined by signs."""
+        parts, signs = cut(text, _SET_SIGN)
+        if len(parts) == 1:
+            return None
+        return v.Region(tuple(self.value(part) for part in parts), tuple(signs))
+
+    def compound(self, text: str) -> v.Value | None:
+        """Several values of units that measure the same, as ``5 ft 6 in``."""
+        found = compound(text)
+        return v.Quantity(v.Number(found[0]), found[1]) if found else None
+
+    def quantity(self, text: str) -> v.Value | None:
+        """A value with a unit."""
+        found = split_unit(text, self.labels)
+        return v.Quantity(self.value(found[0]), found[1]) if found else None
+
+    def set_builder(self, text: str) -> v.Value | None:
+        r"""``\{x \mid x > 3\}`` is its condition."""
+        found = _SET_BUILDER.fullmatch(text)
+        return self.value(found[1].strip()) if found else None
+
+    def bracketed(self, text: str) -> v.Value | None:
+        """What stands in brackets: a tuple, an interval, a set, a point with its name, or just a value."""
+        text = _POINT.sub("(", text, count=1)
+        if _REVERSED.fullmatch(text):
+            text = {"]": "(", "[": "["}[text[0]] + text[1:-1] + {"[": ")", "]": "]"}[text[-1]]
+        kind = outer_brackets(text)
+        if kind is None:
+            return None
+        inner = text[len(kind[0]) : -len(kind[1])].strip()
+        pieces, _ = cut(joined_groups(inner), _COMMA)
+        if kind[0] == r"\{" and not inner:
+            return v.Items("{}", ())
+        if len(pieces) == 1 and pieces[0] and kind[0] != r"\{":
+            return self.value(pieces[0]) if kind in _PAIRS else None
+        is_set = "{" in kind[0]
+        return v.Items("{}" if is_set else kind[0] + kind[1], self.items(pieces, flat=is_set))
+
+    def ratio(self, text: str) -> v.Value | None:
+        """``4:6:10``, as what its parts are beside the first."""
+        parts, _ = cut(text, _COLON)
+        if len(parts) < 3 or len(parts) > MOST_ITEMS or not all(parts):
+            return None
+        shares = tuple(self.expression(f"({part})/({parts[0]})") for part in parts)
+        if any(share.tree.has(zoo, nan) for share in shares):
+            raise Unreadable("a ratio to nothing")
+        return v.Items(":", shares)
+
+    def matrix(self, text: str) -> v.Value | None:
+        """Rows and columns; what stands before them multiplies every cell."""
+        found = _MATRIX.fullmatch(text)
+        if not found:
+            return None
+        factor, kind, body = found["factor"].strip().removesuffix(r"\cdot").strip(), found["kind"], found["body"]
+        if factor and kind in _DETERMINANTS:
+            raise Unreadable("a multiple of a determinant")
+        if factor:
+            factor = f"({'-1' if factor == '-' else factor})"
+        if kind == "array":
+            body = _COLUMNS.sub("", body)
+        rows = [row for row in _ROW_END.split(body) if row.strip(" \\hline")]
+        cells = tuple(tuple(self._cell(factor, cell.strip()) for cell in row.split("&")) for row in rows)
+        if not cells or len({len(row) for row in cells}) > 1:
+            raise Unreadable("rows of different lengths")
+        return v.Matrix(cells, bars=kind in _DETERMINANTS)
+
+    def _cell(self, factor: str, cell: str) -> v.Value:
+        """One cell of a matrix."""
+        return self.expression(f"{factor}({cell})") if factor else self.value(cell)
+
+    def based(self, text: str) -> v.Value | None:
+        """Digits with a base below."""
+        found = _BASED.fullmatch(text)
+        if not found:
+            return None
+        base = _BASES.get(found[2].lower()) or (int(found[2]) if found[2].isdigit() else 0)
+        digits = _ZEROS.sub(r"\1", found[1])
+        if base == 10:
+            return read_number(digits)
+        fits = 2 <= base <= 36 and all(int(digit, 36) < base for digit in digits.replace("-", "").replace(".", ""))
+        return v.Based(digits, base) if fits else None
+
+    def number(self, text: str) -> v.Value | None:
+        """A number."""
+        return None if self.several and "," in joined_groups(text) else read_number(text)
+
+    def expression(self, text: str) -> v.Expression:
+        """A formula."""
+        latex, decimal = canonical(text)
+        return v.Expression(latex, parse(latex), decimal)
+
+
+_KINDS: tuple[tuple[Callable[[_Reader, str], v.Value | None], str], ...] = (
+    (_Reader.named_set, r"\mathbb{R}^+"),
+    # Before a number and a list: "70,110" may be either.
+    (_Reader.thousands, "70,110"),
+    (_Reader.number, "1,234.5"),  # before a list, of 1 and 234.5
+    (_Reader.labelled, "(B) 5"),  # before words and formulas: it is the option, 5, and a product
+    (_Reader.text, "Yes, it is."),  # before a list: of words
+    (_Reader.compound, "1 hour and 30 minutes"),  # before a list: of an hour and of minutes
+    # From here on from the outside in: a list of equations, an equation of sets, a union of intervals.
+    (_Reader.listing, "x=1, y=2"),
+    (_Reader.relation, r"A=(1,2)\cup(3,4)"),
+    (_Reader.union, r"(1,2)\cup(3,4)"),
+    (_Reader.matrix, r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    (_Reader.set_builder, r"\{x: x > 3\}"),  # before brackets, in which it would be a relation
+    (_Reader.bracketed, "(1,2)"),
+    (_Reader.ratio, "4:6:10"),
+    (_Reader.based, "63_8"),  # before a formula, in which it would be a subscript
+    (_Reader.quantity, r"5\text{ cm}"),
+    (_Reader.expression, "x+1"),
+)
+"""The kinds of answers in the order in which they are tried, each with a text that it is the first to take."""

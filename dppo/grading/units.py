@@ -1,0 +1,241 @@
+"""Units: their names, their products, and taking them off an answer."""
+
+import re
+from fractions import Fraction
+from itertools import pairwise
+
+from dppo.grading.numbers import read_number
+from dppo.grading.patterns import pattern, rewritings, rewritten
+from dppo.grading.text import Unreadable
+from dppo.grading.values import Unit
+
+_UNITS: tuple[tuple[dict[str, int], dict[str, int | str]], ...] = (
+    ({"m": 1}, {
+        "m meter meters metre metres": 1, "mm millimeter millimeters millimetre millimetres": "1/1000",
+        "cm centimeter centimeters centimetre centimetres": "1/100",
+        "km kilometer kilometers kilometre kilometres kms": 1000, "nm nanometer nanometers": "1/1000000000",
+        "micron microns micrometer micrometers µm": "1/1000000", "inch inches in ins": "254/10000",
+        "foot feet ft": "3048/10000", "yard yards yd yds": "9144/10000",
+        "mile miles mi": "1609344/1000", "pc parsec parsecs": "30856775814913673", "AU au": "149597870700",
+    }),
+    ({"s": 1}, {
+        "s sec secs second seconds": 1, "ms millisecond milliseconds": "1/1000", "minute minutes min mins": 60,
+        "hour hours hr hrs h": 3600, "day days": 86400, "week weeks wk": 604800, "month months": 2629746,
+        "year years yr yrs": 31556952,
+    }),
+    ({"kg": 1}, {
+        "kg kilogram kilograms kgs": 1, "g gram grams gm": "1/1000", "mg milligram milligrams": "1/1000000",
+        "pound pounds lb lbs": "45359237/100000000", "ounce ounces oz": "45359237/1600000000",
+        "ton tons tonne tonnes": 1000,
+    }),
+    ({"m": 3}, {
+        "liter liters litre litres L l": "1/1000", "mL ml milliliter milliliters": "1/1000000",
+        "gallon gallons gal": "3785411784/1000000000000",
+    }),
+    ({"a.m.": 1}, {"am AM": 1}),
+    ({"p.m.": 1}, {"pm PM": 1}),
+    ({"$": 1}, {"$ dollar dollars USD usd bucks": 1, "cent cents": "1/100"}),
+    ({"€": 1}, {"€ euro euros EUR": 1}),
+    ({"%": 1}, {"% percent pct percentage": "1/100"}),
+    ({"degree": 1}, {"degree degrees deg": 1}),
+    ({"radian": 1}, {"radian radians rad": 1}),
+    ({"m": 1, "s": -1}, {"mph": "44704/100000", "kph kmh kmph": "1000/3600"}),
+    ({"kg": 1, "m": 1, "s": -2}, {"N newton newtons": 1, "dyn dyne dynes": "1/100000"}),
+    ({"kg": 1, "m": 2, "s": -2}, {"J joule joules": 1, "kJ": 1000, "erg ergs": "1/10000000"}),
+    ({"kg": 1, "m": 2, "s": -3}, {"W watt watts": 1, "kW": 1000, "MW": 1000000}),
+    ({"eV": 1}, {"eV": 1, "keV": 1000, "MeV": 1000000}),
+    ({"K": 1}, {"K kelvin kelvins": 1}),
+    ({"s": -1}, {"Hz hertz": 1, "kHz": 1000, "MHz": 1000000}),
+    ({"mol": 1}, {"mol mole moles mols": 1}),
+    ({"V": 1}, {"V volt volts": 1}),
+    ({"A": 1}, {"A amp amps ampere amperes": 1}),
+)  # fmt: skip
+"""Base units, and the units that measure the same: spellings, with spaces between, and how many base units each is."""
+_TABLE: dict[str, tuple[dict[str, int], Fraction]] = {
+    spelling: (base, Fraction(factor))
+    for base, factors in _UNITS
+    for spellings, factor in factors.items()
+    for spelling in spellings.split()
+}
+
+DEGREE = Unit((("degree", 1),))
+RADIAN = Unit((("radian", 1),))
+DOLLAR = Unit((("$", 1),))
+PERCENT = Unit((("%", 1),), Fraction(1, 100))
+
+_LINEAR = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+# In this order: half a day and money are seen among bare words alone.
+_BARE = rewritings(
+    (r"\\text\{([^{}]*)\}", r" \1 ", r"\text{cm}^2", " cm ^2"),
+    (r"\\cdot", " ", r"N\cdot m", "N  m"),
+    (r"\^\\circ", " degree ", r"5^\circ", "5 degree "),
+    (r"\\([$%])", r" \1 ", r"\$/day", " $ /day"),
+    (r"(?<![A-Za-z])[Aa]\.\s?[Mm](?:\.|\b)", " am ", "7 A.M.", "7  am "),
+    (r"(?<![A-Za-z])[Pp]\.\s?[Mm](?:\.|\b)", " pm ", "7 p. m", "7  pm "),
+    (r"^\s*(\$|€|dollars?|cents?|USD|euros?)\s*(?:/|per\b).*$", r"\1", "cents per mile", "cents"),
+)
+"""Units without commands; money is money, whatever it is paid for."""
+_PART = pattern(
+    r"(?P<slash>/|per\b)|(?P<word>[A-Za-zµ$€%]+)\.?\s*(?:\^?\s*\{?\s*(?P<power>-?\d)\s*\}?)?|\S",
+    {"/s": "/", "per hour": "per", "cm^{2}": "cm^{2}", "ft. 3": "ft. 3"},
+)
+
+
+def parse_unit(text: str) -> Unit:
+    r"""The unit a text names, such as ``km/h``, ``square inches`` or ``\text{cm}^{2}``.
+
+    Only a label where a word is not in the table.
+    """
+    words = rewritten(text, _BARE)
+    powers: dict[str, int] = {}
+    factor, sign, dimension = Fraction(1), 1, 1
+    for part in _PART.finditer(words):
+        if part["slash"]:
+            sign = -1
+            continue
+        word = part["word"]
+        if word and word.lower() in _LINEAR:
+            dimension = _LINEAR[word.lower()]
+            continue
+        known = _known(word)
+        if known is None:
+            return Unit(label=" ".join(words.split()).lower())
+        power = sign * int(part["power"] or dimension)
+        sign = dimension = 1
+        factor *= known[1] ** power
+        for base, exponent in known[0].items():
+            powers[base] = powers.get(base, 0) + exponent * power
+    return Unit(tuple(sorted((base, power) for base, power in powers.items() if power)), factor)
+
+
+def _known(word: str | None) -> tuple[dict[str, int], Fraction] | None:
+    """Base units and factor of one word; only a short one must be spelt as in the table, since ``mm`` is not ``MM``."""
+    word = word or ""
+    return _TABLE.get(word) or (_TABLE.get(word.lower()) if len(word) > 2 else None)
+
+
+_PART_OF_COMPOUND = pattern(
+    r"(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?),? ?(?:and )?",
+    {r"5 \text{ ft } 6 \text{ in}": r"5 \text{ ft } ", "1 hour and 30 minutes": "1 hour and "},
+)
+
+
+def compound(text: str) -> tuple[Fraction, Unit] | None:
+    r"""The sum and the unit of ``5 \text{ ft } 6 \text{ in}`` or ``1 hour and 30 minutes``, in the first; or None."""
+    parts = list(_PART_OF_COMPOUND.finditer(text))
+    if not 2 <= len(parts) <= 4 or "".join(part[0] for part in parts) != text:
+        return None
+    units = [parse_unit(part["set"] or part["typed"]) for part in parts]
+    values = [read_number(part["value"]) for part in parts]
+    falling = all(one.factor > other.factor for one, other in pairwise(units))
+    if not (falling and all(same_dimension(units[0], unit) for unit in units)):
+        return None
+    total = sum((value.value * unit.factor for value, unit in zip(values, units, strict=True) if value), Fraction(0))
+    return (total / units[0].factor, units[0]) if all(values) else None
+
+
+_LAST = pattern(
+    r"(?:(?:/|\\cdot)\s*)?"
+    r"(?:\\text\{([^{}]*)\}|(?<![\\A-Za-z])([A-Za-z]{2,}|(?<=[ /])[msghNJWKVAL])\.?)"
+    r"\s*(?:\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$",
+    {r"5 \text{ cm}^2": r"\text{ cm}^2", "5 km/h": "/h", "5 square feet": "feet"},
+)
+_PERCENT = pattern(
+    r"\s*(?:\\?%|\\text\{\s*(?:per ?cent|pct|percentage)\s*\}|(?<![A-Za-z])(?:per ?cent|pct|percentage))\s*$",
+    {r"5\%": r"\%", "5 per cent": " per cent", r"5\text{ percent}": r"\text{ percent}"},
+)
+_MONEY = pattern(
+    r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|Rs\.?)\s*\})\s*(?=[\d.\\])",
+    {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
+)
+_DEGREES = pattern(r"\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
+_OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
+_END_OF_VALUE = pattern(r"[\d)}\]!%]$", {"(x+1)": ")", "5": "5"})
+_UNIT_WORDS = 6
+_CHANGES = pattern(
+    r"(?<![\^{-])\d|\b(?:(?:hundred|thousand|million|billion|trillion)(?:s|ths?)?|tenths?|thirds|halves|half|squared|cubed|factorial"
+    r"|(?:four|fif|six|seven|eigh|nin)ths|one|two|three|four|five|six|seven|eight|nine|ten|twenty|plus|minus|divided"
+    r"|multiplied|over|mod|modulo|remainder|base|or|than|least|most|if|unless|when|but|except|maybe|perhaps|possibly"
+    r"|not|wrong|incorrect|false|never|between)\b|n't\b",
+    {"more than x": "than", "ft 6": "6", "millions": "millions", "isn't": "n't"},
+    re.IGNORECASE,
+)
+
+
+def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
+    r"""The text before a unit, and the unit; None when there is none.
+
+    Args:
+        text: a tidy text.
+        labels: whether plain words that are not in the table count too, as in ``17 students``.
+    """
+    if found := _PERCENT.search(text):
+        return _rest(text[: found.start()], PERCENT)
+    if (found := _DEGREES.search(text)) and not _OF_ANGLES.search(text):
+        return _rest(text[: found.start()], DEGREE)
+    money = _MONEY.match(text)
+    if money:
+        text = money[1] + text[money.end() :]
+    value, names = text, ""
+    for _ in range(_UNIT_WORDS):
+        found = _LAST.search(value)
+        if not found or not (found[1] is not None or labels or _is_unit_word(found[2])):
+            break
+        value, names = value[: found.start()].rstrip(), value[found.start() :] + " " + names
+    if names and value and parse_unit(names).label and changes_value(names):
+        raise Unreadable(f"{names.strip()[:60]!r} behind a value")
+    if names and (percent := _PERCENT.search(value)):
+        return _rest(value[: percent.start()], PERCENT)  # 20\% off
+    if money:
+        return _rest(value, DOLLAR if "\\$" in money[0] or "€" not in money[0] else parse_unit("€"))
+    if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
+        return None
+    return _rest(value, parse_unit(names))
+
+
+def changes_value(words: str) -> bool:
+    """Whether words around a number make another of it, or take it back: they are no unit and no introduction."""
+    return _CHANGES.search(words) is not None
+
+
+def _is_unit_word(word: str) -> bool:
+    """Whether a plain word is a unit in any formula; a single letter is one only where words are units anyway."""
+    return len(word) > 1 and (_known(word) is not None or word in (*_LINEAR, "per"))
+
+
+def _rest(value: str, unit: Unit) -> tuple[str, Unit] | None:
+    """The value and its unit, unless there is no value."""
+    return (value.strip(), unit) if value.strip() else None
+
+
+def same_dimension(one: Unit, other: Unit) -> bool:
+    """Whether two units of the table measure the same."""
+    return one.powers == other.powers and not one.label and not other.label
+
+
+def compatible_label(known: Unit, label: str) -> bool:
+    """Whether a label that is not in the table may stand for a unit that is: "square units" for an area."""
+    power = _unnamed(label)
+    if power:
+        return known.powers == (("m", power),)
+    words = label.split()
+    first = _known(words[0]) if words else None
+    return first is not None and tuple(sorted(first[0].items())) == known.powers and first[1] == known.factor
+
+
+def compatible_labels(one: str, other: str) -> bool:
+    """Whether two labels that are not in the table can mean the same; only "units" and "square units" cannot."""
+    powers = {_unnamed(one), _unnamed(other)} - {0}
+    return len(powers) < 2
+
+
+_UNNAMED = pattern(
+    r"(?:(square|sq|cubic|cu)\.? )?units?(?: ?\^ ?\{? ?([123]) ?\}?)?",
+    ("sq. units", "units ^ {2}"),
+)
+
+
+def _unnamed(label: str) -> int:
+    """1, 2 or 3 for "units", "square units" and "cubic units", else 0."""
+    found = _UNNAMED.fullmatch(label)
+    return int(found[2] or _LINEAR.get(found[1] or "", 1)) if found else 0
