@@ -13,9 +13,9 @@ import torch
 from results_file import write
 from timing import milliseconds
 
-from dppo.pruning import DESIGNS, PromptHistory, PromptStream, Pruning, inclusion_probabilities
+from dppo.pruning import DESIGNS, PromptHistory, PromptPruning, PromptStream, Pruning, inclusion_probabilities
 from dppo.rng import Purpose, generator
-from dppo.types import Completions
+from dppo.types import Completions, Rewards
 
 SEED = 0
 DRAW_BAR_MS = 100.0
@@ -51,7 +51,7 @@ def draw_rows(sizes: list[int], repeats: int) -> list[dict[str, Any]]:
         for name, design in DESIGNS.items():
             pruning = Pruning(rate=0.5, design=design)
             one = milliseconds(lambda d=design, p=prob, s=score: d.draw(p, s, rng), repeats)
-            whole = milliseconds(lambda p=pruning, b=batch: p.draw_completions(b, rng), repeats)
+            whole = milliseconds(lambda p=pruning, b=batch: p.draw(b, rng), repeats)
             rows.append({"figure": "draw", "design": name, "size": size, **one, **bar})
             rows.append({"figure": "draw_completions", "design": name, "size": size, **whole, **bar})
         solved = milliseconds(lambda s=score, n=size: inclusion_probabilities(s, n / 2, floor=0.1), repeats)
@@ -65,9 +65,8 @@ def filled_history(prompts: int) -> PromptHistory:
     for step, start in enumerate(range(0, prompts, 1_000_000)):
         rows = np.arange(start, min(start + 1_000_000, prompts))
         signal = rng.random(len(rows)) * (rng.random(len(rows)) > 0.5)
-        ones = torch.ones(len(rows), 2)
-        tokens = torch.from_numpy(rng.integers(50, 2000, (len(rows), 2)))
-        history.update(rows, ones, torch.from_numpy(signal), tokens, step)
+        tokens = torch.from_numpy(rng.integers(50, 2000, 2 * len(rows)))
+        history.update(rows, Rewards.of_groups(torch.ones(len(rows), 2)), torch.from_numpy(signal), tokens, step)
     return history
 
 
@@ -76,15 +75,16 @@ def history_rows(prompts: int, repeats: int) -> list[dict[str, Any]]:
     history, stream = filled_history(prompts), PromptStream(prompts, SEED)
     stream.take(1)  # the order of the epoch, paid once
     rng, signal = generator(SEED, Purpose.PROMPT_DRAW), torch.rand(BLOCK, generator=torch.Generator().manual_seed(SEED))
-    ones, common = torch.ones(BLOCK, GROUP), {"design": None, "size": prompts}
+    rewards, tokens = Rewards.of_groups(torch.ones(BLOCK, GROUP)), torch.ones(BLOCK * GROUP)
+    common: dict[str, Any] = {"design": None, "size": prompts}
     at_size = prompts == BAR_PROMPTS
 
-    def block(pruning: Pruning) -> None:
-        pruning.draw_prompts(history.candidates(stream.take(BLOCK), 20), rng, rows_multiple=8)
+    def block(pruning: PromptPruning) -> None:
+        pruning.draw(history.candidates(stream.take(BLOCK), 20), rng, multiple=8)
 
     rows = []
     for budget in ("rows", "tokens"):
-        taken = milliseconds(lambda b=budget: block(Pruning(rate=0.5, budget=b)), repeats)
+        taken = milliseconds(lambda b=budget: block(PromptPruning(rate=0.5, budget=b)), repeats)
         rows.append(
             {
                 "figure": f"prompt_block_of_{BLOCK}_by_{budget}",
@@ -93,7 +93,7 @@ def history_rows(prompts: int, repeats: int) -> list[dict[str, Any]]:
                 "bar": BLOCK_BAR_MS if at_size else None,
             }
         )
-    taken = milliseconds(lambda: history.update(stream.take(BLOCK), ones, signal, ones, 21), repeats)
+    taken = milliseconds(lambda: history.update(stream.take(BLOCK), rewards, signal, tokens, 21), repeats)
     rows.append({"figure": f"history_update_of_{BLOCK}", **common, **taken, "bar": None})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.npz"

@@ -78,7 +78,7 @@ def time_records(work: Work, rows: list[list[int]], repeats: int) -> Iterator[Re
     prompt_N, completion_N = work.prompt_tokens, work.completion_tokens
     whole_N = [sum(pair) for pair in zip(prompt_N, completion_N, strict=True)]
     parts: dict[str, Callable[[], object]] = {
-        "draw": lambda: pruning.draw_completions(batch, rng),
+        "draw": lambda: pruning.draw(batch, rng),
         "bins": lambda: best_fit_decreasing(whole_N, MAX_TOKENS),
         "bins_of_a_stream": lambda: list(window_greedy(whole_N, MAX_TOKENS)),
         f"bins_of_{RANKS}_ranks": lambda: longest_processing_time(whole_N, RANKS),

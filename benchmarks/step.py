@@ -43,7 +43,7 @@ from dppo.demo.loop import GENERATIONS, PROMPTS
 from dppo.demo.model import build_model
 from dppo.demo.run import DemoSetting
 from dppo.demo.task import FULL, QUICK, Task, make_split, score
-from dppo.demo.tokenizer import build_tokenizer, encode_prompts
+from dppo.demo.tokenizer import build_tokenizer, encode_questions
 from dppo.demo.warmup import warm_up
 from dppo.rng import Purpose, torch_generator
 from dppo.trl.config import DPPOConfig
@@ -153,7 +153,7 @@ def decode(bench: Bench, model: Qwen3ForCausalLM, questions: Sequence[str], step
         questions: one prompt each.
         step: with the seed the key of the random numbers.
     """
-    count, prompts = bench.setting.generations, encode_prompts(build_tokenizer(), list(questions))
+    count, prompts = bench.setting.generations, encode_questions(build_tokenizer(), list(questions))
     draws = torch_generator(SEED, step, Purpose.ROLLOUT)
     rollout = sample(model, prompts, draws, samples=count, max_new_tokens=bench.setting.max_new_tokens)
     lengths = rollout.length_N.tolist()

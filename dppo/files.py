@@ -29,11 +29,8 @@ Damage = tuple[int, str]
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """A binary file to write that takes the place of ``path`` when the block ends, and leaves it alone if it raises.
 
-    Args:
-        path: of a file whose folder exists.
-
     Raises:
-        OSError: there is no room, or the disk fails. ``path`` is as it was, and nothing lies beside it.
+        OSError: there is no folder or no room, or the disk fails. ``path`` is as it was, and nothing lies beside it.
     """
     path = Path(path)
     # In the same folder, or the rename would be a copy; with the process's number, since ranks share folders.
@@ -70,29 +67,20 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, value: Any, *, default: Default | None = None) -> None:
-    """Put ``value`` in place of a JSON file; see ``replacing`` and ``encoded``.
-
-    Args:
-        path: of a file whose folder exists.
-        value: JSON values; a float that is not finite becomes null.
-        default: for values that JSON has no word for, which raise ``TypeError`` without it.
-    """
+    """Put ``value`` in place of a JSON file; see ``replacing`` and ``encoded``."""
     write_text(path, encoded(value, indent=1, default=default) + "\n")
 
 
 def encoded(value: Any, *, indent: int | None = None, default: Default | None = None) -> str:
     """``value`` as JSON in ASCII: any text, lone surrogates and line breaks included, stays within its line.
 
-    Args:
-        value: JSON values; a float that is not finite becomes null.
-        indent: spaces per level; None for a single line.
-        default: for values that JSON has no word for, which raise ``TypeError`` without it.
+    A float that is not finite becomes null. ``indent`` are spaces per level, None for a single line. ``default`` is for
+    values that JSON has no word for, which raise ``TypeError`` without it.
     """
     return json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, indent=indent, default=default)
 
 
 def _finite(value: Any) -> Any:
-    """The same with null in place of numbers that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -103,10 +91,7 @@ def _finite(value: Any) -> Any:
 def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]], *, default: Default | None = None) -> None:
     """Add one line of JSON per record to a file; lines that do not fit on the disk are taken back, all of this call.
 
-    Args:
-        path: made where it does not exist; its folder must.
-        records: see ``encoded``.
-        default: for values that JSON has no word for, which raise ``TypeError`` without it.
+    The file is made where it does not exist, its folder not. Records are as for ``encoded``.
 
     Raises:
         OSError: there is no room, or the disk fails. The file is as it was.
@@ -132,15 +117,47 @@ def _take_back(file: Any, size: int) -> None:
     file.truncate(size)
 
 
+@contextmanager
+def sole_writer(path: str | Path, *, advice: str) -> Iterator[None]:
+    """Meanwhile no other process can be the sole writer of a file of JSON lines, made with its folder where needed.
+
+    Half a line at its end, of a process that was killed, is cut off first.
+
+    Raises:
+        FileError: it cannot be written, or another process is writing it; ``advice`` is the end of the message.
+    """
+    path = Path(path)
+    with explaining(path, advice):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b", buffering=0)
+    with file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass  # not a POSIX system: two writers of one file go unnoticed there
+        except OSError as error:
+            raise FileError(f"{path} is being written by another process; {advice}") from error
+        with explaining(path, advice), path.open("rb") as lines:
+            file.truncate(sum(len(line) for line in lines if line.endswith(b"\n")))
+        yield
+
+
+@contextmanager
+def explaining(path: str | Path, state: str) -> Iterator[None]:
+    """Turns an ``OSError`` into a ``FileError`` about ``path`` that ends with ``state``: what is left, what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}; {state}") from error
+
+
 def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
     """The object in a JSON file.
 
-    Args:
-        path: of the file.
-        advice: the end of the message where it cannot be read: a line that works.
-
     Raises:
-        FileError: it is missing, cannot be read, or holds something else; its cause is the reason.
+        FileError: it is missing, cannot be read, or holds something else, with the reason, and ``advice`` at the end.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8", errors="replace"))
@@ -154,14 +171,11 @@ def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
 def read_lines(path: str | Path, *, damaged: list[Damage] | None = None, advice: str = "") -> Iterator[dict[str, Any]]:
     """The records of a file of JSON lines, in order.
 
-    Args:
-        path: of the file.
-        damaged: for reading what there is: gets every line that is cut off or no record, which is then passed over, as
-            empty lines are, and no file holds no records. None stops at the first of either.
-        advice: the end of the message where it stops: a line that works.
+    Without ``damaged`` the first damaged line stops it. With a list, which gets every line that is cut off or no
+    record, those are passed over, and so are empty lines; then no file holds no records.
 
     Raises:
-        FileError: a line is damaged or the file missing, and ``damaged`` is None.
+        FileError: a line is damaged or the file missing, without ``damaged``; ``advice`` is the end of the message.
     """
     path = Path(path)
     if damaged is not None and not path.is_file():
@@ -189,10 +203,6 @@ def read_lines(path: str | Path, *, damaged: list[Damage] | None = None, advice:
 
 def keep_lines(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> None:
     """Take away every record that ``keep`` refuses, and every line that is cut off or no record.
-
-    Args:
-        path: of a file of JSON lines; nothing happens where there is none.
-        keep: called with each record.
 
     Raises:
         OSError: there is no room, or the disk fails. The file is as it was.

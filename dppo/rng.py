@@ -4,6 +4,7 @@ Nothing here has state to save: a draw is reproduced from the run's seed, the gl
 Python's ``hash()`` is never used, since it is salted per process.
 """
 
+from collections.abc import Callable
 from enum import IntEnum
 
 import numpy as np
@@ -39,3 +40,21 @@ def generator(seed: int, *key: int) -> np.random.Generator:
 def torch_generator(seed: int, *key: int, device: str | torch.device = "cpu") -> torch.Generator:
     """The same as a torch generator, for sampling tensors on ``device``."""
     return torch.Generator(device).manual_seed(int(generator(seed, *key).integers(2**62)))
+
+
+Streams = Callable[..., np.random.Generator]
+"""``streams(purpose, *key)``: the generator of a step for a ``Purpose``, and for further integers where it has any."""
+
+
+def step_streams(seed: int, step: int) -> Streams:
+    """The random numbers of one step of a run, the same on every rank and after a resume.
+
+    Args:
+        seed: the run's seed, >= 0.
+        step: its number, >= 0.
+    """
+
+    def stream(purpose: Purpose, *key: int) -> np.random.Generator:
+        return generator(seed, step, purpose, *key)
+
+    return stream

@@ -14,13 +14,12 @@ expanded interval takes the tails further out by both. It never leaves the range
 95%: for a symmetric quantity the range of n seeds misses the centre with chance ``2 ** (1 - n)``. It takes figures that
 are infinite (a target never reached), which Student's t cannot. Over hundreds of problems none of this matters, but all
 problems of a set may be right or all wrong, and then resamples do not differ at all.
-
-Dimension letters: ``N`` values, ``P`` problems, ``R`` resamples, ``V`` distinct values.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -52,10 +51,6 @@ class Estimate:
     low: float
     high: float
 
-    def as_json(self) -> dict[str, float]:
-        """For a results file."""
-        return asdict(self)
-
 
 # -- over seeds ---------------------------------------------------------------------------------------------------
 
@@ -73,11 +68,7 @@ class SeedInterval:
     """None where a run did not finish."""
 
     def as_json(self, centre: str = "mean") -> dict[str, object]:
-        """The record of ``results.json``; what is not finite (a target never reached) becomes null.
-
-        Args:
-            centre: what the centre is called.
-        """
+        """The record of ``results.json``, its centre under that name; infinity, a target never reached, is null."""
         ends = {centre: _finite(self.centre), "low": _finite(self.low), "high": _finite(self.high)}
         return {**ends, "per_seed": {str(seed): _finite(value) for seed, value in self.per_seed.items()}}
 
@@ -86,88 +77,68 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def seed_interval(
-    per_seed: Mapping[int, float | None], statistic: Callable[..., np.ndarray] = np.mean, *, level: float = LEVEL
-) -> SeedInterval:
-    """The statistic of the seeds' values with its expanded percentile interval.
+def seed_interval(per_seed: Mapping[int, float | None], statistic: Callable[..., np.ndarray] = np.mean) -> SeedInterval:
+    """The ``statistic`` (``np.mean`` or ``np.median``) of the seeds' values with its expanded percentile interval.
 
-    Args:
-        per_seed: value of each seed; None for a seed without one. Infinite values are allowed with ``np.median``.
-        statistic: ``np.mean`` or ``np.median``.
-        level: of the interval, in (0, 1).
+    A seed without a value has None. Infinite values are allowed with ``np.median``.
     """
-    value_N = np.array([value for value in per_seed.values() if value is not None], dtype=float)
-    centre = float(statistic(value_N)) if len(value_N) else None
-    if len(value_N) < FEWEST:
+    values = np.array([value for value in per_seed.values() if value is not None], dtype=float)
+    centre = float(statistic(values)) if len(values) else None
+    if len(values) < FEWEST:
         return SeedInterval(centre=centre, low=None, high=None, per_seed=dict(per_seed))
-    low, high = percentile_ends(value_N, statistic, expanded_tail(len(value_N), level))
+    low, high = percentile_ends(values, statistic, expanded_tail(len(values)))
     return SeedInterval(centre=centre, low=low, high=high, per_seed=dict(per_seed))
 
 
-def expanded_tail(seeds: int, level: float = LEVEL) -> float:
-    """Share of resamples to leave out at each end, in (0, 0.5), so that the interval covers about ``level``.
-
-    Args:
-        seeds: n, >= 2.
-        level: in (0, 1).
+def expanded_tail(seeds: int) -> float:
+    """Share of resamples to leave out at each end, in (0, 0.5), so that the interval of n >= 2 seeds covers about 95%.
 
     Source: Hesterberg (2015), What Teachers Should Know About the Bootstrap, The American Statistician 69(4),
     section 3.3: ``Phi(-sqrt(n / (n - 1)) * t)`` with ``t`` the upper quantile of Student's t with n - 1 degrees.
     """
-    quantile = stats.t.ppf((1 + level) / 2, seeds - 1)
+    quantile = stats.t.ppf((1 + LEVEL) / 2, seeds - 1)
     return float(stats.norm.cdf(-math.sqrt(seeds / (seeds - 1)) * quantile))
 
 
-def percentile_ends(value_N: np.ndarray, statistic: Callable[..., np.ndarray], tail: float) -> tuple[float, float]:
-    """The quantiles of the resampled statistic at ``tail`` and ``1 - tail``; exact for few seeds.
+def percentile_ends(values: np.ndarray, statistic: Callable[..., np.ndarray], tail: float) -> tuple[float, float]:
+    """The quantiles of the resampled statistic at ``tail`` and ``1 - tail``, of two values or more; exact for few.
 
-    Args:
-        value_N: (n,) values, n >= 2.
-        statistic: called with ``axis=-1``.
-        tail: share of resamples beyond each end, in (0, 0.5).
+    The statistic is called with ``axis=-1``.
     """
-    if len(value_N) > ENUMERATED:
+    if len(values) > ENUMERATED:
         # Of values that are all equal scipy gives nan for the ends.
-        if np.ptp(value_N) == 0:
-            return float(value_N[0]), float(value_N[0])
+        if np.ptp(values) == 0:
+            return float(values[0]), float(values[0])
         found = stats.bootstrap(
-            (value_N,),
+            (values,),
             statistic,
             n_resamples=SEED_RESAMPLES,
             confidence_level=1 - 2 * tail,
             method="percentile",
-            rng=generator(0, Purpose.CHECK, len(value_N)),
+            rng=generator(0, Purpose.CHECK, len(values)),
         ).confidence_interval
         return float(found.low), float(found.high)
-    index_RN, prob_R = all_resamples(len(value_N))
-    made_R = statistic(value_N[index_RN], axis=-1)
-    order_R = np.argsort(made_R, kind="stable")
-    made_R, below_R = made_R[order_R], np.cumsum(prob_R[order_R])
-    above_R = np.cumsum(prob_R[order_R][::-1])
+    places, prob_M = all_resamples(len(values))
+    made_M = statistic(values[places], axis=-1)
+    order_M = np.argsort(made_M, kind="stable")
+    made_M, below_M = made_M[order_M], np.cumsum(prob_M[order_M])
+    above_M = np.cumsum(prob_M[order_M][::-1])
     slack = 1e-12  # sums of probabilities carry rounding
-    low = made_R[np.searchsorted(below_R, tail - slack)]
-    high = made_R[::-1][np.searchsorted(above_R, tail - slack)]
+    low = made_M[np.searchsorted(below_M, tail - slack)]
+    high = made_M[::-1][np.searchsorted(above_M, tail - slack)]
     return float(low), float(high)
 
 
 def all_resamples(seeds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every different resample of ``seeds`` values, (R, n) places, and its probability, (R,).
-
-    Args:
-        seeds: n, from 1 to ``ENUMERATED``.
-    """
-    index_RN = np.array(list(combinations_with_replacement(range(seeds), seeds)))
-    counts_RN = (index_RN[:, :, None] == np.arange(seeds)).sum(1)
-    ways_R = [math.factorial(seeds) / math.prod(map(math.factorial, counts)) for counts in counts_RN.tolist()]
-    return index_RN, np.array(ways_R) / seeds**seeds
+    """Every different resample of up to ``ENUMERATED`` seeds, (M, seeds) places, and its probability, (M,)."""
+    places = list(combinations_with_replacement(range(seeds), seeds))
+    counts_M = (Counter(resample).values() for resample in places)
+    ways_M = [math.factorial(seeds) / math.prod(map(math.factorial, counts)) for counts in counts_M]
+    return np.array(places), np.array(ways_M) / seeds**seeds
 
 
 def student_interval(values: Sequence[float]) -> Estimate:
-    """The mean of the values with its interval by Student's t; nan ends for a single value.
-
-    Args:
-        values: one per seed, finite, at least one.
-    """
+    """The mean of finite values, one per seed, with its interval by Student's t; nan ends for a single value."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return Estimate(mean, math.nan, math.nan)
@@ -184,14 +155,7 @@ def problem_interval(
     span: tuple[float, float] = SHARES,
     resamples: int = RESAMPLES,
 ) -> Estimate:
-    """The mean over problems, with its interval: see ``benchmark_interval``.
-
-    Args:
-        value_P: (P,) one figure per problem, P >= 1.
-        rng: for the resamples.
-        span: the least and the largest value a problem can have.
-        resamples: R, >= 1.
-    """
+    """``benchmark_interval`` of one set of problems, (P,) with P >= 1."""
     return benchmark_interval({"": np.asarray(value_P, dtype=np.float64)}, rng, span, resamples)
 
 
@@ -211,61 +175,55 @@ def benchmark_interval(
         sets: (P,) figures by benchmark, P >= 1 each.
         rng: for the resamples.
         span: the least and the largest value a problem can have.
-        resamples: R, >= 1.
+        resamples: M, >= 1.
+
+    Raises:
+        ConfigError: there is no benchmark, or one without problems.
     """
     empty = [name for name, values in sets.items() if len(values) == 0]
     if empty or not sets:
         where = f" in {empty[0]!r}" if empty and empty[0] else ""
         raise ConfigError(f"no problem to average over{where}: give one figure each, such as {{'math500': [0.0, 1.0]}}")
     ends = [_resampled(values, rng, span, resamples) for values in sets.values()]
-    down_R, up_R = (np.mean([end[side] for end in ends], axis=0) for side in (0, 1))
+    down_M, up_M = (np.mean([end[side] for end in ends], axis=0) for side in (0, 1))
     value = float(np.mean([values.mean() for values in sets.values()]))
-    return Estimate(value, float(np.quantile(down_R, (1 - LEVEL) / 2)), float(np.quantile(up_R, (1 + LEVEL) / 2)))
+    return Estimate(value, float(np.quantile(down_M, (1 - LEVEL) / 2)), float(np.quantile(up_M, (1 + LEVEL) / 2)))
 
 
 def _resampled(
     value_P: np.ndarray, rng: np.random.Generator, span: tuple[float, float], resamples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) means for the lower and for the upper end of an interval.
+    """(M,) means for the lower and for the upper end of an interval.
 
     A mean off the common value v by a share s of the way to an end of the span needs problems unlike v with a
     probability of at least s; P problems without one then have at most (1 - s)^P, the tail of Beta(1, P).
     """
     if value_P.min() < value_P.max():
-        mean_R = bootstrap_means(value_P, rng, resamples)
-        return mean_R, mean_R
-    share_R = rng.beta(1, len(value_P), resamples)
+        mean_M = bootstrap_means(value_P, rng, resamples)
+        return mean_M, mean_M
+    share_M = rng.beta(1, len(value_P), resamples)
     value = float(value_P[0])
-    return value - (value - span[0]) * share_R, value + (span[1] - value) * share_R
+    return value - (value - span[0]) * share_M, value + (span[1] - value) * share_M
 
 
 def bootstrap_means(value_P: np.ndarray, rng: np.random.Generator, resamples: int = RESAMPLES) -> np.ndarray:
-    """(R,) means of resamples of the problems, drawn with replacement.
+    """(M,) means of resamples of (P,) figures, one per problem, drawn with replacement.
 
     A resample is described by how often it holds each distinct value, which is multinomial: exact, and a thousand times
     cheaper than drawing problems where values are shares of a few samples.
-
-    Args:
-        value_P: (P,) one figure per problem, P >= 1.
-        rng: where the draws come from.
-        resamples: R, >= 1.
     """
-    distinct_V, count_V = np.unique(np.asarray(value_P, dtype=np.float64), return_counts=True)
-    problems = int(count_V.sum())
-    share_V = count_V / problems
-    at_once = max(1, _CELLS // len(distinct_V))
+    distinct, counts = np.unique(np.asarray(value_P, dtype=np.float64), return_counts=True)
+    problems = int(counts.sum())
+    shares = counts / problems
+    at_once = max(1, _CELLS // len(distinct))
     parts = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
-    return np.concatenate([rng.multinomial(problems, share_V, size=part) @ distinct_V for part in parts]) / problems
+    return np.concatenate([rng.multinomial(problems, shares, size=part) @ distinct for part in parts]) / problems
 
 
 def normal_interval(value_P: Sequence[float] | np.ndarray, span: tuple[float, float] = SHARES) -> Estimate:
-    """The mean over problems with its interval, normal, from the spread of the problems' own figures; within ``span``.
+    """The mean over (P,) problems with its interval, normal, from the spread of their own figures; within ``span``.
 
-    Right when problems are a random sample, however many samples each was given.
-
-    Args:
-        value_P: (P,) one figure per problem, its mean over samples; P >= 2 for an interval of finite width.
-        span: the least and the largest value a problem can have.
+    Right when problems are a random sample, however many samples each was given. Of one problem it is all of ``span``.
     """
     value_P = np.asarray(value_P, dtype=np.float64)
     mean = float(value_P.mean())

@@ -15,6 +15,7 @@ R = TypeVar("R")
 
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}
 _NAMES = {str: "text", int: "a whole number", float: "a number", types.NoneType: "None", Mapping: "a dictionary"}
+_hints = functools.cache(typing.get_type_hints)
 
 
 def typed(example: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -28,11 +29,17 @@ def typed(example: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        signature, hints = inspect.signature(function), typing.get_type_hints(function)
+        names = [
+            each.name
+            for each in inspect.signature(function).parameters.values()
+            if each.kind.name.startswith("POSITIONAL")
+        ]
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name, value in signature.bind(*args, **kwargs).arguments.items():
+            # Neither bound nor resolved anew: proofs make thousands of calls.
+            hints = _hints(function)  # only now: an annotation may name a class that is made after its methods
+            for name, value in (*zip(names, args, strict=False), *kwargs.items()):
                 check(name, value, hints.get(name, Any), example)
             return function(*args, **kwargs)
 
@@ -43,7 +50,7 @@ def typed(example: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def check_fields(record: Any, example: str) -> None:
     """Check the fields of a dataclass against their annotations, as ``typed`` does with arguments."""
-    for name, hint in typing.get_type_hints(type(record)).items():
+    for name, hint in _hints(type(record)).items():
         check(name, getattr(record, name), hint, example)
 
 
@@ -53,32 +60,51 @@ def check(name: str, value: Any, hint: Any, example: str) -> None:
     Raises:
         ConfigError: it is of another type.
     """
-    if not _fits(value, hint):
-        shown = repr(value)
-        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        raise ConfigError(f"{name}={shown} is {type(value).__name__}, expected {_name(hint)}. Try {example}")
+    if wrong := mismatch(name, value, hint, example):
+        raise ConfigError(wrong)
+
+
+def mismatch(name: str, value: Any, hint: Any, example: str) -> str:
+    """What is wrong with a value of another type than its annotation's, as a sentence; empty where it fits."""
+    if _fits(value, hint):
+        return ""
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    return f"{name}={shown} is {type(value).__name__}, expected {_name(hint)}. Try {example}"
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, each) for each in typing.get_args(hint))
-    kind = origin or hint
+    kinds = _kinds(hint)
+    return type(value) in kinds or any(_is(value, kind) for kind in kinds)  # the first is the usual case, and fast
+
+
+@functools.cache
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows, without what they are of."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(kind for each in typing.get_args(hint) for kind in _kinds(each))
+    return (typing.get_origin(hint) or hint,)
+
+
+def _is(value: Any, kind: Any) -> bool:
     if kind is Callable:
         return callable(value)
     if kind in (Sequence, Iterable, list, tuple):  # arrays and columns are sequences that do not say so; text is none
         needed = "__iter__" if kind is Iterable else "__len__"
         return hasattr(value, needed) and not isinstance(value, (str, bytes, Mapping))
-    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
-        return True  # nothing that can be told here: Any, a literal, a protocol
+    if kind is Any or not isinstance(kind, type):
+        return True  # nothing that can be told here: Any, a literal
+    if getattr(kind, "_is_protocol", False):
+        return all(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
     return isinstance(value, _NUMBERS.get(kind, kind)) and not (isinstance(value, bool) and kind in _NUMBERS)
 
 
 def _name(hint: Any) -> str:
     """An annotation in words."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return " or ".join(dict.fromkeys(map(_name, typing.get_args(hint))))
-    kind = typing.get_origin(hint) or hint
+    return " or ".join(dict.fromkeys(map(_word, _kinds(hint))))
+
+
+def _word(kind: Any) -> str:
     if kind in (Sequence, Iterable, list, tuple):
         return "a list"
     return _NAMES.get(kind, "a function" if kind is Callable else getattr(kind, "__name__", str(kind)))

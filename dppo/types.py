@@ -1,57 +1,202 @@
-"""The frozen records that pass between parts.
+"""The frozen records that pass between parts, and the dimension letters that name their shapes.
 
-Dimension letters, used as suffixes of tensor names everywhere:
+Each record checks the shapes of its tensors when it is made. Names of arrays end in their dimensions, one letter each,
+with one meaning in the whole library; a digit is that many:
 
-====== =====================================================================
-``P``  candidate prompts of a step
-``G``  completions per prompt
-``N``  completions of a step, ``P * G`` where every prompt was rolled out
-``B``  completions of one micro-batch
-``T``  tokens of a padded completion
-====== =====================================================================
+====== ==========================================================================================
+``P``  prompts: candidates of a step, problems of a set
+``Q``  prompts that were rolled out, each one a group of completions
+``N``  completions of all groups, of all processes; units of a draw
+``G``  completions of one group
+``F``  reward functions
+``R``  those of them that a draw is made among: the live ones, or those with a history
+``U``  optimizer steps that train on one rollout, each with a draw of its own
+``B``  completions of one micro-batch, or of one process
+``T``  tokens, padded to the longest
+``L``  positions of a row that are scored
+``S``  segments of a row
+``V``  tokens of the vocabulary
+``D``  width of hidden states
+``M``  repetitions of one experiment: draws, resamples
+``K``  coordinates of a gradient
+``I``  points of a curve
+``E``  epochs
+====== ==========================================================================================
 
 ``prob`` is always an inclusion probability, ``weight`` always multiplies a whole completion,
 ``keep`` is always boolean, and ``mask`` is only ever about tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from dppo.errors import ShapeError
+from dppo.errors import RewardError, ShapeError
+from dppo.groups import equal_within_groups, group_count, group_sizes
+from dppo.typed import check_fields, typed
+
+
+def check_lengths(record: Any, length: int) -> None:
+    """Return where every tensor of a record is of one dimension and of one length; None is passed over.
+
+    Args:
+        record: a dataclass.
+        length: of each of its tensors.
+
+    Raises:
+        ShapeError: naming the first that is not.
+    """
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, Tensor) and value.shape != (length,):
+            raise ShapeError(
+                f"{type(record).__name__}.{field.name} has shape {tuple(value.shape)}, expected ({length},)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewards:
+    """What reward functions gave to whole groups of completions.
+
+    Raises:
+        ShapeError: shapes that do not belong together, or group numbers that are not 0 to Q - 1.
+        RewardError: a reward is infinite.
+    """
+
+    reward_NF: Tensor
+    """(N, F) floating rewards of each function, any unit; NaN where a function gave none."""
+    group_N: Tensor
+    """(N,) int64, the number of each completion's group, from 0 to Q - 1."""
+    weight_F: Tensor | None = None
+    """(F,) what multiplies each function's reward in the total; None means 1 each."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Rewards(reward_NF=reward_N.double()[:, None], group_N=group_N)")
+        reward = self.reward_NF
+        if reward.dim() != 2 or not reward.shape[1] or not reward.is_floating_point():
+            raise ShapeError(
+                f"reward_NF is {reward.dtype} of shape {tuple(reward.shape)}, expected floats (completions, reward "
+                "functions): of one function write reward_N.double()[:, None]."
+            )
+        if self.group_N.shape != (len(reward),) or self.group_N.dtype != torch.int64:
+            found = f"{self.group_N.dtype} {tuple(self.group_N.shape)}"
+            raise ShapeError(f"group_N is {found}, expected torch.int64 ({len(reward)},): write group_N.long().")
+        if len(reward) and (int(self.group_N.min()) < 0 or int(group_sizes(self.group_N).min()) < 1):
+            raise ShapeError(
+                "group_N must number the groups from 0 without a gap: group_N.unique(return_inverse=True)[1]"
+            )
+        if self.weight_F is not None and self.weight_F.shape != (reward.shape[1],):
+            raise ShapeError(f"weight_F has shape {tuple(self.weight_F.shape)}, expected ({reward.shape[1]},)")
+        if reward.isinf().any():
+            raise RewardError(
+                f"{int(reward.isinf().sum())} of {reward.numel()} rewards are infinite. Rewards must be finite, or "
+                "NaN for a completion that cannot be scored: return float('nan')."
+            )
+
+    @classmethod
+    @typed("Rewards.of_groups(torch.rand(4, 8))")
+    def of_groups(cls, reward_PG: Tensor) -> "Rewards":
+        """One function's rewards of groups of equal size.
+
+        Args:
+            reward_PG: (groups, completions per group), both >= 1; numbers that are not floats become float64.
+        """
+        if reward_PG.dim() != 2 or reward_PG.numel() == 0:
+            raise ShapeError(
+                f"reward_PG has shape {tuple(reward_PG.shape)}, expected (groups, completions per group), both >= 1: "
+                "write reward.view(-1, num_generations)."
+            )
+        reward_PG = reward_PG if reward_PG.is_floating_point() else reward_PG.double()
+        groups, size = reward_PG.shape
+        return cls(reward_NF=reward_PG.reshape(-1, 1), group_N=torch.arange(groups).repeat_interleave(size))
+
+    def __len__(self) -> int:
+        return len(self.group_N)
+
+    @property
+    def groups(self) -> int:
+        """Q, how many groups there are."""
+        return group_count(self.group_N)
+
+    @cached_property
+    def total_N(self) -> Tensor:
+        """(N,) float64 weighted sum over the functions that gave a reward, NaN where none did."""
+        return self._weighted_NF.nansum(1).masked_fill(self.reward_NF.isnan().all(1), torch.nan)
+
+    @cached_property
+    def _weighted_NF(self) -> Tensor:
+        return self.reward_NF.double() if self.weight_F is None else self.reward_NF.double() * self.weight_F.double()
+
+    @cached_property
+    def flat_Q(self) -> Tensor:
+        """(Q,) True for groups whose totals are equal up to rounding in the precision of the rewards."""
+        eps, largest_N = torch.finfo(self.reward_NF.dtype).eps, self._weighted_NF.abs().nan_to_num(0.0).amax(1)
+        return equal_within_groups(self.group_N, self.total_N, eps=eps, largest_N=largest_N)
+
+    def take(self, keep_N: Tensor) -> "Rewards":
+        """The rewards of some completions, their groups numbered anew without gaps.
+
+        Args:
+            keep_N: (N,) bool.
+        """
+        if bool(keep_N.all()):
+            return self
+        group_N = self.group_N[keep_N].unique(return_inverse=True)[1]
+        return replace(self, reward_NF=self.reward_NF[keep_N], group_N=group_N)
+
+    def only(self, keep_N: Tensor) -> "Rewards":
+        """The same groups with the rewards of all other completions taken away: NaN.
+
+        Args:
+            keep_N: (N,) bool.
+        """
+        return replace(self, reward_NF=self.reward_NF.masked_fill(~keep_N[:, None], torch.nan))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completions:
-    """What completion pruning may look at: one row per rolled-out completion, all of them, before any is dropped."""
+    """What completion pruning may look at: of all completions that were rolled out, before any is dropped."""
 
     advantage_N: Tensor
-    """(N,) advantages from the full group."""
+    """(N,) float64 advantages from the full group."""
     tokens_N: Tensor
     """(N,) tokens that carry loss, >= 0."""
     group_N: Tensor
     """(N,) integer, the same for completions of one prompt."""
     live_N: Tensor
     """(N,) bool, False where the gradient of a completion is known to be exactly zero."""
+    averaged_N: Tensor | None = None
+    """(N,) what a completion's sum over tokens is divided by in the loss, > 0: its tokens where the normaliser takes a
+    mean within each completion; None where it takes sums."""
     confidence_N: Tensor | None = None
     """(N,) ``sqrt(sum_t (1 - p_t)^2)`` with ``p_t`` the probability of the sampled token, or None if unknown."""
     process_N: Tensor | None = None
     """(N,) integer, the process that rolled a completion out, or None if that is not known or there is one only."""
 
     def __post_init__(self) -> None:
-        n = self.advantage_N.numel()
-        for name in ("advantage_N", "tokens_N", "group_N", "live_N", "confidence_N", "process_N"):
-            value = getattr(self, name)
-            if value is not None and value.shape != (n,):
-                raise ShapeError(f"Completions.{name} has shape {tuple(value.shape)}, expected ({n},)")
+        check_fields(self, "torch.ones(8)")
+        check_lengths(self, self.advantage_N.numel())
+
+    def take(self, unit_R: Tensor) -> "Completions":
+        """The given completions.
+
+        Args:
+            unit_R: (R,) int64 places, or (N,) bool.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        taken: dict[str, Any] = {name: None if value is None else value[unit_R] for name, value in values.items()}
+        return Completions(**taken)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """What prompt pruning may look at: one row per candidate prompt, from history alone."""
+    """What prompt pruning may look at: of all candidates, from history alone."""
 
     row_P: Tensor
-    """(P,) integer, position of the prompt in the dataset."""
+    """(P,) integer, position of the prompt in the dataset; -1 where it has none."""
     signal_P: Tensor
     """(P,) expected gradient signal of the prompt's group, >= 0, any unit."""
     tokens_P: Tensor
@@ -60,19 +205,35 @@ class Candidates:
     """(P,) bool, False for a prompt that was never rolled out: it is always kept."""
 
     def __post_init__(self) -> None:
-        p = self.row_P.numel()
-        for name in ("row_P", "signal_P", "tokens_P", "seen_P"):
-            if getattr(self, name).shape != (p,):
-                raise ShapeError(f"Candidates.{name} has shape {tuple(getattr(self, name).shape)}, expected ({p},)")
+        check_fields(self, "torch.ones(8)")
+        check_lengths(self, self.row_P.numel())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """A selection together with the probabilities it was made with: never the survivors alone."""
+    """Which units were kept, with the probabilities it was made with: never the survivors alone."""
 
     keep_N: Tensor
     """(N,) bool."""
     prob_N: Tensor
-    """(N,) float64 inclusion probability of each row, in [0, 1]; 0 only where the gradient is zero."""
+    """(N,) float64 inclusion probability of each unit, in [0, 1]; 0 where the gradient is zero, or a rule is biased."""
     weight_N: Tensor
-    """(N,) float64, what multiplies the whole loss of a row; 0 where it was not kept."""
+    """(N,) float64, what multiplies the whole loss of a completion; 0 where it was not kept."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "torch.ones(8)")
+        check_lengths(self, self.keep_N.numel())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Candidate prompts that were fixed before a draw, and the draw that says which are rolled out."""
+
+    candidates: Candidates
+    draw: Draw
+    """(P,) in each field; its weights are those of the gradient."""
+
+    @property
+    def row_Q(self) -> Tensor:
+        """(Q,) dataset rows of the prompts that are rolled out, in the order of the block."""
+        return self.candidates.row_P[self.draw.keep_N]

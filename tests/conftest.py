@@ -6,12 +6,30 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start: there is one test per core already
 
+import pytest
 import torch
 from hypothesis import settings
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def subject():
+    """Six prompts with four completions each of the untrained embedded model, none of them rewarded: seconds."""
+    from dppo.demo.model import build_model
+    from dppo.demo.tokenizer import build_tokenizer
+    from dppo.verification.subject import Sampling, frozen_subject
+
+    return frozen_subject(
+        build_model(0),
+        build_tokenizer(),
+        [[1, 4 + p, 14, 5 + p, 16, 2] for p in range(6)],
+        lambda prompt, tokens: torch.zeros(len(tokens), 1),
+        sampling=Sampling(generations=4, max_new_tokens=10),
+        title="untrained",
+    )
 
 
 def pytest_collection_finish():

@@ -1,22 +1,25 @@
 """The arrows between parts point one way.
 
-errors, files, statistics, typed, types, rng <- pruning | packing | objective <- methods <- demo, trl <- runs
-runs <- verification <- comparison <- report, cli
-grading <- problems <- evaluation <- runs, cli
+errors, groups, types, rng, files, statistics, typed <- pruning | packing | objective <- methods <- step <- demo, trl
+demo, trl <- runs <- verification <- comparison <- report, cli
+grading <- problems <- evaluation <- runs, cli; grading <- demo
 """
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dppo"
-SHARED = {"errors", "types", "rng", "environment", "files", "statistics", "typed"}
+SHARED = {"errors", "groups", "types", "rng", "environment", "files", "statistics", "typed"}
 DATA = {"grading", "problems"}
-RUNS = SHARED | DATA | {"pruning", "packing", "objective", "methods", "demo", "trl", "evaluation", "runs"}
+STEP = SHARED | {"pruning", "objective", "methods", "step"}
+RUNS = STEP | DATA | {"packing", "demo", "trl", "evaluation", "runs"}
 ALLOWED = {
     "errors": set(),
-    "types": {"errors"},
+    "groups": set(),
+    "types": {"errors", "groups", "typed"},
     "rng": set(),
     "environment": set(),
     "files": {"errors"},
@@ -28,8 +31,9 @@ ALLOWED = {
     "grading": {"errors", "typed"},
     "problems": SHARED | {"grading"},
     "methods": SHARED | {"pruning", "objective"},
-    "demo": SHARED | {"pruning", "packing", "objective", "methods", *DATA},
-    "trl": SHARED | {"pruning", "packing", "objective", "methods", *DATA},
+    "step": STEP,
+    "demo": STEP | {"packing", "grading"},
+    "trl": STEP | {"packing", "problems"},
     "evaluation": SHARED | DATA,
     "runs": RUNS,
     "verification": RUNS - {"evaluation"},
@@ -37,7 +41,7 @@ ALLOWED = {
     "report": SHARED | {"methods", "runs", "comparison"},
     "cli": RUNS | {"verification", "comparison", "report"},
 }
-CORE = ("pruning", "packing", "objective", "methods", "errors", "types", "rng", "files")
+CORE = ("pruning", "packing", "objective", "methods", "step", "errors", "groups", "types", "rng", "files", "typed")
 CORE_LIBRARIES = {"torch", "numpy"}
 GRADING_LIBRARIES = {"sympy", "latex2sympy2_extended"}
 """Answers are judged without torch, and in a worker that imports as little as can be."""
@@ -89,6 +93,45 @@ def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():
     found = forbidden("grading", {"dppo.problems.columns", "numpy.array"}, standard_library=stdlib)
     assert found == {"problems", "numpy"}
     assert not forbidden("methods", {"dppo.pruning.Pruning", "torch.nn", "math"}, standard_library=stdlib)
+
+
+def circle(codes: dict[str, str]) -> list[str]:
+    """Modules that import each other in a circle, from the code of each by its name; none where there is no circle.
+
+    ``from package import module`` is an import of both: it runs the package, and takes the module out of it. A module
+    that needs another of its own package names that one alone.
+    """
+    arrows = {}
+    for name, code in codes.items():
+        found = arrows[name] = set()
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        found &= codes.keys()
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    paths = PACKAGE.rglob("*.py")
+    names = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in paths}
+    codes = {name.removesuffix(".__init__"): path.read_text() for name, path in names.items()}
+    assert len(codes) > 150 and not circle(codes)
+
+
+def test_the_check_sees_a_circle_inside_a_function_and_one_through_a_package():
+    later = {"a": "def f():\n    import b", "b": "from a import f"}
+    assert set(circle(later)) == {"a", "b"}
+    through = {"p": "from p.one import x", "p.one": "from p import two", "p.two": ""}
+    assert set(circle(through)) == {"p", "p.one"}
+    assert not circle(through | {"p.one": "from p.two import y"}) and not circle(
+        through | {"p.one": "import p.two as t"}
+    )
 
 
 READERS = {"runs/reader.py", "runs/folder.py", "runs/words.py", "comparison/folder.py", "comparison/curves.py"}

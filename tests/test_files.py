@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -171,3 +172,67 @@ def test_a_json_file_that_cannot_be_read_says_so(content, tmp_path):
 def test_reading_and_writing_needs_no_torch():
     code = "import sys, dppo.files; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+ROWS = [{"id": i, "text": "é" * i} for i in range(20)]
+
+
+@pytest.mark.parametrize("half", [b"", b'{"id"', b"\0\0\0", b'{"id": 9}', b"x" * 200_000])
+@pytest.mark.parametrize("whole", [b"", b'{"id": 1}\n'])
+def test_a_sole_writer_cuts_half_a_line_off(tmp_path, whole, half):
+    path = tmp_path / "new" / "a.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(whole + half)
+    with files.sole_writer(path, advice=""):
+        assert path.read_bytes() == whole
+        files.append_lines(path, [{"id": 2}])
+    assert path.read_bytes() == whole + b'{"id": 2}\n'
+
+
+def test_two_sole_writers(tmp_path):
+    path = tmp_path / "new" / "a.jsonl"
+    with files.sole_writer(path, advice=""):
+        files.append_lines(path, ROWS)
+        with (
+            pytest.raises(FileError, match=r"being written by another process; go elsewhere"),
+            files.sole_writer(path, advice="go elsewhere"),
+        ):
+            pass
+    with files.sole_writer(path, advice=""):
+        assert list(files.read_lines(path)) == ROWS
+
+
+def test_a_sole_writer_says_why_it_cannot_write(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(FileError, match=r"a\.jsonl: (Not a directory|File exists); go elsewhere"),
+        files.sole_writer(tmp_path / "file" / "a.jsonl", advice="go elsewhere"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("bytes_left", [0, 1, 500])
+def test_the_limit_of_the_kernel_leaves_whole_lines(tmp_path, bytes_left):
+    path, (soft, hard) = tmp_path / "a.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    files.append_lines(path, ROWS[:2])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + bytes_left, hard))
+    try:
+        with pytest.raises(FileError, match="File too large; it is whole"), files.explaining(path, "it is whole"):
+            files.append_lines(path, ROWS * 3)
+        with pytest.raises(FileError, match="File too large"), files.explaining(tmp_path / "b.json", "not there"):
+            files.write_json(tmp_path / "b.json", {"a": "x" * 100_000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(files.read_lines(path)) == ROWS[:2] and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_plain_way_leaves_half_a_line(tmp_path):
+    """What the test above would see of a writer that does not take lines back."""
+    path, (soft, hard) = tmp_path / "a.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"), path.open("wb", buffering=0) as file:
+            files._write_all(file, "".join(files.encoded(row) + "\n" for row in ROWS * 3).encode())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.stat().st_size == 500 and not path.read_bytes().endswith(b"\n")

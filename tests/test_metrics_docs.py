@@ -1,6 +1,7 @@
 """docs/metrics.md against what runs log: no name that is not there, and none that never appears."""
 
 import re
+import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ sys.path[:0] = [str(HERE / "trl"), str(HERE / "evaluation")]
 from conftest_trl import GENERATIONS, length_reward, tiny_path  # noqa: E402
 from evaluation_fakes import FakeJudge, fake_engine, problem_set  # noqa: E402
 from transformers import Trainer, TrainerCallback  # noqa: E402
+from trl_layout_cases import mixture  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
 from dppo.evaluation import Sampling  # noqa: E402
@@ -91,6 +93,9 @@ ROUNDS |= {"per_device_train_batch_size": 3 * GENERATIONS}
 RUNS = {
     "dppo": ({"beta": 0.1, "num_iterations": 2}, [with_sampler, with_benchmarks]),
     "greso": ({"method": "greso", "loss_type": "grpo", **ROUNDS}, []),
+    "cispo": ({"loss_type": "cispo", "epsilon_high": 5.0, "entropy_coef": 0.01, "max_steps": 1}, []),
+    "vespo": ({"loss_type": "vespo", "prompt_prune_rate": 0.0, "max_steps": 1}, []),
+    "mixture": ({"router_aux_loss_coef": 0.01, "max_steps": 1}, []),
     "trl": ({"ours": False, "beta": 0.1}, []),
 }
 
@@ -98,9 +103,12 @@ RUNS = {
 @pytest.fixture(scope="module")
 def logged(tiny_path, tmp_path_factory):
     """Names that runs with all features log, together."""
-    seen = Logged()
+    seen, experts = Logged(), tmp_path_factory.mktemp("experts")
+    shutil.copytree(tiny_path, experts, dirs_exist_ok=True)
+    mixture().save_pretrained(experts)
     for name, (options, changes) in RUNS.items():
-        trainer, _ = make(tiny_path, tmp_path_factory.mktemp(name), callbacks=[seen], **options)
+        path = str(experts) if name == "mixture" else tiny_path
+        trainer, _ = make(path, tmp_path_factory.mktemp(name), callbacks=[seen], **options)
         for change in changes:
             change(trainer)
         trainer.train()

@@ -25,8 +25,8 @@ from dppo.statistics import (
 
 
 def test_all_resamples_are_those_of_every_ordered_draw():
-    index_RN, prob_R = all_resamples(4)
-    found = {tuple(index): prob for index, prob in zip(index_RN.tolist(), prob_R, strict=True)}
+    places, prob_M = all_resamples(4)
+    found = {tuple(index): prob for index, prob in zip(places.tolist(), prob_M, strict=True)}
     counted: dict[tuple[int, ...], int] = {}
     for draw in itertools.product(range(4), repeat=4):
         key = tuple(sorted(draw))
@@ -37,9 +37,9 @@ def test_all_resamples_are_those_of_every_ordered_draw():
 @pytest.mark.parametrize("statistic", [np.mean, np.median])
 @pytest.mark.parametrize("tail", [0.025, 0.1, 0.004])
 def test_ends_are_quantiles_of_every_ordered_draw(statistic, tail):
-    value_N = generator(3).normal(size=5)
-    made = sorted(statistic(value_N[list(draw)]) for draw in itertools.product(range(5), repeat=5))
-    low, high = percentile_ends(value_N, statistic, tail)
+    values = generator(3).normal(size=5)
+    made = sorted(statistic(values[list(draw)]) for draw in itertools.product(range(5), repeat=5))
+    low, high = percentile_ends(values, statistic, tail)
     place = math.ceil(tail * len(made)) - 1
     assert (low, high) == pytest.approx((made[place], made[-1 - place]))
 
@@ -69,10 +69,10 @@ def test_coverage_beside_the_twin_that_is_too_narrow(seeds, expanded, plain):
 
 
 def test_many_seeds_go_to_scipy_and_stay_repeatable():
-    value_N = generator(5).normal(1.0, 0.1, size=9)
-    first = percentile_ends(value_N, np.mean, expanded_tail(9))
-    assert first == percentile_ends(value_N, np.mean, expanded_tail(9))
-    exact = stats.t.interval(0.95, 8, value_N.mean(), value_N.std(ddof=1) / 3)
+    values = generator(5).normal(1.0, 0.1, size=9)
+    first = percentile_ends(values, np.mean, expanded_tail(9))
+    assert first == percentile_ends(values, np.mean, expanded_tail(9))
+    exact = stats.t.interval(0.95, 8, values.mean(), values.std(ddof=1) / 3)
     assert first == pytest.approx(exact, abs=0.03)
     assert percentile_ends(np.full(9, 2.0), np.mean, 0.01) == (2.0, 2.0)
 

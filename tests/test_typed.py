@@ -74,7 +74,6 @@ def public(tmp_path_factory):
         "check_problems": {"dataset": table, "tokenizer": None, "max_prompt_tokens": None, "minimum": 1}
         | {"on_bad_rows": "error"},
         "identities": {"prompts": ["a"]},
-        "check_reward_columns": {"dataset": table, "columns": ("answer",)},
         "check_rewards": {"dataset": table, "rewards": [my_reward]},
         "accuracy_reward": {"answer_column": "answer", "benchmark": None, "workers": 1, "limit_seconds": 5.0}
         | {"verifier": None},
@@ -96,7 +95,7 @@ def public(tmp_path_factory):
         "Protocol": {"sets": (load_set(own),), "samples": 2, "sampling": Sampling(), "seed": 0, "ks": None},
         "ModelSpec": {"model": "x", "tokenizer": None, "revision": None, "dtype": "auto", "batch_size": None},
         "load_engine": {"name": "transformers", "spec": ModelSpec(model=str(folder))},
-        "evaluate": {"protocol": None, "engine": None, "judge": verifier, "folder": folder, "report_progress": None},
+        "evaluate": {"protocol": None, "engine": None, "judge": verifier, "folder": folder, "on_progress": None},
     }
     homes = {name: next(part for part in parts if name in part.__all__) for name in named}
     calls = {name: (getattr(homes[name], name), given) for name, given in named.items()}
@@ -111,7 +110,7 @@ def public(tmp_path_factory):
     verifier.close()
 
 
-RECORDS = {"Verdict", "Comparison", "Engine", "Estimate", "Generated", "Problem", "ProblemSet", "Progress", "Request"}
+RECORDS = {"Verdict", "Engine", "Generated", "PairedResults", "Problem", "ProblemSet", "Progress", "Request"}
 """Records that the library makes and a user reads."""
 TABLES = {"BENCHMARKS", "ENGINES", "REASONS", "RULES", "SETS"}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dppo.cli.progress import open_board
-from dppo.cli.words import listed, read_words
+from dppo.cli.words import listed, read_words, wide_console
 
 if TYPE_CHECKING:
     from dppo.comparison.runner import Event
@@ -69,9 +69,7 @@ def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[st
         except KeyboardInterrupt:
             print(f"stopped; the same command goes on from here: {command}", file=sys.stderr)
             return 130
-    console = Console(highlight=False)
-    console.width = max(console.width, NARROWEST)
-    show(results, console)
+    show(results, wide_console(NARROWEST))
     print(f"\nresults.json and one folder per run are in {comparison.folder}")
     return int(any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"]))
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dppo.cli.words import listed, read_words
-from dppo.errors import ConfigError
+from dppo.cli.words import listed, numbers, read_words, wide_console
 from dppo.files import write_json
 
 if TYPE_CHECKING:
-    from dppo.comparison.frozen_grid import FrozenReport
+    from dppo.comparison.frozen_grid import FrozenComparison
 
 METHODS = "trl,dapo,greso,cppo,cppo_trl,cppo_verl,pods,infobatch,dppo_deterministic,dppo_unweighted,dppo_threshold,dppo"
 """Compared by default: every way to prune; other losses can be named."""
@@ -33,9 +32,7 @@ def main(words: Sequence[str]) -> int:
         found = _measure(config, flags, options, status.update)
     from dppo.comparison.frozen_table import NARROWEST, show
 
-    console = Console(highlight=False)
-    console.width = max(console.width, NARROWEST)
-    show(found, console)
+    show(found, wide_console(NARROWEST))
     if options.output is not None:
         command = shlex.join(["dppo", "compare", "--frozen", *(word for word in words if word != "--frozen")])
         write_json(options.output, found.as_json(command=command))
@@ -44,35 +41,32 @@ def main(words: Sequence[str]) -> int:
 
 def _measure(
     config: str | None, flags: Sequence[str], options: argparse.Namespace, progress: Callable[[str], None]
-) -> "FrozenReport":
+) -> "FrozenComparison":
     """Everything found, on the embedded policy or on the model, problems and rewards of a configuration."""
     started = time.perf_counter()
     from dppo.comparison.contestants import choose
-    from dppo.comparison.frozen_grid import Setting, frozen_report
+    from dppo.comparison.frozen_grid import Setting, compare_frozen
     from dppo.comparison.frozen_methods import (
         CONTROLS,
+        as_configured,
         configured,
         embedded_training,
-        entries_of,
-        from_training,
         lines_of,
+        methods_of,
     )
     from dppo.comparison.plan import read_config
 
     seeded = [] if options.seed is None else ["--seed", str(options.seed)]
     fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
     seed = options.seed if config is None or options.seed is not None else fields.get("seed")
-    setting = Setting(rates=_numbers(options.rates), draws=options.draws, seed=seed or 0)
+    rates = numbers("rates", options.rates, float, example="0.3,0.5,0.7,0.9")
+    setting = Setting(rates=rates, draws=options.draws, seed=seed or 0)
     default = None if block else METHODS
     asked = listed(default if options.methods is None else options.methods)
     contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)
     run = None if config is None else configured(fields)
-    build = (
-        from_training(embedded_training())
-        if run is None
-        else from_training(run.training, sampler_log_probs=run.sampler_log_probs)
-    )
-    entries = entries_of(contestants, build, fields)
+    build = embedded_training().build_other if run is None else as_configured(run)
+    methods = methods_of(contestants, build, fields)
     if run is None:
         from dppo.verification.embedded import embedded_subject
 
@@ -83,8 +77,8 @@ def _measure(
 
         progress("rolling out")
         subject = subject_from_run(run)
-    lines = lines_of(entries, subject, build)
-    return frozen_report(lines, build("dppo"), setting, started=started, progress=progress)
+    lines = lines_of(contestants, methods, subject, build)
+    return compare_frozen(lines, build("dppo"), setting, started=started, progress=progress)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,10 +99,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="of policy, rollouts and draws (default: the configuration's, or 0)")
     parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
     return parser
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(dict.fromkeys(float(word) for word in text.split(",") if word.strip()))
-    except ValueError as error:
-        raise ConfigError(f"--rates {text}: {error}. Write, for example, --rates 0.3,0.5,0.7,0.9") from error

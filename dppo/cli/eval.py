@@ -5,14 +5,17 @@ import json
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from dppo.cli.words import numbers, wide_console
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import ConfigError
 from dppo.evaluation import (
@@ -27,9 +30,9 @@ from dppo.evaluation import (
     evaluate,
     load_set,
 )
-from dppo.evaluation.compare import Comparison
+from dppo.evaluation.compare import PairedResults
 from dppo.evaluation.engines import DTYPES, load_engine
-from dppo.evaluation.files import make_folder, write_json
+from dppo.files import explaining, write_json
 from dppo.grading import REASONS, Verifier
 from dppo.problems import load_problems
 
@@ -49,11 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("model", nargs="?", help="folder or hub name of a model, scratch:embedded or scratch:text")
-    add(
-        "--benchmarks",
-        default="",
-        help=f"names with commas between: {','.join(BENCHMARKS)}",
-    )
+    add("--benchmarks", default="", help=f"names with commas between: {','.join(BENCHMARKS)}")
     add(
         "--benchmark",
         action="append",
@@ -62,12 +61,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="problems in a file, as often as needed; FIELD is problem, answer, id, level, subject, extract or rule",
     )
     add("--data", metavar="FOLDER", help="local folder with the benchmarks' files; by default they come from the hub")
-    add(
-        "--output",
-        metavar="DIR",
-        help="folder for settings, samples, problems and results (default runs/eval); of a "
-        "comparison, for comparison.json",
-    )
+    results = "settings, samples, problems and results (default runs/eval); of a comparison, for comparison.json"
+    add("--output", metavar="DIR", help=f"folder for {results}")
     add("--samples", type=int, help="completions per problem (default: what each benchmark usually draws)")
     add("--k", help="the k of pass@k and maj@k, with commas between (default: powers of two up to the samples)")
     add("--limit", type=int, help="most problems of each benchmark, the same ones in every run")
@@ -83,13 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--trust_remote_code", action="store_true")
     add("--prompt_template", help="takes the place of the benchmarks' own; {problem} is where the problem goes")
     add("--chat_template_kwargs", type=_object, default={}, metavar="JSON", help='such as {"enable_thinking": false}')
-    add(
-        "--engine_args",
-        type=_object,
-        default={},
-        metavar="JSON",
-        help="further arguments of from_pretrained or vllm.LLM",
-    )
+    add("--engine_args", type=_object, default={}, metavar="JSON", help="arguments of from_pretrained or vllm.LLM")
     add("--workers", type=int, default=2, help="processes that judge answers")
     add("--answer_time_limit", type=float, default=5.0, help="seconds that judging one answer may take")
     add("--scratch_data", metavar="FILE", help="problems with worked solutions, for the warm-up of scratch:text")
@@ -102,8 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     """Evaluate a model, or compare two evaluations, and print the tables."""
     options = build_parser().parse_args(words)
-    console = Console(highlight=False)
-    console.width = max(console.width, NARROWEST)
+    console = wide_console(NARROWEST)
     if options.compare:
         if options.model:
             raise ConfigError(
@@ -111,7 +99,10 @@ def main(words: Sequence[str]) -> int:
             )
         found = compare(*options.compare, seed=options.seed)
         if options.output:
-            write_json(make_folder(Path(options.output)) / "comparison.json", found.as_json())
+            folder = Path(options.output)
+            with explaining(folder, "the comparison could not be written there: --output ANOTHER"):
+                folder.mkdir(parents=True, exist_ok=True)
+                write_json(folder / "comparison.json", asdict(found))
         show_comparison(found, console, options.show)
         return 0
     options.output = options.output or "runs/eval"
@@ -135,12 +126,11 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         samples=options.samples,
         sampling=Sampling(**{name: getattr(options, name) for name in Sampling.__dataclass_fields__}),
         seed=options.seed,
-        ks=_numbers(options.k),
+        ks=None if options.k is None else numbers("k", options.k, int, example="1,8"),
     )
     for problems in protocol.sets:
         for note in problems.notes:
-            console.print(f"[yellow]note[/] {problems.benchmark.name}: ", end="")
-            console.print(note, markup=False)
+            console.print(f"[yellow]note[/] {problems.benchmark.name}: {escape(note)}")
     folder = Path(options.output)
     with warnings.catch_warnings(), Console(file=sys.stderr).status(f"loading {options.model}"):
         warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
@@ -158,8 +148,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         )
         engine = load_engine(options.engine, spec)
     for note in engine.notes:
-        console.print("[yellow]note[/] ", end="")
-        console.print(note, markup=False)
+        console.print(f"[yellow]note[/] {escape(note)}")
     with Verifier(workers=options.workers, limit_seconds=options.answer_time_limit) as judge, _bars() as bars:
         shown: dict[str, TaskID] = {}
 
@@ -188,21 +177,20 @@ def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, mi
     """
     if not model.startswith(SCRATCH):
         return model
-    kind = model.removeprefix(SCRATCH)
-    if kind not in ("embedded", "text"):
-        raise ConfigError(f"model {model!r} is not one of '{SCRATCH}embedded', '{SCRATCH}text'")
-    if kind == "embedded":
+    if model == f"{SCRATCH}embedded":
         place = folder / f"scratch-embedded-seed{seed}"
         if not place.exists():
             prepare_embedded(place, seed=seed)
-        return str(place)
-    if data is None:
-        raise ConfigError(
-            f"{model} learns from worked solutions: --scratch_data FILE, such as GSM8K's training set in a .jsonl"
-        )
-    place = folder / f"scratch-text-seed{seed}-{minutes:g}min-{Path(data).name.split('.')[0]}"
-    if not place.exists():
-        prepare_text(place, load_problems(data), seed=seed, minutes=minutes)
+    elif model == f"{SCRATCH}text":
+        if data is None:
+            raise ConfigError(
+                f"{model} learns from worked solutions: --scratch_data FILE, such as GSM8K's training set in a .jsonl"
+            )
+        place = folder / f"scratch-text-seed{seed}-{minutes:g}min-{Path(data).name.split('.')[0]}"
+        if not place.exists():
+            prepare_text(place, load_problems(data), seed=seed, minutes=minutes)
+    else:
+        raise ConfigError(f"model {model!r} is not one of '{SCRATCH}embedded', '{SCRATCH}text'")
     return str(place)
 
 
@@ -223,20 +211,8 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _numbers(text: str | None) -> tuple[int, ...] | None:
-    try:
-        return None if text is None else tuple(int(word) for word in text.split(","))
-    except ValueError as error:
-        raise ConfigError(f"--k {text} must be whole numbers with commas between. Try --k 1,8") from error
-
-
 def show(results: dict[str, Any], console: Console) -> None:
-    """Print what an evaluation found: benchmarks and their average, outcomes, then levels and subjects.
-
-    Args:
-        results: as ``evaluate`` gives them.
-        console: where to print.
-    """
+    """Print what ``evaluate`` gives: benchmarks and their average, outcomes, then levels and subjects."""
     sets = results["benchmarks"]
     several = any(found["samples"] > 1 for found in sets.values())
     figures = _table("share right, 95% bootstrap interval over problems", "problems", "samples", "pass@1")
@@ -260,7 +236,10 @@ def show(results: dict[str, Any], console: Console) -> None:
     for name, found in sets.items():
         for part in ("by_level", "by_subject"):
             if found[part]:
-                console.print(_breakdown(f"{name} {part.replace('_', ' ')}", found[part]))
+                breakdown = _table(f"{name} {part.replace('_', ' ')}", "problems", "pass@1")
+                for label, figure in found[part].items():
+                    breakdown.add_row(escape(label), f"{figure['problems']:,}", _cell(figure))
+                console.print(breakdown)
 
 
 def _table(title: str, *headings: str) -> Table:
@@ -272,44 +251,28 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def _cell(figure: dict[str, Any] | None, before: str = "") -> str:
+def _cell(figure: dict[str, Any] | None, before: str = "", form: str = ".3f") -> str:
     if figure is None:
         return ""
-    return rf"{before}{figure['value']:.3f} \[{figure['low']:.3f}, {figure['high']:.3f}]"
+    return rf"{before}{figure['value']:{form}} \[{figure['low']:{form}}, {figure['high']:{form}}]"
 
 
-def _breakdown(title: str, figures: dict[str, Any]) -> Table:
-    table = _table(title, "problems", "pass@1")
-    for label, figure in figures.items():
-        table.add_row(label.replace("[", r"\["), f"{figure['problems']:,}", _cell(figure))
-    return table
-
-
-def show_comparison(found: Comparison, console: Console, most: int) -> None:
-    """Print paired differences, and the problems that changed.
-
-    Args:
-        found: what was compared.
-        console: where to print.
-        most: changed problems to list.
-    """
+def show_comparison(found: PairedResults, console: Console, most: int) -> None:
+    """Print paired differences, and at most ``most`` of the problems that changed."""
     for text in found.settings:
         console.print(f"different: {text}", markup=False)
     title = "pass@1, B minus A on the same problems, 95% bootstrap interval"
     table = _table(title, "problems", "A", "B", "difference", "better", "worse")
     for name, pair in found.benchmarks.items():
         cells = [name, f"{pair.problems:,}", f"{pair.before:.3f}", f"{pair.after:.3f}"]
-        table.add_row(*cells, _signed(pair.difference.as_json()), f"{pair.better}", f"{pair.worse}")
+        difference = _cell(asdict(pair.difference), form="+.3f")
+        table.add_row(*cells, difference, f"{pair.better}", f"{pair.worse}")
     if len(found.benchmarks) > 1:
         table.add_section()
-        table.add_row("average", "", "", "", _signed(found.average.as_json()))
+        table.add_row("average", "", "", "", _cell(asdict(found.average), form="+.3f"))
     console.print(table)
     for change in found.changes[:most]:
         counts = f"{change.before:.3f} of {change.samples[0]} -> {change.after:.3f} of {change.samples[1]}"
         console.print(f"  {change.benchmark} {change.id}: {counts}", markup=False)
     if len(found.changes) > most:
         console.print(f"  and {len(found.changes) - most} more: --show {len(found.changes)}")
-
-
-def _signed(figure: dict[str, Any]) -> str:
-    return rf"{figure['value']:+.3f} \[{figure['low']:+.3f}, {figure['high']:+.3f}]"

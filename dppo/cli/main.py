@@ -24,10 +24,9 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit code: 0 for success, 1 for a failed check, 2 for bad input.
+    """Run a subcommand, by default the process's own, and return its exit code.
 
-    Args:
-        arguments: what follows ``dppo``; the process's own arguments when None.
+    0 is success, 1 a failed check, 2 bad input.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):

@@ -2,19 +2,18 @@
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn
 
 EVERY = 30.0
 """Seconds between plain lines."""
 MOST_BARS = 8
 """Bars on a screen: what was updated longest ago makes place."""
-RECENT = 20
-"""Updates that a rate is measured over."""
+RECENT = 3600.0
+"""Seconds that a speed is measured over; longer than any step takes, or there would be no speed."""
 SHOWN = (
     ("loss", "loss {:.3f}"),
     ("prune/kept_share", "kept {:.0%}"),
@@ -28,9 +27,7 @@ Clock = Callable[[], float]
 def shown(figures: Mapping[str, float]) -> list[str]:
     """What of a run's newest figures is shown, in words.
 
-    Args:
-        figures: by metric, as logged: docs/metrics.md. Unknown ones are left out, and the loss of a run with rewards,
-            which says nothing.
+    Unknown ones are left out, and the loss of a run with rewards, which says nothing.
     """
     words = []
     seconds = figures.get("total/seconds", 0.0)
@@ -40,27 +37,6 @@ def shown(figures: Mapping[str, float]) -> list[str]:
         if name in figures and not (name == "loss" and "reward" in figures):
             words.append(text.format(figures[name]))
     return words
-
-
-class Pace:
-    """How fast something gets done, from its latest updates; ``now`` gives the time in seconds."""
-
-    def __init__(self, now: Clock) -> None:
-        self._now = now
-        self._seen: deque[tuple[float, float]] = deque(maxlen=RECENT)
-
-    def see(self, done: float) -> None:
-        """Take note that so much is done now."""
-        if not self._seen or self._seen[-1][1] != done:
-            self._seen.append((self._now(), done))
-
-    @property
-    def rate(self) -> float | None:
-        """Units per second; None while that is not known."""
-        if len(self._seen) < 2:
-            return None
-        (start, first), (end, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (end - start) if end > start and last > first else None
 
 
 class Board:
@@ -86,27 +62,22 @@ class Board:
 class Lines(Board):
     """A line now and then, without control characters: for files, pipes, notebooks and logs.
 
-    Args:
-        console: where to.
-        every: seconds between lines of one name; the last line always comes.
-        now: gives the time in seconds.
+    At least ``every`` seconds lie between lines of one name, and the last line always comes.
     """
 
     def __init__(self, console: Console, *, every: float = EVERY, now: Clock = time.monotonic) -> None:
         self._console, self._every, self._now = console, every, now
-        self._paces: dict[str, Pace] = {}
+        self._measures = Progress(disable=True, get_time=now, speed_estimate_period=RECENT)
         self._said: dict[str, float] = {}
 
     def update(self, name: str, done: float, total: float = 1.0, figures: Mapping[str, float] | None = None) -> None:
         """As ``Board`` says."""
-        pace = self._paces.setdefault(name, Pace(self._now))
-        pace.see(done)
+        task = measured(self._measures, name, done, total)
         last = self._said.setdefault(name, self._now())
         if self._now() - last < (self._every if done < total else 0):
             return
         self._said[name] = self._now() if done < total else math.inf
-        words = [count(done, total), rate(pace, total), *shown(figures or {}), left(pace, done, total)]
-        line = f"{name}: {', '.join(filter(None, words))}"
+        line = f"{name}: {', '.join(filter(None, [count(task), rate(task), *shown(figures or {}), left(task)]))}"
         print(line, file=self._console.file, flush=True)
 
 
@@ -114,42 +85,28 @@ class Bars(Board):
     """One bar per name, the latest few, on a terminal.
 
     They begin with the first update, so what is printed before stays as it is.
-
-    Args:
-        console: a terminal.
-        now: gives the time in seconds.
     """
 
     def __init__(self, console: Console, *, now: Clock = time.monotonic) -> None:
         names = ("count", "rate", "figures", "left")
         texts = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in names]
-        self._bars = Progress(TextColumn("{task.description}", markup=False), BarColumn(20), *texts, console=console)
-        self._tasks: dict[str, TaskID] = {}
-        self._paces: dict[str, Pace] = {}
-        self._now = now
+        columns = TextColumn("{task.description}", markup=False), BarColumn(20), *texts
+        self._bars = Progress(*columns, console=console, get_time=now, speed_estimate_period=RECENT)
+        self._latest: dict[str, TaskID] = {}
 
     def update(self, name: str, done: float, total: float = 1.0, figures: Mapping[str, float] | None = None) -> None:
         """As ``Board`` says."""
-        if name not in self._tasks:
-            self._bars.start()
-            self._tasks[name] = self._bars.add_task(name, count="", rate="", figures="", left="")
-        pace = self._paces.pop(name, None) or Pace(self._now)
-        self._paces[name] = pace  # the latest last
-        for index, known in enumerate(reversed(self._paces)):
-            self._bars.update(self._tasks[known], visible=index < MOST_BARS)
-        pace.see(done)
-        self._bars.update(
-            self._tasks[name],
-            completed=done,
-            total=total,
-            count=count(done, total),
-            rate=rate(pace, total),
-            figures="  ".join(shown(figures or {})),
-            left=left(pace, done, total),
-        )
+        self._bars.start()
+        task = measured(self._bars, name, done, total)
+        self._latest.pop(name, None)
+        self._latest[name] = task.id  # the latest last
+        for index, known in enumerate(reversed(self._latest.values())):
+            self._bars.update(known, visible=index < MOST_BARS)
+        figures_shown = "  ".join(shown(figures or {}))
+        self._bars.update(task.id, count=count(task), rate=rate(task), figures=figures_shown, left=left(task))
 
     def __exit__(self, *error: object) -> None:
-        if self._tasks:
+        if self._latest:
             self._bars.stop()
 
 
@@ -162,20 +119,29 @@ def open_board(console: Console, *, first: bool = True, plain: bool = False) -> 
     return Bars(console) if terminal and console.file.isatty() and not plain else Lines(console)
 
 
-def count(done: float, total: float) -> str:
+def measured(progress: Progress, name: str, done: float, total: float) -> Task:
+    """The task of that name, which knows its own speed, with so much done now."""
+    known = next((task.id for task in progress.tasks if task.description == name), None)
+    if known is None:
+        known = progress.add_task(name, total=total, count="", rate="", figures="", left="")
+    progress.update(known, completed=done, total=total)
+    return progress.tasks[known]
+
+
+def count(task: Task) -> str:
     """``12/60`` steps, or ``20%`` where the total is 1."""
-    return f"{done:.0%}" if total == 1 else f"{done:.0f}/{total:.0f} steps"
+    return f"{task.completed:.0%}" if task.total == 1 else f"{task.completed:.0f}/{task.total:.0f} steps"
 
 
-def rate(pace: Pace, total: float) -> str:
+def rate(task: Task) -> str:
     """Steps per second; empty for shares, and while it is not known."""
-    return "" if pace.rate is None or total == 1 else f"{pace.rate:.3g} steps/s"
+    return f"{task.speed:.3g} steps/s" if task.speed and task.total != 1 else ""
 
 
-def left(pace: Pace, done: float, total: float) -> str:
-    """Time that is left at the latest pace; empty when done, and while it is not known."""
-    if pace.rate is None or done >= total:
+def left(task: Task) -> str:
+    """Time that is left at the latest speed; empty when done, and while it is not known."""
+    if not task.time_remaining:
         return ""
-    minutes, seconds = divmod(round((total - done) / pace.rate), 60)
+    minutes, seconds = divmod(round(task.time_remaining), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left"

@@ -8,8 +8,8 @@ from dppo.report import write_report
 from dppo.report.text import visible
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of ``dppo report``."""
+def main(words: Sequence[str]) -> int:
+    """Write the page, and say where it is and which figures lack their records."""
     parser = argparse.ArgumentParser(
         prog="dppo report",
         description="One page about runs or comparisons that opens without a network: tables, curves, where the "
@@ -22,12 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--output", type=Path, metavar="FILE.html", help="the page (default: report.html in the first folder); figures "
         "go beside it as PNG and SVG, into FILE_figures"
     )  # fmt: skip
-    return parser
-
-
-def main(words: Sequence[str]) -> int:
-    """Write the page, and say where it is and which figures lack their records."""
-    options = build_parser().parse_args(words)
+    options = parser.parse_args(words)
     output = options.output or options.folders[0] / "report.html"
     written = write_report(options.folders, output)
     print(f"wrote {written.page}, and {len(written.figures)} figure files into {output.stem}_figures beside it")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from rich.console import Console
+from rich.markup import escape
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.cli.progress import open_board
@@ -36,8 +37,7 @@ def _check(run: Run) -> int:
     findings = dry_run(run)
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
-        console.print(f"{MARKS[finding.kind]} ", end="")
-        console.print(finding.text, markup=False)
+        console.print(f"{MARKS[finding.kind]} {escape(finding.text)}")
     return int(any(finding.kind == "wrong" for finding in findings))
 
 

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from dppo.cli.words import read_words
+from dppo.cli.words import read_words, wide_console
+from dppo.comparison.table import figures_table
 from dppo.files import write_json
 from dppo.methods import METHODS, Method
-from dppo.verification.records import Check, Report, VarianceRow
+from dppo.verification.records import Check, Findings, VarianceRow
 
 SECTIONS = {
     "1": "1 Completion pruning is unbiased",
@@ -40,25 +42,24 @@ def main(words: Sequence[str]) -> int:
         description="Prove that pruning leaves the expected gradient alone: on the embedded policy, or on the model, "
         "problems and rewards of a configuration for dppo train.",
     )
-    parser.add_argument("--output", type=Path, help="file to write the report to, as JSON")
+    parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
     config, options, fields = read_words(parser, words)
-    report, reasons = _verify(config, fields)
-    console = Console(highlight=False)
-    console.width = max(console.width, NARROWEST)
-    show(report, reasons, console)
+    found, reasons = _verify(config, fields)
+    show(found, reasons, wide_console(NARROWEST))
     if options.output is not None:
-        write_json(options.output, report.as_json())
-    return 0 if report.passed else 1
+        write_json(options.output, found.as_json())
+    return 0 if found.passed else 1
 
 
-def _verify(config: str | None, fields: Sequence[str]) -> tuple[Report, tuple[str, ...]]:
-    """The report, and the reasons why the method is biased by its own account."""
+def _verify(config: str | None, fields: Sequence[str]) -> tuple[Findings, tuple[str, ...]]:
+    """What was found, and the reasons why the method is biased by its own account."""
     started = time.perf_counter()
     with warnings.catch_warnings(), Console(file=sys.stderr).status("loading") as status:
         warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
         from dppo.verification.verify import verify
 
         methods: tuple[Method, ...]
+        steps = 1
         if config is None:
             from dppo.verification.embedded import embedded_subject
 
@@ -67,37 +68,40 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple[Report, tuple[st
             subject = embedded_subject()
         else:
             from dppo.runs.parsing import parse_run
+            from dppo.trl.cycle import Cycle
             from dppo.verification.from_run import subject_from_run
 
             run = parse_run([config, *fields])
-            methods = (run.training.build_method(sampler_log_probs=run.sampler_log_probs),)
+            steps = Cycle.of_arguments(run.training).passes.steps
             status.update("rolling out")
             subject = subject_from_run(run)
-        report = verify(subject, methods, started=started, progress=status.update)
-    return report, tuple(reason for method in methods for reason in method.bias)
+            log_probs, model_config = run.sampler_log_probs, subject.model.config
+            methods = (run.training.build_method(sampler_log_probs=log_probs, model_config=model_config),)
+        found = verify(subject, methods, started=started, progress=status.update)
+    return found, tuple(reason for method in methods for reason in method.biases(steps))
 
 
-def show(report: Report, reasons: Sequence[str], console: Console) -> None:
-    """Print a report: the subject, every check, what figures mean, the variance table, the verdict.
+def show(found: Findings, reasons: Sequence[str], console: Console) -> None:
+    """Print what was found: the subject, every check, what figures mean, the variance table, the verdict.
 
     ``reasons`` are why the method is biased by its own account, none where it is not.
     """
     from dppo.verification.checks import LEGEND
 
-    console.print(f"{report.subject}\n", markup=False)
-    console.print(_checks(report.checks))
+    console.print(f"{found.subject}\n", markup=False)
+    console.print(_checks(found.checks))
     for name, meaning in LEGEND.items():
         console.print(f"  {name}: {meaning}", markup=False)
-    console.print(f"  A build without faults fails any of the checks that draw at a rate of {report.failure_rate:g}.\n")
-    for normaliser in dict.fromkeys(row.normaliser for row in report.variance):
-        console.print(_variance(normaliser, [row for row in report.variance if row.normaliser == normaliser]))
+    console.print(f"  A build without faults fails any of the checks that draw at a rate of {found.failure_rate:g}.\n")
+    for normaliser in dict.fromkeys(row.normaliser for row in found.variance):
+        console.print(_variance(normaliser, [row for row in found.variance if row.normaliser == normaliser]))
     for line in TABLE_LEGEND:
         console.print(f"  {line}", markup=False)
     for reason in reasons:
-        console.print(f"[yellow]declared[/] {reason}")
-    failed = sum(not check.passed for check in report.checks)
+        console.print(f"[yellow]declared[/] {escape(reason)}")
+    failed = sum(not check.passed for check in found.checks)
     verdict = f"[red]FAIL[/] {failed} of" if failed else "[green]PASS[/] all"
-    console.print(f"\n{verdict} {len(report.checks)} checks, {report.seconds:.0f} s")
+    console.print(f"\n{verdict} {len(found.checks)} checks, {found.seconds:.0f} s")
 
 
 def _checks(checks: Sequence[Check]) -> Table:
@@ -115,14 +119,11 @@ def _checks(checks: Sequence[Check]) -> Table:
 
 
 def _variance(normaliser: str, rows: Sequence[VarianceRow]) -> Table:
-    keeps = list(dict.fromkeys(row.keep for row in rows))
+    keeps = dict.fromkeys(row.keep for row in rows)
     title = f"Cost of pruning completions under the {normaliser} normaliser"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("rule", vertical="bottom", no_wrap=True)
-    table.add_column("score", vertical="bottom", no_wrap=True)
-    for keep in keeps:
-        for heading in (f"keep {keep:g}\nvariance", "\nrows", "\nweight"):
-            table.add_column(heading, justify="right", no_wrap=True)
+    headings = [heading for keep in keeps for heading in (f"keep {keep:g}\nvariance", "\nrows", "\nweight")]
+    table = figures_table(["rule", "score"], headings)
+    table.title, table.title_justify, table.title_style = title, "left", "bold"
     for rule, score in dict.fromkeys((row.rule, row.score) for row in rows):
         cells = []
         for row in (row for row in rows if (row.rule, row.score) == (rule, score)):

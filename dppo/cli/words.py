@@ -1,10 +1,15 @@
-"""Words of commands that take a configuration, options of their own, and any of its fields as flags."""
+"""What commands share: words with a configuration, options and fields among them, and where tables are printed."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rich.console import Console
 
 from dppo.errors import ConfigError
 from dppo.runs.words import split_words
+
+Number = TypeVar("Number", int, float)
 
 
 def read_words(
@@ -33,3 +38,23 @@ def read_words(
 def listed(text: str | None) -> list[str] | None:
     """Names with commas between them; None for none at all."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def numbers(flag: str, text: str, kind: Callable[[str], Number], *, example: str) -> tuple[Number, ...]:
+    """Numbers with commas between them, each once, in their order.
+
+    Raises:
+        ConfigError: a word is no number of that kind, or there is none; the message has the ``example``.
+    """
+    try:
+        return tuple(dict.fromkeys(kind(word) for word in text.strip(",").split(",")))
+    except ValueError as error:
+        what = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"--{flag} {text} must be {what} with commas between. Try --{flag} {example}") from error
+
+
+def wide_console(columns: int) -> Console:
+    """Where tables are printed that need so many columns: on a narrower screen lines wrap, and nothing is cut off."""
+    console = Console(highlight=False)
+    console.width = max(console.width, columns)
+    return console

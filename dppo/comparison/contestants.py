@@ -1,7 +1,7 @@
 """Who takes part in a comparison: names, methods and fields, checked against each other before anything is trained."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,14 @@ from typing import Any
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import ConfigError
-from dppo.methods import METHODS, PER_TOKEN_SCORES, Method
-from dppo.pruning import Pruning
+from dppo.methods import ALL_PROMPTS, METHODS, Method
+from dppo.pruning import Pruning, advantage_with_length
 from dppo.runs.arguments import TRAINING_OURS, AnyRun
 from dppo.runs.folder import STOCK
 from dppo.runs.parsing import parse_fields
 from dppo.trl.config import DPPOConfig
-from dppo.trl.fields import NEEDED_FIELDS
+from dppo.trl.fields import DEFAULT_METHOD
+from dppo.trl.objective import fields_of
 
 STOCK_PAPER = METHODS["grpo"].paper
 GIVEN = {"seed", "output_dir", "resume", "overwrite", "dry_run", "processes", "method"}
@@ -37,18 +38,26 @@ def _prunes_prompts(method: Method) -> bool:
 
     Methods of papers with one biased level stay as their papers have them.
     """
-    own = replace(method.prompts, score=_NOTHING.score) != _NOTHING
-    return own or (method.completions.rate > 0 and not method.completions.bias)
+    drawn = isinstance(method.completions, Pruning) and method.completions.rate > 0 and not method.completions.bias
+    return method.prompts != ALL_PROMPTS or drawn
 
 
-_NOTHING = Pruning()
+def _prunes(method: Method) -> bool:
+    return bool(method.completions.rate or method.prompts.rate)
 
-OURS = {*PER_TOKEN_SCORES, *PER_TOKEN_SCORES.values()}
-"""Scores that a configuration may replace: those of papers' rules belong to the paper."""
+
+def _draws(method: Method) -> bool:
+    return _prunes(method) and isinstance(method.completions, Pruning)
+
 
 TAKEN: dict[str, Callable[[Method], bool]] = {
     "completion_prune_rate": lambda method: method.completions.rate > 0,
-    "completion_score": lambda method: method.completions.rate > 0 and method.completions.score in OURS,
+    # Scores of papers' rules belong to the paper.
+    "completion_score": lambda method: method.completions.rate > 0 and method.score is advantage_with_length,
+    "completion_budget": _draws,
+    "sampling_design": _draws,
+    "prune_floor": _draws,
+    "prune_schedule": _prunes,
     "prompt_prune_rate": _prunes_prompts,
     "max_rounds": lambda method: method.rounds is not None,
     "round_factor": lambda method: method.rounds is not None,
@@ -72,6 +81,11 @@ class Contestant:
         """Whether it is TRL's own trainer."""
         return self.method == STOCK
 
+    @property
+    def preset(self) -> str:
+        """The key of ``METHODS`` of its gradient: for stock TRL ``grpo``, as ``dppo verify`` shows."""
+        return "grpo" if self.stock else self.method
+
     def left_out(self, config: Mapping[str, Any]) -> list[str]:
         """Fields of the shared configuration that this method does not take."""
         if self.stock:
@@ -83,7 +97,7 @@ class Contestant:
         """Every field of its run, of those all share in ``config``: what ``config.yaml`` in the run's folder holds."""
         kept = {name: value for name, value in config.items() if name not in {*GIVEN, *self.left_out(config)}}
         ours = {} if self.stock else {"method": self.method, "accept_bias": True}
-        needed = {} if self.stock else NEEDED_FIELDS.get(self.method, {})
+        needed = {} if self.stock else fields_of(METHODS[self.method])
         merged = {**kept, **ours, **needed, **self.overrides, "seed": seed, "output_dir": str(folder)}
         for name in SEEDED:
             if isinstance(merged.get(name), str):
@@ -116,7 +130,7 @@ def choose(names: Sequence[str] | None, block: Mapping[str, Any], config: Mappin
         ConfigError: an unknown name or method, a name twice, or a field that is not a contestant's own to set.
     """
     if names is None:
-        names = list(block) or list(dict.fromkeys([STOCK, "grpo", str(config.get("method", DPPOConfig.method))]))
+        names = list(block) or list(dict.fromkeys([STOCK, "grpo", str(config.get("method", DEFAULT_METHOD))]))
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice or not names:
         raise ConfigError(f"--methods names {twice[0]} twice." if twice else "--methods is empty. Try trl,grpo,dppo")

@@ -55,7 +55,7 @@ def curve_of(records: Sequence[Log]) -> list[Point]:
     return [found[step] for step in sorted(found)]
 
 
-def accuracy_at(curve: Curve, over: Over, place: float) -> float | None:
+def accuracy_at(curve: Curve, place: float, over: Over) -> float | None:
     """Accuracy at ``place``, an amount of ``over``, on straight lines between evaluations; None beyond the ends."""
     for before, after in pairwise(curve):
         left, right = getattr(before, over), getattr(after, over)

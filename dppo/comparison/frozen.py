@@ -1,21 +1,108 @@
-"""How far the gradient of any method is from the full batch's, on rollouts that stand still.
+"""Draws of any method on rollouts that stand still, and how far their gradients are from the full batch's.
 
 The subject knows the inner products of the gradients of all completions, those of prompts that a method would not have
-rolled out included. So a draw is a row of N numbers, the full batch is another one, and nothing here runs the model.
+rolled out included. So a draw is N numbers, the full batch is N others, and nothing here runs the model.
 """
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NoReturn, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.comparison.frozen_draws import Sample
-from dppo.pruning import effective_sample_size
+from dppo.methods import Method
+from dppo.pruning import Budget, PromptPruning, Pruning, effective_sample_size
+from dppo.rng import Purpose, generator
+from dppo.verification.draws import Drawn, draw, full_batch, gradients
 from dppo.verification.estimate import Bias, estimate_bias
+from dppo.verification.subject import Subject
 
 NORMAL_95 = 1.959964
 """Standard errors on either side of a 95% interval."""
+DRAWS = (Purpose.PROMPT_DRAW, Purpose.PROMPT_SKIP, Purpose.COMPLETION_DRAW)
+"""What a draw needs random numbers for."""
+Level = TypeVar("Level")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """M independent draws of a method; one where nothing is left to chance, which is then all there is to know."""
+
+    gradient_MN: Tensor
+    """(M, N) float64 what each completion's ``grad sum_t log p_t`` is multiplied by in a draw's gradient."""
+    weight_MN: Tensor
+    """(M, N) float64 weights, 0 where a completion is not trained on."""
+    full_N: Tensor
+    """(N,) float64 the same as ``gradient_MN`` for the full batch."""
+    prompts_kept_M: Tensor
+    """(M,) float64 share of the block's prompts that are used, in [0, 1]."""
+    live: int
+    """Completions of the full batch with a gradient."""
+    exact: bool
+    """Whether nothing is left to chance."""
+
+
+class ChanceNeeded(Exception):
+    """A draw asked for a random number."""
+
+
+class NoChance:
+    """Stands in for a random generator where there should be nothing to draw: any use raises ``ChanceNeeded``."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ChanceNeeded(name)
+
+
+def remembering(pruning: Level) -> Level:
+    """The same pruning, which works the probabilities of equal scores out only once: a quarter of the time."""
+    if not isinstance(pruning, Pruning | PromptPruning):
+        return pruning
+    known: dict[tuple[object, ...], Tensor] = {}
+
+    @functools.wraps(pruning.rule)
+    def rule(score_N: Tensor, budget: Budget) -> Tensor:
+        parts = (score_N, budget.cost_N)
+        key = (budget.rate, budget.floor, *(None if part is None else part.numpy().tobytes() for part in parts))
+        if key not in known:
+            known[key] = pruning.rule(score_N, budget)
+        return known[key]
+
+    return replace(pruning, rule=rule)
+
+
+def sample(subject: Subject, method: Method, draws: int, seed: int) -> Sample:
+    """Independent draws of a method on a subject, or the only one there is.
+
+    Args:
+        subject: the rollouts, with the candidates that the method draws prompts from.
+        method: at the rates to be drawn with.
+        draws: M, >= 2.
+        seed: of the draws.
+    """
+    method = replace(method, prompts=remembering(method.prompts), completions=remembering(method.completions))
+    alone = _without_chance(subject, method)
+    streams = {purpose: generator(seed, purpose) for purpose in DRAWS}
+    drawn = [alone] if alone else [draw(subject, method, lambda purpose, *key: streams[purpose]) for _ in range(draws)]
+    return Sample(
+        gradient_MN=gradients(subject, method, drawn),
+        weight_MN=torch.stack([one.weight_N for one in drawn]),
+        full_N=full_batch(subject, method),
+        prompts_kept_M=torch.tensor([one.prompts for one in drawn]).double() / subject.rewards.groups,
+        live=int(subject.completions(method).live_N.sum()),
+        exact=alone is not None,
+    )
+
+
+def _without_chance(subject: Subject, method: Method) -> Drawn | None:
+    """The only draw there is; None where there are several."""
+    none = cast(np.random.Generator, NoChance())
+    try:
+        return draw(subject, method, lambda purpose, *key: none)
+    except ChanceNeeded:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +137,7 @@ class Figures:
 
 
 def root(gram_NN: Tensor) -> Tensor:
-    """(N, N) matrix R with ``R R^T = gram``: rows of coefficients times R have the inner products of the gradients.
-
-    Args:
-        gram_NN: (N, N) inner products, up to rounding without negative eigenvalues.
-    """
+    """(N, N) matrix R with ``R R^T = gram``: coefficients times R have the inner products of the gradients."""
     values, vectors = torch.linalg.eigh(gram_NN)
     return vectors * values.clamp_min(0).sqrt()
 
@@ -74,12 +157,7 @@ def group_norms(full_N: Tensor, gram_NN: Tensor, count: int) -> Tensor:
 
 
 def bias_of(found: Sample, root_NN: Tensor) -> Bias:
-    """The squared relative bias of a sample; of an exact one without any spread.
-
-    Args:
-        found: the draws.
-        root_NN: (N, N) from ``root``.
-    """
+    """The squared relative bias of a sample, of an exact one without any spread; ``root_NN`` is from ``root``."""
     full_K = found.full_N @ root_NN
     error_MK = found.gradient_MN @ root_NN - full_K
     if found.exact:
@@ -89,13 +167,7 @@ def bias_of(found: Sample, root_NN: Tensor) -> Bias:
 
 
 def figures(found: Sample, bias: Bias, root_NN: Tensor) -> Figures:
-    """Everything that the table shows of a sample.
-
-    Args:
-        found: the draws.
-        bias: from ``bias_of``.
-        root_NN: (N, N) from ``root``.
-    """
+    """Everything that the table shows of a sample, whose ``bias`` is from ``bias_of`` and ``root_NN`` from ``root``."""
     full_K, draw_MK = found.full_N @ root_NN, found.gradient_MN @ root_NN
     draws, norm = len(draw_MK), float(full_K.norm())
     low, high = (None, None) if found.exact else bias_interval((draw_MK - full_K) / norm, bias)
@@ -115,7 +187,7 @@ def figures(found: Sample, bias: Bias, root_NN: Tensor) -> Figures:
         effective_rows=sum(map(effective_sample_size, found.weight_MN)) / draws,
         largest_weight=float(found.weight_MN.max()),
         prompts_kept=float(found.prompts_kept_M.mean()),
-        rows_kept=float((found.weight_MN > 0).double().sum(1).mean()) / max(found.rows, 1),
+        rows_kept=float((found.weight_MN > 0).double().sum(1).mean()) / max(found.live, 1),
     )
 
 

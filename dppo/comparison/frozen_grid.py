@@ -5,20 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import Tensor
-
-from dppo.comparison.frozen import Figures, bias_of, figures, root
-from dppo.comparison.frozen_draws import Sample, sample
-from dppo.comparison.frozen_methods import Level, Line, at_rates, check_rates
-from dppo.environment import environment
+from dppo.comparison.frozen import Figures, Sample, bias_of, figures, root, sample
+from dppo.comparison.frozen_methods import RATES, Level, Line
+from dppo.environment import environment, one_thread
 from dppo.errors import ConfigError
 from dppo.methods import Method
-from dppo.verification.checks import wrong_methods
+from dppo.verification.checks import wrong
 from dppo.verification.estimate import Bias
-from dppo.verification.subject import Subject, one_thread
 
 FORMAT = 1
-RATES = (0.3, 0.5, 0.7, 0.9)
 FEWEST_DRAWS = 100
 """With fewer, the distribution that the test and the interval assume is too far off."""
 
@@ -31,7 +26,7 @@ class Setting:
         ConfigError: at construction, for a value out of range.
     """
 
-    rates: tuple[float, ...] = RATES
+    rates: tuple[float, ...] = (0.3, 0.5, 0.7, 0.9)
     """Of prompts and of completions, each in (0, 1)."""
     draws: int = 2000
     """Per line and rate; the smallest bias that is seen falls with its root."""
@@ -40,7 +35,10 @@ class Setting:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_rates(self.rates)
+        outside = [rate for rate in self.rates if not 0 < rate < 1]
+        if outside or not self.rates:
+            given = f"rate {outside[0]:g} is not in (0, 1)" if outside else "no rates are given"
+            raise ConfigError(f"{given}. Write, for example, --rates 0.3,0.5,0.7,0.9")
         if self.draws < FEWEST_DRAWS:
             raise ConfigError(f"draws={self.draws} must be at least {FEWEST_DRAWS}. Write --draws 2000")
         if self.seed < 0:
@@ -48,8 +46,8 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenRow:
-    """A line of the table at one pair of rates."""
+class Measurement:
+    """What was found of a line at one pair of rates."""
 
     name: str
     level: Level
@@ -65,73 +63,50 @@ class FrozenRow:
     figures: Figures
     squared_bias: float
     """Estimate of ``|E[g_hat] - g|^2 / |g|^2`` whose own mean is right; it may be below 0."""
-    bound: float
-    """What it would exceed with at most the row's share of the false alarms if there were no bias."""
-    chance: float
+    squared_bias_bound: float
+    """What it would exceed with at most its share of the false alarms if there were no bias."""
+    chance_without_bias: float
     """At most as likely is a ``squared_bias`` as large, or larger, if there is no bias."""
 
     @property
     def found(self) -> bool:
         """Whether a bias is found."""
-        return self.squared_bias > self.bound
-
-    @property
-    def wrong(self) -> bool:
-        """Whether a bias is found where none is declared."""
-        return self.found and not self.reasons
+        return self.squared_bias > self.squared_bias_bound
 
     @property
     def verdict(self) -> str:
-        """What was claimed beside what was found, in a word or two."""
+        """What was claimed beside what was found: "biased", "declared" and not found, "unbiased", or "WRONG"."""
         if self.reasons:
             return "biased" if self.found else "declared"
         return "WRONG" if self.found else "unbiased"
 
     def as_json(self) -> dict[str, Any]:
         """Everything as values that JSON can hold."""
-        return {
-            "name": self.name,
-            "level": self.level.value,
-            "prompt_rate": self.prompt_rate,
-            "completion_rate": self.completion_rate,
-            "normaliser": self.normaliser,
-            "verdict": self.verdict,
-            "reasons": list(self.reasons),
-            "exact": self.exact,
-            "squared_bias": self.squared_bias,
-            "squared_bias_bound": self.bound,
-            "chance_without_bias": self.chance,
-            **asdict(self.figures),
-        }
+        values = asdict(self)
+        return {"verdict": self.verdict, **values.pop("figures"), **values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenReport:
+class FrozenComparison:
     """Everything ``dppo compare --frozen`` found."""
 
     subject: str
     """Model, data and rollouts, in one paragraph."""
-    rows_with_gradient: int
-    """Completions of the full batch with a gradient, under the first line."""
+    completions_with_gradient: int
+    """Of the full batch, under the first line."""
     setting: Setting
     lines: tuple[Line, ...]
-    rows: tuple[FrozenRow, ...]
-    controls: tuple[FrozenRow, ...]
+    measured: tuple[Measurement, ...]
+    controls: tuple[Measurement, ...]
     """Known to be biased, whatever they declare: each must be found."""
     tests: int
-    """Rows that share the false alarms."""
+    """Measurements that share the false alarms."""
     seconds: float
 
     @property
     def passed(self) -> bool:
         """Whether nothing is biased that says it is not, and every control was found."""
-        return not any(row.wrong for row in self.rows) and all(row.found for row in self.controls)
-
-    @property
-    def dashes(self) -> tuple[tuple[str, Level], ...]:
-        """Names, and the rate that each of them does not take."""
-        taken = (Level.COMPLETIONS, Level.PROMPTS)
-        return tuple((line.name, level) for line in self.lines for level in taken if level not in line.takes)
+        return all(each.verdict != "WRONG" for each in self.measured) and all(each.found for each in self.controls)
 
     def as_json(self, **facts: Any) -> dict[str, Any]:
         """Everything as values that JSON can hold.
@@ -139,39 +114,25 @@ class FrozenReport:
         Args:
             **facts: what else belongs to the environment, such as the command.
         """
+        dashes = [(line.name, level) for line in self.lines for level in RATES if level not in line.levels]
         return {
             "format": FORMAT,
             "subject": self.subject,
-            "rows_with_gradient": self.rows_with_gradient,
+            "rows_with_gradient": self.completions_with_gradient,
             **asdict(self.setting),
             "tests": self.tests,
             "passed": self.passed,
-            "rows": [row.as_json() for row in self.rows],
-            "controls": [row.as_json() for row in self.controls],
-            "not_taken": [{"name": name, "rate_of": level.value} for name, level in self.dashes],
+            "rows": [each.as_json() for each in self.measured],
+            "controls": [each.as_json() for each in self.controls],
+            "not_taken": [{"name": name, "rate_of": level} for name, level in dashes],
             "describe": {line.name: line.method.describe() for line in self.lines},
             "environment": environment(seeds=[self.setting.seed], **facts),
             "seconds": round(self.seconds, 1),
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What is to be drawn for a row."""
-
-    name: str
-    level: Level
-    method: Method
-    subject: Subject
-
-
-def cells(lines: Sequence[Line], rates: Sequence[float]) -> Iterator[Cell]:
-    """Every line at every level and rate it has, level by level.
-
-    Args:
-        lines: of the table.
-        rates: of prompts and of completions.
-    """
+def cells(lines: Sequence[Line], rates: Sequence[float]) -> Iterator[tuple[Line, Level, Method]]:
+    """Every line at every level and rate it has, level by level, with its method at those rates."""
     grid = {
         Level.BLOCK: [(0.0, 0.0)],
         Level.COMPLETIONS: [(0.0, rate) for rate in rates],
@@ -179,20 +140,20 @@ def cells(lines: Sequence[Line], rates: Sequence[float]) -> Iterator[Cell]:
         Level.BOTH: [(prompt, completion) for prompt in rates for completion in rates],
     }
     for level, pairs in grid.items():
-        for line in (line for line in lines if line.shown_at(level)):
+        for line in (line for line in lines if level in line.levels):
             for prompt, completion in pairs:
-                method = at_rates(line.method, prompt=prompt, completion=completion)
-                yield Cell(name=line.name, level=level, method=method, subject=line.subject)
+                # As in a run that sets no prune_floor: at most half of what the rate keeps, so that there is a choice.
+                yield line, level, line.method.with_rates(prompt=prompt, completion=completion).at(0.0)
 
 
-def frozen_report(
+def compare_frozen(
     lines: Sequence[Line],
     base: Method,
     setting: Setting,
     *,
     started: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> FrozenReport:
+) -> FrozenComparison:
     """Draw every line at every rate and say how far each is from the full batch.
 
     Args:
@@ -203,49 +164,46 @@ def frozen_report(
         progress: told what is being drawn.
     """
     started = time.perf_counter() if started is None else started
-    subject = lines[0].subject
-    found: list[tuple[Cell, Sample, Bias, Figures]] = []
-    todo = [*cells(lines, setting.rates)]
-    controls = [
-        Cell(name=name, level=Level.BLOCK, method=method, subject=subject)
-        for name, method in wrong_methods(base).items()
-    ]
+    subject, block = lines[0].subject, frozenset({Level.BLOCK})
+    controls = [Line(name=name, method=made, subject=subject, levels=block) for name, made in wrong(base).items()]
+    todo = [*cells(lines, setting.rates), *((line, Level.BLOCK, line.method) for line in controls)]
+    found: list[tuple[Sample, Bias, Figures]] = []
     with one_thread():
         root_NN = root(subject.gram_NN)
-        for number, cell in enumerate([*todo, *controls]):
-            progress(f"{cell.name}, {cell.level} pruned ({number} of {len(todo) + len(controls)})")
-            found.append((cell, *_drawn(cell, root_NN, setting)))
-    tests = sum(not drawn.exact for _, drawn, _, _ in found[: len(todo)])
-    rows = tuple(_row(*parts, setting.false_alarm / max(tests, 1)) for parts in found)
-    return FrozenReport(
+        for number, (line, level, method) in enumerate(todo):
+            progress(f"{line.name}, {level} pruned ({number} of {len(todo)})")
+            drawn = sample(line.subject, method, setting.draws, setting.seed)
+            bias = bias_of(drawn, root_NN)
+            found.append((drawn, bias, figures(drawn, bias, root_NN)))
+    count = len(todo) - len(controls)
+    tests = sum(not drawn.exact for drawn, _, _ in found[:count])
+    share = setting.false_alarm / max(tests, 1)
+    measured = tuple(_measurement(*cell, *results, share) for cell, results in zip(todo, found, strict=True))
+    return FrozenComparison(
         subject=subject.describe(),
-        rows_with_gradient=found[0][1].rows,
+        completions_with_gradient=found[0][0].live,
         setting=setting,
         lines=tuple(lines),
-        rows=rows[: len(todo)],
-        controls=rows[len(todo) :],
+        measured=measured[:count],
+        controls=measured[count:],
         tests=tests,
         seconds=time.perf_counter() - started,
     )
 
 
-def _drawn(cell: Cell, root_NN: Tensor, setting: Setting) -> tuple[Sample, Bias, Figures]:
-    drawn = sample(cell.subject, cell.method, setting.draws, setting.seed)
-    bias = bias_of(drawn, root_NN)
-    return drawn, bias, figures(drawn, bias, root_NN)
-
-
-def _row(cell: Cell, drawn: Sample, bias: Bias, found: Figures, share: float) -> FrozenRow:
-    return FrozenRow(
-        name=cell.name,
-        level=cell.level,
-        prompt_rate=cell.method.prompts.rate,
-        completion_rate=cell.method.completions.rate,
-        normaliser=cell.method.normaliser.name,
-        reasons=cell.method.bias,
+def _measurement(
+    line: Line, level: Level, method: Method, drawn: Sample, bias: Bias, found: Figures, share: float
+) -> Measurement:
+    return Measurement(
+        name=line.name,
+        level=level,
+        prompt_rate=method.prompts.rate,
+        completion_rate=method.completions.rate,
+        normaliser=method.normaliser.name,
+        reasons=method.biases(),
         exact=drawn.exact,
         figures=found,
         squared_bias=bias.squared,
-        bound=bias.bound(share),
-        chance=bias.chance,
+        squared_bias_bound=bias.bound(share),
+        chance_without_bias=bias.chance,
     )

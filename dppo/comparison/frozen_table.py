@@ -1,4 +1,4 @@
-"""The frozen report as text: one table per level, what the columns mean, and the verdict."""
+"""The frozen comparison as text: one table per level, what the columns mean, and the verdict."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,8 +7,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from dppo.comparison.contestants import STOCK
-from dppo.comparison.frozen_grid import FrozenReport, FrozenRow
-from dppo.comparison.frozen_methods import CONTROLS, Level
+from dppo.comparison.frozen_grid import FrozenComparison, Measurement
+from dppo.comparison.frozen_methods import CONTROLS, RATES, Level
+from dppo.comparison.table import figures_table
 
 TITLES = {
     Level.BLOCK: "Nothing pruned at a rate: the block as it is",
@@ -39,82 +40,75 @@ NARROWEST = 140
 """Columns that the tables need; where fewer are known, lines wrap."""
 
 
-def show(report: FrozenReport, console: Console) -> None:
-    """Print a report.
-
-    Args:
-        report: what was found.
-        console: where to print.
-    """
-    console.print(f"{report.subject}\n", markup=False)
+def show(found: FrozenComparison, console: Console) -> None:
+    """Print what was found."""
+    console.print(f"{found.subject}\n", markup=False)
     for level in TITLES:
-        rows = [row for row in report.rows if row.level is level]
-        if rows:
-            names = [line.name for line in report.lines if line.takes]
+        measured = [each for each in found.measured if each.level is level]
+        dashes = [line.name for line in found.lines if level in RATES and not {level, Level.BLOCK} & line.levels]
+        if measured:
             console.print(f"[bold]{TITLES[level]}[/]")
-            console.print(_both(rows) if level is Level.BOTH else _single(level, rows, names))
+            console.print(_both(measured) if level is Level.BOTH else _single(measured, dashes))
             console.print()
     for name, meaning in (*LEGEND, MARK_LEGEND):
         console.print(f"  {name}: {meaning}", markup=False)
-    for line in _notes(report):
+    for line in _notes(found):
         console.print(f"  {line}", markup=False)
-    for name, reasons in {row.name: row.reasons for row in report.rows if row.reasons}.items():
+    for name, reasons in {each.name: each.reasons for each in found.measured if each.reasons}.items():
         console.print(f"[yellow]declared[/] {name}: {escape('; '.join(reasons))}", soft_wrap=True)
-    missed = [row.name for row in report.controls if not row.found]
-    wrong = [row for row in report.rows if row.wrong]
-    for row in wrong:
-        rates = f"r_q {row.prompt_rate:g}, r_o {row.completion_rate:g}"
-        console.print(f"[red]WRONG[/] {row.name} ({rates}): squared bias {row.squared_bias:.2g} > {row.bound:.2g}")
+    missed = [each.name for each in found.controls if not each.found]
+    wrong = [each for each in found.measured if each.verdict == "WRONG"]
+    for each in wrong:
+        rates = f"r_q {each.prompt_rate:g}, r_o {each.completion_rate:g}"
+        figures = f"{each.squared_bias:.2g} > {each.squared_bias_bound:.2g}"
+        console.print(f"[red]WRONG[/] {each.name} ({rates}): squared bias {figures}")
     for name in missed:
         console.print(f"[red]FAIL[/] control not found: {name}")
-    controls = f"{len(report.controls) - len(missed)} of {len(report.controls)} controls known to be biased are found"
-    verdict = "[green]PASS[/]" if report.passed else "[red]FAIL[/]"
-    console.print(f"\n{verdict} {len(wrong)} rows are biased without saying so; {controls}; {report.seconds:.0f} s")
+    controls = f"{len(found.controls) - len(missed)} of {len(found.controls)} controls known to be biased are found"
+    verdict = "[green]PASS[/]" if found.passed else "[red]FAIL[/]"
+    console.print(f"\n{verdict} {len(wrong)} rows are biased without saying so; {controls}; {found.seconds:.0f} s")
 
 
-def _notes(report: FrozenReport) -> Iterator[str]:
-    setting = report.setting
+def _notes(found: FrozenComparison) -> Iterator[str]:
+    setting = found.setting
     yield (
-        f"{setting.draws} draws per row, {report.tests} rows with chance in them: with no bias anywhere, any is "
+        f"{setting.draws} draws per row, {found.tests} rows with chance in them: with no bias anywhere, any is "
         f"called biased at a rate of {setting.false_alarm:g}."
     )
     for name, meaning in CONTROLS.items():
         yield f"{name}: {meaning}"
-    names = [line.name for line in report.lines]
-    if STOCK in names:
-        yield f"{STOCK}: stock TRL, whose gradient is that of grpo (dppo verify)"
-    for name in (line.name for line in report.lines if line.method.rounds is not None):
-        yield f"{name}: one round of this block and no further ones, as a mean over its groups that count"
+    for line in found.lines:
+        if line.name == STOCK:
+            yield f"{STOCK}: stock TRL, whose gradient is that of grpo (dppo verify)"
+    for line in found.lines:
+        if line.method.rounds is not None:
+            yield f"{line.name}: one round of this block and no further ones, as a mean over its groups that count"
     yield "A dash: the method takes no rate at that level. Floors are at most half of what a rate keeps."
 
 
-def _single(level: Level, rows: Sequence[FrozenRow], names: Sequence[str]) -> Table:
-    """One row per method and rate; methods that do not take the rate as a line of dashes."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("method", "loss", "rate"):
-        table.add_column(heading, no_wrap=True)
-    for heading in FIGURES:
-        table.add_column(heading, justify="left" if heading == "verdict" else "right", no_wrap=True)
-    shown = list(dict.fromkeys(row.name for row in rows))
-    for name in [*shown, *(name for name in names if name not in shown and level is not Level.BLOCK)]:
-        own = [row for row in rows if row.name == name]
-        for row in own:
-            table.add_row(*((name, row.normaliser) if row is own[0] else ("", "")), *_cells(row))
-        if not own:
-            table.add_row(name, *["-"] * (len(FIGURES) + 2))
+def _single(measured: Sequence[Measurement], dashes: Sequence[str]) -> Table:
+    """A line per method and rate, then one of dashes for each method that does not take the rate."""
+    table = figures_table(["method", "loss", "rate"], FIGURES)
+    table.columns[3 + FIGURES.index("verdict")].justify = "left"
+    named = ""
+    for each in measured:
+        table.add_row(*((each.name, each.normaliser) if each.name != named else ("", "")), *_cells(each))
+        named = each.name
+    for name in dashes:
+        table.add_row(name, *["-"] * (len(FIGURES) + 2))
     return table
 
 
-def _cells(row: FrozenRow) -> Iterator[str]:
-    found = row.figures
-    rate = row.prompt_rate or row.completion_rate
+def _cells(measured: Measurement) -> Iterator[str]:
+    found = measured.figures
+    rate = measured.prompt_rate or measured.completion_rate
     yield f"{rate:g}" if rate else "-"
     yield f"{found.prompts_kept:.0%}"
     yield f"{found.rows_kept:.0%}"
     exact = found.bias_low is None or found.bias_high is None
     interval = "exact".rjust(14) if exact else escape(f"[{found.bias_low:.3f}, {found.bias_high:.3f}]")
     yield f"{found.relative_bias:.3f} {interval}"
-    yield f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
+    yield f"[{COLOURS[measured.verdict]}]{measured.verdict}[/]"
     yield f"{found.added_variance:.3f} +- {found.added_variance_error:.3f}"
     yield f"{found.cosine:.3f}"
     yield f"{found.mean_cosine:.3f}"
@@ -122,21 +116,16 @@ def _cells(row: FrozenRow) -> Iterator[str]:
     yield f"{found.largest_weight:.1f}"
 
 
-def _both(rows: Sequence[FrozenRow]) -> Table:
-    """One row per method and prompt rate, three columns per completion rate."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("method", vertical="bottom", no_wrap=True)
-    table.add_column("r_q", vertical="bottom", no_wrap=True)
-    rates = list(dict.fromkeys(row.completion_rate for row in rows))
-    for rate in rates:
-        for heading in (f"r_o {rate:g}\nbias", "\nvariance", "\nrows"):
-            table.add_column(heading, justify="right", no_wrap=True)
-    for name, prompt in dict.fromkeys((row.name, row.prompt_rate) for row in rows):
-        own = {row.completion_rate: row for row in rows if (row.name, row.prompt_rate) == (name, prompt)}
+def _both(measured: Sequence[Measurement]) -> Table:
+    """A line per method and prompt rate, three columns per completion rate."""
+    rates = dict.fromkeys(each.completion_rate for each in measured)
+    headings = [heading for rate in rates for heading in (f"r_o {rate:g}\nbias", "\nvariance", "\nrows")]
+    table = figures_table(["method", "r_q"], headings)
+    for name, prompt in dict.fromkeys((each.name, each.prompt_rate) for each in measured):
         texts = []
-        for row in (own[rate] for rate in rates):
-            found = row.figures
-            texts += [f"{found.relative_bias:.2f}{MARKS[row.verdict]}", f"{found.added_variance:.2f}"]
+        for each in (each for each in measured if (each.name, each.prompt_rate) == (name, prompt)):
+            found = each.figures
+            texts += [f"{found.relative_bias:.2f}{MARKS[each.verdict]}", f"{found.added_variance:.2f}"]
             texts.append(f"{found.effective_rows:.0f}")
-        table.add_row(name if prompt == rows[0].prompt_rate else "", f"{prompt:g}", *texts)
+        table.add_row(name if prompt == measured[0].prompt_rate else "", f"{prompt:g}", *texts)
     return table

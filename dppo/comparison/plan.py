@@ -15,14 +15,12 @@ from dppo.files import write_json
 from dppo.runs.arguments import AnyRun
 from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.folder import FORMAT, STOCK
-from dppo.runs.parsing import read_file, read_flags
+from dppo.runs.parsing import COMPARISON, read_file, read_flags
 from dppo.runs.parts import load_rewards, load_rollouts
 from dppo.runs.reader import read_record
 
 QUICK = Path(__file__).with_name("quick.yaml")
 """The comparison without a configuration; the file in ``examples`` is a link to it."""
-BLOCK = "compare"
-"""The part of the configuration that is not a training field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +81,10 @@ class Comparison:
         runs = {each.name: each.parse(self.fields(each, self.seeds[0])) for each in self.contestants}
         for run in runs.values():
             load_rewards(run, None)
-        load_rollouts(next(iter(runs.values())))
-        load_benchmarks(next(iter(runs.values())))
-        processes = next(iter(runs.values())).training.world_size
+        first = runs[self.contestants[0].name]
+        load_rollouts(first)
+        load_benchmarks(first)
+        processes = first.training.world_size
         if processes > 1:
             raise ConfigError(
                 f"a comparison trains in one process, this launch has {processes}. Start it with dppo compare, "
@@ -127,6 +126,8 @@ def plan(
         ConfigError: for what is missing, unknown or contradictory.
     """
     fields, block = read_config(config, flags)
+    if fields.get("dry_run"):
+        raise ConfigError("dry_run is a field of dppo train. Check a run by itself: dppo train CONFIG.yaml --dry_run")
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds} must be at least 1; 3 or more for intervals. Try --seeds 5")
     if target is not None and not 0 < target <= 1:
@@ -153,12 +154,12 @@ def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dic
         ConfigError: no such file, not a mapping, or a word that is no flag.
     """
     read = read_file(QUICK if path is None else path, example="examples/embedded_compare.yaml")
-    block = read.pop(BLOCK, None) or {}
+    block = read.pop(COMPARISON, None) or {}
     unknown = sorted(block.keys() - {"methods"}) if isinstance(block, dict) else [str(block)]
     methods = block.get("methods") if isinstance(block, dict) else None
     if unknown or not isinstance(methods or {}, dict):
         raise ConfigError(
-            f"{BLOCK}: {(unknown[0] if unknown else methods)!r} is not understood. Write {BLOCK}: {{methods: "
+            f"{COMPARISON}: {(unknown[0] if unknown else methods)!r} is not understood. Write {COMPARISON}: {{methods: "
             "{half_batch: {method: grpo, per_device_train_batch_size: 64}}}"
         )
     return read | read_flags(flags), dict(methods or {})
@@ -199,34 +200,28 @@ def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tupl
     """What of the folder does not belong to this comparison: the fields that differ, and the folders to remove.
 
     ``before`` is what ``comparison.json`` says.
+
+    Raises:
+        ConfigError: the fields of a run are damaged.
     """
-    found: dict[str, tuple[list[str], list[Path]]] = {}
     old = before.get("config", {})
     names = {*SEEDED, "scratch_minutes", "embedded_problems"} & SHARED
     different = sorted(name for name in names if old.get(name) != comparison.config.get(name))
     starts = comparison.folder / STARTS
     if different and starts.is_dir():
         return {"the task": (different, [starts, comparison.folder / RUNS])}
+    fields: dict[str, set[str]] = {}
+    places: dict[str, list[Path]] = {}
     for seed, contestant in comparison.order():
         place = comparison.run_folder(contestant, seed)
         if not (place / CONFIG_FILE).exists():
             continue
-        then, now = read_fields(place), comparison.fields(contestant, seed)
-        different = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
-        if different:
-            key = contestant.name
-            had = found.get(key, ([], []))
-            found[key] = (sorted({*had[0], *different}), [*had[1], place])
-    return found
-
-
-def read_fields(folder: Path) -> dict[str, Any]:
-    """The fields that a run was made with.
-
-    Raises:
-        ConfigError: its file is damaged.
-    """
-    try:
-        return read_file(folder / CONFIG_FILE)
-    except ConfigError as error:
-        raise ConfigError(f"{folder} is damaged: {error}. Remove it.") from error
+        try:
+            then, now = read_file(place / CONFIG_FILE), comparison.fields(contestant, seed)
+        except ConfigError as error:
+            raise ConfigError(f"{place} is damaged: {error}. Remove it.") from error
+        changed = {name for name in then.keys() | now.keys() if then.get(name) != now.get(name)}
+        if changed:
+            fields.setdefault(contestant.name, set()).update(changed)
+            places.setdefault(contestant.name, []).append(place)
+    return {name: (sorted(fields[name]), places[name]) for name in fields}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,11 +82,15 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
     baseline, target = comparison.baseline, comparison.target
     targets = final(results[baseline]) if target is None else dict.fromkeys(comparison.seeds, target)
     places = {what: common_reach(results, over) for what, over in READOUTS.items()}
-    amounts = {over: {name: amounts_to(found, targets, over) for name, found in results.items()} for over in AMOUNTS}
+    amounts = {
+        over: {name: _at(found, targets, partial(amount_to, over=over)) for name, found in results.items()}
+        for over in AMOUNTS
+    }
     seconds = amounts["seconds"]
     methods = {}
     for each in comparison.contestants:
         found = results[each.name]
+        took = [value for value in seconds[each.name].values() if value is not None]
         methods[each.name] = {
             **_about(each, found, comparison),
             "runs": [result.as_json() for result in found.values()],
@@ -93,7 +98,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
             **{what: read_out(found, results[baseline], over, places[what]) for what, over in READOUTS.items()},
             "to_target": {
                 **{over: seed_interval(amounts[over][each.name], np.median).as_json("median") for over in AMOUNTS},
-                "reached": _reached(seconds[each.name]),
+                "reached": f"{sum(map(math.isfinite, took))} of {len(took)}",
             },
         }
     key = TO_FINAL if baseline == STOCK and target is None else TO_TARGET
@@ -144,16 +149,17 @@ def final(results: Results) -> PerSeed:
 
 def common_reach(results: Mapping[str, Results], over: Over) -> PerSeed:
     """How far all finished runs of a seed went."""
-    found: dict[int, float | None] = {}
-    for seed in next(iter(results.values())):
-        reached = [getattr(each[seed].curve[-1], over) for each in results.values() if each[seed].finished]
-        found[seed] = min(reached, default=None)
-    return found
+    return {
+        seed: min(
+            (getattr(each[seed].curve[-1], over) for each in results.values() if each[seed].finished), default=None
+        )
+        for seed in next(iter(results.values()))
+    }
 
 
 def read_out(results: Results, baseline: Results, over: Over, places: PerSeed) -> dict[str, Any]:
     """A contestant's accuracy at ``places``, each seed's amount of ``over``, and its difference to the baseline's."""
-    here, there = (_at(found, places, lambda curve, at: accuracy_at(curve, over, at)) for found in (results, baseline))
+    here, there = (_at(found, places, partial(accuracy_at, over=over)) for found in (results, baseline))
     known = [at for at in places.values() if at is not None]
     return {
         "at": float(np.mean(known)) if known else None,
@@ -163,22 +169,12 @@ def read_out(results: Results, baseline: Results, over: Over, places: PerSeed) -
     }
 
 
-def amounts_to(results: Results, targets: PerSeed, over: Over) -> PerSeed:
-    """How much of ``over`` each seed's run took to the target, inf where it never got there."""
-    return _at(results, targets, lambda curve, target: amount_to(curve, target, over))
-
-
 def _at(results: Results, places: PerSeed, read: Callable[[Curve, float], float | None]) -> PerSeed:
     """What is read off each seed's curve at its place."""
     return {
         seed: read(result.curve, at) if result.finished and (at := places[seed]) is not None else None
         for seed, result in results.items()
     }
-
-
-def _reached(values: PerSeed) -> str:
-    known = [value for value in values.values() if value is not None]
-    return f"{sum(map(math.isfinite, known))} of {len(known)}"
 
 
 def paired(
@@ -193,12 +189,7 @@ def paired(
 
 
 def speedup(baseline_seconds: float, seconds: float) -> float:
-    """How many times sooner, >= 0: 0 where the target was never reached, 1 where neither needed any time.
-
-    Args:
-        baseline_seconds: the baseline's time to the target, inf where it was not reached.
-        seconds: the method's.
-    """
+    """How many times sooner, >= 0: 0 where the target was never reached (inf), 1 where neither needed any time."""
     if math.isinf(seconds):
         return 0.0
     if seconds == 0:

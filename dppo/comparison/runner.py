@@ -1,7 +1,6 @@
 """Trains every run of a comparison in turn, in one process, and goes on where a stopped comparison was."""
 
 import gc
-import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -19,8 +18,8 @@ from dppo.comparison.contestants import Contestant
 from dppo.comparison.folder import CONFIG_FILE, RESULTS_FILE
 from dppo.comparison.plan import Comparison, open_folder
 from dppo.comparison.results import result_of, summarise
-from dppo.errors import ConfigError, FileError
-from dppo.files import write_json, write_text
+from dppo.errors import FileError
+from dppo.files import read_json, write_json, write_text
 from dppo.runs.arguments import AnyRun
 from dppo.runs.folder import FORMAT, RUN_FILE
 from dppo.runs.follow import Follow
@@ -28,6 +27,7 @@ from dppo.runs.parts import prepare_model, train_with
 from dppo.runs.reader import read_record
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
+from dppo.typed import typed
 
 PRINTED_FILE = "output.txt"
 """What a run prints, which would cut through the progress of the comparison."""
@@ -63,6 +63,7 @@ Tell = Callable[..., None]
 """Called with the fields of an ``Event`` that are news."""
 
 
+@typed("run_comparison(plan(None))")
 def run_comparison(
     comparison: Comparison, progress: Progress = lambda event: None, *, overwrite: bool = False
 ) -> dict[str, Any]:
@@ -82,8 +83,6 @@ def run_comparison(
     Raises:
         ConfigError: a field is wrong, or the folder belongs to something else.
     """
-    if not isinstance(comparison, Comparison):
-        raise ConfigError(f"run_comparison takes a comparison, not {comparison!r}. Write run_comparison(plan(None))")
     comparison.check()
     open_folder(comparison, overwrite=overwrite)
     order = comparison.order()
@@ -151,7 +150,7 @@ def goes_on(folder: Path) -> bool:
     The trainer of transformers takes one step more than it should when it resumes at the end.
     """
     while (found := latest_checkpoint(folder)) is not None:
-        state = json.loads((found / "trainer_state.json").read_text())
+        state = read_json(found / "trainer_state.json", advice="Delete this checkpoint.")
         if state["global_step"] < state["max_steps"]:
             return True
         shutil.rmtree(found)

@@ -1,12 +1,13 @@
 """The results of a comparison as tables to print: the paper's columns first."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dppo.comparison.curves import AMOUNTS
 from dppo.statistics import FEWEST
 
 NARROWEST = 110
@@ -57,7 +58,8 @@ def notes(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _main(results: Mapping[str, Any]) -> Table:
-    table = _table("speedup", "equal seconds", "equal updates", "final accuracy", "biased", "seeds")
+    headings = ("speedup", "equal seconds", "equal updates", "final accuracy", "biased", "seeds")
+    table = figures_table(["method"], headings)
     for name, method in results["methods"].items():
         (fast,) = results["speedup"][name].values()
         own = name == results["baseline"]
@@ -73,21 +75,24 @@ def _main(results: Mapping[str, Any]) -> Table:
 
 
 def _amounts(results: Mapping[str, Any]) -> Table:
-    table = _table("equal rollouts", "to target: seconds", "rollouts", "tokens trained", "reached")
+    headings = ("equal rollouts", "to target: seconds", "rollouts", "tokens trained", "reached")
+    table = figures_table(["method"], headings)
     for name, method in results["methods"].items():
         took = method["to_target"]
         table.add_row(
             escape(name),
             NONE if name == results["baseline"] else _points(method["equal_rollouts"]["difference"]),
-            *(_amount(took[part]) for part in ("seconds", "rollouts", "tokens_trained")),
+            *(NONE if took[part]["median"] is None else f"{took[part]['median']:,.0f}" for part in AMOUNTS),
             took["reached"],
         )
     return table
 
 
-def _table(*headings: str) -> Table:
+def figures_table(names: Sequence[str], headings: Sequence[str]) -> Table:
+    """An empty table without lines: columns with names, then columns with figures, on the right."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("method", no_wrap=True)
+    for heading in names:
+        table.add_column(heading, no_wrap=True, vertical="bottom")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
@@ -104,7 +109,3 @@ def _interval(figure: Mapping[str, Any], centre: str, form: str) -> str:
         return NONE
     ends = [form.format(figure[part]) for part in ("low", "high") if figure[part] is not None]
     return form.format(figure[centre]) + (rf" \[{', '.join(ends)}]" if len(ends) == 2 else "")
-
-
-def _amount(figure: Mapping[str, Any]) -> str:
-    return NONE if figure["median"] is None else f"{figure['median']:,.0f}"

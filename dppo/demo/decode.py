@@ -6,6 +6,7 @@ and finished rows are dropped from the batch.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,28 +124,21 @@ LAYER_WEIGHTS = (
     *(f"self_attn.{part}" for part in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
     *(f"mlp.{part}" for part in ("gate_proj", "up_proj", "down_proj")),
 )
-"""What a layer must consist of, each a single ``weight``, for ``_Cache`` to compute it exactly."""
+"""What a layer must consist of, each a single ``weight``, for ``_fused`` to take all of it."""
 
 
-def _fused_layers(model: Qwen3ForCausalLM, heads: int, kv_heads: int) -> list[_Layer]:
-    """The weights of every layer, copied where they are fused."""
-    weights: dict[str, Tensor] = dict(model.named_parameters())
-    layers = []
-    for index in range(model.config.num_hidden_layers):
-        part = {name: weights[f"model.layers.{index}.{name}.weight"] for name in LAYER_WEIGHTS}
-        norms = [part["self_attn.q_norm"]] * heads + [part["self_attn.k_norm"]] * kv_heads
-        layers.append(
-            _Layer(
-                input_norm=part["input_layernorm"],
-                query_key_value=torch.cat([part[f"self_attn.{x}_proj"] for x in "qkv"]),
-                query_key_norm=torch.stack(norms),
-                output=part["self_attn.o_proj"],
-                mlp_norm=part["post_attention_layernorm"],
-                gate_up=torch.cat([part["mlp.gate_proj"], part["mlp.up_proj"]]),
-                down=part["mlp.down_proj"],
-            )
-        )
-    return layers
+def _fused(layer: Any, heads: int, kv_heads: int) -> _Layer:
+    """The weights of a layer, copied where they are fused."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return _Layer(
+        input_norm=layer.input_layernorm.weight,
+        query_key_value=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
+        query_key_norm=torch.stack([attention.q_norm.weight] * heads + [attention.k_norm.weight] * kv_heads),
+        output=attention.o_proj.weight,
+        mlp_norm=layer.post_attention_layernorm.weight,
+        gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
+        down=mlp.down_proj.weight,
+    )
 
 
 class _Cache:
@@ -152,13 +146,11 @@ class _Cache:
 
     def __init__(self, model: Qwen3ForCausalLM, prompts: list[list[int]], samples: int, max_new_tokens: int) -> None:
         config, device, heads = model.config, model.device, model.config.num_attention_heads
-        self.kv_heads, self.head_dim, self.eps = (
-            config.num_key_value_heads or heads,
-            config.head_dim,
-            config.rms_norm_eps,
-        )
+        self.kv_heads, self.head_dim = config.num_key_value_heads or heads, config.head_dim
+        self.eps = config.rms_norm_eps
         self.groups = heads // self.kv_heads
-        self.model, self.layers, self.samples = model, _fused_layers(model, heads, self.kv_heads), samples
+        self.model, self.samples = model, samples
+        self.layers = [_fused(layer, heads, self.kv_heads) for layer in model.model.layers]
         longest = max(map(len, prompts))
         columns = longest + max_new_tokens
         padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
@@ -167,11 +159,11 @@ class _Cache:
         self.dtype = model.model.embed_tokens.weight.dtype
         column = torch.arange(columns, device=device)
         # The most negative number rather than -inf: a padded query sees nothing, and its softmax must not be nan.
-        hidden_BL = column < self.pad_B[:, None]
-        self.bias_BL = torch.zeros(len(prompts), columns, dtype=self.dtype, device=device)
-        self.bias_BL.masked_fill_(hidden_BL, torch.finfo(self.dtype).min)
-        cos, sin = model.model.rotary_emb(self.bias_BL, column[None])
-        self.cos_LD, self.sin_LD = cos[0], sin[0]
+        padded = column < self.pad_B[:, None]
+        self.bias_BT = torch.zeros(len(prompts), columns, dtype=self.dtype, device=device)
+        self.bias_BT.masked_fill_(padded, torch.finfo(self.dtype).min)
+        cos, sin = model.model.rotary_emb(self.bias_BT, column[None])
+        self.cos, self.sin = cos[0], sin[0]
         shape = (len(self.layers), 2, len(prompts) * samples, self.kv_heads, columns, self.head_dim)
         self.store = torch.empty(shape, dtype=self.dtype, device=device)
         self.filled = 0
@@ -181,38 +173,41 @@ class _Cache:
         prompts, longest = self.token_PT.shape
         column = torch.arange(longest, device=self.pad_B.device)
         position_PT = (column - self.pad_B[:, None]).clamp_min(0)
-        future_TT = torch.full((longest, longest), torch.finfo(self.dtype).min, device=column.device).triu(1)
-        bias_PTL = torch.minimum(self.bias_BL[:, None, :longest], future_TT.to(self.dtype))
+        future = torch.full((longest, longest), torch.finfo(self.dtype).min, device=column.device).triu(1)
+        bias = torch.minimum(self.bias_BT[:, None, :longest], future.to(self.dtype))
         store, self.store = self.store, self.store[:, :, :prompts]
-        hidden_PTH = self._forward(self.token_PT, position_PT, bias_PTL)
+        hidden_PTD = self._forward(self.token_PT, position_PT, bias)
         first = self.store[..., :longest, :].repeat_interleave(self.samples, 2)
         self.store = store
         self.store[..., :longest, :] = first
-        self.pad_B, self.bias_BL = (x.repeat_interleave(self.samples, 0) for x in (self.pad_B, self.bias_BL))
+        self.pad_B, self.bias_BT = (x.repeat_interleave(self.samples, 0) for x in (self.pad_B, self.bias_BT))
         self.filled = longest
-        return self.model.lm_head(hidden_PTH[:, -1]).repeat_interleave(self.samples, 0)
+        return self.model.lm_head(hidden_PTD[:, -1]).repeat_interleave(self.samples, 0)
 
     def read_tokens(self, token_B: Tensor) -> Tensor:
         """Logits after one more token of every row still in the batch."""
         position_B1 = (self.filled - self.pad_B)[:, None]
-        hidden_B1H = self._forward(token_B[:, None], position_B1, self.bias_BL[:, None, : self.filled + 1])
+        hidden_B1D = self._forward(token_B[:, None], position_B1, self.bias_BT[:, None, : self.filled + 1])
         self.filled += 1
-        return self.model.lm_head(hidden_B1H[:, 0])
+        return self.model.lm_head(hidden_B1D[:, 0])
 
     def drop_all_but(self, going_B: Tensor) -> None:
         """Shrink the batch to the given rows, in place."""
         count = len(going_B)
         self.store[:, :, :count, :, : self.filled] = self.store[:, :, going_B, :, : self.filled]
         self.store = self.store[:, :, :count]
-        self.pad_B, self.bias_BL = self.pad_B[going_B], self.bias_BL[going_B]
+        self.pad_B, self.bias_BT = self.pad_B[going_B], self.bias_BT[going_B]
 
-    def _forward(self, token_BT: Tensor, position_BT: Tensor, bias_BTL: Tensor) -> Tensor:
-        """(B, T, H) hidden states after the last norm; writes keys and values from column ``filled`` on."""
+    def _forward(self, token_BT: Tensor, position_BT: Tensor, bias: Tensor) -> Tensor:
+        """(B, T, D) hidden states after the last norm; ``bias`` is what is added to (B, T, columns) attention scores.
+
+        Keys and values are written from column ``filled`` on.
+        """
         (rows, new), backbone = token_BT.shape, self.model.model
         stop, heads = self.filled + new, self.groups * self.kv_heads
-        cos, sin = self.cos_LD[position_BT][:, :, None], self.sin_LD[position_BT][:, :, None]
+        cos, sin = self.cos[position_BT][:, :, None], self.sin[position_BT][:, :, None]
         # Query heads that share a key head become more queries of that head: nothing is repeated.
-        bias = bias_BTL.repeat(1, self.groups, 1)[:, None] if new > 1 else bias_BTL[:, None]
+        bias = bias.repeat(1, self.groups, 1)[:, None] if new > 1 else bias[:, None]
         hidden = backbone.embed_tokens(token_BT)
         for layer, (keys, values) in zip(self.layers, self.store, strict=True):
             joint = F.linear(self._norm(hidden, layer.input_norm), layer.query_key_value)

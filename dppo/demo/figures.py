@@ -15,12 +15,7 @@ PANELS = (("seconds", "training seconds"), ("step", "optimizer steps"))
 
 
 def draw_curves(results: dict[str, Any], path: Path) -> None:
-    """Held-out accuracy over training seconds and over optimizer steps: one thin line per seed, the mean in bold.
-
-    Args:
-        results: what ``run_demo`` returned.
-        path: PNG to write.
-    """
+    """Write a PNG of held-out accuracy over training seconds and over steps: a thin line per seed, the mean in bold."""
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, constrained_layout=True)
     for axis, (quantity, label) in zip(axes, PANELS, strict=True):
         for name, method in results["methods"].items():

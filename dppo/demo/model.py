@@ -19,11 +19,7 @@ def model_config(
 ) -> Qwen3Config:
     """Hidden size 128, 3 layers, 4 query and 2 key-value heads of 32, tied embeddings.
 
-    Args:
-        vocabulary: number of tokens.
-        longest: sequence, in tokens.
-        pad: token id of the padding.
-        end: token id that ends a completion.
+    ``longest`` is the longest sequence in tokens; ``pad`` and ``end`` are token ids, of the padding and of the end.
     """
     return Qwen3Config(
         vocab_size=vocabulary,
@@ -46,10 +42,6 @@ def build_model(seed: int, config: Qwen3Config | None = None) -> Qwen3ForCausalL
     """A randomly initialised float32 policy: the same weights for the same seed, whatever was drawn before.
 
     Matrices are normal with the config's ``initializer_range`` as standard deviation, norms are one.
-
-    Args:
-        seed: the run's seed, >= 0.
-        config: ``model_config()`` by default.
     """
     with torch.random.fork_rng(devices=[]):  # transformers initialises from the global generator: leave no trace there
         model = Qwen3ForCausalLM(config or model_config())

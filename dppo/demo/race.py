@@ -9,10 +9,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.demo.evaluate import accuracy
-from dppo.demo.loop import Loop, StepReport, everything
+from dppo.demo.loop import Loop, StepRecord, everything
 from dppo.demo.task import Split
-from dppo.methods import DPPO, GRPO, Method
-from dppo.pruning import advantage_with_confidence
+from dppo.methods import METHODS, Method
+from dppo.pruning import PromptPruning, Pruning, advantage_with_confidence
 from dppo.rng import Purpose, torch_generator
 from dppo.statistics import normal_interval
 
@@ -23,7 +23,7 @@ RISE_STEPS, LAST_RATE = 5, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class RaceSetting:
     """What a race is run with."""
 
     steps: int = 60
@@ -54,29 +54,21 @@ class Runner:
     name: str
     loop: Loop
     seconds: float = 0.0
-    rollouts: int = 0
-    completions_trained: int = 0
-    tokens_trained: int = 0
-    largest_weight: float = 0.0
-    phases: dict[str, float] = field(default_factory=dict)
-    zero_signal: list[float] = field(default_factory=list)
+    """Of all steps."""
+    steps: list[StepRecord] = field(default_factory=list)
     curve: list[Point] = field(default_factory=list)
     equal_updates: Point | None = None
     """Where it was after as many optimizer steps as the first method."""
 
-    def take_step(self, share: float, learning_rate: float) -> StepReport:
+    def take_step(self, share: float, learning_rate: float) -> None:
         """One optimizer step, with the learning rate of this share of the budget."""
         rise = min(1.0, (self.loop.steps + 1) / RISE_STEPS)
-        report = self.loop.step(learning_rate * rise * (1 - (1 - LAST_RATE) * share), share)
-        self.seconds += sum(report.seconds.values())
-        self.rollouts += report.rollouts
-        self.completions_trained += report.completions_trained
-        self.tokens_trained += report.tokens_trained
-        self.largest_weight = max(self.largest_weight, report.largest_weight)
-        self.zero_signal.append(report.zero_signal)
-        for phase, seconds in report.seconds.items():
-            self.phases[phase] = self.phases.get(phase, 0.0) + seconds
-        return report
+        self.steps.append(self.loop.step(learning_rate * rise * (1 - (1 - LAST_RATE) * share), share))
+        self.seconds += sum(self.steps[-1].seconds.values())
+
+    def total(self, name: str) -> int:
+        """The sum of a field of ``StepRecord`` over all steps."""
+        return sum(getattr(step, name) for step in self.steps)
 
     def measure(self, evaluate: Callable[[Qwen3ForCausalLM], Tensor]) -> Point:
         """The policy's accuracy now."""
@@ -88,15 +80,12 @@ class Runner:
         return {
             "accuracy_start": self.curve[0].accuracy,
             "accuracy_end": self.curve[-1].accuracy,
-            "accuracy_end_interval": [self.curve[-1].low, self.curve[-1].high],
             "wall_seconds": self.seconds,
             "steps": self.loop.steps,
-            "rollouts": self.rollouts,
-            "completions_trained": self.completions_trained,
-            "tokens_trained": self.tokens_trained,
-            "largest_weight": self.largest_weight,
-            "zero_signal_share": float(np.mean(self.zero_signal)),
-            "seconds_by_phase": self.phases,
+            **{name: self.total(name) for name in ("rollouts", "completions_trained", "tokens_trained")},
+            "largest_weight": max(step.largest_weight for step in self.steps),
+            "zero_signal_share": float(np.mean([step.zero_signal for step in self.steps])),
+            "seconds_by_phase": {p: sum(step.seconds[p] for step in self.steps) for p in self.steps[0].seconds},
             "curve": [asdict(point) for point in self.curve],
             "equal_updates": None if self.equal_updates is None else asdict(self.equal_updates),
         }
@@ -112,12 +101,12 @@ def contestants(prompt_rate: float, completion_rate: float) -> list[Contestant]:
     DPPO scores by confidence, since the decoder gives the log-probabilities, and has the floor of the TRL adapter.
     """
     pruned = replace(
-        DPPO,
-        completions=replace(DPPO.completions, score=advantage_with_confidence, floor=FLOOR),
-        prompts=replace(DPPO.prompts, floor=FLOOR),
+        METHODS["dppo"],
+        completions=Pruning(score=advantage_with_confidence, floor=FLOOR),
+        prompts=PromptPruning(floor=FLOOR),
     )
     return [
-        ("grpo", GRPO, everything),
+        ("grpo", METHODS["grpo"], everything),
         ("dppo", pruned.with_rates(prompt=prompt_rate, completion=completion_rate), None),
     ]
 
@@ -127,24 +116,16 @@ def race(
     tokenizer: PreTrainedTokenizerFast,
     split: Split,
     methods: Sequence[Contestant],
-    setting: Setting,
+    setting: RaceSetting,
     *,
     seed: int,
-    report: Callable[[Runner, float], None] | None = None,
+    on_turn: Callable[[Runner, float], None] | None = None,
 ) -> list[Runner]:
     """Train each method from a copy of ``model``, in turns, step by step, so that noise of the machine hits all alike.
 
     The first method takes ``setting.steps`` steps. After each of them every other method takes steps until it has used
-    as many seconds. The learning rate falls over the budget, the same for all.
-
-    Args:
-        model: the warm start; it is not changed.
-        tokenizer: its tokenizer.
-        split: training and held-out problems.
-        methods: name, method, and which completions are worth a forward pass (None: ``method.live``).
-        setting: budget, evaluations, learning rate.
-        seed: of all draws.
-        report: called after every turn with what a method has used and reached, and the share of the budget used.
+    as many seconds. The learning rate falls over the budget, the same for all. ``on_turn`` is called after every turn
+    with what a method has used and reached, and the share of the budget used.
     """
     runners = [
         Runner(name, Loop(copy.deepcopy(model), tokenizer, split.train, method, seed=seed, live=live))
@@ -171,6 +152,6 @@ def race(
         for runner in runners:
             if step + 1 in marks:
                 runner.curve.append(runner.measure(evaluate))
-            if report is not None:
-                report(runner, (step + 1) / setting.steps)
+            if on_turn is not None:
+                on_turn(runner, (step + 1) / setting.steps)
     return runners

@@ -5,6 +5,7 @@ from typing import Any, TypedDict
 from transformers import Qwen3ForCausalLM
 
 from dppo.demo.decode import sample
+from dppo.demo.tokenizer import encode
 from dppo.errors import ConfigError, raise_problems
 from dppo.rng import Purpose, torch_generator
 
@@ -33,11 +34,10 @@ class EmbeddedRollouts:
         self._round = 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> Rollouts:
-        """A completion of each prompt, by the policy in training.
+        """A completion of each of this process's prompts, by the policy in training.
 
-        Args:
-            prompts: of this process; conversations or texts, each repeated for every completion of its group.
-            trainer: gives the policy, its tokenizer, the sampling settings, the seed and the step.
+        Prompts are conversations or texts, each repeated for every completion of its group. The trainer gives the
+        policy, its tokenizer, the sampling settings, the seed and the step.
 
         Raises:
             ConfigError: for a model or a sampling setting that the decoder does not compute.
@@ -68,11 +68,7 @@ class EmbeddedRollouts:
 
 
 def check_embedded(model: Any, args: Any) -> None:
-    """Raise one error that names every setting under which the decoder would not draw what TRL draws.
-
-    Args:
-        model: the policy.
-        args: TRL's sampling fields.
+    """Raise one error that names every setting in TRL's ``args`` under which the decoder would not draw what TRL draws.
 
     Raises:
         ConfigError: for another model than Qwen3, or a sampling field out of ``SERVED``.
@@ -93,22 +89,7 @@ def check_embedded(model: Any, args: Any) -> None:
 
 
 def group_size(prompts: list[Any], generations: int) -> int:
-    """How many equal prompts follow each other throughout: ``generations``, or 1 where groups are cut.
-
-    Args:
-        prompts: of one process.
-        generations: G, completions per prompt.
-    """
+    """How many equal prompts of a process follow each other throughout: ``generations``, or 1 where groups are cut."""
     blocks = [prompts[start : start + generations] for start in range(0, len(prompts), generations)]
     whole = all(len(block) == generations and all(prompt == block[0] for prompt in block) for block in blocks)
     return generations if whole else 1
-
-
-def encode(tokenizer: Any, prompts: list[Any]) -> list[list[int]]:
-    """Token ids of each prompt; conversations in the chat template, ready for the assistant's turn."""
-    return [
-        tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        if isinstance(prompt, str)
-        else tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False)
-        for prompt in prompts
-    ]

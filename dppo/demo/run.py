@@ -13,7 +13,7 @@ from transformers import Qwen3ForCausalLM
 
 from dppo.demo.evaluate import accuracy, difficulty_shares
 from dppo.demo.model import build_model
-from dppo.demo.race import Runner, Setting, contestants, race
+from dppo.demo.race import RaceSetting, Runner, contestants, race
 from dppo.demo.task import FULL, Task, make_split
 from dppo.demo.task import QUICK as QUICK_TASK
 from dppo.demo.tokenizer import build_tokenizer
@@ -24,19 +24,7 @@ from dppo.rng import Purpose, torch_generator
 
 SHARE_SAMPLES = 32
 """Completions per training question from which its difficulty is judged."""
-LISTED = (
-    "accuracy_start",
-    "accuracy_end",
-    "wall_seconds",
-    "steps",
-    "rollouts",
-    "completions_trained",
-    "tokens_trained",
-)
-"""Figures of ``results.json`` that are lists with one entry per seed."""
-
-
-DEFAULT_RACE = Setting()
+DEFAULT_RACE = RaceSetting()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +35,11 @@ class DemoSetting:
     held_out: int = 192
     prompt_rate: float = 0.3
     completion_rate: float = 0.5
-    race: Setting = DEFAULT_RACE
+    race: RaceSetting = DEFAULT_RACE
     task: Task = FULL
 
 
-QUICK = DemoSetting(task=QUICK_TASK, race=Setting(steps=20, evaluations=4, samples=2))
+QUICK = DemoSetting(task=QUICK_TASK, race=RaceSetting(steps=20, evaluations=4, samples=2))
 """Under 90 seconds: enough to see it work, too short to measure by."""
 
 
@@ -68,26 +56,19 @@ class Progress:
     """``loss`` in the warm-up; in a race ``accuracy`` and, named as in training, totals and the share kept."""
 
 
-Report = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
-def run_demo(folder: Path, seeds: Sequence[int], setting: DemoSetting, report: Report) -> dict[str, Any]:
-    """Run the demonstration and write ``results.json`` and the last checkpoint into ``folder``.
+def run_demo(folder: Path, seeds: Sequence[int], setting: DemoSetting, on_progress: OnProgress) -> dict[str, Any]:
+    """What ``results.json`` holds, which is written into ``folder`` with the last checkpoint.
 
-    Args:
-        folder: where to write; made if it does not exist.
-        seeds: one warm start and one race each.
-        setting: sizes, rates and budget.
-        report: called as things happen.
-
-    Returns:
-        What ``results.json`` holds.
+    Each seed has one warm start and one race. A run that is stopped keeps its finished seeds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
-    races, shares = [], []
+    races, shares, results = [], [], dict[str, Any]()
     for seed in seeds:
-        runners, share = run_seed(seed, setting, report)
+        runners, share = run_seed(seed, setting, on_progress)
         races.append(runners)
         shares.append(share)
         results = summarise(races, shares, seeds[: len(races)], setting)  # a stopped run keeps its finished seeds
@@ -99,23 +80,24 @@ def run_demo(folder: Path, seeds: Sequence[int], setting: DemoSetting, report: R
     return results
 
 
-def run_seed(seed: int, setting: DemoSetting, report: Report) -> tuple[list[Runner], dict[str, float]]:
+def run_seed(seed: int, setting: DemoSetting, on_progress: OnProgress) -> tuple[list[Runner], dict[str, float]]:
     """One warm start and one race, and how difficult the training questions were at the start."""
     tokenizer, model = build_tokenizer(), build_model(seed)
 
     def warm(step: int, loss: float) -> None:
-        report(Progress(seed=seed, stage="warm-up", done=step / setting.task.warm_up_steps, figures={"loss": loss}))
+        done = step / setting.task.warm_up_steps
+        on_progress(Progress(seed=seed, stage="warm-up", done=done, figures={"loss": loss}))
 
-    warm_up(model, tokenizer, setting.task, seed=seed, steps=setting.task.warm_up_steps, report=warm)
+    warm_up(model, tokenizer, setting.task, seed=seed, steps=setting.task.warm_up_steps, on_step=warm)
     split = make_split(seed, train=setting.train, held_out=setting.held_out, task=setting.task)
-    success_PS = accuracy(model, tokenizer, split.train, SHARE_SAMPLES, torch_generator(seed, Purpose.CHECK))
-    right, between, wrong = difficulty_shares(success_PS.double().mean(1))
+    right_PG = accuracy(model, tokenizer, split.train, SHARE_SAMPLES, torch_generator(seed, Purpose.CHECK))
+    right, between, wrong = difficulty_shares(right_PG.double().mean(1))
 
     def turn(runner: Runner, done: float) -> None:
-        report(Progress(seed=seed, stage=runner.name, done=done, figures=figures(runner)))
+        on_progress(Progress(seed=seed, stage=runner.name, done=done, figures=figures(runner)))
 
     methods = contestants(setting.prompt_rate, setting.completion_rate)
-    runners = race(model, tokenizer, split, methods, setting.race, seed=seed, report=turn)
+    runners = race(model, tokenizer, split, methods, setting.race, seed=seed, on_turn=turn)
     return runners, {"nearly_always_right": right, "in_between": between, "nearly_always_wrong": wrong}
 
 
@@ -123,8 +105,8 @@ def figures(runner: Runner) -> dict[str, float]:
     """What a method has used and reached so far, by the names of docs/metrics.md; accuracy is that of held-out ones."""
     return {
         "total/seconds": runner.seconds,
-        "total/rollouts": float(runner.rollouts),
-        "prune/kept_share": runner.completions_trained / max(runner.rollouts, 1),
+        "total/rollouts": float(runner.total("rollouts")),
+        "prune/kept_share": runner.total("completions_trained") / max(runner.total("rollouts"), 1),
         "accuracy": runner.curve[-1].accuracy,
     }
 
@@ -135,16 +117,8 @@ def summarise(
     """The contents of ``results.json``: lists with one figure per seed, by method."""
     methods: dict[str, Any] = {}
     for index, first in enumerate(races[0]):
-        runners = [runners[index] for runners in races]
-        records = [runner.record() for runner in runners]
-        methods[first.name] = {
-            **{name: [record[name] for record in records] for name in LISTED},
-            "equal_updates": [record["equal_updates"] for record in records],
-            "largest_weight": [record["largest_weight"] for record in records],
-            "zero_signal_share": [record["zero_signal_share"] for record in records],
-            "seconds_by_phase": [record["seconds_by_phase"] for record in records],
-            "curve": [record["curve"] for record in records],
-        }
+        records = [runners[index].record() for runners in races]
+        methods[first.name] = {name: [record[name] for record in records] for name in records[0]}
     first, *_ = methods.values()
     for method in methods.values():
         pairs = zip(method["curve"], first["accuracy_end"], strict=True)

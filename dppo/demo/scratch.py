@@ -17,8 +17,9 @@ from transformers import PreTrainedTokenizerFast
 from dppo.demo.model import build_model, model_config
 from dppo.demo.supervised import Example, bucketed, fit
 from dppo.demo.task import FULL, Task
-from dppo.demo.tokenizer import ASSISTANT, EOS, PAD, USER, build_tokenizer, chat_tokenizer
+from dppo.demo.tokenizer import ASSISTANT, EOS, PAD, USER, build_tokenizer, chat_tokenizer, encode
 from dppo.demo.warmup import warm_up
+from dppo.environment import one_thread
 from dppo.errors import ConfigError, DataError
 from dppo.grading.answers import last_boxed
 from dppo.rng import Purpose, generator
@@ -39,7 +40,7 @@ LONGEST_SOLUTION = 160
 """In tokens. Longer ones are left out of the warm-up, so that the policy learns to come to an end."""
 LONGEST_SEQUENCE = 1024
 
-Report = Callable[[float, float], None]
+OnStep = Callable[[float, float], None]
 """Called after each step with the share of the warm-up done, in [0, 1], and the loss in nats per completion token."""
 
 _CALCULATOR_NOTE = re.compile(r"<<[^<>\n]*=[^<>\n]*>>")
@@ -47,43 +48,41 @@ _ANSWER_LINE = re.compile(r"\n?^[ \t]*####[^\n]*\s*\Z", re.MULTILINE)
 
 
 def prepare_embedded(
-    folder: Path, *, seed: int, task: Task = FULL, steps: int | None = None, report: Report | None = None
+    folder: Path, *, seed: int, task: Task = FULL, steps: int | None = None, on_step: OnStep | None = None
 ) -> None:
     """Makes ``folder`` with the policy of the embedded task, warmed up on its imperfect teacher, and its tokenizer.
 
-    Args:
-        folder: where to; it must not exist, and does not exist before everything is in it.
-        seed: the run's seed, >= 0.
-        task: levels and teacher.
-        steps: optimizer steps, >= 1; the task's own number by default.
-        report: called after each step.
+    The folder does not exist before everything is in it. The warm-up takes the task's own number of steps by default.
 
     Raises:
         ConfigError: if ``folder`` exists or ``steps`` is below 1.
     """
     with _appearing(folder) as unfinished:
         model, tokenizer = build_model(seed), build_tokenizer()
-        told, count = report or _silent, task.warm_up_steps if steps is None else steps
-        warm_up(model, tokenizer, task, seed=seed, steps=count, report=lambda step, loss: told(step / count, loss))
+        count = task.warm_up_steps if steps is None else steps
+        told = None if on_step is None else lambda step, loss: on_step(step / count, loss)
+        with one_thread(model):
+            warm_up(model, tokenizer, task, seed=seed, steps=count, on_step=told)
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
 
 
 def prepare_text(
-    folder: Path, dataset: datasets.Dataset, *, seed: int, minutes: float, report: Report | None = None
+    folder: Path, dataset: datasets.Dataset, *, seed: int, minutes: float, on_step: OnStep | None = None
 ) -> None:
     """Makes ``folder`` with a policy of under a million parameters that has read the dataset's solutions for a while.
 
     The tokenizer is trained on the dataset too. The policy learns what a solution looks like and where it puts its
-    answer; it hardly learns to calculate. It is a function of the seed and of how many steps fit into the time.
+    answer; it hardly learns to calculate. It is a function of the seed and of how many steps fit into the time. The
+    folder does not exist before everything is in it.
 
     Args:
-        folder: where to; it must not exist, and does not exist before everything is in it.
+        folder: where to; it must not exist.
         dataset: as from ``load_problems``, with ``prompt``, ``answer`` and a worked solution in one of
             ``SOLUTION_COLUMNS``.
         seed: the run's seed, >= 0.
         minutes: wall-clock time of the warm-up, > 0; at least one step is taken.
-        report: called after each step.
+        on_step: see ``OnStep``.
 
     Raises:
         ConfigError: if ``folder`` exists or ``minutes`` is not above 0.
@@ -99,14 +98,12 @@ def prepare_text(
         model = build_model(seed, model_config(len(tokenizer), longest=LONGEST_SEQUENCE, pad=pad, end=end))
         batches = _batches(examples, generator(seed, Purpose.WARM_UP), pad=pad)
         start = time.monotonic()
-        for done, loss in fit(model, batches, lambda step: (time.monotonic() - start) / (60 * minutes)):
-            (report or _silent)(done, loss)
+        with one_thread(model):
+            for done, loss in fit(model, batches, lambda step: (time.monotonic() - start) / (60 * minutes)):
+                if on_step is not None:
+                    on_step(done, loss)
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
-
-
-def _silent(done: float, loss: float) -> None:
-    """Report nothing."""
 
 
 @contextmanager
@@ -128,10 +125,6 @@ def worked_solution(solution: str, answer: str) -> str:
     r"""A solution as a completion: without calculator notes such as ``<<48/2=24>>``, the answer in ``\boxed{...}``.
 
     A last line such as ``#### 24`` becomes ``\boxed{24}``; a solution without a box at all gets one as a last line.
-
-    Args:
-        solution: as in the dataset.
-        answer: what the box holds.
     """
     text = _ANSWER_LINE.sub("", _CALCULATOR_NOTE.sub("", solution)).strip()
     return text if last_boxed(text) is not None else f"{text}\n\\boxed{{{answer}}}".lstrip()
@@ -178,9 +171,6 @@ def train_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of at most ``VOCABULARY`` tokens, with a chat template; digits stay single tokens.
 
     Any text can be encoded, and decoding gives it back.
-
-    Args:
-        texts: what merges are counted on.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -199,15 +189,8 @@ def train_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
 
 def _examples(tokenizer: PreTrainedTokenizerFast, prompts: list[Any], completions: list[str]) -> list[Example]:
     """The pairs in tokens, without those that are too long."""
-    asked = [
-        tokenizer(prompt)["input_ids"]
-        if isinstance(prompt, str)
-        else tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False)
-        for prompt in prompts
-    ]
-    given = tokenizer([text + EOS for text in completions])["input_ids"]
-    pairs = cast(Iterator[tuple[list[int], list[int]]], zip(asked, given, strict=True))
-    examples = [Example(*pair) for pair in pairs]
+    given = cast(list[list[int]], tokenizer([text + EOS for text in completions])["input_ids"])
+    examples = [Example(*pair) for pair in zip(encode(tokenizer, prompts), given, strict=True)]
     fitting = [e for e in examples if len(e.completion) <= LONGEST_SOLUTION and e.length <= LONGEST_SEQUENCE]
     if not fitting:
         raise DataError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,14 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Qwen3ForCausalLM
 
-from dppo.demo.muon import Muon
-
 MUON_RATE, MUON_MOMENTUM, MUON_DECAY = 0.02, 0.95, 0.01
 """For the matrices inside the layers."""
 ADAM_RATE, ADAM_BETAS = 3e-3, (0.9, 0.98)
 """For embeddings and norms."""
 RISE_STEPS, LAST_RATE, CLIP_NORM = 20, 0.05, 1.0
 """Steps of linear warm-up of the rate, share of it left at the end of the linear decay, largest gradient norm."""
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of ``a X + b (X X^T) X + c (X X^T)^2 X``, the steepest at singular values near 0."""
+ITERATIONS, SMALLEST_NORM = 5, 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,51 @@ class Example:
 
     @property
     def length(self) -> int:
-        """Tokens of both."""
         return len(self.prompt) + len(self.completion)
+
+
+def orthogonalise(matrix: Tensor) -> Tensor:
+    """The matrix with its singular values moved to between about 0.7 and 1.2, those near 0 less far.
+
+    Source: Jordan et al. (2024), Muon: the quintic Newton-Schulz iteration.
+    """
+    a, b, c = NEWTON_SCHULZ
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T  # so that X X^T is the smaller product
+    x = wide / wide.norm().clamp_min(SMALLEST_NORM)  # the largest singular value is then at most 1
+    for _ in range(ITERATIONS):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x if wide is matrix else x.T
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, orthogonalised: ``torch.optim.Muon`` in the dtype of its matrices; few CPUs have its bfloat16.
+
+    Args:
+        matrices: parameters of two dimensions.
+        lr: learning rate, > 0; a matrix of A rows and B columns takes steps of ``lr * sqrt(max(1, A / B))``.
+        momentum: of the running mean of gradients, in [0, 1); with a look ahead, as in Nesterov's method.
+        weight_decay: share of ``lr`` by which matrices shrink with each step, >= 0.
+
+    Source: Jordan et al. (2024), Muon: an optimizer for hidden layers in neural networks.
+    """
+
+    def __init__(self, matrices: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step along ``.grad``; matrices without one stay as they are. ``closure`` is not used."""
+        for group in self.param_groups:
+            lr, momentum = group["lr"], group["momentum"]
+            for matrix in group["params"]:
+                if matrix.grad is None:
+                    continue
+                mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
+                mean.lerp_(matrix.grad, 1 - momentum)
+                update = orthogonalise(matrix.grad.lerp(mean, momentum))
+                matrix.mul_(1 - lr * group["weight_decay"])
+                matrix.add_(update, alpha=-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5)
 
 
 def fit(
@@ -38,12 +83,8 @@ def fit(
     """Trains the policy in place, one optimizer step per item: the share of the training done and the step's loss.
 
     Matrices inside the layers are trained by Muon, everything else by AdamW, at rates that rise over ``RISE_STEPS``
-    steps and fall linearly with the share done. The policy is left in evaluation mode.
-
-    Args:
-        model: the policy.
-        batches: (B, T) tokens and labels, as from ``bucketed``; enough of them to get done.
-        done: share of the training done after a number of steps >= 1; training ends where it reaches 1.
+    steps and fall linearly with the share done, which ``done`` says after a number of steps >= 1; training ends where
+    it reaches 1. There must be enough batches, as from ``bucketed``. The policy is left in evaluation mode.
 
     Returns:
         Pairs of the share done, in [0, 1], and the loss in nats per labelled token. Training goes on as they are taken.
@@ -69,7 +110,6 @@ def fit(
 
 
 def _optimizers(model: Qwen3ForCausalLM) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for everything else."""
     matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
     inside = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in inside]
@@ -82,14 +122,11 @@ def _optimizers(model: Qwen3ForCausalLM) -> tuple[torch.optim.Optimizer, torch.o
 def mean_loss(model: Qwen3ForCausalLM, token_BT: Tensor, label_BT: Tensor) -> Tensor:
     """Mean negative log-likelihood of the labelled tokens, in nats. Logits are computed where there is a label.
 
-    Args:
-        model: the policy.
-        token_BT: (B, T) token ids, padded on the right.
-        label_BT: (B, T) the token to predict after each, or -1 for none.
+    ``token_BT`` are padded on the right; ``label_BT`` is the token to predict after each, or -1 for none.
     """
     labelled_BT = label_BT >= 0
-    hidden_BTH = model.model(input_ids=token_BT, use_cache=False).last_hidden_state
-    return F.cross_entropy(model.lm_head(hidden_BTH[labelled_BT]), label_BT[labelled_BT])
+    hidden_BTD = model.model(input_ids=token_BT, use_cache=False).last_hidden_state
+    return F.cross_entropy(model.lm_head(hidden_BTD[labelled_BT]), label_BT[labelled_BT])
 
 
 def bucketed(
@@ -97,13 +134,8 @@ def bucketed(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All examples once, in batches of similar length and random order: (B, T) tokens, and the next token as label.
 
-    Labels are -1 at the prompt and at the padding, which is on the right: causal attention never looks at it.
-
-    Args:
-        examples: what to learn.
-        rng: for the order of the batches.
-        max_tokens: most tokens in a batch, padding included; a longer example is a batch of its own.
-        pad: token id of the padding.
+    Labels are -1 at the prompt and at the padding, which is on the right: causal attention never looks at it. A batch
+    has at most ``max_tokens``, padding included; a longer example is a batch of its own.
     """
     batches: list[list[Example]] = []
     for example in sorted(examples, key=lambda example: example.length):

@@ -114,12 +114,6 @@ def draw_problem(level: int, rng: np.random.Generator, *, held_out: bool, larges
 
     Every operand is uniform over the signed digits that keep the running total within 0..largest_total.
 
-    Args:
-        level: number of operands, >= 2.
-        rng: where the randomness comes from.
-        held_out: which side the question must be on.
-        largest_total: bound of the running total, >= 9.
-
     Raises:
         DataError: if ``level`` is below 2 or ``largest_total`` below 9.
     """
@@ -148,12 +142,6 @@ def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: Task =
     warm-up demonstration at every level: see ``is_held_out``. What is not disjoint: training questions may occur in the
     warm-up; at level 2, with 145 questions in all (100 in ``QUICK``), most do. And commutative twins such
     as ``3+5=?`` and ``5+3=?`` count as two questions.
-
-    Args:
-        seed: the run's seed, >= 0.
-        train: number of training problems, in questions, >= 0.
-        held_out: number of held-out problems, >= 0.
-        task: the levels.
 
     Raises:
         DataError: if a level does not have that many questions.
@@ -219,12 +207,7 @@ def _written(terms: list[int], offsets: list[int]) -> str:
 
 
 def reward(completion_text: str, answer: int) -> float:
-    """1.0 if the text holds exactly one ``\\boxed{...}``, at its end, with the right number in it, else 0.0.
-
-    Args:
-        completion_text: the completion without special tokens.
-        answer: the right number.
-    """
+    """1.0 if the text holds exactly one ``\\boxed{...}``, at its end, with the right number in it, else 0.0."""
     boxed = _BOXED.search(completion_text)
     return float(boxed is not None and completion_text.count("\\boxed") == 1 and int(boxed[1]) == answer)
 
@@ -232,10 +215,7 @@ def reward(completion_text: str, answer: int) -> float:
 def score(completions: list[Any], answer: list[int], **_: Any) -> list[float]:
     """``reward`` of each completion, in the signature TRL calls reward functions with.
 
-    Args:
-        completions: texts, or conversations whose last message holds the text under ``content``.
-        answer: the right number for each completion.
-        **_: the other columns of the dataset, ignored.
+    Completions are texts, or conversations whose last message holds the text under ``content``.
     """
     texts = [item if isinstance(item, str) else item[-1]["content"] for item in completions]
     return [reward(text, int(number)) for text, number in zip(texts, answer, strict=True)]

@@ -1,6 +1,7 @@
 """A tokenizer of 28 tokens for the embedded task, built in memory."""
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -31,11 +32,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def chat_tokenizer(core: Tokenizer) -> PreTrainedTokenizerFast:
-    """A tokenizer for transformers with the chat template above and its special tokens.
-
-    Args:
-        core: one whose vocabulary holds those special tokens.
-    """
+    """A tokenizer for transformers with the chat template above and its special tokens, which ``core`` must hold."""
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,
@@ -47,8 +44,16 @@ def chat_tokenizer(core: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def encode_prompts(tokenizer: PreTrainedTokenizerFast, questions: list[str]) -> list[list[int]]:
-    """Token ids of each question in the chat template, ready for the assistant's turn."""
-    chats = [[{"role": "user", "content": question}] for question in questions]
-    ids = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=True, return_dict=False)
-    return cast(list[list[int]], ids)
+def encode(tokenizer: Any, prompts: Sequence[Any]) -> list[list[int]]:
+    """Token ids of each prompt; conversations in the chat template, ready for the assistant's turn."""
+    return [
+        tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        if isinstance(prompt, str)
+        else tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False)
+        for prompt in prompts
+    ]
+
+
+def encode_questions(tokenizer: Any, questions: Sequence[str]) -> list[list[int]]:
+    """Token ids of each question as the user's turn; see ``encode``."""
+    return encode(tokenizer, [[{"role": "user", "content": question}] for question in questions])

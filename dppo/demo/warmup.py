@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.demo.supervised import Example, bucketed, fit
 from dppo.demo.task import Task, demonstration, draw_problem
-from dppo.demo.tokenizer import PAD, TOKENS, encode_prompts
+from dppo.demo.tokenizer import PAD, TOKENS, encode_questions
 from dppo.errors import raise_problems
 from dppo.rng import Purpose, generator
 
@@ -25,20 +25,13 @@ def warm_up(
     *,
     seed: int,
     steps: int,
-    report: Callable[[int, float], None] | None = None,
+    on_step: Callable[[int, float], None] | None = None,
 ) -> None:
     """Train the policy in place on demonstrations of the task's teacher, with the loss on completions only.
 
     Levels are drawn with weight ``level ** -0.5``, questions from the training side of ``task.is_held_out``. The result
-    is a function of the seed, up to rounding, which depends on the machine and on the number of threads.
-
-    Args:
-        model: the policy; it is left in evaluation mode.
-        tokenizer: the one the policy was built for.
-        task: levels and teacher.
-        seed: the run's seed, >= 0.
-        steps: optimizer steps, >= 1.
-        report: called after each step with the number of steps done and the loss, in nats per completion token.
+    is a function of the seed, up to rounding, which depends on the machine and on the number of threads. The policy is
+    left in evaluation mode. ``on_step`` gets the number of steps done and the loss, in nats per completion token.
 
     Raises:
         ConfigError: if ``steps`` is below 1.
@@ -46,8 +39,8 @@ def warm_up(
     raise_problems("warm_up", [f"steps={steps} must be >= 1, for example steps=900."] if steps < 1 else [])
     batches = _batches(tokenizer, task, generator(seed, Purpose.WARM_UP))
     for step, (_, loss) in enumerate(fit(model, batches, lambda step: step / steps), 1):
-        if report is not None:
-            report(step, loss)
+        if on_step is not None:
+            on_step(step, loss)
 
 
 def _batches(
@@ -64,8 +57,7 @@ def _batches(
 def _examples(
     tokenizer: PreTrainedTokenizerFast, task: Task, levels: np.ndarray, rng: np.random.Generator
 ) -> list[Example]:
-    """One demonstration per level given."""
     problems = [draw_problem(int(k), rng, held_out=False, largest_total=task.largest_total) for k in levels]
     texts = [demonstration(problem, task.teacher, rng) + str(tokenizer.eos_token) for problem in problems]
-    prompts = encode_prompts(tokenizer, [problem.question for problem in problems])
+    prompts = encode_questions(tokenizer, [problem.question for problem in problems])
     return [Example(*pair) for pair in zip(prompts, tokenizer(texts)["input_ids"], strict=True)]

@@ -3,11 +3,10 @@
 Engines and the callback are imported by name: ``dppo.evaluation.engines``, ``dppo.evaluation.during_training``.
 """
 
-from dppo.evaluation.benchmarks import choose, parse_benchmark
-from dppo.evaluation.compare import Comparison, compare
+from dppo.evaluation.compare import PairedResults, compare
 from dppo.evaluation.engines import ENGINES, Engine, Generated, ModelSpec, Request, load_engine
 from dppo.evaluation.metrics import maj_at_k, pass_at_k
-from dppo.evaluation.problems import Problem, ProblemSet, content_hash, load_set
+from dppo.evaluation.problems import Problem, ProblemSet, choose, content_hash, load_set, parse_benchmark
 from dppo.evaluation.run import Progress, Protocol, evaluate, read_results
 from dppo.evaluation.sampling import Sampling
 from dppo.problems.catalogue import BENCHMARKS, Benchmark
@@ -16,10 +15,10 @@ __all__ = [
     "BENCHMARKS",
     "ENGINES",
     "Benchmark",
-    "Comparison",
     "Engine",
     "Generated",
     "ModelSpec",
+    "PairedResults",
     "Problem",
     "ProblemSet",
     "Progress",

@@ -1,15 +1,15 @@
 """Two evaluations of the same problems, paired: how much better one is, with an interval, and on which problems."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dppo.errors import EvaluationError
-from dppo.evaluation.files import read_lines
 from dppo.evaluation.run import PROBLEMS, differences, read_results
+from dppo.files import read_lines
 from dppo.rng import Purpose, generator
 from dppo.statistics import Estimate, benchmark_interval, problem_interval
 from dppo.typed import typed
@@ -45,7 +45,7 @@ class Pairing:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedResults:
     """What ``dppo eval --compare`` says."""
 
     benchmarks: dict[str, Pairing]
@@ -56,46 +56,38 @@ class Comparison:
     settings: tuple[str, ...]
     """Where the two were not asked alike; the model is expected here."""
 
-    def as_json(self) -> dict[str, Any]:
-        """For a file."""
-        return asdict(self)
-
 
 @typed("compare('runs/eval_before', 'runs/eval_after')")
-def compare(before: Path | str, after: Path | str, *, seed: int = 0) -> Comparison:
-    """Paired differences in pass@1, ``after`` minus ``before``.
+def compare(before: Path | str, after: Path | str, *, seed: int = 0) -> PairedResults:
+    """Paired differences in pass@1 of two folders with finished evaluations, ``after`` minus ``before``.
 
     The interval is over problems: both evaluations are resampled together, so that how difficult the problems happen to
     be cancels. That two runs of one model differ as well, because their samples do, is part of it.
 
-    Args:
-        before: folder of a finished evaluation.
-        after: folder of another.
-        seed: for the intervals.
-
     Raises:
-        EvaluationError: a folder without results, no benchmark in both, or one whose problems are not the same set.
+        FileError: a folder without results.
+        EvaluationError: no benchmark in both, or one whose problems are not the same set.
     """
     before, after = Path(before), Path(after)
     settings = [read_results(folder)["settings"] for folder in (before, after)]
     shared = _shared(before, after, [setting["benchmarks"] for setting in settings])
-    rows = [_problems(folder) for folder in (before, after)]
+    results = [_problems(folder) for folder in (before, after)]
     rng = generator(seed, Purpose.EVALUATION, 2)
     pairings, by_set, changes = {}, {}, []
     for name in shared:
-        ids = [id for id in rows[0][name] if id in rows[1][name]]
+        ids = [id for id in results[0][name] if id in results[1][name]]
         if not ids:
             raise EvaluationError(f"{before} and {after} have no problem of {name} in common: use equal limits")
-        share_a, share_b = (np.array([one[name][id][0] for id in ids]) for one in rows)
-        by_set[name] = share_b - share_a
+        before_P, after_P = (np.array([shares[name][id][0] for id in ids]) for shares in results)
+        by_set[name] = after_P - before_P
         better, worse = (int((by_set[name] * sign > 0).sum()) for sign in (1, -1))
         difference = problem_interval(by_set[name], rng, DIFFERENCES)
-        pairings[name] = Pairing(len(ids), float(share_a.mean()), float(share_b.mean()), difference, better, worse)
-        counts = [(rows[0][name][id][1], rows[1][name][id][1]) for id in ids]
-        pairs = zip(ids, share_a.tolist(), share_b.tolist(), counts, strict=True)
+        pairings[name] = Pairing(len(ids), float(before_P.mean()), float(after_P.mean()), difference, better, worse)
+        counts = [(results[0][name][id][1], results[1][name][id][1]) for id in ids]
+        pairs = zip(ids, before_P.tolist(), after_P.tolist(), counts, strict=True)
         changes += [Change(name, id, a, b, count) for id, a, b, count in pairs if a != b]
     changes.sort(key=lambda change: -abs(change.after - change.before))
-    return Comparison(
+    return PairedResults(
         pairings,
         benchmark_interval(by_set, rng, DIFFERENCES),
         tuple(changes),
@@ -123,6 +115,6 @@ def _shared(before: Path, after: Path, sets: Sequence[Mapping[str, Any]]) -> lis
 def _problems(folder: Path) -> dict[str, dict[str, tuple[float, int]]]:
     """By benchmark and id, the share of right samples and how many there are."""
     found: dict[str, dict[str, tuple[float, int]]] = {}
-    for line in read_lines(folder / PROBLEMS):
+    for line in read_lines(folder / PROBLEMS, advice="Give its dppo eval command again"):
         found.setdefault(line["benchmark"], {})[line["id"]] = line["right"] / line["samples"], line["samples"]
     return found

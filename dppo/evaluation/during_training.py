@@ -1,6 +1,6 @@
 """Benchmarks of the policy while it trains, on a subset, every so many steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -9,9 +9,9 @@ import torch
 from transformers import TrainerCallback
 
 from dppo.errors import ConfigError
-from dppo.evaluation.draws import Judge, graded_samples
 from dppo.evaluation.engines import Engine
 from dppo.evaluation.problems import ProblemSet
+from dppo.evaluation.samples import Judge, graded_samples
 from dppo.evaluation.sampling import Sampling
 
 
@@ -19,21 +19,11 @@ class BenchmarkCallback(TrainerCallback):
     """Logs ``eval/<benchmark>/pass@1`` and its companions at the start, every ``every`` steps, and at the end.
 
     Every process asks its own share of the problems. Completions have seeds of their own and no global generator is
-    touched, so a run trains as it would have without this.
+    touched, so a run trains as it would have without this. ``seed`` is the same at every step, so that steps differ by
+    the policy alone.
 
-    Args:
-        sets: what is asked.
-        engine: given the live model, what answers; asked once per evaluation, within ``generating``.
-        judge: a verifier.
-        log: what receives the figures.
-        generating: a context that gives the model to generate with.
-        reduce: sums a tensor over all processes.
-        rank: of this process.
-        processes: how many there are.
-        every: optimizer steps between evaluations, >= 1.
-        samples: completions per problem, >= 1.
-        sampling: how completions are drawn.
-        seed: of the evaluation, >= 0; the same at every step, so that steps differ by the policy alone.
+    ``engine`` gives what answers from the live model, which the context ``generating`` gives; it is asked once per
+    evaluation. ``log`` receives the figures. ``reduce`` sums a tensor over all processes, of which this is ``rank``.
     """
 
     def __init__(
@@ -57,23 +47,22 @@ class BenchmarkCallback(TrainerCallback):
                 f"eval_benchmark_every={every} and eval_benchmark_samples={samples} must be at least 1. "
                 "Try eval_benchmark_every: 50"
             )
-        self.sets = [share(problems, rank, processes) for problems in sets]
+        self.sets = [replace(problems, problems=problems.problems[rank::processes]) for problems in sets]
         self.engine, self.judge, self.log, self.generating = engine, judge, log, generating
         self.sampling, self.every, self.samples, self.seed, self.reduce = sampling, every, samples, seed, reduce
         self._last = -1
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The policy that training starts from; not after a resume."""
+        """Not after a resume."""
         if state.global_step == 0:
             self._evaluate(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Every ``every`` steps."""
         if state.global_step % self.every == 0:
             self._evaluate(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The policy that training ends with, unless it was just asked."""
+        """Unless it was just asked."""
         if state.global_step != self._last:
             self._evaluate(state.global_step)
 
@@ -95,14 +84,9 @@ class BenchmarkCallback(TrainerCallback):
         sums = torch.zeros(5, dtype=torch.float64)
         if not problems.problems:
             return sums
-        settings: Mapping[str, Any] = {"samples": self.samples, "seed": self.seed}
-        for batch in graded_samples(problems, engine, self.judge, self.sampling, **settings):
+        drawn = graded_samples(problems, engine, self.judge, self.sampling, samples=self.samples, seed=self.seed)
+        for batch in drawn:
             for sample in batch:
                 truncated, unanswered = sample.generated.finish == "length", sample.reason == "no_answer"
                 sums += torch.tensor([1, sample.right, sample.generated.tokens, truncated, unanswered]).double()
         return sums
-
-
-def share(problems: ProblemSet, rank: int, processes: int) -> ProblemSet:
-    """The problems that one of several processes asks: every ``processes``-th."""
-    return replace(problems, problems=problems.problems[rank::processes])

@@ -84,12 +84,6 @@ class ModelSpec:
             raise ConfigError(f"dtype={self.dtype!r} is not one of {', '.join(DTYPES)}. Try --dtype auto")
 
     @property
-    def tokenizer_options(self) -> dict[str, Any]:
-        """What ``AutoTokenizer.from_pretrained`` is given beside the name."""
-        revision = {} if self.tokenizer or self.revision is None else {"revision": self.revision}
-        return {"trust_remote_code": self.trust_remote_code, **revision}
-
-    @property
     def identity(self) -> dict[str, Any]:
         """What must be equal for two evaluations to have used the same model."""
         found = fingerprint(self.model)

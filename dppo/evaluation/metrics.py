@@ -1,15 +1,22 @@
-"""Estimates from samples: pure functions of counts. Their intervals are in ``dppo.statistics``."""
+"""Estimates from samples: pure functions of counts and votes. Their intervals are in ``dppo.statistics``."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import comb
 from typing import Any
 
 import numpy as np
 
 from dppo.errors import ConfigError
+from dppo.grading.numbers import read_number
+from dppo.grading.text import Unreadable, tidy
 from dppo.statistics import problem_interval
 from dppo.typed import typed
+
+LONGEST_VOTE = 200
+"""Characters; a longer answer votes by its hash, as it is."""
 
 
 @typed("pass_at_k(samples=16, right=4, k=8)")
@@ -64,6 +71,24 @@ def _vote(votes: Sequence[str | None], right: Sequence[bool]) -> float:
     return ((True, "") in front) / len(front) if front else 0.0
 
 
+def voting_form(answer: str) -> str:
+    r"""An answer, not empty, as it votes: equal for answers that are the same number, or the same text up to spelling.
+
+    ``0.50``, ``.5``, ``1/2`` and ``\dfrac{1}{2}`` vote alike, and so do ``1,200`` and ``1200``; others vote as the
+    verifier spells them, without spaces. Equal values in other forms, such as ``\sqrt 8`` and ``2\sqrt 2``, do not.
+    """
+    try:
+        text = tidy(answer) if len(answer) <= LONGEST_VOTE else answer
+    except Unreadable:
+        text = answer
+    if number := read_number(text):
+        return str(number.value)
+    text = "".join(text.split()) or answer.strip()
+    if len(text) <= LONGEST_VOTE:
+        return text
+    return "blake2b:" + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
 def default_ks(samples: int) -> tuple[int, ...]:
     """1, 2, 4, ... up to ``samples``, and ``samples`` itself."""
     powers = [1 << power for power in range(samples.bit_length()) if 1 << power <= samples]
@@ -73,15 +98,10 @@ def default_ks(samples: int) -> tuple[int, ...]:
 def breakdown(labels: Sequence[str | None], value_P: np.ndarray, rng: np.random.Generator) -> dict[str, dict[str, Any]]:
     """The mean of each label's problems, by label in sorted order; empty where no problem has one.
 
-    Args:
-        labels: of each problem; None is counted as ``unknown`` where others have labels.
-        value_P: (P,) one figure per problem.
-        rng: for the resamples.
+    A label None is counted as ``unknown`` where others have labels. ``value_P`` is one figure per problem.
     """
     if not any(label is not None for label in labels):
         return {}
     names = np.array([label if label is not None else "unknown" for label in labels])
     groups = {str(name): value_P[names == name] for name in sorted(set(names.tolist()))}
-    return {
-        name: {"problems": len(values), **problem_interval(values, rng).as_json()} for name, values in groups.items()
-    }
+    return {name: {"problems": len(values), **asdict(problem_interval(values, rng))} for name, values in groups.items()}

@@ -10,6 +10,7 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError
+from dppo.evaluation.engines import ModelSpec
 
 PLAIN = "Problem:\n{prompt}\n\nSolution:\n"
 """What a model without a chat template reads."""
@@ -30,25 +31,25 @@ class PromptFormat:
     notes: tuple[str, ...] = field(default=())
 
 
-def load_tokenizer(model: str, **options: Any) -> Any:
-    """The tokenizer of a model.
-
-    Args:
-        model: folder or hub name.
-        **options: for ``AutoTokenizer.from_pretrained``.
+def load_tokenizer(spec: ModelSpec) -> Any:
+    """The tokenizer of a model, or the one that is named in its place.
 
     Raises:
         ConfigError: there is none; transformers makes an empty one up for some folders, which counts as none.
     """
+    model = spec.tokenizer or spec.model
+    # A revision is one of the model's: of another tokenizer's repository it says nothing.
+    revision = {} if spec.tokenizer or spec.revision is None else {"revision": spec.revision}
     advice = "Save it there with tokenizer.save_pretrained, or name another: --tokenizer Qwen/Qwen3-0.6B"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, **options)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=spec.trust_remote_code, **revision)
     except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
         if not Path(model).is_dir():
             raise ConfigError(
-                f"model {model}: no such folder (looked in {Path.cwd()}), and nothing from the hub: {_first(error)}"
+                f"model {model}: no such folder (looked in {Path.cwd()}), and nothing from the hub: {reason}"
             ) from error
-        raise ConfigError(f"model {model} has no tokenizer ({_first(error)}). {advice}") from error
+        raise ConfigError(f"model {model} has no tokenizer ({reason}). {advice}") from error
     if not tokenizer("0 1")["input_ids"]:
         raise ConfigError(f"model {model} has no tokenizer: the one transformers makes for it has no words. {advice}")
     return tokenizer
@@ -57,45 +58,25 @@ def load_tokenizer(model: str, **options: Any) -> Any:
 def prompt_format(tokenizer: Any, chat_options: Mapping[str, Any] | None = None) -> PromptFormat:
     """The model's chat template with the problem as the user's turn, or ``PLAIN`` where it has none.
 
-    Args:
-        tokenizer: the model's.
-        chat_options: further variables of the chat template, such as ``{"enable_thinking": False}``.
+    ``chat_options`` are further variables of the chat template, such as ``{"enable_thinking": False}``.
 
     Raises:
         ConfigError: options without a chat template. ``encode`` raises it for text the tokenizer cannot encode.
     """
     options = dict(chat_options or {})
-    if tokenizer.chat_template is not None:
-        template = tokenizer.get_chat_template()
-
-        def chat(texts: Sequence[str]) -> list[list[int]]:
-            turns = [[{"role": "user", "content": text}] for text in texts]
-            settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **options}
-            return tokenizer.apply_chat_template(turns, **settings)
-
-        digest = hashlib.sha256(template.encode()).hexdigest()
-        facts = {"format": "chat template", "chat_template": digest, "chat_options": options}
-        return PromptFormat(encode=_guarded(chat), facts=facts)
-    if options:
+    has_template = tokenizer.chat_template is not None
+    if options and not has_template:
         raise ConfigError(
             f"--chat_template_kwargs {options}: the tokenizer has no chat template to give them to. Leave them out"
         )
 
-    def plain(texts: Sequence[str]) -> list[list[int]]:
-        return tokenizer([PLAIN.replace("{prompt}", text) for text in texts])["input_ids"]
-
-    note = f"the model has no chat template: it reads {PLAIN!r}, and its answer ends before {PLAIN_STOP!r}"
-    return PromptFormat(
-        encode=_guarded(plain), facts={"format": "plain", "plain": PLAIN}, stop=PLAIN_STOP, notes=(note,)
-    )
-
-
-def _guarded(encode: Callable[[Sequence[str]], list[list[int]]]) -> Callable[[Sequence[str]], list[list[int]]]:
-    """The same, with an error that says which text is at fault."""
-
-    def guarded(texts: Sequence[str]) -> list[list[int]]:
+    def encode(texts: Sequence[str]) -> list[list[int]]:
         try:
-            return encode(texts)
+            if not has_template:
+                return tokenizer([PLAIN.replace("{prompt}", text) for text in texts])["input_ids"]
+            turns = [[{"role": "user", "content": text}] for text in texts]
+            settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **options}
+            return tokenizer.apply_chat_template(turns, **settings)
         except TemplateError as error:
             raise ConfigError(f"the chat template refuses a problem as the user's turn: {error}") from error
         except Exception as error:  # tokenizers raises plain Exception for text outside its vocabulary
@@ -106,8 +87,9 @@ def _guarded(encode: Callable[[Sequence[str]], list[list[int]]]) -> Callable[[Se
                 "characters"
             ) from error
 
-    return guarded
-
-
-def _first(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    if has_template:
+        digest = hashlib.sha256(tokenizer.get_chat_template().encode()).hexdigest()
+        facts = {"format": "chat template", "chat_template": digest, "chat_options": options}
+        return PromptFormat(encode=encode, facts=facts)
+    note = f"the model has no chat template: it reads {PLAIN!r}, and its answer ends before {PLAIN_STOP!r}"
+    return PromptFormat(encode=encode, facts={"format": "plain", "plain": PLAIN}, stop=PLAIN_STOP, notes=(note,))

@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ import dppo.grading
 from dppo import __version__
 from dppo.environment import environment
 from dppo.errors import ConfigError, EvaluationError, raise_problems
-from dppo.evaluation.draws import Judge, graded_samples
 from dppo.evaluation.engines import Engine
-from dppo.evaluation.files import LineFile, make_folder, read_json, read_lines, write_json
 from dppo.evaluation.problems import ProblemSet
+from dppo.evaluation.samples import Judge, graded_samples
 from dppo.evaluation.sampling import Sampling
-from dppo.evaluation.summary import summarise
+from dppo.evaluation.summary import GO_ON, summarise
+from dppo.files import append_lines, explaining, read_json, read_lines, sole_writer, write_json
 from dppo.typed import check, check_fields, typed
 
 SETTINGS, SAMPLES, PROBLEMS, RESULTS = "settings.json", "samples.jsonl", "problems.jsonl", "results.json"
@@ -77,7 +77,7 @@ class Protocol:
         """What must be equal for two evaluations to be one."""
         samples = self.samples_of
         asked = {s.benchmark.name: {**s.identity, "samples": samples[s.benchmark.name]} for s in self.sets}
-        return {"benchmarks": asked, "sampling": self.sampling.identity, "seed": self.seed}
+        return {"benchmarks": asked, "sampling": asdict(self.sampling), "seed": self.seed}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,55 +102,52 @@ def evaluate(
     engine: Engine,
     judge: Judge,
     folder: Path | str,
-    report_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
     """The figures of an evaluation, and in ``folder`` its settings, samples, problems and results.
 
     Every batch is on disk before the next but one is begun. Called again after an interruption with the same arguments,
-    it draws what is missing, and ends with the samples it would have had.
-
-    Args:
-        protocol: what is asked.
-        engine: what answers.
-        judge: a ``dppo.grading.Verifier``.
-        folder: made where it does not exist.
-        report_progress: called after each batch.
+    it draws what is missing, and ends with the samples it would have had. The folder is made where it does not exist;
+    ``on_progress`` is called after each batch.
 
     Raises:
         ConfigError: the folder holds an evaluation with other settings, which are named.
-        EvaluationError: the folder holds something else, is in use, is damaged, or the disk is full.
+        EvaluationError: the folder holds something else.
+        FileError: the folder is in use, is damaged, or the disk is full.
     """
-    folder = make_folder(Path(folder))
+    folder = Path(folder)
     path, started, tokens = folder / SAMPLES, time.monotonic(), 0
-    with LineFile(path) as file:
+    with sole_writer(path, advice="give --output ANOTHER"):
         graders = {**_graders(), "limit_seconds": getattr(judge, "limit_seconds", None)}
         _claim(folder, {**protocol.identity, "engine": {"name": engine.name, **engine.facts}, "graded_by": graders})
         done = _done(protocol, path)
         for problems in protocol.sets:
             name = problems.benchmark.name
-            done_PS, right, judged = done[name], 0, 0
-            settings: dict[str, Any] = {"samples": protocol.samples_of[name], "seed": protocol.seed}
-            for batch in graded_samples(problems, engine, judge, protocol.sampling, done_PS=done_PS.copy(), **settings):
-                file.append([sample.as_line(name, problems.problems[sample.row]) for sample in batch])
+            done_PG, right, judged = done[name], 0, 0
+            asked: dict[str, Any] = {"samples": protocol.samples_of[name], "seed": protocol.seed}
+            for batch in graded_samples(problems, engine, judge, protocol.sampling, done_PG=done_PG.copy(), **asked):
+                with explaining(path, GO_ON):
+                    append_lines(path, [sample.as_line(name, problems.problems[sample.row]) for sample in batch])
                 for sample in batch:
-                    done_PS[sample.row, sample.sample] = True
+                    done_PG[sample.row, sample.sample] = True
                 right, judged = right + sum(sample.right for sample in batch), judged + len(batch)
                 tokens += sum(sample.generated.tokens for sample in batch)
-                if report_progress is not None:
-                    counts = {"done": int(done_PS.sum()), "total": done_PS.size, "right": right, "judged": judged}
+                if on_progress is not None:
+                    counts = {"done": int(done_PG.sum()), "total": done_PG.size, "right": right, "judged": judged}
                     seconds = time.monotonic() - started
-                    report_progress(Progress(benchmark=name, **counts, tokens=tokens, seconds=seconds))
+                    on_progress(Progress(benchmark=name, **counts, tokens=tokens, seconds=seconds))
         figures = summarise(
             protocol.sets, protocol.samples_of, read_lines(path), folder / PROBLEMS, seed=protocol.seed, ks=protocol.ks
         )
         results = {
             **figures,
             "notes": list(engine.notes),
-            "settings": read_json(folder / SETTINGS, "--output ANOTHER"),
+            "settings": read_json(folder / SETTINGS, advice="Give --output ANOTHER"),
             "environment": environment(batch_size=engine.batch_size),
             "last_session": {"tokens": tokens, "seconds": time.monotonic() - started},
         }
-        write_json(folder / RESULTS, results)
+        with explaining(folder / RESULTS, GO_ON):
+            write_json(folder / RESULTS, results)
         return results
 
 
@@ -159,10 +156,10 @@ def read_results(folder: Path | str) -> dict[str, Any]:
     """What ``results.json`` of an evaluation holds.
 
     Raises:
-        EvaluationError: the folder has no finished evaluation.
+        FileError: the folder has no finished evaluation.
     """
-    advice = "the folder has no finished evaluation. Give its dppo eval command again to finish it"
-    return read_json(Path(folder) / RESULTS, advice)
+    advice = "The folder has no finished evaluation: give its dppo eval command again to finish it"
+    return read_json(Path(folder) / RESULTS, advice=advice)
 
 
 def _graders() -> dict[str, str]:
@@ -178,13 +175,14 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
     path = folder / SETTINGS
     settings = json.loads(json.dumps(settings))  # as they are read again: lists, not tuples
     if (folder / SAMPLES).stat().st_size == 0:
-        write_json(path, settings)
+        with explaining(path, GO_ON):
+            write_json(path, settings)
         return
     if not path.exists():
         raise EvaluationError(
             f"{folder} has samples but no {SETTINGS}, so whose they are is not known: --output ANOTHER"
         )
-    different = differences(read_json(path, "--output ANOTHER"), settings)
+    different = differences(read_json(path, advice="Give --output ANOTHER"), settings)
     if different:
         raise ConfigError(
             f"{folder} holds an evaluation with other settings: {'; '.join(different)}. "
@@ -193,13 +191,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def differences(there: Any, here: Any, name: str = "") -> list[str]:
-    """Where two JSON values differ, one sentence per setting.
-
-    Args:
-        there: the settings in a folder.
-        here: those that were asked for.
-        name: of the setting, with dots.
-    """
+    """Where two JSON values differ, one sentence per setting; ``name`` is the dotted name of the setting they are."""
     if not (isinstance(there, Mapping) and isinstance(here, Mapping)):
         return [] if there == here else [f"{name} is {_short(there)} there and {_short(here)} here"]
     names = {key: f"{name}.{key}" if name else str(key) for key in (*there, *here)}
@@ -220,7 +212,8 @@ def _done(protocol: Protocol, path: Path) -> dict[str, np.ndarray]:
     sets = {s.benchmark.name: s.problems for s in protocol.sets}
     done = {name: np.zeros((len(sets[name]), count), dtype=bool) for name, count in protocol.samples_of.items()}
     rows = {name: {problem.id: row for row, problem in enumerate(problems)} for name, problems in sets.items()}
-    for number, line in enumerate(read_lines(path), 1):
+    lines = read_lines(path, advice="Delete that line: its sample will be drawn again")
+    for number, line in enumerate(lines, 1):
         try:
             place = rows[line["benchmark"]][line["id"]], line["sample"]
             twice = bool(done[line["benchmark"]][place])

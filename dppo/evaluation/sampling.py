@@ -1,7 +1,6 @@
 """How tokens are drawn: settings, the seed of each completion, and the draw itself."""
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,33 +44,20 @@ class Sampling:
         """The same with at most ``limit`` new tokens."""
         return replace(self, max_new_tokens=min(limit, self.max_new_tokens))
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """All settings."""
-        return asdict(self)
-
 
 def sample_seed(seed: int, problem_key: int, sample: int) -> int:
     """The seed of one completion, in [0, 2**62): a function of the run's seed, the problem, and the sample's number.
 
-    Args:
-        seed: the evaluation's seed, >= 0.
-        problem_key: ``text_key`` of benchmark and problem.
-        sample: 0, 1, ... within the problem.
+    ``problem_key`` is ``text_key`` of benchmark and problem; samples count from 0 within the problem.
     """
     return int(generator(seed, Purpose.EVALUATION, 0, problem_key, sample).integers(2**62))
 
 
 def draw(logits_BV: Tensor, uniform_B1: Tensor, sampling: Sampling) -> Tensor:
-    """(B, 1) the token that each uniform number falls on.
+    """(B, 1) the token that each uniform number falls on, of (B, V) logits that are divided by the temperature already.
 
-    The number is compared with the running sum of the probabilities: over the vocabulary in its order, or from the most
-    likely token down where ``top_p`` or ``top_k`` leave tokens out.
-
-    Args:
-        logits_BV: (B, V) logits, divided by the temperature already.
-        uniform_B1: (B, 1) in [0, 1).
-        sampling: for ``top_p`` and ``top_k``.
+    The number, in [0, 1), is compared with the running sum of the probabilities: over the vocabulary in its order, or
+    from the most likely token down where ``top_p`` or ``top_k`` leave tokens out.
     """
     prob_BV = logits_BV.softmax(1)
     order_BV = None

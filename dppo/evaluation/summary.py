@@ -2,22 +2,22 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dppo.errors import EvaluationError
-from dppo.evaluation.files import LineFile
 from dppo.evaluation.metrics import breakdown, default_ks, maj_at_k, pass_at_k
 from dppo.evaluation.problems import ProblemSet
+from dppo.files import encoded, explaining, replacing
 from dppo.grading import REASONS
 from dppo.rng import Purpose, generator
 from dppo.statistics import benchmark_interval, problem_interval
 
-_WRITTEN_AT_ONCE = 256
+GO_ON = "what was written before is whole: make room and give the same command to go on"
+"""The end of a message about a disk that is full."""
 
 
 @dataclass
@@ -60,14 +60,16 @@ class Tally:
         figures |= {f"maj@{k}": maj_at_k(votes, right, k) for k in self.ks if k > 1}
         for name, value in figures.items():
             self.figures[name][self._rows[id]] = value
-        known = {
+        return {
             "benchmark": self.problems.benchmark.name,
             "id": id,
             "level": problem.level,
             "subject": problem.subject,
+            "samples": self.samples,
+            "right": sum(right),
+            "tokens": sum(line["tokens"] for line in lines) / self.samples,
+            **figures,
         }
-        tokens = sum(line["tokens"] for line in lines) / self.samples
-        return {**known, "samples": self.samples, "right": sum(right), "tokens": tokens, **figures}
 
     def as_json(self, rng: np.random.Generator) -> dict[str, Any]:
         """The benchmark's part of ``results.json``."""
@@ -82,7 +84,7 @@ class Tally:
             "licence": record.licence,
             "correct": record.correct,
             "notes": list(self.problems.notes),
-            **{name: problem_interval(values, rng).as_json() for name, values in self.figures.items()},
+            **{name: asdict(problem_interval(values, rng)) for name, values in self.figures.items()},
             "mean_tokens": self.tokens / self.drawn,
             "truncated": self.finishes["length"] / self.drawn,
             "no_room": self.finishes["no_room"] / self.drawn,
@@ -96,44 +98,38 @@ def summarise(
     sets: Sequence[ProblemSet],
     samples: Mapping[str, int],
     lines: Iterable[Mapping[str, Any]],
-    outcomes_path: Path,
+    problems_path: Path,
     *,
     seed: int,
     ks: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Figures by benchmark and their average, and on the way one line per problem in ``outcomes_path``.
+    """Figures by benchmark and their average, and on the way one line per problem in ``problems_path``, at once.
 
-    Args:
-        sets: the benchmarks, whole.
-        samples: per problem, by benchmark.
-        lines: the samples, in any order; those of a problem should stand together, or memory grows.
-        outcomes_path: file for the problems' own figures.
-        seed: for the intervals.
-        ks: the k of pass@k, beside 1; powers of two by default.
+    ``samples`` are those of a problem, by benchmark. The lines may come in any order, but those of a problem should
+    stand together, or memory grows. ``ks`` are the k of pass@k, beside 1; powers of two by default.
 
     Raises:
-        EvaluationError: samples are missing, or there is no room for the file.
+        EvaluationError: samples are missing.
+        FileError: there is no room for the file.
     """
     tallies = {}
     for problems in sets:
         name = problems.benchmark.name
         chosen = default_ks(samples[name]) if ks is None else tuple(sorted({1, *ks}))
         tallies[name] = Tally(problems, samples[name], chosen)
-    unfinished = outcomes_path.with_name(f"{outcomes_path.name}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    finished = (row for line in lines if (row := tallies[line["benchmark"]].add(line)) is not None)
-    with LineFile(unfinished) as file:
-        while chunk := list(islice(finished, _WRITTEN_AT_ONCE)):
-            file.append(chunk)
-    for name, tally in tallies.items():
-        expected = tally.samples * len(tally.problems.problems)
-        if tally.drawn != expected:
-            raise EvaluationError(f"{name}: {tally.drawn} of {expected} samples are there: give the same command again")
-    unfinished.replace(outcomes_path)
+    with explaining(problems_path, GO_ON), replacing(problems_path) as file:
+        for line in lines:
+            record = tallies[line["benchmark"]].add(line)
+            if record is not None:
+                file.write(f"{encoded(record)}\n".encode("ascii"))
+        for name, tally in tallies.items():
+            expected = tally.samples * len(tally.problems.problems)
+            if tally.drawn != expected:
+                raise EvaluationError(
+                    f"{name}: {tally.drawn} of {expected} samples are there: give the same command again"
+                )
     rng = generator(seed, Purpose.EVALUATION, 1)
     results = {name: tally.as_json(rng) for name, tally in tallies.items()}
     shared = [name for name in next(iter(tallies.values())).figures if all(name in t.figures for t in tallies.values())]
-    averages = {
-        name: benchmark_interval({b: t.figures[name] for b, t in tallies.items()}, rng).as_json() for name in shared
-    }
-    return {"benchmarks": results, "average": averages}
+    averages = {name: benchmark_interval({b: t.figures[name] for b, t in tallies.items()}, rng) for name in shared}
+    return {"benchmarks": results, "average": {name: asdict(found) for name, found in averages.items()}}

@@ -24,7 +24,7 @@ def load(spec: ModelSpec) -> Engine:
     Raises:
         ConfigError: a model or tokenizer that cannot be loaded.
     """
-    tokenizer = load_tokenizer(spec.tokenizer or spec.model, **spec.tokenizer_options)
+    tokenizer = load_tokenizer(spec)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             spec.model,
@@ -47,14 +47,8 @@ def of_model(
 ) -> Engine:
     """The engine of a model in memory, which may go on being trained between calls.
 
-    Nothing is drawn from a global generator, and the model is left in the mode it was in.
-
-    Args:
-        model: a causal language model of transformers.
-        tokenizer: its tokenizer.
-        batch_size: completions at once, >= 1.
-        chat_options: further variables of the chat template.
-        identity: what identifies the model; part of the engine's facts.
+    Nothing is drawn from a global generator, and the model is left in the mode it was in. ``identity`` is what
+    identifies the model among the engine's facts.
     """
     template = prompt_format(tokenizer, chat_options)
     ends = end_tokens(tokenizer, model.generation_config)
@@ -111,10 +105,8 @@ def _up_to_end(row: list[int], ends: list[int]) -> list[int]:
 class ChooseTokens(LogitsProcessor):
     """Leaves the one token that each row's own random numbers choose, whatever the other rows of the batch are.
 
-    Args:
-        seeds: one per row of the batch.
-        sampling: how tokens are drawn; at temperature 0 the most likely one is left.
-        prompt_tokens: width of the padded prompts.
+    There is one seed per row; ``prompt_tokens`` is the width of the padded prompts. At temperature 0 the most likely
+    token is left.
     """
 
     def __init__(self, seeds: Sequence[int], sampling: Sampling, prompt_tokens: int) -> None:

@@ -30,7 +30,7 @@ def load(spec: ModelSpec) -> Engine:
         raise ConfigError(
             f"--engine vllm: vLLM is not installed ({error}): pip install 'dppo[vllm]', or --engine transformers"
         ) from error
-    tokenizer = load_tokenizer(spec.tokenizer or spec.model, **spec.tokenizer_options)
+    tokenizer = load_tokenizer(spec)
     template = prompt_format(tokenizer, spec.chat_options)
     options = {"trust_remote_code": spec.trust_remote_code, "seed": 0, **spec.engine_options}
     try:

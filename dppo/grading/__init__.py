@@ -2,7 +2,7 @@
 
 In the caller's process: ``answers`` finds the answer, ``rules`` says how near it must be, ``verifier`` asks the workers
 of ``pool`` (each runs ``worker``). In a worker: ``judge``, over ``patterns`` <- ``text`` <- ``numbers``, ``units``,
-``words``, ``names`` <- ``formula``, ``canonical`` <- ``reading``, and ``values`` <- ``equality`` <- ``parts``,
+``words`` <- ``formula``, ``canonical`` <- ``reading``, and ``values`` <- ``equality`` <- ``parts``,
 ``regions`` <- ``compare``. No string of a model reaches ``eval``, ``sympify`` or sympy's parser of Python expressions.
 """
 

@@ -116,12 +116,7 @@ def joined_boxes(text: str) -> str | None:
 def after_hashes(text: str) -> str | None:
     """What follows the last ``####`` at the start of a line, without thousands commas, or None: GSM8K's form."""
     found = _MARKED.findall(text)
-    return _without_commas(found[-1]) if found else None
-
-
-def _without_commas(text: str) -> str:
-    """A number without commas between its thousands."""
-    return _THOUSANDS_COMMA.sub("", text.strip())
+    return _THOUSANDS_COMMA.sub("", found[-1].strip()) if found else None
 
 
 def final_answer(text: str) -> str | None:
@@ -150,7 +145,7 @@ def _final(text: str) -> str | None:
         return _phrased(text, 0)
     line = marked[0]
     stated = _phrased(text, line.start()) if _HEADING.match(line[1]) else None
-    return stated or _trimmed(_without_commas(line[1]))
+    return stated or _trimmed(_THOUSANDS_COMMA.sub("", line[1].strip()))
 
 
 def _phrased(text: str, start: int) -> str | None:
@@ -190,14 +185,10 @@ def without_delimiters(text: str) -> str:
 
 
 def plain_match(answer: str, gold: str) -> bool | None:
-    """Whether two answers agree where that needs no mathematics: True or False, or None when it does.
+    """Whether an answer and the gold answer agree where that needs no mathematics: True or False, or None when it does.
 
     Equal texts agree; two plain integers agree when their values do. Everything else is None: an integer with
     separators (``1,234``) may as well be a list.
-
-    Args:
-        answer: what ``final_answer`` found.
-        gold: the reference answer.
     """
     gold = _trimmed(gold) or gold
     if answer == gold:

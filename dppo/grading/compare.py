@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
-from dppo.grading import parts
-from dppo.grading import values as v
+import dppo.grading.parts as parts
+import dppo.grading.values as v
 from dppo.grading.equality import proportional, rational, same_values, tree
 from dppo.grading.numbers import endless
 from dppo.grading.regions import FLIPPED, as_set, is_settled, same_sets
@@ -244,7 +244,6 @@ def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 
 def _in_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...], grading: Grading) -> bool:
-    """Item by item."""
     return len(gold) == len(answer) and all(
         _same_ends(one, other, grading) for one, other in zip(gold, answer, strict=True)
     )

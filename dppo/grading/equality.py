@@ -12,8 +12,8 @@ from typing import Any
 
 import sympy
 
-from dppo.grading import values as v
-from dppo.grading.numbers import endless, same_numbers, shortened
+import dppo.grading.values as v
+from dppo.grading.numbers import endless, shortened
 from dppo.grading.rules import Grading
 from dppo.grading.text import Unreadable
 
@@ -64,24 +64,18 @@ def rational(value: v.Formula) -> Fraction | None:
 
 
 def is_constant(value: v.Formula) -> bool:
-    """Whether there are no letters in it."""
     return isinstance(value, v.Number) or not value.tree.free_symbols
 
 
 def same_values(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
     """Numbers and formulas: equal, or near enough where the benchmark says so."""
-    if isinstance(gold, v.Number) and isinstance(answer, v.Number):
-        equal = same_numbers(gold, answer)
-    else:
-        equal = same_formulas(gold, answer)
-    return equal or (not grading.exact and _close(gold, answer, grading))
+    return same_formulas(gold, answer) or (not grading.exact and _close(gold, answer, grading))
 
 
 def _pairs(gold: Any, answer: Any) -> list[tuple[Any, Any]]:
     """What must be near each other in two formulas: the coefficients of polynomials, else the values at points.
 
     A large term would hide a wrong small one if values alone were compared: ``125 - 1.5 P`` for ``125 - 1.25 P``.
-
     """
     letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
     if gold.is_polynomial(*letters) and answer.is_polynomial(*letters):
@@ -91,7 +85,6 @@ def _pairs(gold: Any, answer: Any) -> list[tuple[Any, Any]]:
 
 
 def _close(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
-    """Whether an answer is within what the benchmark allows."""
     if not (is_constant(gold) and is_constant(answer)):
         if not (isinstance(gold, v.Expression) and gold.decimal and grading.relative):
             return False
@@ -148,7 +141,6 @@ def constant(value: v.Formula) -> Any:
 
 
 def to_fraction(value: Any) -> Fraction:
-    """A real sympy number as a fraction."""
     return Fraction(*map(int, sympy.Rational(value).as_numer_denom()))
 
 
@@ -180,7 +172,7 @@ def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
         if not whole and point >= len(_POINTS) and said >= LEAST_POINTS:
             return
         at = {name: (_whole_coordinate if whole else _coordinate)(point, i) for i, name in enumerate(names)}
-        if any(_below_zero(part.evalf(15, subs=at)) for part in positive):
+        if any((value := part.evalf(15, subs=at)).is_real and value < 0 for part in positive):
             put_off.append(at)
         elif pair := _values_at(at, one, other):
             said += 1
@@ -208,11 +200,6 @@ def _not_below_zero(formula: Any) -> set[Any]:
     """What stands under roots and in logarithms, where it has letters in it."""
     roots = {power.base for power in formula.atoms(sympy.Pow) if not power.exp.is_integer}
     return {part for part in roots | {log.args[0] for log in formula.atoms(sympy.log)} if part.free_symbols}
-
-
-def _below_zero(value: Any) -> bool:
-    """Whether a value is a number below 0."""
-    return bool(value.is_real and value < 0)
 
 
 def _coordinate(point: int, i: int) -> Any:
@@ -253,17 +240,14 @@ def aligned(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _with_respect(formula: Any) -> Mapping[Any, bool]:
-    """The derivatives in a formula, and whether each says by what."""
+    """Whether each derivative in a formula says by what."""
     return {symbol: "WRT" in symbol.name for symbol in formula.free_symbols if symbol.name.startswith("DER")}
 
 
 def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool = False) -> bool:
     """Whether two equations say the same: the differences of their sides are a constant multiple of each other.
 
-    Args:
-        gold: both sides.
-        answer: both sides.
-        positive: whether the multiple must be above 0, as for inequalities.
+    ``positive`` wants a multiple above 0, as for inequalities.
     """
     one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
     if _proportional(one, other, positive):
@@ -273,7 +257,6 @@ def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool 
 
 
 def _proportional(one: Any, other: Any, positive: bool) -> bool:
-    """Whether one formula is a constant multiple of the other."""
     ratios = []
     for left, right in values_at_points(one, other):
         if vanishes(left) or vanishes(right):

@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from dppo.grading import values as v
+import dppo.grading.values as v
 from dppo.grading.compare import same
 from dppo.grading.equality import is_constant
 from dppo.grading.patterns import pattern
@@ -54,13 +54,12 @@ def judge(task: dict[str, Any]) -> str:
     if gold is None:
         return "right" if _bare(task["gold"]) == _bare(task["answer"]) else "wrong"
     found = _judge(gold, task["answer"], grading)
-    if found != "right" and "listed" in task and _is_list(gold):
+    if found != "right" and task.get("listed") and _is_list(gold):
         return _judge(gold, task["listed"], grading)
     return found
 
 
 def _judge(gold: v.Value, text: str, grading: Grading) -> str:
-    """The verdict on one text."""
     answer = _read(_WHERE.sub("", text), grading.several, _is_number(gold))
     if answer is None or (isinstance(answer, v.Text) and not _has_text(gold)):
         return "unparsed"

@@ -64,7 +64,6 @@ def joined_groups(text: str) -> str:
 
 
 def _fraction(found: re.Match[str]) -> Number | None:
-    """A fraction or a mixed number."""
     top, bottom = (
         int((found[x] or found[y] or found[z]).replace(" ", "")) for x, y, z in (("a", "c", "e"), ("b", "d", "f"))
     )
@@ -94,11 +93,6 @@ def _decimal(found: re.Match[str]) -> Number | None:
     digits = len((whole + part).lstrip("0"))
     value = -value if found["sign"] == "-" else value
     return Number(value, step, digits) if part or found["power"] else Number(value)
-
-
-def same_numbers(gold: Number, answer: Number) -> bool:
-    """Whether the numbers are equal, or the answer is the gold number cut to at least six of its endless digits."""
-    return gold.value == answer.value or (endless(gold.value) and shortened(gold.value, answer))
 
 
 def endless(value: Fraction) -> bool:

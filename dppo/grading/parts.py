@@ -4,7 +4,7 @@ from typing import Any
 
 import sympy
 
-from dppo.grading import values as v
+import dppo.grading.values as v
 from dppo.grading.equality import is_constant, proportional, tree
 
 _ANGLE_FUNCTIONS = (sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec, sympy.csc)
@@ -31,7 +31,6 @@ def with_argument(named: v.Named, argument: str) -> v.Named:
 
 
 def both_sides(value: v.Value) -> tuple[Any, Any] | None:
-    """Both sides of an equation, as sympy expressions."""
     if isinstance(value, v.Named) and value.plain is not None and len(value.members) == 1:
         sides: tuple[v.Value, ...] = (value.plain, value.members[0])
     elif isinstance(value, v.Equation) and len(value.sides) == 2:
@@ -49,7 +48,6 @@ def _formula(value: v.Value) -> v.Formula | None:
 
 
 def is_number(value: v.Value) -> bool:
-    """Whether a value is a number, with a unit or without."""
     value = v.without_unit(value)
     return isinstance(value, v.Formula) and is_constant(value)
 
@@ -88,7 +86,6 @@ def without_names(members: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
 
 
 def same_inequalities(sign: str, gold: tuple[Any, Any], other_sign: str, answer: tuple[Any, Any]) -> bool:
-    """Whether two inequalities in several letters say the same."""
     if sign == r"\ne" or other_sign == r"\ne":
         return sign == other_sign and proportional(gold, answer)
     upwards = (">", r"\ge")
@@ -101,7 +98,6 @@ def same_inequalities(sign: str, gold: tuple[Any, Any], other_sign: str, answer:
 
 
 def as_rows(value: v.Value) -> v.Matrix | None:
-    """A matrix from a list of rows in brackets, or None."""
     if not isinstance(value, v.Items) or value.brackets != "[]":
         return None
     rows = [item.items for item in value.items if isinstance(item, v.Items) and item.brackets == "[]"]
@@ -109,7 +105,6 @@ def as_rows(value: v.Value) -> v.Matrix | None:
 
 
 def is_infinite(value: v.Value) -> bool:
-    """Whether a value is infinity, of either sign."""
     return isinstance(value, v.Expression) and value.tree.is_infinite is True
 
 
@@ -122,7 +117,6 @@ def by_letter(items: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
 
 
 def in_radians(value: v.Formula) -> v.Expression:
-    """A number of degrees in radians."""
     return v.Expression("", tree(value) * sympy.pi / 180)
 
 

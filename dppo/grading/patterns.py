@@ -26,10 +26,7 @@ EXAMPLES: list[Example] = []
 def pattern(regex: str, examples: Mapping[str, str] | tuple[str, ...], flags: int = 0) -> re.Pattern[str]:
     """The compiled expression.
 
-    Args:
-        regex: the expression.
-        examples: texts, each with the first thing that is found in it; or texts that are found whole. At least one.
-        flags: as for ``re.compile``.
+    Examples are texts with the first thing that is found in each, or texts that are found whole.
 
     Raises:
         ValueError: no example.
@@ -43,11 +40,7 @@ def pattern(regex: str, examples: Mapping[str, str] | tuple[str, ...], flags: in
 
 
 def rewritings(*rows: tuple[str, str, str, str]) -> tuple[Rewriting, ...]:
-    """The compiled table, in order.
-
-    Args:
-        *rows: expression, replacement, an example, and the example rewritten by this row alone.
-    """
+    """The compiled table: rows of expression, replacement, an example, and the example rewritten by this row alone."""
     table = tuple((re.compile(regex), replacement, text, result) for regex, replacement, text, result in rows)
     EXAMPLES.extend(Example(regex, text, result, replacement) for regex, replacement, text, result in table)
     return tuple((regex, replacement) for regex, replacement, *_ in table)

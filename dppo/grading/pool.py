@@ -128,7 +128,7 @@ class WorkerPool:
         self._forget()
 
     def _forget(self) -> None:
-        """Begin with no workers, in this process."""
+        """Begin with no workers."""
         self._lock = threading.Lock()
         self._events: queue.SimpleQueue[tuple[_Worker, str]] = queue.SimpleQueue()
         self._alive: list[_Worker] = []
@@ -159,10 +159,7 @@ class WorkerPool:
                 _end(self._alive, self._owner)
 
     def map(self, tasks: Sequence[Any]) -> list[TaskResult]:
-        """The outcome of each task, in the order given. Calls from several threads wait for each other.
-
-        Args:
-            tasks: JSON values.
+        """The outcome of each task, a JSON value, in the order given. Calls from several threads wait for each other.
 
         Raises:
             RewardError: workers cannot be started; the message ends with their own error.
@@ -216,7 +213,6 @@ class WorkerPool:
                 return worker, line
 
     def _receive(self, worker: _Worker, message: dict[str, Any], outcomes: dict[int, TaskResult]) -> None:
-        """Book one reply."""
         if "ready" in message:
             worker.ready, self._failures = True, 0
         elif "failed" in message:

@@ -6,10 +6,9 @@ from fractions import Fraction
 
 from sympy import nan, zoo
 
-from dppo.grading import values as v
+import dppo.grading.values as v
 from dppo.grading.canonical import canonical
-from dppo.grading.formula import parse
-from dppo.grading.names import name_of
+from dppo.grading.formula import name_of, parse
 from dppo.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
 from dppo.grading.patterns import pattern, rewritings, rewritten
 from dppo.grading.text import Unreadable, cut, outer_brackets, tidy
@@ -72,10 +71,8 @@ MOST_ITEMS = 64
 def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.Value:
     r"""The value a text stands for.
 
-    Args:
-        text: an answer, as extracted.
-        several: whether it is a list of answers, where that is known: decides what ``70,110`` is.
-        labels: whether words after a number may be a unit that is not in the table, as in ``17 students``.
+    ``several`` says whether it is a list of answers, where that is known, and decides what ``70,110`` is. With
+    ``labels`` words after a number may be a unit that is not in the table, as in ``17 students``.
     """
     return _Reader(several, labels).value(answer_alone(tidy(text)))
 
@@ -87,7 +84,6 @@ class _Reader:
         self.several, self.labels, self.depth = several, labels, 0
 
     def value(self, text: str) -> v.Value:
-        """The first kind that fits."""
         self.depth += 1
         if not text or self.depth > 12:
             raise Unreadable("nothing there" if not text else "too deep")
@@ -131,7 +127,6 @@ class _Reader:
         return v.Either(tuple(values))
 
     def named_set(self, text: str) -> v.Value | None:
-        """A set with a sign of its own."""
         return self.value(r"(0,\infty)") if text in _ABOVE_ZERO else _SETS.get(text)
 
     def thousands(self, text: str) -> v.Value | None:
@@ -169,7 +164,6 @@ class _Reader:
         return tuple(items)
 
     def two_signs(self, text: str) -> v.Value | None:
-        r"""Both values of ``\pm`` (all of them take the same sign), or None."""
         if not _PLUS_MINUS.search(text) or (text.startswith((r"\{", "(", "[")) and outer_brackets(text)):
             return None
         return v.Items("", (self.value(rewritten(text, _UPPER)), self.value(rewritten(text, _LOWER))))
@@ -194,7 +188,6 @@ class _Reader:
         return v.Inequality(tuple(self.value(side) for side in sides), tuple(signs))
 
     def _equal(self, sides: list[str]) -> v.Value:
-        """Sides joined by equality signs."""
         name = name_of(sides[0])
         if name is None and len(sides) == 2 and name_of(sides[1]) is not None:
             sides, name = sides[::-1], name_of(sides[1])
@@ -213,19 +206,16 @@ class _Reader:
         return v.Named(name[0], name[1], members, plain)
 
     def union(self, text: str) -> v.Value | None:
-        """Sets joined by signs."""
         parts, signs = cut(text, _SET_SIGN)
         if len(parts) == 1:
             return None
         return v.Region(tuple(self.value(part) for part in parts), tuple(signs))
 
     def compound(self, text: str) -> v.Value | None:
-        """Several values of units that measure the same, as ``5 ft 6 in``."""
         found = compound(text)
         return v.Quantity(v.Number(found[0]), found[1]) if found else None
 
     def quantity(self, text: str) -> v.Value | None:
-        """A value with a unit."""
         found = split_unit(text, self.labels)
         return v.Quantity(self.value(found[0]), found[1]) if found else None
 
@@ -274,17 +264,13 @@ class _Reader:
         if kind == "array":
             body = _COLUMNS.sub("", body)
         rows = [row for row in _ROW_END.split(body) if row.strip(" \\hline")]
-        cells = tuple(tuple(self._cell(factor, cell.strip()) for cell in row.split("&")) for row in rows)
+        read = (lambda cell: self.expression(f"{factor}({cell})")) if factor else self.value
+        cells = tuple(tuple(read(cell.strip()) for cell in row.split("&")) for row in rows)
         if not cells or len({len(row) for row in cells}) > 1:
             raise Unreadable("rows of different lengths")
         return v.Matrix(cells, bars=kind in _DETERMINANTS)
 
-    def _cell(self, factor: str, cell: str) -> v.Value:
-        """One cell of a matrix."""
-        return self.expression(f"{factor}({cell})") if factor else self.value(cell)
-
     def based(self, text: str) -> v.Value | None:
-        """Digits with a base below."""
         found = _BASED.fullmatch(text)
         if not found:
             return None
@@ -296,11 +282,9 @@ class _Reader:
         return v.Based(digits, base) if fits else None
 
     def number(self, text: str) -> v.Value | None:
-        """A number."""
         return None if self.several and "," in joined_groups(text) else read_number(text)
 
     def expression(self, text: str) -> v.Expression:
-        """A formula."""
         latex, decimal = canonical(text)
         return v.Expression(latex, parse(latex), decimal)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import sympy
 
-from dppo.grading import values as v
+import dppo.grading.values as v
 from dppo.grading.equality import tree
 from dppo.grading.text import Unreadable
 
@@ -64,7 +64,6 @@ def _end(value: v.Value) -> Any:
 
 
 def _region(value: v.Region) -> Any | None:
-    """Sets joined from left to right."""
     parts = [_as_set(part) for part in value.parts]
     if any(part is None for part in parts):
         return None
@@ -118,7 +117,6 @@ def _half_line(left: Any, sign: str, bound: Any) -> Any | None:
 
 
 def same_sets(gold: Any, answer: Any) -> bool:
-    """Whether two sets are the same."""
     gold, answer = (sympy.Union(part, evaluate=True) if part.is_Union else part for part in (gold, answer))
     if gold == answer:
         return True
@@ -146,7 +144,6 @@ def _pieces(found: Any) -> list[tuple[tuple[Any, Any], bool, bool]] | None:
 
 
 def _same_end(one: Any, other: Any) -> bool:
-    """Whether two ends are equal, infinite ones included."""
     if one == other:
         return True
     if one.is_infinite or other.is_infinite:

@@ -29,11 +29,10 @@ class Grading:
         return not (self.absolute or self.relative or self.rounded_from)
 
 
-EXACT = Grading()
 DEFAULT_RULE = "default"
 RULES: Mapping[str, Grading] = MappingProxyType(
     {
-        **dict.fromkeys((DEFAULT_RULE, "gsm8k", "math500", "aime24", "amc23", "olympiadbench"), EXACT),
+        **dict.fromkeys((DEFAULT_RULE, "gsm8k", "math500", "aime24", "amc23", "olympiadbench"), Grading()),
         # 1% is the tolerance the set was published with (arXiv:2206.14858); its gold answers are rounded values
         "minerva_math": Grading(relative=0.01, rounded_from=2),
     }
@@ -47,9 +46,7 @@ DETAILS = ("is_multiple_answer", "unit", "tolerance")
 def with_details(grading: Grading, details: Mapping[str, Any] | None) -> Grading:
     """The grading of one problem: the benchmark's, and what the problem says about its answer.
 
-    Args:
-        grading: the benchmark's.
-        details: any of ``DETAILS``; what is missing or None says nothing, and other keys are not looked at.
+    Of the details those in ``DETAILS`` are looked at; what is missing or None says nothing.
 
     Raises:
         DataError: details that are no dictionary, or a tolerance that is no number of at least 0.

@@ -40,13 +40,16 @@ _VULGAR = {c: unicodedata.normalize("NFKD", c).split("\u2044") for c in "¼½¾�
 _VULGAR_SIGNS = f"[{''.join(_VULGAR)}]"
 _ONE_VULGAR = pattern(rf"(?<!{_VULGAR_SIGNS}){_VULGAR_SIGNS}(?!{_VULGAR_SIGNS})", {"3½": "½"})
 
-FUNCTIONS = frozenset((
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln",
-    "lg", "exp", "cis", "max", "min", "gcd", "lcm", "sqrt",
-))  # fmt: skip
+TRIGONOMETRIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc"))
+FUNCTIONS = TRIGONOMETRIC | {
+    "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln", "lg", "exp", "cis",
+}  # fmt: skip
+"""Functions of one argument."""
+OF_SEVERAL = frozenset(("max", "min", "gcd", "lcm"))
+TYPED = FUNCTIONS | OF_SEVERAL | {"sqrt"}
 """Functions that are read when typed without a backslash."""
 _WORD = pattern(
-    rf"(?<![\\A-Za-z])(?:({'|'.join(sorted(FUNCTIONS, key=len, reverse=True))})(?=\s*[\d(\\{{^_]|(?<!min)(?<!max) )"
+    rf"(?<![\\A-Za-z])(?:({'|'.join(sorted(TYPED, key=len, reverse=True))})(?=\s*[\d(\\{{^_]|(?<!min)(?<!max) )"
     r"|(pi|theta|alpha|beta|lambda|sigma|omega)(?![A-Za-z])|(infinity|inf|oo)(?![A-Za-z]))",
     {"2sin(x)": "sin", r"3pi": "pi", "(0, oo)": "oo"},
 )
@@ -189,7 +192,6 @@ def tidy(text: str) -> str:
 
 
 def _spelt_out(found: re.Match[str]) -> str:
-    """The word for ``k`` and its like behind a number."""
     letter = found[2] or found[3] or found[4]
     return rf"{found[1] or ''} \text{{{_SHORT_SCALES[letter]}}}"
 
@@ -201,7 +203,6 @@ def _scaled(found: re.Match[str]) -> str:
 
 
 def _command(word: re.Match[str]) -> str:
-    """A word typed plainly, as a command."""
     return r"\infty " if word[3] else rf"\{word[0]}" if word[1] else rf"\{word[0]} "
 
 
@@ -227,7 +228,6 @@ def _fonts(text: str) -> str:
 
 
 def _content(font: str, inner: str) -> str:
-    """What replaces one font command."""
     words = _NO_WORDS.sub(" ", inner).strip()
     if font in _PLAIN_FONTS or not _A_LETTER.search(words) or (font == "mathrm" and words in tuple("eid")):
         return inner
@@ -235,7 +235,7 @@ def _content(font: str, inner: str) -> str:
         return inner
     if _CONNECTOR.match(words):
         return f" {words.strip(',; ')} "
-    command = words in FUNCTIONS and (font == "operatorname" or words not in ("min", "max"))
+    command = words in TYPED and (font == "operatorname" or words not in ("min", "max"))
     return rf"\{words} " if command else rf"\text{{{words}}}"
 
 

@@ -163,11 +163,9 @@ _CHANGES = pattern(
 
 
 def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
-    r"""The text before a unit, and the unit; None when there is none.
+    r"""The text before a unit of a tidy text, and the unit; None when there is none.
 
-    Args:
-        text: a tidy text.
-        labels: whether plain words that are not in the table count too, as in ``17 students``.
+    With ``labels`` plain words that are not in the table count too, as in ``17 students``.
     """
     if found := _PERCENT.search(text):
         return _rest(text[: found.start()], PERCENT)
@@ -204,12 +202,10 @@ def _is_unit_word(word: str) -> bool:
 
 
 def _rest(value: str, unit: Unit) -> tuple[str, Unit] | None:
-    """The value and its unit, unless there is no value."""
     return (value.strip(), unit) if value.strip() else None
 
 
 def same_dimension(one: Unit, other: Unit) -> bool:
-    """Whether two units of the table measure the same."""
     return one.powers == other.powers and not one.label and not other.label
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from dppo.errors import ConfigError, DataError
 from dppo.grading.answers import final_answer, joined_boxes, plain_match
@@ -151,7 +151,8 @@ class Verifier:
         gradings = [with_details(RULES[name], detail) for detail in details]
         reasons = [_plain(*row) for row in zip(texts, answers, gradings, strict=True)]
         tasks = list(dict.fromkeys(reason for reason in reasons if isinstance(reason, tuple)))
-        outcomes = self._pool.map([_as_task(*task) for task in tasks]) if tasks else []
+        asked = [{**task._asdict(), "grading": asdict(task.grading)} for task in tasks]
+        outcomes = self._pool.map(asked) if asked else []
         judged = dict(zip(tasks, map(_reason, outcomes), strict=True))
         final = [judged[reason] if isinstance(reason, tuple) else reason for reason in reasons]
         return [Verdict(1.0 if reason == "right" else 0.0, reason) for reason in final]
@@ -159,7 +160,6 @@ class Verifier:
 
 @lru_cache(maxsize=1)
 def _shared() -> Verifier:
-    """The verifier of this process that ``verify`` shares."""
     return Verifier()
 
 
@@ -186,7 +186,6 @@ def _text(row: int, completion: Any) -> str:
 
 
 def _check_golds(answers: Sequence[str]) -> None:
-    """Refuse gold answers that are not text or have nothing in it."""
     empty = [row for row, gold in enumerate(answers) if not (isinstance(gold, str) and gold.strip())]
     if empty:
         raise DataError(
@@ -195,8 +194,13 @@ def _check_golds(answers: Sequence[str]) -> None:
         )
 
 
-_Task = tuple[str, str | None, str, Grading]
-"""Answer, answers as a list, gold answer, grading."""
+class _Task(NamedTuple):
+    """What a worker is asked; ``listed`` are several answers as one list."""
+
+    answer: str
+    listed: str | None
+    gold: str
+    grading: Grading
 
 
 def _plain(completion: str, gold: str, grading: Grading) -> "str | _Task":
@@ -212,13 +216,7 @@ def _plain(completion: str, gold: str, grading: Grading) -> "str | _Task":
     listed = joined_boxes(completion)
     if listed is not None and len(listed) > max(LONGEST_ANSWER, 2 * len(gold)):
         listed = None
-    return answer, listed, gold.strip(), grading
-
-
-def _as_task(answer: str, listed: str | None, gold: str, grading: Grading) -> dict[str, Any]:
-    """The task of a worker: JSON values."""
-    task: dict[str, Any] = {"answer": answer, "gold": gold, "grading": asdict(grading)}
-    return task | ({"listed": listed} if listed else {})
+    return _Task(answer, listed, gold.strip(), grading)
 
 
 def _reason(outcome: TaskResult) -> str:

@@ -1,7 +1,7 @@
 """Answers in words: names, yes and no, the letter of an option, a clock time; and words around any answer."""
 
 from dppo.grading.patterns import pattern
-from dppo.grading.text import FUNCTIONS, TEXT
+from dppo.grading.text import TEXT, TYPED
 from dppo.grading.units import changes_value
 from dppo.grading.values import Text
 
@@ -63,7 +63,7 @@ def words_of(text: str) -> Text | None:
         return Text(bare.lower(), letter)
     words = _NOT_LETTERS.sub(" ", bare.lower()).split()
     plain = (_WRAPPED_WORDS if wrapped else _PLAIN_WORDS).fullmatch(bare)
-    if not plain or not words or (len(words) == 1 and len(words[0]) == 1) or words[0] in FUNCTIONS:
+    if not plain or not words or (len(words) == 1 and len(words[0]) == 1) or words[0] in TYPED:
         return None
     if not wrapped and _LONE_LETTER.search(bare):
         return None  # letters of a formula between the words

@@ -1,54 +1,7 @@
-"""Methods: losses, normalisers and pruning put together as values, with their bias stated."""
+"""Methods: losses, normalisers and pruning put together as values, one file per paper, with their bias stated."""
 
-from dppo.methods.method import PER_TOKEN_SCORES, Method
-from dppo.methods.presets import (
-    CPPO,
-    CPPO_TRL,
-    CPPO_VERL,
-    DAPO,
-    DAPO_LOSS,
-    DPPO,
-    DPPO_DAPO,
-    DPPO_DETERMINISTIC,
-    DPPO_GSPO,
-    DPPO_THRESHOLD,
-    DPPO_THRESHOLD_DAPO,
-    DPPO_THRESHOLD_GSPO,
-    DPPO_UNWEIGHTED,
-    DR_GRPO,
-    GRESO,
-    GRESO_COMPAT,
-    GRPO,
-    GSPO,
-    INFOBATCH,
-    METHODS,
-    PODS,
-    on_top_of,
-)
+from dppo.methods.dppo import on_top_of
+from dppo.methods.method import ALL_PROMPTS, NO_PRUNING, Method, Part, in_words
+from dppo.methods.registry import METHODS
 
-__all__ = [
-    "CPPO",
-    "CPPO_TRL",
-    "CPPO_VERL",
-    "DAPO",
-    "DAPO_LOSS",
-    "DPPO",
-    "DPPO_DAPO",
-    "DPPO_DETERMINISTIC",
-    "DPPO_GSPO",
-    "DPPO_THRESHOLD",
-    "DPPO_THRESHOLD_DAPO",
-    "DPPO_THRESHOLD_GSPO",
-    "DPPO_UNWEIGHTED",
-    "DR_GRPO",
-    "GRESO",
-    "GRESO_COMPAT",
-    "GRPO",
-    "GSPO",
-    "INFOBATCH",
-    "METHODS",
-    "PER_TOKEN_SCORES",
-    "PODS",
-    "Method",
-    "on_top_of",
-]
+__all__ = ["ALL_PROMPTS", "METHODS", "NO_PRUNING", "Method", "Part", "in_words", "on_top_of"]

@@ -4,97 +4,104 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Literal
 
 from torch import Tensor
 
-from dppo.errors import ConfigError, raise_problems
+from dppo.errors import raise_problems
 from dppo.objective import (
-    BIASED_STATISTICS,
     GROUP_SCALED,
     GRPO_MEAN,
+    WHOLE_GROUPS,
     AdvantageRule,
     Normaliser,
     Statistics,
     TokenLoss,
+    Tokens,
     clipped_surrogate,
     k3,
-    whole_groups,
 )
-from dppo.pruning import (
-    Pruning,
-    Rounds,
-    Score,
-    advantage_with_confidence,
-    advantage_with_length,
-    constant,
-    fixed_denominator,
-    live_rows,
-    per_token,
-)
+from dppo.pruning import PromptPruning, Pruning, Rounds, Schedule, Score, Selection, absolute_advantage, constant
+from dppo.pruning.scores import AVERAGED_SCORES
+from dppo.typed import check_fields, typed
 
 NO_PRUNING = Pruning()
-"""Keeps every row that has a gradient, with weight 1."""
+"""Keeps every completion that has a gradient, with weight 1."""
+ALL_PROMPTS = PromptPruning()
+"""Rolls every candidate out, with weight 1."""
 
-PER_TOKEN_SCORES: dict[Score, Score] = {
-    score: per_token(score) for score in (advantage_with_length, advantage_with_confidence)
-}
-"""Scores that stand for the gradient norm of a token *sum*, each with the one for a token *mean*.
-
-Scores that belong to a paper's rule (the absolute advantage) or to nothing (uniform) are the same for both.
-"""
-
-_TOKEN_SUM_SCORES = {mean: total for total, mean in PER_TOKEN_SCORES.items()}
+Part = Literal["advantages", "token_loss", "normaliser", "kl"]
+"""A part of the objective that a method may stand for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """A policy-gradient method with its pruning. Presets are values of this class, never subclasses.
 
-    The score of ``completions`` follows the normaliser: one that divides each completion by its own length shrinks
-    the gradients of long ones, so a score from ``PER_TOKEN_SCORES`` is then replaced by its per-token version, and
-    back again when the normaliser is replaced. Any other score is used as given.
-
     Raises:
-        ConfigError: ``beta`` is negative or not finite, or prompts are pruned and rolled out in rounds too.
+        ConfigError: a coefficient is negative or not finite, or prompts are pruned and rolled out in rounds too.
     """
 
     name: str
     paper: str
     """arXiv number and title."""
     advantages: AdvantageRule = GROUP_SCALED
-    """Rewards (P, G) to advantages (P, G), from whole groups, before pruning."""
+    """Rewards of whole groups to advantages, before pruning."""
     token_loss: TokenLoss = clipped_surrogate
     normaliser: Normaliser = GRPO_MEAN
-    completions: Pruning = NO_PRUNING
+    fixes: frozenset[Part] = frozenset()
+    """Parts of the objective that are the method's own. A run may choose all others: pruning works on any loss."""
+    beta: float = 0.0
+    """Coefficient of the KL term, >= 0."""
+    kl: TokenLoss = k3
+    """The KL term of each token."""
+    entropy_coef: float = 0.0
+    """Coefficient of an entropy bonus, the mean entropy of the step's tokens, which is subtracted from the loss."""
+    router_coef: float = 0.0
+    """Coefficient of the load-balancing loss of a mixture of experts, >= 0."""
+    completions: Selection = NO_PRUNING
     """Which completions are trained on, after their rewards are known."""
-    prompts: Pruning = NO_PRUNING
+    prompts: PromptPruning = ALL_PROMPTS
     """Which prompts are rolled out, from their history alone."""
     rounds: Rounds | None = None
     """How prompts are rolled out until enough groups count, in place of one block; None for one block."""
-    statistics: Statistics = whole_groups
+    schedule: Schedule = constant
+    """From the share of training done to what multiplies the rates; ``at`` applies it."""
+    statistics: Statistics = WHOLE_GROUPS
     """Which completions the advantages that are trained on come from, once some are kept."""
-    beta: float = 0.0
-    """Coefficient of the KL term (k3), >= 0."""
     deviations: tuple[str, ...] = ()
     """Where this differs from the paper, one sentence each."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.beta) and self.beta >= 0):
-            raise_problems(f"Method {self.name!r}", [f"beta={self.beta!r} must be finite and >= 0. Write beta=0.0."])
+        check_fields(self, 'replace(METHODS["dppo"], beta=0.1)')
+        problems = []
+        for name in ("beta", "router_coef"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                problems.append(f"{name}={value!r} must be finite and >= 0. Write {name}=0.0.")
+        if not math.isfinite(self.entropy_coef):
+            problems.append(f"entropy_coef={self.entropy_coef!r} must be finite. Write entropy_coef=0.0.")
         if self.rounds is not None and self.prompts.rate:
-            problem = (
+            problems.append(
                 f"prompts are rolled out in rounds, so none are pruned: prompt rate {self.prompts.rate:g}. Write 0."
             )
-            raise_problems(f"Method {self.name!r}", [problem])
-        wanted = PER_TOKEN_SCORES if self.normaliser.per_sequence else _TOKEN_SUM_SCORES
-        score = wanted.get(self.completions.score, self.completions.score)
-        if score is not self.completions.score:
-            object.__setattr__(self, "completions", replace(self.completions, score=score))
+        raise_problems(f"Method {self.name!r}", problems)
+
+    @property
+    def score(self) -> Score:
+        """What guesses the size of a completion's gradient: its selection's score, ``abs(A)`` without one."""
+        return getattr(self.completions, "score", absolute_advantage)
+
+    @property
+    def score_name(self) -> str:
+        """What completions are ranked by, in words."""
+        averaged = self.normaliser.per_sequence and self.score in AVERAGED_SCORES
+        return in_words(self.score) + (" per token" if averaged else "")
 
     @property
     def selection_bias(self) -> tuple[str, ...]:
         """Sentences saying why the choice of what is kept biases the gradient; empty where it does not."""
-        statistics = BIASED_STATISTICS.get(self.statistics, "") if self.completions.rate else ""
+        statistics = self.statistics.bias if self.completions.rate else ""
         completions = "; ".join(filter(None, (self.completions.bias, statistics)))
         levels = (
             ("completion pruning is", completions),
@@ -103,92 +110,70 @@ class Method:
         )
         return tuple(f"{level} biased: {reason}" for level, reason in levels if reason)
 
-    @property
-    def bias(self) -> tuple[str, ...]:
+    def biases(self, optimizer_steps: int = 1) -> tuple[str, ...]:
         """Every reason why the expected gradient is not the full batch's, one sentence each; empty where it is.
 
-        This is about one gradient given the rollouts. What an optimizer makes of it, and reusing one draw for several
-        passes, are outside of what a method can know: docs/estimators.md.
-        """
-        parts = [
-            (f"the {self.normaliser.name} normaliser", self.normaliser.prompt_exact, self.normaliser.reason),
-            (f"the {self.advantages.name} advantage", self.advantages.prompt_exact, self.advantages.reason),
-        ]
-        return self.selection_bias + tuple(
-            f"{part} is biased under prompt pruning: {reason}"
-            for part, exact, reason in parts
-            if self.prompts.rate and not exact
-        )
+        Plans, proofs, reports and comparisons all ask here. What an optimizer makes of a gradient (clipping, Adam) is
+        outside of it: docs/estimators.md.
 
-    @property
-    def unbiased(self) -> bool:
-        """True where the expected gradient is the gradient of the full batch."""
-        return not self.bias
+        Args:
+            optimizer_steps: that train on one rollout, >= 1.
+        """
+        return self.selection_bias + tuple(reason for reason, holds in self._ratios(optimizer_steps) if holds)
+
+    def _ratios(self, optimizer_steps: int) -> list[tuple[str, bool]]:
+        """Sentences about what depends on other completions than its own, and whether they hold."""
+        pruned = self.prompts.rate > 0
+        where = "is biased under prompt pruning"
+        return [
+            (
+                f"the {self.normaliser.name} normaliser {where}: {self.normaliser.reason}",
+                pruned and not self.normaliser.prompt_exact,
+            ),
+            (
+                f"the {self.advantages.name} advantage {where}: {self.advantages.reason}",
+                pruned and not self.advantages.prompt_exact,
+            ),
+            (
+                f"the entropy bonus {where}: it is a mean over tokens, those of prompts that were not rolled out "
+                "included, which are estimated: a ratio, biased O(1/n)",
+                pruned and self.entropy_coef != 0,
+            ),
+            (
+                "the router loss is biased under pruning: it is a product of two means over tokens, which are taken "
+                "over the completions kept, weighted: biased O(1/n)",
+                self.router_coef > 0 and (pruned or self.completions.rate > 0),
+            ),
+            (
+                "prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased",
+                pruned and optimizer_steps > 1,
+            ),
+        ]
 
     def live(self, advantage_N: Tensor) -> Tensor:
-        """True, (N,), for completions that can have a gradient: a non-zero advantage, or any at all with a KL term.
+        """True, (N,), for completions that can have a gradient: a non-zero advantage, or a term that ignores it.
 
         The others can be dropped at no cost in bias or variance, as long as the denominator still counts them.
         """
-        return (advantage_N != 0) | (self.beta > 0)
-
-    def trained_advantages(self, reward_PG: Tensor, advantage_PG: Tensor, keep_PG: Tensor) -> Tensor:
-        """The advantages that kept completions are trained with, (P, G): those of whole groups for most methods.
-
-        Args:
-            reward_PG: (P, G) rewards of the rolled-out prompts.
-            advantage_PG: (P, G) their advantages from whole groups.
-            keep_PG: (P, G) bool, completions kept, those without a gradient that the scope counts included.
-        """
-        if not self.completions.rate:
-            return advantage_PG
-        return self.statistics(self.advantages, reward_PG, advantage_PG, keep_PG)
+        return (advantage_N != 0) | (self.beta > 0 or self.entropy_coef != 0 or self.router_coef > 0)
 
     def at(self, done: float) -> "Method":
-        """The method at a point of the run: rates follow their schedules.
+        """The method at a point of the run: rates follow their schedule.
 
         Args:
             done: share of training done, in [0, 1].
         """
-        prompts, completions = self.prompts.at(done), self.completions.at(done)
-        if prompts is self.prompts and completions is self.completions:
+        if self.schedule is constant:
             return self
-        return replace(self, prompts=prompts, completions=completions)
+        factor = self.schedule(done)
+        return replace(
+            self,
+            prompts=self.prompts.at_rate(self.prompts.rate * factor),
+            completions=self.completions.at_rate(self.completions.rate * factor),
+            schedule=constant,
+        )
 
-    def loss(
-        self,
-        logp_BT: Tensor,
-        old_logp_BT: Tensor,
-        advantage_B: Tensor,
-        mask_BT: Tensor,
-        ref_logp_BT: Tensor | None = None,
-    ) -> Tensor:
-        """The complete loss of each token, policy and KL term: what a completion's weight multiplies.
-
-        Args:
-            logp_BT: (B, T) log-probabilities of the sampled tokens, in nats; carries the gradient.
-            old_logp_BT: (B, T) the same under the policy of the rollout.
-            advantage_B: (B,) advantages from whole groups.
-            mask_BT: (B, T) bool or 0/1, true where a token carries loss.
-            ref_logp_BT: (B, T) the same under the reference policy; needed where beta > 0.
-
-        Returns:
-            (B, T) loss per token, for ``weighted_sum``.
-
-        Raises:
-            ConfigError: beta > 0 and there is no ``ref_logp_BT``.
-        """
-        loss_BT = self.token_loss(logp_BT, old_logp_BT, advantage_B, mask_BT)
-        if self.beta == 0:
-            return loss_BT
-        if ref_logp_BT is None:
-            raise ConfigError(
-                f"beta={self.beta:g} needs ref_logp_BT, the reference policy's log-probabilities: pass "
-                "them, or set beta=0.0."
-            )
-        padding_BT = mask_BT == 0
-        return loss_BT + self.beta * k3(logp_BT.masked_fill(padding_BT, 0.0), ref_logp_BT.masked_fill(padding_BT, 0.0))
-
+    @typed('METHODS["dppo"].with_rates(completion=0.5)')
     def with_rates(self, *, prompt: float | None = None, completion: float | None = None) -> "Method":
         """The same method at other pruning rates; None leaves a rate as it is.
 
@@ -196,58 +181,53 @@ class Method:
             prompt: share of the candidate prompts that is not rolled out (r_q), in [0, 1).
             completion: share of the completions with a gradient that is not trained on (r_o), in [0, 1).
 
-        Returns:
-            A new ``Method``.
-
         Raises:
-            ConfigError: a rate is out of range, or keeps less than the floor of its pruning.
+            ConfigError: a rate is out of range.
         """
-        prompts = self.prompts if prompt is None else replace(self.prompts, rate=prompt)
-        completions = self.completions if completion is None else replace(self.completions, rate=completion)
+        prompts = self.prompts if prompt is None else self.prompts.at_rate(prompt)
+        completions = self.completions if completion is None else self.completions.at_rate(completion)
         return replace(self, prompts=prompts, completions=completions)
 
-    @property
-    def score_name(self) -> str:
-        """What completions are ranked by, in words."""
-        score = self.completions.score
-        return f"{_name(_TOKEN_SUM_SCORES[score])} per token" if score in _TOKEN_SUM_SCORES else _name(score)
+    def loss(self, tokens: Tokens) -> Tensor:
+        """(B, T) loss of each token, policy and KL term: what a completion's weight multiplies, for ``weighted_sum``.
 
-    @property
-    def schedule_name(self) -> str:
-        """How the rates change over a run, in words; empty where they do not."""
-        found = {level.schedule for level in (self.prompts, self.completions) if level.rate} - {constant}
-        return ", ".join(sorted(map(_name, found)))
+        Args:
+            tokens: of a micro-batch; with log-probabilities of the reference where beta is above 0.
 
-    def describe(self) -> str:
-        """One paragraph for the start of a run: what is pruned and how, the normaliser, and whether it is biased."""
-        prompts = str(self.rounds) if self.rounds else _pruning(self.prompts, "expected signal")
-        completions = _pruning(self.completions, self.score_name)
-        text = (
-            f"{self.name} ({self.paper}). Completions: {completions or 'all with a gradient'}. "
-            f"Prompts: {prompts or 'all'}. Loss: {_name(self.token_loss)}, "
-            f"{self.normaliser.name} normaliser, advantages scaled by {self.advantages.name}, beta {self.beta:g}. "
-        )
-        verdict = "biased (" + "; ".join(self.bias) + ")" if self.bias else "unbiased"
+        Raises:
+            ConfigError: beta is above 0 and there are none.
+        """
+        loss_BT = self.token_loss(tokens)
+        return loss_BT + self.beta * self.kl(tokens) if self.beta else loss_BT
+
+    def describe(self, optimizer_steps: int = 1) -> str:
+        """One paragraph for the start of a run: what is pruned and how, the objective, and whether it is biased.
+
+        Args:
+            optimizer_steps: that train on one rollout, >= 1.
+        """
+        schedule = "" if self.schedule is constant else f", rate by schedule {in_words(self.schedule)}"
+        completions = f"{self.completions}{schedule}" if self.completions.rate else "all with a gradient"
+        prompts = f"{self.prompts}{schedule}" if self.prompts.rate else str(self.rounds or "all")
+        reasons = self.biases(optimizer_steps)
+        verdict = "biased (" + "; ".join(reasons) + ")" if reasons else "unbiased"
         differs = " Differs from the paper: " + "; ".join(self.deviations) + "." if self.deviations else ""
-        return f"{text}Gradient: {verdict}.{differs}"
+        return (
+            f"{self.name} ({self.paper}). Completions: {completions}. Prompts: {prompts}. "
+            f"Loss: {in_words(self.token_loss)}, {self.normaliser.name} normaliser, advantages scaled by "
+            f"{self.advantages.name}, beta {self.beta:g}. Gradient: {verdict}.{differs}"
+        )
 
 
-def _pruning(pruning: Pruning, scored: str) -> str:
-    if not pruning.rate:
-        return ""
-    scope = "" if pruning.scope is live_rows else f" over {_name(pruning.scope)}"
-    weights = _name(pruning.weighting)
-    if pruning.rescaling is not fixed_denominator:
-        weights += f" over {_name(pruning.rescaling)}"
-    schedule = "" if pruning.schedule is constant else f", rate by schedule {_name(pruning.schedule)}"
-    return (
-        f"{pruning.rate:g} of the {pruning.budget} pruned, {_name(pruning.rule)} rule on {scored}{scope}, "
-        f"{pruning.design.name} draw, {weights} weights, floor {pruning.floor:g}{schedule}"
-    )
+def in_words(function: Callable[..., Any]) -> str:
+    """What a function is called, with the constants bound to it.
 
-
-def _name(function: Callable[..., object]) -> str:
+    Args:
+        function: with a name, or a ``functools.partial`` of one.
+    """
     if isinstance(function, partial):
-        constants = ", ".join(f"{key}={value}" for key, value in function.keywords.items())
-        return f"{_name(function.func)}({constants})"
+        constants = ", ".join(
+            f"{key}={in_words(value) if callable(value) else value}" for key, value in function.keywords.items()
+        )
+        return f"{in_words(function.func)}({constants})"
     return getattr(function, "__name__", type(function).__name__).replace("_", " ")

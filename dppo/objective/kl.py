@@ -1,53 +1,36 @@
-"""Per-token estimators of the divergence from a reference policy, for tokens sampled from the policy itself.
+"""Per-token estimator of the divergence from a reference policy, for tokens sampled from the policy itself.
 
-Their values estimate KL(policy || reference); what differs is the gradient that autograd takes through them. The
-statements below are for on-policy tokens, in expectation over the sampled token, with ``logp`` carrying the gradient.
-
-Source: Schulman, "Approximating KL divergence" (2020); the gradients are derived in docs/estimators.md.
+Its gradient is, in expectation over on-policy tokens, that of the other direction, KL(reference || policy), unless it
+is multiplied by the ratio. Source: Schulman, "Approximating KL divergence" (2020); derived in docs/estimators.md.
 """
 
 from torch import Tensor
 
-
-def k1(logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
-    """``logp - ref_logp`` of each token: unbiased in value, any sign. Its gradient is 0 in expectation.
-
-    Args:
-        logp_BT: (B, T) log-probabilities of the sampled tokens under the policy, in nats.
-        ref_logp_BT: (B, T) the same under the reference.
-
-    Returns:
-        (B, T) in nats.
-    """
-    return logp_BT - ref_logp_BT
+from dppo.errors import ConfigError
+from dppo.objective.losses import Ratio, Tokens
+from dppo.typed import typed
 
 
-def k2(logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
-    """Half the square of ``logp - ref_logp``: biased in value, >= 0. Its gradient is that of KL(policy || reference).
+@typed("k3(tokens)")
+def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
+    """(B, T) ``exp(d) - d - 1`` in nats, with ``d = ref_logp - logp``: unbiased in value, >= 0. GRPO's KL term.
 
     Args:
-        logp_BT: (B, T) log-probabilities of the sampled tokens under the policy, in nats.
-        ref_logp_BT: (B, T) the same under the reference.
+        tokens: with ``ref_logp_BT``.
+        ratio: what it is multiplied by, gradient included, to correct for tokens that an older policy sampled: TRL's
+            ``use_bias_correction_kl``. None for 1.
 
-    Returns:
-        (B, T) in nats.
+    Raises:
+        ConfigError: there are no log-probabilities of a reference.
+
+    Source: DeepSeekMath (arXiv:2402.03300), equation 4; multiplied by the ratio, DeepSeek-V3.2 (arXiv:2512.02556).
     """
-    return 0.5 * (logp_BT - ref_logp_BT).square()
-
-
-def k3(logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
-    """``exp(d) - d - 1`` with ``d = ref_logp - logp``: unbiased in value, >= 0. GRPO's KL term.
-
-    Its gradient is, in expectation, that of the other direction, KL(reference || policy).
-
-    Args:
-        logp_BT: (B, T) log-probabilities of the sampled tokens under the policy, in nats.
-        ref_logp_BT: (B, T) the same under the reference.
-
-    Returns:
-        (B, T) in nats.
-
-    Source: DeepSeekMath (arXiv:2402.03300), equation 4.
-    """
-    log_ratio_BT = ref_logp_BT - logp_BT
-    return log_ratio_BT.expm1() - log_ratio_BT
+    if tokens.ref_logp_BT is None:
+        raise ConfigError(
+            "a KL term (beta above 0) needs ref_logp_BT, the reference policy's log-probabilities: pass them, or set "
+            "beta=0.0."
+        )
+    padding_BT = tokens.mask_BT == 0
+    d_BT = (tokens.ref_logp_BT - tokens.logp_BT).masked_fill(padding_BT, 0.0)
+    kl_BT = d_BT.expm1() - d_BT
+    return kl_BT if ratio is None else kl_BT * ratio(tokens)

@@ -1,161 +1,248 @@
-"""Per-token policy losses, to be minimised. They map tensors to (B, T) values; nothing here reduces.
+"""Per-token policy losses, to be minimised. They map one record to (B, T) values; nothing here reduces.
 
-All of them share one signature, ``loss(logp_BT, old_logp_BT, advantage_B, mask_BT)``, with constants as keywords:
-bind those with ``functools.partial`` to put a loss into a ``Method``. Values at masked tokens are meaningless but
-finite, and no gradient reaches them through the ratio: ``weighted_sum`` leaves them out.
+A loss reads of ``Tokens`` what it needs; its constants are keywords: bind them with ``functools.partial`` to put a loss
+into a ``Method``. Values at masked tokens are meaningless but finite, and no gradient reaches them through the ratio:
+``weighted_sum`` leaves them out.
 """
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-TokenLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""``loss(logp_BT, old_logp_BT, advantage_B, mask_BT) -> loss_BT``."""
+from dppo.typed import check_fields, typed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """What a token loss may look at: the sampled tokens of some completions, under every policy that matters.
+
+    Log-probabilities are in nats, of the sampled tokens; all but ``logp_BT`` are constants.
+    """
+
+    logp_BT: Tensor
+    """(B, T) under the policy in training; carries the gradient."""
+    old_logp_BT: Tensor
+    """(B, T) under the policy that ratios are taken against: the trained one when it generated."""
+    advantage_B: Tensor
+    """(B,) advantages, from whole groups."""
+    mask_BT: Tensor
+    """(B, T) bool or 0/1, true where a token carries loss."""
+    ref_logp_BT: Tensor | None = None
+    """(B, T) under the reference policy; None where there is no KL term."""
+    sampler_logp_BT: Tensor | None = None
+    """(B, T) as the rollout engine reported them, NaN where it could not; None where it is not told."""
+    correction_B1: Tensor | None = None
+    """(B, T), or (B, 1) for whole completions: truncated ratio of the old policy to the rollout engine's; None: 1."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Tokens(logp_BT=logp, old_logp_BT=logp.detach(), advantage_B=advantage, mask_BT=mask)")
+
+
+TokenLoss = Callable[[Tokens], Tensor]
+"""``loss(tokens) -> loss_BT``."""
+Ratio = Callable[[Tokens], Tensor]
+"""``ratio(tokens)``: (B, T), or (B, 1) for a ratio of whole completions, with its gradient; 1 at masked tokens."""
+
+
+@typed("token_ratio(tokens)")
+def token_ratio(tokens: Tokens) -> Tensor:
+    """(B, T) probability of each sampled token under the policy over that under the old one.
+
+    Args:
+        tokens: with ``logp_BT`` and ``old_logp_BT``.
+    """
+    return _log_ratio(tokens).exp()
+
+
+@typed("sequence_ratio(tokens)")
+def sequence_ratio(tokens: Tokens) -> Tensor:
+    """(B, 1) geometric mean of the token ratios of each completion.
+
+    Args:
+        tokens: with ``logp_BT`` and ``old_logp_BT``.
+
+    Source: GSPO (arXiv:2507.18071), equation 7.
+    """
+    return (_log_ratio(tokens).sum(1, keepdim=True) / _counted(tokens)).exp()
+
+
+@typed("clipped_surrogate(tokens)")
 def clipped_surrogate(
-    logp_BT: Tensor,
-    old_logp_BT: Tensor,
-    advantage_B: Tensor,
-    mask_BT: Tensor,
+    tokens: Tokens,
     *,
+    ratio: Ratio = token_ratio,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     delta: float | None = None,
 ) -> Tensor:
-    """Loss of each token, ``-min(ratio * A, clip(ratio) * A)`` with the token's own probability ratio.
+    """(B, T) loss of each token, ``-min(ratio * A, clip(ratio) * A)``.
+
+    With ``sequence_ratio`` every token of a completion has the same value, so the mean over tokens is the completion's
+    loss: use the ``grpo`` normaliser, which takes that mean.
 
     Args:
-        logp_BT: (B, T) log-probabilities of the sampled tokens under the policy, in nats; carries the gradient.
-        old_logp_BT: (B, T) the same under the policy that the ratio is taken against; a constant.
-        advantage_B: (B,) advantages, from whole groups.
-        mask_BT: (B, T) bool or 0/1, true where a token carries loss.
+        tokens: what was sampled.
+        ratio: of each token, or of each completion.
         clip_low: the ratio is clipped from below at ``1 - clip_low``, in [0, 1].
         clip_high: the ratio is clipped from above at ``1 + clip_high``, >= 0.
         delta: caps the unclipped ratio, which bounds the loss of a negative advantage; None for no cap.
 
-    Returns:
-        (B, T) loss per token.
-
-    Source: PPO (arXiv:1707.06347), equation 7; two bounds from DAPO (arXiv:2503.14476); the cap from INTELLECT-2
-        (arXiv:2505.07291), as TRL's ``delta``.
+    Source: PPO (arXiv:1707.06347), equation 7; two bounds from DAPO (arXiv:2503.14476); ratios of completions from GSPO
+        (arXiv:2507.18071), equation 5; the cap from INTELLECT-2 (arXiv:2505.07291), as TRL's ``delta``.
     """
-    ratio_BT = importance_ratio(logp_BT, old_logp_BT, mask_BT)
-    return _clipped(ratio_BT, advantage_B, clip_low, clip_high, delta)
+    found, advantage_B1 = ratio(tokens), tokens.advantage_B[:, None]
+    free = found if delta is None else found.clamp(max=delta)
+    clipped = found.clamp(1 - clip_low, 1 + clip_high)
+    return _corrected(-(free * advantage_B1).minimum(clipped * advantage_B1), tokens)
 
 
-def gspo(
-    logp_BT: Tensor,
-    old_logp_BT: Tensor,
-    advantage_B: Tensor,
-    mask_BT: Tensor,
-    *,
-    clip_low: float = 3e-4,
-    clip_high: float = 4e-4,
-    delta: float | None = None,
-) -> Tensor:
-    """Loss of each token with the completion's ratio: the geometric mean of its token ratios, one value per row.
-
-    Every token of a row has the same value, so the mean over tokens is the completion's loss: use the ``grpo``
-    normaliser, which takes that mean.
+@typed("cispo(tokens)")
+def cispo(tokens: Tokens, *, ratio: Ratio = token_ratio, ratio_max: float = 5.0) -> Tensor:
+    """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp``, with the capped ratio held constant.
 
     Args:
-        logp_BT: (B, T) log-probabilities of the sampled tokens, in nats; carries the gradient.
-        old_logp_BT: (B, T) the same under the policy that the ratio is taken against.
-        advantage_B: (B,) advantages.
-        mask_BT: (B, T) bool or 0/1, true where a token carries loss.
-        clip_low: the ratio of a completion is clipped from below at ``1 - clip_low``.
-        clip_high: and from above at ``1 + clip_high``.
-        delta: caps the unclipped ratio; None for no cap.
-
-    Returns:
-        (B, T) loss per token; equal in value and gradient to TRL's ``importance_sampling_level="sequence"``.
-
-    Source: GSPO (arXiv:2507.18071), equations 5 and 7.
-    """
-    ratio_B1 = importance_ratio(logp_BT, old_logp_BT, mask_BT, sequence=True)
-    return _clipped(ratio_B1, advantage_B, clip_low, clip_high, delta).expand_as(logp_BT)
-
-
-def cispo(
-    logp_BT: Tensor, old_logp_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor, *, ratio_max: float = 5.0
-) -> Tensor:
-    """Loss of each token, ``-min(ratio, ratio_max) * A * logp``, with the capped ratio held constant.
-
-    Args:
-        logp_BT: (B, T) log-probabilities of the sampled tokens, in nats; carries the gradient.
-        old_logp_BT: (B, T) the same under the policy that the ratio is taken against.
-        advantage_B: (B,) advantages.
-        mask_BT: (B, T) bool or 0/1, true where a token carries loss.
+        tokens: what was sampled.
+        ratio: of each token, or of each completion.
         ratio_max: the cap itself, > 0, not an addition to 1. TRL calls it ``epsilon_high``.
-
-    Returns:
-        (B, T) loss per token.
 
     Source: MiniMax-M1 (arXiv:2506.13585), section 3.1; the cap is one-sided as in TRL.
     """
-    ratio_BT = importance_ratio(logp_BT, old_logp_BT, mask_BT).clamp(max=ratio_max).detach()
-    return -ratio_BT * advantage_B[:, None] * logp_BT.masked_fill(mask_BT == 0, 0.0)
+    capped = ratio(tokens).clamp(max=ratio_max).detach()
+    return _corrected(-capped * tokens.advantage_B[:, None] * _masked(tokens.logp_BT, tokens), tokens)
 
 
-def importance_ratio(logp_BT: Tensor, old_logp_BT: Tensor, mask_BT: Tensor, *, sequence: bool = False) -> Tensor:
-    """Probability of the sampled tokens under the policy over that under the old one, with its gradient.
+@typed("sapo(tokens)")
+def sapo(
+    tokens: Tokens, *, ratio: Ratio = token_ratio, temperature_pos: float = 1.0, temperature_neg: float = 1.05
+) -> Tensor:
+    """(B, T) loss of each token, ``-A * 4 / t * sigmoid(t * (ratio - 1))``: a soft gate in place of clipping.
 
     Args:
-        logp_BT: (B, T) log-probabilities of the sampled tokens, in nats.
-        old_logp_BT: (B, T) the same under the policy that the ratio is taken against.
-        mask_BT: (B, T) bool or 0/1, true where a token carries loss.
-        sequence: the geometric mean over a completion's tokens instead of each token's own.
+        tokens: what was sampled.
+        ratio: of each token, or of each completion.
+        temperature_pos: t where the advantage is above 0, > 0; larger values close the gate sooner.
+        temperature_neg: t elsewhere, > 0.
 
-    Returns:
-        (B, T), or (B, 1) with ``sequence``; 1 at masked tokens.
+    Source: SAPO (arXiv:2511.20347), as in TRL.
     """
-    return (_mean_log_ratio if sequence else _log_ratio)(logp_BT, old_logp_BT, mask_BT).exp()
+    advantage_B1 = tokens.advantage_B[:, None]
+    temperature_B1 = _either(advantage_B1 > 0, temperature_pos, temperature_neg, advantage_B1)
+    gate = torch.sigmoid(temperature_B1 * (ratio(tokens) - 1)) * 4 / temperature_B1
+    return _corrected(-gate * advantage_B1, tokens)
 
 
-def clip_fractions(
-    logp_BT: Tensor,
-    old_logp_BT: Tensor,
-    advantage_B: Tensor,
-    mask_BT: Tensor,
+@typed("vespo(tokens)")
+def vespo(
+    tokens: Tokens,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    sequence: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Which tokens the clipping leaves without a gradient, at the lower and at the upper bound, for metrics.
+    k_pos: float = 2.0,
+    lambda_pos: float = 3.0,
+    k_neg: float = 3.0,
+    lambda_neg: float = 2.0,
+) -> Tensor:
+    """(B, T) loss of each token, ``-phi * A * logp`` with ``phi`` from ``vespo_weight`` held constant.
 
     Args:
-        logp_BT: (B, T) log-probabilities of the sampled tokens, in nats.
-        old_logp_BT: (B, T) the same under the policy that the ratio is taken against.
-        advantage_B: (B,) advantages.
-        mask_BT: (B, T) bool or 0/1, true where a token carries loss.
+        tokens: what was sampled; a correction must be per token.
+        k_pos: as for ``vespo_weight``.
+        lambda_pos: as for ``vespo_weight``.
+        k_neg: as for ``vespo_weight``.
+        lambda_neg: as for ``vespo_weight``.
+
+    Source: VESPO (arXiv:2602.10693), as in TRL.
+    """
+    phi_B1 = vespo_weight(tokens, k_pos=k_pos, lambda_pos=lambda_pos, k_neg=k_neg, lambda_neg=lambda_neg)
+    return -phi_B1 * tokens.advantage_B[:, None] * _masked(tokens.logp_BT, tokens)
+
+
+@torch.no_grad()
+def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: float, lambda_neg: float) -> Tensor:
+    """(B, 1) ``phi(w) = exp(lambda) w^k exp(-lambda w)`` of each completion, 1 where the policy has not moved.
+
+    ``w`` is the product of the ratios of a completion's tokens and of the rollout engine's correction.
+
+    Args:
+        tokens: what was sampled; a correction must be per token.
+        k_pos: k where the advantage is >= 0.
+        lambda_pos: lambda where the advantage is >= 0.
+        k_neg: k elsewhere.
+        lambda_neg: lambda elsewhere.
+
+    Source: VESPO (arXiv:2602.10693), with the clamps of TRL.
+    """
+    smallest = math.log(1e-8)
+    log_w_B1 = _log_ratio(tokens).clamp(-20.0, 20.0).sum(1, keepdim=True)
+    if tokens.correction_B1 is not None:
+        log_w_B1 = log_w_B1 + tokens.correction_B1.log().clamp(smallest, 20.0).sum(1, keepdim=True)
+    log_w_B1 = log_w_B1.clamp(smallest, 20.0)
+    better_B1 = tokens.advantage_B[:, None] >= 0
+    k_B1 = _either(better_B1, k_pos, k_neg, log_w_B1)
+    lambda_B1 = _either(better_B1, lambda_pos, lambda_neg, log_w_B1).clamp(min=1e-4)
+    phi_B1 = (lambda_B1 + k_B1 * log_w_B1 - lambda_B1 * log_w_B1.exp()).exp()
+    return phi_B1.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+@typed("off_policy_masked(tokens, loss=clipped_surrogate, threshold=0.1)")
+def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> Tensor:
+    """(B, T) ``loss``, 0 for completions of negative advantage that the policy has drifted too far away from.
+
+    Args:
+        tokens: what was sampled; drift is measured against the rollout engine where it is told, else the old policy.
+        loss: of each token.
+        threshold: largest mean of ``log mu - log pi`` over a completion's tokens that is kept, in nats.
+
+    Source: DeepSeek-V3.2 (arXiv:2512.02556), off-policy sequence masking, as in TRL.
+    """
+    behaviour = tokens.old_logp_BT if tokens.sampler_logp_BT is None else tokens.sampler_logp_BT
+    drift_BT = _masked(torch.nan_to_num(behaviour - tokens.logp_BT.detach(), nan=0.0), tokens)
+    near_B1 = drift_BT.sum(1, keepdim=True) / _counted(tokens) <= threshold
+    kept_B1 = (tokens.advantage_B[:, None] >= 0) | near_B1
+    return loss(tokens).masked_fill(~kept_B1, 0.0)
+
+
+@typed("clipped_tokens(tokens)")
+def clipped_tokens(
+    tokens: Tokens, *, ratio: Ratio = token_ratio, clip_low: float = 0.2, clip_high: float = 0.2
+) -> tuple[Tensor, Tensor]:
+    """Which tokens, or completions, clipping leaves without a gradient, at the lower and at the upper bound.
+
+    Args:
+        tokens: what was sampled.
+        ratio: as given to the loss.
         clip_low: as given to the loss.
         clip_high: as given to the loss.
-        sequence: True for the ratio of the whole completion, as in ``gspo``.
 
     Returns:
-        Two (B, T) bool tensors, (clipped low, clipped high); divide their sums by the mask's for the fractions.
+        Two bool tensors of the shape of the ratio.
     """
-    ratio = importance_ratio(logp_BT.detach(), old_logp_BT, mask_BT, sequence=sequence)
-    token_BT = mask_BT != 0
-    low_BT = token_BT & ((ratio < 1 - clip_low) & (advantage_B < 0)[:, None])
-    high_BT = token_BT & ((ratio > 1 + clip_high) & (advantage_B > 0)[:, None])
-    return low_BT, high_BT
+    with torch.no_grad():
+        found, advantage_B1 = ratio(tokens), tokens.advantage_B[:, None]
+    return (found < 1 - clip_low) & (advantage_B1 < 0), (found > 1 + clip_high) & (advantage_B1 > 0)
 
 
-def _clipped(ratio: Tensor, advantage_B: Tensor, clip_low: float, clip_high: float, delta: float | None) -> Tensor:
-    advantage_B1 = advantage_B[:, None]
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
-    free = ratio if delta is None else ratio.clamp(max=delta)
-    return -(free * advantage_B1).minimum(clipped * advantage_B1)
+def _either(first: Tensor, yes: float, no: float, like: Tensor) -> Tensor:
+    # torch.where of two numbers has the default dtype, which rounds them where a loss is computed in float64.
+    return torch.where(first, like.new_tensor(yes), like.new_tensor(no))
 
 
-def _log_ratio(logp_BT: Tensor, old_logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
+def _masked(value_BT: Tensor, tokens: Tokens) -> Tensor:
+    return value_BT.masked_fill(tokens.mask_BT == 0, 0.0)
+
+
+def _counted(tokens: Tokens) -> Tensor:
+    """(B, 1) tokens that carry loss, at least 1."""
+    return (tokens.mask_BT != 0).sum(1, keepdim=True).clamp(min=1)
+
+
+def _log_ratio(tokens: Tokens) -> Tensor:
     # Padding is set to 0 before exp: an overflow there would turn into NaN gradients even where the mask is 0.
-    return (logp_BT - old_logp_BT).masked_fill(mask_BT == 0, 0.0)
+    return _masked(tokens.logp_BT - tokens.old_logp_BT, tokens)
 
 
-def _mean_log_ratio(logp_BT: Tensor, old_logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    tokens_B1 = (mask_BT != 0).sum(1, keepdim=True).clamp(min=1)
-    return _log_ratio(logp_BT, old_logp_BT, mask_BT).sum(1, keepdim=True) / tokens_B1
+def _corrected(loss: Tensor, tokens: Tokens) -> Tensor:
+    """The loss of each token with the rollout engine's correction on it, (B, T)."""
+    loss_BT = loss.expand_as(tokens.logp_BT)
+    return loss_BT if tokens.correction_B1 is None else loss_BT * tokens.correction_B1

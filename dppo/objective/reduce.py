@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dppo.errors import ShapeError
+from dppo.typed import typed
 
 Denominator = Callable[[int, float, int], float]
 """``denominator(sequences, tokens, max_tokens)``, all counted before pruning, over the whole optimizer step."""
@@ -27,6 +28,7 @@ class Normaliser:
     """Why it is not exact under prompt pruning, one sentence; empty where it is."""
 
 
+@typed("weighted_sum(loss_BT, mask_BT, weight_B, per_sequence=False)")
 def weighted_sum(loss_BT: Tensor, mask_BT: Tensor, weight_B: Tensor, *, per_sequence: bool) -> Tensor:
     """Sum over completions of weight times token sum: ``sum_i w_i sum_t loss_it``. Divide it by a fixed denominator.
 
@@ -36,7 +38,7 @@ def weighted_sum(loss_BT: Tensor, mask_BT: Tensor, weight_B: Tensor, *, per_sequ
     Args:
         loss_BT: (B, T) loss per token; values at masked tokens are ignored, NaN included.
         mask_BT: (B, T) bool or 0/1, true where a token carries loss.
-        weight_B: (B,) one over the probability of having been kept, 0 for rows that were not.
+        weight_B: (B,) one over the probability of having been kept, 0 for completions that were not.
         per_sequence: divide each completion's token sum by its own token count (at least 1) first.
 
     Returns:
@@ -76,6 +78,7 @@ GRPO_MEAN = Normaliser(name="grpo", per_sequence=True, denominator=_sequences, p
 DR_GRPO = Normaliser(name="dr_grpo", per_sequence=False, denominator=_longest, prompt_exact=True)
 DAPO_TOKENS = Normaliser(name="dapo", per_sequence=False, denominator=_tokens, prompt_exact=False, reason=_TOKEN_REASON)
 BNPO = Normaliser(name="bnpo", per_sequence=False, denominator=_tokens, prompt_exact=False, reason=_TOKEN_REASON)
+LUSPO = Normaliser(name="luspo", per_sequence=False, denominator=_sequences, prompt_exact=True)
 
-NORMALISERS = {"grpo": GRPO_MEAN, "dr_grpo": DR_GRPO, "dapo": DAPO_TOKENS, "bnpo": BNPO, "cispo": DAPO_TOKENS}
+NORMALISERS = {each.name: each for each in (GRPO_MEAN, DR_GRPO, DAPO_TOKENS, BNPO, LUSPO)}
 """By TRL's ``loss_type``. ``bnpo`` divides by all tokens of the step here, as TRL does with one micro-batch."""

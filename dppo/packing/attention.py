@@ -116,10 +116,6 @@ def unsupported(model: PreTrainedModel) -> str:
         ),
         (kinds & BATCH_ROPE, f"its rotary embedding ({', '.join(sorted(kinds & BATCH_ROPE))}) depends on the batch"),
         (
-            getattr(config, "output_router_logits", False) and getattr(config, "router_aux_loss_coef", 0.0),
-            "its router loss counts every token, and rows hold shared prompts once",
-        ),
-        (
             not (model._supports_sdpa and model._supports_attention_backend),
             f"transformers cannot change the attention of {type(model).__name__}",
         ),

@@ -20,7 +20,7 @@ class Gathered(NamedTuple):
     """Where each segment's queries and keys lie, as variable-length kernels want it."""
 
     key_index: Tensor
-    """(Tk,) int64: for every segment its trunk's positions in the row, then its own."""
+    """int64, one for each key: for every segment its trunk's positions in the row, then its own."""
     query_ends: Tensor
     """(S + 1,) int32 cumulative queries, beginning with 0."""
     key_ends: Tensor

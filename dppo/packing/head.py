@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 from transformers.utils.generic import ModelOutput
 
 from dppo.errors import ConfigError
@@ -30,7 +31,10 @@ class ScoredOutput(ModelOutput):
     log_probs: Tensor | None = None
     """(B, T) float log-probabilities, in nats, of the labels; 0 where there is none."""
     entropy: Tensor | None = None
-    """(B, T) entropies in nats, without gradient; None where not asked for."""
+    """(B, T) entropies in nats; None where not asked for."""
+    router_loss: Tensor | None = None
+    """() load-balancing loss of a mixture of experts over weighted tokens, times the sum of the weights; None where
+    there were no weights."""
 
 
 def unsupported_head(model: PreTrainedModel) -> str:
@@ -44,7 +48,8 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
     """Make ``model(..., shift_labels=, fused_lm_head=True)`` return log-probabilities of the labels, no logits.
 
     The call is that of TRL's ``add_fused_lm_head``, so either may be on a model. ``score_entropy=True`` asks for
-    entropies too. Without ``fused_lm_head`` the model's forward is the one it had.
+    entropies too, and ``token_weight=`` (B, T) for the router loss of a mixture of experts over these weights. Without
+    ``fused_lm_head`` the model's forward is the one it had.
 
     Args:
         model: a causal language model, not yet wrapped by PEFT, DDP or FSDP; changed in place.
@@ -75,6 +80,7 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
         fused_lm_head: bool = False,
         score_entropy: bool = False,
         shift_labels: Tensor | None = None,
+        token_weight: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         if not fused_lm_head or shift_labels is None:
@@ -83,8 +89,13 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
                 *args, **extra, **({} if shift_labels is None else {"shift_labels": shift_labels}), **kwargs
             )
         kwargs["use_cache"] = False  # with a cache transformers sees one sequence in a row of many
-        hidden_BTD = self.base_model(*args, **kwargs).last_hidden_state
-        return _score(self, hidden_BTD, shift_labels, temperature, dtype, score_entropy)
+        if token_weight is not None:
+            kwargs["output_router_logits"] = True
+        output = self.base_model(*args, **kwargs)
+        scored = _score(self, output.last_hidden_state, shift_labels, temperature, dtype, score_entropy)
+        if token_weight is not None:
+            scored.router_loss = router_loss(output.router_logits, token_weight, self.config.get_text_config())
+        return scored
 
     patched.forward = MethodType(forward, model)
 
@@ -118,6 +129,27 @@ def _score(
         return value_L.new_zeros(label_BT.shape).masked_scatter(labelled, value_L)
 
     return ScoredOutput(log_probs=spread(logp_L), entropy=None if entropy_L is None else spread(entropy_L))
+
+
+def router_loss(router_logits: tuple[Tensor, ...], weight_BT: Tensor, config: Any) -> Tensor:
+    """() load-balancing loss of a mixture of experts over weighted tokens, times the sum of the weights.
+
+    Shares of tokens per expert and mean probabilities are both weighted, so a dropped token counts by those kept in its
+    place. Where all weights are 0 it is 0, with a gradient of 0.
+
+    Args:
+        router_logits: of each layer, (B * T, E).
+        weight_BT: (B, T) weights of the tokens, >= 0; 0 for padding.
+        config: of the model, with ``num_experts`` and ``num_experts_per_tok``.
+
+    Source: Switch Transformer (arXiv 2101.03961), equations 4 to 6; transformers' ``load_balancing_loss_func``, whose
+    mask takes any weights.
+    """
+    total = weight_BT.sum()
+    weighted = torch.where(total > 0, weight_BT, torch.ones_like(weight_BT))
+    experts = getattr(config, "num_experts", None) or config.num_local_experts
+    loss = load_balancing_loss_func(cast(Any, router_logits), experts, config.num_experts_per_tok, weighted)
+    return cast(Tensor, loss) * total
 
 
 def chunked_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_L: Tensor) -> Tensor:
@@ -156,15 +188,18 @@ def label_log_probs(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None,
     return score(hidden_LD, weight_VD, bias_V, target_L)
 
 
-@torch.no_grad()
 def label_entropies(hidden_LD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
-    """(L,) entropies, in nats, of the distributions over the vocabulary."""
-    parts = []
-    for hidden in hidden_LD.split(_block(weight_VD)):
+    """(L,) entropies, in nats, of the distributions over the vocabulary: by blocks, computed again in a backward pass.
+
+    Whoever only logs them never differentiates them, and pays for no more than the forward pass.
+    """
+
+    def block(hidden: Tensor) -> Tensor:
         logits = F.linear(hidden, weight_VD, bias_V)
         logp = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
-        parts.append(-(logp.exp() * logp).sum(1))
-    return torch.cat(parts)
+        return -(logp.exp() * logp).sum(1)
+
+    return torch.cat([checkpoint(block, hidden, use_reentrant=False) for hidden in hidden_LD.split(_block(weight_VD))])
 
 
 def _block(weight_VD: Tensor) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dppo.errors import ConfigError
+from dppo.packing.cuda_kernels import compiled_flex, flash_varlen, torch_varlen
 from dppo.packing.rows import Segments
 
 Attend = Callable[[Tensor, Tensor, Tensor, Segments, float | None, int | None], Tensor]
@@ -82,12 +83,10 @@ SEGMENT_SDPA = Kernel(name="sdpa per segment", attend=segment_sdpa, reason="work
 
 def candidates(device: torch.device, dtype: torch.dtype) -> Iterator[Kernel]:
     """Kernels to try on ``device`` with ``dtype``, best first; ``SEGMENT_SDPA`` is the last of every list."""
-    from dppo.packing import cuda_kernels
-
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16):
-        yield Kernel(name="torch varlen", attend=cuda_kernels.torch_varlen)
-        yield Kernel(name="flash-attn varlen", attend=cuda_kernels.flash_varlen)
-        yield Kernel(name="flex", attend=cuda_kernels.compiled_flex)
+        yield Kernel(name="torch varlen", attend=torch_varlen)
+        yield Kernel(name="flash-attn varlen", attend=flash_varlen)
+        yield Kernel(name="flex", attend=compiled_flex)
     yield SEGMENT_SDPA
 
 

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 
-def sorted_micro_batches(width_NK: Tensor, max_tokens: int) -> list[Tensor]:
+def sorted_micro_batches(width: Tensor, max_tokens: int) -> list[Tensor]:
     """Indices of micro-batches, longest rows first, so that each is padded only to its own longest row.
 
     Sorting puts rows of like length together, which is what makes trimming the padding worthwhile. A row longer
     than ``max_tokens`` gets a micro-batch of its own: nothing is dropped or cut.
 
     Args:
-        width_NK: (N,) integer, tokens of each row, >= 0; or (N, K) where a row has K parts that are padded each for
-            itself, such as a prompt on the left and a completion on the right.
+        width: (N,) integer, tokens of each row, >= 0; or (N, parts) where its parts are padded each for itself, such
+            as a prompt on the left and a completion on the right.
         max_tokens: padded tokens of one micro-batch, rows times the longest of them (or of each part), >= 1.
 
     Returns:
@@ -23,14 +23,14 @@ def sorted_micro_batches(width_NK: Tensor, max_tokens: int) -> list[Tensor]:
     Example:
         Lengths ``[3, 8, 4]`` with ``max_tokens=8`` give ``[tensor([1]), tensor([2, 0])]``.
     """
-    parts_NK = width_NK if width_NK.dim() == 2 else width_NK[:, None]
-    order = torch.argsort(parts_NK.sum(1), descending=True, stable=True)
-    bounds, longest = [0], [0] * parts_NK.shape[1]
-    for row, parts in enumerate(parts_NK[order].tolist()):
-        longest = [max(pair) for pair in zip(longest, parts, strict=True)]
+    parts = width if width.dim() == 2 else width[:, None]
+    order = torch.argsort(parts.sum(1), descending=True, stable=True)
+    bounds, longest = [0], [0] * parts.shape[1]
+    for row, of_row in enumerate(parts[order].tolist()):
+        longest = [max(pair) for pair in zip(longest, of_row, strict=True)]
         if row > bounds[-1] and (row + 1 - bounds[-1]) * sum(longest) > max_tokens:
             bounds.append(row)
-            longest = parts
+            longest = of_row
     return [order[a:b] for a, b in pairwise([*bounds, len(order)]) if b > a]
 
 

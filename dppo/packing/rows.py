@@ -66,7 +66,7 @@ class Segments:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of T tokens that scores K completions. One row is one forward pass."""
+    """One row of T tokens that scores B completions. One row is one forward pass."""
 
     input_ids: Tensor
     """(1, T) int64."""
@@ -78,13 +78,15 @@ class Row:
     scored_L: Tensor
     """(L,) int64 positions in the row whose label is scored."""
     completion_L: Tensor
-    """(L,) int64 in 0..K-1, the completion each of them belongs to."""
+    """(L,) int64 in 0..B-1, the completion each of them belongs to."""
     offset_L: Tensor
     """(L,) int64, which token of that completion it predicts."""
+    branch_S: tuple[int, ...]
+    """The completion of each segment; -1 for a trunk."""
     width: int
     """Tokens of the longest completion."""
     completions: int
-    """K."""
+    """B."""
 
     def inputs(self) -> dict[str, Any]:
         """Keyword arguments of a causal language model's forward, besides those of attention and head.
@@ -100,8 +102,22 @@ class Row:
             "use_cache": False,
         }
 
+    def weight_of_positions(self, weight_B: Tensor) -> Tensor:
+        """(1, T) the weight of each position: that of its completion, in a trunk the sum over those that share it.
+
+        Args:
+            weight_B: (B,) weights of the completions.
+        """
+        branch_S, trunk_S = (
+            torch.tensor(index, device=weight_B.device) for index in (self.branch_S, self.segments.trunk_S)
+        )
+        weight_S = weight_B.new_zeros(len(branch_S))
+        weight_S[branch_S >= 0] = weight_B[branch_S[branch_S >= 0]]
+        weight_S = weight_S.index_add(0, trunk_S[trunk_S >= 0], weight_S[trunk_S >= 0])
+        return weight_S.repeat_interleave(torch.tensor(self.segments.length_S, device=weight_B.device))[None]
+
     def unpack(self, value_1T: Tensor, width: int) -> Tensor:
-        """(K, width) values of the scored tokens at their places in their completions, 0 elsewhere; differentiable.
+        """(B, width) values of the scored tokens at their places in their completions, 0 elsewhere; differentiable.
 
         Args:
             value_1T: (1, T), one value per position of the row.
@@ -169,14 +185,18 @@ def build_row(
     completions: Sequence[Tensor],
     group: Sequence[int],
     scored: Sequence[Tensor] | None = None,
+    *,
+    last_tokens: bool = False,
 ) -> Row:
     """The row of the given completions.
 
     Args:
-        prompts: K tensors (P_k,) of token ids, P_k >= 1, all on one device.
-        completions: K tensors (C_k,) of token ids; one of 0 tokens takes no place.
-        group: (K,) numbers; neighbours with the same number share the first one's prompt.
-        scored: K tensors (C_k,) bool, the tokens that carry loss; all by default.
+        prompts: B tensors (P_k,) of token ids, P_k >= 1, all on one device.
+        completions: B tensors (C_k,) of token ids; one of 0 tokens takes no place.
+        group: (B,) numbers; neighbours with the same number share the first one's prompt.
+        scored: B tensors (C_k,) bool, the tokens that carry loss; all by default.
+        last_tokens: whether each completion's last token, from which nothing is predicted, has a place too: for losses
+            over all tokens. A group then costs ``(P - 1) + sum(C + 1)`` tokens.
 
     Raises:
         ShapeError: if the arguments differ in length, a prompt is empty, or there is not one token to forward.
@@ -184,7 +204,7 @@ def build_row(
     _check_row(prompts, completions, group)
     tokens: list[Tensor] = []
     segments: list[tuple[int, int]] = []  # length, trunk
-    lead_S, branch_K = [], []  # tokens of a segment before its first label; which completions have a branch
+    lead_S, branch_S = [], []  # tokens of a segment before its first label; its completion, -1 for a trunk
     for _, same in groupby(range(len(group)), key=group.__getitem__):
         members = [k for k in same if len(completions[k])]
         prompt = prompts[members[0]] if members else None
@@ -195,38 +215,39 @@ def build_row(
             tokens.append(prompt[:-1])
             segments.append((shared, -1))
             lead_S.append(shared)
+            branch_S.append(-1)
         trunk = len(segments) - 1 if shared else -1
         for k in members:
-            tokens += [prompt[shared:], completions[k][:-1]]
+            tokens += [prompt[shared:], completions[k] if last_tokens else completions[k][:-1]]
             lead_S.append(len(prompt) - shared - 1)
-            segments.append((lead_S[-1] + len(completions[k]), trunk))
-        branch_K += members
+            segments.append((lead_S[-1] + len(completions[k]) + last_tokens, trunk))
+            branch_S.append(k)
     layout = Segments(length_S=tuple(n for n, _ in segments), trunk_S=tuple(t for _, t in segments))
-    return _row(torch.cat(tokens), layout, lead_S, branch_K, completions, scored)
+    return _row(torch.cat(tokens), layout, lead_S, branch_S, completions, scored)
 
 
 def _row(
     tokens_T: Tensor,
     segments: Segments,
     lead_S: list[int],
-    branch_K: list[int],
+    branch_S: list[int],
     completions: Sequence[Tensor],
     scored: Sequence[Tensor] | None,
 ) -> Row:
     """Positions, labels and the way back, for tokens that are laid out."""
-    branches = [s for s, (n, lead) in enumerate(zip(segments.length_S, lead_S, strict=True)) if n > lead]
-    length = torch.tensor([len(completions[k]) for k in branch_K])
+    branches, branch_B = [s for s, k in enumerate(branch_S) if k >= 0], [k for k in branch_S if k >= 0]
+    length = torch.tensor([len(completions[k]) for k in branch_B])
     first = torch.tensor([segments.start_S[s] + lead_S[s] for s in branches])
     offset_L = _counted(length)
     place_L = first.repeat_interleave(length) + offset_L
-    completion_L = torch.tensor(branch_K).repeat_interleave(length)
+    completion_L = torch.tensor(branch_B).repeat_interleave(length)
     position_T = torch.tensor(segments.past_S).repeat_interleave(lengths := torch.tensor(segments.length_S))
     position_T = position_T + _counted(lengths)
 
     device = tokens_T.device
-    target_L = torch.cat([completions[k] for k in branch_K])
+    target_L = torch.cat([completions[k] for k in branch_B])
     if scored is not None:
-        carries_L = torch.cat([scored[k] for k in branch_K]).to(device).bool()
+        carries_L = torch.cat([scored[k] for k in branch_B]).to(device).bool()
         target_L = target_L.masked_fill(~carries_L, UNSCORED)
         kept = carries_L.cpu()
         back = place_L[kept], completion_L[kept], offset_L[kept]
@@ -242,6 +263,7 @@ def _row(
         scored_L=place,
         completion_L=completion,
         offset_L=offset,
+        branch_S=tuple(branch_S),
         width=int(length.max()),
         completions=len(completions),
     )

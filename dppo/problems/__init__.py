@@ -6,7 +6,6 @@ from dppo.problems.guard import guarded
 from dppo.problems.loading import load_problems
 from dppo.problems.rewards import (
     accuracy_reward,
-    check_reward_columns,
     check_rewards,
     format_reward,
     overlong_penalty,
@@ -19,7 +18,6 @@ __all__ = [
     "Benchmark",
     "accuracy_reward",
     "check_problems",
-    "check_reward_columns",
     "check_rewards",
     "format_reward",
     "guarded",

@@ -16,14 +16,11 @@ from dppo.typed import typed
 
 @typed("identities(['1 + 1 = ?', '2 + 2 = ?'])")
 def identities(prompts: Iterable[Any]) -> np.ndarray:
-    """Who each prompt is: 64 bits of a hash of its content, the same in every process and on every machine.
+    """Who each prompt is, a text or a list of messages: 64 bits of a hash of its content, the same on every machine.
 
     Equal prompts have equal identities, wherever they stand: rows that repeat a prompt stay separate rows of the
     dataset, each with a history of its own; a saved history finds its rows again by identity. A
     message's fields that are None count as absent, since a table fills them in.
-
-    Args:
-        prompts: texts, or lists of messages.
 
     Returns:
         (rows,) uint64. Among 10 million different prompts two share an identity with probability 3e-6.
@@ -38,7 +35,6 @@ def text_key(text: str) -> int:
 
 
 def _present(value: Any) -> Any:
-    """The value without dictionary entries that are None."""
     if isinstance(value, dict):
         return {key: _present(entry) for key, entry in value.items() if entry is not None}
     return [_present(entry) for entry in value] if isinstance(value, list) else value
@@ -99,7 +95,6 @@ def check_problems(
 
 
 def _bad_rows(dataset: datasets.Dataset, tokenizer: Any, longest: int | None) -> dict[str, list[int]]:
-    """Rows that cannot be trained on, by reason."""
     prompts = list(dataset["prompt"])
     bad = {"empty prompt": [row for row, prompt in enumerate(prompts) if not _text(prompt).strip()]}
     if "answer" in dataset.column_names:
@@ -116,7 +111,6 @@ def _bad_rows(dataset: datasets.Dataset, tokenizer: Any, longest: int | None) ->
 
 
 def _text(prompt: Any) -> str:
-    """All text of a prompt."""
     if prompt is None or isinstance(prompt, str):
         return prompt or ""
     contents = [message.get("content") for message in prompt]
@@ -127,7 +121,6 @@ def _text(prompt: Any) -> str:
 
 
 def _tokens(tokenizer: Any, prompt: Any) -> int:
-    """Tokens of a prompt as the model will see it."""
     if isinstance(prompt, str):
         return len(tokenizer(prompt)["input_ids"])
     found = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=True)
@@ -135,7 +128,6 @@ def _tokens(tokenizer: Any, prompt: Any) -> int:
 
 
 def numbered(rows: Sequence[int]) -> str:
-    """Row numbers, the first five and the count."""
     first = ", ".join(map(str, rows[:5]))
     return f"{len(rows)} row{'s' if len(rows) > 1 else ''} (counted from 0: {first}{', ...' if len(rows) > 5 else ''})"
 

@@ -37,12 +37,7 @@ r"""How an answer is taken from its column: after the last ``####``, from the la
 def read_part(part: str, rows: "Dataset", columns: Mapping[str, str], *, where: str, how: str) -> tuple[str, list[Any]]:
     """The column that holds a part of a problem, and its values: the one named, else the first of ``COLUMNS[part]``.
 
-    Args:
-        part: a key of ``COLUMNS``.
-        rows: a ``datasets.Dataset``.
-        columns: columns that are named, by part.
-        where: the table, for messages.
-        how: how a user names this column, ``{}`` standing for its name, for messages.
+    For messages, ``where`` says which table it is, and ``how`` how a user names this column: ``{}`` is its name.
 
     Returns:
         Its name and (rows,) values; "" and Nones where a part that is not in ``NEEDED`` is not there. Of several
@@ -71,14 +66,9 @@ def read_part(part: str, rows: "Dataset", columns: Mapping[str, str], *, where: 
 def gold_answers(values: Sequence[Any], extract: str | None, *, where: str, how: str) -> list[str]:
     r"""(rows,) gold answers as text without math delimiters around them; empty where there is none.
 
-    A list of answers becomes one text with commas between: all of them are asked for.
-
-    Args:
-        values: (rows,) what the column holds: texts, numbers, lists of those, or None.
-        extract: a key of ``EXTRACTIONS``. None: where most rows have a ``####`` line, ``hashes``; where most have a
-            ``\boxed{...}``, ``boxed``; where none has, ``verbatim``.
-        where: the table and column, for messages.
-        how: how a user names an extraction, ``{}`` standing for its name, for messages.
+    A list of answers becomes one text with commas between: all of them are asked for. ``extract`` is a key of
+    ``EXTRACTIONS``. Without it, it is ``hashes`` where most rows have a ``####`` line, ``boxed`` where most have a
+    ``\boxed{...}``, ``verbatim`` where none has. ``where`` and ``how`` are as for ``read_part``.
 
     Raises:
         ConfigError: an unknown ``extract``.
@@ -93,7 +83,6 @@ def gold_answers(values: Sequence[Any], extract: str | None, *, where: str, how:
 
 
 def _answer(value: Any, where: str) -> str:
-    """An answer as text."""
     if isinstance(value, list) and not any(isinstance(each, list) for each in value):
         return ", ".join(without_delimiters(_answer(each, where).strip()) for each in value)
     if isinstance(value, (dict, list, bytes)):

@@ -45,20 +45,20 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
 
     @functools.wraps(reward)
     def call(*args: Any, **kwargs: Any) -> list[float | None]:
-        with _named(name, limit_seconds, kwargs):
+        with _named(name, limit_seconds, kwargs) as blame:
             values = reward(*args, **kwargs) if limit_seconds is None else _within(limit_seconds, reward, args, kwargs)
-        return _checked(name, values, _completions(reward, args, kwargs), kwargs)
+        return _checked(blame, values, _completions(reward, args, kwargs))
 
     @functools.wraps(reward)
     async def call_async(*args: Any, **kwargs: Any) -> list[float | None]:
-        with _named(name, limit_seconds, kwargs):
+        with _named(name, limit_seconds, kwargs) as blame:
             timer = asyncio.timeout(limit_seconds)
             try:
                 async with timer:
                     values = await reward(*args, **kwargs)
             except TimeoutError as error:
                 raise _Late if timer.expired() else error from None
-        return _checked(name, values, _completions(reward, args, kwargs), kwargs)
+        return _checked(blame, values, _completions(reward, args, kwargs))
 
     wrapper = call_async if _is_async(target) else call
     wrapper.__name__ = name
@@ -66,7 +66,6 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
 
 
 def _innermost(reward: Reward) -> Reward:
-    """The function inside any number of ``functools.partial``."""
     while isinstance(reward, functools.partial):
         reward = reward.func
     return reward
@@ -107,24 +106,21 @@ def _within(limit_seconds: float, reward: Reward, args: tuple[Any, ...], kwargs:
 
 
 def _completions(reward: Reward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The argument ``completions`` of a call, however it was passed."""
     if "completions" in kwargs:
         return kwargs["completions"]
     return inspect.signature(reward).bind(*args, **kwargs).arguments["completions"]
 
 
-def _where(kwargs: dict[str, Any]) -> str:
-    """The step, where the trainer told it."""
-    step = getattr(kwargs.get("trainer_state"), "global_step", None)
-    return f" at step {step}" if step is not None else ""
-
-
 @contextmanager
-def _named(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> Iterator[None]:
-    """Turns what a reward function raises into an error that names it; errors of this library pass as they are."""
-    blame = f"reward function {name!r}{_where(kwargs)}"
+def _named(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> Iterator[str]:
+    """Turns what a reward function raises into an error that names it; errors of this library pass as they are.
+
+    Gives how it is named in messages: with the step, where the trainer told it.
+    """
+    step = getattr(kwargs.get("trainer_state"), "global_step", None)
+    blame = f"reward function {name!r}" + (f" at step {step}" if step is not None else "")
     try:
-        yield
+        yield blame
     except DPPOError:
         raise
     except _Late:
@@ -143,9 +139,8 @@ def _named(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> It
         ) from error
 
 
-def _checked(name: str, values: Any, completions: Any, kwargs: dict[str, Any]) -> list[float | None]:
+def _checked(blame: str, values: Any, completions: Any) -> list[float | None]:
     """The values as float or None, one per completion."""
-    blame = f"reward function {name!r}{_where(kwargs)}"
     hint = "Return one number (or None) per completion, for example [0.0] * len(completions)."
     if hasattr(values, "tolist"):
         values = values.tolist()
@@ -176,6 +171,5 @@ def _is_score(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """A value's representation, cut to what fits a message."""
     text = repr(value)
     return text if len(text) <= 120 else text[:117] + "..."

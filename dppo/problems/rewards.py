@@ -26,13 +26,12 @@ PASSED_BY_TRAINER = frozenset(
 
 
 def completion_text(completion: Any) -> str:
-    """The text of a completion: the string itself, or the text of its last message.
+    """The text of a completion: the string itself, or that of its last message.
 
-    Args:
-        completion: a string, or a list of messages with a ``content`` of text, of parts, or None.
+    The ``content`` of a message is text, a list of parts, or None.
 
     Raises:
-        DataError: it is neither.
+        DataError: it is neither text nor messages.
     """
     if completion is None or isinstance(completion, str):
         return completion or ""
@@ -115,9 +114,7 @@ def _gold(column: str, value: Any) -> str:
 def format_reward(has_format: Callable[[str], bool] | None = None) -> Reward:
     r"""A reward of 1.0 for a completion in the right format and 0.0 for any other.
 
-    Args:
-        has_format: whether a completion's text is in the format. Default: it has a complete ``\boxed{...}`` that is
-            not empty.
+    By default that is a complete ``\boxed{...}`` that is not empty; ``has_format`` says it of a completion's text.
     """
     check = has_format or (lambda text: last_boxed(text) is not None)
 
@@ -183,17 +180,20 @@ def required_columns(reward: Reward) -> tuple[str, ...]:
     )
 
 
-@typed("check_reward_columns(dataset, ['answer'])")
-def check_reward_columns(dataset: Table, columns: Sequence[str] = ("answer",)) -> None:
+@typed("check_rewards(dataset, [accuracy_reward()])")
+def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
     """Check, before training, that a dataset has what its rewards need: every column, and no empty value in it.
 
     Args:
         dataset: a ``datasets.Dataset``; of a streamed one only the names of columns are checked.
-        columns: what the rewards need; for a function of your own, ``required_columns(function)``.
+        rewards: reward functions; models and names of models need no columns.
 
     Raises:
-        DataError: a missing column, an empty value, or a column named like an argument of the trainer's own.
+        DataError: a missing column, an empty value, a gold answer that is a list, or a column named like an argument
+            of the trainer's own.
     """
+    functions = [reward for reward in rewards if callable(reward) and not hasattr(reward, "config")]
+    gold_columns = {column for reward in functions for column in getattr(reward, "text_columns", ())}
     present = list(dataset.column_names or [])
     clash = sorted(PASSED_BY_TRAINER.intersection(present))
     if clash:
@@ -201,7 +201,7 @@ def check_reward_columns(dataset: Table, columns: Sequence[str] = ("answer",)) -
             f"column {clash[0]!r} has the name of an argument the trainer passes to rewards itself: "
             f"dataset.rename_column({clash[0]!r}, 'my_{clash[0]}')"
         )
-    for column in columns:
+    for column in sorted({column for reward in functions for column in required_columns(reward)}):
         if column not in present:
             raise DataError(_no_column(column, present))
         if isinstance(dataset, datasets.IterableDataset):
@@ -212,29 +212,12 @@ def check_reward_columns(dataset: Table, columns: Sequence[str] = ("answer",)) -
                 f"column {column!r} is empty in {numbered(empty)} of {len(dataset)}: no reward can be earned there. "
                 "Drop them with check_problems(dataset, on_bad_rows='drop')"
             )
-
-
-@typed("check_rewards(dataset, [accuracy_reward()])")
-def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
-    """Check, before training, that a dataset has what every one of these rewards needs.
-
-    Args:
-        dataset: a ``datasets.Dataset``; of a streamed one only the names of columns are checked.
-        rewards: reward functions; models and names of models need no columns.
-
-    Raises:
-        DataError: a missing column, an empty value, or a gold answer that is a list.
-    """
-    functions = [reward for reward in rewards if callable(reward) and not hasattr(reward, "config")]
-    check_reward_columns(dataset, sorted({column for reward in functions for column in required_columns(reward)}))
-    if isinstance(dataset, datasets.Dataset):
-        for column in sorted({column for reward in functions for column in getattr(reward, "text_columns", ())}):
+        if column in gold_columns:
             for value in dataset[column]:
                 _gold(column, value)
 
 
 def _no_column(column: str, present: Sequence[str]) -> str:
-    """The message for a column that is not there."""
     return (
         f"the reward needs a column {column!r}, but the dataset has {', '.join(map(repr, present)) or 'none'}. "
         "Name the right one with answer_column=..., or rename it: dataset.rename_column('my_answer', 'answer')"

@@ -1,4 +1,4 @@
-"""Sampling designs: a random selection of rows with given inclusion probabilities.
+"""Sampling designs: a random selection of units with given inclusion probabilities.
 
 What a design promises is data on it, and a test loops over ``DESIGNS`` to check each promise.
 """
@@ -20,29 +20,29 @@ WHOLE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """A way to draw rows, and what it promises.
+    """A way to draw units, and what it promises.
 
-    Every design keeps rows of probability 1 and never keeps rows of probability 0.
+    Every design keeps units of probability 1 and never keeps units of probability 0.
     """
 
     name: str
     """What reports call it; the key in ``DESIGNS``."""
     unbiased: bool
-    """Whether each row is kept with exactly the probability asked for."""
+    """Whether each unit is kept with exactly the probability asked for."""
     fixed_size: bool
-    """Whether the number of rows kept is always the sum of the probabilities, rounded down or up."""
+    """Whether the number of units kept is always the sum of the probabilities, rounded down or up."""
     min_prob: float
-    """``unbiased`` holds for rows with probability above this (or exactly 0 where the gradient is 0), in [0, 1]."""
+    """``unbiased`` holds for units with probability above this (or exactly 0 where the gradient is 0), in [0, 1]."""
     reason: str
     """Why it is biased, one clause; empty where it is not."""
     draw: DrawRows
-    """Draws rows: ``draw(prob_N, score_N, rng) -> keep_N``."""
+    """Draws units: ``draw(prob_N, score_N, rng) -> keep_N``."""
 
 
 def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """Fixed-size draw by duels between neighbours: of two rows one is settled, the other carries what is left.
+    """Fixed-size draw by duels between neighbours: of two units one is settled, the other carries what is left.
 
-    Rows close in the order given exclude each other, so an order that puts alike rows side by side makes the sample
+    Units close in the order given exclude each other, so an order that puts alike units side by side makes the sample
     representative, and its variance lower than that of independent draws.
 
     Args:
@@ -58,38 +58,38 @@ def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> T
     """
     prob, uniform = prob_N.tolist(), rng.random(len(prob_N) + 1).tolist()
     keep = [False] * len(prob)
-    open_row, open_prob = -1, 0.0
-    for row, own in enumerate(prob):
+    open_unit, open_prob = -1, 0.0
+    for unit, own in enumerate(prob):
         if own >= 1.0:
-            keep[row] = True
+            keep[unit] = True
         elif own <= 0.0:
             continue
         elif open_prob <= 0.0:
-            open_row, open_prob = row, own
+            open_unit, open_prob = unit, own
         elif (both := open_prob + own) < 1.0:  # the loser is dropped
-            if not uniform[row] < open_prob / both:
-                open_row = row
+            if not uniform[unit] < open_prob / both:
+                open_unit = unit
             open_prob = both
         else:  # the winner is kept
-            if uniform[row] < (1.0 - own) / (2.0 - both):
-                keep[open_row] = True
-                open_row = row
+            if uniform[unit] < (1.0 - own) / (2.0 - both):
+                keep[open_unit] = True
+                open_unit = unit
             else:
-                keep[row] = True
+                keep[unit] = True
             open_prob = both - 1.0
-    if open_row >= 0 and uniform[-1] < _settled(open_prob, prob):
-        keep[open_row] = True
+    if open_unit >= 0 and uniform[-1] < _settled(open_prob, prob):
+        keep[open_unit] = True
     return torch.tensor(keep, dtype=torch.bool)
 
 
 def _settled(open_prob: float, prob: list[float]) -> float:
-    """Probability of the last open row: 0 or 1 if the probabilities sum to an integer, whatever rounding left of it."""
+    """Probability of the last open unit: 0 or 1 if all sum to an integer, whatever rounding left of it."""
     total = math.fsum(prob)
     return float(round(open_prob)) if abs(total - round(total)) < WHOLE else open_prob
 
 
 def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """Fixed-size draw: rows laid on a line in random order, as long as their probability; one is kept per unit.
+    """Fixed-size draw: units laid on a line in random order, as long as their probability; one is kept per length of 1.
 
     Args:
         prob_N: (N,) float64 in [0, 1].
@@ -118,7 +118,7 @@ def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -
 
 
 def draw_poisson(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """Independent draws: each row by its own coin, so the number of rows kept is random and may be 0.
+    """Independent draws: each unit by its own coin, so the number of units kept is random and may be 0.
 
     Args:
         prob_N: (N,) float64 in [0, 1].
@@ -134,7 +134,7 @@ def draw_poisson(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> T
 
 
 def draw_deterministic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """The rows of largest probability, then score, then lowest index, as many as the rounded sum of probabilities.
+    """The units of largest probability, then score, then lowest index, as many as the rounded sum of probabilities.
 
     Args:
         prob_N: (N,) float64 in [0, 1].
@@ -142,7 +142,7 @@ def draw_deterministic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator
         rng: not used.
 
     Returns:
-        (N,) bool. Probabilities [.5, .5, 1, .5] with scores [1, 2, 0, 2] keep rows 2 and 1.
+        (N,) bool. Probabilities [.5, .5, 1, .5] with scores [1, 2, 0, 2] keep units 2 and 1.
 
     Source: DPPO, arXiv:2603.04135, Algorithm 1: a fixed fraction is pruned, without chance.
     """
@@ -162,7 +162,7 @@ DETERMINISTIC = Design(
     unbiased=False,
     fixed_size=True,
     min_prob=1.0,
-    reason="rows are dropped without chance (deterministic), and no weight makes up for rows that are never drawn",
+    reason="nothing is left to chance (deterministic), and no weight makes up for what is never drawn",
     draw=draw_deterministic,
 )
 

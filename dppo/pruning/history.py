@@ -11,7 +11,9 @@ from torch import Tensor
 
 from dppo.errors import CheckpointError, DataError, ShapeError, raise_problems
 from dppo.files import replacing
-from dppo.types import Candidates
+from dppo.groups import each_group
+from dppo.typed import typed
+from dppo.types import Candidates, Rewards
 
 FORMAT = 2
 """Version of the saved file; raised when its arrays change meaning."""
@@ -53,6 +55,7 @@ class PromptHistory:
         ShapeError: if ``identities`` is not a flat uint64 array.
     """
 
+    @typed('PromptHistory(np.arange(64, dtype="uint64"))')
     def __init__(
         self, identities: np.ndarray, *, decay: float = 0.9, strength: float = 2.0, half_life: float = 1000.0
     ) -> None:
@@ -87,48 +90,50 @@ class PromptHistory:
     def update(
         self,
         rows: Tensor | np.ndarray,
-        reward_PG: Tensor,
-        signal_P: Tensor,
-        tokens_PG: Tensor,
+        rewards: Rewards,
+        signal_Q: Tensor,
+        tokens_N: Tensor,
         step: int,
         *,
-        outcome_P: Tensor | None = None,
+        outcome_Q: Tensor | None = None,
     ) -> None:
         """Record one group per row. A row that appears twice counts as two observations, in the order given.
 
         Args:
-            rows: (P,) integer, positions in the dataset.
-            reward_PG: (P, G) rewards; NaN where there is none. A group without any reward is not recorded.
-            signal_P: (P,) size of the group's gradient, finite and >= 0, any unit.
-            tokens_PG: (P, G) completion tokens, >= 0.
+            rows: (Q,) integer, positions in the dataset.
+            rewards: of the groups, by number; a group without any reward is not recorded.
+            signal_Q: (Q,) size of the group's gradient, finite and >= 0, any unit.
+            tokens_N: (N,) completion tokens, >= 0.
             step: when it was rolled out, >= 0 and below 2^31; the same clock as in ``candidates``.
-            outcome_P: (P,) integer, 1 for an easy group, -1 for a hard one, 0 for neither, for ``streak``; None where
+            outcome_Q: (Q,) integer, 1 for an easy group, -1 for a hard one, 0 for neither, for ``streak``; None where
                 no streaks are kept.
 
         Raises:
             ShapeError: arrays of different lengths.
             DataError: rows outside the dataset, a negative or non-finite signal or token count.
         """
-        row, signal = self._rows(rows), signal_P.double().numpy()
-        reward, tokens = reward_PG.double().numpy(), tokens_PG.double().numpy()
-        shapes = (signal.shape, reward.shape, tokens.shape)
-        if reward.ndim != 2 or shapes != (row.shape, (len(row), reward.shape[-1]), reward.shape):
+        row, group_N = self._rows(rows), rewards.group_N
+        shapes = (rewards.groups, *signal_Q.shape), (len(rewards), *tokens_N.shape)
+        if shapes != ((len(row), len(row)), (len(rewards), len(rewards))):
             raise ShapeError(
-                f"{len(row)} rows with signal {shapes[0]}, reward {shapes[1]} and tokens {shapes[2]}: expected (P,), "
-                "(P, G) and (P, G)"
+                f"{len(row)} rows with {rewards.groups} groups of {len(rewards)} completions, signal "
+                f"{tuple(signal_Q.shape)} and tokens {tuple(tokens_N.shape)}: expected one signal per row and as many "
+                "groups, and one token count per completion"
             )
-        if outcome_P is not None and outcome_P.shape != row.shape:
-            raise ShapeError(f"{len(row)} rows with outcome {tuple(outcome_P.shape)}: expected (P,)")
-        for name, value in (("signal", signal), ("tokens", tokens)):
+        if outcome_Q is not None and outcome_Q.shape != row.shape:
+            raise ShapeError(f"{len(row)} rows with outcome {tuple(outcome_Q.shape)}: expected (Q,)")
+        tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), group_N, tokens_N.double()).numpy()
+        signal = signal_Q.double().numpy()
+        for name, value in (("signal", signal), ("tokens", tokens_N.double().numpy())):
             if not (np.isfinite(value) & (value >= 0)).all():
-                raise DataError(f"{name} must be finite and >= 0 in every group. Pass advantages.abs().mean(1).")
-        rewarded = ~np.isnan(reward)
-        known = rewarded.any(1)
+                raise DataError(f"{name} must be finite and >= 0 in every group. Pass advantages.abs(), tokens.")
+        reward = each_group(lambda reward_QG: reward_QG.nanmean(1), group_N, rewards.total_N).numpy()
+        known = ~np.isnan(reward)
         observed = {
             "count": np.ones(len(row)),
-            "reward_sum": np.where(rewarded, reward, 0.0).sum(1) / np.maximum(rewarded.sum(1), 1),
+            "reward_sum": np.where(known, reward, 0.0),
             "signal_square_sum": np.square(signal),
-            "tokens_sum": tokens.sum(1) / max(tokens.shape[1], 1),
+            "tokens_sum": tokens_Q,
         }
         self._totals += [observed[name][known].sum() for name in ("count", "signal_square_sum", "tokens_sum")]
         turn = _occurrence(row)
@@ -139,8 +144,8 @@ class PromptHistory:
                 array[row[now]] = array[row[now]] * np.float32(self.decay) + value[now].astype(np.float32)
             self._arrays["last_step"][row[now]] = step
             self._arrays["rollouts"][row[now]] += 1
-            if outcome_P is not None:
-                self._prolong(row[now], outcome_P.numpy()[now])
+            if outcome_Q is not None:
+                self._prolong(row[now], outcome_Q.numpy()[now])
 
     def _prolong(self, row: np.ndarray, outcome: np.ndarray) -> None:
         """Count one more group of these kinds; another kind than the group before begins a new streak."""
@@ -189,21 +194,6 @@ class PromptHistory:
             signal_P=estimate("signal_square_sum", 1).sqrt(),
             tokens_P=estimate("tokens_sum", 2).clamp_min(1.0),
             seen_P=torch.from_numpy(seen),
-        )
-
-    def mean_reward(self, rows: Tensor | np.ndarray) -> Tensor:
-        """(P,) float64 decayed mean reward of each prompt, NaN for prompts without an observation.
-
-        Args:
-            rows: (P,) integer, positions in the dataset.
-
-        Raises:
-            DataError: rows outside the dataset.
-        """
-        row = self._rows(rows)
-        count = self._arrays["count"][row].astype(np.float64)
-        return torch.from_numpy(
-            np.where(count > 0, self._arrays["reward_sum"][row] / np.where(count, count, 1), np.nan)
         )
 
     def save(self, path: str | Path) -> None:

@@ -1,44 +1,39 @@
-"""From scores to inclusion probabilities: how likely each row is to be kept.
+"""From scores to inclusion probabilities: how likely each unit is to be kept.
 
-A rule looks at the rows that could be dropped and says with which probability each is kept. It draws nothing.
+A rule looks at the units that could be dropped and says with which probability each is kept. It draws nothing.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, ShapeError
-
-Rule = Callable[..., Tensor]
-"""``rule(score_N, *, rate, floor, cost_N=None, group_N=None) -> prob_N``, over rows that have a gradient.
-
-``score_N`` (N,) >= 0, ``rate`` in [0, 1) the share to drop, ``floor`` in (0, 1 - rate] the lowest probability,
-``cost_N`` (N,) > 0 what ``rate`` is a share of (None: every row costs 1), ``group_N`` (N,) integer, the prompt of
-each row (None: one group). Gives back (N,) float64. The sum of the probabilities does not grow with ``rate``.
-"""
+from dppo.typed import check_fields, typed
 
 ROUNDING = 1e-9
 """Relative slack for budgets and floors that are equal in decimal and not in binary, such as 0.1 and 1 - 0.9."""
 
 
+@typed("inclusion_probabilities(scores, 8.0, floor=0.1)")
 def inclusion_probabilities(size_N: Tensor, budget: float, *, floor: float, cost_N: Tensor | None = None) -> Tensor:
     """Probabilities proportional to ``size / sqrt(cost)`` within [floor, 1] that cost ``budget`` on average.
 
     Solves ``sum_i cost_i * clip(c * size_i / sqrt(cost_i), floor, 1) == budget`` for ``c``. Among all probabilities
-    of that cost and floor it has the smallest variance, ``sum_i size_i^2 / prob_i``. Rows of size 0 are raised above
-    the floor only once every other row has probability 1.
+    of that cost and floor it has the smallest variance, ``sum_i size_i^2 / prob_i``. Units of size 0 are raised above
+    the floor only once every other unit has probability 1.
 
     Args:
-        size_N: (N,) how much a row matters, any unit, finite and >= 0; the norm of its gradient would be ideal.
-        budget: mean cost of the kept rows, within [floor * total cost, total cost]; in rows if ``cost_N`` is None.
-        floor: lowest probability of a row, in (0, 1]; no weight exceeds ``1 / floor``.
-        cost_N: (N,) cost of keeping a row, any unit, finite and > 0; None means 1 each.
+        size_N: (N,) how much each matters, in any scale, finite and >= 0; the norm of its gradient would be ideal.
+        budget: mean cost of the kept units, within [floor * total cost, total cost]; in units if ``cost_N`` is None.
+        floor: lowest probability of a unit, in (0, 1]; no weight exceeds ``1 / floor``.
+        cost_N: (N,) cost of keeping each, in any scale, finite and > 0; None means 1 each.
 
     Returns:
-        (N,) float64 in [floor, 1]. Sizes [1, 1, 4] with a budget of 1.5 rows and a small floor give [.25, .25, 1].
+        (N,) float64 in [floor, 1]. Sizes [1, 1, 4] with a budget of 1.5 units and a small floor give [.25, .25, 1].
 
     Raises:
         DesignError: negative or non-finite sizes or costs, or a budget that no ``c`` can meet.
@@ -53,28 +48,28 @@ def inclusion_probabilities(size_N: Tensor, budget: float, *, floor: float, cost
     total = float(cost.sum())
     if not (floor - ROUNDING) * total <= budget <= (1 + ROUNDING) * total:
         raise DesignError(
-            f"cannot spend {budget:g} of {total:g} with floor={floor:g}: every row has at least the floor and at most "
+            f"cannot spend {budget:g} of {total:g} with floor={floor:g}: every unit has at least the floor and at most "
             f"probability 1. Use a budget in [{floor * total:g}, {total:g}] or a lower floor."
         )
     budget = min(max(budget, floor * total), total)
     prob = np.full(len(size), floor)
     sized = size > 0
     if budget - floor * cost[~sized].sum() < cost[sized].sum():
-        rows, spend = sized, budget - floor * cost[~sized].sum()
+        units, spend = sized, budget - floor * cost[~sized].sum()
     else:
         prob[sized] = 1.0
-        rows, spend = ~sized, budget - cost[sized].sum()
+        units, spend = ~sized, budget - cost[sized].sum()
         size = np.ones(len(size))
-    if rows.any():
-        prob[rows] = _spend(np.log(size[rows]) - 0.5 * np.log(cost[rows]), cost[rows], float(spend), floor)
+    if units.any():
+        prob[units] = _spend(np.log(size[units]) - 0.5 * np.log(cost[units]), cost[units], float(spend), floor)
     return torch.from_numpy(prob)
 
 
 def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: float) -> np.ndarray:
     """``clip(exp(log_c + log_slope), floor, 1)`` that costs ``budget``.
 
-    The cost is linear in ``c`` between the values at which some row leaves the floor or reaches 1: bisection among
-    these finds the piece, and the rows inside are then scaled to what is left for them.
+    The cost is linear in ``c`` between the values at which some unit leaves the floor or reaches 1: bisection among
+    these finds the piece, and the units inside are then scaled to what is left for them.
     """
     leaves_floor, reaches_one = math.log(floor) - log_slope, -log_slope
     bend = np.sort(np.concatenate([leaves_floor, reaches_one]))
@@ -94,100 +89,101 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: float)
     return np.clip(prob, floor, 1.0)
 
 
-def proportional(
-    score_N: Tensor, *, rate: float, floor: float, cost_N: Tensor | None = None, group_N: Tensor | None = None
-) -> Tensor:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a rule may spend on the units that could be dropped.
+
+    Raises:
+        DesignError: a rate out of range, or a floor above what it keeps.
+    """
+
+    rate: float
+    """Share of the cost to drop on average, in [0, 1)."""
+    floor: float = 0.0
+    """Lowest probability of a unit, in [0, 1 - rate]."""
+    cost_N: Tensor | None = None
+    """(N,) cost of keeping a unit, > 0; None means 1 each, so that ``rate`` is a share of units."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Budget(rate=0.5, floor=0.1)")
+        if not 0 <= self.rate < 1:
+            raise DesignError(f"rate={self.rate:g} must be in [0, 1). To drop half, use rate=0.5.")
+        if self.floor > 1 - self.rate + ROUNDING:
+            raise DesignError(
+                f"floor={self.floor:g} is above the budget: rate={self.rate:g} keeps {1 - self.rate:g} on average. "
+                f"Use floor={(1 - self.rate) / 2:g}, or a lower rate."
+            )
+
+
+Rule = Callable[[Tensor, Budget], Tensor]
+"""``rule(score_N, budget) -> prob_N``, over units that have a gradient: scores (N,) >= 0 to probabilities (N,) float64
+above 0. Their sum does not grow with the rate."""
+
+
+@typed("proportional(scores, Budget(rate=0.5, floor=0.1))")
+def proportional(score_N: Tensor, budget: Budget) -> Tensor:
     """Probabilities proportional to ``score / sqrt(cost)``: the smallest variance for a budget. Our default.
 
     Args:
         score_N: (N,) finite and >= 0.
-        rate: share of the cost to drop, in [0, 1).
-        floor: lowest probability, in (0, 1 - rate].
-        cost_N: (N,) > 0, or None for rows.
-        group_N: not used; rows of all groups share one budget.
+        budget: its floor must be above 0.
 
     Returns:
         (N,) float64 in [floor, 1], costing ``(1 - rate)`` of the total.
 
     Raises:
-        DesignError: a rate, floor or score out of range.
+        DesignError: a floor or score out of range.
 
     Source: see ``inclusion_probabilities``.
     """
-    check_rate(rate, floor)
-    cost = torch.from_numpy(_costs(score_N, cost_N))
-    return inclusion_probabilities(score_N, (1 - rate) * cost.sum().item(), floor=floor, cost_N=cost)
+    cost_N = torch.from_numpy(_costs(score_N, budget.cost_N))
+    spent = (1 - budget.rate) * cost_N.sum().item()
+    return inclusion_probabilities(score_N, spent, floor=budget.floor, cost_N=cost_N)
 
 
-def threshold(
-    score_N: Tensor, *, rate: float, floor: float, cost_N: Tensor | None = None, group_N: Tensor | None = None
-) -> Tensor:
+@typed("threshold(scores, Budget(rate=0.5))")
+def threshold(score_N: Tensor, budget: Budget) -> Tensor:
     """``1 - rate`` where the score is below the mean, 1 elsewhere: the paper's rule.
 
     Equal scores are all kept. Differences that float32 cannot hold do not count as below the mean.
 
     Args:
         score_N: (N,) finite and >= 0.
-        rate: probability of dropping a row below the mean, in [0, 1). Fewer than this share of all rows is dropped.
-        floor: not reached, but must be at most ``1 - rate`` as for every rule.
-        cost_N: not used.
-        group_N: not used; the mean is over all rows.
+        budget: its rate is the probability of dropping a unit below the mean: of all units fewer are dropped.
 
     Returns:
         (N,) float64. Scores [1, 1, 4] with rate 0.5 give [.5, .5, 1].
 
     Raises:
-        DesignError: a rate, floor or score out of range.
+        DesignError: a score out of range.
 
     Source: DPPO, arXiv:2603.04135, section 4.2; after InfoBatch, arXiv:2303.04947.
     """
-    check_rate(rate, floor)
     score = finite("score", score_N)
     largest_score = score.max(initial=0.0)
     scaled = score / largest_score if largest_score > 0 else score
     below = scaled < scaled.mean() * (1 - 1e-6) if len(scaled) else scaled > 0
-    return torch.from_numpy(np.where(below, 1.0 - rate, 1.0))
+    return torch.from_numpy(np.where(below, 1.0 - budget.rate, 1.0))
 
 
-def uniform(
-    score_N: Tensor, *, rate: float, floor: float, cost_N: Tensor | None = None, group_N: Tensor | None = None
-) -> Tensor:
-    """``1 - rate`` for every row, whatever its score: the baseline every rule has to beat.
+@typed("uniform(scores, Budget(rate=0.5))")
+def uniform(score_N: Tensor, budget: Budget) -> Tensor:
+    """``1 - rate`` for every unit, whatever its score: the baseline every rule has to beat.
 
     Args:
-        score_N: (N,) only its length is used.
-        rate: share of rows to drop, in [0, 1).
-        floor: not reached, but must be at most ``1 - rate`` as for every rule.
-        cost_N: not used.
-        group_N: not used.
+        score_N: (N,) finite and >= 0.
+        budget: its rate is the share of units to drop.
 
     Returns:
         (N,) float64.
 
     Raises:
-        DesignError: a rate, floor or score out of range.
+        DesignError: a score out of range.
     """
-    check_rate(rate, floor)
-    return torch.full((len(finite("score", score_N)),), 1.0 - rate, dtype=torch.float64)
+    return torch.full((len(finite("score", score_N)),), 1.0 - budget.rate, dtype=torch.float64)
 
 
-def check_rate(rate: float, floor: float) -> None:
-    """Return where a rate and a floor go together.
-
-    Args:
-        rate: share to drop.
-        floor: lowest probability.
-
-    Raises:
-        DesignError: the rate is not in [0, 1), or the floor is above what it keeps.
-    """
-    if not 0 <= rate < 1:
-        raise DesignError(f"rate={rate:g} must be in [0, 1). To drop half, use rate=0.5.")
-    if floor > 1 - rate + ROUNDING:
-        raise DesignError(
-            f"floor={floor:g} is above the budget: rate={rate:g} keeps {1 - rate:g} on average. "
-            f"Use floor={(1 - rate) / 2:g}, or a lower rate."
-        )
+RULES: dict[str, Rule] = {rule.__name__: rule for rule in (proportional, threshold, uniform)}
 
 
 def finite(name: str, value_N: Tensor) -> np.ndarray:
@@ -214,7 +210,7 @@ def _costs(size_N: Tensor, cost_N: Tensor | None) -> np.ndarray:
         return np.ones(size_N.numel())
     cost = finite("cost", cost_N)
     if len(cost) != size_N.numel():
-        raise ShapeError(f"cost has {len(cost)} rows and size has {size_N.numel()}: they must be equal")
+        raise ShapeError(f"cost has {len(cost)} entries and size has {size_N.numel()}: they must be equal")
     if not (cost > 0).all():
-        raise DesignError("cost must be > 0 in every row: pass tokens.clamp_min(1), not tokens")
+        raise DesignError("cost must be > 0 everywhere: pass tokens.clamp_min(1), not tokens")
     return cost

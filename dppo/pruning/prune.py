@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -10,156 +10,196 @@ from torch import Tensor
 
 from dppo.errors import DesignError, raise_problems
 from dppo.pruning.designs import PIVOTAL, WHOLE, Design
-from dppo.pruning.probabilities import ROUNDING, Rule, proportional
-from dppo.pruning.rules import BIASED_RULES
-from dppo.pruning.schedules import Schedule, constant
-from dppo.pruning.scopes import Scope, live_rows
+from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
-from dppo.pruning.weights import (
-    BIASED_RESCALINGS,
-    BIASED_WEIGHTINGS,
-    Rescaling,
-    Weighting,
-    fixed_denominator,
-    inverse_probability,
-)
+from dppo.pruning.weights import INVERSE_PROBABILITY, Weighting
+from dppo.typed import check_fields
 from dppo.types import Candidates, Completions, Draw
 
 
+class Selection(Protocol):
+    """How completions are chosen to be trained on. ``Pruning`` is one.
+
+    A selection may also have a ``score``, by which the history guesses the size of gradients.
+    """
+
+    @property
+    def rate(self) -> float:
+        """Share of the completions that it drops, in [0, 1); at 0 it keeps every one that has a gradient."""
+        ...
+
+    @property
+    def bias(self) -> str:
+        """Why the expected gradient is not that of the full batch, one clause per part; empty if it is."""
+        ...
+
+    def draw(self, completions: Completions, rng: np.random.Generator, /) -> Draw:
+        """Choose among all completions of a step: keep, probability and weight of each, in the order given."""
+        ...
+
+    def at_rate(self, rate: float, /) -> Self:
+        """The same selection that drops another share."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruning:
-    """How rows are dropped at one level, prompts or completions. The defaults drop nothing.
+class _Level:
+    """What pruning prompts and pruning completions have in common."""
+
+    rate: float = 0.0
+    """Share of the units that could be dropped to drop on average, in [0, 1); 0 turns pruning off."""
+    rule: Rule = proportional
+    """From scores to inclusion probabilities."""
+    design: Design = PIVOTAL
+    """From probabilities to a selection."""
+    weighting: Weighting = INVERSE_PROBABILITY
+    """From a selection to weights."""
+    floor: float = 0.1
+    """Lowest probability of a unit, in (0, 1 - rate]; no weight of this level exceeds ``1 / floor``."""
+    budget: Literal["rows", "tokens"] = "rows"
+    """What ``rate`` is a share of: with ``tokens``, units that cost more are kept less often."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Pruning(rate=0.5)")
+        problems = []
+        if not 0 <= self.rate < 1:
+            problems.append(f"rate={self.rate:g} must be in [0, 1). To drop half, write rate=0.5.")
+        elif not 0 < self.floor <= 1 - self.rate + ROUNDING:
+            problems.append(
+                f"floor={self.floor:g} must be in (0, {1 - self.rate:g}], the share that rate={self.rate:g} keeps. "
+                f"Try floor={(1 - self.rate) / 2:g}."
+            )
+        if self.budget not in ("rows", "tokens"):
+            problems.append(f"budget={self.budget!r} must be 'rows' or 'tokens'. Try budget='rows'.")
+        raise_problems(type(self).__name__, problems)
+
+    @property
+    def bias(self) -> str:
+        """Why the expected gradient is not that of the full batch, one clause per part; empty if it is."""
+        return "; ".join(filter(None, (self.design.reason, self.weighting.bias))) if self.rate else ""
+
+    def at_rate(self, rate: float) -> Self:
+        """The same pruning at another rate; a floor that a higher rate may not allow becomes half of what is kept.
+
+        Args:
+            rate: in [0, 1).
+        """
+        floor = min(self.floor, (1 - rate) / 2) if self.rate < rate < 1 else self.floor
+        return replace(self, rate=rate, floor=floor)
+
+    def words(self, scored: str) -> str:
+        """How units are dropped, in words; empty where none are.
+
+        Args:
+            scored: what they are ranked by.
+        """
+        if not self.rate:
+            return ""
+        return (
+            f"{self.rate:g} of the {self.budget} pruned, {self.rule.__name__} rule on {scored}, {self.design.name} "
+            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}"
+        )
+
+    def _probabilities(self, score_R: Tensor, tokens_R: Tensor) -> Tensor:
+        cost_R = tokens_R if self.budget == "tokens" else None
+        return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, cost_N=cost_R))
+
+    def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
+        """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""
+        if not self.bias and bool((prob_R <= 0).any()):
+            raise DesignError(
+                f"{int((prob_R <= 0).sum())} units with a gradient have probability 0, so no weight can make up for "
+                "them. Use rule=proportional with floor > 0, or a selection of your own that says its bias."
+            )
+        keep_R = self.design.draw(prob_R, score_R, rng)
+        return scattered(unit_R, size, keep_R, prob_R, self.weighting(keep_R, prob_R))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning(_Level):
+    """How completions are dropped. The defaults drop nothing but those without a gradient.
 
     Raises:
         ConfigError: at construction, listing every field that is out of range.
     """
 
-    rate: float = 0.0
-    """Share of the rows that could be dropped to drop on average, in [0, 1); 0 turns pruning off."""
     score: Score = absolute_advantage
-    """What completions are ranked by. Prompts are ranked by the signal in their history."""
-    rule: Rule = proportional
-    """From scores to inclusion probabilities."""
-    design: Design = PIVOTAL
-    """From probabilities to a selection."""
-    weighting: Weighting = inverse_probability
-    """From a selection to weights."""
-    floor: float = 0.1
-    """Lowest probability of a row, in (0, 1 - rate]; no weight of this level exceeds ``1 / floor``."""
-    budget: Literal["rows", "tokens"] = "rows"
-    """What ``rate`` is a share of: with ``tokens``, rows that cost more are kept less often."""
-    scope: Scope = live_rows
-    """Which completions the rule looks at, in which order, and which of them compete. Prompts all compete."""
-    rescaling: Rescaling = fixed_denominator
-    """From what was kept to what multiplies the weights of completions, for means over survivors."""
-    schedule: Schedule = constant
-    """From the share of training done to what multiplies ``rate``; ``at`` applies it."""
+    """What completions are ranked by."""
 
-    def __post_init__(self) -> None:
-        problems = []
-        if not 0 <= self.rate < 1:
-            problems.append(f"rate={self.rate:g} must be in [0, 1). To drop half, write rate=0.5.")
-        else:
-            highest = 1.0 if self.rule in BIASED_RULES else 1 - self.rate
-            if not 0 < self.floor <= highest + ROUNDING:
-                problems.append(
-                    f"floor={self.floor:g} must be in (0, {highest:g}], the share that rate={self.rate:g} keeps. "
-                    f"Try floor={(1 - self.rate) / 2:g}."
-                )
-        if self.budget not in ("rows", "tokens"):
-            problems.append(f"budget={self.budget!r} must be 'rows' or 'tokens'. Try budget='rows'.")
-        raise_problems("Pruning", problems)
-
-    @property
-    def bias(self) -> str:
-        """Why the expected gradient is not that of the full batch, one clause per part; empty if it is."""
-        if self.rate == 0:
-            return ""
-        reasons = (
-            BIASED_RULES.get(self.rule, ""),
-            self.design.reason,
-            BIASED_WEIGHTINGS.get(self.weighting, ""),
-            BIASED_RESCALINGS.get(self.rescaling, ""),
-        )
-        return "; ".join(filter(None, reasons))
-
-    def at(self, done: float) -> "Pruning":
-        """This pruning with the rate that its schedule gives at a point of the run.
+    def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
+        """Choose the completions to train on. Those without a gradient are dropped, which is exact.
 
         Args:
-            done: share of training done, in [0, 1].
-        """
-        if self.schedule is constant:
-            return self
-        return replace(self, rate=self.rate * self.schedule(done), schedule=constant)
-
-    def draw_completions(self, completions: Completions, rng: np.random.Generator) -> Draw:
-        """Choose the completions to train on.
-
-        Args:
-            completions: all completions of the step. Those without a gradient are dropped, which is exact, unless the
-                scope counts them.
+            completions: all completions of the step.
             rng: source of randomness; seed it by run, step and purpose so that every rank draws the same.
 
         Returns:
-            Keep, probability and weight per completion, in the order given. Without live rows nothing is kept.
+            Keep, probability and weight per completion, in the order given. Without live completions nothing is kept.
 
         Raises:
             ConfigError: if the score needs log-probabilities that are not there.
-            DesignError: if a live row has probability 0 and the pruning does not say that it is biased.
+            DesignError: if a live completion has probability 0 and the pruning does not say that it is biased.
         """
-        live = completions.live_N
-        if self.rate == 0 or not live.any():
-            return _draw(live.clone(), live.double(), live.double())
-        row, group = self.scope(completions)
-        score, tokens = self.score(completions)[row].double(), completions.tokens_N[row].double()
-        cost = tokens.clamp_min(1) if self.budget == "tokens" else None
-        prob = self.rule(score, rate=self.rate, floor=self.floor, cost_N=cost, group_N=group)
-        draw = self._select(row, prob, score, live.numel(), rng)
-        factor_N = torch.zeros_like(draw.weight_N)
-        factor_N[row] = self.rescaling(draw.keep_N[row], tokens, group)
-        return replace(draw, weight_N=draw.weight_N * factor_N)
+        live_N = completions.live_N
+        if self.rate == 0 or not live_N.any():
+            return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
+        unit_R = neighbours(completions)
+        score_R, tokens_R = self.score(completions)[unit_R].double(), completions.tokens_N[unit_R].double().clamp_min(1)
+        return self._select(unit_R, self._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
 
-    def draw_prompts(self, candidates: Candidates, rng: np.random.Generator, *, rows_multiple: int = 1) -> Draw:
+    def __str__(self) -> str:
+        name = getattr(self.score, "__name__", type(self.score).__name__)
+        return self.words(name.replace("_", " "))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPruning(_Level):
+    """How candidate prompts are dropped before rollout, ranked by the signal in their history.
+
+    Raises:
+        ConfigError: at construction, listing every field that is out of range.
+    """
+
+    def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
-        The expected number is made an integer before the draw, at least 1 and a multiple of ``rows_multiple``, so
-        that a fixed-size design keeps exactly that many.
+        The expected number is made an integer before the draw, at least 1 and a multiple of ``multiple``, so that a
+        fixed-size design keeps exactly that many.
 
         Args:
             candidates: the block, from history alone.
             rng: source of randomness; seed it by run, step and purpose so that every rank draws the same.
-            rows_multiple: the number kept is raised to a multiple of this, >= 1, for equal shares per rank.
+            multiple: the number kept is raised to a multiple of this, >= 1, for equal shares per rank.
 
         Returns:
             Keep, probability and weight per candidate, in the order given.
 
         Raises:
-            DesignError: if no multiple of ``rows_multiple`` is within reach, or the design's size is random, or a
-                prompt has probability 0 and the pruning does not say that it is biased.
+            DesignError: if no multiple of ``multiple`` is within reach, or the design's size is random, or a prompt
+                has probability 0 and the pruning does not say that it is biased.
         """
-        size, seen = candidates.seen_P.numel(), candidates.seen_P
-        pruned = self.rate > 0 and bool(seen.any())
-        if rows_multiple > 1 and pruned and not self.design.fixed_size:
+        size, seen_P = candidates.seen_P.numel(), candidates.seen_P
+        pruned = self.rate > 0 and bool(seen_P.any())
+        if multiple > 1 and pruned and not self.design.fixed_size:
             raise DesignError(
                 f"design={self.design.name!r} keeps a random number of prompts, which cannot be a multiple of "
-                f"{rows_multiple}. Use design=PIVOTAL."
+                f"{multiple}. Use design=PIVOTAL."
             )
-        total = self._prompt_total(candidates) if pruned else size
-        total = math.ceil(total / rows_multiple) * rows_multiple
+        total = math.ceil((self._total(candidates) if pruned else size) / multiple) * multiple
         if total > size:
             raise DesignError(
-                f"cannot keep a multiple of {rows_multiple} prompts that is at least {total - rows_multiple + 1}: the "
-                f"block has {size}. Use a block size that is a multiple of {rows_multiple}."
+                f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}: the "
+                f"block has {size}. Use a block size that is a multiple of {multiple}."
             )
-        prob = torch.ones(size, dtype=torch.float64)
-        if pruned:
-            prob[seen] = self.at_prompt_total(candidates, total)._seen_probabilities(candidates)
-        order = np.lexsort((candidates.signal_P.numpy(), seen.numpy()))
-        row = torch.from_numpy(order)
-        return self._select(row, prob[row], candidates.signal_P.double()[row], size, rng)
+        prob_P = torch.ones(size, dtype=torch.float64)
+        if not pruned:
+            return Draw(keep_N=prob_P.bool(), prob_N=prob_P, weight_N=prob_P)
+        prob_P[seen_P] = self.at_total(candidates, total)._seen_probabilities(candidates)
+        # Neighbours exclude each other in a pivotal draw: alike prompts side by side spread the sample over all kinds.
+        row_P = torch.from_numpy(np.lexsort((candidates.signal_P.numpy(), seen_P.numpy())))
+        return self._select(row_P, prob_P[row_P], candidates.signal_P.double()[row_P], size, rng)
 
-    def fewest_prompts(self, candidates: Candidates) -> float:
+    def fewest(self, candidates: Candidates) -> float:
         """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share.
 
         Args:
@@ -169,12 +209,12 @@ class Pruning:
             return float(candidates.seen_P.numel())
         return int((~candidates.seen_P).sum()) + self._seen_sum(candidates, 1 - self.floor)
 
-    def at_prompt_total(self, candidates: Candidates, total: int) -> "Pruning":
+    def at_total(self, candidates: Candidates, total: int) -> "PromptPruning":
         """The same pruning with the rate at which ``total`` prompts of this block are expected to be rolled out.
 
         Args:
             candidates: the block.
-            total: expected number of prompts, from ``fewest_prompts`` to all of them.
+            total: expected number of prompts, from ``fewest`` to all of them.
 
         Raises:
             DesignError: if no rate gives that number.
@@ -193,35 +233,47 @@ class Pruning:
             low, high = ((rate, kept), high) if kept > wanted else (low, (rate, kept))
         raise DesignError(
             f"no rate keeps {total} of {candidates.seen_P.numel()} prompts, {seen} of them seen, with "
-            f"floor={self.floor:g}: at least {self.fewest_prompts(candidates):g} are. Use a lower floor."
+            f"floor={self.floor:g}: at least {self.fewest(candidates):g} are. Use a lower floor."
         )
 
-    def _prompt_total(self, candidates: Candidates) -> int:
+    def _total(self, candidates: Candidates) -> int:
         """Expected number of prompts at this rate as an integer: rounded, within reach, at least 1."""
         unseen = int((~candidates.seen_P).sum())
-        lowest = math.ceil(self.fewest_prompts(candidates) - WHOLE)
-        return max(unseen + round(self._seen_sum(candidates, self.rate)), lowest, 1)
+        return max(unseen + round(self._seen_sum(candidates, self.rate)), math.ceil(self.fewest(candidates) - WHOLE), 1)
 
     def _seen_probabilities(self, candidates: Candidates) -> Tensor:
-        seen = candidates.seen_P
-        cost = candidates.tokens_P[seen].double() if self.budget == "tokens" else None
-        return self.rule(candidates.signal_P[seen].double(), rate=self.rate, floor=self.floor, cost_N=cost)
+        seen_P = candidates.seen_P
+        return self._probabilities(candidates.signal_P[seen_P].double(), candidates.tokens_P[seen_P].double())
 
     def _seen_sum(self, candidates: Candidates, rate: float) -> float:
         return replace(self, rate=rate)._seen_probabilities(candidates).sum().item()
 
-    def _select(self, row: Tensor, prob: Tensor, score: Tensor, size: int, rng: np.random.Generator) -> Draw:
-        """Draw among ``row`` (in the design's order) and put the result back in the order of the step."""
-        if not self.bias and bool((prob <= 0).any()):
-            raise DesignError(
-                f"{int((prob <= 0).sum())} rows with a gradient have probability 0, so no weight can make up for "
-                "them. Use rule=proportional with floor > 0, or list the rule in BIASED_RULES with its reason."
-            )
-        keep = self.design.draw(prob, score, rng)
-        keep_N, prob_N, weight_N = torch.zeros(size, dtype=torch.bool), *torch.zeros(2, size, dtype=torch.float64)
-        keep_N[row], prob_N[row], weight_N[row] = keep, prob, self.weighting(keep, prob)
-        return _draw(keep_N, prob_N, weight_N)
+    def __str__(self) -> str:
+        return self.words("expected signal")
 
 
-def _draw(keep_N: Tensor, prob_N: Tensor, weight_N: Tensor) -> Draw:
+def scattered(unit_R: Tensor, size: int, keep_R: Tensor, prob_R: Tensor, weight_R: Tensor) -> Draw:
+    """A draw among some units as one over all of them; the others are dropped, with probability and weight 0.
+
+    Args:
+        unit_R: (R,) int64 places.
+        size: N, of all units.
+        keep_R: (R,) bool.
+        prob_R: (R,) float64.
+        weight_R: (R,) float64.
+    """
+    keep_N, prob_N, weight_N = torch.zeros(size, dtype=torch.bool), *torch.zeros(2, size, dtype=torch.float64)
+    keep_N[unit_R], prob_N[unit_R], weight_N[unit_R] = keep_R, prob_R, weight_R
     return Draw(keep_N=keep_N, prob_N=prob_N, weight_N=weight_N)
+
+
+def neighbours(completions: Completions) -> Tensor:
+    """(R,) completions with a gradient, by prompt and within a prompt by the advantage's sign.
+
+    Neighbours exclude each other in a pivotal draw, so this order spreads the sample over prompts and signs.
+
+    Args:
+        completions: all completions of a step.
+    """
+    order_N = torch.from_numpy(np.lexsort((completions.advantage_N.sign().numpy(), completions.group_N.numpy())))
+    return order_N[completions.live_N[order_N]]

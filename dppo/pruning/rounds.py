@@ -3,18 +3,64 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import RoundsError, raise_problems
-from dppo.pruning.exploration import Skipping
-from dppo.pruning.groups import Counts
+from dppo.errors import DesignError, RoundsError, raise_problems
+from dppo.typed import check_fields
+from dppo.types import Draw, Rewards
 
-RoundSize = Callable[["Collected", int], "Request"]
-"""``size(collected, default) -> Request``: the next round, from what there is and the usual prompts of a round."""
+Counts = Callable[[Rewards], Tensor]
+"""``counts(rewards) -> (Q,) bool``: which groups a step may be made of."""
+RoundSize = Callable[["Collected"], "Request"]
+"""``size(collected) -> Request``: the next round, from what there is."""
+
+
+class Ahead(Protocol):
+    """Prompts in the order in which rounds take them: ``PromptStream``, which never ends, or a list that does."""
+
+    def peek(self, count: int, /) -> Tensor:
+        """(P,) the next ``count`` of them; fewer where there are no more."""
+        ...
+
+    def take(self, count: int, /) -> Tensor:
+        """The same, and moves on."""
+        ...
+
+
+class Skipping(Protocol):
+    """How prompts are skipped by their past, before a round is rolled out: a method's own rule."""
+
+    @property
+    def bias(self) -> str:
+        """Why the expected gradient is not that of all prompts."""
+        ...
+
+    def start(self) -> Any:
+        """What the rule has learned at the start of a run: a frozen dataclass of numbers, saved in checkpoints."""
+        ...
+
+    def chances(self, streak_P: Tensor, learned: Any, /) -> Tensor:
+        """(P, coins) probabilities: a prompt is rolled out if each of its independent coins says so.
+
+        ``streak_P`` (P,) int64 counts a prompt's last groups of one kind: z easy ones, -z hard ones, or 0.
+        """
+        ...
+
+    def learn(self, learned: Any, rewards: Rewards, /, *, epochs: float) -> tuple[Tensor, Any]:
+        """(Q,) int64 what the groups of a step are, 1 easy, -1 hard, 0 neither, and what is learned from them."""
+        ...
+
+    def figures(self, learned: Any, /) -> dict[str, float]:
+        """What is learned as metrics, by the names of docs/metrics.md."""
+        ...
+
+    def __str__(self) -> str:
+        """Which prompts are skipped, in words."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +69,8 @@ class Collected:
 
     wanted: int
     """Groups that fill the step, >= 1."""
+    usual: int
+    """Prompts of a round where nothing is known of how many are needed, >= 1."""
     counted: int = 0
     """Groups so far that count."""
     rounds: int = 0
@@ -47,6 +95,7 @@ class Collected:
         groups, counted = len(counts_P), int(counts_P.sum())
         return Collected(
             wanted=self.wanted,
+            usual=self.usual,
             counted=self.counted + counted,
             rounds=self.rounds + 1,
             rolled_out=self.rolled_out + groups,
@@ -65,37 +114,15 @@ class Request:
     """True where the step is made of what there is after this round, be it too little."""
 
 
-def fixed(collected: Collected, default: int) -> Request:
+def fixed(collected: Collected) -> Request:
     """As many prompts in every round.
 
     Args:
-        collected: not used.
-        default: prompts of a round, >= 1.
+        collected: what there is.
 
     Source: DAPO, arXiv:2503.14476, section 3.2.
     """
-    return Request(prompts=default)
-
-
-def adaptive(
-    collected: Collected, default: int, *, margin: Fraction = Fraction(5, 4), least: Fraction = Fraction(1, 4)
-) -> Request:
-    """As many prompts as the round before suggests: at most the usual number, and if that is enough, for the last time.
-
-    Where no group of the round before counts it says nothing about how many are needed: the usual number then.
-
-    Args:
-        collected: what there is.
-        default: prompts of a round, >= 1.
-        margin: what the estimate is multiplied by, to be rather too many.
-        least: fewest prompts of a round, as a share of the groups that a step wants.
-
-    Source: GRESO, arXiv:2506.02177, section 4.3, with the constants of its code.
-    """
-    if not collected.last_counted:
-        return Request(prompts=default)
-    enough = int(margin * collected.missing * collected.last_rolled_out / collected.last_counted)
-    return Request(prompts=max(min(enough, default), math.ceil(least * collected.wanted)), last=enough <= default)
+    return Request(prompts=collected.usual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +145,7 @@ class Rounds:
     """How prompts are skipped by their past; None to skip none."""
 
     def __post_init__(self) -> None:
+        check_fields(self, 'replace(METHODS["dapo"].rounds, limit=10)')
         problems = []
         if not 0 < self.factor < math.inf:
             problems.append(f"factor={self.factor:g} must be greater than 0. Try factor=1.0.")
@@ -140,48 +168,42 @@ class Rounds:
         """How prompts are rolled out, in words."""
         ending = {"stop": "an error there", "train": "then a step on those there are"}[self.at_limit]
         limit = f"at most {self.limit} rounds ({ending})" if self.limit else "without a limit of rounds"
-        grade = "" if self.skipping is None else _name(self.skipping.streak).replace("_", " ")
-        skipped = f", prompts skipped after easy or hard groups in a row ({grade})" if grade else ""
+        skipped = "" if self.skipping is None else f", {self.skipping}"
         return (
-            f"{_name(self.size)} rounds of {self.factor:g} times what a step wants until as many groups have rewards "
+            f"{self.size.__name__} rounds of {self.factor:g} times what a step wants until as many groups have rewards "
             f"that differ, {limit}{skipped}"
         )
-
-    def request(self, collected: Collected) -> Request:
-        """The next round of a step.
-
-        Args:
-            collected: what there is.
-        """
-        return self.size(collected, max(round(self.factor * collected.wanted), 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
     """The groups that a step is made of."""
 
-    keep_P: Tensor
-    """(P,) bool, one entry per group rolled out, round after round."""
+    keep_Q: Tensor
+    """(Q,) bool, one entry per group rolled out, round after round."""
     collected: Collected
     """What all rounds gave."""
 
 
-def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Tensor]) -> Filled:
+def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | None]) -> Filled:
     """Rounds of rollouts until ``wanted`` groups count, and the first ``wanted`` of those.
 
     Args:
         rounds: what counts, how large rounds are, and when to stop.
         wanted: groups that fill a step, >= 1.
-        roll_out: ``roll_out(number, prompts) -> reward_PG`` for round ``number`` (from 0) of about ``prompts`` prompts;
-            rewards are those of the groups that were rolled out.
+        roll_out: ``roll_out(number, prompts)`` for round ``number`` (from 0) of about ``prompts`` prompts gives the
+            rewards of the groups that were rolled out; None where no prompts are left, so that there is what there is.
 
     Raises:
         RoundsError: the limit is reached, and what there is may not be trained on.
     """
-    collected, parts = Collected(wanted=wanted), []
+    collected, parts = Collected(wanted=wanted, usual=max(round(rounds.factor * wanted), 1)), []
     while True:
-        request = rounds.request(collected)
-        parts.append(rounds.counts(roll_out(collected.rounds, request.prompts)))
+        request = rounds.size(collected)
+        rewards = roll_out(collected.rounds, request.prompts)
+        if rewards is None:
+            break
+        parts.append(rounds.counts(rewards))
         collected = collected.after(parts[-1])
         if not collected.missing or (request.last and collected.counted):
             break
@@ -193,9 +215,49 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Tensor]) ->
                 f"that differ, and a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: "
                 f"{2 * rounds.limit} (0 for no limit), or train on prompts that are solved at times."
             )
-    counts_P = torch.cat(parts)
-    return Filled(keep_P=counts_P & (counts_P.cumsum(0) <= wanted), collected=collected)
+    counts_Q = torch.cat(parts)
+    return Filled(keep_Q=counts_Q & (counts_Q.cumsum(0) <= wanted), collected=collected)
 
 
-def _name(function: Callable[..., object]) -> str:
-    return getattr(function, "__name__", type(function).__name__)
+def take_round(
+    stream: Ahead, prompts: int, chances: Callable[[Tensor], Tensor] | None, rng: np.random.Generator
+) -> tuple[Tensor, Draw]:
+    """The next prompts of the stream, as many as it takes for ``prompts`` of them to be rolled out.
+
+    No weight makes up for a prompt that is not.
+
+    Args:
+        stream: moves on by the prompts taken, at least one; they may span epochs.
+        prompts: how many to roll out, >= 1; fewer are where the stream ends.
+        chances: from prompts (P,) to (P, coins) probabilities, each > 0, as of ``Skipping``; None to skip nothing.
+        rng: source of randomness; seed it by run, step, purpose and round.
+
+    Returns:
+        (P,) the prompts taken, and which of them are rolled out.
+
+    Raises:
+        DesignError: a prompt has no chance to be rolled out.
+    """
+    rows, probs, keeps, missing = [], [], [], prompts
+    while missing and len(ahead_P := stream.peek(missing if chances is None else 2 * missing)):
+        if chances is None:
+            prob_P = torch.ones(len(ahead_P), dtype=torch.float64)
+            keep_P = prob_P.bool()
+        else:
+            chance = chances(ahead_P)
+            if bool((chance <= 0).any()):
+                raise DesignError(
+                    f"skipping gives {int((chance <= 0).any(1).sum())} prompts no chance: where all are such, rounds "
+                    "never end. Give every prompt a chance above 0, such as 0.05."
+                )
+            coins = rng.random(chance.numel()) >= (1 - chance).flatten().numpy()
+            keep_P = torch.from_numpy(coins).view_as(chance).all(1)
+            prob_P = chance.prod(1)
+        last = (keep_P.cumsum(0) == missing).nonzero()[:1, 0]
+        size = int(last) + 1 if len(last) else len(ahead_P)
+        rows.append(stream.take(size))
+        probs.append(prob_P[:size])
+        keeps.append(keep_P[:size])
+        missing -= int(keeps[-1].sum())
+    keep_P = torch.cat(keeps)
+    return torch.cat(rows), Draw(keep_N=keep_P, prob_N=torch.cat(probs), weight_N=keep_P.double())

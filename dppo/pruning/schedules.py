@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from dppo.typed import typed
+
 Schedule = Callable[[float], float]
 """``schedule(done) -> factor``: the share of training done, in [0, 1], to what multiplies the rate, in [0, 1]."""
 
@@ -9,6 +11,7 @@ FULL_SHARE = 0.875
 """Share of a run that InfoBatch prunes in (its delta)."""
 
 
+@typed("constant(0.5)")
 def constant(done: float, *, until: float = FULL_SHARE) -> float:
     """1: the rate stays as it is.
 
@@ -19,6 +22,7 @@ def constant(done: float, *, until: float = FULL_SHARE) -> float:
     return 1.0
 
 
+@typed("stop(0.5, until=0.875)")
 def stop(done: float, *, until: float = FULL_SHARE) -> float:
     """1 before ``until``, then 0: the last part of the run is not pruned.
 
@@ -31,6 +35,7 @@ def stop(done: float, *, until: float = FULL_SHARE) -> float:
     return 1.0 if done < until else 0.0
 
 
+@typed("fade(0.5, until=0.875)")
 def fade(done: float, *, until: float = FULL_SHARE) -> float:
     """1 up to ``until``, then down in a straight line to 0 at the end of the run.
 

@@ -10,37 +10,45 @@ import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError
+from dppo.typed import typed
 from dppo.types import Completions
 
 Score = Callable[[Completions], Tensor]
-"""``score(completions) -> score_N``: (N,) float64 >= 0, any unit; only ratios between rows matter."""
+"""``score(completions) -> score_N``: (N,) float64 >= 0, any unit; only ratios between completions matter."""
 
 
+@typed("absolute_advantage(completions)")
 def absolute_advantage(completions: Completions) -> Tensor:
     """``|A|`` of each completion, (N,) float64.
 
     Args:
-        completions: one row per completion.
+        completions: of a step.
 
     Source: CPPO, arXiv:2503.22342; DPPO, arXiv:2603.04135, section 4.2.
     """
     return completions.advantage_N.double().abs()
 
 
+@typed("advantage_with_length(completions)")
 def advantage_with_length(completions: Completions) -> Tensor:
     """``|A| * sqrt(tokens)``, (N,) float64: gradients of tokens add up like a random walk.
 
+    Divided by the tokens where the loss takes a mean within each completion.
+
     Args:
-        completions: one row per completion.
+        completions: of a step.
     """
-    return absolute_advantage(completions) * completions.tokens_N.double().sqrt()
+    return _averaged(absolute_advantage(completions) * completions.tokens_N.double().sqrt(), completions)
 
 
+@typed("advantage_with_confidence(completions)")
 def advantage_with_confidence(completions: Completions) -> Tensor:
     """``|A| * sqrt(sum_t (1 - p_t)^2)``, (N,) float64: a token the policy was sure of has almost no gradient.
 
+    Divided by the tokens where the loss takes a mean within each completion.
+
     Args:
-        completions: one row per completion, with ``confidence_N``.
+        completions: of a step, with ``confidence_N``.
 
     Raises:
         ConfigError: if the completions come without log-probabilities.
@@ -50,45 +58,25 @@ def advantage_with_confidence(completions: Completions) -> Tensor:
             "score=advantage_with_confidence needs the log-probabilities of the sampled tokens, and these rollouts "
             "have none. Use score=advantage_with_length, or an engine that returns them."
         )
-    return absolute_advantage(completions) * completions.confidence_N.double()
+    return _averaged(absolute_advantage(completions) * completions.confidence_N.double(), completions)
 
 
+@typed("uniform_score(completions)")
 def uniform_score(completions: Completions) -> Tensor:
     """1 for each completion, (N,) float64: the baseline that knows nothing.
 
     Args:
-        completions: one row per completion.
+        completions: of a step.
     """
     return torch.ones(completions.advantage_N.numel(), dtype=torch.float64)
 
 
-def above_lowest(completions: Completions) -> Tensor:
-    """Advantage above the lowest one of the prompt, (N,) float64: the reward up to a shift and a scale per prompt.
-
-    A completion that could not be scored has advantage 0 and stands for an average one.
-
-    Args:
-        completions: one row per completion.
-    """
-    advantage_N = completions.advantage_N.double()
-    number_N = completions.group_N.unique(return_inverse=True)[1]
-    lowest_G = torch.full_like(advantage_N, torch.inf).scatter_reduce(0, number_N, advantage_N, "amin")
-    return advantage_N - lowest_G[number_N]
+def _averaged(norm_N: Tensor, completions: Completions) -> Tensor:
+    """The norm of the gradient of a token sum, as that of the mean where the loss takes one."""
+    return norm_N if completions.averaged_N is None else norm_N / completions.averaged_N.double()
 
 
-def per_token(score: Score) -> Score:
-    """``score`` divided by the tokens of each completion: for normalisers that average within a completion first.
-
-    Args:
-        score: a score for losses that are summed over tokens.
-    """
-
-    def divided(completions: Completions) -> Tensor:
-        return score(completions) / completions.tokens_N.double().clamp_min(1)
-
-    return divided
-
-
+@typed("confidence(logp_BT, mask_BT)")
 def confidence(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """``sqrt(sum_t (1 - p_t)^2)`` of each completion, (B,): 0 if the policy was sure of every token.
 
@@ -105,5 +93,7 @@ SCORES: dict[str, Score] = {
     "length": advantage_with_length,
     "confidence": advantage_with_confidence,
     "uniform": uniform_score,
-    "above_lowest": above_lowest,
 }
+
+AVERAGED_SCORES = {advantage_with_length, advantage_with_confidence}
+"""Those that stand for a gradient's norm, and so are divided by the tokens where the loss is."""

@@ -7,8 +7,9 @@ from torch import Tensor
 from dppo.errors import CheckpointError, DataError
 from dppo.pruning.designs import WHOLE
 from dppo.pruning.history import PromptHistory
-from dppo.pruning.prune import Pruning
+from dppo.pruning.prune import PromptPruning
 from dppo.rng import Purpose, generator
+from dppo.typed import typed
 
 
 class PromptStream:
@@ -23,6 +24,7 @@ class PromptStream:
         DataError: if the dataset is empty.
     """
 
+    @typed("PromptStream(64, seed=0)")
     def __init__(self, size: int, seed: int, shuffle: bool = True) -> None:
         if size < 1:
             raise DataError(f"the dataset has {size} prompts, and at least 1 is needed")
@@ -63,6 +65,7 @@ class PromptStream:
         """Where the stream stands: ``epoch`` and ``offset`` within it. Nothing else is needed to go on."""
         return {"epoch": self.epoch, "offset": self.offset}
 
+    @typed("stream.load_state_dict(stream.state_dict())")
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go to where ``state_dict`` was.
 
@@ -104,8 +107,8 @@ def thin_block(stream: PromptStream, prompts: int) -> Tensor:
 
 
 def fill_block(
-    stream: PromptStream, history: PromptHistory, pruning: Pruning, prompts: int, step: int
-) -> tuple[Tensor, Pruning]:
+    stream: PromptStream, history: PromptHistory, pruning: PromptPruning, prompts: int, step: int
+) -> tuple[Tensor, PromptPruning]:
     """The next rows of which ``prompts`` are expected to be rolled out, and the pruning at which they are.
 
     The block is the longest whose smallest expected size is within ``prompts``, up to ``prompts / (1 - rate)`` rows or
@@ -120,7 +123,7 @@ def fill_block(
         step: now, on the history's clock.
 
     Returns:
-        (M,) int64 rows with ``M >= prompts``, and ``pruning`` with its rate set so that ``draw_prompts`` expects
+        (M,) int64 rows with ``M >= prompts``, and ``pruning`` with its rate set so that its draw expects
         ``prompts`` of them. Unseen prompts are always rolled out, so a block without history has ``prompts`` rows.
 
     Raises:
@@ -132,10 +135,10 @@ def fill_block(
     fits, over = prompts, longest + 1
     while over - fits > 1:
         length = (fits + over) // 2
-        fewest = pruning.fewest_prompts(history.candidates(ahead[:length], step))
+        fewest = pruning.fewest(history.candidates(ahead[:length], step))
         fits, over = (length, over) if fewest <= prompts + WHOLE else (fits, length)
-    row_M = stream.take(fits)
-    return row_M, pruning.at_prompt_total(history.candidates(row_M, step), prompts)
+    row_P = stream.take(fits)
+    return row_P, pruning.at_total(history.candidates(row_P, step), prompts)
 
 
 def _check_size(stream: PromptStream, prompts: int) -> None:

@@ -1,110 +1,60 @@
-"""From a selection to the weights of its rows, and what the weights cost in variance."""
+"""From a selection to the weights of its units, and what the weights cost in variance."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dppo.types import Draw
-
-Weighting = Callable[[Tensor, Tensor], Tensor]
-"""``weighting(keep_N, prob_N) -> weight_N``: (N,) bool and (N,) float64 to (N,) float64, 0 where not kept."""
+from dppo.typed import typed
 
 
-def inverse_probability(keep_N: Tensor, prob_N: Tensor) -> Tensor:
-    """``1 / prob`` where kept, 0 elsewhere: the only weight that is unbiased for every loss.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighting:
+    """A way to weight what was kept, and whether it makes up for what was not. Call it as a function."""
 
-    Args:
-        keep_N: (N,) bool, rows kept.
-        prob_N: (N,) float64, above 0 where kept.
+    name: str
+    """The key in ``WEIGHTINGS``."""
+    compute: Callable[[Tensor, Tensor], Tensor]
+    """``compute(keep_N, prob_N) -> weight_N``: (N,) bool and (N,) float64 to (N,) float64, 0 where not kept."""
+    bias: str = ""
+    """Why it is biased under every design, one clause; empty where it is ``1 / prob`` on average."""
 
-    Source: Horvitz and Thompson, A generalization of sampling without replacement from a finite universe (1952).
-    """
+    def __call__(self, keep_N: Tensor, prob_N: Tensor) -> Tensor:
+        """Weights (N,) of the units kept (N,) bool with probabilities (N,)."""
+        return self.compute(keep_N, prob_N)
+
+
+def _inverse(keep_N: Tensor, prob_N: Tensor) -> Tensor:
     return torch.where(keep_N, prob_N.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
 
 
-def unweighted(keep_N: Tensor, prob_N: Tensor) -> Tensor:
-    """1 where kept, 0 elsewhere: biased, dropped rows are not made up for.
-
-    Args:
-        keep_N: (N,) bool, rows kept.
-        prob_N: not used.
-    """
-    return keep_N.double()
-
-
-def kept_mean(keep_N: Tensor, prob_N: Tensor) -> Tensor:
-    """``N / kept`` where kept, 0 elsewhere: what averaging over the survivors amounts to. Biased.
-
-    Args:
-        keep_N: (N,) bool, rows kept.
-        prob_N: not used.
-
-    Source: CPPO, arXiv:2503.22342.
-    """
+def _mean(keep_N: Tensor, prob_N: Tensor) -> Tensor:
     return keep_N.double() * (keep_N.numel() / max(int(keep_N.sum()), 1))
 
 
-WEIGHTINGS: dict[str, Weighting] = {
-    "inverse_probability": inverse_probability,
-    "unweighted": unweighted,
-    "kept_mean": kept_mean,
-}
+INVERSE_PROBABILITY = Weighting(name="inverse_probability", compute=_inverse)
+"""``1 / prob``: the only weight that is unbiased for every loss.
 
-BIASED_WEIGHTINGS: dict[Weighting, str] = {
-    unweighted: "kept rows are not weighted (unweighted), so nothing stands for the rows that were dropped",
-    kept_mean: "the mean is over the rows kept (kept_mean), whatever their probability",
-}
-"""Why a weighting is biased under every design. One that is not listed is ``1 / prob`` on average."""
+Source: Horvitz and Thompson, A generalization of sampling without replacement from a finite universe (1952)."""
+UNWEIGHTED = Weighting(
+    name="unweighted",
+    compute=lambda keep_N, prob_N: keep_N.double(),
+    bias="what is kept is not weighted (unweighted), so nothing stands for what was dropped",
+)
+KEPT_MEAN = Weighting(
+    name="kept_mean",
+    compute=_mean,
+    bias="the mean is over what is kept (kept_mean), whatever its probability",
+)
+"""``N / kept``, what averaging over the survivors amounts to. Source: CPPO, arXiv:2503.22342."""
 
-
-Rescaling = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""``rescaling(keep_N, tokens_N, group_N) -> factor_N``: what multiplies the weights of the rows drawn from.
-
-``keep_N`` (N,) bool, ``tokens_N`` (N,) float64 tokens that carry loss, ``group_N`` (N,) integer, the group each row
-competed in. Gives back (N,) float64. It turns the fixed denominator into another one.
-"""
+WEIGHTINGS: dict[str, Weighting] = {each.name: each for each in (INVERSE_PROBABILITY, UNWEIGHTED, KEPT_MEAN)}
 
 
-def fixed_denominator(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
-    """1 for each row: sums are divided by what was fixed before the draw.
-
-    Args:
-        keep_N: (N,) bool, rows kept.
-        tokens_N: not used.
-        group_N: not used.
-    """
-    return torch.ones(keep_N.numel(), dtype=torch.float64)
-
-
-def kept_tokens(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
-    """What a token denominator is multiplied by to become a mean over the tokens kept in each group, (N,). Biased.
-
-    With one group it is ``tokens / tokens kept``. Groups count alike, whatever is kept of them; one without kept tokens
-    has no mean and weighs nothing.
-
-    Args:
-        keep_N: (N,) bool, rows kept.
-        tokens_N: (N,) tokens that carry loss, >= 0.
-        group_N: (N,) integer, the groups that each take a mean of their own.
-
-    Source: CPPO's code for TRL, where the groups are processes.
-    """
-    group, number_N = group_N.unique(return_inverse=True)
-    kept_G = torch.zeros(len(group), dtype=torch.float64).index_add_(0, number_N, (tokens_N * keep_N).double())
-    return tokens_N.double().sum() / max(len(group), 1) / kept_G.clamp_min(1)[number_N]
-
-
-RESCALINGS: dict[str, Rescaling] = {"fixed_denominator": fixed_denominator, "kept_tokens": kept_tokens}
-
-BIASED_RESCALINGS: dict[Rescaling, str] = {
-    kept_tokens: "sums are divided by the tokens that are kept (kept_tokens), a number that goes with the result",
-}
-"""Why a rescaling is biased. One that is not listed leaves the weights as they are."""
-
-
+@typed("effective_sample_size(weight_N)")
 def effective_sample_size(weight_N: Tensor) -> float:
-    """``(sum w)^2 / sum w^2``, in rows: how many equal weights would carry as much; 0 if nothing was kept.
+    """``(sum w)^2 / sum w^2``, in units: how many equal weights would carry as much; 0 if nothing was kept.
 
     Args:
         weight_N: (N,) weights, 0 where not kept.
@@ -115,45 +65,21 @@ def effective_sample_size(weight_N: Tensor) -> float:
     return weight_N.double().sum().item() ** 2 / square if square > 0 else 0.0
 
 
-def largest_weight(weight_N: Tensor) -> float:
-    """The largest weight, 0 if there are no rows.
-
-    Args:
-        weight_N: (N,) weights, 0 where not kept.
-    """
-    return weight_N.max().item() if weight_N.numel() else 0.0
-
-
+@typed("relative_added_variance(prob_N, norm_N)")
 def relative_added_variance(prob_N: Tensor, norm_N: Tensor) -> float:
-    """Variance that dropping rows adds, over the sum of squared norms: ``sum (1/prob - 1) norm^2 / sum norm^2``.
+    """Variance that dropping units adds, over the sum of squared norms: ``sum (1/prob - 1) norm^2 / sum norm^2``.
 
     Exact for independent draws of gradients at right angles; fixed-size draws usually add less. With scores in place
     of gradient norms it is a proxy, as good as the score.
 
     Args:
         prob_N: (N,) inclusion probabilities in [0, 1].
-        norm_N: (N,) >= 0, the norm of each row's gradient, or its score.
+        norm_N: (N,) >= 0, the norm of each unit's gradient, or its score.
 
     Returns:
-        At least 0; infinite if a row with a gradient is never kept; 0 if no row has one.
+        At least 0; infinite if a unit with a gradient is never kept; 0 if no unit has one.
     """
     square = norm_N.double().square()
-    row = torch.where(square > 0, (prob_N.double().reciprocal() - 1) * square, 0.0)
+    unit = torch.where(square > 0, (prob_N.double().reciprocal() - 1) * square, 0.0)
     total = square.sum().item()
-    return row.sum().item() / total if total > 0 else 0.0
-
-
-def added_variance_estimate(draw: Draw, norm_N: Tensor) -> float:
-    """Unbiased estimate of ``sum (1/prob - 1) norm^2`` where only kept rows have a known norm.
-
-    Args:
-        draw: the selection.
-        norm_N: (N,) >= 0, the norm of each row's gradient; what it holds for dropped rows does not matter.
-
-    Returns:
-        ``sum over kept of (1 - prob) / prob^2 * norm^2``, in the unit of ``norm_N`` squared.
-
-    Source: Sarndal, Swensson and Wretman, Model Assisted Survey Sampling (1992), on Poisson sampling.
-    """
-    prob, norm = draw.prob_N[draw.keep_N], norm_N[draw.keep_N].double()
-    return ((1 - prob) / prob.square() * norm.square()).sum().item()
+    return unit.sum().item() / total if total > 0 else 0.0

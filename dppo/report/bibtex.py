@@ -9,12 +9,9 @@ _PAPER = re.compile(r"arXiv:(\d{4}\.\d{4,5}),\s*(.*?)(?=,\s*on top of arXiv:|$)"
 
 
 def bibtex(papers: Iterable[str]) -> str:
-    """One entry per arXiv number, in the order they appear; empty where there is none.
+    """One entry per arXiv number in texts as ``Method.paper`` has them, in the order they appear.
 
-    Authors are not in ``Method.paper`` and are left out rather than guessed. The title is that of the preset.
-
-    Args:
-        papers: as in ``Method.paper``: "arXiv:NUMBER, title", two of them joined by ", on top of ".
+    Authors are not there and are left out rather than guessed. The title is that of the preset.
     """
     presets, found = _titles(method.paper for method in METHODS.values()), _titles(papers)
     found = {eprint: presets.get(eprint, title) for eprint, title in found.items()}

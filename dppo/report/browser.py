@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dppo.report.records import Contents
+from dppo.report.sources import Contents
 from dppo.report.text import amount, shortened
 from dppo.runs.folder import CompletionLine
 from dppo.runs.reader import RunRecord, number
@@ -40,7 +40,6 @@ class Answers:
     """The completions of one prompt in one update."""
 
     method: str
-    seed: int | None
     step: int
     row: str
     prompt: str
@@ -73,16 +72,16 @@ def choose(contents: Contents, most: int = MOST) -> Shown:
     """At most ``most`` completions: each method an equal part, from its first run that recorded any."""
     recorded = sum(len(run.completions) for run in contents.runs)
     runs = [(g.label, r) for g in contents.groups if (r := next((r for r in g.runs if r.completions), None))]
-    chosen = [(label, run, group) for label, run in runs for group in _spread(_groups(run), most // max(1, len(runs)))]
-    counts = Counter(_why(record) for _, _, group in chosen for record in group)
+    chosen = [(label, group) for label, run in runs for group in _spread(_groups(run), most // max(1, len(runs)))]
+    counts = Counter(_why(record) for _, group in chosen for record in group)
     reasons = sorted(counts, key=lambda why: (why != "kept", -counts[why], why))
     if len(reasons) > MOST_REASONS:
         reasons = [*reasons[: MOST_REASONS - 1], "other"]
     places = {why: min(place, len(reasons) - 1) for place, why in enumerate(reasons)}
     return Shown(
-        groups=tuple(_answers(label, run, group, places, len(reasons) - 1) for label, run, group in chosen),
+        groups=tuple(_answers(label, group, places, len(reasons) - 1) for label, group in chosen),
         reasons=tuple(reasons),
-        shown=sum(len(group) for _, _, group in chosen),
+        shown=sum(len(group) for _, group in chosen),
         recorded=recorded,
     )
 
@@ -105,14 +104,11 @@ def _spread(groups: list[list[CompletionLine]], most: int) -> list[list[Completi
     return [groups[0][:most]] if groups and most else []
 
 
-def _answers(
-    label: str, run: RunRecord, records: Sequence[CompletionLine], places: Mapping[str, int], last: int
-) -> Answers:
+def _answers(label: str, records: Sequence[CompletionLine], places: Mapping[str, int], last: int) -> Answers:
     rewards = [reward for record in records if math.isfinite(reward := number(record.reward))]
     first = records[0]
     return Answers(
         method=label,
-        seed=run.seed,
         step=int(first.step),
         row="not known" if first.row is None else str(first.row),
         prompt=_text(first.prompt),

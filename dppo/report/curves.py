@@ -1,4 +1,4 @@
-"""Accuracy of runs as curves over seconds, rollouts or updates, and their mean over seeds with an interval."""
+"""Means of a figure over seeds with an interval, and which seeds are in them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,8 @@ from functools import reduce
 
 import numpy as np
 
-from dppo.report.records import Group
-from dppo.runs.folder import ACCURACY
-from dppo.runs.reader import RunRecord, number
+from dppo.report.sources import Group
+from dppo.runs.reader import RunRecord, Series
 from dppo.statistics import FEWEST, seed_interval
 
 GOING = ("running", "stopped")
@@ -17,34 +16,14 @@ POINTS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """One run's accuracy."""
-
-    x_K: np.ndarray
-    """(K,) ascending; seconds, completions or updates."""
-    y_K: np.ndarray
-    """(K,) accuracy, share of problems in [0, 1]."""
-    left_out: int
-    """Evaluations without a finite accuracy or place."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
     """The mean of several curves where all of them are."""
 
-    x_K: np.ndarray
-    mean_K: np.ndarray
-    low_K: np.ndarray | None
+    x_I: np.ndarray
+    mean_I: np.ndarray
+    low_I: np.ndarray | None
     """Bounds of the 95% interval over seeds; None with fewer than ``FEWEST``."""
-    high_K: np.ndarray | None
-
-
-def accuracy(run: RunRecord, over: str) -> Curve:
-    """A run's accuracy over "step" or a total, as in ``metrics.jsonl``; evaluations of one update count once."""
-    found = {log["step"]: (number(log.get(over)), number(log[ACCURACY])) for log in run.logs if ACCURACY in log}
-    points = np.array(sorted(found.values()), dtype=np.float64).reshape(-1, 2)
-    whole = np.isfinite(points).all(1)
-    return Curve(x_K=points[whole, 0], y_K=points[whole, 1], left_out=int((~whole).sum()))
+    high_I: np.ndarray | None
 
 
 def averaged(group: Group) -> tuple[RunRecord, ...]:
@@ -53,64 +32,60 @@ def averaged(group: Group) -> tuple[RunRecord, ...]:
     return ended or group.sound
 
 
-def band(curves: Sequence[Curve]) -> Band | None:
+def band(curves: Sequence[Series]) -> Band | None:
     """Mean and interval over seeds, on the stretch that all curves cover; None where they have none in common.
 
-    Between evaluations accuracy is interpolated linearly.
+    Between the points of a curve its figure is interpolated linearly.
     """
-    curves = [curve for curve in curves if len(curve.x_K)]
+    curves = [curve for curve in curves if len(curve.x_I)]
     if not curves:
         return None
-    start, end = max(c.x_K[0] for c in curves), min(c.x_K[-1] for c in curves)
+    start, end = max(c.x_I[0] for c in curves), min(c.x_I[-1] for c in curves)
     if start > end:
         return None
-    x_K = np.unique(np.concatenate([c.x_K[(c.x_K >= start) & (c.x_K <= end)] for c in curves]))
-    if len(x_K) > POINTS:
-        x_K = np.linspace(start, end, POINTS)
-    y_SK = np.stack([np.interp(x_K, c.x_K, c.y_K) for c in curves])
-    low_K, high_K = ends(y_SK)
-    return Band(x_K=x_K, mean_K=y_SK.mean(0), low_K=low_K, high_K=high_K)
+    x_I = np.unique(np.concatenate([c.x_I[(c.x_I >= start) & (c.x_I <= end)] for c in curves]))
+    if len(x_I) > POINTS:
+        x_I = np.linspace(start, end, POINTS)
+    values = np.stack([np.interp(x_I, c.x_I, c.value_I) for c in curves])
+    low_I = high_I = None
+    if len(curves) >= FEWEST:
+        found = [seed_interval(dict(enumerate(seeds))) for seeds in values.T.tolist()]
+        low_I, high_I = np.array([[one.low, one.high] for one in found], dtype=float).T
+    return Band(x_I=x_I, mean_I=values.mean(0), low_I=low_I, high_I=high_I)
 
 
-def ends(value_SK: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Ends of the 95% interval of the mean over seeds, (K,) each, of (S, K) values; None with too few seeds."""
-    if len(value_SK) < FEWEST:
-        return None, None
-    found = [seed_interval(dict(enumerate(value_S.tolist()))) for value_S in value_SK.T]
-    return np.array([one.low for one in found], dtype=float), np.array([one.high for one in found], dtype=float)
+def common_steps(found: Sequence[Series]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """(I,) places that every curve has, and the (I,) values of each curve there."""
+    shared_I = reduce(np.intersect1d, [series.x_I for series in found])
+    return shared_I, [series.value_I[np.isin(series.x_I, shared_I)] for series in found]
 
 
 def mean_over_seeds(group: Group, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(K,) updates that every seed logged a figure at, and (K,) its means there; empty where no run has it."""
-    found = [series for run in averaged(group) if len((series := run.series(name)).step_K)]
+    """(I,) updates that every seed logged a figure at, and (I,) its means there; empty where no run has it."""
+    found = [series for run in averaged(group) if len((series := run.series(name)).x_I)]
     if not found:
-        return np.array([], dtype=np.int64), np.array([])
-    shared_K = reduce(np.intersect1d, [series.step_K for series in found])
-    values = [series.value_K[np.isin(series.step_K, shared_K)] for series in found]
-    return shared_K, np.mean(values, axis=0) if len(shared_K) else np.array([])
+        return np.array([]), np.array([])
+    shared_I, values = common_steps(found)
+    return shared_I, np.mean(values, axis=0) if len(shared_I) else np.array([])
 
 
 def seeds_in_words(group: Group) -> str:
     """How many seeds a mean is over, and what became of the others."""
     used = averaged(group)
-    total = len(group.runs) + len(group.awaited)
-    going = " not at the end yet" if used and all(run.status in GOING for run in used) else ""
-    reasons = [f"{_seeds(runs)} {why}" for why, runs in _left_out(group) if runs]
+    rest = [run for run in group.runs if run not in used]
+    left_out = {
+        "failed": [run for run in rest if run.status == "failed"],
+        "not at the end yet": [run for run in rest if run.status in GOING and run.logs],
+        "without logs": [run for run in rest if run.status != "failed" and not run.logs],
+    }
+    reasons = [f"{_seeds(runs)} {why}" for why, runs in left_out.items() if runs]
     if group.awaited:
         reasons.append(f"seed {', '.join(map(str, group.awaited))} not started")
+    total = len(group.runs) + len(group.awaited)
+    going = " not at the end yet" if used and all(run.status in GOING for run in used) else ""
     few = ", too few for an interval" if len(used) < FEWEST else ""
     without = f" ({'; '.join(reasons)})" if reasons else ""
     return f"{group.label} {len(used)} of {total}{going}{few}{without}"
-
-
-def _left_out(group: Group) -> list[tuple[str, list[RunRecord]]]:
-    used = averaged(group)
-    rest = [run for run in group.runs if run not in used]
-    return [
-        ("failed", [run for run in rest if run.status == "failed"]),
-        ("not at the end yet", [run for run in rest if run.status in GOING and run.logs]),
-        ("without logs", [run for run in rest if run.status != "failed" and not run.logs]),
-    ]
 
 
 def _seeds(runs: Sequence[RunRecord]) -> str:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from dppo.report.records import Contents, Group
+from dppo.report.sources import Contents, Group
 from dppo.report.style import INK, MUTED, Look, new_figure
 from dppo.report.text import counted, shortened, visible
 
@@ -32,10 +32,10 @@ def name_methods(figure: Figure, groups: Collection[Group]) -> None:
     figure.legend(loc="outside lower center", ncols=min(3, len(groups)))
 
 
-def mean_line(axes: Axes, x_K: np.ndarray, y_K: np.ndarray, look: Look, group: Group, size: float = 3.2) -> None:
+def mean_line(axes: Axes, x_I: np.ndarray, y_I: np.ndarray, look: Look, group: Group, size: float = 3.2) -> None:
     """The mean over a method's seeds, in bold, with about eight markers of ``size`` points."""
-    axes.plot(x_K, y_K, color=look.colour, linestyle=look.dash, marker=look.marker, markersize=size,
-              markevery=max(1, len(x_K) // 8), label=short_label(group.label))  # fmt: skip
+    axes.plot(x_I, y_I, color=look.colour, linestyle=look.dash, marker=look.marker, markersize=size,
+              markevery=max(1, len(x_I) // 8), label=short_label(group.label))  # fmt: skip
 
 
 def over_updates(axes: Axes, label: str) -> None:

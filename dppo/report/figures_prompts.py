@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from dppo.report.records import Group
+from dppo.report.sources import Group
 from dppo.report.style import GRID, PAPER, Chart, new_figure
 from dppo.report.text import counted
 from dppo.runs.reader import RunRecord, number, sequence
@@ -36,7 +36,7 @@ class PromptMap:
     skipped_PE: np.ndarray
     """(P, E) bool, a candidate that was not rolled out in that epoch."""
     unseen: int
-    """Prompts that were candidates and never rolled out; they are the last rows."""
+    """Prompts that were candidates and never rolled out; they are the last lines."""
 
 
 def prompt_map(run: RunRecord) -> PromptMap | None:
@@ -79,7 +79,7 @@ def prompts_chart(group: Group, key: str) -> Chart:
     title = f"Prompts of {group.label}"
     run, found = next(((run, m) for run in group.runs if (m := prompt_map(run)) is not None), (None, None))
     if run is None or found is None:
-        return Chart(key=key, title=title, caption=RECORD_PROMPTS, figure=None)
+        return Chart(key=key, title=title, caption=RECORD_PROMPTS)
     prompts, epochs = found.reward_PE.shape
     every = -(-prompts // ROWS)
     figure = new_figure(height=4.2)

@@ -13,16 +13,14 @@ from dppo import __version__
 from dppo.errors import ConfigError
 from dppo.report.bibtex import bibtex
 from dppo.report.browser import choose
-from dppo.report.figures_accuracy import OVERS, accuracy_chart, how_to_read
+from dppo.report.figures_cost import fill_chart, phases_chart, phases_over_updates, tokens_chart
+from dppo.report.figures_curves import FIGURES, OVERS, accuracy_chart, how_to_read, pruning_chart
 from dppo.report.figures_prompts import prompts_chart
-from dppo.report.figures_pruning import FIGURES, pruning_chart
-from dppo.report.figures_rows import fill_chart, tokens_chart
-from dppo.report.figures_time import phases_chart, phases_over_updates
-from dppo.report.records import Contents
-from dppo.report.sources import read_sources
-from dppo.report.style import Chart, Look, as_inline_svg, as_png, as_svg, drawing, looks, variables
-from dppo.report.tables import EQUAL, findings, method_rows, run_rows, target_rows
+from dppo.report.sources import Contents, read_sources
+from dppo.report.style import VARIABLES, Chart, Look, as_inline_svg, as_png, as_svg, drawing, looks
+from dppo.report.tables import EQUAL, findings, method_line, run_lines, target_lines
 from dppo.report.text import NOT_THERE, visible
+from dppo.typed import typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +45,13 @@ class Written:
     """Titles of figures that could not be drawn."""
 
 
-def write_report(folders: Sequence[str | Path], output: str | Path) -> Written:
+@typed('write_report(["runs/mine"], "report.html")')
+def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path) -> Written:
     """Write the page ``output``, and its figures as PNG and SVG into ``<output's name>_figures`` beside it.
 
     Args:
         folders: of runs or comparisons, or a single one.
-        output: the page, ending in ``.html``.
+        output: ends in ``.html``.
 
     Raises:
         ConfigError: a folder is neither run nor comparison, nothing was logged, runs are of different tasks, or the
@@ -70,12 +69,18 @@ def write_report(folders: Sequence[str | Path], output: str | Path) -> Written:
         page = render(contents, panels, svgs)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            files = tuple(path for chart in charts for path in _save(chart, svgs, folder))
+            files: dict[Path, bytes] = {}
+            for chart in charts:
+                if chart.figure is not None:
+                    files[folder / f"{chart.key}.png"] = as_png(chart.figure)
+                    files[folder / f"{chart.key}.svg"] = svgs[chart.key]
+            for path, data in files.items():
+                path.write_bytes(data)
             output.write_text(page, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{output} cannot be written ({error}). Try --output report.html") from error
     missing = tuple(chart.title for chart in charts if chart.figure is None)
-    return Written(page=output, figures=files, missing=missing)
+    return Written(page=output, figures=tuple(files), missing=missing)
 
 
 def draw_panels(contents: Contents, look: Mapping[str, Look]) -> tuple[Panel, ...]:
@@ -135,45 +140,33 @@ def render(contents: Contents, panels: Sequence[Panel], svgs: Mapping[str, bytes
     look = looks([group.label for group in contents.groups])
     shown = choose(contents)
     environment = Environment(
-        loader=PackageLoader("dppo.report", "."), autoescape=True, undefined=StrictUndefined, finalize=_finalize,
+        loader=PackageLoader("dppo.report", "."), autoescape=True, undefined=StrictUndefined,
+        # Markup of ours as it is, anything else as visible text.
+        finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["value"] = _value
-    style = (Path(__file__).with_name("style.css")).read_text(encoding="utf-8")
+    style = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
     return environment.get_template("template.html").render(
         contents=contents,
         panels=panels,
         svg={c.key: Markup(as_inline_svg(c, svgs[c.key])) for p in panels for c in p.charts if c.key in svgs},
         look=look,
-        rows=method_rows(contents),
+        methods=[method_line(group) for group in contents.groups],
         compared=any(group.readout for group in contents.groups),
         equal=EQUAL,
-        targets=target_rows(contents),
+        targets=target_lines(contents),
         target=next((f"Target: {group.target}." for group in contents.groups if group.target), ""),
-        runs=run_rows(contents),
+        runs=run_lines(contents),
         findings=findings(contents),
         shown=shown,
         bibtex=bibtex(group.paper for group in contents.groups),
         papers=tuple(dict.fromkeys(group.paper for group in contents.groups if group.paper)),
-        light=Markup("".join(f"{name}:{pair[0]};" for name, pair in variables().items())),
-        dark=Markup("".join(f"{name}:{pair[1]};" for name, pair in variables().items())),
+        light=Markup("".join(f"{name}:{pair[0]};" for name, pair in VARIABLES.items())),
+        dark=Markup("".join(f"{name}:{pair[1]};" for name, pair in VARIABLES.items())),
         style=Markup(style),
         version=__version__,
     )
-
-
-def _save(chart: Chart, svgs: Mapping[str, bytes], folder: Path) -> list[Path]:
-    if chart.figure is None:
-        return []
-    made = {folder / f"{chart.key}.png": as_png(chart.figure), folder / f"{chart.key}.svg": svgs[chart.key]}
-    for path, data in made.items():
-        path.write_bytes(data)
-    return list(made)
-
-
-def _finalize(value: Any) -> Any:
-    """What the template prints: markup of ours as it is, anything else as visible text."""
-    return value if isinstance(value, Markup) else visible(str(value))
 
 
 def _value(value: Any) -> str:
@@ -181,6 +174,3 @@ def _value(value: Any) -> str:
     if value is None:
         return NOT_THERE
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-__all__ = ["Panel", "Written", "draw_panels", "render", "write_report"]

@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, product
@@ -50,11 +50,8 @@ RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dppo",
     "text.parse_math": False,
-    "axes.formatter.use_mathtext": False,
-    "axes.unicode_minus": True,
     "font.family": "DejaVu Sans",
     "font.size": 10,
-    "axes.titlesize": 10,
     "axes.edgecolor": MUTED,
     "axes.labelcolor": INK,
     "axes.facecolor": "none",
@@ -74,7 +71,6 @@ RC: dict[Any, Any] = {
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
     "lines.linewidth": 1.8,
-    "path.simplify": True,
 }
 WIDTH, HEIGHT = 4.6, 3.1
 """Inches of a figure: narrow, so that on a phone its text is as large as the page's small print."""
@@ -99,7 +95,7 @@ class Chart:
     """File name without its ending, and prefix of ids in the page."""
     title: str
     caption: str
-    figure: Figure | None
+    figure: Figure | None = None
     """None where figures are missing; ``caption`` then says which, and which setting records them."""
 
 
@@ -152,7 +148,8 @@ def as_svg(figure: Figure) -> bytes:
 
 def as_inline_svg(chart: Chart, svg: bytes) -> str:
     """A figure as an element of the page: no paper, colours from the page's variables, ids of its own."""
-    root = ElementTree.fromstring(_cleaned(svg))
+    # Without the document type, which a page has no use for.
+    root = ElementTree.fromstring(re.sub(rb"<!DOCTYPE[^>]*>", b"", svg, count=1))
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag.rsplit("}", 1)[-1] in ("metadata", "style"):
@@ -162,17 +159,16 @@ def as_inline_svg(chart: Chart, svg: bytes) -> str:
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.attrib |= {"class": "figure", "role": "img", "aria-label": visible(chart.title)}
-    _drop_paper(root)
+    # The figure's own background is the first patch of it.
+    figure = next(element for element in root.iter() if element.get("id", "").endswith("-figure_1"))
+    figure.remove(next(child for child in figure if child.get("id", "").endswith("-patch_1")))
     ElementTree.register_namespace("", SVG)
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def variables() -> Mapping[str, tuple[str, str]]:
-    """CSS variables to their colours on light and on dark paper."""
-    return {f"--{name}": pair for name, pair in CHROME.items()} | {f"--series-{k}": v for k, v in SERIES.items()}
-
-
-_VARIABLE = {light: name for name, (light, _) in variables().items()}
+VARIABLES = {f"--{name}": pair for name, pair in CHROME.items()} | {f"--series-{k}": v for k, v in SERIES.items()}
+"""CSS variables to their colours on light and on dark paper."""
+_VARIABLE = {light: name for name, (light, _) in VARIABLES.items()}
 _COLOUR = re.compile("|".join(_VARIABLE))
 
 
@@ -189,14 +185,3 @@ def _rewrite(element: ElementTree.Element, prefix: str) -> None:
             element.set(name, f"#{prefix}-{value[1:]}")
         elif "url(#" in value:
             element.set(name, value.replace("url(#", f"url(#{prefix}-"))
-
-
-def _drop_paper(root: ElementTree.Element) -> None:
-    """Take away the figure's own background, the first patch of it."""
-    figure = next(element for element in root.iter() if element.get("id", "").endswith("-figure_1"))
-    figure.remove(next(child for child in figure if child.get("id", "").endswith("-patch_1")))
-
-
-def _cleaned(svg: bytes) -> bytes:
-    """Without the document type, which a page has no use for."""
-    return re.sub(rb"<!DOCTYPE[^>]*>", b"", svg, count=1)

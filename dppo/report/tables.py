@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dppo.report.curves import accuracy, averaged
-from dppo.report.records import Contents, Group
-from dppo.report.text import NOT_THERE, amount, counted, duration, settings
+from dppo.report.curves import averaged
+from dppo.report.sources import Contents, Group
+from dppo.report.text import NOT_THERE, amount, counted, duration
+from dppo.runs.folder import ACCURACY, TOTALS
 from dppo.runs.reader import RunRecord, mapping, number
 from dppo.statistics import FEWEST
 
@@ -25,7 +26,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MethodLine:
     """One method, in the columns of the paper's table and ours."""
 
     label: str
@@ -39,7 +40,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+class RunLine:
     """One run."""
 
     label: str
@@ -50,35 +51,30 @@ class RunRow:
     accuracy: str
 
 
-def method_rows(contents: Contents) -> tuple[Row, ...]:
-    """One row per method."""
-    return tuple(_row(group) for group in contents.groups)
-
-
-def target_rows(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
+def target_lines(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
     """What each method took to reach the target: seconds, rollouts, tokens trained, and how many seeds did.
 
     Label and cells per method; empty where no comparison has a target.
     """
-    rows = []
+    lines = []
     for group in contents.groups:
         read = mapping(group.readout.get("to_target"))
         if read:
             cells = [_interval(mapping(read.get(name)), words) for name, words in TO_TARGET.items()]
-            rows.append((group.label, (*cells, Cell(text=str(read.get("reached") or NOT_THERE)))))
-    return tuple(rows)
+            lines.append((group.label, (*cells, Cell(text=str(read.get("reached") or NOT_THERE)))))
+    return tuple(lines)
 
 
-def run_rows(contents: Contents) -> tuple[RunRow, ...]:
-    """One row per run, with what became of it."""
+def run_lines(contents: Contents) -> tuple[RunLine, ...]:
+    """Every run, with what became of it."""
     return tuple(
-        RunRow(
+        RunLine(
             label=group.label,
             run=run,
             updates=amount(run.done) + (f" of {amount(run.updates)}" if run.updates else ""),
-            seconds=duration(_last(run, "total/seconds") if math.isnan(run.seconds) else run.seconds),
-            rollouts=amount(_last(run, "total/rollouts")),
-            accuracy=percent(_final(run)),
+            seconds=duration(_last(run, TOTALS["seconds"]) if math.isnan(run.seconds) else run.seconds),
+            rollouts=amount(_last(run, TOTALS["rollouts"])),
+            accuracy=percent(_last(run, ACCURACY)),
         )
         for group in contents.groups
         for run in group.runs
@@ -121,68 +117,56 @@ def points(value: float) -> str:
     return f"{rounded:+.1f} pp".replace("-", "−") if rounded else "0.0 pp"
 
 
-def _row(group: Group) -> Row:
+def method_line(group: Group) -> MethodLine:
+    """What the table says of one method."""
     states = Counter(run.status for run in group.runs)
     detail = [f"{states[state]} {state}" for state in ("failed", "stopped", "running", "unknown") if states[state]]
     detail += [f"{len(group.awaited)} not started"] if group.awaited else []
     known = group.biased or any(run.describe or run.paper for run in group.runs) or "biased" in group.readout
     biased = ("yes" if group.biased else "no") if known else "not recorded"
-    return Row(
+    settings = ", ".join(f"{key}: {value}" for key, value in group.overrides.items()) or "as configured"
+    if group.is_baseline:
+        speedup, differences = (
+            Cell(text="1×", detail="the baseline"),
+            (Cell(text=NOT_THERE, detail="the baseline"),) * 3,
+        )
+    else:
+        speedup = _interval(group.speedup, "{:.2f}".format, unit="×")
+        found = [mapping(mapping(group.readout.get(name)).get("difference")) for name in EQUAL]
+        differences = tuple(_interval(read, points) for read in found)
+    return MethodLine(
         label=group.label,
-        settings=settings(group.overrides) if group.source else next((run.describe for run in group.runs), ""),
-        speedup=_speedup(group),
-        differences=tuple(_difference(group, name) for name in EQUAL),
+        settings=settings if group.source else next((run.describe for run in group.runs), ""),
+        speedup=speedup,
+        differences=differences,
         biased=Cell(text=biased, detail="; ".join(group.biased)),
         accuracy=_accuracy(group),
         seeds=Cell(text=f"{states['finished']} of {states.total() + len(group.awaited)}", detail=", ".join(detail)),
     )
 
 
-def _speedup(group: Group) -> Cell:
-    if group.is_baseline:
-        return Cell(text="1×", detail="the baseline")
-    median = number(group.speedup.get("median"))
-    if not math.isfinite(median):
-        return Cell(text=NOT_THERE)
-    return Cell(text=f"{median:.2f}×", detail=_bounds(group.speedup, "{:.2f}".format))
-
-
-def _difference(group: Group, name: str) -> Cell:
-    if group.is_baseline:
-        return Cell(text=NOT_THERE, detail="the baseline")
-    return _interval(mapping(mapping(group.readout.get(name)).get("difference")), points)
-
-
 def _accuracy(group: Group) -> Cell:
     read = mapping(group.readout.get("final"))
     if read:
         return _interval(read, percent)
-    finals = [value for run in averaged(group) if math.isfinite(value := _final(run))]
+    finals = [value for run in averaged(group) if math.isfinite(value := _last(run, ACCURACY))]
     if not finals:
         return Cell(text=NOT_THERE)
     return Cell(text=percent(sum(finals) / len(finals)), detail=f"last, mean of {counted(len(finals), 'seed')}")
 
 
-def _interval(read: Mapping[str, Any], words: Any) -> Cell:
-    centre = number(read.get("mean", read.get("median")))
+def _interval(read: Mapping[str, Any], words: Callable[[float], str], unit: str = "") -> Cell:
+    """A figure of ``results.json`` and its interval, in words; ``unit`` stands behind the figure alone."""
+    centre, low, high = number(read.get("mean", read.get("median"))), number(read.get("low")), number(read.get("high"))
     if not math.isfinite(centre):
         return Cell(text=NOT_THERE)
-    return Cell(text=words(centre), detail=_bounds(read, words))
-
-
-def _bounds(read: Mapping[str, Any], words: Any) -> str:
-    low, high = number(read.get("low")), number(read.get("high"))
+    detail = f"{words(low)} to {words(high)}"
     if math.isnan(low) or math.isnan(high):
         seeds = len(mapping(read.get("per_seed")))
-        return f"{counted(seeds, 'seed')}: no interval" if seeds < FEWEST else "no end: seeds that never got there"
-    return f"{words(low)} to {words(high)}"
-
-
-def _final(run: RunRecord) -> float:
-    y_K = accuracy(run, "step").y_K
-    return float(y_K[-1]) if len(y_K) else math.nan
+        detail = f"{counted(seeds, 'seed')}: no interval" if seeds < FEWEST else "no end: seeds that never got there"
+    return Cell(text=words(centre) + unit, detail=detail)
 
 
 def _last(run: RunRecord, name: str) -> float:
-    values = run.series(name).value_K
-    return float(values[-1]) if len(values) else math.nan
+    value_I = run.series(name).value_I
+    return float(value_I[-1]) if len(value_I) else math.nan

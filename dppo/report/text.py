@@ -2,8 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 NOT_THERE = "—"
 _HIDDEN = re.compile(
@@ -51,13 +49,3 @@ def duration(seconds: float) -> str:
 def counted(count: int, what: str) -> str:
     """``3 seeds``, ``1 seed``."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")
-
-
-def listed(words: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-
-
-def settings(values: Mapping[str, Any]) -> str:
-    """Settings as YAML would have them, on one line; "as configured" where there is none."""
-    return ", ".join(f"{key}: {value}" for key, value in values.items()) or "as configured"

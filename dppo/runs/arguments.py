@@ -132,20 +132,6 @@ class Run(Generic[Config]):
 AnyRun = Run[GRPOConfig]
 
 
-def check_run(run: object, what: str) -> None:
-    """Nothing, for the arguments of a run.
-
-    Args:
-        run: what ``what`` was called with.
-        what: name of the function.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    if not isinstance(run, Run):
-        raise ConfigError(f"{what} takes the arguments of a run, not {run!r}. Write {what}(parse_run(['CONFIG.yaml']))")
-
-
 TRAINING_OURS = {f.name for f in fields(DPPOConfig)} - {f.name for f in fields(GRPOConfig)}
 """Training fields that TRL's own trainer does not have."""
 OURS = {f.name for f in fields(RunArguments)} | TRAINING_OURS

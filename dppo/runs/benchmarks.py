@@ -49,11 +49,7 @@ def benchmark_callback(
 ) -> BenchmarkCallback:
     """The callback that evaluates the trainer's policy on ``sets``; completions are drawn as rollouts are.
 
-    Args:
-        run: the run's arguments.
-        trainer: whose policy it is, and what receives the figures; ours or TRL's own.
-        sets: from ``load_benchmarks``.
-        paused: a context in which the run's clock stands still.
+    The figures go to the trainer, ours or TRL's own; in ``paused`` the run's clock stands still.
     """
     training, accelerator = run.training, trainer.accelerator
     embedded = any(found.benchmark.name in TASKS for found in sets)

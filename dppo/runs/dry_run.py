@@ -4,19 +4,20 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
 
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import DPPOError
-from dppo.problems.sources import is_local
-from dppo.runs.arguments import Run, check_run
+from dppo.problems.loading import is_local
+from dppo.runs.arguments import Run
 from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.embedded import TASKS
 from dppo.runs.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
 from dppo.trl.plan import step_plan
+from dppo.typed import typed
 
 Kind = Literal["ok", "wrong", "unchecked", "plan"]
 
@@ -29,6 +30,7 @@ class Finding:
     text: str
 
 
+@typed("dry_run(parse_run(['CONFIG.yaml']))")
 def dry_run(run: Run) -> list[Finding]:
     """What can be found out about a run without a network and without training.
 
@@ -37,7 +39,6 @@ def dry_run(run: Run) -> list[Finding]:
     Raises:
         ConfigError: it is no parsed run.
     """
-    check_run(run, "dry_run")
     findings = [Finding("ok", "all fields are known, in range and served"), *_output(run), *_model(run)]
     if run.without_gpu:
         text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
@@ -47,7 +48,7 @@ def dry_run(run: Run) -> list[Finding]:
     if run.training.use_vllm and importlib.util.find_spec("vllm") is None:
         findings.append(Finding("unchecked", "use_vllm: vLLM is not installed here: pip install 'dppo[vllm]'"))
     processes = run.data.processes or run.training.world_size
-    method = run.training.build_method(sampler_log_probs=run.sampler_log_probs)
+    method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=_model_config(run))
     try:
         lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
     except DPPOError as error:
@@ -72,6 +73,8 @@ def _model(run: Run) -> Iterator[Finding]:
         yield Finding("wrong", "model_name_or_path is not set")
     elif name.startswith(SCRATCH):
         yield Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")
+    elif not Path(name).exists() and name.startswith(("/", ".", "~")):
+        yield Finding("wrong", f"model {name}: no such folder. Write model_name_or_path: FOLDER, or a name of the hub")
     elif not Path(name).exists():
         yield Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")
     else:
@@ -82,6 +85,15 @@ def _model(run: Run) -> Iterator[Finding]:
             yield Finding("wrong", f"model {name}: {error}")
         else:
             yield Finding("ok", f"model {name}: {kind}, {'with' if template else 'without'} a chat template")
+
+
+def _model_config(run: Run) -> Any:
+    """Of the model where it is at hand: a mixture of experts brings a router loss along."""
+    name = run.model.model_name_or_path or ""
+    try:
+        return AutoConfig.from_pretrained(name) if Path(name).is_dir() else None
+    except (OSError, ValueError):
+        return None  # ``_model`` says what is wrong with it
 
 
 def _data(run: Run) -> tuple[int | None, list[Finding]]:

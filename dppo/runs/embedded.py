@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -10,9 +10,11 @@ from datasets import Dataset
 from dppo.demo import task
 from dppo.demo.decode import sample
 from dppo.demo.evaluate import BATCH_ROWS
-from dppo.demo.rollouts import check_embedded, encode
+from dppo.demo.rollouts import check_embedded
+from dppo.demo.tokenizer import encode_questions
 from dppo.errors import ConfigError
 from dppo.evaluation import Benchmark, Engine, Generated, Problem, ProblemSet, Request, Sampling, content_hash
+from dppo.grading import Verdict
 from dppo.rng import Purpose, torch_generator
 
 EMBEDDED = "embedded"
@@ -25,12 +27,8 @@ HELD_OUT = 192
 def held_out_set(name: str, seed: int, limit: int | None) -> ProblemSet:
     """Held-out problems of the embedded task, a third from each band of difficulty, in the seed's own draw.
 
-    No training problem of any seed is among them: see ``task.is_held_out``.
-
-    Args:
-        name: a key of ``TASKS``.
-        seed: the run's seed, >= 0.
-        limit: how many, >= 1; None for ``HELD_OUT``.
+    No training problem of any seed is among them: see ``task.is_held_out``. ``name`` is a key of ``TASKS``, and
+    ``limit`` says how many, >= 1, None for ``HELD_OUT``.
     """
     split = task.make_split(seed, train=0, held_out=HELD_OUT if limit is None else limit, task=TASKS[name])
     problems = tuple(
@@ -51,13 +49,6 @@ def embedded_rows(problems: Sequence[task.Problem]) -> Dataset:
     )
 
 
-class EmbeddedVerdict(NamedTuple):
-    """What ``EmbeddedJudge`` says of one completion."""
-
-    reason: str
-    """``right``, ``wrong`` or ``no_answer``, as in ``dppo.grading.REASONS``."""
-
-
 class EmbeddedJudge:
     """Judges by the task's own reward, in this process: exact, and there is nothing to parse."""
 
@@ -65,18 +56,12 @@ class EmbeddedJudge:
         self,
         completions: Sequence[str],
         answers: Sequence[str],
-        *,
-        benchmark: str | None = None,
-        details: Sequence[Mapping[str, Any] | None] | None = None,
-    ) -> list[EmbeddedVerdict]:
+        **ignored: Any,
+    ) -> list[Verdict]:
         """A verdict for each completion, a text without special tokens; benchmark and details make no difference."""
-        return [EmbeddedVerdict(_reason(*pair)) for pair in zip(completions, answers, strict=True)]
-
-
-def _reason(text: str, answer: str) -> str:
-    if task.reward(text, int(answer)) == 1.0:
-        return "right"
-    return "wrong" if "\\boxed" in text else "no_answer"
+        rewards = [task.reward(text, int(answer)) for text, answer in zip(completions, answers, strict=True)]
+        named = ["wrong" if "\\boxed" in text else "no_answer" for text in completions]
+        return [Verdict(value, "right" if value == 1.0 else no) for value, no in zip(rewards, named, strict=True)]
 
 
 def embedded_engine(model: Any, tokenizer: Any, args: Any) -> Engine:
@@ -106,7 +91,7 @@ def embedded_engine(model: Any, tokenizer: Any, args: Any) -> Engine:
 
     return Engine(
         name="embedded",
-        encode=lambda texts: encode(tokenizer, [[{"role": "user", "content": text}] for text in texts]),
+        encode=lambda texts: encode_questions(tokenizer, texts),
         generate=generate,
         batch_size=BATCH_ROWS,
         longest=model.config.max_position_embeddings,

@@ -1,7 +1,9 @@
-"""The files of a run in progress: never a reason for the run to stop."""
+"""The files of a run in progress, which are never a reason for the run to stop, and its clock."""
 
+import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,38 @@ def _step(record: Mapping[str, Any]) -> float:
     """The step of a record; one that has none belongs to no step, so it comes after all."""
     step = record.get("step")
     return step if isinstance(step, int) else float("inf")
+
+
+class Stopwatch:
+    """Counts the seconds of a run that are training: from ``start`` to ``stop``, less those within ``paused``."""
+
+    def __init__(self) -> None:
+        self._seconds = self._since = 0.0
+        self._running, self._pauses = False, 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._seconds + (time.perf_counter() - self._since if self._counting else 0.0)
+
+    @property
+    def _counting(self) -> bool:
+        return self._running and not self._pauses
+
+    def start(self, seconds: float) -> None:
+        """Go on from ``seconds``."""
+        self._seconds, self._since, self._running = seconds, time.perf_counter(), True
+
+    def stop(self) -> None:
+        """Count no more."""
+        self._seconds, self._running = self.seconds, False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count nothing within a ``with`` block; pauses may lie within each other."""
+        self._seconds, self._pauses = self.seconds, self._pauses + 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            self._since = time.perf_counter()

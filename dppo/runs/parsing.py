@@ -1,7 +1,7 @@
 """Configurations, read and checked: a YAML file and flags become fields, and fields become the arguments of a run.
 
 ``dppo train``, ``compare`` and ``verify`` all come through here. A value means the same in a file, as a flag, and in
-the fields that a comparison puts together: what is not of its field's type already is read as its flag would be.
+the fields that a comparison puts together: its field's flag reads it.
 """
 
 import argparse
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import torch
 import yaml
@@ -25,6 +25,8 @@ from dppo.runs.words import split_words
 from dppo.trl.config import DPPOConfig
 
 Config = TypeVar("Config", bound=GRPOConfig)
+COMPARISON = "compare"
+"""The block of a configuration that names what is compared."""
 ENVIRONMENT = "env"
 """The block of a configuration that sets environment variables, as in TRL."""
 
@@ -70,6 +72,7 @@ def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:
         cast(Any, (RunArguments, config, ModelConfig)),
         prog="dppo train",
         description="usage: dppo train CONFIG.yaml [--any_field value]. Fields of the file and flags are the same.",
+        allow_abbrev=False,
     )
 
 
@@ -98,7 +101,7 @@ def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> d
     except OSError as error:
         raise ConfigError(f"there is no configuration file {path}. Try {example}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the configuration is not YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}. Try {example}") from error
     if not isinstance(read, dict):
         raise ConfigError(f"{path} must hold fields, such as method: dppo")
     return {str(name): value for name, value in read.items()}
@@ -136,6 +139,8 @@ def parse_fields(fields: Mapping[str, Any], config: type[Config], *, without_gpu
     hints = parser.hints()
     fields = dict(fields)
     variables = fields.pop(ENVIRONMENT, None) or {}
+    if COMPARISON in fields:
+        raise ConfigError(f"the block {COMPARISON!r} is for dppo compare CONFIG.yaml. Leave it out to train.")
     unknown = [word for name in fields.keys() - hints.keys() for word in (f"--{name}", str(fields[name]))]
     if unknown:
         _refuse(unknown, parser)
@@ -160,34 +165,14 @@ def _refuse(unknown: Sequence[str], parser: Parser) -> NoReturn:
 
 
 def _typed(parser: Parser, name: str, value: Any, hint: Any) -> Any:
-    """A value that is of its field's type as it is, text and numbers that are not as the field's flag reads them."""
-    if isinstance(value, list) and not _fits(value, hint) and any(get_origin(part) is list for part in _parts(hint)):
-        return [entry for part in value for entry in parser.from_flag(name, str(part))]
-    if isinstance(value, str) or (isinstance(value, bool | int | float) and not _fits(value, hint)):
+    """The value as its field's flag reads it, word by word; what is no word must be of the field's type as it is."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = [get_origin(part) or part for part in parts]
+    if isinstance(value, list) and list in kinds:
+        read = [parser.from_flag(name, str(part)) for part in value]
+        return [entry for found in read for entry in (found if isinstance(found, list) else [found])]
+    if isinstance(value, str | bool | int | float):
         return parser.from_flag(name, str(value))
-    if not _fits(value, hint):
+    if Any not in kinds and type(value) not in kinds:
         parser.error(f"argument --{name}: invalid value: {value!r}")
     return value
-
-
-def _parts(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value that YAML can hold is of a field's type; whole numbers are of type float as well."""
-    for part in _parts(hint):
-        kind = get_origin(part) or part
-        if kind is Literal:
-            found = value in get_args(part)
-        elif kind is list:
-            found = isinstance(value, list) and all(_fits(entry, (get_args(part) or (Any,))[0]) for entry in value)
-        elif kind is float:
-            found = isinstance(value, int | float) and not isinstance(value, bool)
-        elif kind is int:
-            found = isinstance(value, int) and not isinstance(value, bool)
-        else:
-            found = kind is Any or isinstance(value, NoneType if kind is None else kind)
-        if found:
-            return True
-    return False

@@ -1,7 +1,10 @@
 """The parts of a run, each loaded and checked on its own: output folder, model, data, rewards, trainer."""
 
+import importlib
+import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -18,20 +21,19 @@ from dppo.errors import CheckpointError, ConfigError
 from dppo.problems import (
     accuracy_reward,
     check_problems,
-    check_reward_columns,
     check_rewards,
     format_reward,
     load_problems,
     overlong_penalty,
 )
-from dppo.runs.arguments import AnyRun, Run, check_run
+from dppo.runs.arguments import AnyRun, Run
 from dppo.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo.runs.folder import RECORDS
-from dppo.runs.imports import imported
 from dppo.runs.recorder import RunRecorder
 from dppo.trl.checkpoint import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
+from dppo.typed import typed
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)
 START_FOLDER = "start"
@@ -53,18 +55,17 @@ def output_checkpoint(run: AnyRun) -> Path | None:
                 f"output_dir={folder} has no complete checkpoint to resume from. Start again with --overwrite."
             )
         return found
-    if folder.is_dir() and any(folder.iterdir()) and not run.data.overwrite:
-        raise ConfigError(f"output_dir={folder} is not empty. Add --resume to go on, or --overwrite to train into it.")
+    held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if held - {f"{START_FOLDER}.unfinished"} and not run.data.overwrite:
+        resume = "--resume to go on, or " if latest_checkpoint(folder) else ""
+        raise ConfigError(f"output_dir={folder} is not empty. Add {resume}--overwrite to train into it.")
     return None
 
 
 def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
-    """The problems of a run, checked: a block must fit, and no row may be empty or too long.
+    """The problems of a run, or those to evaluate on, checked: a block must fit, no row may be empty or too long.
 
-    Args:
-        run: the run's arguments.
-        tokenizer: what prompts are measured with where ``max_prompt_tokens`` is set.
-        held_out: the problems to evaluate on instead of those to train on.
+    Prompts are measured with the ``tokenizer`` where ``max_prompt_tokens`` is set.
 
     Raises:
         DataError: if they cannot be loaded, or hold rows that cannot be trained on.
@@ -110,10 +111,6 @@ def clear(folder: Path) -> None:
 def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
     """The reward functions of a run, by name or dotted path, checked against the dataset's columns where it is given.
 
-    Args:
-        run: its arguments; ``overlong`` counts from its ``max_completion_length``.
-        dataset: what they will judge; None to check names and settings alone.
-
     Raises:
         ConfigError: for a name that is neither known nor importable.
         DataError: if the dataset lacks a column that a reward needs, or holds an empty answer.
@@ -132,9 +129,26 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
         makers[name]() if name in makers else imported(name, field="reward_funcs", known=makers) for name in names
     ]
     if dataset is not None:
-        check_rewards(dataset, [f for name, f in zip(names, functions, strict=True) if name != EMBEDDED])
-        check_reward_columns(dataset, ["answer"] if EMBEDDED in names else [])
+        check_rewards(dataset, functions)
     return functions
+
+
+def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., Any]:
+    """The function of that dotted path, looked for in the current folder first.
+
+    Raises:
+        ConfigError: there is none; the message has the ``field`` and the names ``known`` to it beside dotted paths.
+    """
+    module, _, attribute = name.rpartition(".")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{field}: {name!r} is neither one of {', '.join(known)} nor an importable dotted path ({error})."
+        ) from error
+    finally:
+        sys.path.pop(0)
 
 
 def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
@@ -160,12 +174,8 @@ WarmUp = Callable[[float, float], None]
 def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | None = None) -> str:
     """Where the run's model is: its own path or hub name, or the folder of a model made from scratch.
 
-    A model made from scratch is warmed up once, by the main process, and found again on resume.
-
-    Args:
-        run: the run's arguments.
-        progress: told of the warm-up.
-        folder: where a model made from scratch goes; ``start`` within the output folder by default.
+    A model made from scratch is warmed up once, by the main process, and found again on resume: in ``folder``, by
+    default ``start`` within the output folder.
 
     Raises:
         ConfigError: without ``model_name_or_path``, or for an unknown kind of scratch model.
@@ -185,10 +195,10 @@ def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | No
             folder.parent.mkdir(parents=True, exist_ok=True)
             seed = run.training.seed
             if kind in TASKS:
-                prepare_embedded(folder, seed=seed, task=TASKS[kind], report=progress)
+                prepare_embedded(folder, seed=seed, task=TASKS[kind], on_step=progress)
             else:
                 minutes = run.data.scratch_minutes
-                prepare_text(folder, load_dataset(run), seed=seed, minutes=minutes, report=progress)
+                prepare_text(folder, load_dataset(run), seed=seed, minutes=minutes, on_step=progress)
     return str(folder)
 
 
@@ -232,24 +242,18 @@ def train(run: Run, progress: WarmUp | None = None) -> DPPOTrainer:
     return train_with(DPPOTrainer, run, progress)
 
 
+@typed("train(parse_run(['CONFIG.yaml']))")
 def train_with(
     kind: type[Kind],
     run: AnyRun,
     progress: WarmUp | None = None,
     prepare: Callable[[Kind], None] | None = None,
 ) -> Kind:
-    """As ``train``, with a trainer of that kind: ``DPPOTrainer``, or TRL's own.
-
-    Args:
-        kind: of the trainer.
-        run: the run's arguments.
-        progress: told of the warm-up of a model from scratch.
-        prepare: called with the trainer before it trains, for further callbacks.
+    """As ``train``, with a trainer of that kind, ours or TRL's own, which ``prepare`` is given before it trains.
 
     Raises:
         ConfigError: it is no parsed run, its folder is in use, or the launch has another number of processes.
     """
-    check_run(run, "train")
     launched = run.training.world_size
     if run.data.processes not in (None, launched):
         raise ConfigError(

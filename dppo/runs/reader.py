@@ -57,14 +57,14 @@ def sequence(value: object) -> Sequence[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One figure of one run over its updates."""
+    """One figure of one run, over its updates or a total."""
 
-    step_K: np.ndarray
-    """(K,) optimizer updates done, ascending."""
-    value_K: np.ndarray
-    """(K,) finite values."""
+    x_I: np.ndarray
+    """(I,) finite, ascending: optimizer updates done, or the total so far."""
+    value_I: np.ndarray
+    """(I,) finite values."""
     left_out: int
-    """Records whose value is NaN, infinite or no number."""
+    """Records whose value or place is NaN, infinite or no number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,15 +84,13 @@ class RunRecord(RunFacts):
     notes: tuple[str, ...] = ()
     """What was wrong with the files, one sentence each."""
 
-    def series(self, name: str) -> Series:
-        """The figure ``name`` of ``metrics.jsonl`` over updates; of several records of one update the last counts."""
-        values = {int(log["step"]): number(log[name]) for log in self.logs if name in log}
-        steps = sorted(step for step, value in values.items() if math.isfinite(value))
-        return Series(
-            step_K=np.array(steps, dtype=np.int64),
-            value_K=np.array([values[step] for step in steps], dtype=np.float64),
-            left_out=len(values) - len(steps),
-        )
+    def series(self, name: str, over: str = "step") -> Series:
+        """The figure ``name`` of ``metrics.jsonl`` over updates or a total; of several records of one update the last
+        counts."""
+        points = {log["step"]: (number(log.get(over)), number(log[name])) for log in self.logs if name in log}
+        whole = sorted(point for point in points.values() if all(map(math.isfinite, point)))
+        x_I, value_I = np.array(whole, dtype=np.float64).reshape(-1, 2).T
+        return Series(x_I=x_I, value_I=value_I, left_out=len(points) - len(whole))
 
     @property
     def benchmarks(self) -> frozenset[str]:
@@ -200,16 +198,12 @@ def read_logs(folder: Path, notes: list[str] | None = None) -> tuple[Log, ...]:
     Raises:
         FileError: without ``notes``, if a line before the last is damaged or a record has no step.
     """
-    path = folder / METRICS_FILE
-    if notes is not None:
-        return _without_repeats(_stepped(_lenient(path, notes)))
-    records, damaged, cut_off = _parts(path)
-    for place, reason in damaged[: len(damaged) - cut_off]:
-        raise FileError(f"{path}: line {place} is damaged ({reason}). {AGAIN}")
-    for place, record in enumerate(records, 1):
-        if not _stepped([record]):
-            raise FileError(f"{path}: record {place} has no step. {AGAIN}")
-    return _without_repeats(tuple(records))
+    kept: list[Log] = []
+    for log in _records(folder / METRICS_FILE, notes):
+        if kept and log["step"] < kept[-1]["step"]:
+            kept = [other for other in kept if other["step"] < log["step"]]
+        kept.append(log)
+    return tuple(kept)
 
 
 def phases_of(logs: Iterable[Log]) -> dict[str, float]:
@@ -227,42 +221,29 @@ def phases_of(logs: Iterable[Log]) -> dict[str, float]:
     return seconds
 
 
-def _parts(path: Path) -> tuple[list[dict[str, Any]], list[Damage], bool]:
-    """The records of a file, the lines that are none, and whether the last line is one of those."""
-    records, damaged, seen = [], list[Damage](), 0
+def _records(path: Path, notes: list[str] | None) -> list[Log]:
+    """The records of a file that have a step, and notes on the lines that are none; strict without ``notes``."""
+    records, damaged, seen = list[Log](), list[Damage](), 0
     for record in read_lines(path, damaged=damaged):
         records.append(record)
         seen = len(damaged)
-    return records, damaged, len(damaged) > seen
-
-
-def _lenient(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """The records of a file, and notes on what is damaged."""
-    records, damaged, cut_off = _parts(path)
-    if cut_off:
-        notes.append(f"The last line of {path.name} is damaged, as when a run is stopped while writing: left out.")
+    if len(damaged) > seen:  # a stop while writing is no reason to read nothing
         damaged.pop()
-    if damaged:
+        if notes is not None:
+            notes.append(f"The last line of {path.name} is damaged, as when a run is stopped while writing: left out.")
+    if damaged and notes is None:
+        raise FileError(f"{path}: line {damaged[0][0]} is damaged ({damaged[0][1]}). {AGAIN}")
+    if damaged and notes is not None:
         lines = f"{len(damaged)} damaged line" + ("s" if len(damaged) > 1 else "")
         notes.append(f"{path.name}: {lines} left out, the first is line {damaged[0][0]}.")
-    return records
+    stepped = [math.isfinite(number(record.get("step"))) for record in records]
+    if notes is None and not all(stepped):
+        raise FileError(f"{path}: record {stepped.index(False) + 1} has no step. {AGAIN}")
+    return [record for record, has_step in zip(records, stepped, strict=True) if has_step]
 
 
 def _lines(kind: type[Record], path: Path, notes: list[str]) -> tuple[Record, ...]:
-    return tuple(record_of(kind, record) for record in _stepped(_lenient(path, notes)))
-
-
-def _stepped(records: Iterable[Log]) -> tuple[Log, ...]:
-    return tuple(record for record in records if math.isfinite(number(record.get("step"))))
-
-
-def _without_repeats(logs: tuple[Log, ...]) -> tuple[Log, ...]:
-    kept: list[Log] = []
-    for log in logs:
-        if kept and log["step"] < kept[-1]["step"]:
-            kept = [other for other in kept if other["step"] < log["step"]]
-        kept.append(log)
-    return tuple(kept)
+    return tuple(record_of(kind, record) for record in _records(path, notes))
 
 
 def _written(path: Path) -> str:

@@ -4,8 +4,8 @@ Totals so far (``total/*``) go into every log. docs/metrics.md has their units.
 """
 
 import functools
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,11 +18,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from dppo.errors import ConfigError
 from dppo.files import read_lines
 from dppo.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
-from dppo.runs.journal import Journal
-from dppo.runs.record_lines import completion_lines, prompt_line
-from dppo.runs.run_facts import describe_run
-from dppo.runs.stopwatch import Stopwatch
+from dppo.runs.journal import Journal, Stopwatch
+from dppo.runs.written import completion_lines, describe_run, prompt_line
 from dppo.trl.config import DPPOConfig
+from dppo.trl.hooks import watch
 from dppo.trl.metrics import RECORD, logs_at
 from dppo.trl.records import Generation
 from dppo.trl.stock import StockWatch
@@ -73,15 +72,14 @@ class RunRecorder(TrainerCallback):
         self._attached = trainer
         # First, so that totals are in every log before others read it, and stand before others evaluate.
         trainer.callback_handler.callbacks.insert(0, self)
-        around: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-            "train": self._watched,
-            "_generate": self._count_rollouts,
-            "_compute_loss": self._count_trained,
-            "evaluate": self.paused(),
-            "_save_checkpoint": self._with_totals,
-        }
-        for name, wrap in around.items():
-            setattr(trainer, name, wrap(getattr(trainer, name)))
+        watch(
+            trainer,
+            train=self._on_record(),
+            generate=self._count_rollouts,
+            loss=self._count_trained,
+            evaluate=self.paused(),
+            save=self._with_totals(),
+        )
         if isinstance(trainer, DPPOTrainer):
             trainer.recorder = self
         else:
@@ -105,8 +103,7 @@ class RunRecorder(TrainerCallback):
         if not trainer.accelerator.is_main_process:
             return
         with self.paused(), trainer.clock(RECORD) if isinstance(trainer, DPPOTrainer) else nullcontext():
-            if generation.candidate_P is not None:
-                self.journal.append(PROMPTS_FILE, [asdict(prompt_line(generation))])
+            self.journal.append(PROMPTS_FILE, [asdict(prompt_line(generation))])
             steps = range(generation.step, generation.step + generation.steps)
             if any(logs_at(trainer.args, trainer.state, step) for step in steps):
                 lines = completion_lines(generation, self._most, trainer.processing_class)
@@ -159,26 +156,19 @@ class RunRecorder(TrainerCallback):
     def _training(self) -> bool:
         return cast(torch.nn.Module, self._trainer.model).training
 
-    def _watched(self, train: Callable[..., Any]) -> Callable[..., Any]:
-        """``train``, with its end on record whatever it is."""
-
-        @functools.wraps(train)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            self._run = describe_run(self._trainer, self._task)
-            self._write_run()
-            try:
-                output = train(*args, **kwargs)
-            except BaseException as error:
-                self._watch.stop()
-                self._finish(status="failed", error=": ".join(filter(None, (type(error).__name__, str(error)))))
-                raise
-            self._finish(status="finished", error=None)
-            return output
-
-        return watched
-
-    def _finish(self, *, status: str, error: str | None) -> None:
-        self._write_run(status=status, error=error, seconds=self._watch.seconds)
+    @contextmanager
+    def _on_record(self) -> Iterator[None]:
+        """Around ``train``: its end goes on record, whatever it is."""
+        self._run = describe_run(self._trainer, self._task)
+        self._write_run()
+        try:
+            yield
+        except BaseException as error:
+            self._watch.stop()
+            said = ": ".join(filter(None, (type(error).__name__, str(error))))
+            self._write_run(status="failed", error=said, seconds=self._watch.seconds)
+            raise
+        self._write_run(status="finished", error=None, seconds=self._watch.seconds)
 
     def _write_run(self, **news: Any) -> None:
         if self._run is not None:  # a subclass may train past ``train``
@@ -186,16 +176,12 @@ class RunRecorder(TrainerCallback):
             if self._trainer.accelerator.is_main_process:
                 self.journal.write(RUN_FILE, asdict(self._run))
 
-    def _with_totals(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        """``_save_checkpoint``, with the totals in TRL's own state and the clock at rest."""
-
-        @functools.wraps(save)
-        def saved(*args: Any, **kwargs: Any) -> Any:
-            with self.paused():
-                cast(dict[str, Any], self._trainer.state.stateful_callbacks)[STATE] = self.totals()
-                return save(*args, **kwargs)
-
-        return saved
+    @contextmanager
+    def _with_totals(self) -> Iterator[None]:
+        """Around ``_save_checkpoint``: the totals are in TRL's own state, and the clock is at rest."""
+        with self.paused():
+            cast(dict[str, Any], self._trainer.state.stateful_callbacks)[STATE] = self.totals()
+            yield
 
     def _saved_totals(self, state: Any, step: int) -> Mapping[str, Any]:
         """Totals as they were at ``step``: from the checkpoint's state, else from the log; none for a new run."""
@@ -242,9 +228,9 @@ class RunRecorder(TrainerCallback):
 
 
 def _tokens_with_gradient(inputs: dict[str, Any]) -> Tensor:
-    """() completion tokens that carry loss in a call of the loss: of kept rows for ours, of all rows for TRL's."""
+    """() completion tokens that carry loss in a call of the loss: of those kept for ours, of all for TRL's."""
     if "micro_batches" in inputs:
         batches = inputs["micro_batches"]
-        return torch.stack([(b.window.loss_mask[b.rows].sum(1) * (b.weight > 0)).sum() for b in batches]).sum()
+        return torch.stack([(b.rank_batch.loss_mask[b.rows].sum(1) * (b.weight > 0)).sum() for b in batches]).sum()
     mask = inputs["completion_mask"]
     return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).sum()

@@ -1,20 +1,16 @@
-"""Our part of a checkpoint: the prompt history, the place in the stream, and a generation still in use.
+"""Our part of a checkpoint: where a run is among its prompts, and a generation still in use.
 
 Written before TRL writes its part, so a folder that has TRL's state has ours too. JSON, npz and safetensors only.
 """
 
-import json
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dppo.errors import CheckpointError
-from dppo.files import write_json
-from dppo.trl.window import Window
-
-if TYPE_CHECKING:
-    from dppo.trl.trainer import DPPOTrainer
+from dppo.errors import CheckpointError, ConfigError, FileError
+from dppo.files import read_json, write_json
+from dppo.typed import check_fields
 
 STATE_FILE = "dppo_state.json"
 
@@ -40,10 +36,16 @@ SETTINGS = (
     "max_rounds",
     "round_factor",
     "loss_type",
+    "scale_rewards",
+    "multi_objective_aggregation",
+    "reward_weights",
+    "beta",
+    "entropy_coef",
+    "shuffle_dataset",
 )
 """What draws depend on, beside the number of processes."""
 
-WINDOW_SETTINGS = {
+BATCH_SETTINGS = {
     "processes",
     "num_generations",
     "generation_batch_size",
@@ -61,50 +63,36 @@ class RunState:
     generation: int
     """Generations so far: the clock of the history and the key of the next draws."""
     calls: int
-    """Forward calls since the current generation, 0 where a new one is due."""
+    """Calls of the loss since the current generation, 0 where a new one is due."""
     position: dict[str, Any] | None
-    """Place in the prompt stream; None for a streamed dataset."""
+    """Place among the prompts, from ``PromptSource.save``; None for a streamed dataset."""
     skipped: int
     """Optimizer steps skipped for a gradient that was not finite."""
     settings: dict[str, Any]
-    """What draws and windows depend on; a resumed run with other settings says so."""
+    """What draws and batches depend on; a resumed run with other settings says so."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "the state of another checkpoint")
+        if min(self.generation, self.calls, self.skipped) < 0:
+            raise ConfigError(f"generation={self.generation}, calls={self.calls}, skipped={self.skipped}: below 0")
 
 
-def settings(trainer: "DPPOTrainer") -> dict[str, Any]:
+def settings_of(args: Any, processes: int) -> dict[str, Any]:
     """The settings that decide which prompts and completions are drawn."""
-    args = trainer.args
-    return {name: getattr(args, name) for name in SETTINGS} | {"processes": trainer.accelerator.num_processes}
+    return {name: getattr(args, name) for name in SETTINGS} | {"processes": processes}
 
 
-def save_state(trainer: "DPPOTrainer", run_folder: str) -> None:
-    """Write our part of the checkpoint at the trainer's current step: shared state once, windows per rank."""
-    folder = Path(run_folder) / f"checkpoint-{trainer.state.global_step}"
-    folder.mkdir(parents=True, exist_ok=True)
-    calls = trainer._step % trainer.schedule.length
-    if calls and trainer._window is not None:
-        trainer._window.save(_window_file(folder, trainer))
-    if not trainer.accelerator.is_main_process:
-        return
-    state = RunState(
-        generation=trainer._generation,
-        calls=calls,
-        position=None if trainer.selector is None else trainer.selector.save(folder),
-        skipped=trainer.guard.skipped,
-        settings=settings(trainer),
-    )
+def write_state(folder: Path, state: RunState) -> None:
+    """Write the state into a checkpoint's folder; the file appears complete or not at all."""
     write_json(folder / STATE_FILE, asdict(state))
 
 
-def load_state(trainer: "DPPOTrainer", checkpoint: str) -> None:
-    """Put the trainer where the checkpoint was taken, mid-generation if need be.
-
-    A checkpoint of TRL's own trainer has no state of ours: the run goes on with an empty history and says so. Under
-    other settings the run goes on with those, and says which; a generation in use is then rolled out again.
+def read_state(folder: Path) -> RunState | None:
+    """The state in a checkpoint's folder; None, with a warning, for a checkpoint of TRL's own trainer.
 
     Raises:
-        CheckpointError: if a file is damaged or missing, or the history is of another dataset.
+        CheckpointError: the file is damaged.
     """
-    folder = Path(checkpoint)
     path = folder / STATE_FILE
     if not path.exists():
         warnings.warn(
@@ -112,26 +100,25 @@ def load_state(trainer: "DPPOTrainer", checkpoint: str) -> None:
             "and the prompt order of a new run.",
             stacklevel=2,
         )
-        return
+        return None
     try:
-        state = RunState(**json.loads(path.read_text()))
-    except (json.JSONDecodeError, TypeError, UnicodeDecodeError) as error:
+        return RunState(**read_json(path, advice=""))
+    except (FileError, ConfigError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged ({error}). Resume from an earlier checkpoint folder.") from error
-    changed = {k: (v, settings(trainer)[k]) for k, v in state.settings.items() if settings(trainer).get(k) != v}
+
+
+def batch_goes_on(state: RunState, settings: dict[str, Any]) -> bool:
+    """Whether the generation that a state was saved in can go on; a warning names settings that changed."""
+    changed = {k: (v, settings[k]) for k, v in state.settings.items() if settings.get(k) != v}
     if changed:
         listed = ", ".join(f"{name}: {before!r} -> {now!r}" for name, (before, now) in changed.items())
         warnings.warn(f"resuming with other settings than the checkpoint's: {listed}.", stacklevel=2)
-    if trainer.selector is not None and state.position is not None:
-        trainer.selector.load(folder, state.position)
-    trainer._generation = state.generation
-    trainer.guard.skipped = state.skipped
-    if state.calls and not changed.keys() & WINDOW_SETTINGS:
-        trainer._window = Window.load(_window_file(folder, trainer), trainer.accelerator.device)
-        trainer._step = state.calls
+    return state.calls > 0 and not changed.keys() & BATCH_SETTINGS
 
 
-def _window_file(folder: Path, trainer: "DPPOTrainer") -> Path:
-    return folder / f"dppo_window_{trainer.accelerator.process_index}.safetensors"
+def batch_file(folder: Path, rank: int) -> Path:
+    """Where a rank's part of the generation in use is."""
+    return folder / f"dppo_batch_{rank}.safetensors"
 
 
 def latest_checkpoint(run_folder: str | Path) -> Path | None:
@@ -144,7 +131,7 @@ def latest_checkpoint(run_folder: str | Path) -> Path | None:
 
 def _reads(path: Path) -> bool:
     try:
-        json.loads(path.read_text())
-    except (OSError, ValueError):
+        read_json(path, advice="")
+    except FileError:
         return False
     return True

@@ -1,38 +1,25 @@
 """``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded."""
 
-from dataclasses import dataclass, field, replace
+import copy
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import raise_problems
-from dppo.methods import METHODS, PER_TOKEN_SCORES, Method
-from dppo.objective import (
-    ADVANTAGE_RULES,
-    NORMALISERS,
-    TokenLoss,
-    cispo,
-    clipped_surrogate,
-    emphasised,
-    gspo,
-)
-from dppo.pruning import (
-    DESIGNS,
-    PIVOTAL,
-    SCHEDULES,
-    SCORES,
-    Pruning,
-    Rounds,
-    Schedule,
-    Score,
-    constant,
-)
+from dppo.methods import METHODS, Method
+from dppo.objective import emphasised
+from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning, Schedule, Score, advantage_with_length, constant
 from dppo.pruning.schedules import FULL_SHARE
-from dppo.trl.fields import AUTO, field_problems
+from dppo.trl.fields import AUTO, DEFAULT_METHOD, contradictions, field_problems, value_problems
+from dppo.trl.objective import CONSTANTS, SETTINGS, fields_of, objective_of, unnamed_parts
 from dppo.trl.support import unsupported_options
 
 DEFAULT_FLOOR = 0.2
 """Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
+LEFT_OUT: Any = None
+"""Default of fields that the method fills in: None in a configuration, never in a ``DPPOConfig``."""
 
 
 @dataclass
@@ -45,26 +32,56 @@ class DPPOConfig(GRPOConfig):
     """
 
     method: str = field(
-        default="dppo",
+        default=LEFT_OUT,
         metadata={
-            "help": "How completions and prompts are pruned: `dppo` (probability proportional to the score, unbiased), "
-            "`dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's Algorithm 1, biased), "
-            "`infobatch` (prompts only, unbiased), `cppo`, `cppo_trl`, `cppo_verl`, `pods` (biased), `dapo` (rounds of "
-            "rollouts until enough groups have rewards that differ, biased), `greso` (such rounds without prompts that "
-            "gave nothing time after time, biased), `greso_compat` (as in its code, for rewards of 0, 0.1 and 1), or "
-            "`grpo` (nothing is pruned). The loss itself is set by TRL's fields; names such as `dppo_gspo` check them."
+            "help": "How completions and prompts are pruned: `dppo` (the default: probability proportional to the "
+            "score, unbiased), `dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's "
+            "Algorithm 1, biased), `infobatch` (prompts only), `cppo`, `cppo_trl`, `cppo_verl`, `pods` "
+            "(biased), `dapo` (rounds of rollouts until enough groups have rewards that differ, biased), `greso` (such "
+            "rounds without prompts that gave nothing time after time, biased), `greso_compat` (as in its code, for "
+            "rewards of 0, 0.1 and 1), or `grpo` (nothing is pruned). Names with an objective of their own, such as "
+            "`dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all others work "
+            "on the objective that TRL's fields describe, whose normaliser decides whether pruned prompts are biased."
         },
     )
-    completion_prune_rate: float | None = field(
-        default=None,
+    loss_type: str = field(
+        default=LEFT_OUT,
+        metadata={"help": "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`."},
+    )
+    importance_sampling_level: str = field(
+        default=LEFT_OUT, metadata={"help": "As in TRL: `token` or `sequence`. Default: the method's own, or `token`."}
+    )
+    scale_rewards: str = field(
+        default=LEFT_OUT,
+        metadata={"help": "As in TRL: `group`, `batch` or `none`. Default: the method's own, or `group`."},
+    )
+    multi_objective_aggregation: str = field(
+        default=LEFT_OUT,
+        metadata={
+            "help": "As in TRL: `sum_then_normalize` or `normalize_then_sum`. Default: the method's own, or the first."
+        },
+    )
+    epsilon: float = field(
+        default=LEFT_OUT, metadata={"help": "As in TRL: lower clip. Default: the method's own, or 0.2."}
+    )
+    beta: float = field(
+        default=LEFT_OUT,
+        metadata={"help": "As in TRL: coefficient of the KL term, >= 0. Default: the method's own, or 0."},
+    )
+    entropy_coef: float = field(
+        default=LEFT_OUT,
+        metadata={"help": "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0."},
+    )
+    completion_prune_rate: float = field(
+        default=LEFT_OUT,
         metadata={
             "help": "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without "
             "a gradient (zero advantage, beta=0) are always skipped: that is exact. Default: the method's, 0.5 for "
             "those that prune completions."
         },
     )
-    prompt_prune_rate: float | None = field(
-        default=None,
+    prompt_prune_rate: float = field(
+        default=LEFT_OUT,
         metadata={
             "help": "Share of the candidate prompts with a history that is not rolled out, in [0, 1). Prompts never "
             "seen are always rolled out, so this does nothing in the first epoch. Default: the method's, 0 for all "
@@ -130,14 +147,17 @@ class DPPOConfig(GRPOConfig):
         },
     )
     completion_budget: str = field(
-        default="rows",
-        metadata={"help": "What completion_prune_rate is a share of: `rows` or `tokens` (long rows then cost more)."},
+        default=LEFT_OUT,
+        metadata={
+            "help": "What completion_prune_rate is a share of: `rows` (completions) or `tokens` (long completions then "
+            "cost more). Default: the method's own, or `rows`."
+        },
     )
     sampling_design: str = field(
-        default="pivotal",
+        default=LEFT_OUT,
         metadata={
             "help": "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. "
-            "Prompts are always drawn with a fixed size."
+            "Prompts are always drawn with a fixed size. Default: the method's own, or `pivotal`."
         },
     )
     history_half_life: float | None = field(
@@ -181,14 +201,12 @@ class DPPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        raise_problems("DPPOConfig", value_problems(self, DPPOConfig.__annotations__))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
+        self._fill_in()
         super().__post_init__()
-        base = METHODS.get(self.method, METHODS["grpo"])
-        if self.completion_prune_rate is None:
-            self.completion_prune_rate = base.completions.rate
-        if self.prompt_prune_rate is None:
-            self.prompt_prune_rate = base.prompts.rate
-        raise_problems("DPPOConfig", field_problems(self) or unsupported_options(self))
+        unsupported = partial(unsupported_options, self, generation_batch_given=self.generation_batch_given)
+        raise_problems("DPPOConfig", field_problems(self) or unsupported())
         method = self.build_method()
         if method.selection_bias and not self.accept_bias:
             raise_problems(
@@ -199,65 +217,98 @@ class DPPOConfig(GRPOConfig):
                 ],
             )
 
-    def build_method(self, *, sampler_log_probs: bool = False) -> Method:
-        """The ``Method`` these arguments describe: pruning from ours, loss and normaliser from TRL's fields.
+    def _fill_in(self) -> None:
+        """Fields that were left out get the method's own values, or TRL's defaults where it has none.
+
+        Raises:
+            ConfigError: a field says another objective than the method's own.
+        """
+        self.method = DEFAULT_METHOD if self.method is None else self.method
+        if self.scale_rewards in (True, False):  # as TRL reads it
+            self.scale_rewards = "group" if self.scale_rewards else "none"
+        given = {name: value for name in (*SETTINGS, *CONSTANTS) if (value := getattr(self, name)) is not None}
+        defaults = {field.name: field.default for field in fields(GRPOConfig)}
+        own = {}
+        if self.method in METHODS:
+            raise_problems("DPPOConfig", contradictions(self.method, given))
+            own = fields_of(METHODS[self.method])
+        for name in (*SETTINGS, *CONSTANTS):
+            setattr(self, name, given.get(name, own.get(name, defaults[name])))
+        base = METHODS.get(self.method, METHODS["grpo"])
+        if self.completion_prune_rate is None:
+            self.completion_prune_rate = base.completions.rate
+        if self.prompt_prune_rate is None:
+            self.prompt_prune_rate = base.prompts.rate
+        drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
+        if self.completion_budget is None:
+            self.completion_budget = drawn.budget
+        if self.sampling_design is None:
+            self.sampling_design = drawn.design.name if drawn.design.unbiased else PIVOTAL.name
+
+    def build_method(self, *, sampler_log_probs: bool = False, model_config: Any = None) -> Method:
+        """The ``Method`` these arguments describe: pruning from ours, the objective from TRL's fields.
 
         Args:
             sampler_log_probs: whether rollouts come with log-probabilities, which ``completion_score: auto`` uses.
+            model_config: of the model, whose router loss belongs to the objective; None where it is not known.
         """
-        base = METHODS[self.method]
-        method = replace(
-            base,
-            advantages=emphasised(ADVANTAGE_RULES[self.scale_rewards], self.advantage_power),
-            token_loss=self._token_loss(),
-            normaliser=NORMALISERS[self.loss_type],
-            beta=self.beta,
-            rounds=self._rounds(base.rounds),
-        )
-        if not (base.completions.rate or base.prompts.rate):
-            return method
-        return replace(
-            method,
-            completions=self._pruned(
-                replace(base.completions, score=self._score(base, sampler_log_probs)),
-                self.completion_prune_rate or 0.0,
-                self.completion_budget,
-            ),
-            prompts=self._pruned(base.prompts, self.prompt_prune_rate or 0.0, "rows", fixed_size=True),
-        )
+        return self._built(METHODS[self.method], unnamed_parts(METHODS[self.method]), sampler_log_probs, model_config)
 
-    def _rounds(self, rounds: Rounds | None) -> Rounds | None:
-        if rounds is None:
-            return None
-        limit = rounds.limit if self.max_rounds is None else self.max_rounds
-        return replace(rounds, limit=limit, factor=self.round_factor or rounds.factor)
+    def build_other(self, name: str, *, sampler_log_probs: bool = False) -> Method:
+        """Another method as this run would train it: what it fixes of the objective is its own, the rest is the run's.
 
-    def _score(self, base: Method, sampler_log_probs: bool) -> Score:
+        Args:
+            name: of the method; its rates are 0.
+            sampler_log_probs: as for ``build_method``.
+        """
+        other = copy.copy(self)
+        other.method, other.prompt_prune_rate, other.completion_prune_rate = name, 0.0, 0.0
+        own = {part: getattr(METHODS[name], part) for part in METHODS[name].fixes}
+        return other._built(METHODS[name], own, sampler_log_probs, None)
+
+    def _built(self, base: Method, own: dict[str, Any], sampler_log_probs: bool, model_config: Any) -> Method:
+        objective = objective_of(self, model_config) | own
+        objective["advantages"] = emphasised(objective["advantages"], self.advantage_power)
+        return self._pruned(replace(base, **objective), sampler_log_probs)
+
+    def _pruned(self, method: Method, sampler_log_probs: bool) -> Method:
+        """A method with the run's rates, floors, designs, scores and rounds."""
+        rounds, own = method.rounds, METHODS[method.name]
+        if rounds is not None:
+            limit = rounds.limit if self.max_rounds is None else self.max_rounds
+            rounds = replace(rounds, limit=limit, factor=self.round_factor or rounds.factor)
+        if not (own.completions.rate or own.prompts.rate):
+            return replace(method, rounds=rounds)
+        prompt_rate, rate = self.prompt_prune_rate, self.completion_prune_rate
+        completions = method.completions.at_rate(rate)
+        design = DESIGNS[self.sampling_design]
+        if isinstance(completions, Pruning):
+            completions = replace(
+                completions,
+                score=self._score(method, sampler_log_probs),
+                floor=self._floor(rate),
+                budget=self.completion_budget,
+                design=design if completions.design.unbiased else completions.design,
+            )
+        prompts = replace(method.prompts, rate=prompt_rate, floor=self._floor(prompt_rate))
+        if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
+            prompts = replace(prompts, design=design)
+        return replace(method, completions=completions, prompts=prompts, rounds=rounds, schedule=self._schedule(method))
+
+    def _score(self, method: Method, sampler_log_probs: bool) -> Score:
         """The score asked for; ``auto`` leaves a paper's own score alone and picks the best at hand for ours."""
         if self.completion_score != AUTO:
             return SCORES[self.completion_score]
-        if base.completions.score not in {*PER_TOKEN_SCORES, *PER_TOKEN_SCORES.values()}:
-            return base.completions.score
+        if method.score is not advantage_with_length:
+            return method.score
         if sampler_log_probs:
             return SCORES["confidence"]
         # Of a mean over tokens, dividing by the length loses more than it gains: the tables of dppo verify.
-        return SCORES["advantage" if NORMALISERS[self.loss_type].per_sequence else "length"]
+        return SCORES["advantage" if method.normaliser.per_sequence else "length"]
 
-    def _pruned(self, pruning: Pruning, rate: float, budget: str, *, fixed_size: bool = False) -> Pruning:
-        floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if self.prune_floor is None else self.prune_floor
-        design = DESIGNS[self.sampling_design] if pruning.design.unbiased else pruning.design
-        if fixed_size and not design.fixed_size:
-            design = PIVOTAL  # a random number of prompts may be none at all, and does not divide over ranks
-        schedule = self._schedule(pruning)
-        return replace(pruning, rate=rate, floor=floor, budget=budget, design=design, schedule=schedule)
+    def _floor(self, rate: float) -> float:
+        return min(DEFAULT_FLOOR, (1 - rate) / 2) if self.prune_floor is None else self.prune_floor
 
-    def _schedule(self, pruning: Pruning) -> Schedule:
-        schedule = pruning.schedule if self.prune_schedule == AUTO else SCHEDULES[self.prune_schedule]
+    def _schedule(self, method: Method) -> Schedule:
+        schedule = method.schedule if self.prune_schedule == AUTO else SCHEDULES[self.prune_schedule]
         return schedule if schedule is constant else partial(schedule, until=self.prune_until)
-
-    def _token_loss(self) -> TokenLoss:
-        high = self.epsilon if self.epsilon_high is None else self.epsilon_high
-        if self.loss_type == "cispo":
-            return partial(cispo, ratio_max=high)
-        surrogate = gspo if self.importance_sampling_level == "sequence" else clipped_surrogate
-        return partial(surrogate, clip_low=self.epsilon, clip_high=high, delta=self.delta)

@@ -1,64 +1,109 @@
 """What is checked about our fields before anything is loaded: ranges, choices, and what contradicts the method."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Any, get_type_hints
 
 from dppo.methods import METHODS, Method
 from dppo.objective import ADVANTAGE_RULES
-from dppo.pruning import DESIGNS, SCHEDULES, SCORES, above_lowest
-from dppo.pruning.schedules import FULL_SHARE
-
-if TYPE_CHECKING:
-    from dppo.trl.config import DPPOConfig
+from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning
+from dppo.trl.objective import LOSS_TYPES, RATIOS, SETTINGS, WORDS, advantage_rules, fields_of, unnamed_parts
+from dppo.typed import mismatch
 
 AUTO = "auto"
-
-NOT_OFFERED = {above_lowest}
-"""Scores that belong to one rule."""
-
-_DAPO = {"loss_type": "dapo"}
-_GSPO = {"importance_sampling_level": "sequence", "loss_type": "grpo"}
-NEEDED_FIELDS = {
-    "gspo": _GSPO,
-    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
-    "dapo": _DAPO,
-    "dapo_loss": _DAPO,
-    "cppo_trl": {"loss_type": "bnpo"},
-    "cppo_verl": {"loss_type": "grpo"},
-    "pods": {"completion_score": AUTO, "multi_objective_aggregation": "sum_then_normalize"},
-    "dppo_dapo": _DAPO,
-    "dppo_gspo": _GSPO,
-    "dppo_threshold_dapo": _DAPO,
-    "dppo_threshold_gspo": _GSPO,
-}
-"""Fields that a method of that name stands for: they must be set, since TRL's fields decide the loss."""
+DEFAULT_METHOD = "dppo"
+"""What prunes where no method is named: then the objective is that of TRL's own defaults."""
 
 
-def field_problems(args: "DPPOConfig") -> list[str]:
-    """One sentence per field of ``args`` that is out of range or contradicts the method; empty when there is none.
+AT_LEAST: dict[str, float] = dict.fromkeys(("epsilon", "epsilon_high", "beta", "max_rounds", "record_completions"), 0)
+AT_LEAST |= dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"), 1)
+ABOVE: dict[str, float] = {"advantage_power": -1}
+ABOVE |= dict.fromkeys(("history_half_life", "max_tokens_per_row", "reward_time_limit", "round_factor", "delta"), 0)
+OF_TRL = ("num_iterations", "num_generations", "max_completion_length", "per_device_train_batch_size", "entropy_coef")
+OF_TRL += ("router_aux_loss_coef", "off_policy_mask_threshold", "top_entropy_quantile")
+"""Fields of TRL that are read here, beside those above."""
 
-    Args:
-        args: before anything is built from them.
-    """
+
+def value_problems(args: Any, own: Iterable[str]) -> list[str]:
+    """One sentence per field of another type than its annotation's, or out of range; empty when there is none."""
+    hints, problems = get_type_hints(type(args)), []
+    for name in dict.fromkeys((*own, *AT_LEAST, *ABOVE, *OF_TRL)):
+        value, default = getattr(args, name), getattr(type(args), name)
+        if value is default or (name == "scale_rewards" and isinstance(value, bool)):
+            continue  # left out; or as TRL reads it
+        advice = "leaving it out." if default is None else f"{name}: {default}."
+        if wrong := mismatch(name, value, hints[name], advice):
+            problems.append(wrong)
+        elif name in AT_LEAST and not AT_LEAST[name] <= value < math.inf:
+            problems.append(f"{name}={value:g} must be >= {AT_LEAST[name]}. Try {advice}")
+        elif name in ABOVE and not ABOVE[name] < value <= math.inf:
+            problems.append(f"{name}={value:g} must be greater than {ABOVE[name]}. Try {advice}")
+    return problems
+
+
+def contradictions(method: str, given: dict[str, Any]) -> list[str]:
+    """One sentence per field that says another objective than the method's own; empty where there is none."""
+    own, any_objective = fields_of(METHODS[method]), "dppo" if METHODS[method].completions.rate else "grpo"
+    other = f"or name a method that works on any objective: method: {any_objective}."
+    return [
+        f"method={method!r} has an objective of its own, {name}: {own[name]}, and {name}={given[name]!r} is another. "
+        f"Leave {name} out, {other}"
+        for name in SETTINGS
+        if name in own and name in given and given[name] != own[name]
+    ] + [
+        f"method={method!r} has a {part.replace('_', ' ')} of its own that TRL's fields do not describe, so "
+        f"{name}={given[name]!r} would change nothing. Leave {name} out, {other}"
+        for part in unnamed_parts(METHODS[method])
+        for name in WORDS.get(part, ())
+        if name in given
+    ]
+
+
+def field_problems(args: Any) -> list[str]:
+    """One sentence per field that is out of range or contradicts the method; empty when there is none."""
     problems = _choice_problems(args)
-    rates = ("prompt_prune_rate", "completion_prune_rate")
     base = METHODS.get(args.method)
-    if base is not None and not (base.completions.rate or base.prompts.rate):
-        problems += [
-            f"method={args.method!r} prunes nothing, but {name}={getattr(args, name):g}. "
-            f"Use method='dppo', or {name}: 0."
-            for name in rates
-            if getattr(args, name)
-        ]
     if base is not None:
-        problems += _round_problems(args, base)
-    if args.loss_type == "cispo" and args.importance_sampling_level == "sequence":
-        problems.append("loss_type='cispo' is served per token only. Use importance_sampling_level: token.")
-    for name, value in NEEDED_FIELDS.get(args.method, {}).items():
-        if getattr(args, name) != value:
-            problems.append(f"method={args.method!r} needs {name}: {value}, it is {getattr(args, name)!r}.")
-    for name in rates:
+        problems += _rate_problems(args, base) + _unread_problems(args, base) + _round_problems(args, base)
+    if not 0 <= args.prune_until <= 1:
+        problems.append(f"prune_until={args.prune_until:g} must be in [0, 1]. Try prune_until: 0.875.")
+    return problems
+
+
+def _choice_problems(args: Any) -> list[str]:
+    choices = {
+        "method": METHODS,
+        "prompt_mode": ("thin", "fill"),
+        "layout": ("rows", "packed", "auto", "padded"),
+        "completion_score": (AUTO, *SCORES),
+        "prune_schedule": (AUTO, *SCHEDULES),
+        "completion_budget": ("rows", "tokens"),
+        "loss_type": LOSS_TYPES,
+        "importance_sampling_level": RATIOS,
+        "scale_rewards": ADVANTAGE_RULES,
+        "multi_objective_aggregation": sorted(
+            {rule.settings.get("multi_objective_aggregation", "sum_then_normalize") for rule in advantage_rules()},
+            reverse=True,
+        ),
+        "sampling_design": [name for name, design in DESIGNS.items() if design.unbiased],
+    }
+    return [
+        f"{name}={getattr(args, name)!r} is not one of {', '.join(map(repr, allowed))}."
+        for name, allowed in choices.items()
+        if getattr(args, name) not in allowed
+    ]
+
+
+def _rate_problems(args: Any, base: Method) -> list[str]:
+    problems = []
+    pruned = f"dppo_{args.method.removesuffix('_loss')}"
+    pruned = pruned if pruned in METHODS else "dppo"
+    for name in ("prompt_prune_rate", "completion_prune_rate"):
         rate = getattr(args, name)
+        if rate and not (base.completions.rate or base.prompts.rate):
+            problems.append(
+                f"method={args.method!r} prunes nothing, but {name}={rate:g}. Use method={pruned!r}, or {name}: 0."
+            )
         if not 0 <= rate < 1:
             problems.append(f"{name}={rate:g} must be in [0, 1). To prune half, write {name}: 0.5.")
         elif args.prune_floor is not None and not 0 < args.prune_floor <= 1 - rate:
@@ -66,58 +111,32 @@ def field_problems(args: "DPPOConfig") -> list[str]:
                 f"prune_floor={args.prune_floor:g} must be in (0, {1 - rate:g}], the share that {name}={rate:g} "
                 f"keeps. Try prune_floor: {(1 - rate) / 2:g}."
             )
-    if not 0 <= args.prune_until <= 1:
-        problems.append(f"prune_until={args.prune_until:g} must be in [0, 1]. Try prune_until: {FULL_SHARE}.")
-    if not -1 < args.advantage_power < math.inf:
-        problems.append(f"advantage_power={args.advantage_power:g} must be > -1. Try advantage_power: 0.5.")
-    if args.record_completions < 0:
-        problems.append(f"record_completions={args.record_completions} must be >= 0. Try record_completions: 16.")
-    if isinstance(args.max_tokens_per_row, float):
-        problems.append(
-            f"max_tokens_per_row={args.max_tokens_per_row:g} must be a whole number of tokens. "
-            f"Try max_tokens_per_row: {max(1, round(args.max_tokens_per_row))}."
-        )
-    for name in ("history_half_life", "max_tokens_per_row", "reward_time_limit"):
-        value = getattr(args, name)
-        if value is not None and not value > 0:
-            problems.append(f"{name}={value:g} must be greater than 0. Leave it out for the default.")
     return problems
 
 
-def _choice_problems(args: "DPPOConfig") -> list[str]:
-    problems = []
-    choices = {
-        "method": METHODS,
-        "prompt_mode": ("thin", "fill"),
-        "layout": ("rows", "packed", "auto", "padded"),
-        "completion_score": (AUTO, *(name for name, score in SCORES.items() if score not in NOT_OFFERED)),
-        "prune_schedule": (AUTO, *SCHEDULES),
-        "completion_budget": ("rows", "tokens"),
-        "importance_sampling_level": ("token", "sequence"),
-        "scale_rewards": ADVANTAGE_RULES,
-        "sampling_design": [name for name, design in DESIGNS.items() if design.unbiased],
+def _unread_problems(args: Any, base: Method) -> list[str]:
+    """Settings of draws that the method does not make."""
+    draws, prunes = isinstance(base.completions, Pruning), bool(base.completions.rate or base.prompts.rate)
+    any_level = prunes and (draws or args.prompt_prune_rate)
+    why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
+    unread = {
+        "completion_score": args.completion_score != AUTO and not (draws and prunes),
+        "completion_budget": args.completion_budget == "tokens" and not (draws and prunes),
+        "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
+        "prune_floor": args.prune_floor is not None and not any_level,
+        "prune_schedule": args.prune_schedule != AUTO and not prunes,
     }
-    for name, allowed in choices.items():
-        if getattr(args, name) not in allowed:
-            problems.append(f"{name}={getattr(args, name)!r} is not one of {', '.join(map(repr, allowed))}.")
-    return problems
+    return [
+        f"{why}, but {name}={getattr(args, name)!r}. Leave {name} out, or use method='dppo'."
+        for name, is_unread in unread.items()
+        if is_unread
+    ]
 
 
-def _round_problems(args: "DPPOConfig", base: Method) -> list[str]:
-    given = {name: getattr(args, name) for name in ("max_rounds", "round_factor") if getattr(args, name) is not None}
-    if base.rounds is None:
-        return [
-            f"method={args.method!r} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."
-            for name, value in given.items()
-        ]
-    problems = []
-    if args.max_rounds is not None and args.max_rounds < 0:
-        problems.append(f"max_rounds={args.max_rounds} must be >= 0, 0 for no limit. Try max_rounds: 10.")
-    if args.round_factor is not None and not 0 < args.round_factor < math.inf:
-        problems.append(f"round_factor={args.round_factor:g} must be greater than 0. Try round_factor: 1.0.")
-    if args.scale_rewards == "batch" or args.multi_objective_aggregation == "normalize_then_sum":
-        problems.append(
-            f"method={args.method!r} needs advantages from each group alone, since rounds are scored one by one. "
-            "Use scale_rewards: group and multi_objective_aggregation: sum_then_normalize."
-        )
-    return problems
+def _round_problems(args: Any, base: Method) -> list[str]:
+    given = {name: getattr(args, name) for name in ("max_rounds", "round_factor")}
+    return [
+        f"method={args.method!r} has no rounds, but {name}={value:g}. Leave it out, or use method='dapo'."
+        for name, value in given.items()
+        if value is not None and base.rounds is None
+    ]

@@ -1,4 +1,4 @@
-"""The forward passes of a run: how kept rows are laid out, that all ranks run as many, and what memory they take."""
+"""The forward passes of a run: how completions are laid out, that all ranks run as many, and what memory they take."""
 
 import warnings
 from collections.abc import Callable
@@ -12,19 +12,15 @@ from torch import Tensor
 from dppo.errors import ConfigError
 from dppo.packing import Kernel
 from dppo.packing.check import check_rows
+from dppo.packing.forward import Scored
+from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout
-from dppo.trl.log_probs import fill_log_probs
+from dppo.trl.log_probs import correction, fill_log_probs, log_correction
 from dppo.trl.safeguards import MemoryAdvice
-from dppo.trl.window import MicroBatch, Window
 
 
 class ForwardPasses:
-    """Every forward pass of kept completions goes through here, with gradient or without.
-
-    Args:
-        trainer: with its models loaded.
-        padded_forward: TRL's ``_get_per_token_logps_and_entropies``.
-    """
+    """Every forward pass of kept completions goes through here, with gradient or without."""
 
     def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         self._trainer, self._padded_forward = trainer, padded_forward
@@ -32,21 +28,52 @@ class ForwardPasses:
         self.memory = MemoryAdvice()
         self._checked = False
 
-    def __call__(self, model: Any, batch: MicroBatch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        """(b, width) log-probabilities, and entropies if asked, of the completion tokens of ``batch``."""
+    def __call__(self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False) -> Scored:
+        """(b, width) log-probabilities of the completion tokens of ``batch``, entropies and router loss if asked."""
         self.memory.in_flight, self.memory.completions = batch.tokens, len(batch.rows)
-        return self.layout.forward(model, batch, entropy=entropy)
+        return self.layout.forward(model, batch, entropy=entropy, router=router)
 
-    def log_probs(self, window: Window, weight_B: Tensor, model: Any) -> Tensor:
+    def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
         """(B, T) log-probabilities, without gradient, of the rows of positive weight; 0 elsewhere."""
-        batches = self._balanced(window, weight_B, at_least=0)
+        batches = self._balanced(rank_batch, weight_B, at_least=0)
         with self.memory.explained():
-            return fill_log_probs(window, batches, partial(self, model))
+            return fill_log_probs(rank_batch, batches, partial(self, model))
 
-    def calls(self, window: Window, weight_B: Tensor, calls: int) -> tuple[list[list[MicroBatch]], dict[str, float]]:
+    def with_log_probs(self, batch: RankBatch, sampler_logp: Tensor | None) -> RankBatch:
+        """The batch with old, reference and correction terms for the completions that some draw keeps.
+
+        Args:
+            batch: of this rank.
+            sampler_logp: (B, T) as the rollout engine reported them; None where it does not.
+        """
+        trainer, later_B, any_B = self._trainer, batch.weight_UB[1:].sum(0), batch.weight_UB.sum(0)
+        corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
+        old = ref = ratio = None
+        if len(batch.weight_UB) > 1 or corrected:
+            old = self.log_probs(batch, any_B if corrected else later_B, trainer.model)
+        if corrected and old is not None and sampler_logp is not None:
+            ratio = correction(
+                old,
+                sampler_logp,
+                batch.loss_mask,
+                mode=trainer.vllm_importance_sampling_mode,
+                low=trainer.vllm_importance_sampling_clip_min,
+                high=trainer.vllm_importance_sampling_clip_max,
+            )
+            kept_mask = batch.loss_mask * (any_B > 0)[:, None]
+            trainer.add_figures(log_correction(old, sampler_logp, ratio, kept_mask, trainer.accelerator))
+        if trainer.method.beta:
+            with trainer.reference_model() as model:
+                ref = self.log_probs(batch, any_B, model)
+        masked = trainer.args.off_policy_mask_threshold is not None
+        return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio, sampler_logp=sampler_logp if masked else None)
+
+    def calls(
+        self, rank_batch: RankBatch, weight_B: Tensor, calls: int
+    ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
         """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and figures about them."""
-        batches = self._balanced(window, weight_B, at_least=calls)
-        padded, unpadded = _plain_tokens(window, weight_B)
+        batches = self._balanced(rank_batch, weight_B, at_least=calls)
+        padded, unpadded = _plain_tokens(rank_batch, weight_B)
         counts = [sum(batch.tokens for batch in batches), len(batches) * self.memory.budget, padded, unpadded]
         gathered = self._trainer.accelerator.gather(torch.tensor([counts], device=weight_B.device)).sum(0).tolist()
         tokens, room, padded, unpadded = map(float, gathered)
@@ -59,21 +86,23 @@ class ForwardPasses:
         }
         return [batches[call::calls] for call in range(calls)], figures
 
-    def _balanced(self, window: Window, weight_B: Tensor, *, at_least: int) -> list[MicroBatch]:
+    def _balanced(self, rank_batch: RankBatch, weight_B: Tensor, *, at_least: int) -> list[MicroBatch]:
         """Forward passes of the rows of positive weight, filled up so that every rank runs as many."""
         args = self._trainer.args
-        longest = int(window.lengths.max())
+        longest = int(rank_batch.lengths.max())
         self.memory.budget = args.max_tokens_per_row or args.per_device_train_batch_size * longest
-        batches = self.layout.micro_batches(window, weight_B, self.memory.budget)
+        batches = self.layout.micro_batches(rank_batch, weight_B, self.memory.budget)
         self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
         count = torch.tensor([len(batches)], device=weight_B.device)
         target = max(at_least, int(self._trainer.accelerator.gather(count).max()))
-        return batches + [self._idle(window)] * (target - len(batches))
+        return batches + [self._idle(rank_batch)] * (target - len(batches))
 
-    def _idle(self, window: Window) -> MicroBatch:
+    def _idle(self, rank_batch: RankBatch) -> MicroBatch:
         """The shortest row at weight 0: what a rank without rows forwards, so that all ranks do as many forwards."""
-        rows = window.lengths.argmin().unsqueeze(0)
-        return MicroBatch(window, rows, window.weight_SB.new_zeros(1), self.layout.tokens(window, rows.tolist()))
+        rows = rank_batch.lengths.argmin().unsqueeze(0)
+        return MicroBatch(
+            rank_batch, rows, rank_batch.weight_UB.new_zeros(1), self.layout.tokens(rank_batch, rows.tolist())
+        )
 
     def check_once(self) -> None:
         """Compare rows with padding before the first training step; later calls do nothing. All ranks call together.
@@ -102,7 +131,12 @@ class ForwardPasses:
             raise ConfigError(f"rows disagree with padding on this model: {problem}. Set layout: padded.")
         warnings.warn(f"rows disagree with padding on this model, so padding is used: {problem}", stacklevel=2)
         layout.leave()
-        self.layout = PaddedLayout(padded_forward=self._padded_forward, reason="rows failed the self-check")
+        self.layout = PaddedLayout(
+            padded_forward=self._padded_forward,
+            reason="rows failed the self-check",
+            scored=layout.last_tokens,
+            autocast=layout.autocast,
+        )
 
     def _problem(self, kernel: Kernel) -> str:
         """What the self-check found wrong with rows on this rank, or ""."""
@@ -118,8 +152,8 @@ class ForwardPasses:
         return "" if found.passed else str(found)
 
 
-def _plain_tokens(window: Window, weight_B: Tensor) -> tuple[int, int]:
+def _plain_tokens(rank_batch: RankBatch, weight_B: Tensor) -> tuple[int, int]:
     """Tokens of the rows of positive weight, padded to the widest of the generation as TRL does, and not padded."""
     kept = weight_B.nonzero().squeeze(1).tolist()
-    width = window.prompt_ids.shape[1] + window.completion_ids.shape[1]
-    return len(kept) * width, sum(window.prompt_tokens[row] + window.completion_tokens[row] for row in kept)
+    width = rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1]
+    return len(kept) * width, sum(rank_batch.prompt_tokens[row] + rank_batch.completion_tokens[row] for row in kept)

@@ -9,40 +9,42 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dppo.errors import ConfigError
 from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_rows, row_tokens, sorted_micro_batches
 from dppo.packing.attention import leave_rows, unsupported, use_rows
-from dppo.packing.forward import row_log_probs
+from dppo.packing.forward import Scored, row_log_probs
 from dppo.packing.head import add_scored_head, unsupported_head
-from dppo.trl.window import MicroBatch, Window
+from dppo.packing.rows import UNSCORED
+from dppo.trl.batch import MicroBatch, RankBatch
 
 TRITON_DEVICES = ("cuda", "xpu")
 """Where TRL's fused head scores labelled positions only; elsewhere it scores every position."""
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def shared_prompts(window: Window) -> Sequence[int]:
+def shared_prompts(rank_batch: RankBatch) -> Sequence[int]:
     """The group of each completion: its prompt, which a row then holds once."""
-    return window.prompt_group
+    return rank_batch.prompt_group
 
 
-def own_prompts(window: Window) -> Sequence[int]:
+def own_prompts(rank_batch: RankBatch) -> Sequence[int]:
     """A group of its own for each completion, so that each brings its prompt along (``layout: packed``)."""
-    return range(len(window.prompt_group))
+    return range(len(rank_batch.prompt_group))
 
 
 class Layout(Protocol):
     """A way to lay kept completions out for forward passes."""
 
-    def micro_batches(self, window: Window, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
+    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
         """The rows of positive weight in forward passes of at most ``max_tokens`` tokens, longest first."""
         ...
 
-    def tokens(self, window: Window, rows: list[int]) -> int:
+    def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
         """What one forward pass over ``rows`` computes, padding included."""
         ...
 
-    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
-        """(b, width) log-probabilities, and entropies if asked, of completion tokens."""
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool) -> Scored:
+        """(b, width) log-probabilities of completion tokens, and if asked their entropies and the router loss."""
         ...
 
     def generating(self) -> Any:
@@ -65,32 +67,47 @@ class PaddedLayout:
     """Length-sorted micro-batches, each padded to its own longest prompt and completion."""
 
     padded_forward: Callable[..., tuple[Any, Any, Any]]
-    """TRL's ``_get_per_token_logps_and_entropies``."""
+    """TRL's forward over padded sequences, whose router loss knows no weights."""
     reason: str
+    scored: bool = False
+    """Whether the models have ``add_scored_head``, whose router loss does; then every forward goes through it."""
+    autocast: Callable[[], Any] = nullcontext
 
-    def micro_batches(self, window: Window, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
+    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
         """As ``Layout`` says; padding counts as tokens."""
         rows = weight_B.nonzero().squeeze(1)
-        widths = torch.tensor([[window.prompt_tokens[i], window.completion_tokens[i]] for i in rows.tolist()])
+        widths = torch.tensor([[rank_batch.prompt_tokens[i], rank_batch.completion_tokens[i]] for i in rows.tolist()])
         batches = sorted_micro_batches(widths.view(-1, 2), max_tokens)
         made = []
         for batch in batches:
             here = rows[batch.to(rows.device)]
-            made.append(MicroBatch(window, here, weight_B[here], self.tokens(window, here.tolist())))
+            made.append(MicroBatch(rank_batch, here, weight_B[here], self.tokens(rank_batch, here.tolist())))
         return made
 
-    def tokens(self, window: Window, rows: list[int]) -> int:
+    def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
         """As ``Layout`` says."""
-        completion = max(1, *(window.completion_tokens[i] for i in rows))
-        return len(rows) * (max(window.prompt_tokens[i] for i in rows) + completion)
+        completion = max(1, *(rank_batch.completion_tokens[i] for i in rows))
+        return len(rows) * (max(rank_batch.prompt_tokens[i] for i in rows) + completion)
 
-    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool) -> Scored:
         """As ``Layout`` says."""
-        input_ids, attention_mask = batch.inputs()
-        logp, entropies, _ = self.padded_forward(
-            model, input_ids, attention_mask, batch.completion_width, compute_entropy=entropy
+        input_ids, mask = batch.inputs()
+        width = batch.completion_width
+        if not self.scored:
+            logp, entropies, _ = self.padded_forward(model, input_ids, mask, width, compute_entropy=entropy)
+            return Scored(logp, entropies)
+        predicts = slice(-width - 1, -1)
+        labels = torch.full_like(input_ids, UNSCORED)
+        labels[:, predicts] = input_ids[:, -width:].masked_fill(mask[:, -width:] == 0, UNSCORED)
+        weights = {"token_weight": mask * batch.weight[:, None]} if router else {}
+        with self.autocast():
+            output = model(
+                input_ids=input_ids, attention_mask=mask, shift_labels=labels, fused_lm_head=True,
+                score_entropy=entropy, **weights,
+            )  # fmt: skip
+        return Scored(
+            output.log_probs[:, predicts], output.entropy[:, predicts] if entropy else None, output.router_loss
         )
-        return logp, entropies
 
     def generating(self) -> Any:
         """Nothing was touched."""
@@ -111,47 +128,59 @@ class RowLayout:
     """Rows of segments: no padding, and the prompt of a group once."""
 
     kernel: Kernel
-    groups: Callable[[Window], Sequence[int]] = shared_prompts
-    """Which completions of a window may share a prompt."""
+    groups: Callable[[RankBatch], Sequence[int]] = shared_prompts
+    """Which completions of a batch may share a prompt."""
     autocast: Callable[[], Any]
     others: tuple[Kernel, ...]
     """Kernels to turn to, in order, where this one fails on the model itself."""
     models: tuple[PreTrainedModel, ...]
     """Those that attend over rows: the policy and, where there is one, the reference model."""
+    last_tokens: bool = False
+    """Whether tokens from which nothing is predicted are forwarded too: a router loss counts them."""
 
-    def micro_batches(self, window: Window, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
+    def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
         """As ``Layout`` says; completions of one prompt are kept together."""
         kept = weight_B.nonzero().squeeze(1).tolist()
-        group, prompts, completions = (
-            [of[i] for i in kept] for of in (self.groups(window), window.prompt_tokens, window.completion_tokens)
-        )
+        group, prompts, completions = self._sizes(rank_batch, kept)
         made = []
         for places in plan_rows(group, prompts, completions, max_tokens):
             here = [kept[place] for place in places]
             rows = torch.tensor(here, device=weight_B.device)
-            made.append(MicroBatch(window, rows, weight_B[rows], self.tokens(window, here)))
+            made.append(MicroBatch(rank_batch, rows, weight_B[rows], self.tokens(rank_batch, here)))
         return sorted(made, key=lambda batch: -batch.tokens)
 
-    def tokens(self, window: Window, rows: list[int]) -> int:
+    def tokens(self, rank_batch: RankBatch, rows: list[int]) -> int:
         """As ``Layout`` says."""
-        group, prompts, completions = (
-            [of[i] for i in rows] for of in (self.groups(window), window.prompt_tokens, window.completion_tokens)
-        )
+        group, prompts, completions = self._sizes(rank_batch, rows)
         return row_tokens(group, prompts, [max(1, n) for n in completions], [range(len(rows))])
 
-    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
-        """As ``Layout`` says; 0 where a token carries no loss."""
-        window, rows = batch.window, batch.rows.tolist()
-        groups = self.groups(window)
-        tokens = [max(1, window.completion_tokens[i]) for i in rows]  # an idle forward may have no token of its own
-        row = build_row(
-            [window.prompt(i) for i in rows],
-            [window.completion_ids[i, :n] for i, n in zip(rows, tokens, strict=True)],
-            [groups[i] for i in rows],
-            None if window.all_scored else [window.loss_mask[i, :n] for i, n in zip(rows, tokens, strict=True)],
+    def _sizes(self, rank_batch: RankBatch, rows: list[int]) -> tuple[list[int], list[int], list[int]]:
+        """Of each of ``rows`` its group, tokens of its prompt, and tokens of its completion that have a place."""
+        of_group, extra = self.groups(rank_batch), int(self.last_tokens)
+        tokens = [rank_batch.completion_tokens[i] for i in rows]
+        return (
+            [of_group[i] for i in rows],
+            [rank_batch.prompt_tokens[i] for i in rows],
+            [n + extra if n else 0 for n in tokens],
         )
+
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool) -> Scored:
+        """As ``Layout`` says; 0 where a token carries no loss."""
+        rank_batch, rows = batch.rank_batch, batch.rows.tolist()
+        groups = self.groups(rank_batch)
+        tokens = [max(1, rank_batch.completion_tokens[i]) for i in rows]  # an idle forward may have no token of its own
+        row = build_row(
+            [rank_batch.prompt(i) for i in rows],
+            [rank_batch.completion_ids[i, :n] for i, n in zip(rows, tokens, strict=True)],
+            [groups[i] for i in rows],
+            None if rank_batch.all_scored else [rank_batch.loss_mask[i, :n] for i, n in zip(rows, tokens, strict=True)],
+            last_tokens=self.last_tokens,
+        )
+        weight_B = batch.weight if router else None
         with self.autocast():
-            return row_log_probs(model, row, batch.completion_width, kernel=self.kernel, entropy=entropy)
+            return row_log_probs(
+                model, row, batch.completion_width, kernel=self.kernel, entropy=entropy, weight_B=weight_B
+            )
 
     @contextmanager
     def generating(self) -> Iterator[None]:
@@ -181,29 +210,56 @@ def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, An
     """Rows where the model and its reference allow it, otherwise sorted padding with the reason.
 
     Args:
-        trainer: with its models loaded and TRL's fused head on them.
+        trainer: with its method, and its models loaded with TRL's fused head on them.
         padded_forward: TRL's padded forward.
+
+    Raises:
+        ConfigError: the model has a router loss that cannot be computed.
     """
-    if trainer.args.layout == "padded":
-        return PaddedLayout(padded_forward=padded_forward, reason="as asked for")
+    args, accelerator, router = trainer.args, trainer.accelerator, bool(trainer.method.router_coef)
     models = tuple(_unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
-    if reason := next((r for r in map(unsupported, models) if r), ""):
-        return PaddedLayout(padded_forward=padded_forward, reason=reason)
-    policy, accelerator = models[0], trainer.accelerator
+    reason = "as asked for" if args.layout == "padded" else _unserved(trainer.model, models)
+    for model in models:
+        if router and (unserved := unsupported_head(model)):
+            raise ConfigError(
+                f"router_aux_loss_coef={trainer.method.router_coef:g} is not served for {type(model).__name__}: "
+                f"{unserved}. Set router_aux_loss_coef: 0.0."
+            )
+        # TRL's own head has no weights in its router loss, and off a GPU it scores every position.
+        if router or (not reason and accelerator.device.type not in TRITON_DEVICES and not unsupported_head(model)):
+            exact = torch.float32 if args.cast_lm_head_to_fp32 else None
+            add_scored_head(model, temperature=trainer.temperature, dtype=exact)
+    if reason:
+        return PaddedLayout(padded_forward=padded_forward, reason=reason, scored=router, autocast=accelerator.autocast)
+    kernel, others = _kernels(models[0], accelerator)
+    for model in models:
+        use_rows(model)
+    return RowLayout(
+        kernel=kernel,
+        groups=own_prompts if args.layout == "packed" else shared_prompts,
+        others=others,
+        autocast=accelerator.autocast,
+        models=models,
+        last_tokens=router,
+    )
+
+
+def _unserved(policy: Any, models: Sequence[PreTrainedModel]) -> str:
+    """Why rows cannot serve these models, or ""."""
+    if getattr(getattr(policy, "active_peft_config", None), "is_prompt_learning", False):
+        return "its adapter puts tokens of its own before every sequence"
+    return next((reason for reason in map(unsupported, models) if reason), "")
+
+
+def _kernels(policy: PreTrainedModel, accelerator: Any) -> tuple[Kernel, tuple[Kernel, ...]]:
+    """The kernel for this model on this device, and those to turn to after it."""
     config, device = policy.config, accelerator.device
     heads = int(config.num_attention_heads)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     dtype = MIXED.get(accelerator.mixed_precision, policy.dtype)
     grouped = (heads, int(getattr(config, "num_key_value_heads", None) or heads))
     kernel = choose_kernel(device, dtype, int(head_dim), heads=grouped)
-    for model in models:
-        use_rows(model)
-        if device.type not in TRITON_DEVICES and not unsupported_head(model):
-            exact = torch.float32 if trainer.args.cast_lm_head_to_fp32 else None
-            add_scored_head(model, temperature=trainer.temperature, dtype=exact)
-    others = kernels_after(kernel, device, dtype)
-    groups = own_prompts if trainer.args.layout == "packed" else shared_prompts
-    return RowLayout(kernel=kernel, groups=groups, others=others, autocast=accelerator.autocast, models=models)
+    return kernel, kernels_after(kernel, device, dtype)
 
 
 def _unwrapped(model: Any) -> PreTrainedModel:

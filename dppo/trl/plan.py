@@ -1,32 +1,26 @@
 """What a step of a run will do, in words, before it is done."""
 
-import warnings
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dppo.errors import raise_problems
-from dppo.methods import Method
-from dppo.trl.draws import Schedule
-
-if TYPE_CHECKING:
-    from dppo.trl.config import DPPOConfig
-    from dppo.trl.trainer import DPPOTrainer
+from dppo.methods import Method, in_words
+from dppo.pruning import constant
+from dppo.trl.cycle import Cycle
 
 
-def step_plan(
-    args: "DPPOConfig", method: Method, *, prompts_in_dataset: int | None, processes: int | None = None
-) -> list[str]:
+def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, processes: int | None = None) -> list[str]:
     """Lines that say what a generation rolls out, what is trained on, and what is biased about it.
 
     Args:
-        args: the run's arguments.
+        args: the run's arguments, a ``DPPOConfig``.
         method: the method built from them.
         prompts_in_dataset: rows of the training set; None where it is streamed.
         processes: how many the run is meant for; default: those of this launch.
     """
-    completions, schedule = _sizes(args, processes or args.world_size)
+    completions, cycle = _sizes(args, processes or args.world_size)
     block = completions // (args.num_generations or 1)
     kept = max(1, round(block * (1 - method.prompts.rate)))
-    reasons = biases(args, method, schedule)
+    reasons = method.biases(cycle.passes.steps)
     lines = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if method.rounds is not None:
         lines.append(f"prompts: {method.rounds}; a step wants {block} groups of {args.num_generations} completions")
@@ -40,11 +34,11 @@ def step_plan(
         f"completions: of those with a gradient, {1 - method.completions.rate:.0%} are trained on; "
         f"score {method.score_name}"
     )
-    if method.schedule_name:
-        lines.append(f"rates follow a schedule over the run: {method.schedule_name}")
+    if method.schedule is not constant:
+        lines.append(f"rates follow a schedule over the run: {in_words(method.schedule)}")
     if args.advantage_power:
         lines.append(f"advantages: {method.advantages.name}, which is another objective than the reward's")
-    steps = schedule.passes * schedule.shares
+    steps = cycle.passes.steps
     lines.append(
         f"optimizer steps per generation: {steps}" + (" (completions drawn anew for each)" if steps > 1 else "")
     )
@@ -53,8 +47,8 @@ def step_plan(
     return lines + [f"biased: {reason}" for reason in reasons]
 
 
-def _sizes(args: "DPPOConfig", processes: int) -> tuple[int, Schedule]:
-    """Completions of a generation and the schedule of its calls, for a number of processes."""
+def _sizes(args: Any, processes: int) -> tuple[int, Cycle]:
+    """Completions of a generation and the cycle of its calls, for a number of processes."""
     per_call = args.per_device_train_batch_size * processes
     steps = args.steps_per_generation or 1
     if args.generation_batch_given:
@@ -65,26 +59,7 @@ def _sizes(args: "DPPOConfig", processes: int) -> tuple[int, Schedule]:
             f"hold at once. Try generation_batch_size: {per_call * (steps or 1)}."
         )
         raise_problems("DPPOConfig", [problem] if rest or not steps else [])
-    schedule = Schedule.of(
+    cycle = Cycle.of(
         steps_per_generation=steps, accumulation=args.gradient_accumulation_steps, iterations=args.num_iterations
     )
-    return per_call * steps, schedule
-
-
-def biases(args: "DPPOConfig", method: Method, schedule: Schedule) -> list[str]:
-    """Every reason why the expected gradient is not exactly the full batch's; empty where it is."""
-    reasons = list(method.bias)
-    if method.prompts.rate and schedule.passes * schedule.shares > 1:
-        reasons.append("prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased")
-    if method.prompts.rate and args.multi_objective_aggregation == "normalize_then_sum":
-        reasons.append("multi_objective_aggregation='normalize_then_sum' whitens over rolled-out prompts only")
-    return reasons
-
-
-def announce(trainer: "DPPOTrainer") -> None:
-    """Print the plan once, on the main process."""
-    size = None if trainer.selector is None else len(trainer.selector.dataset)
-    for line in [*step_plan(trainer.args, trainer.method, prompts_in_dataset=size), str(trainer.forwards.layout)]:
-        trainer.accelerator.print(f"dppo | {line}")
-    for reason in set(biases(trainer.args, trainer.method, trainer.schedule)) - set(trainer.method.selection_bias):
-        warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
+    return per_call * steps, cycle

@@ -37,12 +37,12 @@ class NonFiniteGuard(TrainerCallback):
                 f"{self.skipped}). If this repeats, lower learning_rate or max_grad_norm, and look at the rewards.",
                 stacklevel=2,
             )
-        trainer._metrics["train"]["skipped_step_share"].append(float(broken))
+        trainer.add_figures({"skipped_step_share": float(broken)})
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Close the step's books: the time of each phase goes to the log."""
+        """Called by ``Trainer`` when the weights have moved: the time of each phase goes to the log."""
         self.trainer.clock.stop("optimizer")
-        self.trainer.flush_clock()
+        self.trainer.add_figures(self.trainer.clock.flush())
 
     @staticmethod
     def _finite(trainer: Any) -> bool:
@@ -65,11 +65,7 @@ class EmptySignalWarning:
         self._next = self.FIRST
 
     def observe(self, signal: bool) -> None:
-        """Count one generation.
-
-        Args:
-            signal: whether any of its completions has a gradient.
-        """
+        """Count one generation."""
         self.empty = 0 if signal else self.empty + 1
         if signal:
             self._next = self.FIRST

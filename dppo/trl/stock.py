@@ -17,7 +17,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.problems import identities
-from dppo.trl.draws import Schedule
+from dppo.trl.cycle import Cycle
+from dppo.trl.hooks import add_figures, logged_prompts, watch
 from dppo.trl.metrics import RECORD, PhaseClock
 from dppo.trl.records import WHY, Generation, Recorder
 
@@ -38,19 +39,18 @@ class StockWatch(TrainerCallback):
         self, trainer: GRPOTrainer, recorder: Recorder, paused: Callable[[], AbstractContextManager[Any]]
     ) -> None:
         self._trainer, self._recorder, self._paused = trainer, recorder, paused
-        self._clock, self._schedule = PhaseClock(), Schedule.of_arguments(cast(GRPOConfig, trainer.args))
+        self._clock, self._cycle = PhaseClock(), Cycle.of_arguments(cast(GRPOConfig, trainer.args))
         self._rows = RowFinder(trainer.train_dataset)
         self._generations, self._forwards = 0, 0
         self._reward_N, self._seen_2 = torch.empty(0), torch.zeros(2, dtype=torch.int64)
-        around: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-            "_calculate_rewards": self._rewards,
-            "_get_per_token_logps_and_entropies": self._log_probs,
-            "_generate_and_score_completions": self._generation,
-            "_compute_loss": self._forward,
-            "training_step": self._clock("forward_backward"),
-        }
-        for name, wrap in around.items():
-            setattr(trainer, name, wrap(getattr(trainer, name)))
+        watch(
+            trainer,
+            rewards=self._rewards,
+            log_probs=self._log_probs,
+            roll_out=self._generation,
+            loss=self._forward,
+            training_step=self._clock("forward_backward"),
+        )
         trainer.add_callback(self)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -68,8 +68,7 @@ class StockWatch(TrainerCallback):
             "rows/padded_tokens": float(padded),
             "rows/sequence_tokens": float(unpadded),
         }
-        for name, value in figures.items():
-            self._trainer._metrics["train"][name].append(value)
+        add_figures(self._trainer, figures)
         self._forwards, self._seen_2 = 0, torch.zeros_like(self._seen_2)
 
     @property
@@ -132,10 +131,10 @@ class StockWatch(TrainerCallback):
         gather = cast(Callable[[Tensor], Tensor], trainer.accelerator.gather)
         group, count = int(trainer.num_generations or 1), len(self._reward_N)
         ones_N = torch.ones(count, dtype=torch.float64)
-        row_Q = self._rows(list(trainer._logs["prompt"])[::group])
+        row_Q = self._rows(logged_prompts(trainer)[::group])
         return Generation(
             step=trainer.state.global_step + 1,
-            steps=self._schedule.passes * self._schedule.shares,
+            steps=self._cycle.passes.steps,
             number=self._generations,
             epoch=trainer.state.epoch,
             group=group,

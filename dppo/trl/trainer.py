@@ -1,37 +1,48 @@
 """``DPPOTrainer``: TRL's ``GRPOTrainer`` with both levels of pruning. Hooks only; whatever TRL does, TRL still does."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from functools import partial
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from trl.trainer.grpo_trainer import GRPOTrainer
-from trl.trainer.utils import use_adapter
 
-from dppo.errors import ConfigError
-from dppo.objective import clip_fractions, importance_ratio, k3, weighted_sum
+from dppo.errors import ConfigError, RoundsError
 from dppo.problems import guarded
-from dppo.trl.checkpoint import load_state, save_state
-from dppo.trl.completions import CompletionSelector, Drawn
+from dppo.rng import step_streams
+from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
+from dppo.trl.batch import MicroBatch, RankBatch
+from dppo.trl.checkpoint import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
 from dppo.trl.config import DPPOConfig
-from dppo.trl.draws import Schedule
+from dppo.trl.cycle import Cycle
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.log_probs import sampling_ratio
-from dppo.trl.metrics import PhaseClock, WeightedMeans, logs_next_step, share_done
-from dppo.trl.plan import announce
-from dppo.trl.prompts import Selection, build_selector
+from dppo.trl.hooks import Generated, Joints, refusals
+from dppo.trl.loss_figures import LossFigures
+from dppo.trl.metrics import logs_next_step, share_done
+from dppo.trl.plan import step_plan
+from dppo.trl.prompts import prompt_source
 from dppo.trl.records import Recorder, generation_of
-from dppo.trl.rounds import generate_in_rounds
+from dppo.trl.rollouts import gathered_order, grouped, joined, rank_batch, read_examples, rolled_out
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard
-from dppo.trl.support import check_model
-from dppo.trl.window import MicroBatch, Window
-from dppo.types import Completions
+from dppo.typed import check
+from dppo.types import Block, Rewards
 
 
-class DPPOTrainer(GRPOTrainer):
+@dataclass(frozen=True, kw_only=True)
+class InUse:
+    """The generation that is being trained on."""
+
+    batch: RankBatch
+    """This rank's part."""
+    plan: StepPlan | None
+    """Of all ranks; None after a resume in the middle of it: what it says is in the batch."""
+
+
+class DPPOTrainer(Joints):
     """GRPO that skips prompts before rollout and completions before the update, and reweights what it keeps.
 
     A TRL script runs with this class and ``DPPOConfig`` in place of ``GRPOTrainer`` and ``GRPOConfig``; all arguments
@@ -43,6 +54,7 @@ class DPPOTrainer(GRPOTrainer):
         reward_funcs: as for ``GRPOTrainer``; functions are guarded against wrong counts and, with
             ``reward_time_limit``, against hanging.
         args: a ``DPPOConfig``.
+        *others: what else ``GRPOTrainer`` takes by position, the training set first.
         **kwargs: whatever else ``GRPOTrainer`` takes.
 
     Raises:
@@ -52,263 +64,221 @@ class DPPOTrainer(GRPOTrainer):
 
     args: DPPOConfig
 
-    def __init__(self, model: Any, reward_funcs: Any = None, args: DPPOConfig | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, model: Any, reward_funcs: Any = None, args: DPPOConfig | None = None, *others: Any, **kwargs: Any
+    ) -> None:
         args = DPPOConfig("dppo-output") if args is None else args
-        if not isinstance(args, DPPOConfig):
-            raise ConfigError(
-                f"args is a {type(args).__name__}, DPPOTrainer needs a DPPOConfig. It takes the same arguments: "
-                "replace the class name."
-            )
-        functions = reward_funcs if isinstance(reward_funcs, list) or reward_funcs is None else [reward_funcs]
-        guard = partial(guarded, limit_seconds=args.reward_time_limit)
-        super().__init__(
-            model=model,
-            reward_funcs=functions
-            and [guard(f) if callable(f) and not isinstance(f, torch.nn.Module) else f for f in functions],
-            args=args,
-            **kwargs,
-        )
-        check_model(self)
+        check("args", args, DPPOConfig, "DPPOConfig in place of GRPOConfig: it takes the same arguments.")
+        check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
+        super().__init__(model, _guarded(reward_funcs, args.reward_time_limit), args, *others, **kwargs)
+        for refusal in refusals(self):
+            raise ConfigError(refusal)
         log_probs = self.use_vllm or self.rollout_func is not None
         if args.completion_score == "confidence" and not log_probs:
             raise ConfigError(
                 "completion_score='confidence' needs the sampler's log-probabilities, which transformers' generate "
                 "does not give. Set use_vllm: true, or completion_score: length."
             )
-        self.method = args.build_method(sampler_log_probs=log_probs)
-        self.schedule = Schedule.of_arguments(args)
-        self.completions = CompletionSelector(
-            method=self.method,
-            schedule=self.schedule,
-            seed=args.seed,
-            group=int(self.num_generations or 1),
-            processes=self.accelerator.num_processes,
-            equal_is_zero=args.multi_objective_aggregation == "sum_then_normalize",
-            gather=self._gather,
+        self.method = args.build_method(sampler_log_probs=log_probs, model_config=cast(Any, self.model).config)
+        self.cycle = Cycle.of_arguments(args)
+        self.group = int(self.num_generations or 1)
+        """G, completions per prompt."""
+        dataset, environment = self.train_dataset, self.environment_factories is not None
+        self.source: PromptSource | None = prompt_source(
+            dataset, args, self.method, group=self.group, shuffle=bool(self.shuffle_dataset), environment=environment
         )
-        self.selector = build_selector(
-            self.train_dataset, args, self.method, group=self.completions.group, shuffle=bool(self.shuffle_dataset)
-        )
-        self.clock = PhaseClock()
         self.recorder: Recorder | None = None
+        self.forwards = ForwardPasses(self, self.padded_forward)
+        self.generation = 0
+        """Generations so far: the clock of the history, and with the seed the key of every draw."""
+        self.in_use: InUse | None = None
+        """The generation that is trained on; None before the first."""
+        self._dealt: list[list[MicroBatch]] = []
+        self._figures = LossFigures(self.method)
         self._signal_warning = EmptySignalWarning()
-        self.forwards = ForwardPasses(self, super()._get_per_token_logps_and_entropies)
-        self._generation = 0
-        self._window: Window | None = None
-        self._calls: list[list[MicroBatch]] = []
-        self._selection: Selection | None = None
-        self._reward_N = torch.empty(0)
-        self._deferring = False
-        self._draw_figures: list[dict[str, float]] = []
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
-        announce(self)
+        self._announce()
 
-    # -- prompts, before generation -----------------------------------------------------------------------------
+    def _announce(self) -> None:
+        """Print the plan once, on the main process; what is biased without having been accepted is warned of."""
+        rows = None if self.source is None else self.source.stream.size
+        for line in [*step_plan(self.args, self.method, prompts_in_dataset=rows), str(self.forwards.layout)]:
+            self.accelerator.print(f"dppo | {line}")
+        accepted = self.method.selection_bias
+        for reason in (reason for reason in self.biases if reason not in accepted):
+            warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
 
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        if not cast(torch.nn.Module, self.model).training:
-            return super()._generate_and_score_completions(inputs)
-        for log in (self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
-            log.clear()  # sized for full generations: with fewer rows the table would mix two of them
-        for log in (*self._logs["rewards"].values(), *self._logs["extra"].values()):
-            log.clear()
-        generate = super()._generate_and_score_completions
-        with self._deferred_log_probs():
-            if self.selector is None:
-                return generate(inputs)
-            if self.method.rounds is not None:
-                return generate_in_rounds(self, self.method.rounds, self.selector, generate)
-            group, processes = self.completions.group, self.accelerator.num_processes
-            self._selection = self.selector.select(
-                self._generation, generations=group, processes=processes, done=share_done(self.state)
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """Every reason why the expected gradient is not the full batch's; empty where it is."""
+        return self.method.biases(self.cycle.passes.steps)
+
+    # -- a generation: prompts, completions, draws --------------------------------------------------------------
+
+    def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        """The micro-batches of this call of the loss, of a new generation where one is due."""
+        phase = self.calls % self.cycle.length
+        self.forwards.check_once()
+        if phase == 0 or self.in_use is None:
+            self.calls -= phase  # a checkpoint without its generation: start it again, and stay in phase
+            phase = 0
+            self.in_use = self._generate_next(examples)
+        draw, call = self.cycle.locate(phase)
+        batch, plan = self.in_use.batch, self.in_use.plan
+        if call == 0 and plan is not None:
+            self.add_figures(plan.draw_figures[draw])
+        if call == 0 or not self._dealt:
+            self._dealt, figures = self.forwards.calls(batch, batch.weight_UB[draw], self.cycle.calls)
+            self.add_figures(figures)
+        return {"draw": draw, "micro_batches": self._dealt[call]}
+
+    def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
+        """Roll out, plan, remember, record: everything between two generations of completions."""
+        self.clear_samples()
+        with self.clock("rollout"):
+            prompts, generated = self._roll_out_step(examples)
+        with self.clock("prune"):
+            plan = self._plan(prompts, generated)
+            batch = rank_batch(generated, plan, self.accelerator.process_index)
+        if self.recorder is not None:
+            record = generation_of(
+                plan,
+                batch,
+                self.cycle.passes,
+                step=self.state.global_step + 1,
+                number=self.generation,
+                epoch=None if self.source is None else self.source.stream.epochs,
+                rank=self.accelerator.process_index,
             )
-            rank = self.accelerator.process_index
-            return generate(self.selector.examples(self._selection, generations=group, rank=rank, processes=processes))
+            self.recorder.record(record)
+        self.generation += 1
+        with self.clock("log_probs"):
+            return InUse(batch=self.forwards.with_log_probs(batch, generated.sampler_logp), plan=plan)
+
+    def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, Generated]:
+        """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
+        group, processes = self.group, self.accelerator.num_processes
+        if self.source is None:
+            generated = self.roll_out(examples)
+            completions = len(generated.reward_NF)
+            return whole_block(completions // group, completions), generated
+        if self.method.rounds is not None:
+            return self._roll_out_rounds(self.source)
+        multiple = processes // math.gcd(group, processes)
+        prompts = self.source.block(self.generation, generations=group, multiple=multiple, done=share_done(self.state))
+        return prompts, self.roll_out(self._examples(prompts.row_Q))
+
+    def _roll_out_rounds(self, source: PromptSource) -> tuple[StepPrompts, Generated]:
+        """Rounds of rollouts as one generation, in the order in which the rows of all ranks are gathered."""
+        rounds: list[Generated] = []
+        sizes: list[int] = []
+        processes = self.accelerator.num_processes
+
+        def one_round(number: int, block: Block) -> Rewards:
+            rounds.append(self.roll_out(self._examples(block.row_Q)))
+            sizes.append(len(block.row_Q))
+            return grouped(rounds[-1].reward_NF, self.group, self.reward_weights)
+
+        with self._saved_at_the_limit(source):
+            prompts = source.rounds(self.generation, one_round, multiple=processes)
+        order_Q = gathered_order(sizes, processes)
+        return prompts.groups_reordered(order_Q), joined(rounds, order_Q, self.group, self.pad_token)
+
+    def _examples(self, row_Q: Tensor) -> list[dict[str, Any]]:
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        return read_examples(self.loaded_dataset, row_Q, generations=self.group, rank=rank, processes=processes)
+
+    def _plan(self, prompts: StepPrompts, generated: Generated) -> StepPlan:
+        """What the generation trains on: one draw per optimizer step, equal on all ranks. The history learns."""
+        rewards = grouped(generated.reward_NF, self.group, self.reward_weights)
+        gather = cast(Callable[[Tensor], Tensor], self.accelerator.gather)
+        everything = rolled_out(generated, rewards, gather, self.accelerator.num_processes)
+        plan = plan_step(
+            self.method,
+            everything,
+            prompts,
+            streams=step_streams(self.args.seed, self.generation),
+            max_tokens=self.args.max_completion_length or 1,
+            passes=self.cycle.passes,
+            done=share_done(self.state),
+        )
+        if self.source is not None:
+            self.source.learn(prompts, rewards, plan.signal_Q, everything.tokens_N, self.generation)
+            self.add_figures(self.source.figures)
+        self.add_figures(plan.figures)
+        self._signal_warning.observe(plan.learnable)
+        return plan
 
     @contextmanager
-    def _deferred_log_probs(self) -> Iterator[None]:
-        """While active, TRL computes no old, reference or correction terms: kept rows get theirs after the draw."""
-        correction = self.vllm_importance_sampling_correction
-        self._deferring, self.vllm_importance_sampling_correction = True, False
+    def _saved_at_the_limit(self, source: PromptSource) -> Iterator[None]:
+        """Where rounds end in an error, save the run as it was before them and say where.
+
+        Raises:
+            RoundsError: the one from inside, with what was saved.
+        """
+        before, step = source.stream.state_dict(), self.state.global_step
         try:
             yield
-        finally:
-            self._deferring, self.vllm_importance_sampling_correction = False, correction
+        except RoundsError as error:
+            source.stream.load_state_dict(before)
+            saved = "No step had been taken."
+            if step and self.args.save_strategy == "no":
+                saved = "Nothing was saved, since save_strategy is no."
+            elif step:
+                saved = f"The run up to here is in {self.save_now()}: go on from it with resume: true."
+            raise RoundsError(f"step {step}: {error} {saved}") from error
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
-        if self._deferring:
-            return None, None, None
-        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+    # -- the loss of kept completions ----------------------------------------------------------------------------
 
-    def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        timed = self.clock("rollout") if cast(torch.nn.Module, self.model).training else nullcontext()
-        with timed, self.forwards.layout.generating():
-            return super()._generate(*args, **kwargs)
-
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        if not cast(torch.nn.Module, self.model).training:
-            return super()._calculate_rewards(*args, **kwargs)
-        with self.clock("reward"):
-            rewards = super()._calculate_rewards(*args, **kwargs)
-        weighted = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
-        self._reward_N = weighted.masked_fill(rewards.isnan().all(1), torch.nan).double().cpu()
-        return rewards
-
-    # -- completions, after reward ------------------------------------------------------------------------------
-
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
-        if not cast(torch.nn.Module, self.model).training:
-            return super()._prepare_inputs(generation_batch)
-        phase = self._step % self.schedule.length
-        self.forwards.check_once()
-        if phase == 0 or self._window is None:
-            self._step -= phase  # a checkpoint without its window: start the window again, and stay in phase
-            phase = 0
-            with self.clock("rollout"):
-                output = self._generate_and_score_completions(generation_batch)
-            self._window = self._build_window(output)
-        draw, call = self.schedule.locate(phase)
-        if call == 0 and self._draw_figures:  # empty after a resume within a generation: those went with the process
-            self._log(self._draw_figures[draw])
-        if call == 0 or not self._calls:
-            self._calls, figures = self.forwards.calls(self._window, self._window.weight_SB[draw], self.schedule.calls)
-            self._log(figures)
-        return {"draw": draw, "micro_batches": self._calls[call]}
-
-    def _build_window(self, output: dict[str, Any]) -> Window:
-        with self.clock("prune"):
-            mask = output["completion_mask"]
-            loss_mask = mask * output["tool_mask"] if "tool_mask" in output else mask
-            completions = self.completions.collect(output, loss_mask, self._reward_N)
-            drawn = self._draw(completions)
-            here = slice(self.accelerator.process_index * len(mask), (self.accelerator.process_index + 1) * len(mask))
-            window = Window(
-                prompt_ids=output["prompt_ids"],
-                prompt_mask=output["prompt_mask"],
-                completion_ids=output["completion_ids"],
-                completion_mask=mask,
-                loss_mask=loss_mask,
-                advantage_B=drawn.advantage_N[here].to(output["advantages"]),
-                weight_SB=drawn.weight_SN[:, here].to(mask.device, torch.float32),
-                denominator=torch.tensor(
-                    self.method.normaliser.denominator(
-                        drawn.sequences, drawn.tokens, self.args.max_completion_length or 1
-                    ),
-                    dtype=torch.float64,
-                ),
-            )
-        if self.recorder is not None:
-            self.recorder.record(generation_of(self, window, completions, drawn))
-        self._generation += 1
-        with self.clock("log_probs"):
-            return self._with_log_probs(window, output.get("sampling_per_token_logps"))
-
-    def _draw(self, completions: Completions) -> Drawn:
-        """The draws of this generation; history and metrics learn from it."""
-        done = share_done(self.state)
-        drawn = self.completions.draw(completions, self._reward_N, self._selection, self._generation, done)
-        if self.selector is not None and self._selection is not None:
-            shape = (-1, self.completions.group)
-            self.selector.observe(
-                self._selection,
-                self._reward_N.view(shape),
-                self.completions.signal(completions),
-                completions.tokens_N.view(shape),
-                self._generation,
-            )
-            self._log(self.selector.figures)
-        self._signal_warning.observe(drawn.signal)
-        self._log(drawn.figures)
-        self._draw_figures = drawn.draw_figures
-        return drawn
-
-    def _log(self, figures: dict[str, float]) -> None:
-        """Add figures of this step to the next log."""
-        for name, value in figures.items():
-            self._metrics["train"][name].append(value)
-
-    # -- log-probabilities and loss of kept rows ----------------------------------------------------------------
-
-    def _with_log_probs(self, window: Window, sampling_logp: Tensor | None) -> Window:
-        """The window with old, reference and correction terms for the rows that some draw keeps."""
-        later = window.weight_SB[1:].sum(0)
-        any_draw = window.weight_SB.sum(0)
-        corrected = self.use_vllm and self.vllm_importance_sampling_correction
-        old = ref = ratio = None
-        if len(window.weight_SB) > 1 or corrected:
-            old = self.forwards.log_probs(window, any_draw if corrected else later, self.model)
-        if corrected and old is not None and sampling_logp is not None:
-            ratio = sampling_ratio(
-                old,
-                sampling_logp,
-                window.loss_mask,
-                mode=self.vllm_importance_sampling_mode,
-                low=self.vllm_importance_sampling_clip_min,
-                high=self.vllm_importance_sampling_clip_max,
-            )
-            counted = (window.loss_mask if ratio.shape[1] > 1 else torch.ones_like(ratio)) * (any_draw > 0)[:, None]
-            sums = self.accelerator.reduce(torch.stack([(ratio * counted).sum(), counted.sum()]), reduction="sum")
-            self._log({"kept/sampling_ratio": float(sums[0] / sums[1].clamp(min=1))})
-        if self.beta != 0.0:
-            with self._reference_model() as model:
-                ref = self.forwards.log_probs(window, any_draw, model)
-        return replace(window, old_logp=old, ref_logp=ref, ratio=ratio)
-
-    @contextmanager
-    def _reference_model(self) -> Iterator[Any]:
-        if self.ref_model is not None:
-            yield self.ref_model
-            return
-        model = self.accelerator.unwrap_model(self.model)
-        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
-            yield self.model
-
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        if "micro_batches" not in inputs:
-            return super()._compute_loss(model, inputs)
-        means = WeightedMeans()
-        logged = 0.0
+    def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """The loss of one call: backward on all micro-batches but the last, whose loss TRL's loop differentiates."""
+        figures, logged = self._figures, 0.0
         *others, last = inputs["micro_batches"]
-        for batch in others:
+        for micro_batch in others:
             with self.accelerator.no_sync(model):
-                loss = self._micro_batch_loss(model, batch, inputs["draw"], means)
+                loss = self._micro_batch_loss(model, micro_batch, inputs["draw"], figures)
                 self.accelerator.backward(loss)
             logged = logged + loss.detach()
-        loss = self._micro_batch_loss(model, last, inputs["draw"], means) + logged
-        names, sums = means.stacked()
-        sums = self.accelerator.reduce(sums, reduction="sum")
-        for name, value in zip(names, sums[:-1].tolist(), strict=True):
-            self._metrics["train"][name].append(value / float(sums[-1]) if sums[-1] > 0 else float("nan"))
+        loss = self._micro_batch_loss(model, last, inputs["draw"], figures) + logged
+        whole, (draw, call) = last.rank_batch, self.cycle.locate(self.calls % self.cycle.length)
+        if call == self.cycle.calls - 1:  # of the optimizer step
+            tokens, sequences = float(whole.tokens_U[draw]), float(whole.sequences_U[draw])
+            denominator = float(whole.denominator) / self.cycle.passes.shares
+            reduced = figures.reduced(self.accelerator, tokens=tokens, sequences=sequences, denominator=denominator)
+            self.add_figures(reduced)
+            self._figures = LossFigures(self.method)
         return loss
 
-    def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, means: WeightedMeans) -> Tensor:
+    def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, figures: LossFigures) -> Tensor:
         """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
-        window, method = batch.window, self.method
-        logp, entropy = self.forwards(model, batch, entropy=logs_next_step(self.args, self.state))
-        mask = batch.completion(window.loss_mask)
-        advantage = window.advantage_B[batch.rows]
-        old = logp.detach() if window.old_logp is None or draw == 0 else batch.completion(window.old_logp)
-        loss_BT = method.token_loss(logp, old, advantage, mask)
-        if window.ratio is not None:
-            loss_BT = loss_BT * batch.completion(window.ratio)
-        sequence = self.importance_sampling_level == "sequence"
-        figures: dict[str, Tensor] = {} if entropy is None else {"kept/entropy": entropy}
-        if self.loss_type != "cispo":  # which caps its ratio and clips no gradient
-            clips = {"clip_low": self.epsilon_low, "clip_high": self.epsilon_high}
-            low, high = clip_fractions(logp, old, advantage, mask, **clips, sequence=sequence)
-            figures |= {"kept/clipped_low": low, "kept/clipped_high": high}
-        if window.ref_logp is not None:
-            kl = k3(logp, batch.completion(window.ref_logp))
-            if self.args.use_bias_correction_kl:
-                kl = kl * importance_ratio(logp, old, mask, sequence=sequence)
-            loss_BT = loss_BT + method.beta * kl
-            figures["kept/kl"] = kl
-        means.add(figures, mask, batch.weight)
-        total = weighted_sum(loss_BT, mask, batch.weight, per_sequence=method.normaliser.per_sequence)
+        whole = batch.rank_batch
+        needed = bool(self.method.entropy_coef) or logs_next_step(self.args, self.state)
+        logp, entropy, router = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
+
+        tokens = batch.tokens_of(logp, first=draw == 0)
+        figures.add(tokens, batch.weight, entropy, router, whole.lengths[batch.rows])
+        loss = micro_batch_loss(
+            self.method,
+            tokens,
+            batch.weight,
+            denominator=float(whole.denominator),
+            all_tokens=float(whole.tokens),
+            entropy_BT=entropy,
+            router_loss=router,
+            all_attended=float(whole.attended),
+        )
         # Gradients are averaged over ranks and added over calls; the denominator spans the whole generation.
         part = self.current_gradient_accumulation_steps / (self.args.steps_per_generation or 1)
-        return total * (self.accelerator.num_processes / (float(window.denominator) * part))
+        return loss * (self.accelerator.num_processes / part)
+
+    # -- around TRL's loop --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """Completions are generated by the model with the attention it was loaded with."""
+        with self.forwards.layout.generating():
+            yield
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """TRL's training loop; afterwards the models have the attention implementation they were loaded with."""
@@ -323,21 +293,55 @@ class DPPOTrainer(GRPOTrainer):
         with self.clock("forward_backward"), self.forwards.memory.explained():
             return super().training_step(*args, **kwargs)
 
-    def _gather(self, tensor: Tensor) -> Tensor:
-        """``tensor`` of all ranks, concatenated in rank order."""
-        return cast(Tensor, self.accelerator.gather(tensor))
-
-    def flush_clock(self) -> None:
-        """Log the seconds of each phase since the last optimizer step."""
-        self._log(self.clock.flush())
-
     # -- checkpoints --------------------------------------------------------------------------------------------
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        save_state(self, self._get_output_dir(trial=trial))
-        super()._save_checkpoint(model, trial)
+    def save_extra(self, folder: Path) -> None:
+        """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
+        folder.mkdir(parents=True, exist_ok=True)
+        calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
+        if calls and self.in_use is not None:
+            self.in_use.batch.save(batch_file(folder, rank))
+        if not self.accelerator.is_main_process:
+            return
+        state = RunState(
+            generation=self.generation,
+            calls=calls,
+            position=None if self.source is None else self.source.save(folder),
+            skipped=self.guard.skipped,
+            settings=settings_of(self.args, self.accelerator.num_processes),
+        )
+        write_state(folder, state)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            load_state(self, checkpoint)
+    def load_extra(self, folder: Path) -> None:
+        """Put the trainer where the checkpoint was taken, in the middle of a generation if need be.
+
+        A checkpoint of TRL's own trainer has no state of ours: the run goes on with an empty history and says so.
+        Under other settings the run goes on with those, and says which; a generation in use is then rolled out again.
+
+        Raises:
+            CheckpointError: if a file is damaged or missing, or the history is of another dataset.
+        """
+        state = read_state(folder)
+        if state is None:
+            return
+        goes_on = batch_goes_on(state, settings_of(self.args, self.accelerator.num_processes))
+        if self.source is not None and state.position is not None:
+            self.source.load(folder, state.position)
+        self.generation, self.guard.skipped = state.generation, state.skipped
+        if goes_on:
+            file = batch_file(folder, self.accelerator.process_index)
+            self.in_use = InUse(batch=RankBatch.load(file, self.accelerator.device), plan=None)
+            self.calls = state.calls
+
+
+def _guarded(reward_funcs: Any, limit_seconds: float | None) -> Any:
+    """Reward functions that are checked when they are called; models and names of models as they are."""
+    functions = reward_funcs if isinstance(reward_funcs, list | tuple) or reward_funcs is None else [reward_funcs]
+    for function in functions or ():
+        check("reward_funcs", function, str | Callable, "reward_funcs=[my_reward]")
+    return functions and [
+        guarded(function, limit_seconds=limit_seconds)
+        if callable(function) and not isinstance(function, torch.nn.Module)
+        else function
+        for function in functions
+    ]

@@ -15,12 +15,14 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.methods import Method
 from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN
-from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, kept_mean, largest, uniform, unweighted
+from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, uniform
 from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.verification.controls import wrong_methods
 from dppo.verification.dense_rows import rows_against_padding, served_model, wrong_kernels
+from dppo.verification.draws import draw_errors, full_batch
 from dppo.verification.enumerate import outcomes
-from dppo.verification.estimate import Bias, deviance, deviance_bound, draw_errors, estimate_bias, full_batch
+from dppo.verification.estimate import Bias, deviance, deviance_bound, estimate_bias
 from dppo.verification.parity import LOSSES, Script, Step, one_step, relative_difference, weighted_sum_of_completions
 from dppo.verification.records import Check, above, at_most
 from dppo.verification.subject import Subject
@@ -64,11 +66,7 @@ class Settings:
     seed: int = 0
 
     def share(self, methods: int) -> float:
-        """The failure rate of one check: the whole, divided by the number of checks that draw at random.
-
-        Args:
-            methods: how many are checked.
-        """
+        """The failure rate of one check: the whole, divided by the number of checks that draw at random."""
         return self.failure_rate / (methods * len(CLAIMS) + len(_random_designs()))
 
 
@@ -81,23 +79,26 @@ def at_level(method: Method, level: str) -> Method:
     """The method as it is checked at one level, the other level unpruned.
 
     It keeps its own rates; a level that it leaves alone is checked at ``USUAL_RATE``. A normaliser or advantage that
-    is exact only while every prompt is rolled out is replaced if the method itself prunes no prompts.
-
-    Args:
-        method: any.
-        level: a key of ``CLAIMS``.
+    is exact only while every prompt is rolled out is replaced if the method itself prunes no prompts, and the name of
+    what comes back says so. Rounds are left out: they are no level, but a bias that is declared, see ``round_checks``.
     """
-    prompt = method.prompts.rate or min(USUAL_RATE, 1 - method.prompts.floor)
-    completion = method.completions.rate or min(USUAL_RATE, 1 - method.completions.floor)
+    method = replace(method, rounds=None)
+    prompt, completion = method.prompts.rate or USUAL_RATE, method.completions.rate or USUAL_RATE
     if level == "completions":
         return method.with_rates(prompt=0.0, completion=completion)
     if method.prompts.rate == 0:
-        method = replace(
-            method,
-            normaliser=method.normaliser if method.normaliser.prompt_exact else DR_GRPO,
-            advantages=method.advantages if method.advantages.prompt_exact else CENTRED,
-        )
+        normaliser = method.normaliser if method.normaliser.prompt_exact else DR_GRPO
+        advantages = method.advantages if method.advantages.prompt_exact else CENTRED
+        other = [f"{normaliser.name} normaliser"] * (normaliser is not method.normaliser)
+        other += [f"{advantages.name} advantages"] * (advantages is not method.advantages)
+        name = method.name + (f" with {' and '.join(other)}" if other else "")
+        method = replace(method, name=name, normaliser=normaliser, advantages=advantages)
     return method.with_rates(prompt=prompt, completion=completion if level == "both levels" else 0.0)
+
+
+def of_level(methods: Sequence[Method], level: str) -> list[Method]:
+    """The methods that claim something about a level: those with rounds do about completions only."""
+    return [method for method in methods if method.rounds is None or level == "completions"]
 
 
 def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
@@ -108,11 +109,19 @@ def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
     """
     for level, claim in CLAIMS.items():
         normalisers = [GRPO_MEAN, DR_GRPO, *([DAPO_TOKENS] if level == "completions" else [])]
-        for method in methods:
+        for method in of_level(methods, level):
             own = at_level(method, level)
             variants = [own, *(replace(own, normaliser=n, beta=beta) for n in normalisers for beta in (0.0, 0.2))]
             figure = max(exact_bias(variant) for variant in variants)
-            yield at_most(f"{claim} {level}, {method.name}: every outcome", figure, EXACT, BIAS)
+            yield at_most(f"{claim} {level}, {own.name}: every outcome", figure, EXACT, BIAS)
+
+
+def round_checks(methods: Sequence[Method]) -> Iterator[Check]:
+    """The bias that rounds declare is there: over every outcome, with all completions that have a gradient."""
+    for method in methods:
+        if method.rounds is not None:
+            alone = exact_bias(method.with_rates(completion=0.0))
+            yield above(f"5 control: declared bias of rounds, {method.name}: every outcome", alone, EXACT, BIAS)
 
 
 def _measured(subject: Subject, method: Method, draws: int, seed: int) -> Bias:
@@ -121,28 +130,18 @@ def _measured(subject: Subject, method: Method, draws: int, seed: int) -> Bias:
 
 
 def draw_checks(subject: Subject, methods: Sequence[Method], settings: Settings) -> Iterator[Check]:
-    """Expectations estimated from many draws, on the subject's own model and completions.
-
-    Args:
-        subject: the rollouts.
-        methods: each is checked at each level.
-        settings: number of draws and failure rate.
-    """
+    """Expectations estimated from many draws, on the subject's own model and completions."""
     for level, claim in CLAIMS.items():
-        for method in methods:
+        for method in of_level(methods, level):
             checked = at_level(method, level)
             bias = _measured(subject, checked, settings.draws, settings.seed)
-            name = f"{claim} {level}, {method.name}, {checked.normaliser.name}: {settings.draws} draws on the model"
+            name = f"{claim} {level}, {checked.name}, {checked.normaliser.name}: {settings.draws} draws on the model"
             what = f"{SQUARED} +- {bias.standard_error:.1e}"
             yield at_most(name, bias.squared, bias.bound(settings.share(len(methods))), what)
 
 
 def parity_checks(script: Script) -> Iterator[Check]:
-    """With nothing pruned our trainer computes TRL's loss and gradient; with half pruned, the weighted sum.
-
-    Args:
-        script: model, completions and rewards for both trainers.
-    """
+    """With nothing pruned our trainer computes TRL's loss and gradient; with half pruned, the weighted sum."""
     theirs: dict[str, Step] = {}
     ours: dict[str, Step] = {}
     for name, options in LOSSES.items():
@@ -177,20 +176,15 @@ def row_checks(subject: Subject) -> Iterator[Check]:
     yield at_most(f"{name}: log-probabilities, on {title}", found.logp_difference, found.logp_tolerance, NATS)
     yield at_most(f"{name}: gradient, on {title}", gradient, found.gradient_tolerance, DIFFERENCE)
     for mistake, kernel in wrong_kernels().items():
-        wrong = rows_against_padding(model, temperature=subject.temperature, kernel=kernel)
-        yield above(f"5 control: {mistake}, on {title}", wrong.logp_difference, wrong.logp_tolerance, NATS)
+        found = rows_against_padding(model, temperature=subject.temperature, kernel=kernel)
+        yield above(f"5 control: {mistake}, on {title}", found.logp_difference, found.logp_tolerance, NATS)
 
 
 def frequency_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
-    """How often each completion of the subject is kept by each design, against the probability it was given.
-
-    Args:
-        subject: the rollouts.
-        method: gives score, rule and rate.
-        settings: number of draws and failure rate.
-        methods: how many methods share the failure rate.
-    """
+    """How often each completion of the subject is kept by each design, against the probability it was given."""
     pruning, names = at_level(method, "completions").completions, _random_designs()
+    if not isinstance(pruning, Pruning):  # without chance: nothing to count, so the designs are checked on their own
+        pruning = Pruning(rate=USUAL_RATE, score=method.score)
     rows = int(subject.completions(method).live_N.sum())
     bound = deviance_bound(rows, settings.share(methods))
     off_size = 0
@@ -212,53 +206,32 @@ def frequency_checks(subject: Subject, method: Method, settings: Settings, metho
 
 
 def _kept(subject: Subject, method: Method, pruning: Pruning, settings: Settings) -> tuple[Tensor, Tensor]:
-    """(M, N) bool rows kept in each draw, and (N,) their probabilities."""
+    """(M, N) bool, kept in each draw, and (N,) their probabilities."""
     completions = subject.completions(method)
     drawn = [
-        pruning.draw_completions(completions, generator(settings.seed, index, Purpose.CHECK))
-        for index in range(settings.draws)
+        pruning.draw(completions, generator(settings.seed, index, Purpose.CHECK)) for index in range(settings.draws)
     ]
     return torch.stack([draw.keep_N for draw in drawn]), drawn[0].prob_N
 
 
 def _off_size(keep_MN: Tensor, prob_N: Tensor) -> int:
-    """Draws whose number of rows is not the sum of the probabilities, rounded down or up."""
+    """Draws whose number of completions is not the sum of the probabilities, rounded down or up."""
     total, slack = math.fsum(prob_N.tolist()), 1e-9
     size_M = keep_MN.sum(1)
     return int(((size_M < math.floor(total + slack)) | (size_M > math.ceil(total - slack))).sum())
 
 
-def wrong_methods(method: Method) -> dict[str, Method]:
-    """Methods that are known to be biased whatever the rollouts are, with half pruned.
-
-    Args:
-        method: gives loss, normaliser and advantages.
-    """
-    right = at_level(method, "completions")
-    # With an exact normaliser: a ratio of two sums would hide that all weights are wrong by the same factor.
+def wrong(method: Method) -> dict[str, Method]:
+    """The controls of a method, with half pruned."""
     prompts = at_level(method.with_rates(prompt=0.0), "prompts")
-    half = Pruning(rate=USUAL_RATE, score=right.completions.score, rule=uniform)
-    cppo = replace(half, rule=largest, design=DETERMINISTIC, weighting=kept_mean)
-    return {
-        "CPPO's rule": replace(right, completions=cppo),
-        "the deterministic rule": replace(right, completions=replace(half, design=DETERMINISTIC)),
-        "completion weights forgotten": replace(right, completions=replace(half, weighting=unweighted)),
-        "prompt weights forgotten": replace(prompts, prompts=replace(half, weighting=unweighted)),
-    }
+    return wrong_methods(at_level(method, "completions"), prompts, USUAL_RATE)
 
 
 def control_checks(subject: Subject, method: Method, settings: Settings, methods: int) -> Iterator[Check]:
-    """What is known to be biased must be reported as biased, by draws on the model and by enumeration.
-
-    Args:
-        subject: the rollouts.
-        method: gives loss, normaliser and advantages.
-        settings: number of draws and failure rate.
-        methods: how many methods share the failure rate.
-    """
+    """What is known to be biased must be reported as biased, by draws on the model and by enumeration."""
     draws = settings.draws // 4
-    for name, wrong in wrong_methods(method).items():
-        bias = _measured(subject, wrong, draws, settings.seed)
+    for name, control in wrong(method).items():
+        bias = _measured(subject, control, draws, settings.seed)
         bound, what = bias.bound(settings.share(methods)), f"{SQUARED} +- {bias.standard_error:.1e}"
         yield above(f"5 control: {name}: {draws} draws on the model", bias.squared, bound, what)
-        yield above(f"5 control: {name}: every outcome", exact_bias(wrong), EXACT, BIAS)
+        yield above(f"5 control: {name}: every outcome", exact_bias(control), EXACT, BIAS)

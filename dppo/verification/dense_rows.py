@@ -18,20 +18,12 @@ from dppo.packing.head import add_scored_head, unsupported_head
 
 
 def padded_because(model: PreTrainedModel) -> str:
-    """Why rows cannot serve a model, so that its training is padded; "" where they can.
-
-    Args:
-        model: the policy, with or without adapters.
-    """
+    """Why rows cannot serve a model, so that its training is padded; "" where they can."""
     return unsupported(_base(model))
 
 
 def served_model(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
-    """What to check rows on, and what to call it: the model, or a tiny one where rows cannot serve the model.
-
-    Args:
-        model: the policy, with or without adapters.
-    """
+    """What to check rows on, and what to call it: the model, or a tiny one where rows cannot serve the model."""
     return ("a tiny Qwen3", build_model(0)) if padded_because(model) else ("the model", model)
 
 

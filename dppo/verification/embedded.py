@@ -8,9 +8,10 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.demo.model import build_model
 from dppo.demo.task import FULL, Task, make_split, reward
-from dppo.demo.tokenizer import build_tokenizer, encode_prompts
+from dppo.demo.tokenizer import build_tokenizer, encode_questions
 from dppo.demo.warmup import warm_up
-from dppo.verification.subject import Sampling, Subject, frozen_subject, one_thread
+from dppo.environment import one_thread
+from dppo.verification.subject import Sampling, Subject, frozen_subject
 
 QUICK_TASK: Task = replace(FULL, easy=(2,), middle=(3,), hard=(4,))
 """Short chains, which a policy learns to get right now and then within seconds."""
@@ -18,12 +19,7 @@ QUICK_STEPS = 150
 
 
 def quick_policy(seed: int, steps: int = QUICK_STEPS) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """The embedded policy after a short warm-up on short chains, and its tokenizer.
-
-    Args:
-        seed: of weights and demonstrations.
-        steps: of the warm-up, less than a tenth of a second each.
-    """
+    """The embedded policy after a short warm-up on short chains, and its tokenizer."""
     model, tokenizer = build_model(seed), build_tokenizer()
     with one_thread():
         warm_up(model, tokenizer, QUICK_TASK, seed=seed, steps=steps)
@@ -42,15 +38,15 @@ def embedded_subject(seed: int = 0, *, steps: int = QUICK_STEPS, prompts: int = 
     model, tokenizer = quick_policy(seed, steps)
     problems = make_split(seed, train=max(prompts, 3), held_out=0, task=QUICK_TASK).train[:prompts]
 
-    def rewards(prompt: list[int], tokens: list[list[int]]) -> Tensor:
+    def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
         texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return torch.tensor([reward(text, problems[p].answer) for text, p in zip(texts, prompt, strict=True)])
+        return torch.tensor([[reward(text, problems[p].answer)] for text, p in zip(texts, prompt, strict=True)])
 
     return frozen_subject(
         model,
         tokenizer,
-        encode_prompts(tokenizer, [problem.question for problem in problems]),
-        rewards,
+        encode_questions(tokenizer, [problem.question for problem in problems]),
+        scorer,
         sampling=Sampling(generations=generations, max_new_tokens=48, seed=seed),
         title="embedded policy on its task",
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError
-from dppo.pruning import POISSON, Design, Pruning
+from dppo.pruning import POISSON, Design, PromptPruning, Pruning
 
 T = TypeVar("T")
 Outcomes = list[tuple[Tensor, float]]
@@ -67,6 +67,9 @@ class Coin:
         chance = min(max(float(threshold), 0.0), 1.0)
         return self.tape.choose([chance, 1 - chance]) == 0
 
+    def __ge__(self, threshold: float) -> bool:
+        return not self < threshold
+
 
 class Coins(list[Coin]):
     """Several of them, usable as a list or compared with an array at once."""
@@ -77,6 +80,9 @@ class Coins(list[Coin]):
 
     def __lt__(self, thresholds: Any) -> Any:
         return np.array([coin < threshold for coin, threshold in zip(self, thresholds, strict=True)], bool)
+
+    def __ge__(self, thresholds: Any) -> Any:
+        return ~(self < thresholds)
 
 
 def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:
@@ -135,7 +141,7 @@ ENUMERATIONS: dict[str, Callable[[Design, Tensor, Tensor], Outcomes]] = {
 
 
 def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> Outcomes:
-    """Every selection that one draw can give, with its chance.
+    """Every set of units that one draw can keep, with its chance.
 
     Args:
         design: what is drawn with; its own ``draw`` runs, once for every way its random numbers can fall.
@@ -155,15 +161,20 @@ def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> O
     return [(torch.tensor(mask, dtype=torch.bool), part) for mask, part in chance.items()]
 
 
-def enumerated(pruning: Pruning) -> Pruning:
+Level = TypeVar("Level")
+
+
+def enumerated(pruning: Level) -> Level:
     """The same pruning, to be drawn from with a ``Tape``: each draw chooses among all outcomes of its design.
 
     A design that has too many (systematic, or one that cannot be enumerated and claims to be unbiased) is replaced by
     independent draws, which have the same probabilities.
 
     Args:
-        pruning: rate, score, rule, weighting and budget stay as they are.
+        pruning: rate, score, rule, weighting and budget stay as they are; a selection without a design is left alone.
     """
+    if not isinstance(pruning, Pruning | PromptPruning):
+        return pruning
     design = pruning.design
     if design.unbiased and ENUMERATIONS.get(design.name) is not _coin_outcomes:
         design = POISSON

@@ -1,7 +1,6 @@
-"""Is a random gradient unbiased? Many draws on a frozen subject, and a test with a stated failure rate.
+"""Is a random gradient unbiased? A test with a stated failure rate, from many draws on a subject that stands still.
 
-A draw's gradient is ``sum_i c_i h_i`` with ``h_i`` the gradient of a completion's log-probability. So is the full
-batch's, and the error is their difference: a row of N numbers, whose inner products with other errors come from the
+The error of a draw is N numbers (``draws.py``), whose inner products with other errors come from the
 subject's matrix. Nothing here runs the model.
 """
 
@@ -12,94 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.methods import Method
-from dppo.rng import Purpose, generator
-from dppo.trl.completions import CompletionSelector
-from dppo.trl.draws import Schedule
-from dppo.trl.prompts import Selection
-from dppo.verification.subject import Subject
-
 ROUNDING = 1e-12
 """Relative squared errors below this are rounding."""
-
-
-def coefficients(subject: Subject, method: Method, advantage_N: Tensor) -> Tensor:
-    """(n,) what the gradient of each completion's log-probability is multiplied by, before weights and denominator.
-
-    It is the slope of the method's own token loss at ratio 1, which for every loss we serve is minus the advantage,
-    divided by the completion's tokens where the normaliser says so.
-
-    Args:
-        subject: gives the tokens, of all N completions or of those that ``advantage_N`` is for.
-        method: gives the loss and the normaliser.
-        advantage_N: (n,) advantages.
-    """
-    logp_N1 = torch.zeros(len(advantage_N), 1, dtype=torch.float64, requires_grad=True)
-    same_N1 = torch.zeros_like(logp_N1)
-    loss_N1 = method.loss(logp_N1, same_N1, advantage_N, torch.ones_like(same_N1, dtype=torch.bool), same_N1)
-    (slope_N1,) = torch.autograd.grad(loss_N1.sum(), logp_N1)
-    return slope_N1.squeeze(1)
-
-
-def _per_token(subject: Subject, method: Method) -> Tensor:
-    tokens_N = subject.tokens_N.double().clamp_min(1)
-    return tokens_N.reciprocal() if method.normaliser.per_sequence else torch.ones_like(tokens_N)
-
-
-def full_batch(subject: Subject, method: Method) -> Tensor:
-    """(N,) coefficients of the full batch's gradient, nothing pruned.
-
-    Args:
-        subject: the rollouts.
-        method: gives advantages, loss and normaliser.
-    """
-    advantage_N = method.advantages(subject.reward_PG).flatten()
-    tokens = float(subject.tokens_N.sum())
-    denominator = method.normaliser.denominator(len(advantage_N), tokens, subject.max_tokens)
-    return coefficients(subject, method, advantage_N) * _per_token(subject, method) / denominator
-
-
-def draw_errors(subject: Subject, method: Method, draws: int, seed: int) -> Tensor:
-    """(draws, N) coefficients of the pruned gradient less those of the full batch, for independent draws.
-
-    Prompts are drawn by the method, then advantages and completions of those rolled out, through the same code that
-    the trainer runs.
-
-    Args:
-        subject: the rollouts.
-        method: what is pruned, and how.
-        draws: how many.
-        seed: of the draws.
-    """
-    prompts, count = subject.reward_PG.shape
-    selector = CompletionSelector(
-        method=method,
-        schedule=Schedule(passes=1, shares=1, calls=1),
-        seed=seed,
-        group=count,
-        processes=1,
-        equal_is_zero=True,
-        gather=lambda tensor: tensor,
-    )
-    full_N, per_token_N = full_batch(subject, method), _per_token(subject, method)
-    error_MN = torch.zeros(draws, prompts * count, dtype=torch.float64)
-    for index in range(draws):
-        asked = method.prompts.draw_prompts(subject.candidates, generator(seed, index, Purpose.PROMPT_DRAW))
-        selection = Selection(
-            row_Q=asked.keep_N.nonzero().squeeze(1),
-            weight_Q=asked.weight_N[asked.keep_N],
-            candidates=prompts,
-            seen_share=1.0,
-        )
-        if not len(selection.row_Q):
-            continue
-        kept_N = asked.keep_N.repeat_interleave(count)
-        completions = subject.completions(method, asked.keep_N)
-        drawn = selector.draw(completions, subject.reward_PG[asked.keep_N].flatten(), selection, index)
-        denominator = method.normaliser.denominator(drawn.sequences, drawn.tokens, subject.max_tokens)
-        slope_N = coefficients(subject, method, drawn.advantage_N)
-        error_MN[index, kept_N] = drawn.weight_SN[0] * slope_N * per_token_N[kept_N] / denominator
-    return error_MN - full_N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +86,9 @@ def estimate_bias(error_MN: Tensor, gram_NN: Tensor, full_N: Tensor) -> Bias:
 
 
 def deviance(keep_MN: Tensor, prob_N: Tensor) -> float:
-    """Largest deviation of an inclusion frequency from its probability over the rows, in standard deviations.
+    """Largest deviation of an inclusion frequency from its probability over the units, in standard deviations.
 
-    A row kept in a share f of M draws deviates by ``sqrt(2 M KL(f || prob))``, which for f near prob is the usual
+    A unit kept in a share f of M draws deviates by ``sqrt(2 M KL(f || prob))``, which for f near prob is the usual
     number of standard deviations, and which for every M exceeds t with probability at most ``2 exp(-t^2 / 2)``.
 
     Args:
@@ -183,7 +96,7 @@ def deviance(keep_MN: Tensor, prob_N: Tensor) -> float:
         prob_N: (N,) float64 in [0, 1].
 
     Returns:
-        Infinite if a row of probability 0 was kept or one of probability 1 was not.
+        Infinite if a unit of probability 0 was kept or one of probability 1 was not.
 
     Source: Chernoff (1952); Hoeffding, Probability inequalities for sums of bounded random variables (1963), thm. 1.
     """
@@ -195,11 +108,11 @@ def deviance(keep_MN: Tensor, prob_N: Tensor) -> float:
     return float(np.sqrt(2 * draws * np.maximum(kept + dropped, 0.0)).max(initial=0.0))
 
 
-def deviance_bound(rows: int, failure_rate: float) -> float:
-    """What ``deviance`` over ``rows`` rows exceeds with at most this probability.
+def deviance_bound(units: int, failure_rate: float) -> float:
+    """What ``deviance`` over ``units`` units exceeds with at most this probability.
 
     Args:
-        rows: rows compared, of all designs together.
+        units: units compared, of all designs together.
         failure_rate: in (0, 1).
     """
-    return math.sqrt(2 * math.log(2 * rows / failure_rate))
+    return math.sqrt(2 * math.log(2 * units / failure_rate))

@@ -21,6 +21,7 @@ from transformers import (
 from trl.trainer.utils import get_peft_config
 
 from dppo.demo.scratch import SCRATCH
+from dppo.environment import SMALL
 from dppo.errors import ConfigError
 from dppo.problems import guarded
 from dppo.rng import Purpose, generator
@@ -28,7 +29,7 @@ from dppo.runs.arguments import Run
 from dppo.runs.follow import no_progress_bars
 from dppo.runs.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
 from dppo.verification.embedded import quick_policy
-from dppo.verification.subject import SMALL, Sampling, Subject, frozen_subject
+from dppo.verification.subject import Sampling, Scorer, Subject, frozen_subject
 
 FEW_PARAMETERS = (16, Sampling(generations=8, max_new_tokens=128))
 """Prompts and sampling for models that roll out in a second or two."""
@@ -42,9 +43,6 @@ def subject_from_run(run: Run) -> Subject:
     The model is loaded in float32, without quantisation and with its adapters, on a GPU if there is one and the run
     would use it. Completions are shorter and fewer than in training: see ``FEW_PARAMETERS`` and
     ``MANY_PARAMETERS``.
-
-    Args:
-        run: parsed arguments.
 
     Raises:
         ConfigError: no model, or one from scratch that has not been made.
@@ -72,8 +70,9 @@ def subject_from_run(run: Run) -> Subject:
         model,
         tokenizer,
         [prompt_tokens(tokenizer, example["prompt"], template) for example in examples],
-        _rewards_of(examples, functions, weights, tokenizer),
+        _scorer_of(examples, functions, tokenizer),
         sampling=sampling,
+        reward_weights=weights,
         title=f"{run.model.model_name_or_path} on {run.data.dataset_name or run.data.dataset_path}",
     )
 
@@ -110,13 +109,7 @@ def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: Any, template: dict[str, Any]) -> list[int]:
-    """Token ids of a prompt as the model sees it when it is asked to answer.
-
-    Args:
-        tokenizer: the model's.
-        prompt: text, or messages for the chat template.
-        template: further arguments of the chat template.
-    """
+    """Token ids of a prompt as the model sees it when it is asked to answer."""
     if isinstance(prompt, str):
         return list(cast(Any, tokenizer(prompt))["input_ids"])
     ids = tokenizer.apply_chat_template(
@@ -125,16 +118,13 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: Any, template: dic
     return list(cast(list[int], ids))
 
 
-def _rewards_of(
-    examples: Sequence[dict[str, Any]],
-    functions: Sequence[Callable[..., Any]],
-    weights: Sequence[float],
-    tokenizer: PreTrainedTokenizerBase,
-) -> Callable[[list[int], list[list[int]]], Tensor]:
-    """Weighted sums of reward functions, called as TRL calls them; NaN where no function gives a number."""
+def _scorer_of(
+    examples: Sequence[dict[str, Any]], functions: Sequence[Callable[..., Any]], tokenizer: PreTrainedTokenizerBase
+) -> Scorer:
+    """What each reward function gives, called as TRL calls them; NaN where it gives no number."""
     safe = [guarded(function) for function in functions]
 
-    def rewards(prompt: list[int], tokens: list[list[int]]) -> Tensor:
+    def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
         texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
         rows = [examples[index] for index in prompt]
         chat = not isinstance(rows[0]["prompt"], str)
@@ -151,11 +141,9 @@ def _rewards_of(
             values = function(**arguments)
             values = asyncio.run(_awaited(values)) if inspect.isawaitable(values) else values
             found.append([math.nan if value is None else float(value) for value in values])
-        value_FN = torch.tensor(found, dtype=torch.float64)
-        total_N = (value_FN * torch.tensor(weights, dtype=torch.float64)[:, None]).nansum(0)
-        return total_N.masked_fill(value_FN.isnan().all(0), torch.nan)
+        return torch.tensor(found, dtype=torch.float64).T
 
-    return rewards
+    return scorer
 
 
 async def _awaited(value: Any) -> Any:

@@ -48,10 +48,6 @@ class Folding:
     estimate that is unbiased stays unbiased, and one that is not stays biased; inner products are right on average
     over the signs.
 
-    Args:
-        parameters: what the gradients are of.
-        seed: of the signs.
-
     Source: Charikar, Chen, Farach-Colton, Finding frequent items in data streams (2002), with signs per piece.
     """
 
@@ -102,7 +98,7 @@ def score_gradients(
         limit_seconds: no further group is begun after as long; at least two are done.
 
     Returns:
-        (n, K) float32 gradients, folded if there are too many parameters, and n tensors of log-probabilities; n is
+        (N, K) float32 gradients, folded if there are too many parameters, and n tensors of log-probabilities; n is
         a multiple of ``group``, fewer than ``len(pairs)`` if time was up.
     """
     parameters = trained_parameters(model)

@@ -20,10 +20,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.demo.model import build_model
 from dppo.demo.tokenizer import TOKENS, build_tokenizer
+from dppo.environment import SMALL
 from dppo.methods import Method
 from dppo.rng import Purpose, generator
 from dppo.verification.gradients import log_probs
-from dppo.verification.subject import SMALL, Subject
+from dppo.verification.subject import Subject
 
 LOSSES: dict[str, dict[str, Any]] = {
     "grpo": {"loss_type": "grpo"},
@@ -33,7 +34,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
-"""Every loss the trainer serves, by the settings of TRL that choose it."""
+"""Losses that are compared by default, by the settings of TRL that choose them."""
 
 Gradient = dict[str, Tensor]
 """Parameter names to gradients."""
@@ -58,12 +59,7 @@ class Script:
 
 
 def script_of(subject: Subject, prompts: int = 4) -> Script:
-    """The subject's own rollouts of the prompts whose rewards differ most, or of a tiny model if it is large.
-
-    Args:
-        subject: a policy's rollouts.
-        prompts: how many prompts to use, at most those of the subject.
-    """
+    """The subject's own rollouts of the prompts whose rewards differ most, or of a tiny model if it is large."""
     if sum(p.numel() for p in subject.model.parameters()) > SMALL:
         return tiny_script()
     count, spread_P = subject.generations, subject.reward_PG.nan_to_num(0.0).std(1)
@@ -79,12 +75,7 @@ def script_of(subject: Subject, prompts: int = 4) -> Script:
 
 
 def tiny_script(prompts: int = 4, generations: int = 4) -> Script:
-    """Random completions of random lengths on the untrained embedded model.
-
-    Args:
-        prompts: at least 1.
-        generations: per prompt, at least 2.
-    """
+    """Random completions of random lengths on the untrained embedded model."""
     rng = generator(0, Purpose.CHECK, 4)
 
     def words(least: int, most: int) -> list[int]:
@@ -110,14 +101,7 @@ class Step:
 
 
 def one_step(trainer_class: type[GRPOTrainer], config_class: type[GRPOConfig], script: Script, **options: Any) -> Step:
-    """Loss and gradient of one step over all completions of a script. The weights are not moved.
-
-    Args:
-        trainer_class: TRL's or ours.
-        config_class: the configuration it takes.
-        script: model, completions and rewards.
-        **options: fields of the configuration.
-    """
+    """Loss and gradient of one step over all completions of a script. The weights are not moved."""
     recorder = _Recorder()
     rows = len(script.completion_tokens)
     with tempfile.TemporaryDirectory() as folder, _quiet():
@@ -154,12 +138,7 @@ def one_step(trainer_class: type[GRPOTrainer], config_class: type[GRPOConfig], s
 
 
 def relative_difference(left: Gradient, right: Gradient) -> float:
-    """Norm of the difference of two gradients over the norm of the second; infinite if they are of other parameters.
-
-    Args:
-        left: one gradient.
-        right: the other.
-    """
+    """Norm of the difference of two gradients over the norm of the second; infinite if they are of other parameters."""
     if left.keys() != right.keys() or not right:
         return float("inf")
     difference = sum(float((left[name].double() - right[name].double()).square().sum()) for name in right)
@@ -174,12 +153,12 @@ def weighted_sum_of_completions(step: Step, method: Method) -> Gradient:
         method: gives the normaliser; the loss must have the slope ``-advantage`` there, as all we serve do.
     """
     trainer = step.trainer
-    window, model = trainer._window, trainer.model
+    batch, model = trainer.in_use.batch, trainer.model
     model.zero_grad()
-    for row in window.weight_SB[0].nonzero().squeeze(1).tolist():
-        prompt = window.prompt_ids[row][window.prompt_mask[row].bool()].tolist()
-        completion = window.completion_ids[row][window.completion_mask[row].bool()].tolist()
-        factor = -float(window.weight_SB[0, row] * window.advantage_B[row] / window.denominator)
+    for row in batch.weight_UB[0].nonzero().squeeze(1).tolist():
+        prompt = batch.prompt_ids[row][batch.prompt_mask[row].bool()].tolist()
+        completion = batch.completion_ids[row][batch.completion_mask[row].bool()].tolist()
+        factor = -float(batch.weight_UB[0, row] * batch.advantage_B[row] / batch.denominator)
         if method.normaliser.per_sequence:
             factor /= len(completion)
         (factor * log_probs(model, prompt, completion).sum()).backward()

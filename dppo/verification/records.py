@@ -1,4 +1,4 @@
-"""What a verification gives back: checks, rows of the variance table, and the report that holds both."""
+"""What a verification gives back: checks, rows of the variance table, and the findings that hold both."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,26 +22,12 @@ class Check:
 
 
 def at_most(name: str, figure: float, bound: float, what: str) -> Check:
-    """A check that passes where ``figure <= bound``; a figure of NaN fails.
-
-    Args:
-        name: what is checked.
-        figure: what was found.
-        bound: the largest figure that passes.
-        what: what the figure is.
-    """
+    """A check that passes where ``figure <= bound``; a figure of NaN fails."""
     return Check(name=name, figure=figure, bound=bound, passed=bool(figure <= bound), what=what)
 
 
 def above(name: str, figure: float, bound: float, what: str) -> Check:
-    """A control: something known to be wrong, which passes where the figure gives it away, ``figure > bound``.
-
-    Args:
-        name: what is known to be wrong.
-        figure: what was found; NaN fails.
-        bound: the bound that the right thing would meet.
-        what: what the figure is.
-    """
+    """A control: something known to be wrong, which passes where the figure gives it away, ``figure > bound``."""
     return Check(name=name, figure=figure, bound=bound, passed=bool(figure > bound), what=what)
 
 
@@ -67,7 +53,7 @@ class VarianceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Findings:
     """Everything ``dppo verify`` found."""
 
     subject: str

@@ -1,31 +1,30 @@
 """What is verified: the rollouts of a policy that stands still, and the gradient of every one of them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from dppo.environment import one_thread
 from dppo.errors import ConfigError
-from dppo.methods import Method
-from dppo.objective import group_advantages
-from dppo.pruning import PromptHistory, advantage_with_length, confidence
+from dppo.methods import METHODS, Method
+from dppo.objective import DR_GRPO, group_advantages
+from dppo.pruning import PromptHistory, advantage_with_confidence, confidence
 from dppo.rng import Purpose, generator
-from dppo.trl.completions import CONFIDENCE_SCORES
-from dppo.types import Candidates, Completions
+from dppo.step import RolledOut, completions_of, signals
+from dppo.types import Candidates, Completions, Rewards
 from dppo.verification.gradients import Folding, gram, log_probs, score_gradients, trained_parameters
 
-SMALL = 5_000_000
-"""Parameters up to which a model runs on one thread, which is then the fastest, and is copied without a thought."""
 FEWEST_LIVE = 12
 """With fewer completions of non-zero advantage, rewards are drawn at random: there would be nothing to prune."""
 
-Rewards = Callable[[list[int], list[list[int]]], Tensor]
-"""``rewards(prompt, tokens)``: for each completion the index of its prompt and its token ids, to (n,) with NaN."""
+Scorer = Callable[[list[int], list[list[int]]], Tensor]
+"""``scorer(prompt, tokens)``: for each of N completions the index of its prompt and its token ids, to the rewards of
+each function, (N, F) with NaN where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +59,10 @@ class Subject:
     """Token ids of the P prompts."""
     completion_tokens: tuple[list[int], ...]
     """Token ids of the N completions, G of each prompt after each other."""
-    reward_PG: Tensor
-    """(P, G) float64, NaN where there is none."""
+    rewards: Rewards
+    """Of the N completions, in float64."""
+    generations: int
+    """G, completions per prompt."""
     confidence_N: Tensor
     """(N,) ``sqrt(sum (1 - p)^2)``."""
     gram_NN: Tensor
@@ -70,81 +71,65 @@ class Subject:
     """What an earlier set of rollouts of the same prompts says about them."""
     earlier_tokens: tuple[list[int], ...]
     """Token ids of that set's P * G completions."""
-    earlier_reward_PG: Tensor
-    """(P, G) float64 rewards of that set, NaN where there is none."""
+    earlier_rewards: Rewards
+    """Of that set."""
     max_tokens: int
     """Longest completion allowed."""
     temperature: float
     folded: bool
     """Whether gradients were folded, so that norms are right to about 0.3% only."""
+    wanted: int | None = None
+    """Groups that fill a step of a method with rounds; None for as many as there are prompts."""
 
     @property
-    def generations(self) -> int:
-        """G, completions per prompt."""
-        return self.reward_PG.shape[1]
+    def reward_PG(self) -> Tensor:
+        """(P, G) float64 total reward of each completion, NaN where there is none."""
+        return self.rewards.total_N.view(-1, self.generations)
 
     @property
     def tokens_N(self) -> Tensor:
         """(N,) tokens of each completion."""
         return torch.tensor([len(tokens) for tokens in self.completion_tokens])
 
-    def completions(self, method: Method, keep_P: Tensor | None = None) -> Completions:
-        """What completion pruning sees of the prompts that were rolled out, with advantages from these alone.
+    def rolled_out(self, keep_P: Tensor | None = None) -> RolledOut:
+        """The rollouts of some prompts, as an engine would hand them to ``plan_step``.
 
         Args:
-            method: gives the advantages, and which completions have a gradient.
             keep_P: (P,) bool, the prompts rolled out; None for all.
         """
-        keep_P = torch.ones(len(self.reward_PG), dtype=torch.bool) if keep_P is None else keep_P
-        keep_N = keep_P.repeat_interleave(self.generations)
-        advantage_N = method.advantages(self.reward_PG[keep_P]).flatten()
-        return Completions(
-            advantage_N=advantage_N,
-            tokens_N=self.tokens_N[keep_N],
-            group_N=torch.arange(len(advantage_N)) // self.generations,
-            live_N=method.live(advantage_N),
-            confidence_N=self.confidence_N[keep_N],
+        tokens_N = self.tokens_N
+        keep_N = torch.ones_like(tokens_N, dtype=torch.bool) if keep_P is None else keep_P[self.rewards.group_N]
+        return RolledOut(
+            rewards=self.rewards.take(keep_N), tokens_N=tokens_N[keep_N], confidence_N=self.confidence_N[keep_N]
         )
+
+    def completions(self, method: Method) -> Completions:
+        """What a method's completion pruning sees where every prompt was rolled out."""
+        return completions_of(method, self.rolled_out())
 
     def describe(self) -> str:
         """Model, data and rollouts, in one paragraph."""
-        prompts, generations = self.reward_PG.shape
-        live = int((group_advantages(self.reward_PG) != 0).sum())
+        live, mean_tokens = int((group_advantages(self.rewards) != 0).sum()), self.tokens_N.double().mean()
         folded = "folded" if self.folded else "whole"
         return " ".join(
             [
                 f"{self.title}: {sum(p.numel() for p in trained_parameters(self.model)):,} trained parameters,",
-                f"{prompts} prompts x {generations} completions of {self.tokens_N.double().mean():.0f} tokens",
+                f"{self.rewards.groups} prompts x {self.generations} completions of {mean_tokens:.0f} tokens",
                 f"(at most {self.max_tokens}), {live} of them with a gradient, which is kept {folded}.",
                 *self.notes,
             ]
         )
 
 
-@contextmanager
-def one_thread(model: nn.Module | None = None) -> Iterator[None]:
-    """One torch thread while active, for work too small to share: several wait for each other more than they help.
-
-    Args:
-        model: what the work is on; threads stay as they are if it has more than ``SMALL`` parameters.
-    """
-    before = torch.get_num_threads()
-    if model is None or sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def frozen_subject(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: list[list[int]],
-    rewards: Rewards,
+    scorer: Scorer,
     *,
     sampling: Sampling,
     title: str,
+    reward_weights: Sequence[float] = (1.0,),
 ) -> Subject:
     """Roll every prompt out twice, once for its history and once to be verified, and take all gradients of the second.
 
@@ -155,9 +140,10 @@ def frozen_subject(
         model: the policy, left in evaluation mode.
         tokenizer: for the ids of padding and of the end.
         prompts: token ids of each prompt, at least two of them.
-        rewards: what the completions earn.
+        scorer: what the completions earn.
         sampling: how they are generated.
         title: model and data in a few words.
+        reward_weights: what multiplies each function's reward, as many as the scorer gives.
 
     Raises:
         ConfigError: fewer than two prompts, or nothing to train.
@@ -168,7 +154,7 @@ def frozen_subject(
     with one_thread(model):
         tokens = generate(model, tokenizer, prompts, 2 * count, sampling)
     row = [prompt for prompt in range(len(prompts)) for _ in range(2 * count)]
-    reward_PG = rewards(row, tokens).double().view(len(prompts), 2, count)
+    reward_P2GF = scorer(row, tokens).double().view(len(prompts), 2, count, len(reward_weights))
     now = [tokens[i] for i in range(len(tokens)) if i % (2 * count) >= count]
     pairs = [(prompts[i // count], completion) for i, completion in enumerate(now)]
     limits = {"group": count, "limit_seconds": sampling.limit_seconds}
@@ -176,9 +162,12 @@ def frozen_subject(
         gradient_NK, logp_N = score_gradients(model, pairs, temperature=sampling.temperature, **limits)
     done = len(logp_N) // count
     notes = [] if done == len(prompts) else [f"Time was up after {done} of {len(prompts)} prompts."]
-    reward_PG = reward_PG[:done]
-    if int((group_advantages(reward_PG[:, 1]) != 0).sum()) < min(FEWEST_LIVE, done * count // 2):
-        reward_PG = random_rewards(reward_PG.shape, sampling.seed)
+    earlier, now_rewards = (
+        _rewards(reward_P2GF[:done, part].reshape(done * count, -1), count, reward_weights) for part in (0, 1)
+    )
+    if int((group_advantages(now_rewards) != 0).sum()) < min(FEWEST_LIVE, done * count // 2):
+        reward_P2G = random_rewards(reward_P2GF[:done, :, :, 0].shape, sampling.seed)
+        earlier, now_rewards = (Rewards.of_groups(reward_P2G[:, part]) for part in (0, 1))
         notes.append("Rewards hardly differed within groups, so they were drawn at random instead.")
     length_N = torch.tensor([len(completion) for completion in tokens]).view(len(prompts), 2, count)[:done]
     logp_NT = torch.nn.utils.rnn.pad_sequence(logp_N, batch_first=True)
@@ -190,12 +179,13 @@ def frozen_subject(
         tokenizer=tokenizer,
         prompt_tokens=tuple(prompts[:done]),
         completion_tokens=tuple(now[: done * count]),
-        reward_PG=reward_PG[:, 1],
+        rewards=now_rewards,
+        generations=count,
         confidence_N=confidence(logp_NT, mask_NT),
         gram_NN=gram(gradient_NK),
-        candidates=_remembered(reward_PG[:, 0], length_N[:, 0]),
+        candidates=_after(earlier, length_N[:, 0].flatten(), TOKEN_SUM),
         earlier_tokens=tuple(tokens[i] for i in range(2 * count * done) if i % (2 * count) < count),
-        earlier_reward_PG=reward_PG[:, 0],
+        earlier_rewards=earlier,
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
         folded=not Folding(trained_parameters(model)).exact,
@@ -225,49 +215,33 @@ def random_rewards(shape: torch.Size, seed: int) -> Tensor:
     return torch.from_numpy((rng.random(tuple(shape)) < chance_P[:, None, None]).astype(np.float64))
 
 
-def _remembered(reward_PG: Tensor, tokens_PG: Tensor) -> Candidates:
-    """The candidates that a history of one earlier set of rollouts gives."""
-    size, count = reward_PG.shape
-    score_N = advantage_with_length(
-        Completions(
-            advantage_N=group_advantages(reward_PG).flatten(),
-            tokens_N=tokens_PG.flatten(),
-            group_N=torch.arange(size * count) // count,
-            live_N=torch.ones(size * count, dtype=torch.bool),
-        )
+TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
+"""What a history learns with where no method is named: abs(A) times the root of the length."""
+
+
+def _rewards(reward_NF: Tensor, count: int, weights: Sequence[float]) -> Rewards:
+    """Rewards of groups of ``count`` completions after each other."""
+    return Rewards(
+        reward_NF=reward_NF,
+        group_N=torch.arange(len(reward_NF)) // count,
+        weight_F=torch.tensor(weights, dtype=torch.float64),
     )
-    return _after_one_set(reward_PG, score_N, tokens_PG)
 
 
-def _after_one_set(reward_PG: Tensor, score_N: Tensor, tokens_PG: Tensor) -> Candidates:
-    size, count = reward_PG.shape
-    history = PromptHistory(np.arange(size, dtype=np.uint64))
-    history.update(torch.arange(size), reward_PG, score_N.view(size, count).norm(dim=1), tokens_PG, 0)
-    return history.candidates(torch.arange(size), 1)
+def _after(rewards: Rewards, tokens_N: Tensor, method: Method, confidence_N: Tensor | None = None) -> Candidates:
+    """The candidates that a history of one earlier set of rollouts gives, by a method's advantages and score."""
+    signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=confidence_N))
+    rows = torch.arange(rewards.groups)
+    history = PromptHistory(rows.numpy().astype(np.uint64))
+    history.update(rows, rewards, signal_P, tokens_N, 0)
+    return history.candidates(rows, 1)
 
 
 def remembered(subject: Subject, method: Method) -> Candidates:
-    """The candidates as a method's own training would know them after the earlier set of rollouts.
-
-    The signal of a group is the root of the sum of its squared scores, by the method's advantages and score, as the
-    trainer has it.
-
-    Args:
-        subject: the rollouts.
-        method: gives advantages, score, and which completions have a gradient.
-    """
-    count = subject.generations
-    advantage_N = method.advantages(subject.earlier_reward_PG).flatten()
+    """The candidates as a method's own training would know them after the earlier set of rollouts."""
     tokens_N = torch.tensor([len(tokens) for tokens in subject.earlier_tokens])
-    completions = Completions(
-        advantage_N=advantage_N,
-        tokens_N=tokens_N,
-        group_N=torch.arange(len(tokens_N)) // count,
-        live_N=method.live(advantage_N) & (tokens_N > 0),
-        confidence_N=_earlier_confidence(subject) if method.completions.score in CONFIDENCE_SCORES else None,
-    )
-    score_N = method.completions.score(completions).double() * completions.live_N
-    return _after_one_set(subject.earlier_reward_PG, score_N, tokens_N.view(-1, count))
+    needed = method.score is advantage_with_confidence
+    return _after(subject.earlier_rewards, tokens_N, method, _earlier_confidence(subject) if needed else None)
 
 
 @torch.no_grad()

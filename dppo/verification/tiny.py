@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from dppo.methods import Method
-from dppo.objective import weighted_sum
+from dppo.objective import Tokens
 from dppo.pruning import confidence
 from dppo.rng import Purpose, torch_generator
-from dppo.types import Candidates, Completions
+from dppo.step import RolledOut, drawn_block, micro_batch_loss, plan_step
+from dppo.typed import typed
+from dppo.types import Block, Candidates, Rewards
+from dppo.verification.draws import known_rounds
 from dppo.verification.enumerate import Tape, enumerated, every_way
 
 P, G, T, V = 3, 3, 4, 5
@@ -32,6 +35,8 @@ TOKEN_NT = torch.randint(V, (N, T), generator=torch_generator(0, Purpose.CHECK, 
 LENGTH_N = torch.tensor([4, 2, 3, 1, 4, 3, 2, 4, 3])
 MASK_NT = torch.arange(T) < LENGTH_N[:, None]
 GROUP_N = torch.arange(N) // G
+EARLIER = Rewards.of_groups(torch.tensor([[1.0, 0.0, 0.3], [0.2, 0.2, 0.2], [0.4, 0.4, 0.4]], dtype=torch.float64))
+"""Of one group of each prompt before: rules that skip prompts go by it."""
 THETA = _normal(11, PARAMETERS)
 CANDIDATES = Candidates(
     row_P=torch.arange(P),
@@ -41,75 +46,94 @@ CANDIDATES = Candidates(
 )
 
 
-def _log_probs(theta: Tensor, row_B: Tensor) -> Tensor:
-    """(B, T) log-probabilities of the tokens: logits from the token before, plus a bias per prompt."""
+def _policy(theta: Tensor, row_B: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, T) log-probabilities of the tokens, and entropies: logits from the token before, plus a bias per prompt."""
     before_VV, prompt_PV = theta[: (V + 1) * V].view(V + 1, V), theta[(V + 1) * V :].view(P, V)
     token_BT = TOKEN_NT[row_B]
     previous_BT = torch.cat([torch.full((len(row_B), 1), V), token_BT[:, :-1]], 1)
     logits_BTV = before_VV[previous_BT] + prompt_PV[GROUP_N[row_B]][:, None]
-    return logits_BTV.log_softmax(-1).gather(-1, token_BT[..., None]).squeeze(-1)
+    logp_BTV = logits_BTV.log_softmax(-1)
+    return logp_BTV.gather(-1, token_BT[..., None]).squeeze(-1), -(logp_BTV.exp() * logp_BTV).sum(-1)
 
 
-OLD_LOGP_NT = _log_probs(THETA + 0.3 * _normal(12, PARAMETERS), torch.arange(N))
-REF_LOGP_NT = _log_probs(THETA + 0.5 * _normal(13, PARAMETERS), torch.arange(N))
+OLD_LOGP_NT, _ = _policy(THETA + 0.3 * _normal(12, PARAMETERS), torch.arange(N))
+REF_LOGP_NT, _ = _policy(THETA + 0.5 * _normal(13, PARAMETERS), torch.arange(N))
 
 
-def gradient(method: Method, weight_N: Tensor, advantage_N: Tensor, tokens: float) -> Tensor:
-    """(parameters,) gradient of the complete loss over the rows of positive weight, as a trainer computes it.
+def gradient(
+    method: Method, row_B: Tensor, weight_B: Tensor, advantage_B: Tensor, *, denominator: float, tokens: float
+) -> Tensor:
+    """(parameters,) gradient of the complete loss over some completions, as a trainer computes it.
 
     Args:
         method: loss, KL coefficient and normaliser.
-        weight_N: (N,) float64, 0 where a row is not trained on.
-        advantage_N: (N,) float64.
-        tokens: of the full batch, known or estimated, for the denominator.
+        row_B: (B,) which completions.
+        weight_B: (B,) float64.
+        advantage_B: (B,) float64.
+        denominator: of the step.
+        tokens: of the full batch, known or estimated.
     """
-    row_B = weight_N.nonzero().squeeze(1)
     if not len(row_B):
         return torch.zeros_like(THETA)
     theta = THETA.clone().requires_grad_()
-    mask_BT = MASK_NT[row_B]
-    logp_BT = _log_probs(theta, row_B)
-    loss_BT = method.loss(logp_BT, OLD_LOGP_NT[row_B], advantage_N[row_B], mask_BT, REF_LOGP_NT[row_B])
-    total = weighted_sum(loss_BT, mask_BT, weight_N[row_B], per_sequence=method.normaliser.per_sequence)
-    return torch.autograd.grad(total / method.normaliser.denominator(N, tokens, T), theta)[0]
+    logp_BT, entropy_BT = _policy(theta, row_B)
+    sampled = Tokens(
+        logp_BT=logp_BT,
+        old_logp_BT=OLD_LOGP_NT[row_B],
+        advantage_B=advantage_B,
+        mask_BT=MASK_NT[row_B],
+        ref_logp_BT=REF_LOGP_NT[row_B],
+    )
+    loss = micro_batch_loss(
+        method, sampled, weight_B, denominator=denominator, all_tokens=tokens, entropy_BT=entropy_BT
+    )
+    return torch.autograd.grad(loss, theta)[0]
 
 
 def full_gradient(method: Method) -> Tensor:
-    """(parameters,) gradient of the full batch."""
-    advantage_N = method.advantages(REWARD_PG).flatten()
-    return gradient(method, torch.ones(N, dtype=torch.float64), advantage_N, float(LENGTH_N.sum()))
+    """(parameters,) gradient of the full batch, put together without ``plan_step``."""
+    tokens = float(LENGTH_N.sum())
+    return gradient(
+        method,
+        torch.arange(N),
+        torch.ones(N, dtype=torch.float64),
+        method.advantages(Rewards.of_groups(REWARD_PG)),
+        denominator=method.normaliser.denominator(N, tokens, T),
+        tokens=tokens,
+    )
 
 
 def pruned_gradient(method: Method, tape: Tape) -> Tensor:
-    """(parameters,) gradient after pruning prompts and then completions, with the draws that a tape makes.
-
-    Args:
-        method: with prunings from ``enumerated``.
-        tape: makes the choices.
-    """
+    """(parameters,) gradient after pruning prompts, or taking them in rounds, and then completions, drawn by a tape."""
     rng = cast(np.random.Generator, tape)
-    asked = method.prompts.draw_prompts(CANDIDATES, rng)
-    keep_N = asked.keep_N[GROUP_N]
-    advantage_N = torch.zeros(N, dtype=torch.float64)
-    if keep_N.any():
-        advantage_N[keep_N] = method.advantages(REWARD_PG[asked.keep_N]).flatten()
-    completions = Completions(
-        advantage_N=advantage_N,
-        tokens_N=LENGTH_N,
-        group_N=GROUP_N,
-        live_N=keep_N & method.live(advantage_N),
-        confidence_N=confidence(OLD_LOGP_NT, MASK_NT),
+    rewards = Rewards.of_groups(REWARD_PG)
+    if method.rounds is None:
+        block = Block(candidates=CANDIDATES, draw=method.prompts.draw(CANDIDATES, rng))
+        prompts = drawn_block(block, G)
+    else:
+        prompts = known_rounds(method.rounds, CANDIDATES, rewards, EARLIER, P, lambda purpose, *key: rng)
+    keep_N = prompts.draw.keep_N[GROUP_N]
+    row_N = keep_N.nonzero()[:, 0]
+    if not bool((prompts.weight_Q > 0).any()):
+        return torch.zeros_like(THETA)
+    rolled_out = RolledOut(
+        rewards=rewards.take(keep_N),
+        tokens_N=LENGTH_N[row_N],
+        confidence_N=confidence(OLD_LOGP_NT, MASK_NT)[row_N],
     )
-    draw = method.completions.draw_completions(completions, rng)
-    weight_N = draw.weight_N * asked.weight_N[GROUP_N]
-    keep_PG = draw.keep_N.view(P, G)
-    advantage_N = method.trained_advantages(REWARD_PG, advantage_N.view(P, G), keep_PG).flatten()
-    tokens_P = LENGTH_N.view(P, G).sum(1).double()
-    return gradient(method, weight_N, advantage_N, float((tokens_P * asked.weight_N).sum()))
+    plan = plan_step(method, rolled_out, prompts, streams=lambda purpose, *key: rng, max_tokens=T)
+    weight_N = plan.weight_UN[0]
+    kept = weight_N.nonzero()[:, 0]
+    return gradient(
+        method, row_N[kept], weight_N[kept], plan.advantage_N[kept], denominator=plan.denominator, tokens=plan.tokens
+    )
 
 
+@typed('exact_bias(METHODS["dppo"])')
 def exact_bias(method: Method) -> float:
     """``|E[g_hat] - g| / |g|`` over all outcomes of a method's draws, to float64 rounding.
+
+    Rounds end where each prompt was taken once, and prompts are skipped by one earlier group.
 
     Args:
         method: at the rates to be checked.

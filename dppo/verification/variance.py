@@ -7,18 +7,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dppo.methods import PER_TOKEN_SCORES, Method
+from dppo.methods import Method
 from dppo.pruning import (
-    PIVOTAL,
     Pruning,
     Rule,
     Score,
+    Selection,
     absolute_advantage,
     advantage_with_confidence,
     advantage_with_length,
     effective_sample_size,
-    kept_mean,
-    largest,
     proportional,
     threshold,
     uniform,
@@ -26,7 +24,8 @@ from dppo.pruning import (
 )
 from dppo.rng import Purpose, generator
 from dppo.types import Completions
-from dppo.verification.estimate import full_batch
+from dppo.verification.controls import TopOfLive
+from dppo.verification.draws import full_batch
 from dppo.verification.records import VarianceRow
 from dppo.verification.subject import Subject
 
@@ -40,7 +39,7 @@ class Entry:
 
     rule: str
     score: str
-    pruning: Pruning
+    pruning: Selection
     """Its rate is replaced by the one that keeps as much as asked for."""
 
 
@@ -55,13 +54,10 @@ def entries(method: Method, norm_N: Tensor) -> list[Entry]:
     def oracle(completions: Completions) -> Tensor:
         return norm_N
 
+    floor = getattr(method.completions, "floor", Pruning().floor)
+
     def entry(rule: str, score: str, function: Rule, scored: Score) -> Entry:
-        scored = PER_TOKEN_SCORES.get(scored, scored) if method.normaliser.per_sequence else scored
-        return Entry(
-            rule=rule,
-            score=score,
-            pruning=Pruning(score=scored, rule=function, design=PIVOTAL, floor=method.completions.floor),
-        )
+        return Entry(rule=rule, score=score, pruning=Pruning(score=scored, rule=function, floor=floor))
 
     found = [entry("uniform", "none", uniform, uniform_score)]
     scores = {
@@ -74,8 +70,8 @@ def entries(method: Method, norm_N: Tensor) -> list[Entry]:
         found.append(entry("threshold", name, threshold, score))
     for name, score in scores.items():
         found.append(entry("proportional", name, proportional, score))
-    top = entry("top k (CPPO)", "abs(A)", largest, absolute_advantage)
-    return [*found, replace(top, pruning=replace(top.pruning, weighting=kept_mean))]
+    top = TopOfLive(score=absolute_advantage, rate=0.0)
+    return [*found, Entry(rule="top k (CPPO)", score="abs(A)", pruning=top)]
 
 
 def variance_table(subject: Subject, methods: Sequence[Method], *, draws: int, seed: int) -> tuple[VarianceRow, ...]:
@@ -99,8 +95,8 @@ def variance_table(subject: Subject, methods: Sequence[Method], *, draws: int, s
     return tuple(rows)
 
 
-def at_share(pruning: Pruning, completions: Completions, keep: float) -> Pruning | None:
-    """The pruning at the rate that keeps a share of the completions with a gradient; None if no rate keeps as few.
+def at_share(pruning: Selection, completions: Completions, keep: float) -> Selection | None:
+    """The selection at the rate that keeps a share of the completions with a gradient; None if no rate keeps as few.
 
     A rate is what a rule applies to the rows it may prune. For the threshold rule these are only those below the
     mean, so its rate must be higher to drop as much as others do.
@@ -110,13 +106,15 @@ def at_share(pruning: Pruning, completions: Completions, keep: float) -> Pruning
         completions: what it is to be applied to.
         keep: share to keep, in (0, 1).
     """
-    live_N = completions.live_N
-    score_N, group_N = pruning.score(completions)[live_N].double(), completions.group_N[live_N]
-    wanted = keep * len(score_N)
+    wanted = keep * int(completions.live_N.sum())
+
+    def at(rate: float) -> Selection:
+        if isinstance(pruning, Pruning):  # its own floor as far as the rate leaves room for it
+            return replace(pruning, rate=rate, floor=min(pruning.floor, 1 - rate))
+        return pruning.at_rate(rate)
 
     def kept(rate: float) -> float:
-        floor = min(pruning.floor, 1 - rate)
-        return float(pruning.rule(score_N, rate=rate, floor=floor, group_N=group_N).sum())
+        return float(at(rate).draw(completions, generator(0, Purpose.CHECK)).prob_N.sum())
 
     low, high = 1 - keep, 1 - 1e-3
     if kept(low) <= wanted * (1 + 1e-9):
@@ -126,11 +124,11 @@ def at_share(pruning: Pruning, completions: Completions, keep: float) -> Pruning
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if kept(middle) > wanted else (low, middle)
-    return replace(pruning, rate=high, floor=min(pruning.floor, 1 - high))
+    return at(high)
 
 
 def _row(
-    subject: Subject, method: Method, entry: Entry, keep: float, pruning: Pruning | None, draws: int, seed: int
+    subject: Subject, method: Method, entry: Entry, keep: float, pruning: Selection | None, draws: int, seed: int
 ) -> VarianceRow:
     """One line at one share kept, from many draws."""
     labels = {"normaliser": method.normaliser.name, "rule": entry.rule, "score": entry.score, "keep": keep}
@@ -141,7 +139,7 @@ def _row(
     weight_MN = torch.zeros(draws, len(full_N), dtype=torch.float64)
     for index in range(draws):
         rng = generator(seed, index, Purpose.CHECK)
-        weight_MN[index] = pruning.draw_completions(completions, rng).weight_N
+        weight_MN[index] = pruning.draw(completions, rng).weight_N
     error_MN = (weight_MN - 1) * full_N
     square_M = ((error_MN @ subject.gram_NN) * error_MN).sum(1) / float(full_N @ subject.gram_NN @ full_N)
     return VarianceRow(

@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dppo.environment import environment
+from dppo.environment import environment, one_thread
+from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.objective import DR_GRPO
+from dppo.typed import typed
 from dppo.verification.checks import (
     Settings,
     control_checks,
@@ -14,15 +16,17 @@ from dppo.verification.checks import (
     enumeration_checks,
     frequency_checks,
     parity_checks,
+    round_checks,
     row_checks,
 )
 from dppo.verification.dense_rows import padded_because
 from dppo.verification.parity import script_of
-from dppo.verification.records import Check, Report
-from dppo.verification.subject import Subject, one_thread
+from dppo.verification.records import Check, Findings
+from dppo.verification.subject import Subject
 from dppo.verification.variance import variance_table
 
 
+@typed('verify(built_in(), [METHODS["dppo"]])')
 def verify(
     subject: Subject,
     methods: Sequence[Method],
@@ -30,7 +34,7 @@ def verify(
     settings: Settings | None = None,
     started: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> Report:
+) -> Findings:
     """Every check on a subject, and what its rules and scores cost in variance.
 
     Args:
@@ -40,11 +44,13 @@ def verify(
         started: when the work began, in ``time.perf_counter`` seconds; now by default.
         progress: told what is being done.
     """
+    if not methods or not all(isinstance(method, Method) for method in methods):
+        raise ConfigError(f"methods={methods!r:.80} are no methods, at least one. Try [METHODS['dppo']].")
     settings = settings or Settings()
     started = time.perf_counter() if started is None else started
     first, count = methods[0], len(methods)
     parts = {
-        "every outcome of small draws": lambda: enumeration_checks(methods),
+        "every outcome of small draws": lambda: (*enumeration_checks(methods), *round_checks(methods)),
         "many draws on the model": lambda: draw_checks(subject, methods, settings),
         "one step beside TRL": lambda: parity_checks(script_of(subject)),
         "rows beside padding": lambda: row_checks(subject),
@@ -60,7 +66,7 @@ def verify(
         tabled = [replace(first, normaliser=DR_GRPO), first]
         variance = variance_table(subject, tabled, draws=settings.table_draws, seed=settings.seed)
     reason = padded_because(subject.model)
-    return Report(
+    return Findings(
         subject=subject.describe() + (f" Its training is padded, without dense rows: {reason}." if reason else ""),
         checks=tuple(sorted(checks, key=lambda check: check.name[0])),
         variance=variance,

@@ -81,7 +81,7 @@ def test_a_stop_says_how_to_go_on(config, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--methods", "trl,dpo"], "method 'dpo' is unknown. Did you mean dppo?"),
+        (["--methods", "trl,dpppo"], "method 'dpppo' is unknown. Did you mean dppo?"),
         (["--seeds", "0"], "--seeds 0 must be at least 1"),
         (["--target", "2"], "--target 2 must be an accuracy"),
         (["--eval_benchmarks", "math5000"], "'math5000' is not one of gsm8k"),

@@ -4,28 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
+from wrong_weights import DOUBLED
 
 from dppo.cli import compare_frozen as command
 from dppo.comparison.frozen_table import LEGEND, TITLES
-from dppo.demo.model import build_model
-from dppo.demo.tokenizer import build_tokenizer
 from dppo.errors import ConfigError
-from dppo.pruning import inverse_probability
-from dppo.verification.subject import Sampling, frozen_subject
-
-
-@pytest.fixture(scope="module")
-def subject():
-    prompts = [[1, 4 + p, 14, 5 + p, 16, 2] for p in range(4)]
-    return frozen_subject(
-        build_model(0),
-        build_tokenizer(),
-        prompts,
-        lambda prompt, tokens: torch.zeros(len(tokens)),
-        sampling=Sampling(generations=4, max_new_tokens=8),
-        title="untrained",
-    )
 
 
 @pytest.fixture
@@ -69,23 +52,17 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
     assert f"{figure:.3f}" in line and "biased" in line
 
 
-def _doubled(keep_N, prob_N):
-    return 2 * inverse_probability(keep_N, prob_N)
-
-
 def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
     from dppo.comparison import frozen_methods
 
-    honest = frozen_methods.from_training
+    honest = frozen_methods.embedded_training()
 
-    def lying(training):
-        def build(name):
-            method = honest(training)(name)
-            return replace(method, completions=replace(method.completions, weighting=_doubled))
+    class Lying:
+        def build_other(self, name):
+            method = honest.build_other(name)
+            return replace(method, completions=replace(method.completions, weighting=DOUBLED))
 
-        return build
-
-    monkeypatch.setattr(frozen_methods, "from_training", lying)
+    monkeypatch.setattr(frozen_methods, "embedded_training", Lying)
     assert command.main(["--rates", "0.5", "--draws", "200", "--methods", "dppo"]) == 1
     text = capsys.readouterr().out
     assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 2 rows are biased without saying so" in text
@@ -115,7 +92,8 @@ def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
     ("words", "problem"),
     [
         (["--methods", "dppo,greatest"], "method 'greatest' is unknown"),
-        (["--rates", "0.5,half"], "--rates 0.5,half: could not convert"),
+        (["--rates", "0.5,half"], "--rates 0.5,half must be numbers with commas between. Try --rates 0.3"),
+        (["--rates", ","], "--rates , must be numbers"),
         (["--rates", "1.5"], "rate 1.5 is not in"),
         (["--draws", "0"], "draws=0 must be at least"),
         (["--methods", ","], "--methods is empty"),

@@ -7,13 +7,13 @@ import pytest
 from rich.console import Console
 
 import dppo.cli.demo as command
-from dppo.demo.race import Setting
+from dppo.demo.race import RaceSetting
 from dppo.demo.run import DemoSetting
 from dppo.demo.task import QUICK
 from dppo.errors import ConfigError
 
 TINY = DemoSetting(
-    task=replace(QUICK, warm_up_steps=3), train=18, held_out=9, race=Setting(steps=2, evaluations=2, samples=1)
+    task=replace(QUICK, warm_up_steps=3), train=18, held_out=9, race=RaceSetting(steps=2, evaluations=2, samples=1)
 )
 
 

@@ -92,7 +92,7 @@ def test_one_sample_has_no_columns_for_several(words, capsys):
     [
         ("--samples 0", "samples=0 must be at least 1. Try --samples 16"),
         ("--k 1,8", "k=8 must be between 1 and the 4 samples of a problem. Try --samples 8"),
-        ("--k a", "--k a must be whole numbers"),
+        ("--k a", "--k a must be whole numbers with commas between. Try --k 1,8"),
         ("--limit 0", "--limit 0 must be at least 1"),
         ("--engine best", "--engine best is not one of transformers, vllm"),
         ("--temperature 0", "temperature=0 draws the same completion every time"),

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 from transformers import PrinterCallback, ProgressCallback
 
 from dppo.cli.main import main
-from dppo.cli.progress import Bars, Board, Lines, Pace, count, left, open_board, rate, shown
+from dppo.cli.progress import RECENT, Bars, Board, Lines, count, left, measured, open_board, rate, shown
 from dppo.runs.follow import Follow
 
 FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
@@ -38,18 +39,28 @@ def test_figures_in_words():
     assert shown({"total/seconds": 0.0, "total/rollouts": 0}) == [] == shown({})
 
 
-def test_pace_is_that_of_the_latest_updates():
+def test_the_speed_is_that_of_the_latest_updates():
     now = Time()
-    pace = Pace(now)
-    assert pace.rate is None and left(pace, 0, 10) == "" == rate(pace, 10)
-    for done in range(40):
-        pace.see(done)
-        pace.see(done)  # said twice, as logs do
-        now.at += 4 if done < 19 else 2
-    assert pace.rate == pytest.approx(0.5)  # the slow beginning is forgotten
-    assert rate(pace, 60) == "0.5 steps/s" and rate(pace, 1) == ""
-    assert left(pace, 39, 60) == "0:42 left" and left(pace, 39, 39 + 5400 / 2) == "1:30:00 left"
-    assert left(pace, 60, 60) == "" and count(12, 60) == "12/60 steps" and count(0.254, 1) == "25%"
+    progress = Progress(disable=True, get_time=now, speed_estimate_period=RECENT)
+    task = measured(progress, "train", 0, 400)
+    assert left(task) == "" == rate(task) and count(task) == "0/400 steps"
+    for done in range(1, 341):
+        measured(progress, "train", done, 400)
+        task = measured(progress, "train", done, 400)  # said twice, as logs do
+        now.at += 100 if done < 39 else 20
+    assert rate(task) == "0.05 steps/s", "the slow beginning is forgotten"
+    assert left(task) == "20:00 left" and count(task) == "340/400 steps"
+    now.at += 7200
+    assert left(measured(progress, "train", 341, 400)) == "", "the latest update alone has no speed"
+    assert left(measured(progress, "train", 400, 400)) == ""
+    share = measured(progress, "all", 0.254, 1)
+    assert count(share) == "25%" and rate(share) == ""
+    now.at += 5400
+    slow = measured(progress, "slow", 1, 5402)
+    for done in (2, 3):
+        now.at += 1
+        slow = measured(progress, "slow", done, 5402)
+    assert left(slow) == "1:29:59 left"
 
 
 def test_lines_come_now_and_then_and_at_the_end():

@@ -4,29 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
+from wrong_weights import DOUBLED
 
 from dppo.cli import verify as command
 from dppo.cli.main import main
-from dppo.demo.model import build_model
-from dppo.demo.tokenizer import build_tokenizer
-from dppo.methods import DAPO_LOSS, DPPO
-from dppo.pruning import inverse_probability
+from dppo.methods import METHODS
 from dppo.verification.checks import LEGEND, Settings
-from dppo.verification.subject import Sampling, frozen_subject
-
-
-@pytest.fixture(scope="module")
-def subject():
-    prompts = [[1, 4 + p, 14, 5 + p, 16, 2] for p in range(4)]
-    return frozen_subject(
-        build_model(0),
-        build_tokenizer(),
-        prompts,
-        lambda prompt, tokens: torch.zeros(len(tokens)),
-        sampling=Sampling(generations=4, max_new_tokens=8),
-        title="untrained",
-    )
 
 
 @pytest.fixture
@@ -38,7 +21,7 @@ def quick(subject, monkeypatch):
         "dppo.verification.checks.LOSSES",
         {"grpo": {"loss_type": "grpo"}, "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"}},
     )
-    methods = {"dppo": DPPO, "dppo_threshold": DPPO}
+    methods = {"dppo": METHODS["dppo"], "dppo_threshold": METHODS["dppo"]}
     monkeypatch.setattr(command, "METHODS", methods)
     return methods
 
@@ -59,10 +42,6 @@ def test_all_passes_and_everything_is_printed_and_written(quick, tmp_path, capsy
     assert "…" not in text, "nothing is cut off"
 
 
-def _doubled(keep_N, prob_N):
-    return 2 * inverse_probability(keep_N, prob_N)
-
-
 @pytest.fixture
 def alone(quick, monkeypatch):
     """Without the steps beside TRL."""
@@ -71,7 +50,8 @@ def alone(quick, monkeypatch):
 
 
 def test_a_broken_weight_fails(alone, tmp_path, capsys):
-    alone["dppo"] = replace(DPPO, completions=replace(DPPO.completions, weighting=_doubled))
+    dppo = METHODS["dppo"]
+    alone["dppo"] = replace(dppo, completions=replace(dppo.completions, weighting=DOUBLED))
     assert main(["verify", "--output", str(tmp_path / "report.json")]) == 1
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
     failed = [check for check in saved["checks"] if not check["passed"]]
@@ -80,7 +60,7 @@ def test_a_broken_weight_fails(alone, tmp_path, capsys):
 
 
 def test_a_declared_bias_is_printed(alone, capsys):
-    alone["dppo"] = DAPO_LOSS.with_rates(prompt=0.5, completion=0.5)
+    alone["dppo"] = METHODS["dapo_loss"].with_rates(prompt=0.5, completion=0.5)
     assert main(["verify"]) == 1
     assert "declared the dapo normaliser is biased under prompt pruning" in capsys.readouterr().out
 

@@ -29,11 +29,11 @@ def test_an_evaluation_without_totals():
 
 def test_read_off_on_straight_lines():
     """By hand: at step 2.5 half of the way from .2 to .4; at 125 s a quarter of .3 to .8."""
-    assert accuracy_at(CURVE, "step", 2.5) == pytest.approx(0.3)
-    assert accuracy_at(CURVE, "seconds", 125.0) == pytest.approx(0.3 + 0.25 * 0.5)
-    assert accuracy_at(CURVE, "rollouts", 2000) == pytest.approx(0.8)
-    assert accuracy_at(CURVE, "step", 21) is None
-    assert accuracy_at(CURVE[:1], "step", 0) == 0.2
+    assert accuracy_at(CURVE, 2.5, "step") == pytest.approx(0.3)
+    assert accuracy_at(CURVE, 125.0, "seconds") == pytest.approx(0.3 + 0.25 * 0.5)
+    assert accuracy_at(CURVE, 2000, "rollouts") == pytest.approx(0.8)
+    assert accuracy_at(CURVE, 21, "step") is None
+    assert accuracy_at(CURVE[:1], 0, "step") == 0.2
 
 
 def test_amounts_to_a_target():

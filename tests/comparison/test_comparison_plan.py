@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from dppo.comparison.plan import open_folder, plan, read_fields
+from dppo.comparison.plan import changes, open_folder, plan
 from dppo.errors import ConfigError, FileError
 from dppo.methods import METHODS
 
@@ -59,7 +59,7 @@ def test_what_each_is_given(config):
     assert all(fields["model_name_or_path"].endswith("starts/seed_8") for fields in (trl, grpo, cppo, dppo))
     runs = comparison.check()
     assert type(runs["trl"].training).__name__ == "GRPOConfig"
-    biased = {name: bool(run.training.build_method().bias) for name, run in runs.items() if name != "trl"}
+    biased = {name: bool(run.training.build_method().biases()) for name, run in runs.items() if name != "trl"}
     assert biased == {"grpo": False, "cppo": True, "dppo": True}
 
 
@@ -94,7 +94,7 @@ def test_the_seed_in_a_path(config):
 @pytest.mark.parametrize(
     ("methods", "said"),
     [
-        (["dpo"], "method 'dpo' is unknown. Did you mean dppo\\? There are: trl, grpo"),
+        (["dpppo"], "method 'dpppo' is unknown. Did you mean dppo\\? There are: trl, grpo"),
         (["qqq"], "method 'qqq' is unknown. There are"),
         (["grpo", "grpo"], "names grpo twice"),
         ([], "--methods is empty"),
@@ -211,6 +211,12 @@ def test_a_damaged_run_folder(config):
     folder = made(comparison, *comparison.order()[0])
     (folder / "config.yaml").write_text("just words")
     with pytest.raises(ConfigError, match=r"is damaged: .*config\.yaml must hold fields.*Remove it"):
-        read_fields(folder)
+        changes(comparison, {})
     record = comparison.as_json()
     assert json.loads(json.dumps(record)) == record
+
+
+def test_a_dry_run_is_of_a_single_run(config):
+    """Silently ignored it would start the comparison."""
+    with pytest.raises(ConfigError, match="dry_run is a field of dppo train"):
+        plan(config(), ["--dry_run"])

@@ -219,5 +219,7 @@ def test_a_start_from_scratch_is_made_once_for_a_seed(make, monkeypatch, tmp_pat
 
 
 def test_what_is_no_comparison_is_said():
-    with pytest.raises(ConfigError, match="takes a comparison, not None"):
+    with pytest.raises(
+        ConfigError, match=r"comparison=None is NoneType, expected Comparison\. Try run_comparison\(plan"
+    ):
         run_comparison(None)

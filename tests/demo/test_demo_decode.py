@@ -7,7 +7,7 @@ from scipy import stats
 from dppo.demo.decode import Rollout, _choose, sample
 from dppo.demo.model import build_model
 from dppo.demo.task import make_split
-from dppo.demo.tokenizer import TOKENS, build_tokenizer, encode_prompts
+from dppo.demo.tokenizer import TOKENS, build_tokenizer, encode_questions
 from dppo.errors import ConfigError
 
 PAD, EOS = TOKENS.index("<pad>"), TOKENS.index("<eos>")
@@ -33,7 +33,7 @@ def model():
 @pytest.fixture(scope="module")
 def prompts():
     questions = [problem.question for problem in make_split(0).train[:24]]
-    found = [*encode_prompts(build_tokenizer(), questions), [1], [1, 5]]
+    found = [*encode_questions(build_tokenizer(), questions), [1], [1, 5]]
     assert len({len(prompt) for prompt in found}) > 8
     return found
 

@@ -5,8 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dppo.demo.model import build_model
-from dppo.demo.muon import Muon, orthogonalise
-from dppo.demo.supervised import MUON_DECAY, MUON_MOMENTUM, MUON_RATE
+from dppo.demo.supervised import MUON_DECAY, MUON_MOMENTUM, MUON_RATE, Muon, orthogonalise
 from dppo.demo.task import FULL
 from dppo.demo.tokenizer import build_tokenizer
 from dppo.demo.warmup import warm_up

@@ -9,61 +9,49 @@ import torch
 
 from dppo.demo.decode import sample
 from dppo.demo.evaluate import MAX_NEW_TOKENS
-from dppo.demo.loop import GENERATIONS, Loop, together
+from dppo.demo.loop import GENERATIONS, together
 from dppo.demo.model import build_model
-from dppo.demo.task import make_split
-from dppo.demo.tokenizer import build_tokenizer
+from dppo.demo.tokenizer import encode_questions
 from dppo.errors import RoundsError
-from dppo.methods import DAPO, DAPO_LOSS, GRESO, GRESO_COMPAT, GRPO
-from dppo.objective import DAPO_TOKENS, clipped_surrogate, group_advantages
-from dppo.pruning import PromptStream, Rounds, adaptive, deviating, mixed
+from dppo.methods import METHODS
+from dppo.methods.dapo import deviating
+from dppo.methods.greso import adaptive, mixed
+from dppo.objective import DAPO_TOKENS, clipped_surrogate
+from dppo.pruning import PromptStream, Rounds
 from dppo.rng import Purpose, generator, torch_generator
 
-WANTED = 3
+DAPO, GRESO = METHODS["dapo"], METHODS["greso"]
+SIZE, WANTED = 16, 3
 
 
-@pytest.fixture(scope="module")
-def start():
-    torch.manual_seed(0)
-    return build_model(0).eval(), build_tokenizer(), make_split(0, train=16, held_out=6)
+@pytest.fixture
+def loop(still):
+    return lambda method, rewards: still(method, rewards, prompts=WANTED, size=SIZE)
 
 
-def some_rows(self, row_Q, rollout):
+def some_rows(row_Q, step):
     """Rewards that differ within the groups of every third dataset row only."""
     reward_QG = torch.zeros(len(row_Q), GENERATIONS)
     reward_QG[row_Q % 3 == 1, ::3] = 1.0
     return reward_QG
 
 
-def loop(start, monkeypatch, method, rewards=some_rows):
-    """A loop whose steps leave the parameters alone, and the gradients that they would have been moved by."""
-    model, tokenizer, split = start
-    monkeypatch.setattr(Loop, "_rewards", rewards)
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *a, **k: None)
-    made, gradients = Loop(copy.deepcopy(model), tokenizer, split.train, method, seed=0, prompts=WANTED), []
-
-    def keep():
-        parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in made.model.parameters()]
-        gradients.append(torch.cat([part.flatten() for part in parts]).double())
-
-    monkeypatch.setattr(made.optimizer, "step", keep)
-    return made, gradients
+def useful(row_Q, step):
+    return (torch.arange(GENERATIONS) % 2).float().repeat(len(row_Q), 1)
 
 
 def by_hand(start, rows, used):
     """The gradient of DAPO's loss over some groups, one completion after another, divided by their tokens."""
     model, tokenizer, split = copy.deepcopy(start[0]), start[1], start[2]
-    prompts = Loop(model, tokenizer, split.train, GRPO, seed=0).prompts
-    for parameter in model.parameters():
-        parameter.grad = None
-    model.set_attn_implementation("sdpa")
+    prompts = encode_questions(tokenizer, [problem.question for problem in split.train[:SIZE]])
     tokens, losses = 0, []
     for number in range(len(rows) // WANTED):
         asked = rows[number * WANTED : (number + 1) * WANTED]
         rng = torch_generator(0, 0, Purpose.ROLLOUT, number)
         rollout = sample(start[0], [prompts[i] for i in asked], rng, samples=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS)
-        reward_QG = some_rows(None, torch.tensor(asked), rollout)
-        advantage_N = group_advantages(reward_QG).flatten()
+        reward_QG = some_rows(torch.tensor(asked), 0).double()
+        spread_QG = reward_QG.std(1, keepdim=True) + 1e-4
+        advantage_N = ((reward_QG - reward_QG.mean(1, keepdim=True)) / spread_QG).flatten()
         for i in range(WANTED * GENERATIONS):
             if not used[number * WANTED + i // GENERATIONS]:
                 continue
@@ -78,9 +66,9 @@ def by_hand(start, rows, used):
     return torch.cat([p.grad.flatten() for p in model.parameters()]).double()
 
 
-def test_dapo_trains_on_the_first_groups_that_count_over_their_own_tokens(start, monkeypatch):
-    made, gradients = loop(start, monkeypatch, DAPO)
-    order = made.stream.peek(16).tolist()
+def test_dapo_trains_on_the_first_groups_that_count_over_their_own_tokens(start, loop):
+    made, gradients = loop(DAPO, some_rows)
+    order = made.source.stream.peek(SIZE).tolist()
     report = made.step(1e-3)
     counts = [row % 3 == 1 for row in order]
     rounds = next(r for r in range(1, 6) if sum(counts[: r * WANTED]) >= WANTED)
@@ -95,34 +83,31 @@ def test_dapo_trains_on_the_first_groups_that_count_over_their_own_tokens(start,
     torch.testing.assert_close(gradients[0], wanted, rtol=1e-3, atol=1e-6)
     everything = by_hand(start, rows, [True] * len(rows))
     assert (everything - wanted).norm() > 0.1 * wanted.norm(), "a denominator that counts all of them is another one"
-    seen = made.history.candidates(torch.arange(16), 1).seen_P
+    seen = made.source.history.candidates(torch.arange(SIZE), 1).seen_P
     assert seen.nonzero()[:, 0].tolist() == sorted(set(rows)), "history learns from what the step did without, too"
 
 
-def test_surplus_groups_are_left_out(start, monkeypatch):
+def test_surplus_groups_are_left_out(loop):
     """A round that brings more than enough: only the first of them are trained on."""
-    made, _ = loop(start, monkeypatch, replace(DAPO, rounds=replace(DAPO.rounds, factor=5.0)))
+    made, _ = loop(replace(DAPO, rounds=replace(DAPO.rounds, factor=5.0)), some_rows)
     report = made.step(1e-3)
     assert report.rounds == 1 and report.rollouts == 5 * WANTED * GENERATIONS
     assert report.completions_trained == WANTED * GENERATIONS
 
 
-def test_the_limit_is_an_error_and_changes_no_weight(start, monkeypatch):
-    made, gradients = loop(start, monkeypatch, DAPO, rewards=lambda self, row_Q, rollout: torch.ones(len(row_Q), 8))
+def test_the_limit_is_an_error_and_changes_no_weight(loop):
+    made, gradients = loop(DAPO, lambda row_Q, step: torch.ones(len(row_Q), GENERATIONS))
     with pytest.raises(RoundsError, match=r"after 10 rounds 0 of 30 groups .* needs 3\. Set max_rounds: 20"):
         made.step(1e-3)
     assert gradients == [] and made.steps == 0
 
 
-def test_one_round_with_enough_is_the_loss_alone(start, monkeypatch):
-    def mixed(self, row_Q, rollout):
-        return (torch.arange(GENERATIONS) % 2).float().repeat(len(row_Q), 1)
-
-    made, gradients = loop(start, monkeypatch, DAPO, rewards=mixed)
-    monkeypatch.setattr("dppo.demo.loop.torch_generator", lambda *key: torch_generator(*key[:3]))
-    report = made.step(1e-3)
-    monkeypatch.undo()
-    alone, wanted = loop(start, monkeypatch, DAPO_LOSS, rewards=mixed)
+def test_one_round_with_enough_is_the_loss_alone(loop, monkeypatch):
+    made, gradients = loop(DAPO, useful)
+    with monkeypatch.context() as patch:
+        patch.setattr("dppo.demo.loop.torch_generator", lambda *key: torch_generator(*key[:3]))
+        report = made.step(1e-3)
+    alone, wanted = loop(METHODS["dapo_loss"], useful)
     alone.step(1e-3)
     assert report.rounds == 1 and torch.equal(gradients[0], wanted[0])
 
@@ -142,13 +127,13 @@ def test_rollouts_together_keep_every_token():
 def test_the_constants_are_dapos():
     assert DAPO.rounds == Rounds(counts=deviating) and DAPO.rounds.limit == 10
     assert DAPO.normaliser is DAPO_TOKENS and DAPO.token_loss.func is clipped_surrogate
-    assert not DAPO.unbiased and DAPO_LOSS.unbiased
+    assert DAPO.biases() and not METHODS["dapo_loss"].biases()
 
 
 # GRESO.
 
 
-def graded_rows(self, row_Q, rollout):
+def graded_rows(row_Q, step):
     """Of four dataset rows one is always right, one always wrong, one mixed, and one mostly wrong."""
     reward_QG = torch.zeros(len(row_Q), GENERATIONS)
     reward_QG[row_Q % 4 == 0] = 1.0
@@ -160,9 +145,9 @@ def graded_rows(self, row_Q, rollout):
 KINDS = {"greso": {0: "easy", 1: "hard"}, "greso_compat": {0: "easy", 1: "hard", 3: "hard"}}
 
 
-def greso_by_hand(name, steps, size=16):
+def greso_by_hand(name, steps):
     """The rows that each step rolls out, and the exploration after it, with lists and dictionaries only."""
-    order = PromptStream(size, 0).peek(100 * size).tolist()
+    order = PromptStream(SIZE, 0).peek(100 * SIZE).tolist()
     place, streak, explore, told = 0, {}, {"easy": 0.5, "hard": 0.5}, []
     for step in range(steps):
         rolled_out, buffer, round_size, last, number = [], 0, round(1.5 * WANTED), False, 0
@@ -190,7 +175,7 @@ def greso_by_hand(name, steps, size=16):
             kind = KINDS[name].get(row % 4)
             before, z = streak.get(row, (None, 0))
             streak[row] = (kind, z + 1 if kind == before else 1) if kind else ("easy", 0)
-        if place > size:
+        if place > SIZE:
             shares = {"easy": sum(row % 4 == 0 for row in every), "hard": sum(row % 4 == 1 for row in every)}
             if name == "greso_compat":
                 shares["hard"] = 0  # groups of zeros are not exactly 0.1
@@ -201,41 +186,38 @@ def greso_by_hand(name, steps, size=16):
     return told
 
 
-@pytest.mark.parametrize("method", [GRESO, GRESO_COMPAT], ids=lambda m: m.name)
-def test_greso_asks_what_its_rules_say(method, start, monkeypatch):
-    asked = []
+@pytest.mark.parametrize("name", KINDS)
+def test_greso_asks_what_its_rules_say(name, loop):
+    asked, steps = [], 10
 
-    def rewards(self, row_Q, rollout):
+    def rewards(row_Q, step):
         asked[-1].extend(row_Q.tolist())
-        return graded_rows(self, row_Q, rollout)
+        return graded_rows(row_Q, step)
 
-    made, gradients = loop(start, monkeypatch, method, rewards=rewards)
-    steps = 10
-    wanted = greso_by_hand(method.name, steps)
+    made, gradients = loop(METHODS[name], rewards)
+    wanted = greso_by_hand(name, steps)
     for rows, explore in wanted:
         asked.append([])
         made.step(1e-3)
         assert asked[-1] == rows
-        assert (made.exploration.easy, made.exploration.hard) == pytest.approx((explore["easy"], explore["hard"]))
+        learned = made.source.learned
+        assert (learned.easy, learned.hard) == pytest.approx((explore["easy"], explore["hard"]))
     early, late = ([row for rows in asked[part] for row in rows] for part in (slice(0, 2), slice(6, 10)))
     shares = [sum(row % 4 < 2 for row in rows) / len(rows) for rows in (early, late)]
     assert shares[1] < shares[0], "prompts that give nothing are asked less often"
-    assert made.exploration.easy != 0.5 and len(gradients) == steps
-    assert wanted != greso_by_hand({"greso": "greso_compat", "greso_compat": "greso"}[method.name], steps)
+    assert made.source.learned.easy != 0.5 and len(gradients) == steps
+    (other,) = KINDS.keys() - {name}
+    assert wanted != greso_by_hand(other, steps)
 
 
-def test_a_step_that_lacks_groups_trains_on_those_there_are(start, monkeypatch):
-    """Only one of 16 prompts is useful: after ten rounds the step is made of it alone, over its own completions."""
+def test_a_step_that_lacks_groups_trains_on_those_there_are(loop):
+    """Only one of 16 prompts is useful: after three rounds the step is made of it alone, over its own completions."""
 
-    def one(self, row_Q, rollout):
-        reward_QG = torch.zeros(len(row_Q), GENERATIONS)
-        reward_QG[row_Q == 7, ::2] = 1.0
-        return reward_QG
+    def one(row_Q, step):
+        return useful(row_Q, step) * (row_Q == 7)[:, None]
 
-    made, gradients = loop(
-        start, monkeypatch, replace(GRESO, rounds=replace(GRESO.rounds, size=adaptive, limit=3)), one
-    )
-    place = made.stream.peek(16).tolist().index(7)
+    made, gradients = loop(replace(GRESO, rounds=replace(GRESO.rounds, limit=3)), one)
+    place = made.source.stream.peek(SIZE).tolist().index(7)
     report = made.step(1e-3)
     rolled_out = report.rollouts // GENERATIONS
     assert place < rolled_out and report.completions_trained == GENERATIONS
@@ -245,10 +227,10 @@ def test_a_step_that_lacks_groups_trains_on_those_there_are(start, monkeypatch):
 def test_the_constants_are_gresos():
     rounds = GRESO.rounds
     assert (rounds.counts, rounds.size, rounds.factor, rounds.at_limit) == (mixed, adaptive, 1.5, "train")
-    assert "by variance" in str(rounds) and "by mean" in str(GRESO_COMPAT.rounds)
-    assert "made up for by no weight" in GRESO.bias[0] and not GRESO.unbiased
+    assert "by variance" in str(rounds) and "by mean" in str(METHODS["greso_compat"].rounds)
+    assert "made up for by no weight" in GRESO.biases()[0]
     skipping = rounds.skipping
-    assert (skipping.start, skipping.change, skipping.lowest, skipping.highest, skipping.floor) == (
+    assert (skipping.first, skipping.change, skipping.lowest, skipping.highest, skipping.floor) == (
         *(0.5, 0.01, 0.05, 0.95, 0.01),
     )
     assert (skipping.target, skipping.target * skipping.easy_part) == (0.25, Fraction(1, 12))

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dppo.demo import scratch
 from dppo.demo.scratch import prepare_embedded, prepare_text, train_tokenizer, worked_solution
-from dppo.demo.tokenizer import EOS, build_tokenizer, encode_prompts
+from dppo.demo.tokenizer import EOS, build_tokenizer, encode_questions
 from dppo.errors import ConfigError, DataError
 from dppo.grading.answers import last_boxed
 from dppo.problems import load_problems
@@ -46,7 +46,7 @@ def prepared(dataset, tmp_path_factory):
     folder, told = tmp_path_factory.mktemp("model") / "deep" / "start", []
     with pytest.MonkeyPatch.context() as patch:  # a clock that ticks once when asked: 20 steps on any machine
         patch.setattr(scratch, "time", SimpleNamespace(monotonic=count().__next__))
-        prepare_text(folder, dataset, seed=3, minutes=20 / 60, report=lambda done, loss: told.append((done, loss)))
+        prepare_text(folder, dataset, seed=3, minutes=20 / 60, on_step=lambda done, loss: told.append((done, loss)))
     return folder, told
 
 
@@ -141,13 +141,13 @@ def test_a_hub_set_whose_answer_column_held_the_solution_is_read_too(dataset, tm
 def test_the_embedded_policy_is_saved_with_its_tokenizer_and_is_a_function_of_the_seed(tmp_path):
     told = []
     for name in ("a", "b"):
-        prepare_embedded(tmp_path / name, seed=5, steps=2, report=lambda done, loss: told.append(done))
+        prepare_embedded(tmp_path / name, seed=5, steps=2, on_step=lambda done, loss: told.append(done))
     assert told == [0.5, 1.0] * 2
     models = [AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("a", "b")]
     assert all(torch.equal(models[0][key], models[1][key]) for key in models[0])
     loaded, built = AutoTokenizer.from_pretrained(tmp_path / "a"), build_tokenizer()
     questions = ["3+5=?", "12-4+6=?"]
-    assert encode_prompts(loaded, questions) == encode_prompts(built, questions)
+    assert encode_questions(loaded, questions) == encode_questions(built, questions)
     answer = "3+5=8;\\boxed{8}<eos>"
     assert loaded(answer)["input_ids"] == built(answer)["input_ids"]
     assert loaded.decode(loaded(answer)["input_ids"]) == answer
@@ -158,7 +158,7 @@ def test_nothing_half_made_is_left_and_nothing_is_overwritten(dataset, tmp_path)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare_text(tmp_path / "start", dataset, seed=0, minutes=1, report=stop)
+        prepare_text(tmp_path / "start", dataset, seed=0, minutes=1, on_step=stop)
     assert not list(tmp_path.iterdir())
     (tmp_path / "start.unfinished").mkdir()  # left by a run that was killed outright
     (tmp_path / "start.unfinished" / "junk").touch()

@@ -3,7 +3,7 @@
 import pytest
 
 from dppo.demo.task import FULL, demonstration, make_split
-from dppo.demo.tokenizer import TOKENS, build_tokenizer, encode_prompts
+from dppo.demo.tokenizer import TOKENS, build_tokenizer, encode_questions
 from dppo.rng import generator
 
 TOKENIZER = build_tokenizer()
@@ -33,7 +33,7 @@ def test_chat_template_wraps_turns():
     chat = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": r"\boxed{3}"}]
     whole = TOKENIZER.apply_chat_template(chat, tokenize=False)
     assert whole == r"<user>1+2=?<assistant>\boxed{3}<eos>"
-    (prompt,) = encode_prompts(TOKENIZER, ["1+2=?"])
+    (prompt,) = encode_questions(TOKENIZER, ["1+2=?"])
     assert TOKENIZER.decode(prompt) == "<user>1+2=?<assistant>"
     completion = TOKENIZER.encode(r"\boxed{3}<eos>")
     assert prompt + completion == TOKENIZER.encode(whole)

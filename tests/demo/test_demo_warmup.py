@@ -51,7 +51,7 @@ def test_a_short_warm_up_teaches_short_sums_and_is_repeatable():
     models = [build_model(0), build_model(0)]
     for model, seen in zip(models, losses, strict=True):
         warm_up(
-            model, TOKENIZER, SHORT, seed=0, steps=20, report=lambda step, loss, seen=seen: seen.append((step, loss))
+            model, TOKENIZER, SHORT, seed=0, steps=20, on_step=lambda step, loss, seen=seen: seen.append((step, loss))
         )
     assert losses[0] == losses[1] and [step for step, _ in losses[0]] == list(range(1, 21))
     assert losses[0][-1][1] < 0.6 * losses[0][0][1]

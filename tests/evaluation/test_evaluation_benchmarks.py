@@ -123,7 +123,7 @@ def test_a_new_benchmark_is_one_record(place, tmp_path, monkeypatch, verifier):
         licence="MIT",
         samples=2,
     )
-    monkeypatch.setattr("dppo.evaluation.benchmarks.BENCHMARKS", {**BENCHMARKS, record.name: record})
+    monkeypatch.setattr("dppo.evaluation.problems.BENCHMARKS", {**BENCHMARKS, record.name: record})
     monkeypatch.setattr("datasets.load_dataset", lambda *names, split: datasets.Dataset.from_list(SUMS))
     (tmp_path / "sums_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SUMS))
     chosen = choose(["sums"], [], folder=str(tmp_path) if place == "folder" else None)

@@ -1,12 +1,13 @@
 """Two evaluations, paired by problem."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 from evaluation_fakes import FakeJudge, answers, fake_engine, problem_set
 
-from dppo.errors import EvaluationError
+from dppo.errors import EvaluationError, FileError
 from dppo.evaluation import Generated, Protocol, Sampling, compare, evaluate
 
 
@@ -39,7 +40,7 @@ def test_differences_changes_and_settings(tmp_path):
     sizes = [abs(change.after - change.before) for change in found.changes]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 0
     assert found.average.value == pytest.approx(np.mean([p.difference.value for p in found.benchmarks.values()]))
-    assert json.loads(json.dumps(found.as_json()))["changes"][0]["samples"] == [4, 4]
+    assert json.loads(json.dumps(asdict(found)))["changes"][0]["samples"] == [4, 4]
 
 
 def test_pairing_is_narrower_than_two_intervals(tmp_path):
@@ -96,5 +97,5 @@ def test_runs_that_cannot_be_compared(tmp_path):
     other = replace(problem_set(4, "one"), content="something else")
     with pytest.raises(EvaluationError, match="one is not the same set of problems"):
         compare(a, made(tmp_path / "c", sets=(other,)))
-    with pytest.raises(EvaluationError, match="no finished evaluation"):
+    with pytest.raises(FileError, match="no finished evaluation"):
         compare(a, tmp_path / "nothing")

@@ -20,10 +20,11 @@ from evaluation_fakes import (
     stopping_after,
 )
 
-from dppo.errors import ConfigError, EvaluationError
-from dppo.evaluation import Engine, Generated, Protocol, Sampling, evaluate, files
-from dppo.evaluation.draws import graded_samples, plan
+from dppo import files
+from dppo.errors import ConfigError, DPPOError, EvaluationError, FileError
+from dppo.evaluation import Engine, Generated, Protocol, Sampling, evaluate
 from dppo.evaluation.engines import Request
+from dppo.evaluation.samples import batches_of, graded_samples
 from dppo.rng import generator
 
 TWO = (problem_set(6, "one"), problem_set(5, "two"))
@@ -173,7 +174,7 @@ def test_lines_that_do_not_belong_are_named(tmp_path, extra, message):
     run(tmp_path)
     with (tmp_path / "samples.jsonl").open("a") as file:
         file.write(extra(sample_lines(tmp_path)) + "\n")
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(DPPOError, match=message):
         run(tmp_path)
 
 
@@ -196,7 +197,7 @@ def test_settings_of_an_evaluation_that_never_began_may_change(tmp_path):
 def test_samples_of_unknown_settings_and_damaged_settings(tmp_path):
     run(tmp_path)
     (tmp_path / "settings.json").write_text("{")
-    with pytest.raises(EvaluationError, match=r"settings.json cannot be read"):
+    with pytest.raises(FileError, match=r"settings.json cannot be read"):
         run(tmp_path)
     (tmp_path / "settings.json").unlink()
     with pytest.raises(EvaluationError, match=r"samples but no settings.json"):
@@ -205,25 +206,24 @@ def test_samples_of_unknown_settings_and_damaged_settings(tmp_path):
 
 def test_output_that_cannot_be_a_folder(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(EvaluationError, match=r"File exists|Not a directory"):
+    with pytest.raises(FileError, match=r"File exists|Not a directory"):
         run(tmp_path / "file")
 
 
 @pytest.mark.parametrize("room", [0, 300, 2500])
 def test_full_disk_stops_and_goes_on(tmp_path, monkeypatch, room):
     run(tmp_path / "whole")
-    write, left = os.write, [room]
+    left = [room]
 
-    def limited(fd, data):
-        if left[0] == 0:
+    def limited(file, data):
+        taken = min(left[0], len(data))
+        left[0] -= file.write(data[:taken])
+        if taken < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        taken = min(50, left[0], len(data))
-        left[0] -= taken
-        return write(fd, data[:taken])
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "write", limited)
-        with pytest.raises(EvaluationError, match=r"No space left on device.*give the same command to go on"):
+        patch.setattr(files, "_write_all", limited)
+        with pytest.raises(FileError, match=r"No space left on device.*give the same command to go on"):
             run(tmp_path / "parts")
     kept = (tmp_path / "parts" / "samples.jsonl").read_text()
     assert kept == "" or kept.endswith("\n")
@@ -243,7 +243,7 @@ def many(batch_size, text, living=None):
 
 
 def test_a_hundred_thousand_samples_do_not_live_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("dppo.evaluation.draws.sample_seed", lambda seed, key, sample: sample)
+    monkeypatch.setattr("dppo.evaluation.samples.sample_seed", lambda seed, key, sample: sample)
     living = Living()
     evaluate(
         protocol(sets=(problem_set(100),), samples=1000), many(500, "\\boxed{3}", living), FakeJudge(), tmp_path / "run"
@@ -272,17 +272,14 @@ def test_memory_is_bounded_by_the_batch(tmp_path):
     assert (tmp_path / "samples.jsonl").stat().st_size > 50e6 and peak < 12e6
 
 
-def test_plan_sorts_by_length_and_keeps_one_limit_per_batch():
-    problems, sampling = problem_set(30), Sampling(max_new_tokens=8)
+def test_batches_are_sorted_by_length_and_have_one_limit_each():
+    lengths = np.array([3 + 7 * i % 11 for i in range(30)])
     engine = fake_engine(batch_size=5, longest=14)
-    found = plan(problems, engine, sampling, 2)
-    lengths = np.array([len(p.problem) for p in problems.problems])
-    assert found.limit_P.tolist() == np.clip(14 - lengths, 0, 8).tolist()
-    places = [member for batch in found.batches for member in batch]
-    assert sorted(places) == [(row, sample) for row in range(30) for sample in range(2)]
-    for batch in found.batches:
-        rows = [row for row, _ in batch]
-        assert len(rows) <= 5 and len({found.limit_P[row] for row in rows}) == 1
+    batches = batches_of([[1] * length for length in lengths], engine, Sampling(max_new_tokens=8), 2)
+    assert sorted(m for batch in batches for m in batch.members) == [(row, g) for row in range(30) for g in range(2)]
+    for batch in batches:
+        rows = [row for row, _ in batch.members]
+        assert len(rows) <= 5 and set(np.clip(14 - lengths[rows], 0, 8)) == {batch.limit}
         assert lengths[rows].tolist() == sorted(lengths[rows], reverse=True)
 
 

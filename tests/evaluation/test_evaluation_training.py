@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from dppo.errors import ConfigError
 from dppo.evaluation import Protocol, Sampling, evaluate
-from dppo.evaluation.during_training import BenchmarkCallback, share
+from dppo.evaluation.during_training import BenchmarkCallback
 from dppo.runs.dry_run import dry_run
 from dppo.runs.parsing import parse_run
 from dppo.runs.parts import train
@@ -75,7 +75,7 @@ def test_processes_share_the_problems():
     sums = iter(sum(rank._sums(rank.sets[i], fake_engine()) for rank in ranks) for i in range(2))
     callback(parts, rank=0, processes=3, reduce=lambda tensor: next(sums)).on_train_begin(None, State(0), None)
     assert parts == [pytest.approx(alone[0])]
-    assert share(problem_set(2), 2, 3).problems == ()
+    assert callback([], sets=(problem_set(2),), rank=2, processes=3).sets[0].problems == ()
 
 
 def test_settings_out_of_range():

@@ -2,7 +2,7 @@ r"""Answers that are the same number vote alike, others do not."""
 
 import pytest
 
-from dppo.evaluation.votes import LONGEST, vote
+from dppo.evaluation.metrics import LONGEST_VOTE, voting_form
 
 
 @pytest.mark.parametrize(
@@ -15,16 +15,16 @@ from dppo.evaluation.votes import LONGEST, vote
     ],
 )
 def test_alike(alike):
-    assert len({vote(text) for text in alike}) == 1
+    assert len({voting_form(text) for text in alike}) == 1
 
 
 def test_different():
     texts = ["1", "-1", "10", "0.1", "1,2", "12", "x", "X", r"\frac{1}{0}", "1/0", "", " ", "1.2.3", r"\sqrt{8}"]
-    votes = [vote(text) for text in texts if text.strip()]
+    votes = [voting_form(text) for text in texts if text.strip()]
     assert len(set(votes)) == len(votes)
 
 
 def test_long_answers_vote_by_hash_and_quickly():
-    assert len(vote("x" * 100_000)) <= LONGEST and vote("x" * 100_000) != vote("x" * 100_001)
-    assert vote("9" * 100_000).startswith("blake2b:")
-    assert vote("\ud800" * 300).startswith("blake2b:")
+    assert len(voting_form("x" * 100_000)) <= LONGEST_VOTE and voting_form("x" * 100_000) != voting_form("x" * 100_001)
+    assert voting_form("9" * 100_000).startswith("blake2b:")
+    assert voting_form("\ud800" * 300).startswith("blake2b:")

@@ -1,153 +1,286 @@
-"""A softmax policy small enough to enumerate every selection of its completions, and its exact expected gradients.
+"""A softmax policy small enough to go through every selection of its completions.
 
-Three prompts with three completions each, real autograd in float64, off-policy so that clipping bites. The second
-prompt's middle completion has advantage 0. Three prompts, since with two the threshold rule rounds to keeping both.
+What is expected is written here a second time, in numpy and without the library: advantages, losses and normalisers by
+the formulas of their papers, derivatives by complex steps. What is checked is what a trainer would do: ``plan_step``
+for every selection, and autograd through ``micro_batch_loss``.
+
+Three prompts with 3, 2 and 2 completions and two reward functions, in float64 and off-policy, so that clipping bites.
+The first prompt's last completion has advantage 0. Three prompts, since with two the threshold rule keeps both.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cached_property
 
+import numpy as np
 import torch
 
-from dppo.objective import weighted_sum
-from dppo.rng import Purpose, generator, torch_generator
-from dppo.types import Candidates, Completions
+from dppo.methods import Method
+from dppo.objective import Tokens
+from dppo.pruning import PromptPruning, Pruning, confidence
+from dppo.step import Passes, RolledOut, StepPlan, completions_of, drawn_block, micro_batch_loss, plan_step
+from dppo.types import Block, Candidates, Rewards
 
-P, G, T, V = 3, 3, 4, 5
-N = P * G
-REWARD_PG = torch.tensor([[1.0, 0.0, 0.3], [0.0, 0.5, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+GROUP_N = np.array([0, 0, 0, 1, 1, 2, 2])
+P, N, T, V = 3, len(GROUP_N), 4, 5
+REWARD_NF = np.array([[1, 0], [0, 0], [0, 1], [0, 0.6], [1, 0], [0.1, 1], [0.9, 1.2]])
+WEIGHT_F = np.array([1.0, 0.5])
+LENGTH_N = np.array([4, 2, 3, 1, 4, 3, 2])
+MASK_NT = np.arange(T) < LENGTH_N[:, None]
+_RNG = np.random.default_rng(4)
+TOKEN_NT = _RNG.integers(V, size=(N, T))
+BEFORE_NT = np.concatenate([np.full((N, 1), V), TOKEN_NT[:, :-1]], 1)
 PARAMETERS = (V + 1) * V + P * V
+THETA, _OLD_STEP, _REF_STEP = _RNG.normal(size=(3, PARAMETERS))
+CANDIDATES = Candidates(
+    row_P=torch.arange(P),
+    signal_P=torch.tensor([0.6, 0.3, 0.35]),
+    tokens_P=torch.tensor([3.0, 2.5, 2.5]),
+    seen_P=torch.ones(P, dtype=torch.bool),
+)
 
 
-def normal(key, *shape):
-    return torch.randn(*shape, generator=torch_generator(0, Purpose.CHECK, key), dtype=torch.float64)
+def logits(theta):
+    """(..., N, T, V) from the token before, plus a bias per prompt; of arrays and tensors (..., PARAMETERS)."""
+    before, prompt = theta[..., : (V + 1) * V], theta[..., (V + 1) * V :]
+    before = before.reshape(*theta.shape[:-1], V + 1, V)
+    prompt = prompt.reshape(*theta.shape[:-1], P, V)
+    return before[..., BEFORE_NT, :] + prompt[..., GROUP_N, :][..., None, :]
 
 
-TOKENS_NT = torch.randint(V, (N, T), generator=torch_generator(0, Purpose.CHECK, 1))
-MASK_NT = torch.arange(T)[None] < torch.tensor([4, 2, 3, 1, 4, 3, 2, 4, 3])[:, None]
-LENGTH_N = MASK_NT.sum(1)
-GROUP_N = torch.arange(N) // G
-THETA = normal(2, PARAMETERS)
-OLD_THETA = THETA + 0.3 * normal(3, PARAMETERS)
-REF_THETA = THETA + 0.5 * normal(4, PARAMETERS)
-ONES = torch.ones(N, dtype=torch.float64)
+def distribution(theta):
+    """(..., N, T, V) log-probabilities of all tokens, in numpy."""
+    found = logits(theta)
+    return found - np.log(np.exp(found).sum(-1, keepdims=True))
 
 
-def log_probs(theta, rows):
-    """(B, T) log-probabilities of the sampled tokens: logits from the token before, plus a bias per prompt."""
-    before_V, prompt = theta[: (V + 1) * V].view(V + 1, V), theta[(V + 1) * V :].view(P, V)
-    token_BT = TOKENS_NT[rows]
-    previous_BT = torch.cat([torch.full((len(rows), 1), V), token_BT[:, :-1]], 1)
-    logits_BTV = before_V[previous_BT] + prompt[GROUP_N[rows]][:, None]
-    return logits_BTV.log_softmax(-1).gather(-1, token_BT[..., None]).squeeze(-1)
+def log_probs(theta):
+    """(..., N, T) log-probabilities of the sampled tokens, in numpy."""
+    return np.einsum("...ntv,ntv->...nt", distribution(theta), np.eye(V)[TOKEN_NT])
 
 
-def advantages(method, keep_P=None):
-    """(N,) advantages over the prompts that were rolled out; 0, and never used, for the others."""
-    keep_P = torch.ones(P, dtype=torch.bool) if keep_P is None else keep_P
-    advantage_PG = torch.zeros_like(REWARD_PG)
-    if keep_P.any():
-        advantage_PG[keep_P] = method.advantages(REWARD_PG[keep_P])
-    return advantage_PG.flatten()
+OLD_NT, REF_NT = log_probs(THETA + 0.3 * _OLD_STEP), log_probs(THETA + 0.5 * _REF_STEP)
+
+# What is expected: numpy and complex steps.
 
 
-OLD_LOGP_NT, REF_LOGP_NT = (log_probs(theta, torch.arange(N)) for theta in (OLD_THETA, REF_THETA))
+def larger(a, b):
+    """The larger of two complex numbers by their real parts, elementwise: its derivative goes along."""
+    return np.where(np.real(a) >= np.real(b), a, b)
 
 
-def gradient(method, weight_N, *, theta=THETA, advantage_N=None, tokens=None, sequences=N):
-    """Gradient of the complete loss over rows of positive weight only, as a trainer would compute it: (PARAMETERS,).
+def clip(value, low, high):
+    return larger(-larger(-value, np.full_like(value, -high)), np.full_like(value, low))
 
-    ``tokens`` and ``sequences`` go into the denominator and default to the counts before anything was pruned.
-    """
-    advantage_N = advantages(method) if advantage_N is None else advantage_N
-    rows = weight_N.nonzero().squeeze(1)
-    if not len(rows):
-        return torch.zeros(PARAMETERS, dtype=torch.float64)
-    leaf = theta.clone().requires_grad_()
-    loss_BT = method.loss(log_probs(leaf, rows), OLD_LOGP_NT[rows], advantage_N[rows], MASK_NT[rows], REF_LOGP_NT[rows])
-    total = weighted_sum(loss_BT, MASK_NT[rows], weight_N[rows], per_sequence=method.normaliser.per_sequence)
-    tokens = float(LENGTH_N.sum()) if tokens is None else tokens
-    return torch.autograd.grad(total / method.normaliser.denominator(sequences, tokens, T), leaf)[0]
+
+def z_scores(total_N):
+    """Less the group's mean, over its deviation with n - 1 and 1e-4."""
+    return by_group(total_N, lambda x: (x - x.mean()) / (x.std(ddof=1) + 1e-4))
+
+
+def centred(total_N):
+    return by_group(total_N, lambda x: x - x.mean())
+
+
+def by_group(value_N, function):
+    return np.concatenate([function(value_N[group == GROUP_N]) for group in range(P)])
+
+
+TOTAL_N = REWARD_NF @ WEIGHT_F
+
+
+def surrogate(low, high, whole=False):
+    """The clipped loss of each token, by ratios of tokens or of whole completions."""
+
+    def loss(logp, advantage_N1):
+        ratio = np.exp(sequence_log_ratio(logp) if whole else logp - OLD_NT)
+        return larger(-ratio * advantage_N1, -clip(ratio, 1 - low, 1 + high) * advantage_N1)
+
+    return loss
+
+
+def sequence_log_ratio(logp):
+    """(..., N, T) mean log-ratio of each completion, at each of its tokens."""
+    mean = ((logp - OLD_NT) * MASK_NT).sum(-1, keepdims=True) / LENGTH_N[:, None]
+    return np.broadcast_to(mean, logp.shape)
+
+
+CLIPPED = surrogate(0.2, 0.2)
+DIVIDED = {
+    "grpo": lambda sum_N: sum_N / LENGTH_N / N,
+    "dr_grpo": lambda sum_N: sum_N / (N * T),
+    "dapo": lambda sum_N: sum_N / LENGTH_N.sum(),
+    "bnpo": lambda sum_N: sum_N / LENGTH_N.sum(),
+    "luspo": lambda sum_N: sum_N / N,
+}
+"""What becomes of the token sums of all completions, by normaliser."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Objective:
+    """A loss written out by hand."""
+
+    advantage_N: np.ndarray
+    loss: Callable = CLIPPED
+    """From (..., N, T) log-probabilities and (N, 1) advantages to (..., N, T)."""
+    divided: str = "grpo"
+    beta: float = 0.0
+    entropy_coef: float = 0.0
+
+    def __call__(self, theta):
+        """(...) the loss of the full batch at ``theta`` (..., PARAMETERS), which may be complex."""
+        everything = distribution(theta)
+        logp = log_probs(theta)
+        token = self.loss(logp, self.advantage_N[:, None])
+        token = token + self.beta * (np.exp(REF_NT - logp) - (REF_NT - logp) - 1)
+        entropy = -(np.exp(everything) * everything).sum(-1)
+        bonus = (entropy * MASK_NT).sum((-1, -2)) / LENGTH_N.sum()
+        return DIVIDED[self.divided]((token * MASK_NT).sum(-1)).sum(-1) - self.entropy_coef * bonus
+
+    def gradient(self, theta=THETA):
+        """(PARAMETERS,) by complex steps, exact to rounding: no autograd, no cancellation."""
+        return torch.from_numpy(self(theta + 1e-30j * np.eye(PARAMETERS)).imag / 1e-30)
+
+
+GRPO_BY_HAND = Objective(advantage_N=z_scores(TOTAL_N))
+DAPO_BY_HAND = replace(GRPO_BY_HAND, loss=surrogate(0.2, 0.28), divided="dapo")
+GSPO_BY_HAND = replace(GRPO_BY_HAND, loss=surrogate(3e-4, 4e-4, whole=True))
+
+
+# What is checked: the library, for every selection.
+
+
+def parts(method: Method, advantage_N, denominator: float, tokens: float, theta=THETA):
+    """(N, PARAMETERS) gradient of each completion at weight 1, as a trainer computes it."""
+    leaf = torch.tensor(theta).requires_grad_()
+    everything = logits(leaf).log_softmax(-1)
+    logp_NT = everything.gather(-1, torch.from_numpy(TOKEN_NT)[..., None])[..., 0]
+    entropy_NT = -(everything.exp() * everything).sum(-1)
+    sampled = Tokens(
+        logp_BT=logp_NT,
+        old_logp_BT=torch.from_numpy(OLD_NT),
+        ref_logp_BT=torch.from_numpy(REF_NT),
+        advantage_B=advantage_N,
+        mask_BT=torch.from_numpy(MASK_NT),
+    )
+    rows = [
+        micro_batch_loss(method, sampled, one_N, denominator=denominator, all_tokens=tokens, entropy_BT=entropy_NT)
+        for one_N in torch.eye(N, dtype=torch.float64)
+    ]
+    return torch.autograd.grad(torch.stack(rows), leaf, torch.eye(N, dtype=torch.float64), is_grads_batched=True)[0]
 
 
 @dataclass(frozen=True)
-class Selection:
-    """One possible outcome of both draws, with how likely it is."""
+class Planned:
+    """What a step does after one outcome of the prompt draw, for every outcome of its completion draw."""
 
-    chance: float
+    method: Method
+    prompt_chance: float
+    chance_U: torch.Tensor
     keep_P: torch.Tensor
-    keep_N: torch.Tensor
     prompt_weight_P: torch.Tensor
-    completion_weight_N: torch.Tensor
-    advantage_N: torch.Tensor
+    plan: StepPlan | None
+    """None where no prompt is rolled out."""
 
-    @property
-    def weight_N(self):
-        return self.completion_weight_N * self.prompt_weight_P[GROUP_N]
+    def spread(self, value):
+        """(..., N) values of the completions rolled out, among those of all candidates; 0 elsewhere."""
+        found = torch.zeros(*value.shape[:-1], N, dtype=torch.float64)
+        found[..., self.keep_P[GROUP_N]] = value.double()
+        return found
+
+    @cached_property
+    def weight_UN(self):
+        return torch.zeros(1, N, dtype=torch.float64) if self.plan is None else self.spread(self.plan.weight_UN)
+
+    @cached_property
+    def advantage_N(self):
+        return torch.zeros(N, dtype=torch.float64) if self.plan is None else self.spread(self.plan.advantage_N)
+
+    def gradients(self, weight_UN=None, *, advantage_N=None, theta=THETA):
+        """(S, PARAMETERS) gradient of each outcome; what is not given is as the plan says."""
+        weight_UN = self.weight_UN if weight_UN is None else weight_UN
+        if self.plan is None:
+            return torch.zeros(len(weight_UN), PARAMETERS, dtype=torch.float64)
+        advantage_N = self.advantage_N if advantage_N is None else advantage_N
+        return weight_UN @ parts(self.method, advantage_N, self.plan.denominator, self.plan.tokens, theta)
 
 
-def selections(method):
-    """Every outcome of pruning prompts and then completions, as the method would, with independent draws.
-
-    Probabilities and weights come from the method; a random design is replaced by independent draws, which have the
-    same probabilities and can be enumerated. A design without chance has one outcome: its own.
-    """
-    seen_P = torch.ones(P, dtype=torch.bool)
-    candidates = Candidates(
-        row_P=torch.arange(P),
-        signal_P=torch.tensor([0.9, 0.3, 0.4]),
-        tokens_P=torch.tensor([9.0, 8.0, 7.0]),
-        seen_P=seen_P,
+def rewards(keep_N=None) -> Rewards:
+    found = Rewards(
+        reward_NF=torch.from_numpy(REWARD_NF), group_N=torch.from_numpy(GROUP_N), weight_F=torch.from_numpy(WEIGHT_F)
     )
-    draw = method.prompts.draw_prompts(candidates, generator(0, Purpose.PROMPT_DRAW))
-    for prompt_chance, keep_P, weight_P in outcomes(method.prompts, draw, seen_P):
-        advantage_N = advantages(method, keep_P)
-        live_N = keep_P[GROUP_N] & method.live(advantage_N)
-        completions = Completions(advantage_N=advantage_N, tokens_N=LENGTH_N, group_N=GROUP_N, live_N=live_N)
-        inner = method.completions.draw_completions(completions, generator(0, Purpose.COMPLETION_DRAW))
-        for chance, keep_N, weight_N in outcomes(method.completions, inner, live_N):
-            shape = (P, G)
-            trained_PG = method.trained_advantages(REWARD_PG, advantage_N.view(shape), keep_N.view(shape))
-            yield Selection(prompt_chance * chance, keep_P, keep_N, weight_P, weight_N, trained_PG.flatten())
+    return found if keep_N is None else found.take(keep_N)
 
 
-def outcomes(pruning, draw, live):
-    """Pairs of (chance, keep, weight) of every outcome with a chance, over rows that are live."""
-    if not pruning.design.unbiased:
-        yield 1.0, draw.keep_N, draw.weight_N
+def every_mask(design):
+    """``design`` with its draw replaced: outcome ``k`` keeps the rows whose bits of ``k`` are set, ``rng`` being ``k``.
+
+    A design with chance has the chances of independent draws, with the same probabilities. The gradient is linear in
+    the weights, so its mean is that of any design that keeps them. They are collected in the second value.
+    """
+    chances: dict[int, float] = {}
+
+    def draw(prob_N, score_N, rng):
+        keep_N = torch.tensor([bool(rng >> place & 1) for place in range(len(prob_N))])
+        chances[rng] = float(np.prod(np.where(keep_N, prob_N, 1 - prob_N)))
+        return keep_N
+
+    return replace(design, draw=draw), chances
+
+
+def by_chance(level) -> bool:
+    return isinstance(level, Pruning | PromptPruning) and level.rate > 0 and level.design.unbiased
+
+
+def planned(method: Method) -> Iterator[Planned]:
+    """Every outcome of the draw of prompts."""
+    if not by_chance(method.prompts):
+        yield after(method, 1.0, method.prompts.draw(CANDIDATES, np.random.default_rng(0)))
         return
-    rows, prob = live.nonzero().squeeze(1), draw.prob_N[live]
-    for bits in product([False, True], repeat=len(rows)):
-        kept = torch.tensor(bits, dtype=torch.bool)
-        chance = torch.where(kept, prob, 1 - prob).prod().item()
-        if chance > 0:
-            keep, weight = torch.zeros_like(live), torch.zeros(len(live), dtype=torch.float64)
-            keep[rows], weight[rows] = kept, pruning.weighting(kept, prob)
-            yield chance, keep, weight
+    design, chances = every_mask(method.prompts.design)
+    for outcome in range(2**P):
+        draw = replace(method.prompts, design=design).draw(CANDIDATES, outcome)
+        if chances[outcome]:
+            yield after(method, chances[outcome], draw)
 
 
-def estimate(method, selection, **changes):
-    """The gradient that one outcome gives, with the token count estimated where prompts were not rolled out."""
-    tokens_P = LENGTH_N.view(P, G).sum(1).double()
-    arguments = {
-        "advantage_N": selection.advantage_N,
-        "tokens": (tokens_P * selection.prompt_weight_P).sum().item(),
-    }
-    return gradient(method, selection.weight_N, **(arguments | changes))
+def after(method: Method, chance: float, draw) -> Planned:
+    """Every outcome of the draw of completions, as the draws of as many passes of one step."""
+    keep_N = draw.keep_N[GROUP_N]
+    known = dict(method=method, prompt_chance=chance, keep_P=draw.keep_N, prompt_weight_P=draw.weight_N)
+    if not keep_N.any():
+        return Planned(**known, chance_U=torch.ones(1, dtype=torch.float64), plan=None)
+    length_N, old_NT, mask_NT = (torch.from_numpy(value)[keep_N] for value in (LENGTH_N, OLD_NT, MASK_NT))
+    rolled_out = RolledOut(rewards=rewards(keep_N), tokens_N=length_N, confidence_N=confidence(old_NT, mask_NT))
+    prompts = replace(drawn_block(Block(candidates=CANDIDATES, draw=draw), 1), sequences=N)
+    outcomes, chances, drawn = 1, {0: 1.0}, method
+    if by_chance(method.completions) and (live := int(completions_of(method, rolled_out).live_N.sum())):
+        outcomes = 2**live
+        design, chances = every_mask(method.completions.design)
+        drawn = replace(method, completions=replace(method.completions, design=design))
+    plan = plan_step(
+        drawn, rolled_out, prompts, streams=lambda purpose, index: index, max_tokens=T, passes=Passes(passes=outcomes)
+    )
+    return Planned(
+        **known, chance_U=torch.tensor([chances[k] for k in range(outcomes)], dtype=torch.float64), plan=plan
+    )
 
 
-def expectation(method, of_selection=None):
-    """Exact mean over all outcomes of ``of_selection``, by default of the pruned gradient."""
-    of_selection = of_selection or (lambda selection: estimate(method, selection))
-    total = 0.0
-    for selection in selections(method):
-        total = total + selection.chance * of_selection(selection)
-    return total
+def expectation(method: Method, of_planned=Planned.gradients):
+    """Exact mean over all outcomes of ``of_planned``, (S, ...), by default of the pruned gradient."""
+    return sum(each.prompt_chance * torch.tensordot(each.chance_U, of_planned(each), 1) for each in planned(method))
 
 
-def relative_error(got, expected):
+def full_gradient(method: Method, theta=THETA):
+    """(PARAMETERS,) gradient of the full batch as the library computes it, with nothing drawn."""
+    (everything,) = planned(at_rates(method, 0.0, 0.0))
+    one_1N = torch.ones(1, N, dtype=torch.float64)
+    return everything.gradients(one_1N, theta=theta)[0]
+
+
+def relative_error(got, expected) -> float:
     return ((got - expected).norm() / expected.norm()).item()
 
 
-def at_rates(method, prompt, completion, **changes):
+def at_rates(method: Method, prompt: float, completion: float, **changes) -> Method:
     return replace(method, **changes).with_rates(prompt=prompt, completion=completion)

@@ -5,14 +5,38 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo.errors import ConfigError, RewardError, ShapeError
-from dppo.objective import ADVANTAGE_RULES, BATCH_SCALED, CENTRED, GROUP_SCALED, group_advantages, zero_signal
+from dppo.errors import ConfigError
+from dppo.objective import (
+    ADVANTAGE_RULES,
+    BATCH_SCALED,
+    CENTRED,
+    GROUP_SCALED,
+    deviation,
+    emphasised,
+    group_advantages,
+    powered,
+)
+from dppo.types import Rewards
 
 NAN = float("nan")
 
 
-def rewards(*rows):
-    return torch.tensor(rows, dtype=torch.float64)
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def groups(*lists, weights=None):
+    """Rewards of groups of any sizes; a reward is a number, or a list with one of each function."""
+    rows = [row if isinstance(row, list) else [row] for group in lists for row in group]
+    return Rewards(
+        reward_NF=tensor(rows),
+        group_N=torch.tensor([number for number, group in enumerate(lists) for _ in group]),
+        weight_F=None if weights is None else tensor(weights),
+    )
+
+
+def advantages(*lists, weights=None, **settings):
+    return group_advantages(groups(*lists, weights=weights), **settings)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +53,7 @@ def rewards(*rows):
     ],
 )
 def test_golden_numbers(reward, settings, expected):
-    got = group_advantages(rewards(reward), **settings)
-    torch.testing.assert_close(got, rewards(expected), rtol=0, atol=6e-7)
+    torch.testing.assert_close(advantages(reward, **settings), tensor(expected), rtol=0, atol=6e-7)
 
 
 @pytest.mark.parametrize(
@@ -44,45 +67,49 @@ def test_golden_numbers(reward, settings, expected):
     ],
 )
 def test_binary_rewards_have_the_closed_form(size, correct, right, wrong):
-    got = group_advantages(rewards([1] * correct + [0] * (size - correct)), eps=0.0)[0]
+    got = advantages([1] * correct + [0] * (size - correct), eps=0.0)
     assert got[0].item() == pytest.approx(right, abs=5e-5)
     assert got[-1].item() == pytest.approx(wrong, abs=5e-5)
 
 
-def trl_advantages(reward_PG, scale):
-    """TRL 1.16's arithmetic, one number at a time: Bessel, eps 1e-4, NaN rewards left out of statistics and zeroed."""
+def trl_advantages(lists, weights, scale):
+    """TRL 1.16's arithmetic, one number at a time: weighted nansum over functions, Bessel, eps 1e-4, NaN to 0."""
 
-    def deviation(values):
+    def total(row):
+        given = [w * r for w, r in zip(weights, row, strict=True) if r == r]
+        return sum(given) if given else NAN
+
+    def mean(values):
+        present = [v for v in values if v == v]
+        return sum(present) / len(present) if present else NAN
+
+    def spread(values):
         present = [v for v in values if v == v]
         if len(present) < 2:
             return NAN
-        mean = sum(present) / len(present)
-        return (sum((v - mean) ** 2 for v in present) / (len(present) - 1)) ** 0.5
+        return (sum((v - mean(present)) ** 2 for v in present) / (len(present) - 1)) ** 0.5
 
-    rows = reward_PG.tolist()
-    out = []
-    for row in rows:
-        present = [v for v in row if v == v]
-        mean = sum(present) / len(present) if present else NAN
-        std = {"group": deviation(row), "batch": deviation([v for r in rows for v in r]), "none": None}[scale]
-        advantage = [(v - mean) if std is None else (v - mean) / (std + 1e-4) for v in row]
-        out.append([0.0 if a != a else a for a in advantage])
-    return torch.tensor(out, dtype=reward_PG.dtype)
+    totals = [[total(row) for row in group] for group in lists]
+    batch, out = spread([v for group in totals for v in group]), []
+    for group in totals:
+        below = {"group": spread(group), "batch": batch, "none": None}[scale]
+        centred = [v - mean(group) for v in group]
+        out += [v if below is None else v / (below + 1e-4) for v in centred]
+    return tensor([0.0 if v != v else v for v in out])
+
+
+REWARDS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0, NAN])
 
 
 @given(
-    rows=st.lists(
-        st.lists(st.one_of(st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0]), st.just(NAN)), min_size=4, max_size=4),
-        min_size=1,
-        max_size=5,
-    ),
+    lists=st.lists(st.lists(st.lists(REWARDS, min_size=2, max_size=2), min_size=1, max_size=5), min_size=1, max_size=5),
+    weights=st.sampled_from([[1.0, 1.0], [1.0, 0.25], [0.0, 3.0]]),
     scale=st.sampled_from(["group", "batch", "none"]),
 )
-def test_equals_trl_on_rewards_that_may_be_missing(rows, scale):
-    reward_PG = rewards(*rows)
-    torch.testing.assert_close(
-        group_advantages(reward_PG, scale=scale), trl_advantages(reward_PG, scale), rtol=1e-9, atol=1e-9
-    )
+def test_equals_trl_on_groups_of_any_sizes_with_several_functions_whose_rewards_may_be_missing(lists, weights, scale):
+    got = advantages(*lists, weights=weights, scale=scale)
+    torch.testing.assert_close(got, trl_advantages(lists, weights, scale), rtol=1e-9, atol=1e-9)
+    assert got.dtype == torch.float64
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
@@ -91,68 +118,91 @@ def test_equals_trl_on_rewards_that_may_be_missing(rows, scale):
 def test_equal_rewards_give_exactly_zero(value, dtype, scale):
     for size in range(1, 18):
         reward_PG = torch.full((1, size), value, dtype=dtype)
-        other_PG = torch.arange(size, dtype=dtype)[None]
-        advantage_PG = group_advantages(torch.cat([reward_PG, other_PG]), scale=scale)
-        assert (advantage_PG[0] == 0).all()
+        both = Rewards.of_groups(torch.cat([reward_PG, torch.arange(size, dtype=dtype)[None]]))
+        assert (group_advantages(both, scale=scale)[:size] == 0).all()
 
 
 def test_without_the_check_for_equal_rewards_rounding_would_become_an_advantage():
-    reward_PG = torch.full((1, 6), 0.1 + 0.2, dtype=torch.float32)
-    naive_PG = (reward_PG - reward_PG.mean(1, keepdim=True)) / (reward_PG.std(1, keepdim=True) + 1e-4)
-    assert (naive_PG != 0).any()
-    assert zero_signal(group_advantages(reward_PG)).all()
-
-
-def test_rewards_summed_in_another_order_count_as_equal_but_a_real_difference_does_not():
-    assert zero_signal(group_advantages(rewards([0.1 + 0.2, 0.3, 0.3, 0.3]))).all()
-    assert not zero_signal(group_advantages(rewards([0.3 + 1e-12, 0.3, 0.3, 0.3]))).any()
+    """Weighted rewards of two functions: their totals are 0.3 by two sums that round differently."""
+    rewards = groups([[0.1, 0.2], [0.2, 0.1], [0.3, 0.0]])
+    total = rewards.total_N
+    assert ((total - total.mean()) / (total.std() + 1e-4) != 0).any()
+    assert (group_advantages(rewards) == 0).all()
+    assert (advantages([0.3 + 1e-12, 0.3, 0.3, 0.3]) != 0).all(), "a real difference is one"
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_groups_without_a_comparison_get_zero(scale, ddof):
-    assert (group_advantages(rewards([3.0], [5.0]), scale=scale, ddof=ddof) == 0).all()
-    assert (group_advantages(rewards([3.0]), scale=scale, ddof=ddof) == 0).all()
-    assert (group_advantages(rewards([NAN, NAN, NAN]), scale=scale, ddof=ddof, eps=0.0) == 0).all()
-    assert (group_advantages(rewards([NAN, 7.0, NAN]), scale=scale, ddof=ddof, eps=0.0) == 0).all()
+    for lists in ([[3.0], [5.0]], [[3.0]], [[NAN, NAN, NAN]], [[NAN, 7.0, NAN]], [[7.0], [NAN, NAN]]):
+        assert (advantages(*lists, scale=scale, ddof=ddof, eps=0.0) == 0).all()
 
 
 def test_missing_rewards_leave_the_others_as_if_they_were_absent():
-    got = group_advantages(rewards([1.0, NAN, 0.0, NAN, 1.0], [NAN] * 5))
-    expected = group_advantages(rewards([1.0, 0.0, 1.0]))
-    torch.testing.assert_close(got[0, [0, 2, 4]], expected[0], rtol=0, atol=0)
-    assert (got[0, [1, 3]] == 0).all()
-    assert zero_signal(got).tolist() == [False, True]
+    got, expected = advantages([1.0, NAN, 0.0, NAN, 1.0], [NAN] * 5), advantages([1.0, 0.0, 1.0])
+    assert torch.equal(got[[0, 2, 4]], expected)
+    assert (got[[1, 3, 5, 6, 7, 8, 9]] == 0).all()
 
 
 def test_group_rules_do_not_see_other_groups_and_the_batch_rule_says_that_it_does():
     group = [2.0, 1.0, 0.0, 3.0]
-    alone, beside = rewards(group), rewards(group, [9.0, 0.0, 0.0, 0.0])
+    alone, beside = groups(group), groups(group, [9.0, 0.0, 0.0])
     for rule in (GROUP_SCALED, CENTRED):
-        torch.testing.assert_close(rule(alone)[0], rule(beside)[0], rtol=0, atol=0)
-        assert rule.prompt_exact
-        assert rule.reason == ""
-    assert not torch.allclose(BATCH_SCALED(alone)[0], BATCH_SCALED(beside)[0], rtol=1e-2)
-    assert not BATCH_SCALED.prompt_exact
-    assert "rolled-out" in BATCH_SCALED.reason
+        assert torch.equal(rule(alone), rule(beside)[:4])
+        assert rule.prompt_exact and rule.reason == ""
+    assert not torch.allclose(BATCH_SCALED(alone), BATCH_SCALED(beside)[:4], rtol=1e-2)
+    assert not BATCH_SCALED.prompt_exact and "rolled-out" in BATCH_SCALED.reason
 
 
-def test_rules_go_by_the_names_of_scale_rewards():
-    reward_PG = rewards([2.0, 1.0, 0.0, 3.0], [1.0, 0.0, 0.0, 0.0])
+def test_rules_go_by_the_names_of_scale_rewards_and_no_two_set_the_same_fields():
+    rewards = groups([2.0, 1.0, 0.0, 3.0], [1.0, 0.0])
     for name, rule in ADVANTAGE_RULES.items():
-        torch.testing.assert_close(rule(reward_PG), group_advantages(reward_PG, scale=name), rtol=0, atol=0)
+        assert torch.equal(rule(rewards), group_advantages(rewards, scale=name))
+        assert rule.settings["scale_rewards"] == name
+    settings = [tuple(sorted(rule.settings.items())) for rule in ADVANTAGE_RULES.values()]
+    assert len(set(settings)) == len(settings)
 
 
-def test_keeps_floating_dtypes_and_accepts_whole_numbers():
-    assert group_advantages(torch.tensor([[1.0, 0.0]], dtype=torch.float32)).dtype == torch.float32
-    assert group_advantages(torch.tensor([[1, 0]])).dtype == torch.get_default_dtype()
+@pytest.mark.parametrize(
+    ("line", "ddof", "expected"),
+    [
+        ([1, 2, 3], 1, 1.0),
+        ([1, 2, 3], 0, (2 / 3) ** 0.5),
+        ([1, NAN, 3], 1, 2**0.5),
+        ([5, NAN, NAN], 1, 0.0),
+        ([5, NAN, NAN], 0, 0.0),
+        ([NAN, NAN, NAN], 0, 0.0),
+    ],
+)
+def test_a_deviation_leaves_missing_values_out(line, ddof, expected):
+    assert deviation(tensor([line, [0, 0, 0]]), ddof=ddof).tolist() == pytest.approx([expected, 0.0])
 
 
-def test_refuses_what_it_cannot_use_and_names_it():
-    with pytest.raises(ShapeError, match=r"\(4,\).*num_generations"):
-        group_advantages(torch.zeros(4))
-    with pytest.raises(RewardError, match="1 of 2 rewards"):
-        group_advantages(rewards([1.0, float("inf")]))
+def test_settings_out_of_range_are_refused_together():
     with pytest.raises(ConfigError, match=r"3 problems") as caught:
-        group_advantages(rewards([1.0]), scale="rows", ddof=2, eps=-1.0)
+        advantages([1.0], scale="rows", ddof=2, eps=-1.0)
     assert all(text in str(caught.value) for text in ("scale='rows'", "ddof=2", "eps=-1.0"))
+
+
+# The named transform.
+
+
+def test_powered_advantages():
+    advantage = torch.tensor([-2.0, -0.5, 0.0, 3.0])
+    assert powered(advantage, power=1.0).tolist() == [-4.0, -0.25, 0.0, 9.0]
+    assert powered(advantage, power=-0.5).tolist() == pytest.approx([-(2**0.5), -(0.5**0.5), 0, 3**0.5])
+    assert powered(advantage, power=0.0).tolist() == advantage.tolist()
+    for power in (-1.0, NAN, float("inf")):
+        with pytest.raises(ConfigError, match="must be finite and > -1"):
+            emphasised(GROUP_SCALED, power)
+
+
+def test_a_power_stresses_the_rare_outcome():
+    """1 right of 8: its advantage is 7 times the others', and 49 times with power 1, so they no longer sum to 0."""
+    rule = emphasised(GROUP_SCALED, 1.0)
+    advantage = rule(groups([1, 0, 0, 0, 0, 0, 0, 0]))
+    assert (advantage[0] / advantage[1]).item() == pytest.approx(-49)
+    assert advantage[0].item() == pytest.approx(2.474174**2, rel=1e-6)
+    assert advantage.sum() > 5
+    assert rule.name == "group, A * abs(A)^1" and emphasised(GROUP_SCALED, 0.0) is GROUP_SCALED
+    assert emphasised(BATCH_SCALED, 1.0).reason == BATCH_SCALED.reason, "it is as exact as what it is made of"

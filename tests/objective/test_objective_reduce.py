@@ -11,7 +11,9 @@ from dppo.objective import (
     DAPO_TOKENS,
     DR_GRPO,
     GRPO_MEAN,
+    LUSPO,
     NORMALISERS,
+    Tokens,
     clipped_surrogate,
     k3,
     weighted_sum,
@@ -21,6 +23,7 @@ LOSS = torch.tensor([[1.0, 9.0, 9.0, 9.0], [2.0, 4.0, 6.0, 9.0]], dtype=torch.fl
 MASK = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 0]])
 ONES = torch.ones(2, dtype=torch.float64)
 PROB = torch.tensor([0.3, 0.9, 0.5, 0.7], dtype=torch.float64)
+LENGTHS = torch.tensor([3, 1, 2, 3])
 
 
 def reduced(normaliser, loss_BT, mask_BT, weight_B, *, max_tokens=4):
@@ -28,11 +31,12 @@ def reduced(normaliser, loss_BT, mask_BT, weight_B, *, max_tokens=4):
     return total / normaliser.denominator(len(loss_BT), float(mask_BT.sum()), max_tokens)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"), [("grpo", 2.5), ("bnpo", 3.25), ("dapo", 3.25), ("cispo", 3.25), ("dr_grpo", 1.625)]
-)
-def test_golden_numbers(name, expected):
-    assert reduced(NORMALISERS[name], LOSS, MASK, ONES).item() == pytest.approx(expected, abs=1e-12)
+GOLDEN = {"grpo": 2.5, "bnpo": 3.25, "dapo": 3.25, "dr_grpo": 1.625, "luspo": 6.5}
+
+
+@pytest.mark.parametrize("name", NORMALISERS)
+def test_golden_numbers(name):
+    assert reduced(NORMALISERS[name], LOSS, MASK, ONES).item() == pytest.approx(GOLDEN[name], abs=1e-12)
 
 
 def test_equals_trl_for_every_loss_type():
@@ -43,7 +47,7 @@ def test_equals_trl_for_every_loss_type():
         "grpo": ((loss_BT * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1.0)).mean(),
         "bnpo": (loss_BT * mask_BT).sum() / mask_BT.sum().clamp(min=1.0),
         "dapo": (loss_BT * mask_BT).sum() / mask_BT.sum().clamp(min=1.0),
-        "cispo": (loss_BT * mask_BT).sum() / mask_BT.sum().clamp(min=1.0),
+        "luspo": (loss_BT * mask_BT).sum(-1).mean(),
         "dr_grpo": (loss_BT * mask_BT).sum() / (loss_BT.size(0) * 9),
     }
     assert trl.keys() == NORMALISERS.keys()
@@ -53,8 +57,7 @@ def test_equals_trl_for_every_loss_type():
 
 
 def test_only_row_and_constant_denominators_are_exact_under_prompt_pruning():
-    assert GRPO_MEAN.prompt_exact
-    assert DR_GRPO.prompt_exact
+    assert all(normaliser.prompt_exact and not normaliser.reason for normaliser in (GRPO_MEAN, DR_GRPO, LUSPO))
     for normaliser in (DAPO_TOKENS, BNPO):
         assert not normaliser.prompt_exact
         assert "ratio, biased O(1/n)" in normaliser.reason
@@ -64,6 +67,8 @@ def test_an_empty_row_or_batch_divides_by_one():
     nothing = torch.zeros_like(MASK)
     for normaliser in NORMALISERS.values():
         assert reduced(normaliser, LOSS, nothing, ONES).item() == 0.0
+    for normaliser in (DAPO_TOKENS, BNPO):
+        assert [normaliser.denominator(2, tokens, 4) for tokens in (0.0, 0.5, 1.0, 1.5)] == [1.0, 1.0, 1.0, 1.5]
 
 
 def test_masked_values_are_ignored_even_when_they_are_not_numbers():
@@ -86,23 +91,24 @@ def test_shapes_that_do_not_belong_together_are_refused():
         weighted_sum(LOSS, MASK, ONES[:1], per_sequence=False)
 
 
-def off_policy(rows=4, tokens=3):
+def off_policy(scale_B):
+    """A batch of four completions whose advantages are multiplied by ``scale_B``."""
     rng = torch.Generator().manual_seed(7)
-    logp, old, ref = (torch.randn(rows, tokens, generator=rng, dtype=torch.float64) * 0.4 - 1 for _ in range(3))
-    advantage_B = torch.randn(rows, generator=rng, dtype=torch.float64)
-    mask_BT = torch.arange(tokens)[None] < torch.tensor([3, 1, 2, 3])[:, None]
-    return logp, old, ref, advantage_B, mask_BT
+    logp, old, ref = (torch.randn(4, 3, generator=rng, dtype=torch.float64) * 0.4 - 1 for _ in range(3))
+    advantage_B = torch.randn(4, generator=rng, dtype=torch.float64) * scale_B
+    mask_BT = torch.arange(3)[None] < LENGTHS[:, None]
+    return Tokens(
+        logp_BT=logp.requires_grad_(), old_logp_BT=old, ref_logp_BT=ref, advantage_B=advantage_B, mask_BT=mask_BT
+    )
 
 
 def gradient(weight_B, *, beta=0.0, fold=False, denominator=None):
     """d loss / d logp of a clipped, off-policy batch; ``fold`` puts the weight into the advantage instead."""
-    logp, old, ref, advantage_B, mask_BT = off_policy()
-    leaf = logp.requires_grad_()
-    outside_B = torch.ones_like(weight_B) if fold else weight_B
-    inside_B = advantage_B * weight_B if fold else advantage_B
-    loss_BT = clipped_surrogate(leaf, old, inside_B, mask_BT) + beta * k3(leaf, ref)
-    total = weighted_sum(loss_BT, mask_BT, outside_B, per_sequence=False)
-    return torch.autograd.grad(total / (denominator or mask_BT.sum().item()), leaf)[0]
+    one_B = torch.ones_like(weight_B)
+    tokens = off_policy(weight_B if fold else one_B)
+    loss_BT = clipped_surrogate(tokens) + beta * k3(tokens)
+    total = weighted_sum(loss_BT, tokens.mask_BT, one_B if fold else weight_B, per_sequence=False)
+    return torch.autograd.grad(total / (denominator or LENGTHS.sum().item()), tokens.logp_BT)[0]
 
 
 def expectation(of_keep):
@@ -135,10 +141,9 @@ def test_folding_the_weight_into_the_advantage_is_right_only_without_kl():
 
 
 def test_counting_the_survivors_is_biased():
-    _, _, _, _, mask_BT = off_policy()
     full = gradient(torch.ones(4, dtype=torch.float64))
 
     def survivors(keep):
-        return gradient(keep / PROB, denominator=max((mask_BT.sum(1) * keep).sum().item(), 1))
+        return gradient(keep / PROB, denominator=max((LENGTHS * keep).sum().item(), 1))
 
     assert (expectation(survivors) - full).norm() / full.norm() > 0.1

@@ -10,7 +10,6 @@ from packing_models import (
     one_at_a_time,
     packed_call,
     padded,
-    plain_row,
     prepare_rows,
     randomise,
     rows,
@@ -161,30 +160,37 @@ def test_models_that_rows_cannot_serve(kind):
         assert (row_log_probs(model, row, batch.width)[0] - outcome[index]).abs().max() > WRONG
 
 
-def test_the_router_loss_of_a_mixture_counts_a_shared_prompt_once():
-    """The load of the experts is an average over forwarded tokens: sharing changes it, whatever the attention."""
+def test_the_router_loss_of_a_row_is_that_of_its_completions_one_by_one():
+    """A prompt that is held once counts once for each completion, and weights count as repeated completions would."""
     config = Qwen3MoeConfig(
         **SMALL, **HEADS, head_dim=8, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2
     )
-    batch, model = make_batch(), Qwen3MoeForCausalLM(config)
+    model = Qwen3MoeForCausalLM(config)
     randomise(model.parameters(), 0)
+    prompts, completions = [torch.tensor([3, 4, 5])] * 2 + [torch.tensor([6])], [[7, 8], [9], [3, 3, 4]]
+    completions, weight_B = [torch.tensor(ids) for ids in completions], torch.tensor([2.0, 0.0, 3.0])
 
-    def load(row):
-        inputs = dict(position_ids=row.position_ids, attention_mask=visible(row), use_cache=False)
-        with torch.no_grad():
-            logits = model.model(row.input_ids, output_router_logits=True, **inputs).router_logits
-        return float(load_balancing_loss_func(logits, 4, 2, None))
+    def whole(k):
+        return model.model(torch.cat([prompts[k], completions[k]])[None], output_router_logits=True).router_logits
 
-    assert abs(load(shared_row(batch)[0]) / load(plain_row(batch)) - 1) > 0.01
-    assert unsupported(model) == "", "without its router loss it is served"
-    model.config.output_router_logits = True
-    assert "router" in unsupported(model)
-
-    model.config.output_router_logits = False
-    expected = torch.cat([logp for _, logp in one_at_a_time(model, batch)]).detach()
+    times = [0, 0, 2, 2, 2]
+    layers = [torch.cat(parts) for parts in zip(*(whole(k) for k in times), strict=True)]
+    tokens = sum(len(prompts[k]) + len(completions[k]) for k in times)
+    expected = load_balancing_loss_func(tuple(layers), 4, 2, None) * tokens
     prepare_rows(model)
-    row, index = shared_row(batch)
-    assert (row_log_probs(model, row, batch.width)[0] - expected[index]).abs().max() < RIGHT
+
+    def of_row(**options):
+        row = build_row(prompts, completions, [0, 0, 1], **options)
+        return row_log_probs(model, row, 3, weight_B=weight_B).router_loss
+
+    loss = of_row(last_tokens=True)
+    torch.testing.assert_close(loss, expected)
+    parameter = model.model.layers[0].mlp.gate.weight
+    torch.testing.assert_close(*(torch.autograd.grad(x, parameter)[0] for x in (loss, expected)))
+    assert abs(of_row() / expected - 1) > 0.01, "the wrong version: last tokens have no place"
+    weight_B = torch.zeros(3)
+    loss = of_row(last_tokens=True)
+    assert float(loss) == 0.0 and torch.autograd.grad(loss, parameter)[0].abs().max() == 0.0
 
 
 def test_a_model_may_be_prepared_by_one_trainer_after_another_and_copied():
@@ -197,7 +203,7 @@ def test_a_model_may_be_prepared_by_one_trainer_after_another_and_copied():
             use_rows(model)
             add_scored_head(model, temperature=temperature)
         row = build_row([ids[0]], [ids[0]], [0])
-        logp, _ = row_log_probs(model, row, 3)
+        logp = row_log_probs(model, row, 3).logp_BT
         kept = copy.deepcopy(model)
         for parameter in model.parameters():
             parameter.mul_(1.5)

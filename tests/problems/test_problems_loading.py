@@ -9,7 +9,6 @@ import pytest
 
 from dppo.errors import ConfigError, DataError
 from dppo.problems import SETS, load_problems
-from dppo.problems import sources as sources_module
 from dppo.problems.columns import COLUMNS, EXTRACTIONS
 
 ROWS = [
@@ -226,7 +225,7 @@ def test_the_hub_is_asked_for_what_the_table_says(monkeypatch):
         asked.append((name, config, split))
         return datasets.Dataset.from_dict({"question": ["q"], "answer": ["#### 3"], "solution": ["no"]})
 
-    monkeypatch.setattr(sources_module.datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr("dppo.problems.loading.datasets.load_dataset", load_dataset)
     assert load_problems("gsm8k")["answer"][:] == ["3"]
     assert load_problems("openai/gsm8k", split="test")["answer"][:] == ["3"]
     assert load_problems("someone/problems:hard")["answer"][:] == ["3"]

@@ -7,7 +7,6 @@ from dppo.errors import ConfigError, DataError
 from dppo.grading import REASONS
 from dppo.problems import (
     accuracy_reward,
-    check_reward_columns,
     check_rewards,
     format_reward,
     overlong_penalty,
@@ -85,16 +84,17 @@ def test_required_columns():
 
 def test_columns_are_checked_before_training():
     good = Dataset.from_dict({"prompt": ["a", "b"], "answer": ["1", "0"]})
-    check_reward_columns(good)
-    check_reward_columns(good.to_iterable_dataset())
-    check_reward_columns(good.rename_column("answer", "gold"), ("gold",))
+    needs = [lambda completions, answer: []]
+    check_rewards(good, needs)
+    check_rewards(good.to_iterable_dataset(), needs)
+    check_rewards(good.rename_column("answer", "gold"), [lambda completions, gold: []])
     with pytest.raises(DataError, match="needs a column 'gold', but the dataset has 'prompt', 'answer'"):
-        check_reward_columns(good, ("gold",))
+        check_rewards(good, [lambda completions, gold: []])
     holes = Dataset.from_dict({"answer": ["1", "", None, " "] + [""] * 5})
     with pytest.raises(DataError, match=r"empty in 8 rows \(counted from 0: 1, 2, 3, 4, 5, \.\.\.\) of 9"):
-        check_reward_columns(holes)
+        check_rewards(holes, needs)
     with pytest.raises(DataError, match="'log_metric' has the name of an argument"):
-        check_reward_columns(good.add_column("log_metric", [1, 2]))
+        check_rewards(good.add_column("log_metric", [1, 2]), needs)
 
 
 @pytest.mark.parametrize(

@@ -1,102 +1,141 @@
-"""Exact distributions of draws, by running the real code once for every outcome of its random numbers.
+"""Exact distributions of draws, by cutting up the space of their random numbers.
 
-A draw compares uniforms with thresholds. Here the uniforms are coins: each comparison goes both ways, with the
-chance its threshold gives, so an expectation is a finite sum without sampling noise.
+A draw is a function of some uniform numbers, and perhaps of an order, and it is constant on boxes. ``every_draw`` gives
+it numbers of its own choice, halves the distance between two that give different results until next to nothing is left,
+and so finds every box without knowing what is in the draw. The chance of a result is the volume of its boxes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, permutations, product
-from math import factorial
+from math import factorial, prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-
-class Coin:
-    """A uniform random number that is only ever asked whether it is below a threshold."""
-
-    def __init__(self, tape: "Tape") -> None:
-        self.tape = tape
-
-    def __lt__(self, threshold: float) -> bool:
-        return self.tape.toss(min(max(float(threshold), 0.0), 1.0))
+TOP = 1 - 2.0**-53
+"""The largest number that a generator gives."""
+CHECKS = 20
+"""Random points at which the boxes are held against the draw."""
 
 
-class Coins(list):
-    """What ``rng.random(n)`` gives: usable as a list of numbers or compared with an array at once."""
+class Numbers:
+    """Stands in for a generator: gives the uniform numbers and the order it was made with, and 0 after that."""
 
-    def tolist(self) -> list:
-        return list(self)
+    def __init__(self, numbers: tuple[float, ...] = (), order: tuple[int, ...] | None = None) -> None:
+        self.numbers, self.order, self.used, self.permuted = numbers, order, 0, 0
 
-    def __lt__(self, thresholds: np.ndarray) -> np.ndarray:
-        return np.array([coin < threshold for coin, threshold in zip(self, thresholds, strict=True)], bool)
-
-
-class Tape:
-    """Stands in for a generator: replays ``prefix`` of outcomes, then answers True and notes the other way."""
-
-    def __init__(self, prefix: tuple[bool, ...]) -> None:
-        self.prefix, self.outcomes, self.untried, self.chance = prefix, [], [], 1.0
-
-    def random(self, size: int) -> Coins:
-        return Coins(Coin(self) for _ in range(size))
-
-    def toss(self, chance: float) -> bool:
-        place = len(self.outcomes)
-        outcome = self.prefix[place] if place < len(self.prefix) else chance > 0
-        if place >= len(self.prefix) and 0 < chance < 1:
-            self.untried.append((*self.outcomes, False))
-        self.outcomes.append(outcome)
-        self.chance *= chance if outcome else 1 - chance
-        return outcome
-
-
-class Line:
-    """Stands in for the generator of a systematic draw: a given permutation and a given start."""
-
-    def __init__(self, order: tuple[int, ...], start: float) -> None:
-        self.order, self.start = order, start
+    def random(self, size=None):
+        count = 1 if size is None else int(np.prod(size))
+        given = self.numbers[self.used : self.used + count]
+        self.used += count
+        filled = [*given, *[0.0] * (count - len(given))]
+        return filled[0] if size is None else np.array(filled).reshape(size)
 
     def permutation(self, size: int) -> np.ndarray:
-        assert size == len(self.order)
-        return np.array(self.order, int)
-
-    def random(self) -> float:
-        return self.start
+        self.permuted = size
+        return np.array(range(size) if self.order is None else self.order, int)
 
 
-def every_coin(run: Callable[[Tape], object]) -> Iterator[tuple[object, float]]:
-    """(result, chance) of ``run(rng)`` for every way its coins can fall."""
-    waiting: list[tuple[bool, ...]] = [()]
-    while waiting:
-        tape = Tape(waiting.pop())
-        result = run(tape)
-        waiting.extend(tape.untried)
-        yield result, tape.chance
+@dataclass(frozen=True)
+class Box:
+    """Random numbers that all give the same result."""
+
+    result: Hashable
+    sides: tuple[tuple[float, float], ...]
+    order: tuple[int, ...]
+
+    @property
+    def chance(self) -> float:
+        return prod(high - low for low, high in self.sides) / factorial(len(self.order))
+
+    def rng(self) -> Numbers:
+        """Numbers from the middle of it."""
+        return Numbers(tuple((low + high) / 2 for low, high in self.sides), self.order)
 
 
-def every_line(run: Callable[[Line], object], open_prob: list[float]) -> Iterator[tuple[object, float]]:
-    """(result, chance) of a systematic draw for every order of its open rows and every distinct start."""
-    for order in permutations(range(len(open_prob))):
-        ends = np.cumsum([open_prob[row] for row in order]) % 1.0
-        cuts = sorted({0.0, 1.0, *ends.tolist()})
-        for low, high in pairwise(cuts):
-            yield run(Line(order, (low + high) / 2)), (high - low) / factorial(len(open_prob))
+def every_draw(run: Callable[[Numbers], Hashable]) -> list[Box]:
+    """All boxes of ``run(rng)``, whose results must be comparable: tuples of numbers."""
+    first = Numbers()
+    run(first)
+    count = first.used
+
+    def ends(order, known: tuple[float, ...]) -> list[Hashable]:
+        """Results with the numbers that are not settled yet all at the bottom, and all at the top."""
+        rest = count - len(known)
+        return [run(Numbers((*known, *[end] * rest), order)) for end in ((0.0, TOP) if rest else (0.0,))]
+
+    def changes(order, known, low, at_low, high, at_high) -> Iterator[float]:
+        if at_low == at_high:
+            return
+        middle = (low + high) / 2
+        if high - low < 1e-15 or middle in (low, high):
+            yield high
+            return
+        at_middle = ends(order, (*known, middle))
+        yield from changes(order, known, low, at_low, middle, at_middle)
+        yield from changes(order, known, middle, at_middle, high, at_high)
+
+    def cut(order, sides) -> Iterator[Box]:
+        known = tuple((low + high) / 2 for low, high in sides)
+        if len(sides) == count:
+            yield Box(run(Numbers(known, order)), sides, order)
+            return
+        probes = [0.0, 0.3, 0.7, TOP]
+        found = [ends(order, (*known, probe)) for probe in probes]
+        where = [
+            change
+            for (low, at_low), (high, at_high) in pairwise(zip(probes, found, strict=True))
+            for change in changes(order, known, low, at_low, high, at_high)
+        ]
+        for side in pairwise([0.0, *where, 1.0]):
+            yield from cut(order, (*sides, side))
+
+    boxes = [box for order in permutations(range(first.permuted)) for box in cut(order, ())]
+    rng = np.random.default_rng(0)
+    for _ in range(CHECKS):
+        point, order = tuple(rng.random(count).tolist()), boxes[rng.integers(len(boxes))].order
+        (found,) = (
+            box.result
+            for box in boxes
+            if box.order == order and all(a <= x < b for x, (a, b) in zip(point, box.sides, strict=True))
+        )
+        assert found == run(Numbers(point, order)), "a box was missed"
+    return boxes
 
 
-def outcomes(design_name: str, run: Callable, prob: Tensor) -> Iterator[tuple[object, float]]:
-    """(result, chance) over all randomness of ``run(rng)``, which draws once from ``prob`` with the named design."""
-    if design_name == "systematic":
-        return every_line(run, [p for p in prob.tolist() if 0 < p < 1])
-    return every_coin(run)
+_KNOWN: dict[Hashable, list[Box]] = {}
+
+
+def boxes_of(design, prob: Tensor, score: Tensor) -> list[Box]:
+    """All boxes of one draw of a design."""
+    key = (design.draw, *prob.tolist(), *score.tolist())
+    if key not in _KNOWN:
+        _KNOWN[key] = every_draw(lambda rng: tuple(design.draw(prob, score, rng).tolist()))
+    return _KNOWN[key]
+
+
+def boxes_of_level(pruning, rows) -> list[Box]:
+    """All boxes of ``pruning.draw(rows, rng)``: those of its design, with the probabilities that it is asked for."""
+    asked = []
+
+    def spy(prob, score, rng):
+        asked.append((prob, score))
+        return pruning.design.draw(prob, score, rng)
+
+    replace(pruning, design=replace(pruning.design, draw=spy)).draw(rows, np.random.default_rng(0))
+    return boxes_of(pruning.design, *asked[0]) if asked else [Box((), (), ())]
 
 
 def distribution(design, prob: Tensor, score: Tensor | None = None) -> list[tuple[Tensor, float]]:
-    """[(keep_N, chance)] of one draw of ``design``; equal selections may appear several times."""
+    """[(keep_N, chance)] of one draw of ``design``."""
     score = torch.zeros_like(prob) if score is None else score
-    return list(outcomes(design.name, lambda rng: design.draw(prob, score, rng), prob))
+    chance: dict[Hashable, float] = {}
+    for box in boxes_of(design, prob, score):
+        chance[box.result] = chance.get(box.result, 0.0) + box.chance
+    return [(torch.tensor(mask, dtype=torch.bool), part) for mask, part in chance.items()]
 
 
 def expectation(pairs: list[tuple[Tensor, float]], value: Callable[[Tensor], Tensor]) -> Tensor:
@@ -110,7 +149,7 @@ def all_masks(prob: Tensor) -> list[tuple[Tensor, float]]:
     return [(mask, torch.where(mask, prob, 1 - prob).prod().item()) for mask in masks]
 
 
-def duels(prob: list[float]) -> dict[tuple[bool, ...], Fraction]:
+def duels(values: list[float]) -> dict[tuple[bool, ...], Fraction]:
     """Exact distribution of the ordered pivotal method in rational numbers, written from its definition.
 
     The first two rows that are neither 0 nor 1 fight: with a + b < 1 one of them falls to 0 and the other takes
@@ -143,5 +182,5 @@ def duels(prob: list[float]) -> dict[tuple[bool, ...], Fraction]:
         for change, share in ends:
             fight(tuple(change.get(row, p) for row, p in enumerate(state)), chance * share)
 
-    fight(tuple(Fraction(p) for p in prob), Fraction(1))
+    fight(tuple(Fraction(p) for p in values), Fraction(1))
     return result

@@ -24,7 +24,7 @@ PROBABILITIES = {
     "equal thirds": [1 / 3, 1 / 3, 1 / 3],
     "very small": [1e-6, 0.5, 0.499999],
     "near one": [1 - 1e-8, 0.5, 1 - 1e-8, 0.5],
-    "sum of tenths": [0.1] * 6,
+    "an integer but for rounding": [0.7, 0.1, 0.2],
 }
 
 
@@ -86,7 +86,7 @@ def test_poisson_is_the_product_of_its_coins():
     assert not expected
 
 
-@given(st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.7, 0.9, 1.0]) | st.floats(0.001, 0.999), max_size=7))
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.7, 0.9, 1.0]) | st.floats(0.001, 0.999), max_size=5))
 def test_pivotal_is_the_method_of_duels(values):
     found: dict[tuple[bool, ...], float] = {}
     for keep, chance in distribution(PIVOTAL, tensor(values)):

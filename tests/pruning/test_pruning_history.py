@@ -9,23 +9,27 @@ import torch
 
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
 from dppo.pruning import PromptHistory, inclusion_probabilities
-from dppo.pruning.history import FIELDS, FORMAT
+from dppo.pruning.history import FIELDS, FORMAT, LONGEST_STREAK
+from dppo.types import Rewards
 
 GROUP = 4
+EASY, HARD, NEITHER = 1, -1, 0
 
 
 def identities(size: int, start: int = 0) -> np.ndarray:
     return np.arange(start, start + size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
 
-def record(history: PromptHistory, rows, signal, step: int, reward: float = 1.0, tokens: float = 10.0) -> None:
+def record(history, rows, signal, step: int = 0, tokens: float = 10.0, outcome=None) -> None:
+    """One group of ``GROUP`` completions per row."""
     size = len(rows)
     history.update(
         np.array(rows),
-        torch.full((size, GROUP), reward),
+        Rewards.of_groups(torch.ones(size, GROUP)),
         torch.tensor(signal, dtype=torch.float64),
-        torch.full((size, GROUP), tokens),
+        torch.full((size * GROUP,), tokens),
         step,
+        outcome_Q=None if outcome is None else torch.tensor(outcome),
     )
 
 
@@ -40,13 +44,15 @@ def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
 def filled(size: int = 50, steps: int = 30, seed: int = 0) -> PromptHistory:
     rng, history = np.random.default_rng(seed), PromptHistory(identities(size))
     for step in range(steps):
-        rows = rng.integers(0, size * 4 // 5, 6)
+        group_N = torch.from_numpy(np.repeat(np.arange(6), rng.integers(1, 5, 6)))
+        count = len(group_N)
         history.update(
-            rows,
-            torch.from_numpy(rng.random((6, GROUP))),
+            rng.integers(0, size * 4 // 5, 6),
+            Rewards(reward_NF=torch.from_numpy(rng.random((count, 2))), group_N=group_N),
             torch.from_numpy(rng.random(6)),
-            torch.from_numpy(rng.integers(1, 99, (6, GROUP))),
+            torch.from_numpy(rng.integers(1, 99, count)),
             step,
+            outcome_Q=torch.from_numpy(rng.integers(-1, 2, 6)),
         )
     return history
 
@@ -61,6 +67,9 @@ def test_prompts_without_history_are_unseen_and_take_the_prior():
     assert block.seen_P.tolist() == [True, True, False]
     assert block.signal_P[2].item() == pytest.approx(((0.2**2 + 0.6**2) / 2) ** 0.5) and block.tokens_P[2] == 30
     assert history.seen_share == pytest.approx(2 / 3)
+    single = PromptHistory(identities(1))
+    record(single, [0], [1.0])
+    assert single.seen_share == 1 and PromptHistory(identities(0)).seen_share == 0
     assert block.row_P.tolist() == [0, 1, 2]
 
 
@@ -102,15 +111,35 @@ def test_signal_fades_to_the_prior_with_age():
     assert history.candidates([0], 0).signal_P.item() == pytest.approx(0.25**0.5)  # a clock behind the record is age 0
 
 
+def test_groups_of_any_size_count_as_one_observation_each():
+    """Means are within groups: of 1 token, and of 10, 20 and 60."""
+    history = PromptHistory(identities(3), strength=1e-9)
+    rewards = Rewards(reward_NF=torch.tensor([[1.0], [1], [0], [0]]), group_N=torch.tensor([0, 1, 1, 1]))
+    history.update(torch.tensor([2, 0]), rewards, torch.tensor([0.5, 2.0]), torch.tensor([1, 10, 20, 60]), 0)
+    block = history.candidates([0, 1, 2], 0)
+    assert block.tokens_P.tolist() == pytest.approx([30, 15.5, 1]) and block.signal_P[[0, 2]].tolist() == pytest.approx(
+        [2, 0.5]
+    )
+    assert history._arrays["reward_sum"].tolist() == [pytest.approx(1 / 3), 0, 1]
+    assert block.signal_P[1].item() == pytest.approx(((0.25 + 4) / 2) ** 0.5), "both weigh the same in the prior"
+
+
 def test_missing_rewards_are_left_out():
     nan = float("nan")
     history = PromptHistory(identities(3))
-    reward = torch.tensor([[1.0, nan, 0.0, nan], [nan] * 4])
-    history.update(torch.tensor([0, 1]), reward, torch.tensor([0.5, 0.0]), torch.full((2, 4), 7), 3)
+    rewards = Rewards.of_groups(torch.tensor([[1.0, nan, 0.0, nan], [nan] * 4]))
+    history.update(torch.tensor([0, 1]), rewards, torch.tensor([0.5, 0.0]), torch.full((8,), 7), 3)
     assert history.candidates([0, 1, 2], 3).seen_P.tolist() == [True, False, False]
-    mean = history.mean_reward([0, 1])
-    assert mean[0] == 0.5 and mean[1].isnan()
+    assert history._arrays["reward_sum"][0] == 0.5
     assert history.candidates([1], 3).signal_P.item() == pytest.approx(0.5)  # the empty group is not in the prior
+
+
+def test_an_update_without_groups_changes_nothing():
+    history = filled()
+    before = arrays(history)
+    none = torch.zeros(0)
+    history.update(none.long(), Rewards(reward_NF=none[:, None], group_N=none.long()), none, none, 99)
+    assert same(before, arrays(history))
 
 
 def test_a_row_twice_in_one_update_is_two_updates():
@@ -146,21 +175,90 @@ def test_the_same_updates_give_the_same_bits():
     assert not same(arrays(filled()), arrays(filled(seed=1)))
 
 
-def test_bad_updates_are_refused_before_anything_changes():
+ONE, ONES = Rewards.of_groups(torch.ones(1, GROUP)), torch.ones(GROUP)
+BAD = {
+    "row": (([50], ONE, ONES[:1], ONES, 0), DataError, r"rows 50 to 50 are not all within the dataset's 0 to 49"),
+    "signal": (([0], ONE, -ONES[:1], ONES, 0), DataError, r"signal must be finite and >= 0"),
+    "tokens": (([0], ONE, ONES[:1], ONES * float("inf"), 0), DataError, "tokens must be finite"),
+    "tokens of groups": (([0], ONE, ONES[:1], ONES[:1], 0), ShapeError, "1 rows with 1 groups of 4 completions"),
+    "groups": (([0, 1], ONE, ONES[:2], ONES, 0), ShapeError, "2 rows with 1 groups"),
+    "signals": (([0], ONE, ONES[:2], ONES, 0), ShapeError, "one signal per row"),
+}
+
+
+@pytest.mark.parametrize(("update", "error", "text"), BAD.values(), ids=BAD)
+def test_bad_updates_are_refused_before_anything_changes(update, error, text):
     history = filled()
     before = arrays(history)
-    ones = torch.ones(1, GROUP)
-    with pytest.raises(DataError, match=r"rows 50 to 50 are not all within the dataset's 0 to 49"):
-        history.update([50], ones, torch.ones(1), ones, 0)
-    with pytest.raises(DataError, match="rows -1"):
-        history.candidates([-1], 0)
-    with pytest.raises(DataError, match=r"signal must be finite and >= 0"):
-        history.update([0], ones, torch.tensor([-1.0]), ones, 0)
-    with pytest.raises(DataError, match="tokens must be finite"):
-        history.update([0], ones, torch.ones(1), ones * float("inf"), 0)
-    with pytest.raises(ShapeError, match=r"expected \(P,\), \(P, G\) and \(P, G\)"):
-        history.update([0], ones, torch.ones(1), torch.ones(1), 0)
+    with pytest.raises(error, match=text):
+        history.update(*update)
+    with pytest.raises(ShapeError, match="1 rows with outcome"):
+        history.update([0], ONE, ONES[:1], ONES, 0, outcome_Q=torch.tensor([1, 1]))
     assert same(before, arrays(history))
+
+
+def test_rows_outside_of_the_dataset_have_no_history():
+    for ask in (PromptHistory.streak, lambda history, rows: history.candidates(rows, 0)):
+        with pytest.raises(DataError, match="rows -1"):
+            ask(filled(), [-1])
+
+
+# Streaks: groups of one kind in a row.
+
+
+def observed(*outcomes: int) -> PromptHistory:
+    history = PromptHistory(identities(2))
+    for outcome in outcomes:
+        record(history, [0], [1.0], outcome=[outcome])
+    return history
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "streak"),
+    [
+        ([EASY] * 3, 3),
+        ([HARD] * 2, -2),
+        ([HARD, HARD, EASY], 1),
+        ([EASY, NEITHER], 0),
+        ([EASY, EASY, NEITHER, HARD], -1),
+        ([], 0),
+    ],
+)
+def test_a_streak_is_of_the_most_recent_groups_of_one_kind(outcomes, streak):
+    assert observed(*outcomes).streak([0, 1]).tolist() == [streak, 0]
+
+
+def test_a_prompt_that_is_not_rolled_out_keeps_its_streak():
+    history = observed(HARD)
+    for step in range(1, 5):
+        record(history, [1], [1.0], step, outcome=[EASY])
+    assert history.streak([0, 1]).tolist() == [-1, 4]
+    record(history, [0], [1.0], 5, outcome=[HARD])
+    assert history.streak([0]).tolist() == [-2]
+
+
+def test_updates_without_outcomes_leave_streaks_alone():
+    history = observed(HARD)
+    record(history, [0], [1.0])
+    missing = Rewards.of_groups(torch.full((1, GROUP), float("nan")))
+    history.update([0], missing, ONES[:1], ONES, 0, outcome_Q=torch.tensor([EASY]))
+    assert history.streak([0]).tolist() == [-1], "nor does a group without a reward"
+
+
+def test_a_row_twice_in_one_update_prolongs_its_streak_in_the_order_given():
+    history = PromptHistory(identities(2))
+    record(history, [0, 1, 0, 1], [1.0] * 4, outcome=[EASY, EASY, EASY, HARD])
+    assert history.streak([0, 1]).tolist() == [2, -1]
+
+
+def test_streaks_end_at_the_longest_that_is_kept():
+    history = PromptHistory(identities(2))
+    history._arrays["streak"][:] = (LONGEST_STREAK, -LONGEST_STREAK)
+    record(history, [0, 1], [1.0, 1.0], outcome=[EASY, HARD])
+    assert history.streak([0, 1]).tolist() == [LONGEST_STREAK, -LONGEST_STREAK]
+
+
+# Settings and files.
 
 
 def test_bad_settings_are_refused_together():
@@ -205,7 +303,8 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 def test_a_changed_dataset_keeps_the_history_of_prompts_it_still_has(tmp_path: Path):
     history = filled()
     history.save(tmp_path / "history.npz")
-    order = np.concatenate([identities(10, start=900), identities(50)[::-1][:45]])
+    new = np.concatenate([identities(8, start=900), np.array([1, 2**64 - 1], np.uint64)])
+    order = np.concatenate([new, identities(50)[::-1][:45]])
     changed = PromptHistory(order)
     assert changed.load(tmp_path / "history.npz") == 45
     assert not changed.candidates(np.arange(10), 30).seen_P.any()
@@ -277,6 +376,9 @@ def test_truncated_and_foreign_archives_are_refused(tmp_path: Path):
     everything = {"format": np.int64(FORMAT), "totals": history._totals, "identities": history.identities}
     np.savez(path, **everything, **{**history._arrays, "count": np.zeros(50)})
     with pytest.raises(CheckpointError, match="wrong: count"):
+        PromptHistory(identities(50)).load(path)
+    np.savez(path, **everything, **{name: array for name, array in history._arrays.items() if name != "streak"})
+    with pytest.raises(CheckpointError, match="streak"):
         PromptHistory(identities(50)).load(path)
     np.savez(path, **{**everything, "format": np.int64(99)}, **history._arrays)
     with pytest.raises(CheckpointError, match=f"not of format {FORMAT}"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dppo.errors import DesignError, ShapeError
-from dppo.pruning import BIASED_RULES, RULES, inclusion_probabilities, largest, proportional, threshold, uniform
+from dppo.pruning import RULES, Budget, inclusion_probabilities, proportional, threshold, uniform
 
 SIZES = st.one_of(
     st.floats(0, 10),
@@ -126,18 +126,20 @@ BAD = {
     "negative": (lambda: inclusion_probabilities(tensor([-1, 1]), 1, floor=0.1), "advantages.abs()"),
     "not finite": (lambda: inclusion_probabilities(tensor([float("nan"), 1]), 1, floor=0.1), "finite"),
     "floor": (lambda: inclusion_probabilities(tensor([1, 1]), 1, floor=0.0), r"floor=0 must be in \(0, 1\]"),
+    "floor above 1": (lambda: inclusion_probabilities(tensor([1, 1]), 2, floor=1.5), r"floor=1.5 must be in \(0, 1\]"),
     "budget too small": (lambda: inclusion_probabilities(tensor([1, 1]), 0.5, floor=0.4), r"floor=0.4.*\[0.8, 2\]"),
     "budget too large": (lambda: inclusion_probabilities(tensor([1, 1]), 2.5, floor=0.4), r"spend 2.5 of 2"),
     "free rows": (
         lambda: inclusion_probabilities(tensor([1, 1]), 1, floor=0.1, cost_N=tensor([1, 0])),
         r"clamp_min\(1\)",
     ),
-    "rate": (lambda: proportional(tensor([1, 1]), rate=1.0, floor=0.1), r"rate=1 must be in \[0, 1\)"),
+    "rate": (lambda: Budget(rate=1.0), r"rate=1 must be in \[0, 1\)"),
+    "negative rate": (lambda: Budget(rate=-0.1), r"rate=-0.1 must be in \[0, 1\)"),
     "floor above the budget": (
-        lambda: proportional(tensor([1, 1]), rate=0.8, floor=0.4),
-        r"floor=0.4 is above the budget: rate=0.8 keeps 0.2",
+        lambda: Budget(rate=0.8, floor=0.4),
+        r"floor=0.4 is above the budget: rate=0.8 keeps 0.2 on average. Use floor=0.1",
     ),
-    "floor of threshold": (lambda: threshold(tensor([1, 1]), rate=0.8, floor=0.4), r"floor=0.4"),
+    "no floor for proportional": (lambda: proportional(tensor([1, 1]), Budget(rate=0.5)), r"floor=0 must be"),
 }
 
 
@@ -148,7 +150,7 @@ def test_what_cannot_be_done_is_refused(call, text):
 
 
 def test_shapes_are_checked():
-    with pytest.raises(ShapeError, match="cost has 1 rows and size has 2"):
+    with pytest.raises(ShapeError, match="cost has 1 entries and size has 2"):
         inclusion_probabilities(tensor([1, 1]), 1, floor=0.1, cost_N=tensor([1]))
     with pytest.raises(ShapeError, match="flatten"):
         inclusion_probabilities(tensor([[1, 1]]), 1, floor=0.1)
@@ -159,16 +161,25 @@ def test_shapes_are_checked():
 def test_every_rule_keeps_its_promises(rule, rate):
     score = torch.rand(40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     floor = min(0.1, 1 - rate)
-    prob = rule(score, rate=rate, floor=floor, group_N=torch.arange(40) // 8)
+    prob = rule(score, Budget(rate=rate, floor=floor))
     assert prob.dtype == torch.float64 and prob.shape == (40,)
-    assert (prob >= 0).all() and (prob <= 1).all()
-    assert rule(torch.zeros(0), rate=rate, floor=floor).shape == (0,)
+    assert (prob <= 1).all() and (prob >= floor - 1e-15).all()
+    assert rule(torch.zeros(0), Budget(rate=rate, floor=floor)).shape == (0,)
     if rate == 0:
         assert (prob == 1).all()
-    if rule not in BIASED_RULES:
-        assert (prob >= min(floor, 1 - rate) - 1e-15).all()
-    fewer = rule(score, rate=min(rate + 0.05, 0.99), floor=0.01, group_N=torch.arange(40) // 8)
-    assert fewer.sum() <= rule(score, rate=rate, floor=0.01, group_N=torch.arange(40) // 8).sum() + 1e-9
+    more, fewer = (rule(score, Budget(rate=r, floor=0.01)).sum() for r in (rate, min(rate + 0.05, 0.99)))
+    assert fewer <= more + 1e-9, "the sum does not grow with the rate"
+    if rule is not threshold:
+        assert prob.sum().item() == pytest.approx(40 * (1 - rate), abs=1e-9)
+
+
+def test_only_the_proportional_rule_looks_at_costs():
+    score, cost = tensor([1, 1, 2]), tensor([1, 4, 4])
+    free, priced = (Budget(rate=0.5, floor=0.1, cost_N=cost_N) for cost_N in (None, cost))
+    assert (proportional(score, priced) * cost).sum().item() == pytest.approx(0.5 * 9)
+    assert not torch.allclose(proportional(score, priced), proportional(score, free))
+    for rule in (threshold, uniform):
+        assert torch.equal(rule(score, priced), rule(score, free))
 
 
 @given(
@@ -176,8 +187,7 @@ def test_every_rule_keeps_its_promises(rule, rate):
     rate=st.floats(0.01, 0.9),
 )
 def test_threshold_is_one_or_one_minus_rate(scores, rate):
-    score = tensor(scores)
-    prob = threshold(score, rate=rate, floor=0.1)
+    prob = threshold(tensor(scores), Budget(rate=rate))
     assert ((prob == 1) | (prob == 1 - rate)).all()
     exact_mean = sum(map(Fraction, scores)) / len(scores)
     for value, p in zip(scores, prob.tolist(), strict=True):
@@ -188,49 +198,16 @@ def test_threshold_is_one_or_one_minus_rate(scores, rate):
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 0.0, 1e-300, 0.7])
 @pytest.mark.parametrize("count", [1, 3, 7, 10, 1000])
 def test_threshold_keeps_equal_scores(value, count):
-    assert (threshold(tensor([value] * count), rate=0.5, floor=0.1) == 1).all()
+    assert (threshold(tensor([value] * count), Budget(rate=0.5)) == 1).all()
 
 
 def test_threshold_ignores_float32_noise_but_not_more():
-    score = tensor([0.5, 0.5 * (1 - 1e-7), 0.5, 0.5])
-    assert (threshold(score, rate=0.5, floor=0.1) == 1).all()
-    assert threshold(tensor([0.5, 0.49, 0.5, 0.5]), rate=0.5, floor=0.1).tolist() == [1, 0.5, 1, 1]
-    assert threshold(tensor([1, 1, 4]), rate=0.5, floor=0.1).tolist() == [0.5, 0.5, 1]
+    half = Budget(rate=0.5)
+    assert (threshold(tensor([0.5, 0.5 * (1 - 1e-7), 0.5, 0.5]), half) == 1).all()
+    for less, dropped in ((0.02, True), (1.8e-6, True), (1.2e-6, False)):
+        prob = threshold(tensor([0.5, 0.5 * (1 - less), 0.5, 0.5]), half)
+        assert prob.tolist() == [1, 0.5 if dropped else 1, 1, 1]
 
 
 def test_uniform_does_not_look():
-    assert uniform(tensor([0, 5, 9]), rate=0.25, floor=0.1).tolist() == [0.75] * 3
-
-
-RATES = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.875, 0.9, 0.9375, 0.95]
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_largest_counts_in_integers(rate):
-    for size in range(1, 65):
-        kept = largest(torch.arange(size).double(), rate=rate, floor=0.1).sum().item()
-        assert kept == size * (1 - Fraction(str(rate))) // 1
-
-
-@pytest.mark.parametrize("size", [10, 16])
-def test_largest_at_rate_nine_tenths(size):
-    assert largest(torch.arange(size).double(), rate=0.9, floor=0.1).sum() == 1
-
-
-@pytest.mark.parametrize(("size", "kept"), [(10, 0), (160, 15)])
-def test_float_arithmetic_would_keep_one_less(size, kept):
-    assert int(size * (1 - 0.9)) == kept
-    assert largest(torch.arange(size).double(), rate=0.9, floor=0.1).sum() == kept + 1
-
-
-def test_largest_breaks_ties_by_the_lowest_index():
-    assert largest(tensor([1, 3, 3, 3]), rate=0.5, floor=0.1).tolist() == [0, 1, 1, 0]
-    assert largest(tensor([2] * 6), rate=0.5, floor=0.1).tolist() == [1, 1, 1, 0, 0, 0]
-
-
-def test_largest_is_per_group_and_not_over_the_batch():
-    score, group = tensor([5, 6, 7, 8, 1, 2, 3, 4]), torch.tensor([9, 9, 9, 9, 4, 4, 4, 4])
-    assert largest(score, rate=0.5, floor=0.1, group_N=group).tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
-    assert largest(score, rate=0.5, floor=0.1).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
-    mixed = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
-    assert largest(score, rate=0.5, floor=0.1, group_N=mixed).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert uniform(tensor([0, 5, 9]), Budget(rate=0.25)).tolist() == [0.75] * 3

@@ -1,112 +1,38 @@
-"""Rounds of rollouts: which groups count, how large the next round is, when it is over, and what is kept."""
+"""Rounds of rollouts: which prompts a round has, how large it is, when it is over, and which groups are kept."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
-from dppo.errors import ConfigError, RoundsError
-from dppo.pruning import Collected, Request, Rounds, adaptive, deviating, fill, fixed, mixed
+from dppo.errors import ConfigError, DesignError, RoundsError
+from dppo.pruning import PromptHistory, PromptStream, Request, Rounds
+from dppo.pruning.rounds import Collected, fill, fixed, take_round
+from dppo.rng import Purpose, generator
+from dppo.types import Block, Rewards
 
-ROUNDS = Rounds(counts=deviating)
+EASY, HARD = 1, -1
 
 
-def groups(*pattern):
-    """Rewards (P, 2) of groups that count (1) and groups that do not (0)."""
-    return torch.tensor([[0.0, float(p)] for p in pattern])
+def differing(rewards):
+    """Groups of two that count: their rewards differ."""
+    return rewards.total_N.view(-1, 2).diff().abs()[:, 0] > 0
+
+
+ROUNDS = Rounds(counts=differing)
 
 
 def scripted(*rounds):
-    """A rollout that gives these patterns, one per round, and records what it was asked for."""
+    """A rollout that gives these groups, a pattern per round, 1 for each that counts; records what it was asked."""
     asked = []
 
     def roll_out(number, prompts):
         assert number == len(asked)
         asked.append(prompts)
-        return groups(*rounds[number])
+        return Rewards.of_groups(torch.tensor([[0.0, float(counts)] for counts in rounds[number]]))
 
     return roll_out, asked
-
-
-# Which groups count.
-
-REWARDS = [
-    [1.0, 0.0, 1.0, 0.0],
-    [0.1, 0.1, 0.1, 0.1],
-    [0.0, 0.0, 0.0, 0.1],
-    [1.0, 1.0, 1.0, 1.0],
-    [-2.0, -2.0, -2.0, -2.5],
-]
-
-
-def test_groups_count_when_their_population_deviation_is_positive():
-    expected = [bool(np.std(row) > 1e-12) for row in REWARDS]
-    assert deviating(torch.tensor(REWARDS)).tolist() == mixed(torch.tensor(REWARDS)).tolist() == expected
-
-
-def test_equal_rewards_with_a_rounded_mean_do_not_count():
-    """Taken literally, a deviation above 0 would let a group in for the rounding of its mean."""
-    assert np.std([0.1] * 3) > 0
-    assert not deviating(torch.tensor([[0.1] * 3], dtype=torch.float64)).any()
-
-
-def test_a_group_of_one_counts_for_dapo_and_not_for_greso():
-    assert deviating(torch.tensor([[0.0], [1.0]])).tolist() == [True, True]
-    assert mixed(torch.tensor([[0.0], [1.0]])).tolist() == [False, False]
-
-
-def test_rewards_that_are_missing_say_nothing():
-    nan = float("nan")
-    reward_PG = torch.tensor([[nan, 1.0, 0.0], [nan, 1.0, 1.0], [nan, nan, nan], [nan, nan, 1.0]])
-    assert deviating(reward_PG).tolist() == [True, False, False, False]
-    assert deviating(torch.tensor([[nan], [1.0]])).tolist() == [False, True]
-    assert mixed(torch.tensor([[1, 0], [1, 1]])).tolist() == [True, False], "rewards may be integers"
-
-
-def test_the_length_penalty_makes_groups_count_that_accuracy_alone_would_not():
-    accuracy = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
-    penalised = accuracy + torch.tensor([[0.0, -0.5], [0.0, -0.5]])
-    assert deviating(accuracy).tolist() == [False, True]
-    assert deviating(penalised).tolist() == [True, True]
-
-
-# The size of the next round.
-
-
-def test_fixed_rounds_are_all_as_large():
-    rounds = replace(ROUNDS, factor=1536 / 512)
-    for collected in (
-        Collected(wanted=512),
-        Collected(wanted=512, counted=500, last_rolled_out=1536, last_counted=500),
-    ):
-        assert rounds.request(collected) == Request(prompts=1536)
-    assert ROUNDS.request(Collected(wanted=16)) == Request(prompts=16)
-    assert fixed(Collected(wanted=16), 5) == Request(prompts=5)
-
-
-@pytest.mark.parametrize(
-    ("samples", "prompts", "last"),
-    [(0, 384, False), (1200, 331, True), (2000, 64, True)],
-    ids=["est 800", "est 331", "est 18"],
-)
-def test_adaptive_rounds_have_the_sizes_of_greso(samples, prompts, last):
-    """2048 samples wanted in groups of 8, usual round 384, three in five groups without variance."""
-    collected = Collected(wanted=256, counted=samples // 8, rounds=1, last_rolled_out=400, last_counted=160)
-    rounds = Rounds(counts=mixed, size=adaptive, factor=1.5)
-    assert rounds.request(collected) == Request(prompts=prompts, last=last)
-
-
-def test_adaptive_rounds_begin_with_the_usual_size_and_keep_it_when_nothing_counts():
-    assert adaptive(Collected(wanted=256), 384) == Request(prompts=384)
-    nothing = Collected(wanted=256, rounds=1, rolled_out=384, last_rolled_out=384, last_counted=0)
-    assert adaptive(nothing, 384) == Request(prompts=384), "1 - a is 0: no division by it"
-
-
-def test_adaptive_sizes_are_exact():
-    collected = Collected(wanted=12, rounds=1, last_rolled_out=10, last_counted=3)
-    assert int(12 / (1 - 0.7) * 1.25) == 49, "binary loses one here"
-    assert adaptive(collected, 1000).prompts == 50
 
 
 # A step.
@@ -116,17 +42,17 @@ def test_rounds_go_on_until_enough_groups_count():
     roll_out, asked = scripted([1, 0, 0], [0, 0, 0], [0, 1, 1])
     filled = fill(ROUNDS, 3, roll_out)
     assert asked == [3, 3, 3]
-    assert filled.keep_P.nonzero()[:, 0].tolist() == [0, 7, 8]
+    assert filled.keep_Q.nonzero()[:, 0].tolist() == [0, 7, 8]
     assert filled.collected == Collected(
-        wanted=3, counted=3, rounds=3, rolled_out=9, last_rolled_out=3, last_counted=2
-    )  # fmt: skip
+        wanted=3, usual=3, counted=3, rounds=3, rolled_out=9, last_rolled_out=3, last_counted=2
+    )
 
 
 def test_only_the_first_groups_are_kept():
     roll_out, _ = scripted([1, 0, 1], [1, 1, 1])
     filled = fill(ROUNDS, 3, roll_out)
-    assert filled.keep_P.tolist() == [True, False, True, True, False, False]
-    assert filled.collected.counted == 5 and int(filled.keep_P.sum()) == 3
+    assert filled.keep_Q.tolist() == [True, False, True, True, False, False]
+    assert filled.collected.counted == 5 and filled.collected.missing == 0
 
 
 def test_the_limit_is_an_error_and_never_a_truncation():
@@ -143,18 +69,33 @@ def test_the_limit_is_an_error_and_never_a_truncation():
 def test_a_step_on_what_there_is_at_the_limit():
     rounds = replace(ROUNDS, limit=2, at_limit="train")
     roll_out, _ = scripted([0, 1, 0], [0, 0, 0])
-    assert fill(rounds, 3, roll_out).keep_P.nonzero()[:, 0].tolist() == [1]
+    assert fill(rounds, 3, roll_out).keep_Q.nonzero()[:, 0].tolist() == [1]
     roll_out, _ = scripted([0, 0], [0, 0])
     with pytest.raises(RoundsError, match=r"0 of 4 groups .* needs 1"):
         fill(rounds, 2, roll_out)
 
 
-def test_the_last_round_of_greso_may_leave_a_step_too_small():
-    """Half of the first round counts, so 20 are thought enough for 8 missing, and the step has 11 of 16."""
-    roll_out, asked = scripted([1, 0] * 8, [1] * 3 + [0] * 7)
-    filled = fill(Rounds(counts=mixed, size=adaptive, factor=1.5), 16, roll_out)
-    assert asked == [24, 20]
-    assert int(filled.keep_P.sum()) == 11 and filled.collected.missing == 5
+def test_a_round_that_is_said_to_be_the_last_is_unless_nothing_counts_yet():
+    def last_from_the_second_on(collected):
+        return Request(prompts=collected.usual, last=collected.rounds > 0)
+
+    rounds = replace(ROUNDS, size=last_from_the_second_on)
+    roll_out, asked = scripted([1, 0, 0], [0, 0, 0], [1, 1, 1])
+    assert fill(rounds, 3, roll_out).collected.counted == 1 and len(asked) == 2
+    roll_out, asked = scripted([0, 0, 0], [0, 0, 0], [0, 1, 0], [1, 1, 1])
+    assert fill(rounds, 3, roll_out).collected.counted == 1 and len(asked) == 3
+
+
+def test_fixed_rounds_are_all_as_large():
+    for more in ({}, {"counted": 500, "last_rolled_out": 1536, "last_counted": 500}):
+        assert fixed(Collected(wanted=512, usual=1536, **more)) == Request(prompts=1536)
+
+
+@pytest.mark.parametrize(("factor", "wanted", "usual"), [(3.0, 512, 1536), (1.0, 16, 16), (0.01, 16, 1)])
+def test_a_usual_round_is_a_multiple_of_what_a_step_wants_and_one_prompt_at_least(factor, wanted, usual):
+    roll_out, asked = scripted([1] * wanted)
+    fill(replace(ROUNDS, factor=factor), wanted, roll_out)
+    assert asked == [usual]
 
 
 def test_the_description_says_what_happens_at_the_limit():
@@ -162,8 +103,103 @@ def test_the_description_says_what_happens_at_the_limit():
     assert "then a step on those there are" in str(replace(ROUNDS, at_limit="train"))
     assert "without a limit" in str(replace(ROUNDS, limit=0))
     assert "ratio of two random numbers" in ROUNDS.bias
+    skipping = replace(ROUNDS, skipping=Halves())
+    assert skipping.bias == f"{ROUNDS.bias}; {Halves().bias}" and str(skipping).endswith(", halves")
 
 
 def test_bad_settings_are_refused_together():
     with pytest.raises(ConfigError, match=r"3 problems\n.*factor=0 must be.*\n.*limit=-1 must be.*\n.*at_limit='on'"):
         replace(ROUNDS, factor=0.0, limit=-1, at_limit="on")
+
+
+# The prompts of a round.
+
+SIZE = 8
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A rule of our own: rolled out with a half to the power of the streak, hard ones also by a second coin of 0.9."""
+
+    bias: str = "halves are made up for by nothing"
+    start = learn = figures = None  # not called here
+
+    def chances(self, streak_P, learned):
+        hard_P = torch.where(streak_P < 0, 0.9, 1.0).double()
+        return torch.stack([learned ** streak_P.abs().double(), hard_P], 1)
+
+    def __str__(self):
+        return "halves"
+
+
+def history(streaks):
+    """What is known of ``SIZE`` prompts with these streaks by row."""
+    known = PromptHistory(np.arange(SIZE, dtype=np.uint64))
+    one, ones = Rewards.of_groups(torch.ones(1, 2)), torch.ones(2)
+    for row, streak in streaks.items():
+        for _ in range(abs(streak)):
+            known.update([row], one, ones[:1], ones, 0, outcome_Q=torch.tensor([EASY if streak > 0 else HARD]))
+    return known
+
+
+def taken(known, prompts, *, seed=0, skipping=True, learned=0.5):
+    stream, rng = PromptStream(SIZE, seed=0, shuffle=False), generator(seed, Purpose.PROMPT_SKIP)
+    chances = (lambda row_P: Halves().chances(known.streak(row_P), learned)) if skipping else None
+    row_P, draw = take_round(stream, prompts, chances, rng)
+    return Block(candidates=known.candidates(row_P, 3), draw=draw), stream
+
+
+def test_a_round_takes_as_many_rows_as_it_needs():
+    block, stream = taken(history(dict.fromkeys(range(0, SIZE, 2), HARD * 20)), 4)
+    assert block.candidates.row_P.tolist() == list(range(8)) and stream.epochs == 1
+    assert block.row_Q.tolist() == [1, 3, 5, 7], "a prompt without a streak is always rolled out"
+    assert block.draw.prob_N.tolist() == pytest.approx([0.9 * 0.5**20, 1.0] * 4)
+    assert torch.equal(block.draw.weight_N, block.draw.keep_N.double()), "no weight makes up for one that is not"
+    assert block.candidates.seen_P.tolist() == [True, False] * 4
+
+
+def test_prompts_without_a_chance_are_refused_where_rounds_would_never_end():
+    with pytest.raises(DesignError, match="skipping gives 8 prompts no chance"):
+        taken(history(dict.fromkeys(range(SIZE), HARD)), 4, learned=0.0)
+
+
+def test_without_skipping_a_round_is_the_next_rows():
+    block, stream = taken(history({0: HARD * 8}), 13, skipping=False)
+    assert block.row_Q.tolist() == [*range(8), *range(5)] and (block.draw.prob_N == 1).all()
+    assert (stream.epoch, stream.offset) == (1, 5)
+
+
+def test_prompts_are_skipped_as_often_as_they_should_be():
+    known = history({0: EASY, 1: 2 * HARD})
+    rolled_out, offered = np.zeros(SIZE), np.zeros(SIZE)
+    for seed in range(600):
+        block, _ = taken(known, SIZE, seed=seed, learned=0.6)
+        np.add.at(offered, block.candidates.row_P.numpy(), 1)
+        np.add.at(rolled_out, block.row_Q.numpy(), 1)
+    wanted = np.array([0.6, 0.36 * 0.9, *[1.0] * 6])
+    spread = np.sqrt(wanted * (1 - wanted) / offered)
+    assert (np.abs(rolled_out / offered - wanted) <= 4 * spread).all()
+    assert (np.abs(rolled_out / offered - wanted**1.3) > 4 * spread)[:2].all(), "and not with another probability"
+
+
+def test_each_coin_of_a_prompt_is_a_number_of_its_own():
+    """A prompt is rolled out where every one of its numbers is at least one minus its chance."""
+    known = history(dict.fromkeys(range(SIZE), HARD))
+    block, _ = taken(known, 2, seed=5)
+    number_PK = generator(5, Purpose.PROMPT_SKIP).random((4, 2))
+    expected = (number_PK >= np.array([0.5, 0.1])).all(1)
+    assert block.draw.keep_N[:4].tolist() == expected[: len(block.draw.keep_N)].tolist()
+
+
+def test_a_round_does_not_depend_on_how_far_it_looks_ahead():
+    """Draws belong to places of the stream: more prompts asked for begin with the same ones."""
+    known = history(dict.fromkeys(range(SIZE), EASY))
+    few, many = (taken(known, prompts, seed=3)[0] for prompts in (2, 20))
+    assert torch.equal(many.draw.keep_N[: len(few.draw.keep_N)], few.draw.keep_N)
+    assert torch.equal(many.candidates.row_P[: len(few.candidates.row_P)], few.candidates.row_P)
+
+
+def test_equal_seeds_give_equal_rounds_and_others_do_not():
+    known = history(dict.fromkeys(range(SIZE), EASY))
+    first, again, other = (taken(known, 4, seed=seed)[0].draw.keep_N.tolist() for seed in (1, 1, 2))
+    assert first == again and first != other

@@ -8,13 +8,14 @@ from torch import nn
 
 from dppo.errors import ConfigError
 from dppo.pruning import (
+    SCORES,
     absolute_advantage,
     advantage_with_confidence,
     advantage_with_length,
     confidence,
-    per_token,
     uniform_score,
 )
+from dppo.pruning.scores import AVERAGED_SCORES
 from dppo.types import Completions
 
 
@@ -34,7 +35,28 @@ def test_golden_values():
     assert advantage_with_length(completions()).tolist() == [6, 2, 0]
     assert advantage_with_confidence(completions()).tolist() == [1, 2, 0]
     assert uniform_score(completions()).tolist() == [1, 1, 1]
-    assert per_token(advantage_with_length)(completions()).tolist() == [6 / 9, 0.5, 0]
+
+
+def test_the_norm_of_a_mean_over_tokens_is_divided_by_them_and_other_scores_are_not():
+    mean = completions(averaged_N=torch.tensor([9, 4, 1]))
+    assert advantage_with_length(mean).tolist() == [6 / 9, 0.5, 0]
+    assert advantage_with_confidence(mean).tolist() == [1 / 9, 0.5, 0]
+    for score in SCORES.values():
+        assert torch.equal(score(mean), score(completions())) == (score not in AVERAGED_SCORES)
+
+
+def test_scores_with_the_length_are_right_about_independent_tokens():
+    """Gradients of tokens that are a random walk: the sum of n has norm sqrt(n), their mean 1 / sqrt(n)."""
+    step = torch.randn(20_000, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    length = torch.tensor([1, 4, 16, 64])
+    rows = {"advantage_N": torch.ones(4), "tokens_N": length, "group_N": length, "live_N": length > 0}
+    rows["confidence_N"] = None
+    for averaged_N, power in ((None, 1.0), (length, -1.0)):
+        walked = torch.stack([step[:, :n].sum(1) / (1 if averaged_N is None else n) for n in length])
+        norm = walked.square().mean(1).sqrt()
+        score = advantage_with_length(completions(**rows, averaged_N=averaged_N))
+        torch.testing.assert_close(score, norm, rtol=0.03, atol=0)
+        torch.testing.assert_close(score, length.double().sqrt() ** power)
 
 
 def test_a_score_without_its_log_probabilities_says_what_to_use():

@@ -7,18 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dppo.errors import CheckpointError, DataError
-from dppo.pruning import (
-    PromptHistory,
-    PromptStream,
-    Pruning,
-    fill_block,
-    largest,
-    proportional,
-    thin_block,
-    threshold,
-    uniform,
-)
+from dppo.pruning import DETERMINISTIC, PromptHistory, PromptPruning, PromptStream, proportional, threshold, uniform
+from dppo.pruning.stream import fill_block, thin_block
 from dppo.rng import Purpose, generator
+from dppo.types import Rewards
 
 SIZE = 40
 
@@ -29,7 +21,8 @@ def history_of(size: int, seen: int, seed: int = 0) -> PromptHistory:
     history = PromptHistory(np.arange(size, dtype=np.uint64))
     signal = torch.from_numpy(rng.random(seen) * (rng.random(seen) > 0.33))
     tokens = torch.from_numpy(rng.integers(10, 500, (seen, 4)))
-    history.update(np.arange(seen), torch.ones(seen, 4), signal, tokens, 0)
+    if seen:
+        history.update(np.arange(seen), Rewards.of_groups(torch.ones(seen, 4)), signal, tokens.flatten(), 0)
     return history
 
 
@@ -93,22 +86,22 @@ def test_datasets_that_are_too_small_are_refused_with_both_numbers():
     with pytest.raises(DataError, match=r"block of 8 prompts.*has 5"):
         thin_block(stream, 8)
     with pytest.raises(DataError, match=r"block of 8 prompts.*has 5"):
-        fill_block(stream, history, Pruning(rate=0.5), 8, 0)
+        fill_block(stream, history, PromptPruning(rate=0.5), 8, 0)
     with pytest.raises(DataError, match="has 0 prompts"):
         PromptStream(0, 0)
 
 
 @pytest.mark.parametrize("fill", [False, True])
 def test_the_first_epoch_prunes_nothing(fill):
-    stream, history, pruning = PromptStream(SIZE, 0), history_of(SIZE, 0), Pruning(rate=0.7)
+    stream, history, pruning = PromptStream(SIZE, 0), history_of(SIZE, 0), PromptPruning(rate=0.7)
     for step in range(SIZE // 8):
         row_P, now = fill_block(stream, history, pruning, 8, step) if fill else (thin_block(stream, 8), pruning)
-        draw = now.draw_prompts(history.candidates(row_P, step), generator(0, step))
+        draw = now.draw(history.candidates(row_P, step), generator(0, step))
         assert len(row_P) == 8 and draw.keep_N.all() and (draw.weight_N == 1).all()
         assert stream.epoch == (step + 1) * 8 // SIZE
-        history.update(row_P, torch.ones(8, 4), torch.zeros(8), torch.ones(8, 4), step)
+        history.update(row_P, Rewards.of_groups(torch.ones(8, 4)), torch.zeros(8), torch.ones(32), step)
     row_P = thin_block(stream, 8)
-    assert pruning.draw_prompts(history.candidates(row_P, 5), generator(0, 5)).keep_N.sum() == 2
+    assert pruning.draw(history.candidates(row_P, 5), generator(0, 5)).keep_N.sum() == 2
 
 
 RULES = st.sampled_from([proportional, threshold, uniform])
@@ -125,14 +118,14 @@ RULES = st.sampled_from([proportional, threshold, uniform])
 def test_a_filled_block_expects_exactly_the_prompts_of_a_batch(seen, prompts, rate, rule, budget, start):
     stream, history = PromptStream(60, 2), history_of(60, seen)
     stream.take(start)
-    pruning = Pruning(rate=rate, rule=rule, budget=budget, floor=0.2)
+    pruning = PromptPruning(rate=rate, rule=rule, budget=budget, floor=0.2)
     upcoming = stream.peek(60)
     row_M, now = fill_block(stream, history, pruning, prompts, 1)
     block = history.candidates(row_M, 1)
     assert torch.equal(row_M, upcoming[: len(row_M)])
     assert prompts <= len(row_M) <= min(round(prompts / (1 - rate)), 60)
     assert stream.epoch * 60 + stream.offset == start + len(row_M)
-    draws = [now.draw_prompts(block, generator(seed)) for seed in range(3)]
+    draws = [now.draw(block, generator(seed)) for seed in range(3)]
     assert all(draw.keep_N.sum() == prompts for draw in draws)
     assert draws[0].prob_N.sum().item() == pytest.approx(prompts, abs=1e-9)
     assert all(draw.keep_N[~block.seen_P].all() for draw in draws)
@@ -141,7 +134,7 @@ def test_a_filled_block_expects_exactly_the_prompts_of_a_batch(seen, prompts, ra
 
 @given(seen=st.integers(0, 60), prompts=st.integers(1, 20), rate=st.sampled_from([0.2, 0.5, 0.75]))
 def test_a_filled_block_is_the_longest_that_fits(seen, prompts, rate):
-    history, pruning = history_of(60, seen), Pruning(rate=rate, floor=0.2)
+    history, pruning = history_of(60, seen), PromptPruning(rate=rate, floor=0.2)
     row_M, _ = fill_block(PromptStream(60, 2), history, pruning, prompts, 1)
     seen_P = history.candidates(PromptStream(60, 2).peek(60), 1).seen_P.double()
     smallest = (1 - 0.8 * seen_P).cumsum(0)  # unseen rows are certain, seen ones cost at least the floor
@@ -150,7 +143,7 @@ def test_a_filled_block_is_the_longest_that_fits(seen, prompts, rate):
 
 
 def test_golden_blocks():
-    pruning = Pruning(rate=0.75, floor=0.1)
+    pruning = PromptPruning(rate=0.75, floor=0.1)
     stream = PromptStream(100, 0, shuffle=False)
     row_M, now = fill_block(stream, history_of(100, 100), pruning, 8, 1)
     assert len(row_M) == 32 and now.rate == pytest.approx(0.75)
@@ -165,14 +158,16 @@ def test_the_block_does_not_depend_on_any_draw():
     blocks = []
     for seed in (1, 2):
         stream, history = PromptStream(60, 2), history_of(60, 60)
-        row_M, now = fill_block(stream, history, Pruning(rate=0.5), 8, 1)
-        kept = now.draw_prompts(history.candidates(row_M, 1), generator(seed, Purpose.PROMPT_DRAW)).keep_N
-        blocks.append((row_M, fill_block(stream, history, Pruning(rate=0.5), 8, 2)[0], kept))
+        row_M, now = fill_block(stream, history, PromptPruning(rate=0.5), 8, 1)
+        kept = now.draw(history.candidates(row_M, 1), generator(seed, Purpose.PROMPT_DRAW)).keep_N
+        blocks.append((row_M, fill_block(stream, history, PromptPruning(rate=0.5), 8, 2)[0], kept))
     assert torch.equal(blocks[0][0], blocks[1][0]) and torch.equal(blocks[0][1], blocks[1][1])
     assert not torch.equal(blocks[0][2], blocks[1][2])
 
 
-def test_a_biased_rule_fills_too():
-    row_M, now = fill_block(PromptStream(60, 2), history_of(60, 60), Pruning(rate=0.5, rule=largest), 8, 1)
-    draw = now.draw_prompts(history_of(60, 60).candidates(row_M, 1), generator(0))
+def test_a_biased_design_fills_too():
+    row_M, now = fill_block(
+        PromptStream(60, 2), history_of(60, 60), PromptPruning(rate=0.5, design=DETERMINISTIC), 8, 1
+    )
+    draw = now.draw(history_of(60, 60).candidates(row_M, 1), generator(0))
     assert draw.keep_N.sum() == 8 and now.bias

@@ -9,23 +9,10 @@ import torch
 
 import dppo.pruning
 from dppo.errors import ConfigError, DesignError
-from dppo.pruning import (
-    BIASED_RULES,
-    BIASED_WEIGHTINGS,
-    DESIGNS,
-    RESCALINGS,
-    RULES,
-    SCHEDULES,
-    SCOPES,
-    SCORES,
-    WEIGHTINGS,
-    Design,
-)
+from dppo.pruning import DESIGNS, RULES, SCHEDULES, SCORES, WEIGHTINGS, Budget, Design, Weighting
 from dppo.pruning import designs as designs_module
 from dppo.pruning import probabilities as probabilities_module
-from dppo.pruning import ranking as ranking_module
 from dppo.pruning import schedules as schedules_module
-from dppo.pruning import scopes as scopes_module
 from dppo.pruning import scores as scores_module
 from dppo.pruning import weights as weights_module
 from dppo.rng import generator
@@ -49,11 +36,8 @@ RULE_EXAMPLES = {
     "proportional": ([1, 1, 4, 2], [0.25, 0.25, 1, 0.5]),
     "threshold": ([1, 1, 4, 2], [0.5, 0.5, 1, 1]),
     "uniform": ([1, 1, 4, 2], [0.5, 0.5, 0.5, 0.5]),
-    "largest": ([1, 1, 4, 2], [0, 0, 1, 1]),
-    "all_but_smallest": ([1, 1, 4, 2], [0, 0, 1, 1]),
-    "max_variance": ([1, 1, 4, 2], [1, 0, 1, 0]),
 }
-"""Scores and the probabilities they get at rate 0.5; bad examples are a rate of 1 and a negative score."""
+"""Scores and the probabilities they get at rate 0.5; the bad example is a negative score."""
 
 DESIGN_EXAMPLES = {
     "pivotal": ([1, 0, 0.5, 0.5], {2}),
@@ -63,13 +47,7 @@ DESIGN_EXAMPLES = {
 }
 """Probabilities and the sizes a draw may have."""
 
-SCORE_EXAMPLES = {
-    "advantage": [2, 1],
-    "length": [4, 3],
-    "confidence": [1, 3],
-    "uniform": [1, 1],
-    "above_lowest": [3, 0],
-}
+SCORE_EXAMPLES = {"advantage": [2, 1], "length": [4, 3], "confidence": [1, 3], "uniform": [1, 1]}
 """Scores of ``ROWS``."""
 
 NEEDS_LOG_PROBABILITIES = {"confidence"}
@@ -82,17 +60,6 @@ WEIGHTING_EXAMPLES = {
 }
 """Weights of rows kept, dropped, kept, with probabilities 0.25, 0.5 and 1."""
 
-RESCALING_EXAMPLES = {"fixed_denominator": [1, 1, 1, 1], "kept_tokens": [3.5, 3.5, 1.75, 1.75]}
-"""Factors of rows kept, dropped, kept, kept with 2, 8, 1, 3 tokens, the first two in a group and the last two."""
-
-SCOPE_EXAMPLES = {
-    "live_rows": ([1, 0, 3], [0, 0, 1]),
-    "whole_prompts": ([0, 1, 2, 3], [0, 0, 1, 1]),
-    "whole_processes": ([0, 1, 2, 3], [0, 0, 0, 1]),
-    "whole_step": ([0, 1, 2, 3], [0, 0, 0, 0]),
-}
-"""Rows and groups of advantages [2, -1, 0, 1] of prompts [0, 0, 1, 1] from processes [0, 0, 0, 1]."""
-
 SCHEDULE_EXAMPLES = {"constant": [1, 1, 1], "stop": [1, 0, 0], "fade": [1, 0.5, 0]}
 """Factors at 0, 3/4 and 1 of a run whose full rates last until its middle."""
 
@@ -101,8 +68,6 @@ TABLES = {
     "designs": (DESIGNS, DESIGN_EXAMPLES),
     "scores": (SCORES, SCORE_EXAMPLES),
     "weightings": (WEIGHTINGS, WEIGHTING_EXAMPLES),
-    "rescalings": (RESCALINGS, RESCALING_EXAMPLES),
-    "scopes": (SCOPES, SCOPE_EXAMPLES),
     "schedules": (SCHEDULES, SCHEDULE_EXAMPLES),
 }
 
@@ -119,94 +84,74 @@ def public_functions(module: ModuleType, parameters: list[str]) -> set[Callable]
     }
 
 
+def records(module: ModuleType, kind: type) -> dict:
+    """Values of a record that are written in ``module``, by the names they give themselves."""
+    return {value.name: value for value in vars(module).values() if isinstance(value, kind)}
+
+
 @pytest.mark.parametrize(("registry", "examples"), TABLES.values(), ids=TABLES)
 def test_every_public_part_has_an_example(registry, examples):
     assert set(examples) == set(registry)
 
 
 def test_every_part_that_exists_is_registered_under_its_name():
-    rules = [public_functions(module, ["score_N", "rate"]) for module in (probabilities_module, ranking_module)]
-    assert set.union(*rules) == set(RULES.values())
-    assert rules[1] == set(BIASED_RULES), "what is ranked is never drawn"
+    assert public_functions(probabilities_module, ["score_N", "budget"]) == set(RULES.values())
     assert public_functions(scores_module, ["completions"]) == set(SCORES.values())
-    assert public_functions(scopes_module, ["completions"]) == set(SCOPES.values())
     assert public_functions(schedules_module, ["done"]) == set(SCHEDULES.values())
-    assert public_functions(weights_module, ["keep_N", "prob_N"]) == set(WEIGHTINGS.values())
-    assert public_functions(weights_module, ["keep_N", "tokens_N"]) == set(RESCALINGS.values())
-    made = {value.name: value for value in vars(designs_module).values() if isinstance(value, Design)}
-    assert made == DESIGNS
-    assert {design.draw for design in made.values()} == public_functions(designs_module, ["prob_N", "score_N", "rng"])
-    for name, part in (RULES | WEIGHTINGS | RESCALINGS | SCOPES | SCHEDULES).items():
+    assert records(weights_module, Weighting) == WEIGHTINGS
+    assert records(designs_module, Design) == DESIGNS
+    draws = {design.draw for design in DESIGNS.values()}
+    assert draws == public_functions(designs_module, ["prob_N", "score_N", "rng"])
+    for name, part in (RULES | SCHEDULES).items():
         assert part.__name__ == name
 
 
 def test_every_part_is_exported_and_documented():
-    for part in (d for table in (RULES, SCORES, WEIGHTINGS, RESCALINGS, SCOPES, SCHEDULES) for d in table.values()):
+    for part in (d for table in (RULES, SCORES, SCHEDULES) for d in table.values()):
         assert part.__name__ in dppo.pruning.__all__
         assert part.__doc__ and "Args:" in part.__doc__
+    for record in (*DESIGNS.values(), *WEIGHTINGS.values()):
+        assert any(getattr(dppo.pruning, name) is record for name in dppo.pruning.__all__)
     assert sorted(dppo.pruning.__all__) == sorted(set(dppo.pruning.__all__))
     assert all(hasattr(dppo.pruning, name) for name in dppo.pruning.__all__)
-    assert set(BIASED_RULES) <= set(RULES.values()) and set(BIASED_WEIGHTINGS) <= set(WEIGHTINGS.values())
 
 
-@pytest.mark.parametrize("name", RULE_EXAMPLES)
+@pytest.mark.parametrize("name", RULES)
 def test_rules(name):
     score, expected = RULE_EXAMPLES[name]
-    torch.testing.assert_close(RULES[name](tensor(score), rate=0.5, floor=0.1), tensor(expected))
-    with pytest.raises(DesignError, match="rate=1"):
-        RULES[name](tensor(score), rate=1.0, floor=0.1)
+    budget = Budget(rate=0.5, floor=0.1)
+    torch.testing.assert_close(RULES[name](tensor(score), budget), tensor(expected))
     with pytest.raises(DesignError, match=r"finite and >= 0"):
-        RULES[name](tensor([-1, 2]), rate=0.5, floor=0.1)
+        RULES[name](tensor([-1, 2]), budget)
 
 
-@pytest.mark.parametrize("name", DESIGN_EXAMPLES)
+@pytest.mark.parametrize("name", DESIGNS)
 def test_designs(name):
     prob, sizes = DESIGN_EXAMPLES[name]
     found = {int(DESIGNS[name].draw(tensor(prob), tensor(prob), generator(seed)).sum()) for seed in range(50)}
     assert found == sizes
 
 
-@pytest.mark.parametrize("name", SCORE_EXAMPLES)
+@pytest.mark.parametrize("name", SCORES)
 def test_scores(name):
     score = SCORES[name](ROWS)
     assert score.tolist() == SCORE_EXAMPLES[name] and score.dtype == torch.float64
     if name in NEEDS_LOG_PROBABILITIES:
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=r"log-probabilities.*Use score=advantage_with_length"):
             SCORES[name](SILENT)
     else:
         assert SCORES[name](SILENT).shape == (1,)
 
 
-@pytest.mark.parametrize("name", WEIGHTING_EXAMPLES)
+@pytest.mark.parametrize("name", WEIGHTINGS)
 def test_weightings(name):
     keep, prob = torch.tensor([True, False, True]), tensor([0.25, 0.5, 1])
     weight = WEIGHTINGS[name](keep, prob)
     assert weight.tolist() == WEIGHTING_EXAMPLES[name] and weight.dtype == torch.float64
+    assert WEIGHTINGS[name](keep & ~keep, prob).tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("name", RESCALING_EXAMPLES)
-def test_rescalings(name):
-    keep, group = torch.tensor([True, False, True, True]), torch.tensor([5, 5, 2, 2])
-    factor = RESCALINGS[name](keep, tensor([2, 8, 1, 3]), group)
-    assert factor.tolist() == RESCALING_EXAMPLES[name] and factor.dtype == torch.float64
-    assert RESCALINGS[name](keep[:0], tensor([]), group[:0]).shape == (0,)
-
-
-@pytest.mark.parametrize("name", SCOPE_EXAMPLES)
-def test_scopes(name):
-    advantage = tensor([2, -1, 0, 1])
-    rows = Completions(
-        advantage_N=advantage,
-        tokens_N=torch.ones(4),
-        group_N=torch.tensor([0, 0, 1, 1]),
-        live_N=advantage != 0,
-        process_N=torch.tensor([0, 0, 0, 1]),
-    )
-    row, group = SCOPES[name](rows)
-    assert (row.tolist(), group.tolist()) == SCOPE_EXAMPLES[name]
-
-
-@pytest.mark.parametrize("name", SCHEDULE_EXAMPLES)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules(name):
     assert [SCHEDULES[name](done, until=0.5) for done in (0.0, 0.75, 1.0)] == SCHEDULE_EXAMPLES[name]
     assert SCHEDULES[name](0.874) == 1.0, "InfoBatch prunes in 0.875 of a run, and so do all by default"

@@ -1,29 +1,24 @@
 """E[sum over kept of f / prob] is the sum over all, exactly; and every wrong way to do it is caught."""
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from pruning_enumeration import all_masks, distribution, every_coin, expectation, outcomes
+from pruning_enumeration import all_masks, boxes_of_level, distribution, expectation
 
 from dppo.pruning import (
-    BIASED_RULES,
-    BIASED_WEIGHTINGS,
     DESIGNS,
     DETERMINISTIC,
+    KEPT_MEAN,
     PIVOTAL,
     POISSON,
     RULES,
     SYSTEMATIC,
+    UNWEIGHTED,
     WEIGHTINGS,
+    PromptPruning,
     Pruning,
-    kept_mean,
-    largest,
-    threshold,
+    proportional,
     uniform,
-    unweighted,
 )
 from dppo.rng import Purpose, generator
 from dppo.types import Candidates, Completions
@@ -81,107 +76,83 @@ def test_no_rescaling_repairs_a_deterministic_rule():
         assert (factor * kept - VALUE.sum(0)).abs().max() > 0.5
 
 
-def refill_factor(wanted: int, prob: float) -> float:
-    """Mean of the estimate of 1 = mean(1) when rows are drawn until ``wanted`` are kept: a negative binomial sum."""
-    count = np.arange(wanted, 60 * wanted)
-    log_chance = [
-        math.lgamma(n) - math.lgamma(wanted) - math.lgamma(n - wanted + 1) + (n - wanted) * math.log(1 - prob)
-        for n in count.tolist()
-    ]
-    chance = np.exp(np.array(log_chance) + wanted * math.log(prob))
-    assert chance.sum() == pytest.approx(1.0, abs=1e-9)
-    return float((chance * wanted / prob / count).sum())
+# Through ``draw``, for real rows. Boxes are found for the design; here the whole level draws with their numbers.
+
+ADVANTAGE = torch.tensor([1.5, -0.5, -0.5, 0.0, 2.0], dtype=torch.float64)
+COMPLETIONS = Completions(
+    advantage_N=ADVANTAGE,
+    tokens_N=torch.tensor([5, 1, 8, 3, 2]),
+    group_N=torch.tensor([0, 0, 0, 1, 1]),
+    live_N=ADVANTAGE != 0,
+)
+CANDIDATES = Candidates(
+    row_P=torch.arange(5),
+    signal_P=torch.tensor([0.1, 2.0, 1.0, 0.5, 0.4], dtype=torch.float64),
+    tokens_P=torch.tensor([9.0, 5.0, 10.0, 20.0, 8.0], dtype=torch.float64),
+    seen_P=torch.tensor([True, True, True, False, True]),
+)
+LEVELS = {
+    "completions": (Pruning, COMPLETIONS, COMPLETIONS.live_N.double()),
+    "prompts": (PromptPruning, CANDIDATES, torch.ones(5, dtype=torch.float64)),
+}
+"""What draws, from what, and the mean weight that is right."""
 
 
-def test_drawing_until_enough_are_kept_is_biased_upwards():
-    assert refill_factor(4, 0.5) == pytest.approx(1.12, abs=0.01)
-    assert refill_factor(64, 0.5) == pytest.approx(1.008, abs=0.001)
+def worst_gap(level: str, **settings) -> float:
+    """Largest gap between the exact mean of a weight and what it should be."""
+    kind, rows, wanted = LEVELS[level]
+    pruning = kind(**settings)
+    total = sum(box.chance * pruning.draw(rows, box.rng()).weight_N for box in boxes_of_level(pruning, rows))
+    return (total - wanted).abs().max().item()
 
 
-def completions(rows: int = 6) -> Completions:
-    advantage = torch.tensor([1.5, -0.5, -0.5, 0.0, 2.0, -0.7], dtype=torch.float64)[:rows]
-    return Completions(
-        advantage_N=advantage,
-        tokens_N=torch.tensor([5, 1, 8, 3, 2, 9])[:rows],
-        group_N=torch.tensor([0, 0, 0, 1, 1, 1])[:rows],
-        live_N=advantage != 0,
-    )
-
-
-def mean_weight(pruning: Pruning, rows: Completions) -> torch.Tensor:
-    """Exact E[weight] of each completion through ``draw_completions``."""
-    prob = pruning.draw_completions(rows, generator(0)).prob_N
-    sides = np.lexsort((rows.advantage_N.sign().numpy(), rows.group_N.numpy()))
-    pairs = outcomes(pruning.design.name, lambda rng: pruning.draw_completions(rows, rng), prob[sides])
-    total = torch.zeros(len(prob), dtype=torch.float64)
-    for draw, chance in pairs:
-        total += chance * draw.weight_N
-    return total
-
-
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("weighting", WEIGHTINGS.values(), ids=WEIGHTINGS)
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("budget", ["rows", "tokens"])
-@pytest.mark.parametrize("rate", [0.0, 0.4])
-def test_a_pruning_that_states_no_bias_has_none(rule, design, weighting, budget, rate):
-    pruning = Pruning(rate=rate, rule=rule, design=design, weighting=weighting, budget=budget)
-    rows = completions()
-    gap = (mean_weight(pruning, rows) - rows.live_N.double()).abs().max().item()
-    if not pruning.bias:
+def test_a_pruning_is_biased_exactly_where_it_says_so(level, rule, design, weighting, budget):
+    settings = {"rule": rule, "design": design, "weighting": weighting, "budget": budget}
+    gap = worst_gap(level, rate=0.4, **settings)
+    if not LEVELS[level][0](rate=0.4, **settings).bias:
         assert gap < EXACT
-    if rate == 0:
-        assert not pruning.bias
-
-
-BIASED = [
-    *(Pruning(rate=0.4, rule=rule, design=design) for rule in BIASED_RULES for design in DESIGNS.values()),
-    *(Pruning(rate=0.4, rule=rule, design=DETERMINISTIC) for rule in (threshold, uniform)),
-    *(Pruning(rate=0.4, weighting=weighting, design=d) for weighting in BIASED_WEIGHTINGS for d in UNBIASED),
-]
-
-
-@pytest.mark.parametrize("pruning", BIASED, ids=lambda p: f"{p.rule.__name__}-{p.design.name}-{p.weighting.__name__}")
-def test_what_is_declared_biased_is_biased(pruning):
-    rows = completions()
-    assert pruning.bias
-    assert (mean_weight(pruning, rows) - rows.live_N.double()).abs().max() > 0.01
+    elif not (rule is uniform and weighting is KEPT_MEAN):  # a mean over rows that are all as likely can be right
+        assert gap > 0.01
+    assert worst_gap(level, rate=0.0, **settings) == 0 and not LEVELS[level][0](rate=0.0, **settings).bias
 
 
 def test_each_bias_is_named():
-    both = Pruning(rate=0.5, rule=largest, design=DETERMINISTIC, weighting=kept_mean).bias
-    assert "largest" in both and "deterministic" in both and "kept_mean" in both
-    assert "unweighted" in Pruning(rate=0.5, weighting=unweighted).bias
-    assert Pruning(rate=0.5).bias == ""
-
-
-def candidates(signal, seen) -> Candidates:
-    size = len(signal)
-    return Candidates(
-        row_P=torch.arange(size),
-        signal_P=torch.tensor(signal, dtype=torch.float64),
-        tokens_P=torch.full((size,), 10.0, dtype=torch.float64),
-        seen_P=torch.tensor(seen),
-    )
+    for kind in (Pruning, PromptPruning):
+        for name, weighting in WEIGHTINGS.items():
+            bias = kind(rate=0.5, design=DETERMINISTIC, weighting=weighting).bias
+            assert "deterministic" in bias and (name in bias) == (name != "inverse_probability")
+        assert kind(rate=0.5).bias == ""
 
 
 def two_levels(combine) -> torch.Tensor:
-    """Exact E[combined weight] of the 4 x 3 completions of 4 prompts: prompts first, then completions of those kept."""
-    block = candidates([0.1, 2.0, 1.0, 0.5], [True, True, True, False])
-    advantage = torch.tensor([[1.0, -0.5, -0.5], [2, -1, -1], [0, 0, 0], [0.3, 0.3, -0.6]], dtype=torch.float64)
-    prompts, rows = Pruning(rate=0.4), Pruning(rate=0.5, floor=0.2)
-    total = torch.zeros(4, 3, dtype=torch.float64)
-    for outer, outer_chance in every_coin(lambda rng: prompts.draw_prompts(block, rng)):
-        kept = outer.keep_N.nonzero().squeeze(1)
+    """Error of E[combined weight] of 4 x 2 completions: prompts first, then completions of those kept."""
+    block = Candidates(
+        row_P=torch.arange(4),
+        signal_P=torch.tensor([0.1, 2.0, 1.0, 0.5], dtype=torch.float64),
+        tokens_P=torch.full((4,), 10.0, dtype=torch.float64),
+        seen_P=torch.tensor([True, True, True, False]),
+    )
+    advantage = torch.tensor([[1.0, -0.5], [2, -1], [0, 0], [0.3, -0.6]], dtype=torch.float64)
+    prompts, rows = PromptPruning(rate=0.4), Pruning(rate=0.5, floor=0.2)
+    total = torch.zeros(4, 2, dtype=torch.float64)
+    for outer in boxes_of_level(prompts, block):
+        first = prompts.draw(block, outer.rng())
+        kept = first.keep_N.nonzero().squeeze(1)
         rolled = Completions(
             advantage_N=advantage[kept].flatten(),
-            tokens_N=torch.ones(3 * len(kept)),
-            group_N=kept.repeat_interleave(3),
+            tokens_N=torch.ones(2 * len(kept)),
+            group_N=kept.repeat_interleave(2),
             live_N=advantage[kept].flatten() != 0,
         )
-        for inner, inner_chance in every_coin(lambda rng, rolled=rolled: rows.draw_completions(rolled, rng)):
-            weight = combine(outer.weight_N[kept][:, None], inner.weight_N.view(-1, 3))
-            total[kept] += outer_chance * inner_chance * weight
+        for inner in boxes_of_level(rows, rolled):
+            second = rows.draw(rolled, inner.rng())
+            weight = combine(first.weight_N[kept][:, None], second.weight_N.view(-1, 2))
+            total[kept] += outer.chance * inner.chance * weight
     live = advantage != 0
     return (total - live.double()).abs()[live]
 
@@ -203,8 +174,13 @@ def test_no_other_combination_is_unbiased(wrong):
     assert two_levels(wrong).max() > 0.05
 
 
-def spread_by_draws(pruning: Pruning) -> list[float]:
-    """Root mean square error of the mean of 1, 4, 16, 64 draws, over 4,096 draws of the same 64 completions."""
+# Many draws: the error shrinks.
+
+COUNTS = (1, 4, 16, 64)
+
+
+def order_of_the_error(pruning: Pruning) -> float:
+    """Slope of the log error of the mean of 1, 4, 16, 64 draws, over 4,096 draws of the same 64 completions."""
     source = torch.Generator().manual_seed(3)
     advantage = torch.randn(64, generator=source, dtype=torch.float64)
     rows = Completions(
@@ -215,21 +191,16 @@ def spread_by_draws(pruning: Pruning) -> list[float]:
     )
     gradient = torch.randn(64, 5, generator=source, dtype=torch.float64) * advantage[:, None]
     rng = generator(4, Purpose.CHECK)
-    draws = torch.stack([pruning.draw_completions(rows, rng).weight_N @ gradient for _ in range(4096)])
-    error = [draws.view(-1, count, 5).mean(1) - gradient.sum(0) for count in (1, 4, 16, 64)]
-    return [e.square().sum(1).mean().sqrt().item() for e in error]
+    draws = torch.stack([pruning.draw(rows, rng).weight_N @ gradient for _ in range(4096)])
+    error = [draws.view(-1, count, 5).mean(1) - gradient.sum(0) for count in COUNTS]
+    return float(np.polyfit(np.log(COUNTS), [e.square().sum(1).mean().log().item() / 2 for e in error], 1)[0])
 
 
-def order(errors: list[float]) -> float:
-    return float(np.polyfit(np.log([1, 4, 16, 64]), np.log(errors), 1)[0])
-
-
-@pytest.mark.parametrize("rule", [threshold, uniform, Pruning().rule], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_the_error_shrinks_with_the_root_of_the_number_of_draws(rule):
     """64 averages of 64 draws fix the last error to 9% / sqrt(5), the slope to 0.02: 0.06 is three of these."""
-    assert order(spread_by_draws(Pruning(rate=0.5, rule=rule))) == pytest.approx(-0.5, abs=0.06)
+    assert order_of_the_error(Pruning(rate=0.5, rule=rule)) == pytest.approx(-0.5, abs=0.06)
 
 
 def test_a_biased_error_does_not_shrink_like_that():
-    errors = spread_by_draws(replace(Pruning(rate=0.5), weighting=unweighted))
-    assert order(errors) > -0.3
+    assert order_of_the_error(Pruning(rate=0.5, rule=proportional, weighting=UNWEIGHTED)) > -0.3

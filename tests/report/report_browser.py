@@ -21,7 +21,7 @@ class Browser:
     def __init__(self) -> None:
         if CHROMIUM is None:
             raise FileNotFoundError(HOW_TO)
-        self._profile = tempfile.TemporaryDirectory()
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # it writes on while it ends
         read_theirs, self._write = os.pipe()
         self._read, write_theirs = os.pipe()
         flags = ["--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-dev-shm-usage"]

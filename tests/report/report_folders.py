@@ -38,7 +38,7 @@ def about_run(method: str, seed: int, **changes: Any) -> dict[str, Any]:
         "method": method,
         "describe": preset.describe() if preset else f"{method}, as it comes",
         "paper": preset.paper if preset else METHODS["grpo"].paper,
-        "biased": list(preset.bias) if preset else [],
+        "biased": list(preset.biases()) if preset else [],
         "seed": seed,
         "task": TASK,
         "config": {"method": method, "learning_rate": 2e-4, "seed": seed, "output_dir": f"runs/{method}/{seed}"},
@@ -157,7 +157,7 @@ def completions(seed: int, updates: int = 60, every: int = 10, groups: int = 2) 
                         "probability": 0.5 if advantage else 0.0,
                         "weight": 2.0 if kept else 0.0,
                         "kept": kept,
-                        "why": "kept" if kept else "drawn out" if advantage else "zero advantage",
+                        "why": "kept" if kept else "not drawn" if advantage else "zero advantage",
                         "tokens": int(20 + 40 * draw.random()),
                     }
                 )

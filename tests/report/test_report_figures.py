@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 import report_folders as made
 
-from dppo.report.figures_accuracy import OVERS, accuracy_chart
+from dppo.report.figures_cost import fill, fill_chart, phase_seconds, phases_chart, phases_over_updates, tokens_chart
+from dppo.report.figures_curves import FIGURES, OVERS, accuracy_chart, pruning_chart
 from dppo.report.figures_prompts import prompt_map, prompts_chart
-from dppo.report.figures_pruning import FIGURES, pruning_chart
-from dppo.report.figures_rows import fill, fill_chart, tokens_chart
-from dppo.report.figures_time import phase_seconds, phases_chart, phases_over_updates
 from dppo.report.page import draw_panels
-from dppo.report.records import Contents, Group
-from dppo.report.sources import read_sources
+from dppo.report.sources import Contents, Group, read_sources
 from dppo.report.style import CHROME, DASHES, SERIES, Chart, as_inline_svg, as_svg, drawing, looks, new_figure
 from dppo.runs.folder import PromptLine, record_of
 from dppo.runs.reader import RunRecord
@@ -116,7 +113,7 @@ def test_bars_are_stacked_to_the_whole_run(contents):
         middle = round(patch.get_y() + patch.get_height() / 2)
         ends[middle] = max(ends.get(middle, 0), patch.get_x() + patch.get_width())
     for place, group in enumerate(contents.groups):
-        totals = [run.series("total/seconds").value_K[-1] for run in group.runs]
+        totals = [run.series("total/seconds").value_I[-1] for run in group.runs]
         np.testing.assert_allclose(ends[place], np.mean(totals), rtol=1e-9)
 
 
@@ -149,13 +146,11 @@ def test_fill_is_sequence_tokens_over_computed_tokens():
         {"step": 2, "rows/sequence_tokens": 40.0, "rows/padded_tokens": 100.0, "rows/tokens": 50.0},
         {"step": 3, "rows/tokens": 1e9},
     )
-    found = fill(run_of(logs=logs))
-    assert (found.padded, found.rows) == (0.5, 1.0)
+    assert fill(run_of(logs=logs)) == (0.5, 1.0)
     logs = tuple({**log, "rows/fill": share} for log, share in zip(logs, (0.2, 0.4, 0.6), strict=True))
     assert "filled to 40% of max_tokens_per_row" in fill_chart(contents_of(run_of(logs=logs))).caption
-    stock = fill(run_of(logs=({**logs[0], "rows/tokens": 100.0},)))
-    assert stock.padded == 0.6
-    assert np.isnan(stock.rows)
+    padded, rows = fill(run_of(logs=({**logs[0], "rows/tokens": 100.0},)))
+    assert padded == 0.6 and np.isnan(rows)
 
 
 def test_what_is_not_packed_is_said_in_the_fill_chart(contents):

@@ -15,7 +15,7 @@ def test_a_run_is_read_with_all_its_files(tmp_path):
     run = read_run(made.write_run(tmp_path / "run", "dppo", 3))
     assert (run.method, run.seed, run.status, run.updates) == ("dppo", 3, "finished", 60)
     assert run.done == 60
-    assert len(run.series("eval/average/pass@1").step_K) == 13
+    assert len(run.series("eval/average/pass@1").x_I) == 13
     assert len(run.completions) == 6 * 2 * 8
     assert run.notes == ()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", run.last)
@@ -137,8 +137,8 @@ def test_records_of_updates_that_were_done_again_count_once(tmp_path):
     steps = [(5, 0.1), (10, 0.2), (15, 0.3), (10, 0.25), (15, 0.35)]
     made.write_lines(folder / "metrics.jsonl", [{"step": s, "prune/kept_share": v} for s, v in steps])
     series = read_run(folder).series("prune/kept_share")
-    assert series.step_K.tolist() == [5, 10, 15]
-    assert series.value_K.tolist() == [0.1, 0.25, 0.35]
+    assert series.x_I.tolist() == [5, 10, 15]
+    assert series.value_I.tolist() == [0.1, 0.25, 0.35]
 
 
 def test_figures_that_are_not_finite_are_left_out_and_counted(tmp_path):
@@ -146,8 +146,8 @@ def test_figures_that_are_not_finite_are_left_out_and_counted(tmp_path):
     values = [0.5, float("nan"), None, float("inf"), "much", True, 0.25]
     made.write_lines(folder / "metrics.jsonl", [{"step": s, "x": v} for s, v in enumerate(values)])
     series = read_run(folder).series("x")
-    assert series.step_K.tolist() == [0, 6]
-    np.testing.assert_array_equal(series.value_K, [0.5, 0.25])
+    assert series.x_I.tolist() == [0, 6]
+    np.testing.assert_array_equal(series.value_I, [0.5, 0.25])
     assert series.left_out == 5
 
 

@@ -6,9 +6,8 @@ import report_folders as made
 
 from dppo.report.bibtex import bibtex
 from dppo.report.browser import choose
-from dppo.report.records import Contents, Group
-from dppo.report.sources import read_sources
-from dppo.report.tables import findings, method_rows, points, run_rows, target_rows
+from dppo.report.sources import Contents, Group, read_sources
+from dppo.report.tables import findings, method_line, points, run_lines, target_lines
 from dppo.report.text import amount, duration, shortened, visible
 from dppo.runs.folder import CompletionLine, record_of
 from dppo.runs.reader import RunRecord
@@ -36,7 +35,7 @@ def test_the_table_has_the_papers_columns():
             "equal_seconds": {"difference": {"mean": 0.05, "low": None, "high": None, "per_seed": {"0": 0.05}}},
         },
     )
-    row = method_rows(contents_of(group))[0]
+    row = method_line(group)
     assert (row.speedup.text, row.speedup.detail) == ("3.00×", "2.00 to 4.00")
     assert (row.differences[0].text, row.differences[0].detail) == ("−1.1 pp", "−3.0 pp to +1.0 pp")
     assert row.differences[1].text == "—"
@@ -47,7 +46,7 @@ def test_the_table_has_the_papers_columns():
 
 
 def test_the_baseline_is_compared_with_nobody():
-    row = method_rows(contents_of(compared("trl", speedup={"median": 1.0, **INTERVAL})))[0]
+    row = method_line(compared("trl", speedup={"median": 1.0, **INTERVAL}))
     assert (row.speedup.text, row.speedup.detail) == ("1×", "the baseline")
     assert {cell.text for cell in row.differences} == {"—"}
 
@@ -57,7 +56,7 @@ def test_failed_and_awaited_seeds_are_counted():
         RunRecord(folder=Path("r"), method="m", status=status, seed=seed)
         for seed, status in enumerate(["finished", "failed", "running", "stopped", "unknown"])
     )
-    row = method_rows(contents_of(Group(label="m", runs=runs, awaited=(7, 8))))[0]
+    row = method_line(Group(label="m", runs=runs, awaited=(7, 8)))
     assert (row.seeds.text, row.seeds.detail) == (
         "1 of 7",
         "1 failed, 1 stopped, 1 running, 1 unknown, 2 not started",
@@ -83,14 +82,14 @@ def test_findings_say_what_the_interval_allows(speedup, says):
 
 def test_what_the_target_took_is_read_with_its_median():
     read = {"to_target": {"seconds": {"median": 90.0, **INTERVAL}, "rollouts": {"median": None}, "reached": "2 of 3"}}
-    ((label, cells),) = target_rows(contents_of(compared(readout=read)))
+    ((label, cells),) = target_lines(contents_of(compared(readout=read)))
     assert label == "dppo"
     assert [cell.text for cell in cells] == ["1 min 30 s", "—", "—", "2 of 3"]
 
 
 def test_runs_are_listed_with_what_they_did(tmp_path):
     going = made.write_run(tmp_path / "run", updates=20, status="running", seconds=None)
-    row = run_rows(read_sources([going]))[0]
+    row = run_lines(read_sources([going]))[0]
     assert (row.updates, row.rollouts) == ("20 of 60", "2,560")
     assert row.seconds.endswith(" s")
     assert row.accuracy.endswith("%")
@@ -123,7 +122,7 @@ def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(t
     assert shown.recorded == 2 * 2 * 96
     assert shown.shown == 80
     assert {len(group.completions) for group in shown.groups} == {8}
-    assert {(group.method, group.seed) for group in shown.groups} == {("cppo", 0), ("dppo", 0)}
+    assert {group.method for group in shown.groups} == {"cppo", "dppo"}
     steps = [group.step for group in shown.groups if group.method == "dppo"]
     assert (min(steps), max(steps)) == (10, 60)
     assert shown.reasons[0] == "kept"

@@ -37,7 +37,8 @@ def test_flags_win_over_the_file(tmp_path):
         ("completion_prune_rate: 1.5\n", r"completion_prune_rate=1\.5 must be in \[0, 1\)"),
         ("reward_workers: 0\n", "reward_workers=0 must be greater than 0"),
         ("num_generations: 1\n", "at least 2"),
-        ("loss_type: luspo\n", "loss_type='luspo' is not served"),
+        ("loss_type: ppo\n", "loss_type='ppo' is not one of 'grpo', 'dr_grpo'"),
+        ("top_entropy_quantile: 0.5\n", "top_entropy_quantile=0.5 takes its threshold over .* not forwarded here"),
     ],
 )
 def test_bad_fields_are_named(tmp_path, text, message):
@@ -152,8 +153,20 @@ def test_environment_variables_are_set_as_trl_sets_them(monkeypatch):
 def test_text_that_is_not_yaml(tmp_path):
     path = tmp_path / "broken.yaml"
     path.write_text("a: [1, 2\nb: }")
-    with pytest.raises(ConfigError, match="the configuration is not YAML"):
+    with pytest.raises(ConfigError, match=r"broken\.yaml is not YAML"):
         parse_run([str(path)])
+
+
+def test_a_flag_that_is_cut_short_is_unknown_as_it_is_in_a_file(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"unknown fields: --completion_prune_rat 0\.5\. Did you mean completion_prune_rate"
+    ):
+        parse_run([config(tmp_path, ""), "--completion_prune_rat", "0.5"])
+
+
+def test_the_block_of_a_comparison_is_not_trained(tmp_path):
+    with pytest.raises(ConfigError, match="the block 'compare' is for dppo compare"):
+        parse_run([config(tmp_path, "compare: {methods: {grpo: {}}}")])
 
 
 def test_flags_with_an_equals_sign(tmp_path):

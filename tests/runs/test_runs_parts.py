@@ -1,6 +1,7 @@
 """The parts of a run: output folders, data, rewards, dry runs, and a whole small run that resumes."""
 
 import json
+import shutil
 
 import pytest
 
@@ -28,11 +29,18 @@ def run_of(tmp_path, dataset, *flags, model="scratch:embedded"):
 
 def test_output_folder_that_is_not_empty(tmp_path):
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "start.unfinished").mkdir()  # killed in its warm-up
     assert output_checkpoint(run_of(tmp_path, "embedded")) is None
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"out is not empty\. Add --resume .* or --overwrite"):
+    with pytest.raises(ConfigError, match=r"out is not empty\. Add --overwrite to train into it"):
         output_checkpoint(run_of(tmp_path, "embedded"))
     assert output_checkpoint(run_of(tmp_path, "embedded", "--overwrite", "true")) is None
+    complete = tmp_path / "out" / "checkpoint-5"
+    complete.mkdir()
+    (complete / "trainer_state.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"out is not empty\. Add --resume to go on, or --overwrite"):
+        output_checkpoint(run_of(tmp_path, "embedded"))
+    shutil.rmtree(complete)
     with pytest.raises(CheckpointError, match="no complete checkpoint to resume from"):
         output_checkpoint(run_of(tmp_path, "embedded", "--resume", "true"))
 
@@ -156,5 +164,5 @@ def test_unknown_scratch_model(tmp_path):
 
 @pytest.mark.parametrize("function", [dry_run, train], ids=lambda f: f.__name__)
 def test_what_is_no_run_is_said(function):
-    with pytest.raises(ConfigError, match=rf"{function.__name__} takes the arguments of a run, not None\. Write"):
+    with pytest.raises(ConfigError, match=rf"run=None is NoneType, expected Run\. Try {function.__name__}\(parse_run"):
         function(None)

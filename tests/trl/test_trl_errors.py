@@ -20,24 +20,25 @@ BAD = [
     (dict(importance_sampling_level="seq"), r"importance_sampling_level='seq' is not one of 'token', 'sequence'"),
     (dict(scale_rewards="std"), r"scale_rewards='std' is not one of"),
     (dict(method="grpo", prompt_prune_rate=0.5), r"method='grpo' prunes nothing, but prompt_prune_rate=0\.5"),
-    (dict(loss_type="cispo", importance_sampling_level="sequence"), r"loss_type='cispo' is served per token only"),
     (dict(completion_prune_rate=1.0), r"completion_prune_rate=1 must be in \[0, 1\)"),
     (dict(prompt_prune_rate=-0.1), r"prompt_prune_rate=-0\.1 must be in \[0, 1\)"),
     (dict(completion_prune_rate=0.8, prune_floor=0.5), r"prune_floor=0\.5 must be in \(0, 0\.2\]"),
     (dict(method="ppo"), r"method='ppo' is not one of .*'dppo'"),
     (dict(method="cppo"), r"method='cppo' is biased: .* accept_bias"),
     (dict(method="dppo_deterministic"), r"is biased: .*accept_bias"),
-    (dict(method="gspo"), r"method='gspo' needs importance_sampling_level: sequence"),
+    (dict(method="gspo", importance_sampling_level="token"), r"importance_sampling_level: sequence, and .*='token' is"),
+    (dict(loss_type="ppo"), r"loss_type='ppo' is not one of 'grpo', .*'vespo'"),
     (dict(prompt_mode="thick"), r"prompt_mode='thick' is not one of 'thin', 'fill'"),
     (dict(max_tokens_per_row=0), r"max_tokens_per_row=0 must be greater than 0"),
-    (dict(max_tokens_per_row=24.5), r"max_tokens_per_row=24\.5 must be a whole number of tokens\. Try .*: 24"),
+    (
+        dict(max_tokens_per_row=24.5),
+        r"max_tokens_per_row=24\.5 is float, expected a whole number or None\. Try leaving it out",
+    ),
     (dict(layout="dense"), r"layout='dense' is not one of 'rows', 'packed', 'auto', 'padded'"),
     (dict(history_half_life=0.0), r"history_half_life=0 must be greater than 0"),
     (dict(reward_time_limit=-1.0), r"reward_time_limit=-1 must be greater than 0"),
-    (dict(loss_type="sapo"), r"loss_type='sapo' is not served; use one of 'grpo'"),
     (dict(top_entropy_quantile=0.8), r"top_entropy_quantile=0\.8 .* Use top_entropy_quantile: 1\.0"),
-    (dict(entropy_coef=0.1), r"entropy bonus .* Use entropy_coef: 0\.0"),
-    (dict(off_policy_mask_threshold=0.1), r"off_policy_mask_threshold is not served"),
+    (dict(use_adaptive_entropy=True), r"use_adaptive_entropy .* Use a fixed coefficient: use_adaptive_entropy: false"),
     (dict(steps_per_generation=3, gradient_accumulation_steps=2, generation_batch_size=None), r"mix\s+parts of two"),
 ]
 
@@ -95,7 +96,9 @@ def test_the_supported_range_is_accepted():
 
 
 def test_trl_config_is_not_taken_for_ours(tiny_path):
-    with pytest.raises(ConfigError, match="args is a GRPOConfig, DPPOTrainer needs a DPPOConfig"):
+    with pytest.raises(
+        ConfigError, match=r"is GRPOConfig, expected DPPOConfig\. Try DPPOConfig in place of GRPOConfig"
+    ):
         DPPOTrainer(tiny_path, length_reward, args=GRPOConfig(**CONFIG), train_dataset=problems(8))
 
 
@@ -103,6 +106,23 @@ def test_fewer_prompts_than_a_block(tiny_path):
     config = DPPOConfig(**CONFIG, per_device_train_batch_size=8 * GENERATIONS, num_generations=GENERATIONS)
     with pytest.raises(DataError, match="5 prompts, fewer than the 8 of one generation"):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(5))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (problems(8).select([]), "the dataset has 0 prompts"),
+        (problems(8).rename_column("prompt", "text"), "no column 'p"),
+    ],
+)
+def test_a_dataset_without_prompts_is_named_at_construction(rows, message, tiny_path):
+    with pytest.raises(DataError, match=message):
+        DPPOTrainer(tiny_path, length_reward, args=DPPOConfig(**CONFIG), train_dataset=rows)
+
+
+def test_reward_functions_may_be_a_tuple(tiny_path):
+    trainer = DPPOTrainer(tiny_path, (length_reward,), args=DPPOConfig(**CONFIG), train_dataset=problems(8))
+    assert len(trainer.reward_funcs) == 1
 
 
 def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
@@ -117,7 +137,7 @@ def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
         tiny_path, length_reward, args=DPPOConfig(**settings), train_dataset=stream, rollout_func=scripted
     )
     trainer.train()
-    assert trainer.state.global_step == 2 and trainer.selector is None
+    assert trainer.state.global_step == 2 and trainer.source is None
 
 
 @pytest.mark.parametrize(

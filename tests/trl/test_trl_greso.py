@@ -11,9 +11,9 @@ from test_trl_rounds import logged, retained, rounds_run, stock
 
 from dppo.errors import CheckpointError, ConfigError
 from dppo.methods import METHODS
-from dppo.pruning import by_mean, by_value
+from dppo.methods.greso import by_mean, by_value
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.completions import CompletionSelector
+from dppo.trl import trainer as trainer_module
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 GRESO = dict(method="greso", loss_type="grpo", accept_bias=True)
@@ -35,7 +35,7 @@ def run(path, tmp_path, **options):
 def test_a_step_is_stock_trl_on_the_groups_retained(loss_type, tiny_path, tmp_path, monkeypatch):
     mine, trainer = run(tiny_path, tmp_path, loss_type=loss_type)
     rows = retained(trainer)
-    assert set(rows) <= {0, 1, 2, 3} and len(trainer._selection.row_Q) > len(rows)
+    assert set(rows) <= {0, 1, 2, 3} and len(trainer.in_use.plan.prompts.row_Q) > len(rows)
     wanted = stock(tiny_path, tmp_path, monkeypatch, rows, loss_type=loss_type, reward=graded)
     assert relative_difference(mine[0], wanted[0]) < TOLERANCE
 
@@ -43,7 +43,7 @@ def test_a_step_is_stock_trl_on_the_groups_retained(loss_type, tiny_path, tmp_pa
 @pytest.mark.parametrize("name", ["greso", "greso_compat"])
 def test_prompts_that_give_nothing_are_skipped_and_exploration_moves(name, tiny_path, tmp_path):
     _, trainer = run(tiny_path, tmp_path, method=name, max_steps=12, learning_rate=1e-4)
-    streak_P = trainer.selector.history.streak(torch.arange(10))
+    streak_P = trainer.source.history.streak(torch.arange(10))
     assert (streak_P[4:10:2] > 0).all() and (streak_P[5:10:2] < 0).all()
     kept = logged(trainer, "prune/prompts_kept_share")
     assert kept[0] == 1.0 and min(kept) < 1.0
@@ -52,25 +52,25 @@ def test_prompts_that_give_nothing_are_skipped_and_exploration_moves(name, tiny_
     assert set(easy[:first]) <= {0.5} and easy[first] != 0.5
     steps = [abs(after - before) for before, after in zip(easy[first:], easy[first + 1 :], strict=False)]
     assert steps == pytest.approx([0.01] * len(steps))
-    selection = trainer._selection
-    assert len(selection.candidate_P) > len(selection.row_Q) or selection.kept_share == 1.0
-    assert torch.equal(selection.estimate_Q, 1 / selection.prob_P[selection.keep_P])
+    prompts = trainer.in_use.plan.prompts
+    assert len(prompts.candidates.row_P) > len(prompts.row_Q) or prompts.kept_share == 1.0
+    assert torch.equal(prompts.prob_Q, prompts.draw.prob_N[prompts.draw.keep_N])
 
 
 def test_candidates_weigh_one_over_their_probability_in_figures(tiny_path, tmp_path, monkeypatch):
     """The mean reward of what is rolled out drifts with what is skipped; that of candidates makes up for it."""
-    seen, original = [], CompletionSelector.draw
+    seen, original = [], trainer_module.plan_step
 
-    def spy(self, completions, reward_N, selection, *rest):
-        drawn = original(self, completions, reward_N, selection, *rest)
-        reward_Q = reward_N.view(-1, GENERATIONS).mean(1)
-        weight_Q = selection.estimate_Q
+    def spy(method, rolled_out, prompts, **options):
+        plan = original(method, rolled_out, prompts, **options)
+        reward_Q = rolled_out.rewards.reward_NF.view(-1, GENERATIONS).mean(1)
+        weight_Q = 1 / prompts.prob_Q
         seen.append((weight_Q.max().item(), float((weight_Q * reward_Q).sum() / weight_Q.sum())))
-        assert drawn.figures["candidates/reward"] == pytest.approx(seen[-1][1], abs=1e-9)
-        assert set(selection.weight_Q.tolist()) <= {0.0, 1.0}, "weights of the gradient are another matter"
-        return drawn
+        assert plan.figures["candidates/reward"] == pytest.approx(seen[-1][1], abs=1e-9)
+        assert set(prompts.weight_Q.tolist()) <= {0.0, 1.0}, "weights of the gradient are another matter"
+        return plan
 
-    monkeypatch.setattr(CompletionSelector, "draw", spy)
+    monkeypatch.setattr(trainer_module, "plan_step", spy)
     run(tiny_path, tmp_path, max_steps=8, learning_rate=0.0)
     assert max(weight for weight, _ in seen) >= 1 / 0.53, "some prompt came back in spite of its run"
 
@@ -85,23 +85,23 @@ def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
         rounds_run(tiny_path, tmp_path / "b", before, callbacks=[StopAfter(5)], **options).train()
     checkpoint = tmp_path / "b" / "checkpoint-5"
     state = json.loads((checkpoint / "dppo_state.json").read_text())
-    assert state["position"]["exploration"]["hard"] != 0.5
+    assert state["position"]["learned"]["hard"] != 0.5
     resumed = rounds_run(tiny_path, tmp_path / "b", after, **options)
     resumed.train(resume_from_checkpoint=str(checkpoint))
     assert straight[-len(after) :] == after
-    assert resumed.selector.exploration == first.selector.exploration
+    assert resumed.source.learned == first.source.learned
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(a[name], b[name]) for name in a)
 
-    state["position"].pop("exploration")
+    state["position"].pop("learned")
     (checkpoint / "dppo_state.json").write_text(json.dumps(state))
     forgot = []
     other = rounds_run(tiny_path, tmp_path / "c", forgot, **options)
     other.train(resume_from_checkpoint=str(checkpoint))
-    assert other.selector.exploration != first.selector.exploration, "the wrong version: exploration starts anew"
-    state["position"]["exploration"] = {"wrong": 1}
+    assert other.source.learned != first.source.learned, "the wrong version: exploration starts anew"
+    state["position"]["learned"] = {"wrong": 1}
     (checkpoint / "dppo_state.json").write_text(json.dumps(state))
-    with pytest.raises(CheckpointError, match=r"the exploration in .* is damaged"):
+    with pytest.raises(CheckpointError, match="what was learned of prompts to skip is damaged"):
         rounds_run(tiny_path, tmp_path / "c", [], **options).train(resume_from_checkpoint=str(checkpoint))
 
 
@@ -111,7 +111,7 @@ def test_a_step_that_lacks_groups_goes_on_with_what_there_is(tiny_path, tmp_path
         return [r if int(n) == 3 else 0.0 for r, n in zip(rewards, answer, strict=True)]
 
     _, trainer = run(tiny_path, tmp_path, reward=one_problem, max_rounds=2, shuffle_dataset=False)
-    assert retained(trainer) == [3] and float(trainer._window.denominator) == GENERATIONS
+    assert retained(trainer) == [3] and float(trainer.in_use.batch.denominator) == GENERATIONS
 
 
 def test_methods_are_built_from_a_configuration():

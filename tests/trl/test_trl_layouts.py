@@ -1,23 +1,35 @@
 """Which layout a run uses, that it says so, and that rows which are wrong do not train."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest_trl import length_reward, relative_difference, scripted
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from test_trl_contract import TOLERANCE, compare, gradients
-from transformers import AutoModelForCausalLM, GptOssForCausalLM
+from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
-from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, logged, same_length, saved, top_left
+from trl_layout_cases import (
+    BROKEN,
+    POSITIONS,
+    SERVED,
+    UNSERVED,
+    broken,
+    logged,
+    mixture,
+    same_length,
+    saved,
+    top_left,
+)
 
 from dppo.errors import ConfigError
 from dppo.packing import SEGMENT_SDPA, Kernel, head
 from dppo.packing.attention import ROWS
 from dppo.trl import DPPOConfig, DPPOTrainer, layouts
 from dppo.trl.forwards import ForwardPasses
+from dppo.trl.hooks import refusals
 from dppo.trl.layouts import RowLayout
-from dppo.trl.support import check_model
 
 ROWS_LINE = "dppo | layout: rows of segments, attention by sdpa per segment (cpu and float32)"
 
@@ -60,12 +72,58 @@ class TestWhichLayout:
     def test_models_that_rows_cannot_serve(self, reason, tiny_path, tmp_path, capsys, forwarded):
         model = UNSERVED[reason]()
         path = saved(model, tiny_path, tmp_path / "model")
-        options = {"router_aux_loss_coef": 0.0} if isinstance(model, GptOssForCausalLM) else {}
+        # A router loss balances each forward pass by itself, and here there are more of them than in TRL.
+        options = {"router_aux_loss_coef": 0.0} if "sinks" in reason else {}
         differences, trainer = compare(path, tmp_path, ours={"max_tokens_per_row": 100}, **options)
         assert max(differences) < TOLERANCE
         assert f"dppo | layout: length-sorted padding ({reason}" in capsys.readouterr().out
         assert trainer.model.config._attn_implementation != ROWS and not forwarded
         assert logged(trainer, "rows/forwards")[0] > 1
+
+    def test_prompt_tuning_is_padded_and_the_run_says_so(self, tiny_path, tmp_path, capsys):
+        def peft():
+            torch.manual_seed(5)
+            return PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+
+        differences, _ = compare(tiny_path, tmp_path, peft=peft)
+        assert max(differences) < TOLERANCE
+        assert "length-sorted padding (its adapter puts tokens of its own before" in capsys.readouterr().out
+
+
+class TestRouterLoss:
+    """The load-balancing loss of a mixture of experts: TRL's where nothing is pruned, declared where something is."""
+
+    @pytest.mark.parametrize("layout", ["rows", "padded"])
+    @pytest.mark.parametrize("options", [{}, {"num_iterations": 2, "max_steps": 2}], ids=["one pass", "two passes"])
+    def test_unpruned_it_is_that_of_trl(self, layout, options, tiny_path, tmp_path, forwarded):
+        path = saved(mixture(), tiny_path, tmp_path / "model")
+        with_it, trainer = compare(path, tmp_path, ours={"layout": layout}, router_aux_loss_coef=0.5, **options)
+        assert max(with_it) < TOLERANCE and bool(forwarded) == (layout == "rows")
+        assert trainer.method.router_coef == 0.5 and trainer.biases == ()
+        without, _ = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, router_aux_loss_coef=0.0, **options)
+        mine, _ = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, router_aux_loss_coef=0.5, **options)
+        assert relative_difference(mine[0], without[0]) > 0.01, "it is large enough to be seen"
+
+    def test_it_is_logged_as_trl_logs_it(self, tiny_path, tmp_path):
+        path = saved(mixture(), tiny_path, tmp_path / "model")
+        options = dict(router_aux_loss_coef=0.5)
+        _, stock = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, **options)
+        _, mine = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, completion_prune_rate=0.0, **options)
+        assert logged(mine, "aux_loss") == pytest.approx(logged(stock, "aux_loss"), rel=1e-5)
+
+    def test_where_rows_cannot_serve_and_at_default_arguments(self, tiny_path, tmp_path, capsys):
+        """gpt-oss: attention sinks, so padding; a coefficient of its own, so the loss is on unless turned off."""
+        path = saved(UNSERVED["it has attention sinks"](), tiny_path, tmp_path / "model")
+        _, trainer = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, max_steps=2)
+        assert trainer.method.router_coef == 0.001 and logged(trainer, "prune/live_share") == [1.0, 1.0]
+        assert "dppo | biased: the router loss is biased under pruning" in capsys.readouterr().out
+
+    def test_a_head_that_cannot_be_scored_is_refused(self, tiny_path, tmp_path):
+        path = saved(mixture(), tiny_path, tmp_path / "model")
+        file = tmp_path / "model" / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"final_logit_softcapping": 5.0}))
+        with pytest.raises(ConfigError, match=r"router_aux_loss_coef=0\.5 is not served .* router_aux_loss_coef: 0\.0"):
+            gradients(DPPOTrainer, DPPOConfig, path, tmp_path, router_aux_loss_coef=0.5)
 
 
 class TestSelfCheck:
@@ -189,8 +247,8 @@ class TestModelsInTraining:
         wrapped = get_peft_model(AutoModelForCausalLM.from_pretrained(path), peft())
         accelerator = SimpleNamespace(unwrap_model=lambda model: model)
         trainer = SimpleNamespace(is_deepspeed_enabled=False, _is_vlm=False, model=wrapped, accelerator=accelerator)
-        with pytest.raises(ConfigError, match=r"adapter covers lm_head.*modules_to_save=\['lm_head'\]"):
-            check_model(trainer)
+        (refusal,) = refusals(trainer)
+        assert "adapter covers lm_head" in refusal and "modules_to_save=['lm_head']" in refusal
 
     @pytest.mark.parametrize("reentrant", [True, False])
     def test_checkpointing(self, reentrant, tiny_path, tmp_path, forwarded):
@@ -214,21 +272,30 @@ class TestEntropy:
     def test_only_in_steps_that_are_logged(self, tiny_path, tmp_path, monkeypatch):
         steps, original = [], RowLayout.forward
 
-        def count(self, model, batch, *, entropy):
+        def count(self, model, batch, *, entropy, router):
             steps.append(entropy)
-            return original(self, model, batch, entropy=entropy)
+            return original(self, model, batch, entropy=entropy, router=router)
 
         monkeypatch.setattr(RowLayout, "forward", count)
         calls, entropies = [], head.label_entropies
         monkeypatch.setattr(head, "label_entropies", lambda *a: calls.append(1) or entropies(*a))
         _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, logging_steps=2, max_steps=4)
         assert steps == [False, True, False, True] and len(calls) == 2
-        assert len(logged(trainer, "kept/entropy")) == 2
+        assert len(logged(trainer, "entropy")) == 2
 
     def test_it_is_that_of_trl(self, tiny_path, tmp_path):
         """With a KL term every completion is kept, so the weighted mean is over the same tokens."""
         options = dict(beta=0.1, temperature=0.7)
         _, stock = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
         _, mine = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
-        assert logged(mine, "kept/entropy") == pytest.approx(logged(stock, "entropy"), rel=1e-5)
-        assert logged(mine, "kept/kl") == pytest.approx(logged(stock, "kl"), abs=1e-9)
+        assert logged(mine, "entropy") == pytest.approx(logged(stock, "entropy"), rel=1e-5)
+        assert not logged(mine, "policy_loss")
+        assert logged(mine, "kl") == pytest.approx(logged(stock, "kl"), abs=1e-9)
+
+    def test_with_a_bonus_the_loss_without_it_is_logged_too(self, tiny_path, tmp_path):
+        options = dict(entropy_coef=0.1, num_iterations=2, max_steps=2, learning_rate=0.3, loss_type="grpo")
+        _, stock = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
+        _, mine = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
+        for name in ("policy_loss", "entropy_coef", "entropy", "loss"):
+            assert logged(mine, name) == pytest.approx(logged(stock, name), rel=1e-4, abs=1e-6), name
+        assert logged(mine, "policy_loss")[1] != pytest.approx(logged(mine, "loss")[1], rel=1e-2)

@@ -30,10 +30,10 @@ def break_forward(error, monkeypatch, layout, wanted):
     """Raise ``error`` in the forward passes that ``wanted(model, gradient)`` picks."""
     original = LAYOUTS[layout].forward
 
-    def forward(self, model, batch, *, entropy):
+    def forward(self, model, batch, **asked):
         if wanted(model, torch.is_grad_enabled()):
             raise error
-        return original(self, model, batch, entropy=entropy)
+        return original(self, model, batch, **asked)
 
     monkeypatch.setattr(LAYOUTS[layout], "forward", forward)
 
@@ -42,11 +42,11 @@ def break_backward(error, monkeypatch, layout):
     """Raise ``error`` in the first backward pass."""
     original = LAYOUTS[layout].forward
 
-    def forward(self, model, batch, *, entropy):
-        logp, entropies = original(self, model, batch, entropy=entropy)
-        if logp.requires_grad:
-            logp.register_hook(raising(error))
-        return logp, entropies
+    def forward(self, model, batch, **asked):
+        scored = original(self, model, batch, **asked)
+        if scored.logp_BT.requires_grad:
+            scored.logp_BT.register_hook(raising(error))
+        return scored
 
     monkeypatch.setattr(LAYOUTS[layout], "forward", forward)
 

@@ -8,24 +8,22 @@ from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.objective import group_advantages, powered
+from dppo.objective import powered
+from dppo.rng import step_streams
+from dppo.step import RolledOut, plan_step, whole_block
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.completions import CompletionSelector
-from dppo.trl.draws import Schedule
-from dppo.trl.fields import NEEDED_FIELDS
+from dppo.types import Rewards
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 NEW = [name for name in METHODS if name not in ("grpo", "dr_grpo", "dapo", "gspo", "cppo", "dppo")]
 
 
-def needed(name, **options):
-    fields = {"loss_type": "grpo", "scale_rewards": "group"} | NEEDED_FIELDS.get(name, {})
-    return {key: value for key, value in fields.items() if key != "completion_score"} | {"method": name} | options
+def settings(name, **options):
+    return {"method": name} | ({} if METHODS[name].fixes else {"loss_type": "grpo"}) | options
 
 
 def run(name, path, tmp_path, **options):
-    arguments = needed(name, accept_bias=True, **options)
-    return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **arguments)
+    return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **settings(name, accept_bias=True, **options))
 
 
 def logged(trainer, name):
@@ -38,50 +36,49 @@ def test_every_method_trains_and_says_whether_it_is_biased(name, tiny_path, tmp_
     assert len(steps) == 2 and all(g.isfinite().all() for step in steps for g in step.values())
     assert sum(float(g.abs().sum()) for g in steps[0].values()) > 0
     assert trainer.method.name == name and len(logged(trainer, "prune/kept_share")) == 2
-    assert ("gradient BIASED" in capsys.readouterr().out) == (not trainer.method.unbiased)
+    assert ("gradient BIASED" in capsys.readouterr().out) == (bool(trainer.biases))
 
 
 @pytest.mark.parametrize("name", NEW)
 def test_a_biased_selection_has_to_be_accepted(name):
     base = METHODS[name]
     if not base.selection_bias:
-        assert DPPOConfig(**CONFIG, **needed(name)).build_method().name == name
+        assert DPPOConfig(**CONFIG, **settings(name)).build_method().name == name
         return
     with pytest.raises(ConfigError, match=rf"method='{name}' is biased: .*accept_bias=True"):
-        DPPOConfig(**CONFIG, **needed(name))
+        DPPOConfig(**CONFIG, **settings(name))
 
 
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        ("cppo_trl", {"loss_type": "grpo"}, "method='cppo_trl' needs loss_type: bnpo, it is 'grpo'"),
-        ("cppo_verl", {"loss_type": "dapo"}, "method='cppo_verl' needs loss_type: grpo"),
-        ("pods", {"completion_score": "length"}, "method='pods' needs completion_score: auto"),
-        ("pods", {"multi_objective_aggregation": "normalize_then_sum"}, "needs multi_objective_aggregation"),
-        ("dppo_dapo", {"loss_type": "grpo"}, "method='dppo_dapo' needs loss_type: dapo"),
-        ("dppo_gspo", {"importance_sampling_level": "token"}, "needs importance_sampling_level: sequence"),
+        ("cppo_trl", {"loss_type": "grpo"}, "method='cppo_trl' .* loss_type: bnpo, and loss_type='grpo' is another"),
+        ("cppo_verl", {"loss_type": "dapo"}, "loss_type: grpo, and loss_type='dapo' is another"),
+        ("pods", {"completion_score": "length"}, "method='pods' ranks completions by a rule of its own"),
+        ("dppo_dapo", {"loss_type": "grpo"}, "Leave loss_type out, or .* any objective: method: dppo"),
+        ("dppo_gspo", {"importance_sampling_level": "token"}, "importance_sampling_level: sequence, and"),
         ("infobatch", {"prune_schedule": "linear"}, "prune_schedule='linear' is not one of 'auto', 'constant'"),
         ("infobatch", {"prune_until": 1.5}, r"prune_until=1\.5 must be in \[0, 1\]"),
-        ("dppo", {"advantage_power": -1.0}, "advantage_power=-1 must be > -1"),
+        ("dppo", {"advantage_power": -1.0}, "advantage_power=-1 must be greater than -1"),
         ("dppo", {"completion_score": "above_lowest"}, "completion_score='above_lowest' is not one of"),
         ("grpo", {"completion_prune_rate": 0.5}, r"prunes nothing, but completion_prune_rate=0\.5"),
     ],
 )
 def test_fields_that_contradict_a_method_are_named(name, wrong, message):
     with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG | needed(name, accept_bias=True) | wrong)
+        DPPOConfig(**CONFIG | settings(name, accept_bias=True) | wrong)
 
 
 def test_rates_are_the_methods_own_unless_given():
     rates = {}
     for name in ("grpo", "dppo", "cppo_trl", "pods", "infobatch"):
-        config = DPPOConfig(**CONFIG, **needed(name, accept_bias=True))
+        config = DPPOConfig(**CONFIG, **settings(name, accept_bias=True))
         rates[name] = (config.prompt_prune_rate, config.completion_prune_rate)
     assert rates == {
         "grpo": (0.0, 0.0), "dppo": (0.0, 0.5), "cppo_trl": (0.0, 0.5), "pods": (0.0, 0.5), "infobatch": (0.5, 0.0)
     }  # fmt: skip
     method = DPPOConfig(
-        **CONFIG, **needed("infobatch", completion_prune_rate=0.25, prompt_prune_rate=0.0)
+        **CONFIG, **settings("infobatch", completion_prune_rate=0.25, prompt_prune_rate=0.0)
     ).build_method()
     assert (method.prompts.rate, method.completions.rate) == (0.0, 0.25)
 
@@ -107,7 +104,7 @@ def test_pods_is_stock_trl_on_the_groups_that_are_left(tiny_path, tmp_path):
     stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
     twice = {name: 2 * gradient for name, gradient in stock[0].items()}  # its mean is over all 4, ours over the 2 kept
     assert relative_difference(mine[0], twice) < 1e-4
-    assert set(trainer._window.weight_SB.unique().tolist()) <= {0.0, 2.0}
+    assert set(trainer.in_use.batch.weight_UB.unique().tolist()) <= {0.0, 2.0}
     whole, _ = run("cppo", tiny_path, tmp_path, completion_prune_rate=0.5)
     assert relative_difference(whole[0], twice) > 1e-2
 
@@ -115,9 +112,9 @@ def test_pods_is_stock_trl_on_the_groups_that_are_left(tiny_path, tmp_path):
 def test_pods_keeps_its_statistics_through_several_passes_and_shares(tiny_path, tmp_path):
     options = dict(per_device_train_batch_size=16, steps_per_generation=2, num_iterations=2, max_steps=4)
     _, trainer = run("pods", tiny_path, tmp_path, completion_prune_rate=0.5, **options)
-    weight_SB, advantage_B = trainer._window.weight_SB, trainer._window.advantage_B
-    assert torch.equal(weight_SB[:2] > 0, weight_SB[2:] > 0), "without chance, both passes keep the same"
-    kept = (weight_SB > 0).any(0)
+    weight_UB, advantage_B = trainer.in_use.batch.weight_UB, trainer.in_use.batch.advantage_B
+    assert torch.equal(weight_UB[:2] > 0, weight_UB[2:] > 0), "without chance, both passes keep the same"
+    kept = (weight_UB > 0).any(0)
     assert (advantage_B[kept] != 0).all()
     assert advantage_B.view(8, -1).sum(1).abs().max() < 1e-5
 
@@ -125,33 +122,25 @@ def test_pods_keeps_its_statistics_through_several_passes_and_shares(tiny_path, 
 # CPPO's codes.
 
 
-def selector(processes):
-    method = DPPOConfig(**CONFIG, **needed("cppo_trl", accept_bias=True)).build_method()
-    schedule = Schedule(passes=1, shares=1, calls=1)
-    return CompletionSelector(
-        method=method, schedule=schedule, seed=0, group=4, processes=processes, gather=lambda tensor: tensor
-    )
-
-
 def test_each_process_ranks_its_own_completions():
     """Both groups of the first process matter more than any of the second: alone, it would be left with nothing."""
     reward_N = torch.tensor([0.0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0], dtype=torch.float64)
-    output = {"advantages": group_advantages(reward_N.view(4, 4)).flatten()}
-    mask = torch.ones(16, 3)
+    rewards = Rewards.of_groups(reward_N.view(4, 4))
     kept = {}
     for processes in (1, 2):
-        chosen = selector(processes)
-        completions = chosen.collect(output, mask, reward_N)
-        drawn = chosen.draw(completions, reward_N, None, 0)
-        kept[processes] = (drawn.weight_SN[0] > 0).view(2, 8).sum(1).tolist()
-        assert set(drawn.weight_SN[0].tolist()) == {0.0, 2.0}
+        process_N = torch.arange(16) // (16 // processes)
+        rolled = RolledOut(rewards=rewards, tokens_N=torch.full((16,), 3), process_N=process_N)
+        method = DPPOConfig(**CONFIG, **settings("cppo_trl", accept_bias=True)).build_method()
+        plan = plan_step(method, rolled, whole_block(4, 16), streams=step_streams(0, 0), max_tokens=3)
+        kept[processes] = (plan.weight_UN[0] > 0).view(2, 8).sum(1).tolist()
+        assert set(plan.weight_UN[0].tolist()) == {0.0, 2.0}
     assert kept == {1: [2, 6], 2: [4, 4]}
 
 
 def test_cppo_as_in_trl_divides_by_the_tokens_kept(tiny_path, tmp_path):
     _, trainer = run("cppo_trl", tiny_path, tmp_path, completion_prune_rate=0.1)
-    window = trainer._window
-    weight_B, tokens_B = window.weight_SB[0], window.loss_mask.sum(1)
+    window = trainer.in_use.batch
+    weight_B, tokens_B = window.weight_UB[0], window.loss_mask.sum(1)
     score = window.advantage_B.double().abs()
     kept = sorted(range(32), key=lambda i: (-score[i].item(), i))[:29]
     live = [i for i in kept if score[i] > 0]
@@ -192,6 +181,6 @@ def test_the_power_of_advantages_is_trained_on(tiny_path, tmp_path):
     options = dict(completion_prune_rate=0.0, scale_rewards="group")
     plain, before = run("dppo", tiny_path, tmp_path, **options)
     stressed, after = run("dppo", tiny_path, tmp_path, advantage_power=1.0, **options)
-    torch.testing.assert_close(after._window.advantage_B, powered(before._window.advantage_B, power=1.0))
+    torch.testing.assert_close(after.in_use.batch.advantage_B, powered(before.in_use.batch.advantage_B, power=1.0))
     assert relative_difference(stressed[0], plain[0]) > 1e-2
-    assert after.method.advantages.name == "group, A * abs(A)^1" and after.method.unbiased
+    assert after.method.advantages.name == "group, A * abs(A)^1" and not after.biases

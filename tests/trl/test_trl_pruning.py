@@ -9,8 +9,12 @@ from conftest_trl import GENERATIONS, length_reward, problems, relative_differen
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
+from dppo.rng import step_streams
+from dppo.step import Passes
+from dppo.step.passes import deal
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.draws import Schedule, deal
+from dppo.trl.cycle import Cycle
+from dppo.trl.rollouts import rank_batch
 
 DRAWS = 300
 
@@ -21,14 +25,18 @@ class ManyDraws(DPPOTrainer):
     def gradients_of_draws(self, draws):
         self.model.train()
         self.current_gradient_accumulation_steps = 1
-        output = self._generate_and_score_completions(None)
+        prompts, generated = self._roll_out_step(None)
         for index in range(draws):
-            self._generation = index
-            window = self._build_window(output)
+            self.generation = index
+            plan = self.drawn(self._plan(prompts, generated))
+            batch = self.forwards.with_log_probs(rank_batch(generated, plan, 0), None)
             self.model.zero_grad()
-            calls, _ = self.forwards.calls(window, window.weight_SB[0], 1)
-            self._compute_loss(self.model, {"draw": 0, "micro_batches": calls[0]}).backward()
+            calls, _ = self.forwards.calls(batch, batch.weight_UB[0], 1)
+            self.loss_of(self.model, {"draw": 0, "micro_batches": calls[0]}).backward()
             yield torch.cat([p.grad.flatten().double() for p in self.model.parameters()])
+
+    def drawn(self, plan):
+        return plan
 
 
 def many_draws(path, tmp_path, trainer=ManyDraws, **options):
@@ -65,9 +73,8 @@ def test_mean_over_draws_is_the_full_gradient(options, tiny_path, tmp_path):
 
 def test_forgotten_weights_are_caught(tiny_path, tmp_path):
     class Forgets(ManyDraws):
-        def _draw(self, completions):
-            drawn = super()._draw(completions)
-            return replace(drawn, weight_SN=(drawn.weight_SN > 0).double())
+        def drawn(self, plan):
+            return replace(plan, weight_UN=(plan.weight_UN > 0).double())
 
     full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0)[0]
     draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, trainer=Forgets)
@@ -95,7 +102,7 @@ def test_metrics_of_a_pruned_run(tiny_path, tmp_path):
     )
     assert all(w <= 5 + 1e-9 for w in logged(trainer, "prune/largest_prompt_weight"))
     for name in ("prune/effective_rows", "prune/largest_weight", "prune/added_variance", "candidates/reward",
-                 "candidates/zero_signal_groups", "kept/entropy", "time/rollout", "time/reward", "time/prune",
+                 "candidates/zero_signal_groups", "entropy", "time/rollout", "time/reward", "time/prune",
                  "time/forward_backward", "time/optimizer", "skipped_step_share"):  # fmt: skip
         assert all(math.isfinite(value) for value in logged(trainer, name)) and logged(trainer, name), name
 
@@ -123,29 +130,29 @@ def test_fill_mode_keeps_rollouts_full(tiny_path, tmp_path):
     _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, prompt_prune_rate=0.5, **options)
     assert set(logged(trainer, "prune/prompts_kept_share")[:4]) == {1.0}
     assert logged(trainer, "prune/prompts_kept_share")[-1] == 0.5  # 4 of 8 candidates
-    assert trainer.selector.stream.epoch >= 4  # 12 generations of 4 prompts would be 3 epochs
+    assert trainer.source.stream.epoch >= 4  # 12 generations of 4 prompts would be 3 epochs
 
 
 def test_generations_split_over_steps(tiny_path, tmp_path):
     """Two optimizer steps per generation, two passes: every completion with a gradient is trained on in each pass."""
     options = dict(per_device_train_batch_size=16, steps_per_generation=2, num_iterations=2, max_steps=4)
     _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
-    weight_SB = trainer._window.weight_SB
-    assert weight_SB.shape == (4, 32)
-    assert torch.equal(weight_SB[0] + weight_SB[1], weight_SB[2] + weight_SB[3])
-    assert set(weight_SB.sum(0).tolist()) <= {0.0, 2.0}
+    weight_UB = trainer.in_use.batch.weight_UB
+    assert weight_UB.shape == (4, 32)
+    assert torch.equal(weight_UB[0] + weight_UB[1], weight_UB[2] + weight_UB[3])
+    assert set(weight_UB.sum(0).tolist()) <= {0.0, 2.0}
 
 
 def test_passes_draw_anew(tiny_path, tmp_path):
     _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, num_iterations=2, max_steps=2)
-    first, second = trainer._window.weight_SB > 0
+    first, second = trainer.in_use.batch.weight_UB > 0
     assert first.sum() == second.sum() and not torch.equal(first, second)
 
 
 def test_dealing_is_even_and_fair():
-    counts = torch.zeros(10, 3)
-    for window in range(3000):
-        share = deal(5, 2, 3, 7, window)
+    counts, process_N = torch.zeros(10, 3), torch.arange(10) // 5
+    for step in range(3000):
+        share = deal(process_N, 3, step_streams(7, step))
         for rank in range(2):
             assert torch.bincount(share[rank * 5 :][:5], minlength=3).max() == 2
         counts[torch.arange(10), share] += 1
@@ -157,11 +164,12 @@ def test_dealing_is_even_and_fair():
     ("arguments", "expected"),
     [((4, 4, 1), (1, 1, 4)), ((8, 4, 2), (2, 2, 4)), ((2, 4, 1), (1, 1, 2)), ((1, 1, 3), (3, 1, 1))],
 )
-def test_schedule(arguments, expected):
+def test_cycle(arguments, expected):
     steps, accumulation, iterations = arguments
-    schedule = Schedule.of(steps_per_generation=steps, accumulation=accumulation, iterations=iterations)
-    assert (schedule.passes, schedule.shares, schedule.calls) == expected
-    assert schedule.length == steps * iterations
+    cycle = Cycle.of(steps_per_generation=steps, accumulation=accumulation, iterations=iterations)
+    passes, shares, calls = expected
+    assert (cycle.passes, cycle.calls) == (Passes(passes=passes, shares=shares), calls)
+    assert cycle.length == steps * iterations
 
 
 def test_two_generations_in_one_step_equal_trl(tiny_path, tmp_path):
@@ -176,5 +184,5 @@ def test_two_generations_in_one_step_equal_trl(tiny_path, tmp_path):
 
 def test_history_remembers_what_was_rolled_out(tiny_path, tmp_path):
     _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=1)
-    candidates = trainer.selector.history.candidates(torch.arange(8), 1)
+    candidates = trainer.source.history.candidates(torch.arange(8), 1)
     assert bool(candidates.seen_P.all())

@@ -13,7 +13,7 @@ from test_trl_contract import TOLERANCE, gradients
 from trl_recorder_runs import lines, run_file
 
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.rounds import gathered_order
+from dppo.trl.rollouts import gathered_order
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_ranks_agree_on_rounds(results, folder, tiny_path, tmp_path):
         assert len(results[f"{method} rows"]) % 2 == 0
     options = ROUNDS | {"method": "dapo", "loss_type": "dapo", "per_device_train_batch_size": 4 * GENERATIONS}
     alone, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
-    rows = trainer._selection.row_Q
+    rows = trainer.in_use.plan.prompts.row_Q
     order = gathered_order([4] * (len(rows) // 4), 2)
     assert results["dapo rows"] == rows[order].tolist(), "ranks hold whole groups of each round"
     for rank in range(2):

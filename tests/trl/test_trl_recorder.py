@@ -11,7 +11,7 @@ from trl import GRPOTrainer
 from trl_recorder_runs import PROMPTS, ROWS, lines, make, run_file
 
 from dppo.errors import ConfigError
-from dppo.runs import stopwatch
+from dppo.runs import journal
 from dppo.runs.recorder import RunRecorder
 from dppo.trl.stock import RowFinder
 
@@ -172,7 +172,7 @@ def test_completions_are_whole_groups_with_what_was_drawn(ours, tiny_path, tmp_p
                 assert line["weight"] == pytest.approx(1 / line["probability"])
             if ours and advantage == 0:
                 assert line["why"] == "zero advantage" and line["probability"] == 0
-    assert {line["why"] for line in records} == ({"kept", "drawn out", "zero advantage"} if ours else {"kept"})
+    assert {line["why"] for line in records} == ({"kept", "not drawn", "zero advantage"} if ours else {"kept"})
     skipped = {i for i, record in enumerate(lines(tmp_path, "prompts.jsonl"), 1) if not all(record["rolled_out"])}
     if ours:  # the probability is that of the prompt times that of the completion
         prompts = {
@@ -248,7 +248,7 @@ def test_run_file_says_what_was_run(ours, tiny_path, tmp_path):
 def test_evaluation_and_saving_are_not_training(tiny_path, tmp_path, monkeypatch):
     """A clock that moves only where a test moves it: a second a step, and long pauses elsewhere."""
     now = [0.0]
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(journal.time, "perf_counter", lambda: now[0])
     saving = GRPOTrainer._save_checkpoint
 
     def slow_save(*args):

@@ -12,7 +12,7 @@ from trl_recorder_runs import PROMPTS, Stop, StopAfter, lines, make, run_file
 
 from dppo import files
 from dppo.runs.journal import Journal
-from dppo.runs.record_lines import completion_lines
+from dppo.runs.written import completion_lines
 
 STEPS = 6
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS}

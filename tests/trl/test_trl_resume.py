@@ -158,6 +158,8 @@ def test_a_checkpoint_cut_off_while_being_written_is_passed_over(tmp_path):
     (tmp_path / "checkpoint-11").mkdir()
     (tmp_path / "checkpoint-12").mkdir()
     (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"epoch": 1')
+    (tmp_path / "checkpoint-13").mkdir()
+    (tmp_path / "checkpoint-13" / "trainer_state.json").write_text("[]")
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
     assert latest_checkpoint(tmp_path / "nothing") is None
 

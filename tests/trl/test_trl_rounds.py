@@ -1,5 +1,7 @@
 """Rounds of rollouts in TRL training: the step is stock TRL's on the groups that were retained, and runs survive."""
 
+from dataclasses import replace
+
 import pytest
 import test_trl_contract
 import torch
@@ -10,10 +12,12 @@ from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError, RoundsError
-from dppo.pruning import Collected, Filled
+from dppo.pruning.rounds import Collected
+from dppo.step.figures import round_figures
+from dppo.step.prompts import PromptSource, whole_block
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl import rounds as module
-from dppo.trl.rounds import gathered_order, joined
+from dppo.trl.hooks import Generated
+from dppo.trl.rollouts import gathered_order, joined
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 DAPO = dict(method="dapo", loss_type="dapo", accept_bias=True)
@@ -28,7 +32,8 @@ def run(path, tmp_path, **options):
 
 def retained(trainer):
     """Dataset rows of the groups that the last step was made of."""
-    return trainer._selection.row_Q[trainer._selection.weight_Q > 0].tolist()
+    prompts = trainer.in_use.plan.prompts
+    return prompts.row_Q[prompts.weight_Q > 0].tolist()
 
 
 def stock(path, tmp_path, monkeypatch, rows, **options):
@@ -64,13 +69,14 @@ def test_a_step_is_stock_trl_on_the_groups_retained(options, tiny_path, tmp_path
 def test_a_denominator_that_counts_every_group_is_caught(tiny_path, tmp_path, monkeypatch):
     """The wrong version: all groups rolled out stay in at weight 1."""
     right, trainer = run(tiny_path, tmp_path)
-    rows, original = retained(trainer), module._selection
+    rows, original = retained(trainer), PromptSource.rounds
 
-    def everything(asked, filled, order_Q):
-        kept = Filled(keep_P=torch.ones_like(filled.keep_P), collected=filled.collected)
-        return original(asked, kept, order_Q)
+    def everything(*args, **options):
+        prompts = original(*args, **options)
+        weight_Q = torch.ones_like(prompts.weight_Q)
+        return replace(prompts, weight_Q=weight_Q, sequences=len(weight_Q) * GENERATIONS)
 
-    monkeypatch.setattr(module, "_selection", everything)
+    monkeypatch.setattr(PromptSource, "rounds", everything)
     wrong, _ = run(tiny_path, tmp_path)
     monkeypatch.undo()
     wanted = stock(tiny_path, tmp_path, monkeypatch, rows, loss_type="dapo")
@@ -88,31 +94,31 @@ def test_figures_of_rounds_are_logged(tiny_path, tmp_path):
     assert [z + s for z, s in zip(zero, surplus, strict=True)] == pytest.approx(unused)
     assert logged(trainer, "prune/prompts_kept_share") == [1.0] * 3
     assert logged(trainer, "candidates/zero_signal_groups") == pytest.approx(zero)
-    selection = trainer._selection
-    assert sorted(selection.candidate_P.tolist()) == sorted(selection.row_Q.tolist())
-    assert trainer.selector.stream.epochs == pytest.approx(sum(groups) / 10)
+    prompts = trainer.in_use.plan.prompts
+    assert sorted(prompts.candidates.row_P.tolist()) == sorted(prompts.row_Q.tolist())
+    assert trainer.source.stream.epochs == pytest.approx(sum(groups) / 10)
 
 
 def test_history_learns_from_groups_that_are_not_used(tiny_path, tmp_path):
     _, trainer = run(tiny_path, tmp_path)
-    seen = trainer.selector.history.candidates(torch.arange(10), 1).seen_P.nonzero()[:, 0].tolist()
-    assert seen == sorted(set(trainer._selection.row_Q.tolist())) and len(seen) > WANTED
+    seen = trainer.source.history.candidates(torch.arange(10), 1).seen_P.nonzero()[:, 0].tolist()
+    assert seen == sorted(set(trainer.in_use.plan.prompts.row_Q.tolist())) and len(seen) > WANTED
 
 
 def test_old_and_reference_log_probs_are_those_of_retained_rows_only(tiny_path, tmp_path, forwarded):
     _, trainer = run(tiny_path, tmp_path, beta=0.1, num_iterations=2)
-    window = trainer._window
-    used = window.weight_SB.sum(0) > 0
+    batch = trainer.in_use.batch
+    used = batch.weight_UB.sum(0) > 0
     assert int(used.sum()) == WANTED * GENERATIONS < len(used)
-    assert (window.old_logp[~used] == 0).all() and (window.ref_logp[~used] == 0).all()
-    assert (window.ref_logp[used].sum(1) < 0).all()
+    assert (batch.old_logp[~used] == 0).all() and (batch.ref_logp[~used] == 0).all()
+    assert (batch.ref_logp[used].sum(1) < 0).all()
 
 
 def test_shares_of_a_generation_split_the_retained_groups(tiny_path, tmp_path):
     _, trainer = run(tiny_path, tmp_path, per_device_train_batch_size=6, steps_per_generation=2, max_steps=2)
-    weight_SB = trainer._window.weight_SB
-    assert weight_SB.shape[0] == 2 and int((weight_SB > 0).sum()) == WANTED * GENERATIONS
-    assert ((weight_SB > 0).sum(0) <= 1).all(), "each in one share"
+    weight_UB = trainer.in_use.batch.weight_UB
+    assert weight_UB.shape[0] == 2 and int((weight_UB > 0).sum()) == WANTED * GENERATIONS
+    assert ((weight_UB > 0).sum(0) <= 1).all(), "each in one share"
 
 
 # What a run says, and what it refuses.
@@ -129,12 +135,10 @@ def test_the_plan_says_rounds_and_bias(tiny_path, tmp_path, capsys):
     ("fields", "message"),
     [
         ({**DAPO, "accept_bias": False}, r"method='dapo' is biased: rounds are biased.*accept_bias=True"),
-        ({**DAPO, "loss_type": "grpo"}, "method='dapo' needs loss_type: dapo"),
+        ({**DAPO, "loss_type": "grpo"}, "method='dapo' .* loss_type: dapo, and loss_type='grpo' is another"),
         ({**DAPO, "prompt_prune_rate": 0.5}, r"method='dapo' prunes nothing, but prompt_prune_rate=0\.5"),
         ({**DAPO, "max_rounds": -1}, "max_rounds=-1 must be >= 0"),
         ({**DAPO, "round_factor": 0.0}, "round_factor=0 must be greater than 0"),
-        ({**DAPO, "scale_rewards": "batch"}, "needs advantages from each group alone"),
-        ({**DAPO, "multi_objective_aggregation": "normalize_then_sum"}, "needs advantages from each group alone"),
         ({"max_rounds": 5}, "method='dppo' has no rounds, but max_rounds=5"),
         ({"method": "grpo", "round_factor": 2.0}, "method='grpo' has no rounds, but round_factor=2"),
     ],
@@ -145,8 +149,8 @@ def test_fields_that_do_not_fit_are_named(fields, message):
 
 
 def test_the_loss_alone_has_no_rounds():
-    method = DPPOConfig(**CONFIG, method="dapo_loss", loss_type="dapo").build_method()
-    assert method.rounds is None and method.unbiased
+    method = DPPOConfig(**CONFIG, method="dapo_loss").build_method()
+    assert method.rounds is None and not method.biases()
     assert DPPOConfig(**CONFIG, **DAPO).build_method().rounds.limit == 10
 
 
@@ -240,31 +244,33 @@ def test_groups_are_in_the_order_in_which_ranks_are_gathered():
 
 
 def test_rounds_are_padded_to_the_widest():
-    def output(prompt, completion, **more):
-        return {
-            "prompt_ids": torch.tensor(prompt),
-            "prompt_mask": torch.ones(len(prompt), len(prompt[0]), dtype=torch.long),
-            "completion_ids": torch.tensor(completion),
-            "completion_mask": torch.ones(len(completion), len(completion[0]), dtype=torch.long),
-            "advantages": torch.ones(len(prompt)),
-            "num_items_in_batch": torch.tensor(len(prompt)),
-            **more,
-        }
+    def generated(prompt, completion, **more):
+        prompt_ids, completion_ids = torch.tensor(prompt), torch.tensor(completion)
+        masks = dict(prompt_mask=torch.ones_like(prompt_ids), completion_mask=torch.ones_like(completion_ids))
+        given = dict(tool_mask=None, sampler_logp=None) | more
+        return Generated(prompt_ids=prompt_ids, completion_ids=completion_ids, **masks, **given)
 
-    both = joined([output([[5]], [[6, 7, 8]]), output([[3, 4]], [[9]], tool_mask=torch.zeros(1, 1))], pad_token=2)
-    assert both["prompt_ids"].tolist() == [[2, 5], [3, 4]] and both["prompt_mask"].tolist() == [[0, 1], [1, 1]]
-    assert both["completion_ids"].tolist() == [[6, 7, 8], [9, 2, 2]]
-    assert both["completion_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert both["tool_mask"].tolist() == [[1, 1, 1], [0, 0, 0]], "a round without tools learns from every token"
-    assert both["advantages"].tolist() == [1.0, 1.0] and int(both["num_items_in_batch"]) == 2
+    rounds = [
+        generated([[5], [4]], [[6, 7, 8], [6, 1, 1]], reward_NF=torch.tensor([[1.0], [2.0]])),
+        generated([[3, 4]], [[9]], reward_NF=torch.tensor([[3.0]]), tool_mask=torch.zeros(1, 1)),
+    ]
+    both = joined(rounds, torch.tensor([0, 2, 1]), generations=1, pad_token=2)
+    assert both.prompt_ids.tolist() == [[2, 5], [2, 4], [3, 4]]
+    assert both.prompt_mask.tolist() == [[0, 1], [0, 1], [1, 1]]
+    assert both.completion_ids.tolist() == [[6, 7, 8], [6, 1, 1], [9, 2, 2]]
+    assert both.completion_mask.tolist() == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
+    assert both.tool_mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 0]], "a round without tools learns from all tokens"
+    assert both.reward_NF.tolist() == [[1.0], [3.0], [2.0]], "rewards are of all ranks, in the order of their gathering"
 
 
 def test_figures_are_shares_of_what_was_rolled_out():
-    keep_P = torch.tensor([True, False, True, False, False])
-    collected = Collected(wanted=2, counted=3, rounds=2, rolled_out=5)
-    assert module.figures(Filled(keep_P=keep_P, collected=collected)) == {
+    weight_Q = torch.tensor([1.0, 0, 1, 0, 0])
+    collected = Collected(wanted=2, usual=2, counted=3, rounds=2, rolled_out=5)
+    prompts = replace(whole_block(5, 20), weight_Q=weight_Q, collected=collected)
+    assert round_figures(prompts) == {
         "rollout/rounds": 2.0,
         "rollout/groups": 5.0,
         "rollout/groups_unused": pytest.approx(0.6),
         "rollout/groups_surplus": pytest.approx(0.2),
     }
+    assert round_figures(whole_block(5, 20)) == {}

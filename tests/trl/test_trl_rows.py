@@ -1,6 +1,8 @@
 """Rows in a training step: one layout for all log-probabilities, a budget that changes nothing else, odd batches."""
 
+import math
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import test_trl_contract
@@ -10,25 +12,27 @@ from datasets import concatenate_datasets
 from test_trl_contract import TOLERANCE, compare, gradients
 from trl_layout_cases import logged
 
+from dppo.objective import Tokens
 from dppo.packing import UNSCORED
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import PaddedLayout
 from dppo.trl.log_probs import fill_log_probs
+from dppo.trl.loss_figures import LossFigures
 
 
 class Unchanged(DPPOTrainer):
     """Keeps the largest difference of each log-probability from the old and the reference policy's."""
 
-    def _micro_batch_loss(self, model, batch, draw, means):
+    def _micro_batch_loss(self, model, batch, draw, figures):
         with torch.no_grad():
-            logp, _ = self.forwards(model, batch)
-        others = {"old": batch.window.old_logp if draw else None, "ref": batch.window.ref_logp}
+            logp = self.forwards(model, batch).logp_BT
+        others = {"old": batch.rank_batch.old_logp if draw else None, "ref": batch.rank_batch.ref_logp}
         for name, other in others.items():
             if other is not None:
-                difference = (logp.float() - batch.completion(other)) * batch.completion(batch.window.loss_mask)
+                difference = (logp.float() - batch.completion(other)) * batch.completion(batch.rank_batch.loss_mask)
                 self.differences = [*getattr(self, "differences", []), (name, float(difference.abs().max()))]
-        return super()._micro_batch_loss(model, batch, draw, means)
+        return super()._micro_batch_loss(model, batch, draw, figures)
 
 
 STILL = dict(num_iterations=2, max_steps=2, beta=0.1, learning_rate=0.0)
@@ -42,24 +46,26 @@ class TestSameLayout:
         options = STILL | dict(bf16=bf16, completion_prune_rate=0.0)
         _, trainer = gradients(Unchanged, DPPOConfig, tiny_path, tmp_path, **options)
         assert trainer.differences == [("ref", 0.0), ("old", 0.0), ("ref", 0.0)]
-        assert logged(trainer, "kept/kl") == [0.0, 0.0]
+        assert logged(trainer, "kl") == [0.0, 0.0]
 
     def test_rows_drawn_anew_agree_to_rounding(self, tiny_path, tmp_path):
         options = STILL | dict(completion_prune_rate=0.5, max_tokens_per_row=40)
         _, trainer = gradients(Unchanged, DPPOConfig, tiny_path, tmp_path, **options)
         assert len(trainer.differences) > 6 and max(figure for _, figure in trainer.differences) < 1e-5
-        assert max(logged(trainer, "kept/kl")) < 1e-10
+        assert max(logged(trainer, "kl")) < 1e-10
 
     def test_two_layouts_in_one_step_are_seen(self, tiny_path, tmp_path, monkeypatch):
-        def by_padding(self, window, weight_B, model):
+        def by_padding(self, whole, weight_B, model):
             layout = PaddedLayout(padded_forward=self._padded_forward, reason="")
-            batches = layout.micro_batches(window, weight_B, 10_000)
-            return fill_log_probs(window, batches, lambda batch: layout.forward(model, batch, entropy=False))
+            batches = layout.micro_batches(whole, weight_B, 10_000)
+            return fill_log_probs(
+                whole, batches, lambda batch: layout.forward(model, batch, entropy=False, router=False)
+            )
 
         monkeypatch.setattr(ForwardPasses, "log_probs", by_padding)
         options = STILL | dict(bf16=True, completion_prune_rate=0.0)
         _, trainer = gradients(Unchanged, DPPOConfig, tiny_path, tmp_path, **options)
-        assert min(figure for _, figure in trainer.differences) > 1e-3 and min(logged(trainer, "kept/kl")) > 1e-7
+        assert min(figure for _, figure in trainer.differences) > 1e-3 and min(logged(trainer, "kl")) > 1e-7
 
 
 def kept_by_hand(trainer):
@@ -187,10 +193,10 @@ class TestOddBatches:
     def test_only_tokens_that_carry_loss_are_scored(self, tiny_path, tmp_path, forwarded):
         """What a tool wrote is forwarded, and no vocabulary is computed for it."""
         _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, beta=0.1, **ODD["some all tool output"])
-        window, (row, _) = trainer._window, forwarded[-1]
-        kept = window.weight_SB[0] > 0
-        assert int((row.labels != UNSCORED).sum()) == len(row.scored_L) == int(window.loss_mask[kept].sum())
-        assert row.input_ids.numel() > int(window.completion_mask[kept].sum()) > len(row.scored_L)
+        batch, (row, _) = trainer.in_use.batch, forwarded[-1]
+        kept = batch.weight_UB[0] > 0
+        assert int((row.labels != UNSCORED).sum()) == len(row.scored_L) == int(batch.loss_mask[kept].sum())
+        assert row.input_ids.numel() > int(batch.completion_mask[kept].sum()) > len(row.scored_L)
 
     def test_the_same_prompt_in_several_groups_is_computed_once(self, tiny_path, tmp_path, monkeypatch):
         def twice(count):
@@ -200,10 +206,10 @@ class TestOddBatches:
         options = dict(reward=by_place, beta=0.1)  # which keeps every completion
         differences, trainer = compare(tiny_path, tmp_path, **options)
         assert max(differences) < TOLERANCE
-        window = trainer._window
-        trunks = sum(int(n) - 1 for n in window.prompt_mask.sum(1))
-        tokens = int(window.completion_mask.sum())
-        assert len(window.prompt_tokens) == 8 * GENERATIONS and len(set(window.prompt_group)) == 4
+        batch = trainer.in_use.batch
+        trunks = sum(int(n) - 1 for n in batch.prompt_mask.sum(1))
+        tokens = int(batch.completion_mask.sum())
+        assert len(batch.prompt_tokens) == 8 * GENERATIONS and len(set(batch.prompt_group)) == 4
         assert logged(trainer, "rows/tokens") == [trunks / (2 * GENERATIONS) + tokens]
 
     @pytest.mark.parametrize("layout", ["rows", "padded"])
@@ -237,3 +243,32 @@ class TestOddBatches:
         assert len(steps) == 8 and 0 < kept.count(0.0) < 8
         for step, share in zip(steps, kept, strict=True):
             assert (max(float(g.abs().max()) for g in step.values()) == 0.0) == (share == 0.0)
+
+
+def test_figures_are_means_over_the_tokens_of_a_step():
+    """However its completions fall into forward passes, and though those of the last are one token long."""
+    figures = LossFigures(DPPOConfig("unused", use_cpu=True, bf16=False, report_to=[]).build_method())
+    one_rank = SimpleNamespace(reduce=lambda value, reduction: value, gather=lambda value: value)
+    for width, entropy in ((3, 3.0), (1, 1.0)):
+        values_BT = torch.zeros(2, width)
+        tokens = Tokens(
+            logp_BT=values_BT, old_logp_BT=values_BT, advantage_B=torch.ones(2), mask_BT=torch.ones_like(values_BT)
+        )
+        figures.add(tokens, torch.ones(2), torch.full_like(values_BT, entropy), None, torch.full((2,), width))
+    assert (
+        figures.reduced(one_rank, tokens=8.0, sequences=4.0, denominator=4.0)["entropy"] == (2 * 3 * 3.0 + 2 * 1.0) / 8
+    )
+
+
+def test_a_rank_without_rows_does_not_move_the_extremes_of_others():
+    figures = LossFigures(DPPOConfig("unused", use_cpu=True, bf16=False, report_to=[]).build_method())
+    values_BT = torch.zeros(1, 2)
+    tokens = Tokens(logp_BT=values_BT, old_logp_BT=values_BT, advantage_B=torch.ones(1), mask_BT=values_BT + 1)
+    figures.add(tokens, torch.zeros(1), None, None, torch.full((1,), 2))
+    alone = SimpleNamespace(reduce=lambda value, reduction: value, gather=lambda value: value)
+    assert math.isnan(figures.reduced(alone, tokens=2.0, sequences=1.0, denominator=1.0)["clip_ratio/low_min"])
+    other = SimpleNamespace(
+        reduce=lambda value, reduction: value, gather=lambda value: torch.cat([value, torch.tensor([[0.25, 0.5]])])
+    )
+    found = figures.reduced(other, tokens=2.0, sequences=1.0, denominator=1.0)
+    assert (found["clip_ratio/low_min"], found["clip_ratio/high_max"]) == (0.25, 0.5)

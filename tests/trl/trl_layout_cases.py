@@ -20,6 +20,8 @@ from transformers import (
     Lfm2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -39,7 +41,14 @@ def gpt2():
     return GPT2LMHeadModel(GPT2Config(**size, bos_token_id=None, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0))
 
 
+def mixture():
+    """A mixture of experts."""
+    experts = dict(moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZE, **HEADS, head_dim=8, **experts))
+
+
 SERVED = {
+    "mixture of experts": mixture,
     "sliding window": lambda: Gemma3ForCausalLM(
         Gemma3TextConfig(
             **SIZE, **HEADS, head_dim=8, sliding_window=4, layer_types=["sliding_attention", "full_attention"]
@@ -64,7 +73,6 @@ UNSERVED = {
             head_dim=8,
             num_local_experts=2,
             num_experts_per_tok=1,
-            router_aux_loss_coef=0.0,
             rope_parameters=ROTARY,
         )
     ),

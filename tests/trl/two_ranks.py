@@ -60,7 +60,7 @@ def main(path: str, folder: str) -> None:
         steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=rank_rollout, **options)
         results[f"{method} apart"] = apart(trainer)
         results[f"{method} rounds"] = [r["rollout/rounds"] for r in trainer.state.log_history if "rollout/rounds" in r]
-        results[f"{method} rows"] = trainer._selection.row_Q.tolist()
+        results[f"{method} rows"] = trainer.in_use.plan.prompts.row_Q.tolist()
         stripped = [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
         torch.save(stripped, Path(folder, f"{method} rank {dist.get_rank()}.pt"))
     recorded_runs(path, folder)

@@ -93,7 +93,9 @@ def test_rewards_are_added_with_their_weights_and_missing_ones_left_out(run):
     for place, tokens in enumerate(subject.completion_tokens):
         number = int(tokenizer.decode(subject.prompt_tokens[place // 4]).removeprefix("<user>")[0])
         extra = 0.0 if number % 3 == 0 else 5.0
-        assert subject.reward_PG.flatten()[place] == len(tokens) % 2 + extra
+        assert subject.rewards.total_N[place] == len(tokens) % 2 + extra
+        of_each = subject.rewards.reward_NF[place].nan_to_num(-1.0).tolist()
+        assert of_each == [len(tokens) % 2, 10.0 if extra else -1.0], "each function's own, for methods that need them"
     only = subject_from_run(run(reward_funcs="[my_rewards.answered]"))
     assert "drawn at random" in only.describe()
 
@@ -109,7 +111,7 @@ def test_large_models_have_fewer_and_shorter_completions_and_folded_gradients(ru
     monkeypatch.setattr(gradients, "FOLDED_COORDINATES", 2**14)
     whole = subject_from_run(run(num_generations=8, max_completion_length=200))
     assert whole.folded and whole.generations == 4 and whole.max_tokens == 64
-    assert len(whole.reward_PG) == 6
+    assert whole.rewards.groups == 6
     monkeypatch.setattr(gradients, "EXACT_COORDINATES", 2**20)
     exact = subject_from_run(run(num_generations=8, max_completion_length=200))
     assert exact.completion_tokens == whole.completion_tokens

@@ -26,16 +26,16 @@ def script():
 class CountsSurvivors(DPPOTrainer):
     """The denominator is a count of what is left."""
 
-    def _build_window(self, output):
-        window = super()._build_window(output)
-        return replace(window, denominator=(window.weight_SB[0] > 0).double().sum())
+    def _plan(self, *args):
+        plan = super()._plan(*args)
+        return replace(plan, denominator=float((plan.weight_UN[0] > 0).sum()))
 
 
 class ForgetsWeights(DPPOTrainer):
     """Rows that are kept count once."""
 
-    def _micro_batch_loss(self, model, batch, draw, means):
-        return super()._micro_batch_loss(model, replace(batch, weight=batch.weight.sign()), draw, means)
+    def _micro_batch_loss(self, model, batch, *others):
+        return super()._micro_batch_loss(model, replace(batch, weight=batch.weight.sign()), *others)
 
 
 def test_the_weighted_sum_is_what_the_trainer_computes_and_a_wrong_trainer_is_seen(script):

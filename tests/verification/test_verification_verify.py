@@ -4,12 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
+from wrong_weights import DOUBLED
 
-from dppo.errors import ConfigError
-from dppo.methods import CPPO, DAPO_LOSS, DPPO, DPPO_THRESHOLD
-from dppo.objective import BATCH_SCALED
-from dppo.pruning import DESIGNS, PIVOTAL, inverse_probability
+from dppo.methods import METHODS
+from dppo.objective import BATCH_SCALED, CENTRED
+from dppo.pruning import DESIGNS, PIVOTAL
 from dppo.trl import DPPOTrainer
 from dppo.verification import checks
 from dppo.verification.checks import (
@@ -21,12 +20,13 @@ from dppo.verification.checks import (
     enumeration_checks,
     frequency_checks,
     parity_checks,
+    round_checks,
 )
 from dppo.verification.parity import tiny_script
-from dppo.verification.records import Check, Report, above, at_most
-from dppo.verification.subject import Sampling, frozen_subject, random_rewards
+from dppo.verification.records import Check, Findings, above, at_most
 from dppo.verification.verify import verify
 
+CPPO, DAPO_LOSS, DPPO = METHODS["cppo"], METHODS["dapo_loss"], METHODS["dppo"]
 QUICK = Settings(draws=200, table_draws=20)
 
 
@@ -72,7 +72,7 @@ def test_figures_that_are_not_numbers_fail_and_are_still_json():
         at_most("c", 2.0, 1.0, "x"),
     ):
         assert not check.passed and check.verdict == "FAIL"
-    report = Report(
+    report = Findings(
         subject="",
         checks=(at_most("c", float("inf"), 1, ""),),
         variance=(),
@@ -85,15 +85,11 @@ def test_figures_that_are_not_numbers_fail_and_are_still_json():
     assert above("c", 2.0, 1.0, "x") == Check(name="c", figure=2.0, bound=1.0, passed=True, what="x")
 
 
-def _doubled(keep_N, prob_N):
-    return 2 * inverse_probability(keep_N, prob_N)
-
-
 SABOTAGED = {
     "weights doubled": replace(
         DPPO,
-        completions=replace(DPPO.completions, weighting=_doubled),
-        prompts=replace(DPPO.prompts, weighting=_doubled),
+        completions=replace(DPPO.completions, weighting=DOUBLED),
+        prompts=replace(DPPO.prompts, weighting=DOUBLED),
     ),
     "another draw": replace(
         DPPO,
@@ -131,13 +127,13 @@ def test_a_design_that_breaks_its_promise_fails(subject, monkeypatch):
 
 def test_a_broken_trainer_fails(monkeypatch):
     class Halved(DPPOTrainer):
-        def _build_window(self, output):
-            window = super()._build_window(output)
-            return replace(window, advantage_B=window.advantage_B / 2)
+        def _plan(self, *args):
+            plan = super()._plan(*args)
+            return replace(plan, advantage_N=plan.advantage_N / 2)
 
     class Unweighted(DPPOTrainer):
-        def _micro_batch_loss(self, model, batch, draw, means):
-            return super()._micro_batch_loss(model, replace(batch, weight=batch.weight.sign()), draw, means)
+        def _micro_batch_loss(self, model, batch, *others):
+            return super()._micro_batch_loss(model, replace(batch, weight=batch.weight.sign()), *others)
 
     script = tiny_script(prompts=2)
     monkeypatch.setattr(checks, "LOSSES", {name: checks.LOSSES[name] for name in ("grpo", "dr_grpo")})
@@ -149,7 +145,7 @@ def test_a_broken_trainer_fails(monkeypatch):
 
 def test_a_blind_verification_fails_its_controls(subject, monkeypatch):
     """If what is wrong were not found out, nothing that passes would mean anything."""
-    monkeypatch.setattr(checks, "wrong_methods", lambda method: {"not wrong at all": at_level(method, "completions")})
+    monkeypatch.setattr(checks, "wrong_methods", lambda right, *others: {"not wrong at all": right})
     assert [check.passed for check in control_checks(subject, DPPO, QUICK, 1)] == [False, False]
 
 
@@ -168,45 +164,54 @@ def test_levels_keep_a_methods_own_rates_and_fill_in_the_usual_one():
         level: (at_level(own, level).prompts.rate, at_level(own, level).completions.rate) for level in checks.CLAIMS
     }
     assert rates == {"completions": (0, 0.7), "prompts": (0.3, 0), "both levels": (0.3, 0.7)}
-    nothing = DPPO_THRESHOLD.with_rates(prompt=0.0, completion=0.0)
+    nothing = METHODS["dppo_threshold"].with_rates(prompt=0.0, completion=0.0)
     assert at_level(nothing, "both levels").prompts.rate == at_level(nothing, "both levels").completions.rate == 0.5
 
 
 def test_what_is_exact_without_prompt_pruning_only_is_replaced_only_there():
     method = replace(DAPO_LOSS, advantages=BATCH_SCALED)
     assert at_level(method, "completions").normaliser.name == "dapo"
-    assert at_level(method, "prompts").unbiased
+    assert not at_level(method, "prompts").biases()
     pruned = method.with_rates(prompt=0.5)
     assert at_level(pruned, "prompts").normaliser.name == "dapo"
     assert not next(c for c in enumeration_checks([pruned]) if c.name.startswith("2")).passed
 
 
+@pytest.mark.parametrize("name", ["dapo", "greso"])
+def test_a_method_with_rounds_is_checked_for_what_it_is(subject, name):
+    """Its completions, and its rounds as a bias that it declares: nothing that nobody set."""
+    method = METHODS[name].with_rates(completion=0.5)
+    found = [*enumeration_checks([method]), *round_checks([method, DPPO]), *draw_checks(subject, [method], QUICK)]
+    assert [check.name.split(":")[0].split(",")[0] for check in found] == [
+        "1 completions",
+        "5 control",
+        "1 completions",
+    ]
+    assert all(check.passed for check in found) and found[1].figure > 0.1
+    assert all(check.passed for check in control_checks(subject, method, QUICK, 1))
+    blind = replace(method, rounds=None)
+    assert not any(round_checks([blind]))
+
+
+def test_rounds_without_the_bias_that_they_declare_are_seen(monkeypatch):
+    monkeypatch.setattr(checks, "exact_bias", lambda method: 0.0)
+    assert [check.passed for check in round_checks([METHODS["dapo"]])] == [False]
+
+
+def test_a_check_names_what_it_replaces(subject):
+    """Advantages scaled over the batch are biased under prompt pruning: what passes are others, and says so."""
+    by_batch = replace(METHODS["grpo"], name="by_batch", advantages=BATCH_SCALED)
+    names = [check.name for check in enumeration_checks([by_batch, DAPO_LOSS, DPPO])]
+    assert "1 completions, by_batch: every outcome" in names and "1 completions, dapo_loss: every outcome" in names
+    for level in ("2 prompts", "2 both levels"):
+        assert f"{level}, by_batch with {CENTRED.name} advantages: every outcome" in names
+        assert f"{level}, dapo_loss with dr_grpo normaliser: every outcome" in names
+        assert f"{level}, dppo: every outcome" in names
+    (name,) = (c.name for c in draw_checks(subject, [by_batch], QUICK) if c.name.startswith("2 prompts"))
+    assert f"by_batch with {CENTRED.name} advantages" in name
+    found = list(enumeration_checks([by_batch.with_rates(prompt=0.5)]))
+    assert [(check.name.split(":")[0], check.passed) for check in found][1] == ("2 prompts, by_batch", False)
+
+
 def test_the_failure_rate_is_shared_out():
     assert Settings(failure_rate=1e-4).share(2) == pytest.approx(1e-4 / 9)
-
-
-def test_a_subject_without_rewards_says_that_they_are_random(subject):
-    assert "drawn at random" in subject.describe()
-    assert subject.reward_PG.std(1).gt(0).sum() >= 4
-    shape = subject.reward_PG[:, None].expand(-1, 2, -1).shape
-    assert random_rewards(shape, 0).equal(random_rewards(shape, 0))
-    assert not random_rewards(shape, 0).equal(random_rewards(shape, 1))
-
-
-def test_a_subject_keeps_real_rewards_and_needs_two_of_everything(subject):
-    again = frozen_subject(
-        subject.model,
-        subject.tokenizer,
-        list(subject.prompt_tokens),
-        lambda prompt, tokens: torch.tensor([float(sum(row) % 2) for row in tokens]),
-        sampling=Sampling(generations=4, max_new_tokens=10),
-        title="parity",
-    )
-    assert again.notes == ()
-    assert again.completion_tokens == subject.completion_tokens, "the same seed"
-    expected = [float(sum(row) % 2) for row in again.completion_tokens]
-    assert again.reward_PG.flatten().tolist() == expected
-    with pytest.raises(ConfigError, match="at least 2"):
-        frozen_subject(
-            subject.model, subject.tokenizer, [[1, 2]], lambda *_: torch.zeros(16), sampling=Sampling(), title="one"
-        )

@@ -1,0 +1,128 @@
+"""CPPO, arXiv:2503.22342: completions of the largest abs(A) are kept. As in the paper, and as in its two codes."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from dppo.methods.grpo import GRPO
+from dppo.methods.ranking import Kept, Ranking, kept_share, largest, mean_of_kept, one_each, whole_prompts
+from dppo.objective import BNPO
+from dppo.pruning import KEPT_MEAN, UNWEIGHTED, absolute_advantage
+from dppo.types import Completions
+
+
+def whole_processes(completions: Completions) -> Tensor:
+    """(N,) completions that one process rolled out compete, whatever their prompt; all if processes are not known.
+
+    Args:
+        completions: all completions of the step.
+    """
+    return torch.zeros_like(completions.group_N) if completions.process_N is None else completions.process_N
+
+
+def whole_step(completions: Completions) -> Tensor:
+    """(N,) all completions compete.
+
+    Args:
+        completions: all completions of the step.
+    """
+    return torch.zeros_like(completions.group_N)
+
+
+def all_but_dropped(completions: int, dropped: Fraction) -> int:
+    """``completions - floor(completions * dropped)``: rounds what is dropped, where ``kept_share`` rounds what is kept.
+
+    Args:
+        completions: that compete.
+        dropped: share to drop.
+    """
+    return completions - int(completions * dropped)
+
+
+def kept_tokens(kept: Kept) -> Tensor:
+    """(N,) weights that turn a sum over the step's tokens into a mean over the tokens kept in each group.
+
+    With one group it is ``tokens / tokens kept``. Groups count alike, whatever is kept of them; one without kept tokens
+    has no mean and weighs nothing.
+
+    Args:
+        kept: what the ranking kept; each of its groups takes a mean of its own.
+    """
+    group, number_N = kept.group_N.unique(return_inverse=True)
+    tokens_Q = torch.zeros(len(group), dtype=torch.float64).index_add_(0, number_N, kept.tokens_N * kept.keep_N)
+    return kept.keep_N.double() * (kept.tokens_N.sum() / max(len(group), 1) / tokens_Q.clamp_min(1)[number_N])
+
+
+_SMALL = "completions with a small score are never kept ({}), so their gradient is missing from every step"
+
+CPPO = replace(
+    GRPO,
+    name="cppo",
+    paper="arXiv:2503.22342, CPPO: Accelerating the Training of Group Relative Policy Optimization-Based Reasoning "
+    "Models",
+    completions=Ranking(
+        score=absolute_advantage,
+        compete=whole_prompts,
+        choose=largest,
+        count=kept_share,
+        weigh=mean_of_kept,
+        reasons=(_SMALL.format("the largest"), KEPT_MEAN.bias),
+    ),
+    deviations=(
+        "ties of abs(A) go to the lowest index, where the paper leaves them open",
+        "completions are not allocated anew: no further prompts fill the free places",
+        "beta is 0 here and 0.04 in the paper",
+    ),
+)
+
+_AS_CODE = (
+    "ties of abs(A) go to the lowest index, where the code leaves them to topk",
+    "counts are exact, where the code rounds 1 - P in binary",
+    "a step has its usual number of prompts; the code grows it by 1 / (1 - P)",
+    "beta is 0 here and 0.04 in the code",
+)
+
+CPPO_TRL = replace(
+    CPPO,
+    name="cppo_trl",
+    paper="arXiv:2503.22342, CPPO, as in its code for TRL",
+    completions=Ranking(
+        score=absolute_advantage,
+        compete=whole_processes,
+        choose=largest,
+        count=all_but_dropped,
+        weigh=kept_tokens,
+        reasons=(
+            _SMALL.format("all but the smallest"),
+            UNWEIGHTED.bias,
+            "sums are divided by the tokens that are kept, a number that goes with the result",
+        ),
+    ),
+    normaliser=BNPO,
+    fixes=frozenset({"normaliser"}),
+    deviations=_AS_CODE,
+)
+
+CPPO_VERL = replace(
+    CPPO,
+    name="cppo_verl",
+    paper="arXiv:2503.22342, CPPO, as in its code for verl",
+    completions=Ranking(
+        score=absolute_advantage,
+        compete=whole_step,
+        choose=largest,
+        count=kept_share,
+        weigh=one_each,
+        reasons=(_SMALL.format("the largest"), UNWEIGHTED.bias),
+    ),
+    fixes=frozenset({"normaliser"}),
+    deviations=(
+        "the policy term has the mean within each completion that the code is configured for, where the code takes a "
+        "mean over the tokens of a micro-batch",
+        "eps of the standard deviation is 1e-4, in the code 1e-6; no dual clip",
+        "the sum over the kept completions is divided by all completions, as in the code while the batch is not grown",
+        *_AS_CODE,
+    ),
+)

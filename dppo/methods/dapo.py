@@ -1,0 +1,51 @@
+"""DAPO, arXiv:2503.14476: a mean over tokens, a wider upper clip, and rollouts until enough groups have a signal."""
+
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from dppo.groups import group_sizes
+from dppo.methods.grpo import GRPO
+from dppo.objective import DAPO_TOKENS, clipped_surrogate
+from dppo.pruning import Rounds
+from dppo.types import Rewards
+
+
+def deviating(rewards: Rewards) -> Tensor:
+    """True, (Q,), for groups whose rewards have a standard deviation above 0, and for groups of one with a reward.
+
+    Args:
+        rewards: of whole groups.
+
+    Source: DAPO, section 3.2, where 0 < right < G; groups of one as in its code.
+    """
+    single_Q = group_sizes(rewards.group_N) == 1
+    scored_Q = rewards.total_N.new_zeros(rewards.groups).index_add(
+        0, rewards.group_N, (~rewards.total_N.isnan()).double()
+    )
+    return ~rewards.flat_Q | (single_Q & (scored_Q > 0))
+
+
+DAPO_LOSS = replace(
+    GRPO,
+    name="dapo_loss",
+    paper="arXiv:2503.14476, DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
+    token_loss=partial(clipped_surrogate, clip_low=0.2, clip_high=0.28),
+    normaliser=DAPO_TOKENS,
+    fixes=frozenset({"token_loss", "normaliser"}),
+    deviations=(
+        "only the loss: no dynamic sampling, which is biased, and no length penalty, which belongs to the reward",
+    ),
+)
+
+DAPO = replace(
+    DAPO_LOSS,
+    name="dapo",
+    rounds=Rounds(counts=deviating),
+    deviations=(
+        "a round has as many prompts as a step wants, in the paper three times as many",
+        "groups count by the reward they are trained with, in the code by accuracy alone",
+        "the length penalty belongs to the reward: dppo.problems.overlong_penalty",
+    ),
+)

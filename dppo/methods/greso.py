@@ -1,0 +1,269 @@
+"""GRESO, arXiv:2506.02177: prompts that gave nothing time after time are skipped, but for a share that explores."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from dppo.errors import raise_problems
+from dppo.groups import each_group
+from dppo.methods.grpo import GRPO
+from dppo.methods.method import in_words
+from dppo.pruning import Request, Rounds
+from dppo.pruning.rounds import Collected
+from dppo.types import Rewards
+
+EASY, HARD, NEITHER = 1, -1, 0
+
+Grade = Callable[[Rewards, float, float], Tensor]
+"""``grade(rewards, low, high) -> (Q,) int64``: EASY, HARD or NEITHER, given the range of rewards seen in the run."""
+
+
+def by_variance(rewards: Rewards, low: float, high: float) -> Tensor:
+    """EASY or HARD, (Q,), where all rewards of a group are equal, NEITHER where they differ.
+
+    EASY is nearer to the highest reward seen in the run than to the lowest, so that it needs no scale: with rewards of
+    0 and 1, or of 0, 0.1 and 1, it is "all right". As long as only one reward was ever seen, it is HARD.
+
+    Args:
+        rewards: of whole groups.
+        low: lowest reward seen in the run, these included.
+        high: highest.
+
+    Source: GRESO, section 4.1.
+    """
+    mean_Q = _means(rewards)
+    flat_Q = rewards.flat_Q & ~mean_Q.isnan()
+    return _graded(flat_Q & (mean_Q > (low + high) / 2), flat_Q)
+
+
+def by_mean(rewards: Rewards, low: float, high: float, *, easy: float = 0.98, hard: float = 0.11) -> Tensor:
+    """EASY or HARD, (Q,), by the mean reward of a group alone: mixtures of small rewards count as HARD too.
+
+    Args:
+        rewards: between 0 and 1, of whole groups.
+        low: not used.
+        high: not used.
+        easy: lowest mean that is EASY.
+        hard: highest mean that is HARD.
+
+    Source: GRESO's code, whose rewards are 0, 0.1 (well-formed) and 1 (right).
+    """
+    mean_Q = _means(rewards)
+    return _graded(mean_Q >= easy, (mean_Q >= easy) | (mean_Q <= hard))
+
+
+def by_value(rewards: Rewards, low: float, high: float, *, easy: float = 1.0, hard: float = 0.1) -> Tensor:
+    """EASY or HARD, (Q,), where all rewards of a group are exactly ``easy`` or ``hard`` in float32: 0 is neither.
+
+    Args:
+        rewards: of whole groups.
+        low: not used.
+        high: not used.
+        easy: reward of a right answer.
+        hard: reward of a well-formed wrong one.
+
+    Source: GRESO's code, where it adjusts its exploration.
+    """
+
+    def all_are(value: float) -> Tensor:
+        return each_group(lambda is_QG: is_QG.all(1), rewards.group_N, rewards.total_N.float() == value)
+
+    return _graded(all_are(easy), all_are(easy) | all_are(hard))
+
+
+def _means(rewards: Rewards) -> Tensor:
+    """(Q,) mean reward of each group, NaN where there is none."""
+    return each_group(lambda total_QG: total_QG.nanmean(1), rewards.group_N, rewards.total_N)
+
+
+def _graded(easy_Q: Tensor, either_Q: Tensor) -> Tensor:
+    return torch.where(easy_Q, EASY, torch.where(either_Q, HARD, NEITHER))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploration:
+    """How much is explored at a point of a run, and the rewards seen by then."""
+
+    easy: float
+    """Probability of rolling a prompt out after one easy group; after z of them it is this to the power z."""
+    hard: float
+    low: float | None = None
+    """Lowest reward of the run so far; None before the first."""
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreakSkipping:
+    """Prompts are skipped after easy or hard groups in a row. The constants are those of GRESO's code.
+
+    Raises:
+        ConfigError: at construction, listing every field that is out of range.
+    """
+
+    streak: Grade = by_variance
+    """What prolongs a prompt's run of easy or hard groups, or ends it."""
+    tally: Grade = by_variance
+    """What counts as easy and hard when exploration is adjusted."""
+    target: Fraction = Fraction(1, 4)
+    """Share of the groups rolled out that may be easy or hard, in (0, 1)."""
+    easy_part: Fraction = Fraction(1, 3)
+    """Part of ``target`` that may be easy, in [0, 1]; the rest may be hard."""
+    first: float = 0.5
+    """Both exploration probabilities at the start."""
+    change: float = 0.01
+    """What they change by, once a step."""
+    lowest: float = 0.05
+    highest: float = 0.95
+    floor: float = 0.01
+    """Lowest probability of rolling a prompt out, in (0, 1]."""
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "target": 0 < self.target < 1,
+            "easy_part": 0 <= self.easy_part <= 1,
+            "lowest": 0 < self.lowest <= self.first,
+            "highest": self.first <= self.highest <= 1,
+            "change": 0 <= self.change < 1,
+            "floor": 0 < self.floor <= 1,
+        }
+        wrong = [f"{name}={float(getattr(self, name)):g} is out of range." for name, fine in ranges.items() if not fine]
+        raise_problems("StreakSkipping", wrong)
+
+    @property
+    def bias(self) -> str:
+        """Why the expected gradient is not that of all prompts."""
+        return "prompts that are skipped are made up for by no weight"
+
+    def __str__(self) -> str:
+        return f"prompts skipped after easy or hard groups in a row ({in_words(self.streak)})"
+
+    def start(self) -> Exploration:
+        """The exploration of a run that begins."""
+        return Exploration(easy=self.first, hard=self.first)
+
+    def chances(self, streak_P: Tensor, learned: Exploration) -> Tensor:
+        """(P, 2) float64 probabilities of being rolled out after easy groups and after hard ones, in a row.
+
+        The exploration probability to the power of the streak, at least the floor; without a streak it is 1.
+
+        Args:
+            streak_P: (P,) z for z easy groups in a row, -z for hard ones.
+            learned: the exploration at this point of the run.
+
+        Source: GRESO, equation 5; two coins as in its code.
+        """
+        sides = ((learned.easy, streak_P.clamp_min(0)), (learned.hard, (-streak_P).clamp_min(0)))
+        return torch.stack([explore ** z_P.double() for explore, z_P in sides], 1).clamp_min(self.floor)
+
+    def learn(self, learned: Exploration, rewards: Rewards, *, epochs: float) -> tuple[Tensor, Exploration]:
+        """What the groups of a step mean for their prompts' runs, and the exploration of the next step.
+
+        A probability goes down where at least the aimed-at share of groups was of its kind, and up where fewer were. In
+        the first epoch, in which nothing was skipped for its run, it stays.
+
+        Args:
+            learned: the exploration of this step.
+            rewards: of all groups rolled out, those that the step does without included.
+            epochs: taken from the stream by now.
+
+        Returns:
+            (Q,) EASY, HARD or NEITHER for ``PromptHistory.update``, and the new exploration.
+
+        Source: GRESO, section 4.2, with the constants of its code.
+        """
+        seen = rewards.total_N[~rewards.total_N.isnan()].tolist()
+        known = [value for value in (learned.low, learned.high) if value is not None]
+        if not seen and not known:
+            return torch.zeros(rewards.groups, dtype=torch.int64), learned
+        low, high = min(seen + known), max(seen + known)
+        learned = replace(learned, low=low, high=high)
+        if epochs > 1:
+            tally_Q = self.tally(rewards, low, high)
+            easy, hard = (Fraction(int((tally_Q == kind).sum()), len(tally_Q)) for kind in (EASY, HARD))
+            learned = replace(
+                learned,
+                easy=self._moved(learned.easy, easy, self.target * self.easy_part),
+                hard=self._moved(learned.hard, hard, self.target * (1 - self.easy_part)),
+            )
+        return self.streak(rewards, low, high), learned
+
+    def figures(self, learned: Exploration) -> dict[str, float]:
+        """Both exploration probabilities.
+
+        Args:
+            learned: the exploration at this point of the run.
+        """
+        return {"prune/explore_easy": learned.easy, "prune/explore_hard": learned.hard}
+
+    def _moved(self, probability: float, share: Fraction, target: Fraction) -> float:
+        change = -self.change if share >= target else self.change
+        return min(max(probability + change, self.lowest), self.highest)
+
+
+def mixed(rewards: Rewards) -> Tensor:
+    """True, (Q,), for groups in which not all rewards are equal: the others have no gradient.
+
+    Args:
+        rewards: of whole groups.
+
+    Source: GRESO, section 3: groups of zero variance are discarded.
+    """
+    return ~rewards.flat_Q
+
+
+def adaptive(collected: Collected, *, margin: Fraction = Fraction(5, 4), least: Fraction = Fraction(1, 4)) -> Request:
+    """As many prompts as the round before suggests: at most the usual number, and if that is enough, for the last time.
+
+    Where no group of the round before counts it says nothing about how many are needed: the usual number then.
+
+    Args:
+        collected: what there is.
+        margin: what the estimate is multiplied by, to be rather too many.
+        least: fewest prompts of a round, as a share of the groups that a step wants.
+
+    Source: GRESO, section 4.3, with the constants of its code.
+    """
+    if not collected.last_counted:
+        return Request(prompts=collected.usual)
+    enough = int(margin * collected.missing * collected.last_rolled_out / collected.last_counted)
+    prompts = max(min(enough, collected.usual), math.ceil(least * collected.wanted))
+    return Request(prompts=prompts, last=enough <= collected.usual)
+
+
+_PAPER = (
+    "arXiv:2506.02177, Act Only When It Pays: Efficient Reinforcement Learning for LLM Reasoning via Selective Rollouts"
+)
+_AS_CODE = (
+    "a step that lacks groups after 10 rounds trains on those there are; the code goes on until it expects a round to "
+    "be the last",
+    "a round in which no group counts is followed by one of the usual size, where the code divides by 0",
+    "the smallest round is a quarter of a step, 64 of 256 in the code; a prompt at a time is taken, in the code 32",
+    "rounds are raised to whole groups on every process, where the code leaves prompts out",
+    "runs and exploration learn once per step, and draws come from the run's seed",
+    "the loss is a mean within each completion, in the code over the tokens of a micro-batch; eps is 1e-4, there 1e-6",
+)
+_ROUNDS = Rounds(counts=mixed, size=adaptive, factor=1.5, at_limit="train", skipping=StreakSkipping())
+
+GRESO = replace(
+    GRPO,
+    name="greso",
+    paper=_PAPER,
+    rounds=_ROUNDS,
+    deviations=(
+        "a prompt's run is one of groups without variance, as in the paper, where the code looks at mean rewards",
+        "an easy group is nearer to the run's highest reward than to its lowest",
+        *_AS_CODE,
+    ),
+)
+
+GRESO_COMPAT = replace(
+    GRESO,
+    name="greso_compat",
+    paper=f"{_PAPER}, as in its code",
+    rounds=replace(_ROUNDS, skipping=StreakSkipping(streak=by_mean, tally=by_value)),
+    deviations=("groups have any size, where the code adjusts its exploration by groups of 8", *_AS_CODE),
+)

@@ -1,0 +1,152 @@
+"""Completions kept for certain, by their place in a ranking: what CPPO and PODS do, in their papers and codes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import raise_problems
+from dppo.methods.method import in_words
+from dppo.pruning import DETERMINISTIC, Score
+from dppo.typed import check_fields
+from dppo.types import Completions, Draw
+
+MAX_DENOMINATOR = 10**9
+"""Rates are read as the fraction that was meant: 0.9 is 9/10, of which 1 - 0.9 in binary falls short."""
+
+Choose = Callable[[np.ndarray, int], np.ndarray]
+"""``choose(score_G, kept)``: places of the completions kept among those that compete, given how many are."""
+Count = Callable[[int, Fraction], int]
+"""``count(completions, dropped)``: how many of some completions are kept, given the share to drop."""
+Weigh = Callable[["Kept"], Tensor]
+"""``weigh(kept) -> weight_N``, float64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The outcome of a ranking, which weights are made of."""
+
+    keep_N: Tensor
+    """(N,) bool."""
+    tokens_N: Tensor
+    """(N,) float64 tokens that carry loss, >= 0."""
+    group_N: Tensor
+    """(N,) integer: completions with equal numbers competed with each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Completions that compete are ranked by a score, and some places of the ranking are kept. Biased by design.
+
+    Completions without a gradient compete too, and are not forwarded if they are kept.
+
+    Raises:
+        ConfigError: at construction, a rate out of range.
+    """
+
+    score: Score
+    compete: Callable[[Completions], Tensor]
+    """(N,) integer: completions with equal numbers compete with each other."""
+    choose: Choose
+    count: Count
+    weigh: Weigh
+    reasons: tuple[str, ...]
+    """Why the choice and the weights are biased, one clause each."""
+    rate: float = 0.5
+    """Share of the completions to drop, in [0, 1); 0 keeps every completion that has a gradient."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, 'METHODS["cppo"].completions.at_rate(0.5)')
+        if not 0 <= self.rate < 1:
+            raise_problems("Ranking", [f"rate={self.rate:g} must be in [0, 1). To drop half, write rate=0.5."])
+
+    @property
+    def bias(self) -> str:
+        """Why the expected gradient is not that of the full batch, one clause per part; empty if it is."""
+        ranked, *weighted = self.reasons
+        return "; ".join((ranked, DETERMINISTIC.reason, *weighted)) if self.rate else ""
+
+    def at_rate(self, rate: float) -> Self:
+        """The same ranking that drops another share.
+
+        Args:
+            rate: in [0, 1).
+        """
+        return replace(self, rate=rate)
+
+    def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
+        """The completions kept: probability 1 for them and 0 for all others.
+
+        Args:
+            completions: all completions of the step.
+            rng: not used: nothing is left to chance.
+        """
+        live_N = completions.live_N
+        if self.rate == 0 or not live_N.any():
+            return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
+        group_N, score_N = self.compete(completions), self.score(completions).double().numpy()
+        dropped = Fraction(self.rate).limit_denominator(MAX_DENOMINATOR)
+        keep_N = torch.zeros(len(score_N), dtype=torch.bool)
+        for group in group_N.unique():
+            row_G = (group_N == group).nonzero()[:, 0]
+            count = self.count(len(row_G), dropped)
+            keep_N[row_G[torch.from_numpy(self.choose(score_N[row_G.numpy()], count))]] = True
+        kept = Kept(keep_N=keep_N, tokens_N=completions.tokens_N.double(), group_N=group_N)
+        return Draw(keep_N=keep_N, prob_N=keep_N.double(), weight_N=self.weigh(kept))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rate:g} of the completions pruned, {in_words(self.choose)} kept by {in_words(self.score)} within "
+            f"{in_words(self.compete)}, without chance"
+        )
+
+
+def whole_prompts(completions: Completions) -> Tensor:
+    """(N,) completions of a prompt compete. Source: CPPO, arXiv:2503.22342, section 3; PODS, arXiv:2504.13818.
+
+    Args:
+        completions: all completions of the step.
+    """
+    return completions.group_N
+
+
+def largest(score_G: np.ndarray, kept: int) -> np.ndarray:
+    """Places of the ``kept`` largest scores; of equal ones, which binary rewards make the normal case, the first.
+
+    Args:
+        score_G: (G,) scores of the completions that compete.
+        kept: how many, in [0, G].
+    """
+    return np.argsort(-score_G, kind="stable")[:kept]
+
+
+def kept_share(completions: int, dropped: Fraction) -> int:
+    """``floor(completions * (1 - dropped))``, in exact arithmetic: 9/10 of 10 completions dropped keep 1, not 0.
+
+    Args:
+        completions: that compete.
+        dropped: share to drop.
+    """
+    return int(completions * (1 - dropped))
+
+
+def mean_of_kept(kept: Kept) -> Tensor:
+    """(N,) ``N / kept`` where kept: a mean over the survivors.
+
+    Args:
+        kept: what the ranking kept.
+    """
+    return kept.keep_N.double() * (kept.keep_N.numel() / max(int(kept.keep_N.sum()), 1))
+
+
+def one_each(kept: Kept) -> Tensor:
+    """(N,) 1 where kept, over a denominator that counts all.
+
+    Args:
+        kept: what the ranking kept.
+    """
+    return kept.keep_N.double()

@@ -1,0 +1,32 @@
+"""Every preset by its name: what ``method:`` in a configuration and ``dppo compare --methods`` accept."""
+
+from dppo.methods.cppo import CPPO, CPPO_TRL, CPPO_VERL
+from dppo.methods.dapo import DAPO, DAPO_LOSS
+from dppo.methods.dppo import (
+    DPPO,
+    DPPO_DAPO,
+    DPPO_DETERMINISTIC,
+    DPPO_GSPO,
+    DPPO_THRESHOLD,
+    DPPO_THRESHOLD_DAPO,
+    DPPO_THRESHOLD_GSPO,
+    DPPO_UNWEIGHTED,
+)
+from dppo.methods.dr_grpo import DR_GRPO
+from dppo.methods.greso import GRESO, GRESO_COMPAT
+from dppo.methods.grpo import GRPO
+from dppo.methods.gspo import GSPO
+from dppo.methods.infobatch import INFOBATCH
+from dppo.methods.pods import PODS
+
+METHODS = {
+    method.name: method
+    for method in (
+        *(GRPO, DR_GRPO, DAPO, DAPO_LOSS, GSPO),
+        *(CPPO, CPPO_TRL, CPPO_VERL, PODS, INFOBATCH),
+        *(GRESO, GRESO_COMPAT),
+        *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC, DPPO_UNWEIGHTED),
+        *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),
+    )
+}
+"""Rates are starting points: ``METHODS["dppo"].with_rates(prompt=0.3, completion=0.5)``."""

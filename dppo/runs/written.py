@@ -1,0 +1,126 @@
+"""What goes into the files of a run: its facts before anything is trained, and generations as lines."""
+
+from collections.abc import Mapping, Sized
+from dataclasses import MISSING, fields
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from torch import Tensor
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.environment import environment
+from dppo.methods import METHODS
+from dppo.runs.folder import STOCK, CompletionLine, PromptLine, RunFacts
+from dppo.trl.records import WHY, Generation
+from dppo.trl.trainer import DPPOTrainer
+
+
+def describe_run(trainer: GRPOTrainer, task: Mapping[str, Any] | None = None) -> RunFacts:
+    """Method, task, settings and environment of a run that has begun, with our trainer or TRL's own.
+
+    ``task`` wins over what the trainer knows of its ``model``, ``dataset`` and number of ``prompts``.
+    """
+    data = trainer.train_dataset
+    known = {
+        "model": str(trainer.accelerator.unwrap_model(trainer.model).config.name_or_path),
+        "dataset": type(data).__name__,
+        "prompts": len(data) if isinstance(data, Sized) else None,
+    }
+    return RunFacts(
+        **_method(trainer),
+        seed=trainer.args.seed,
+        task=known | dict(task or {}),
+        config=changed_fields(trainer.args),
+        environment=environment(processes=trainer.accelerator.num_processes),
+        status="running",
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        updates=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
+    )
+
+
+def _method(trainer: GRPOTrainer) -> dict[str, Any]:
+    """Name, description, paper and biases of what is trained with."""
+    if isinstance(trainer, DPPOTrainer):
+        method, steps = trainer.method, trainer.cycle.passes.steps
+        described = {"describe": method.describe(steps), "biased": list(method.biases(steps))}
+        return {"method": method.name, "paper": method.paper, **described}
+    args = cast(GRPOConfig, trainer.args)
+    described = (
+        f"TRL's GRPOTrainer as it is: loss_type {args.loss_type}, advantages scaled by {args.scale_rewards}, beta "
+        f"{args.beta:g}. Nothing is pruned."
+    )
+    return {"method": STOCK, "describe": described, "paper": METHODS["grpo"].paper, "biased": []}
+
+
+def changed_fields(args: Any) -> dict[str, Any]:
+    """Fields of a trainer's ``args`` that differ from their defaults, by name; of access tokens only that there is one.
+
+    Fields that are filled in when the arguments are made count as changed.
+    """
+    shown = args.to_dict()
+    changed = {}
+    for field in fields(args):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if field.name in shown and getattr(args, field.name) != default:
+            changed[field.name] = shown[field.name]
+    return changed
+
+
+def prompt_line(generation: Generation) -> PromptLine:
+    """What became of each candidate prompt; rows are null where they are not known."""
+    candidates, kept = generation.candidate_P.tolist(), generation.keep_P.tolist()
+    # In order by row: one may be rolled out twice where rounds cross an epoch.
+    means: dict[int, list[float]] = {}
+    reward_Q = generation.reward_N.view(-1, generation.group).nanmean(1)
+    for row, reward in zip(generation.row_Q.tolist(), reward_Q.tolist(), strict=True):
+        means.setdefault(row, []).append(reward)
+    return PromptLine(
+        step=generation.step,
+        generation=generation.number,
+        epoch=generation.epoch,
+        rows=[_row(row) for row in candidates],
+        probability=generation.prob_P.tolist(),
+        rolled_out=kept,
+        mean_reward=[means[row].pop(0) if keep else None for row, keep in zip(candidates, kept, strict=True)],
+    )
+
+
+def completion_lines(generation: Generation, most: int, tokenizer: Any) -> list[CompletionLine]:
+    """The first whole groups of this process, at most ``most`` completions, but one group where that is not 0.
+
+    The tokenizer turns ids into text; the prompt is shown as the model saw it, special tokens included.
+    """
+    size, first = generation.group, generation.first_row
+    skip = -first % size  # ranks may share a group
+    groups = min(max(most // size, min(most, 1)), (len(generation.prompt_ids) - skip) // size)
+    lines = []
+    for row in range(skip, skip + groups * size):
+        place = first + row
+        prompt = _text(tokenizer, generation.prompt_ids[row], generation.prompt_mask[row], special=True)
+        made = _text(tokenizer, generation.completion_ids[row], generation.completion_mask[row], special=False)
+        lines.append(
+            CompletionLine(
+                step=generation.step,
+                row=_row(int(generation.row_Q[place // size])),
+                group=place // size,
+                prompt=prompt,
+                completion=made,
+                reward=float(generation.reward_N[place]),
+                advantage=float(generation.advantage_N[place]),
+                probability=float(generation.prob_N[place]),
+                weight=float(generation.weight_N[place]),
+                kept=bool(generation.weight_N[place] > 0),
+                why=WHY[int(generation.why_N[place])],
+                tokens=int(generation.tokens_N[place]),
+            )
+        )
+    return lines
+
+
+def _row(row: int) -> int | None:
+    return row if row >= 0 else None
+
+
+def _text(tokenizer: Any, ids_T: Tensor, mask_T: Tensor, *, special: bool) -> str:
+    return tokenizer.decode(ids_T[mask_T.bool()], skip_special_tokens=not special)

@@ -1,0 +1,25 @@
+"""The estimator's one step, free of any engine: which prompts, which draws, which weights over which denominator.
+
+An engine asks a ``PromptSource`` for prompts, rolls them out, and hands the groups to ``plan_step``. What comes back
+says what to forward, by which weight each loss is multiplied, and what the history learns.
+"""
+
+from dppo.step.loss import micro_batch_loss
+from dppo.step.passes import Passes
+from dppo.step.plan import ONCE, RolledOut, StepPlan, completions_of, plan_step, signals
+from dppo.step.prompts import PromptSource, StepPrompts, drawn_block, whole_block
+
+__all__ = [
+    "ONCE",
+    "Passes",
+    "PromptSource",
+    "RolledOut",
+    "StepPlan",
+    "StepPrompts",
+    "completions_of",
+    "drawn_block",
+    "micro_batch_loss",
+    "plan_step",
+    "signals",
+    "whole_block",
+]

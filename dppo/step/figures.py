@@ -1,0 +1,83 @@
+"""Figures of a step, by the names of docs/metrics.md."""
+
+import torch
+from torch import Tensor
+
+from dppo.groups import each_group
+from dppo.pruning import effective_sample_size, relative_added_variance
+from dppo.step.prompts import StepPrompts
+from dppo.types import Completions, Rewards
+
+
+def step_figures(completions: Completions, rewards: Rewards, prompts: StepPrompts) -> dict[str, float]:
+    """Figures about all candidates, estimated from those rolled out with one over their probability as weight.
+
+    Args:
+        completions: with advantages of whole groups.
+        rewards: of whole groups.
+        prompts: of the step.
+    """
+    group_N = completions.group_N
+    inverse_Q = prompts.prob_Q.reciprocal()
+    signal_Q = each_group(lambda advantage_QG: (advantage_QG != 0).any(1), group_N, completions.advantage_N)
+    reward_Q = each_group(lambda total_QG: total_QG.nanmean(1), group_N, rewards.total_N)
+    found = {
+        "candidates/reward": float((inverse_Q * reward_Q).nansum() / inverse_Q[~reward_Q.isnan()].sum()),
+        "candidates/zero_signal_groups": float((inverse_Q * ~signal_Q).sum() / inverse_Q.sum()),
+        "rollout/zero_signal_groups": 1.0 - signal_Q.double().mean().item(),
+        "prune/prompts_kept_share": prompts.kept_share,
+        "prune/largest_prompt_weight": _largest(prompts.weight_Q),
+        "prune/prompts_with_history": prompts.seen_share,
+    }
+    return found | round_figures(prompts)
+
+
+def round_figures(prompts: StepPrompts) -> dict[str, float]:
+    """Figures of the rounds of a step; none where there was one block.
+
+    Args:
+        prompts: of the step.
+    """
+    collected, used = prompts.collected, int((prompts.weight_Q > 0).sum())
+    if collected is None:
+        return {}
+    return {
+        "rollout/rounds": float(collected.rounds),
+        "rollout/groups": float(collected.rolled_out),
+        "rollout/groups_unused": 1 - used / collected.rolled_out,
+        "rollout/groups_surplus": (collected.counted - used) / collected.rolled_out,
+    }
+
+
+def draw_figures(
+    live_N: Tensor, weight_N: Tensor, prob_N: Tensor, score_N: Tensor, tokens_N: Tensor
+) -> dict[str, float]:
+    """Figures of one draw over the completions of a share, all ranks together.
+
+    Where a live completion has probability 0, as in a ranking, no weight stands for it: there is no added variance
+    then, but a bias, which a method declares.
+
+    Args:
+        live_N: (N,) bool, those that the draw was made among and that can have a gradient.
+        weight_N: (N,) weights, 0 where a completion was not kept.
+        prob_N: (N,) inclusion probabilities.
+        score_N: (N,) the score, standing in for the gradient's norm in ``added_variance``.
+        tokens_N: (N,) tokens that carry loss.
+    """
+    kept_N, live_prob_N = weight_N > 0, prob_N[live_N]
+    found = {
+        "prune/kept_share": kept_N.double().mean().item(),
+        "prune/live_share": live_N.double().mean().item(),
+        "prune/effective_rows": effective_sample_size(weight_N),
+        "prune/largest_weight": _largest(weight_N),
+        "prune/tokens_trained": tokens_N[kept_N].sum().item(),
+        "prune/tokens_skipped": tokens_N[~kept_N].sum().item(),
+    }
+    if bool((live_prob_N > 0).all()):
+        found["prune/added_variance"] = relative_added_variance(live_prob_N, score_N[live_N])
+    return found
+
+
+def _largest(weight_N: Tensor) -> float:
+    """The largest weight, 0 where there is none."""
+    return torch.cat([weight_N, weight_N.new_zeros(1)]).max().item()

@@ -1,0 +1,246 @@
+"""One step of the estimator, planned: whole groups of rewards in, advantages, weights and a denominator out.
+
+This is the one place where a method's parts are put together. Whoever trains, proves or compares calls ``plan_step``
+with what was rolled out, and multiplies the loss of each completion by the weight that comes back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dppo.errors import DataError, ShapeError
+from dppo.groups import each_group
+from dppo.methods import Method
+from dppo.rng import Purpose, Streams
+from dppo.step.figures import draw_figures, step_figures
+from dppo.step.passes import Passes, deal
+from dppo.step.prompts import StepPrompts
+from dppo.typed import check_fields, typed
+from dppo.types import Completions, Rewards, check_lengths
+
+ONCE = Passes()
+"""One optimizer step per rollout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledOut:
+    """What all ranks rolled out for a step: whole groups, completion after completion.
+
+    Raises:
+        ShapeError: a tensor is not of one entry per completion.
+        DataError: a number of tokens is negative.
+    """
+
+    rewards: Rewards
+    tokens_N: Tensor
+    """(N,) tokens of each completion that carry loss, >= 0."""
+    attended_N: Tensor | None = None
+    """(N,) tokens of each prompt and completion together; None where no router loss is wanted."""
+    confidence_N: Tensor | None = None
+    """(N,) ``sqrt(sum_t (1 - p_t)^2)``; None where the sampler's log-probabilities are not known."""
+    process_N: Tensor | None = None
+    """(N,) the process that rolled each completion out; None for a single one."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "RolledOut(rewards=Rewards.of_groups(reward_PG), tokens_N=tokens_N)")
+        check_lengths(self, len(self.rewards))
+        if not (self.tokens_N >= 0).all():
+            raise DataError(f"tokens_N must be >= 0, and its smallest is {self.tokens_N.min()}. Pass mask_NT.sum(1).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What a step trains on, settled before anything is forwarded."""
+
+    completions: Completions
+    """Everything that was rolled out, with advantages from whole groups."""
+    rewards: Rewards
+    prompts: StepPrompts
+    advantage_N: Tensor
+    """(N,) float64 what completions are trained with: those of whole groups for most methods."""
+    weight_UN: Tensor
+    """(U, N) float64 what multiplies the loss of each completion in each optimizer step; 0 where it is left out."""
+    prob_UN: Tensor
+    """(U, N) float64 probability of each in each draw; 0 without a gradient, in other optimizer steps' shares, and for
+    what a ranking leaves out for certain."""
+    share_UN: Tensor
+    """(U, N) bool, which completions each draw was made among."""
+    tokens_U: Tensor
+    """(U,) float64 tokens of each draw's share of the full batch, those of completions that were dropped included."""
+    sequences_U: Tensor
+    """(U,) float64 completions of each draw's share of the full batch."""
+    score_N: Tensor
+    """(N,) float64 how large each completion's gradient probably is, any unit; 0 where it has none."""
+    tokens: float
+    """Tokens of the full batch: exact where every candidate was rolled out, estimated by prompt weights otherwise."""
+    attended: float
+    """The same with prompts, over which a router loss is a mean; 0 where it is not known."""
+    denominator: float
+    """What the sum of all shares of a pass is divided by, fixed before completions were drawn."""
+
+    @cached_property
+    def signal_Q(self) -> Tensor:
+        """(Q,) float64 size of each group's gradient as far as scores tell, for the history."""
+        return _norms(self.score_N, self.completions.group_N)
+
+    @cached_property
+    def figures(self) -> dict[str, float]:
+        """Metrics of the rollout, by the names of docs/metrics.md."""
+        return step_figures(self.completions, self.rewards, self.prompts)
+
+    @cached_property
+    def draw_figures(self) -> list[dict[str, float]]:
+        """Metrics of each of the U draws."""
+        found = self.completions
+        live_N = found.live_N & (self.prompts.weight_Q > 0)[found.group_N]
+        return [
+            draw_figures(live_N[row_N], weight_N[row_N], prob_N[row_N], self.score_N[row_N], found.tokens_N[row_N])
+            for weight_N, prob_N, row_N in zip(self.weight_UN, self.prob_UN, self.share_UN, strict=True)
+        ]
+
+    @property
+    def learnable(self) -> bool:
+        """Whether any completion has an advantage."""
+        return bool((self.completions.advantage_N != 0).any())
+
+
+@typed('plan_step(METHODS["dppo"], rolled_out, prompts, streams=step_streams(0, 0), max_tokens=64)')
+def plan_step(
+    method: Method,
+    rolled_out: RolledOut,
+    prompts: StepPrompts,
+    *,
+    streams: Streams,
+    max_tokens: int,
+    passes: Passes = ONCE,
+    done: float = 0.0,
+    live: Callable[[Tensor], Tensor] | None = None,
+) -> StepPlan:
+    """Advantages from whole groups, then draws, then weights, over a denominator that no draw can move.
+
+    The order is the proof: advantages and the denominator never see what was drawn. Every completion counts alike in
+    the full batch, whatever the size of its group.
+
+    Args:
+        method: what is computed and dropped.
+        rolled_out: of all ranks; groups may differ in size.
+        prompts: of the step, in the order of the groups.
+        streams: random numbers of the step, the same on every rank.
+        max_tokens: longest completion allowed, for denominators that count it.
+        passes: how many optimizer steps train on it.
+        done: share of training done, in [0, 1], for schedules.
+        live: which completions are worth a forward pass, from their advantages (N,); default: ``method.live``.
+
+    Raises:
+        ShapeError: the groups are not those of the prompts, or the completions not those that a denominator counts.
+
+    Source: docs/estimators.md, the proof.
+    """
+    method, groups = method.at(done), rolled_out.rewards.groups
+    if groups != len(prompts.row_Q):
+        raise ShapeError(f"{groups} groups were rolled out of {len(prompts.row_Q)} prompts: expected one of each.")
+    prompt_weight_N = prompts.weight_Q[rolled_out.rewards.group_N]
+    used, counted = int((prompt_weight_N > 0).sum()), prompts.sequences
+    if used > counted or (used < counted and prompts.draw.keep_N.all()):  # more count where prompts were pruned
+        raise ShapeError(f"sequences={counted}, and the step has {used} completions. Try sequences={used}.")
+    completions = completions_of(method, rolled_out, live, prompt_weight_N > 0)
+    weight_UN, prob_UN, share_UN = _draws(method, completions, prompt_weight_N, passes, streams)
+    advantage_N = completions.advantage_N
+    if method.completions.rate and method.statistics.compute is not None:
+        advantage_N = method.statistics.compute(method.advantages, rolled_out.rewards, (weight_UN > 0).any(0))
+    # A selection may keep what has no gradient, and statistics may take one away: there is nothing to forward.
+    weight_UN = weight_UN * ((live or method.live)(advantage_N) & (completions.tokens_N > 0))
+    tokens = float((prompt_weight_N * completions.tokens_N).sum())
+    counted_UN = share_UN * prompt_weight_N
+    return StepPlan(
+        completions=completions,
+        rewards=rolled_out.rewards,
+        prompts=prompts,
+        advantage_N=advantage_N,
+        weight_UN=weight_UN,
+        prob_UN=prob_UN,
+        share_UN=share_UN,
+        tokens_U=(counted_UN * completions.tokens_N).sum(1),
+        sequences_U=counted_UN.sum(1),
+        score_N=_scores(method, completions),
+        tokens=tokens,
+        attended=0.0 if rolled_out.attended_N is None else float((prompt_weight_N * rolled_out.attended_N).sum()),
+        denominator=method.normaliser.denominator(prompts.sequences, tokens, max_tokens),
+    )
+
+
+@typed('completions_of(METHODS["dppo"], rolled_out)')
+def completions_of(
+    method: Method,
+    rolled_out: RolledOut,
+    live: Callable[[Tensor], Tensor] | None = None,
+    used_N: Tensor | None = None,
+) -> Completions:
+    """What completion pruning may look at: advantages of whole groups, and which completions have a gradient.
+
+    Args:
+        method: gives the advantages and the normaliser.
+        rolled_out: of all ranks.
+        live: which completions are worth a forward pass; default: ``method.live``.
+        used_N: (N,) bool, those of groups that the step is made of; None for all.
+    """
+    rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
+    advantage_N = method.advantages(rewards)
+    if used_N is not None and not used_N.all():
+        # What the history learns of a group that the step does without; a deviation over the batch must not see it.
+        advantage_N = torch.where(used_N, method.advantages(rewards.only(used_N)), advantage_N)
+    return Completions(
+        advantage_N=advantage_N,
+        tokens_N=tokens_N,
+        group_N=rewards.group_N,
+        live_N=(live or method.live)(advantage_N) & (tokens_N > 0),
+        averaged_N=tokens_N.clamp_min(1) if method.normaliser.per_sequence else None,
+        confidence_N=rolled_out.confidence_N,
+        process_N=rolled_out.process_N,
+    )
+
+
+@typed('signals(METHODS["dppo"], rolled_out)')
+def signals(method: Method, rolled_out: RolledOut) -> Tensor:
+    """(Q,) float64 size of each group's gradient as far as scores tell: the root of the sum of its squared scores.
+
+    Args:
+        method: gives advantages and score.
+        rolled_out: whole groups.
+    """
+    completions = completions_of(method, rolled_out)
+    return _norms(_scores(method, completions), completions.group_N)
+
+
+def _scores(method: Method, completions: Completions) -> Tensor:
+    # By the method, and not by what a caller forwards: a group without a gradient has no signal either way.
+    has_gradient_N = method.live(completions.advantage_N) & (completions.tokens_N > 0)
+    return method.score(completions).double() * has_gradient_N
+
+
+def _norms(score_N: Tensor, group_N: Tensor) -> Tensor:
+    return each_group(lambda score_QG: score_QG.square().sum(1).sqrt(), group_N, score_N)
+
+
+def _draws(
+    method: Method, completions: Completions, prompt_weight_N: Tensor, passes: Passes, streams: Streams
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(U, N) weights and probabilities of every completion in every draw, and the completions it was made among.
+
+    Each pass and each share has a draw of its own: with one draw for several optimizer steps, parameters would have
+    moved along the very completions that make up the next gradient.
+    """
+    count = len(prompt_weight_N)
+    process_N = torch.zeros(count, dtype=torch.int64) if completions.process_N is None else completions.process_N
+    share_N = deal(process_N, passes.shares, streams)
+    share_UN = torch.stack([share_N == index % passes.shares for index in range(passes.steps)])
+    weight_UN, prob_UN = torch.zeros(2, passes.steps, count, dtype=torch.float64)
+    for index in range(passes.steps):
+        unit_R = (share_UN[index] & (prompt_weight_N > 0)).nonzero()[:, 0]
+        part = completions if len(unit_R) == count else completions.take(unit_R)
+        draw = method.completions.draw(part, streams(Purpose.COMPLETION_DRAW, index))
+        weight_UN[index, unit_R], prob_UN[index, unit_R] = draw.weight_N * prompt_weight_N[unit_R], draw.prob_N
+    return weight_UN, prob_UN, share_UN

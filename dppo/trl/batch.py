@@ -1,0 +1,164 @@
+"""What one rank trains on: its completions of one generation with their weights, and parts of them for a forward pass.
+
+Draws are made for all optimizer steps of a generation at once, so the log-probabilities of the policy that generated
+are computed once, for exactly the completions that some draw keeps.
+"""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dppo.errors import CheckpointError
+from dppo.objective import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankBatch:
+    """This rank's completions of one generation, with the weight of each in every optimizer step."""
+
+    prompt_ids: Tensor
+    """(B, Tp) left-padded."""
+    prompt_mask: Tensor
+    """(B, Tp)."""
+    completion_ids: Tensor
+    """(B, T) right-padded."""
+    completion_mask: Tensor
+    """(B, T), what is attended to."""
+    loss_mask: Tensor
+    """(B, T), what carries loss: tool outputs and truncated completions are left out."""
+    advantage_B: Tensor
+    """(B,) from the full group."""
+    weight_UB: Tensor
+    """(U, B) float32, 0 where a completion is not trained on in that optimizer step."""
+    denominator: Tensor
+    """() float64, what sums over a whole pass are divided by, fixed before anything was dropped."""
+    tokens: Tensor
+    """() float64 tokens of the full batch of all ranks, over which an entropy bonus is a mean."""
+    attended: Tensor
+    """() float64 the same with prompts, over which a router loss is a mean."""
+    tokens_U: Tensor
+    """(U,) float64 tokens that carry loss in each optimizer step's share of the full batch."""
+    sequences_U: Tensor
+    """(U,) float64 completions of each optimizer step's share of the full batch."""
+    old_logp: Tensor | None = None
+    """(B, T) under the policy that generated, for completions kept; None where it is the policy being trained."""
+    ref_logp: Tensor | None = None
+    """(B, T) under the reference policy, for completions kept; None when beta is 0."""
+    ratio: Tensor | None = None
+    """(B, T) or (B, 1) correction from the rollout engine's policy to ours; None without one."""
+    sampler_logp: Tensor | None = None
+    """(B, T) log-probabilities as the rollout engine reported them; None where nothing is made of them."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) tokens of each row's prompt and completion."""
+        return self.prompt_mask.sum(1) + self.completion_mask.sum(1)
+
+    @cached_property
+    def prompt_tokens(self) -> list[int]:
+        """(B,) tokens of each row's prompt."""
+        return self.prompt_mask.sum(1).tolist()
+
+    @cached_property
+    def completion_tokens(self) -> list[int]:
+        """(B,) tokens of each row's completion, those without loss included."""
+        return self.completion_mask.sum(1).tolist()
+
+    @cached_property
+    def prompt_group(self) -> list[int]:
+        """(B,) a number per row, equal where the prompts are equal, token by token."""
+        numbers: dict[bytes, int] = {}
+        ids, width = self.prompt_ids.cpu().numpy(), self.prompt_ids.shape[1]
+        keys = [row[width - n :].tobytes() for row, n in zip(ids, self.prompt_tokens, strict=True)]
+        return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+    @cached_property
+    def all_scored(self) -> bool:
+        """Whether every token of every completion carries loss."""
+        return bool(torch.equal(self.loss_mask, self.completion_mask))
+
+    def prompt(self, row: int) -> Tensor:
+        """(P,) token ids of a row's prompt."""
+        return self.prompt_ids[row, self.prompt_ids.shape[1] - self.prompt_tokens[row] :]
+
+    def save(self, path: Path) -> None:
+        """Write every tensor to ``path`` as safetensors."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        # Cloned: the loss mask may be the completion mask itself, and safetensors refuses shared memory.
+        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items() if t is not None}, path)
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device) -> "RankBatch":
+        """Read what ``save`` wrote.
+
+        Raises:
+            CheckpointError: if the file is missing, damaged, or not a generation.
+        """
+        try:
+            return cls(**load_file(path, device=str(device)))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise CheckpointError(
+                f"cannot read the generation {path}: {error}. Resume from an earlier checkpoint folder."
+            ) from error
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some rows of a batch, cut to the longest prompt and completion among them."""
+
+    rank_batch: RankBatch
+    rows: Tensor
+    """(b,) indices into the batch."""
+    weight: Tensor
+    """(b,) float32, what multiplies each row's loss."""
+    tokens: int
+    """What its forward pass computes, padding included where the layout pads."""
+
+    @property
+    def completion_width(self) -> int:
+        """Longest completion among the rows, at least 1."""
+        return max(1, *(self.rank_batch.completion_tokens[row] for row in self.rows.tolist()))
+
+    def completion(self, tensor: Tensor) -> Tensor:
+        """``tensor`` (B, T) at these rows, cut to ``completion_width``; a (B, 1) tensor stays (b, 1)."""
+        return tensor[self.rows, : self.completion_width]
+
+    def tokens_of(self, logp_BT: Tensor, *, first: bool) -> Tokens:
+        """What a loss may look at, of these rows.
+
+        Args:
+            logp_BT: (b, T) under the policy being trained.
+            first: whether this is the generation's first optimizer step, in which that policy has not moved.
+        """
+        whole = self.rank_batch
+
+        def cut(value: Tensor | None) -> Tensor | None:
+            return None if value is None else self.completion(value)
+
+        old = None if first else cut(whole.old_logp)
+        return Tokens(
+            logp_BT=logp_BT,
+            old_logp_BT=logp_BT.detach() if old is None else old,
+            advantage_B=whole.advantage_B[self.rows],
+            mask_BT=self.completion(whole.loss_mask),
+            ref_logp_BT=cut(whole.ref_logp),
+            sampler_logp_BT=cut(whole.sampler_logp),
+            correction_B1=cut(whole.ratio),
+        )
+
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        """``input_ids`` and ``attention_mask``, each (b, prompt + completion) without columns that are all padding."""
+        prompt_width = max(1, int(self.rank_batch.prompt_mask[self.rows].sum(1).max()))
+        parts = [
+            torch.cat([prompt[self.rows, -prompt_width:], self.completion(completion)], dim=1)
+            for prompt, completion in (
+                (self.rank_batch.prompt_ids, self.rank_batch.completion_ids),
+                (self.rank_batch.prompt_mask, self.rank_batch.completion_mask),
+            )
+        ]
+        return parts[0], parts[1]

@@ -1,0 +1,323 @@
+"""TRL's trainer opened at its joints: the only file with names that TRL keeps private.
+
+``Joints`` gives them public names. What it relies on in TRL is listed in ``RELIED_ON`` and compared with the installed
+TRL by a test, so that another version is a change of this file, and a failing test says of which line.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import use_adapter
+
+from dppo.trl.metrics import PhaseClock
+
+RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "_prepare_inputs": (
+        "(self, generation_batch)",
+        (
+            'mode = "train" if self.model.training else "eval"',
+            "generate_every = self.args.steps_per_generation * self.num_iterations",
+            "if self._step % generate_every == 0 or self._buffered_inputs is None:",
+            "generation_batch = self._generate_and_score_completions(generation_batch)",
+            "generation_batch = shuffle_sequence_dict(generation_batch)",
+        ),
+    ),
+    "_generate_and_score_completions": (
+        "(self, inputs)",
+        (
+            ") = self._generate(prompts)",
+            "rewards_per_func = self._calculate_rewards(inputs, prompts, completions, completion_ids_list)",
+            "old_per_token_logps, _, _ = self._get_per_token_logps_and_entropies(",
+            "if old_per_token_logps is not None:",
+            "if ref_per_token_logps is not None:",
+            "if self.use_vllm and self.vllm_importance_sampling_correction:",
+            'output["sampling_per_token_logps"] = sampling_per_token_logps',
+            'output["tool_mask"] = tool_mask',
+            'self._logs["prompt"].extend(gather_object(prompts))',
+        ),
+    ),
+    "_get_per_token_logps_and_entropies": (
+        "(self, model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, compute_aux_loss, "
+        "pixel_values, image_grid_thw, num_images, pixel_attention_mask, spatial_shapes, num_tiles, image_sizes, "
+        "token_type_ids, mm_token_type_ids, image_position_ids)",
+        ("return logps, entropies, aux_loss",),
+    ),
+    "_generate": ("(self, prompts)", ("return prompt_ids, completion_ids, tool_mask, completions, logprobs,",)),
+    "_calculate_rewards": (
+        "(self, inputs, prompts, completions, completion_ids_list)",
+        ("rewards_per_func = gather(rewards_per_func)", "return rewards_per_func"),
+    ),
+    "_compute_loss": ("(self, model, inputs)", ('self._metrics[mode]["entropy"].append(',)),
+    "compute_loss": (
+        "(self, model, inputs, return_outputs, num_items_in_batch)",
+        ("return self._compute_loss(model, inputs)",),
+    ),
+    "training_step": ("(self, model, inputs, num_items_in_batch)", ("self._step += 1",)),
+    "log": ("(self, logs, start_time)", ("for key, val in self._metrics[mode].items():",)),
+    "_save_checkpoint": ("(self, model, trial)", ("super()._save_checkpoint(model, trial)",)),
+    "_remove_unused_columns": ("(self, dataset, description)", ("if not self.args.remove_unused_columns:",)),
+    "_load_optimizer_and_scheduler": ("(self, checkpoint)", ("super()._load_optimizer_and_scheduler(checkpoint)",)),
+}
+"""By method of ``GRPOTrainer``: its parameters, and lines of its source that must be there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What TRL rolled out for one call on this rank, and the rewards of all ranks."""
+
+    prompt_ids: Tensor
+    """(B, Tp) left-padded."""
+    prompt_mask: Tensor
+    """(B, Tp)."""
+    completion_ids: Tensor
+    """(B, T) right-padded."""
+    completion_mask: Tensor
+    """(B, T), what is attended to."""
+    tool_mask: Tensor | None
+    """(B, T), 0 where a tool wrote a token; None where there were no tools."""
+    sampler_logp: Tensor | None
+    """(B, T) log-probabilities as the rollout engine reported them; None where it does not."""
+    reward_NF: Tensor
+    """(N, F) rewards of all ranks in rank order, on the CPU; NaN where a function gave none."""
+
+
+class Joints(GRPOTrainer):
+    """``GRPOTrainer`` with public names for what a subclass puts in its place, while it trains.
+
+    A subclass says what a call of the loss trains on (``next_inputs``), what that loss is (``loss_of``), and what goes
+    into a checkpoint and comes back out of it. Evaluation is TRL's own.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.clock = PhaseClock()
+        self._deferring = False
+        self._rewards_of_call: Tensor | None = None
+        super().__init__(*args, **kwargs)
+
+    # -- what a subclass defines --------------------------------------------------------------------------------
+
+    def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        """What this call of the loss trains on.
+
+        Args:
+            examples: the loader's, of this rank.
+        """
+        raise NotImplementedError
+
+    def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """() the loss of what ``next_inputs`` gave, to be differentiated.
+
+        Args:
+            model: the policy, as wrapped for training.
+            inputs: from ``next_inputs``.
+        """
+        raise NotImplementedError
+
+    def save_extra(self, folder: Path) -> None:
+        """Write into a checkpoint's folder what training needs beside TRL's files, before those are written.
+
+        Args:
+            folder: not made yet.
+        """
+
+    def load_extra(self, folder: Path) -> None:
+        """Read what ``save_extra`` wrote, after TRL has read its own.
+
+        Args:
+            folder: of the checkpoint.
+        """
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """A context around every generation of completions."""
+        yield
+
+    # -- what a subclass calls ----------------------------------------------------------------------------------
+
+    def roll_out(self, examples: list[dict[str, Any]]) -> Generated:
+        """Completions of this rank's examples, with the rewards of all ranks.
+
+        Log-probabilities of old and reference policies and the correction between sampler and trainer are not
+        computed: whoever drops completions computes them for what is left.
+
+        Args:
+            examples: rows of the dataset, each repeated for every completion; as many on every rank.
+        """
+        correction = self.vllm_importance_sampling_correction
+        self._deferring, self.vllm_importance_sampling_correction = True, False
+        try:
+            output = self._generate_and_score_completions(examples)
+        finally:
+            self._deferring, self.vllm_importance_sampling_correction = False, correction
+        # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
+        torch.randperm(len(output["completion_ids"]))
+        reward_NF, self._rewards_of_call = cast(Tensor, self._rewards_of_call), None
+        return Generated(
+            prompt_ids=output["prompt_ids"],
+            prompt_mask=output["prompt_mask"],
+            completion_ids=output["completion_ids"],
+            completion_mask=output["completion_mask"],
+            tool_mask=output.get("tool_mask"),
+            sampler_logp=output.get("sampling_per_token_logps"),
+            reward_NF=reward_NF.cpu(),
+        )
+
+    def padded_forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        """TRL's forward over padded sequences: log-probabilities, entropies and router loss, or None for each."""
+        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    @contextmanager
+    def reference_model(self) -> Iterator[Any]:
+        """The reference policy: a model of its own, or the policy without its adapter."""
+        if self.ref_model is not None:
+            yield self.ref_model
+            return
+        model: Any = self.accelerator.unwrap_model(self.model)
+        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+            yield self.model
+
+    def add_figures(self, figures: Mapping[str, float]) -> None:
+        """Add figures of this step to the next log."""
+        add_figures(self, figures)
+
+    def clear_samples(self) -> None:
+        """Forget the completions kept for TRL's table: with other row counts it would mix two generations."""
+        for log in (self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
+            log.clear()
+        for log in (*self._logs["rewards"].values(), *self._logs["extra"].values()):
+            log.clear()
+
+    def save_now(self) -> Path:
+        """The checkpoint of the current step, written unless it is there."""
+        folder = self.checkpoint_folder
+        if not (folder / "trainer_state.json").exists():
+            self._save_checkpoint(self.model, None)
+        return folder
+
+    @property
+    def loaded_dataset(self) -> Any:
+        """The training set, with those columns that TRL's loader hands on."""
+        return self._remove_unused_columns(cast(Any, self.train_dataset), description="training")
+
+    @property
+    def training(self) -> bool:
+        """Whether the model is in training, and not in evaluation."""
+        return cast(nn.Module, self.model).training
+
+    @property
+    def calls(self) -> int:
+        """Calls of the loss so far, counted as TRL counts them: from 0 after a resume."""
+        return self._step
+
+    @calls.setter
+    def calls(self, calls: int) -> None:
+        self._step = calls
+
+    @property
+    def pad_token(self) -> int:
+        """Id that pads prompts and completions."""
+        return cast(int, self._tokenizer.pad_token_id)
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where a checkpoint of the current step goes."""
+        return Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
+
+    # -- in TRL's place -----------------------------------------------------------------------------------------
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        if not self.training:
+            return super()._prepare_inputs(generation_batch)
+        return self.next_inputs(generation_batch)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        # TRL leaves old and reference terms out of what it returns where they are None.
+        return (None, None, None) if self._deferring else self.padded_forward(*args, **kwargs)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        with self.clock("rollout") if self.training else nullcontext(), self.generating():
+            return super()._generate(*args, **kwargs)
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        with self.clock("reward") if self.training else nullcontext():
+            reward_NF = super()._calculate_rewards(*args, **kwargs)
+        self._rewards_of_call = reward_NF
+        return reward_NF
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if not self.training:
+            return super()._compute_loss(model, inputs)
+        return self.loss_of(model, inputs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.save_extra(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
+        super()._save_checkpoint(model, trial)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self.load_extra(Path(checkpoint))
+
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""From a method to what is called in its place."""
+WATCHED = {
+    "train": "train",
+    "evaluate": "evaluate",
+    "training_step": "training_step",
+    "roll_out": "_generate_and_score_completions",
+    "generate": "_generate",
+    "rewards": "_calculate_rewards",
+    "log_probs": "_get_per_token_logps_and_entropies",
+    "loss": "_compute_loss",
+    "save": "_save_checkpoint",
+}
+"""Methods that can be watched from outside, by our name for each."""
+
+
+def watch(trainer: GRPOTrainer, **wraps: Wrap) -> None:
+    """Call methods of a trainer through others that look at what goes in and comes out."""
+    for name, wrap in wraps.items():
+        setattr(trainer, WATCHED[name], wrap(getattr(trainer, WATCHED[name])))
+
+
+def add_figures(trainer: GRPOTrainer, figures: Mapping[str, float]) -> None:
+    """Add figures of this step to a trainer's next log of training; several of one name are averaged."""
+    for name, value in figures.items():
+        trainer._metrics["train"][name].append(value)
+
+
+def logged_prompts(trainer: GRPOTrainer) -> list[Any]:
+    """Prompts of the latest generation, of all ranks, one for each completion."""
+    return list(trainer._logs["prompt"])
+
+
+def refusals(trainer: GRPOTrainer) -> list[str]:
+    """Why a loaded model is of a kind that pruning does not serve, one sentence each; empty where it is served."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return [
+        sentence
+        for wrong, sentence in (
+            (
+                trainer.is_deepspeed_enabled,
+                "DeepSpeed is not served: its engine steps inside backward, and a step here has several. "
+                "Use DDP or FSDP2 (accelerate config).",
+            ),
+            (
+                trainer._is_vlm,
+                "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model.",
+            ),
+            (
+                hasattr(model.get_output_embeddings(), "base_layer"),
+                "the adapter covers lm_head, which the fused head scores by its own weight: the adapter would never "
+                "train. Take lm_head out of target_modules, or train it in full: modules_to_save=['lm_head'].",
+            ),
+        )
+        if wrong
+    ]

@@ -1,0 +1,135 @@
+"""Between TRL's tensors of one rank and the step's records of all ranks."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dppo.pruning import confidence
+from dppo.step import RolledOut, StepPlan
+from dppo.trl.batch import RankBatch
+from dppo.trl.hooks import Generated
+from dppo.types import Rewards
+
+Gather = Callable[[Tensor], Tensor]
+"""Concatenates a tensor over ranks, in rank order."""
+
+
+def read_examples(
+    dataset: Sequence[dict[str, Any]], row_Q: Tensor, *, generations: int, rank: int, processes: int
+) -> list[dict[str, Any]]:
+    """This rank's equal, contiguous slice of some rows, each repeated for every completion.
+
+    Args:
+        dataset: map-style.
+        row_Q: (Q,) rows; ``Q * generations`` divides over the processes.
+        generations: G.
+        rank: of this process.
+        processes: ranks.
+    """
+    rows = np.repeat(row_Q.numpy(), generations)
+    size = len(rows) // processes
+    here = rows[rank * size : (rank + 1) * size].tolist()
+    read = {row: dataset[row] for row in set(here)}  # reading a row costs more than copying it
+    return [copy.deepcopy(read[row]) for row in here]
+
+
+def grouped(reward_NF: Tensor, generations: int, weight_F: Tensor) -> Rewards:
+    """Rewards of groups of equal size after each other.
+
+    Args:
+        reward_NF: (N, F) of all ranks in rank order.
+        generations: G.
+        weight_F: (F,) TRL's ``reward_weights``.
+    """
+    return Rewards(
+        reward_NF=reward_NF, group_N=torch.arange(len(reward_NF)) // generations, weight_F=weight_F.double().cpu()
+    )
+
+
+def loss_mask(generated: Generated) -> Tensor:
+    """(B, T) tokens that carry loss: not those of tools, nor of truncated completions that are masked."""
+    mask = generated.completion_mask
+    return mask if generated.tool_mask is None else mask * generated.tool_mask
+
+
+def rolled_out(generated: Generated, rewards: Rewards, gather: Gather, processes: int) -> RolledOut:
+    """What all ranks rolled out.
+
+    Args:
+        generated: of this rank.
+        rewards: of all ranks.
+        gather: over ranks.
+        processes: ranks, each of which holds as many completions.
+    """
+    mask, logp = loss_mask(generated), generated.sampler_logp
+    sure_B = None if logp is None else gather(confidence(torch.nan_to_num(logp, nan=0.0), mask)).cpu()
+    return RolledOut(
+        rewards=rewards,
+        tokens_N=gather(mask.sum(1)).cpu(),
+        attended_N=gather(generated.prompt_mask.sum(1) + generated.completion_mask.sum(1)).cpu(),
+        confidence_N=sure_B,
+        process_N=torch.arange(len(rewards)) // (len(rewards) // processes),
+    )
+
+
+def rank_batch(generated: Generated, plan: StepPlan, rank: int) -> RankBatch:
+    """What one rank trains on, as far as it is known before anything is forwarded."""
+    size, mask = len(generated.completion_ids), loss_mask(generated)
+    here, device = slice(rank * size, (rank + 1) * size), mask.device
+    return RankBatch(
+        prompt_ids=generated.prompt_ids,
+        prompt_mask=generated.prompt_mask,
+        completion_ids=generated.completion_ids,
+        completion_mask=generated.completion_mask,
+        loss_mask=mask,
+        advantage_B=plan.advantage_N[here].to(device, torch.float32),
+        weight_UB=plan.weight_UN[:, here].to(device, torch.float32),
+        denominator=torch.tensor(plan.denominator, dtype=torch.float64),
+        tokens=torch.tensor(plan.tokens, dtype=torch.float64),
+        attended=torch.tensor(plan.attended, dtype=torch.float64),
+        tokens_U=plan.tokens_U,
+        sequences_U=plan.sequences_U,
+    )
+
+
+def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
+    """(Q,) numbers of groups, counted round after round, in the order in which the rows of all ranks are gathered.
+
+    Args:
+        groups: of each round, a multiple of ``processes``; every rank holds an equal, contiguous part of each.
+        processes: ranks.
+    """
+    numbers = torch.arange(sum(groups)).split(list(groups))
+    return torch.cat([part.view(processes, -1) for part in numbers], 1).flatten()
+
+
+def joined(rounds: Sequence[Generated], order_Q: Tensor, generations: int, pad_token: int) -> Generated:
+    """Several rounds as one, padded to the widest: prompts on the left, completions on the right.
+
+    Args:
+        rounds: of this rank.
+        order_Q: from ``gathered_order``: rewards are put into it.
+        generations: G.
+        pad_token: id that pads prompts and completions.
+    """
+    together: dict[str, Any] = {}
+    for name in (field.name for field in fields(Generated)):
+        parts = [getattr(one, name) for one in rounds]
+        if name == "tool_mask" and any(part is not None for part in parts):  # a round without tools has none
+            parts = [torch.ones_like(one.completion_mask) if one.tool_mask is None else one.tool_mask for one in rounds]
+        if parts[0] is None:
+            together[name] = None
+        elif name == "reward_NF":
+            together[name] = torch.cat(parts).unflatten(0, (-1, generations))[order_Q].flatten(0, 1)
+        else:
+            width = max(part.shape[1] for part in parts)
+            fill, left = (pad_token if name.endswith("_ids") else 0), name.startswith("prompt")
+            pads = [(width - part.shape[1], 0) if left else (0, width - part.shape[1]) for part in parts]
+            together[name] = torch.cat([F.pad(part, pad, value=fill) for part, pad in zip(parts, pads, strict=True)])
+    return Generated(**together)

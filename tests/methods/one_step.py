@@ -1,0 +1,68 @@
+"""What a method makes of one step in which every prompt was rolled out, and the loss of it at ratio 1."""
+
+import torch
+
+from dppo.objective import Tokens
+from dppo.rng import step_streams
+from dppo.step import RolledOut, micro_batch_loss, plan_step, whole_block
+from dppo.types import Completions, Rewards
+
+
+def rewards_of(*groups):
+    """Rewards of one function of groups of any sizes."""
+    return Rewards(
+        reward_NF=torch.tensor([float(value) for group in groups for value in group], dtype=torch.float64)[:, None],
+        group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
+    )
+
+
+def lengths(count):
+    """(count,) tokens of completions, all between 1 and 9."""
+    return torch.tensor(([3, 9, 1, 5, 4, 2, 8, 6] * count)[:count])
+
+
+def step_of(method, *groups, tokens=None, process_N=None, seed=0, **settings):
+    """The plan of a step on groups of rewards."""
+    rewards = rewards_of(*groups)
+    tokens_N = lengths(len(rewards)) if tokens is None else torch.tensor(tokens)
+    rolled_out = RolledOut(rewards=rewards, tokens_N=tokens_N, process_N=process_N)
+    prompts = whole_block(rewards.groups, len(rewards))
+    return plan_step(method, rolled_out, prompts, streams=step_streams(seed, 0), max_tokens=9, **settings)
+
+
+def loss_of(method, plan):
+    """The loss of a plan whose tokens all have log-probability 0 under every policy: weighted minus advantages."""
+    mask = torch.arange(9) < plan.completions.tokens_N[:, None]
+    logp = torch.zeros(mask.shape, dtype=torch.float64)
+    tokens = Tokens(logp_BT=logp, old_logp_BT=logp, advantage_B=plan.advantage_N, mask_BT=mask)
+    found = micro_batch_loss(method, tokens, plan.weight_UN[0], denominator=plan.denominator, all_tokens=plan.tokens)
+    return found.item()
+
+
+def kept(plan):
+    """Places of the completions that are trained on."""
+    return plan.weight_UN[0].nonzero()[:, 0].tolist()
+
+
+def advantages(*values, groups=None, process_N=None):
+    """Completions with given advantages, for a selection alone."""
+    advantage_N = torch.tensor(values, dtype=torch.float64)
+    return Completions(
+        advantage_N=advantage_N,
+        tokens_N=torch.ones(len(values)),
+        group_N=torch.zeros(len(values), dtype=torch.int64) if groups is None else torch.tensor(groups),
+        live_N=advantage_N != 0,
+        process_N=process_N,
+    )
+
+
+def ratio_loss(method, log_ratio, advantage):
+    """The loss of a single token at a ratio."""
+    logp = torch.tensor([[log_ratio]], dtype=torch.float64)
+    tokens = Tokens(
+        logp_BT=logp,
+        old_logp_BT=torch.zeros_like(logp),
+        advantage_B=torch.tensor([advantage], dtype=torch.float64),
+        mask_BT=torch.ones_like(logp),
+    )
+    return method.loss(tokens).item()

@@ -1,0 +1,152 @@
+"""CPPO: the paper's rule and its two codes, against losses written out by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from one_step import advantages, kept, loss_of, rewards_of, step_of
+from tiny_policy import GRPO_BY_HAND
+
+from dppo.methods import METHODS
+from dppo.methods.cppo import kept_tokens
+from dppo.methods.ranking import Kept
+from dppo.objective import group_advantages
+from dppo.rng import generator
+
+UNBIASED = {"cppo": False, "cppo_trl": False, "cppo_verl": False}
+BY_HAND = {"cppo_trl": replace(GRPO_BY_HAND, divided="bnpo")}
+CPPO, CPPO_TRL, CPPO_VERL = (METHODS[name] for name in ("cppo", "cppo_trl", "cppo_verl"))
+GROUPS = ([1, 0, 0, 1, 0, 0, 0, 0], [0] * 8, [1, 0, 1, 1, 0, 1, 0, 0.5])
+MINORITY, EVEN = [1] + [0] * 7, [1] * 4 + [0] * 4
+"""Rewards with 1 right of 8 and 4 right of 8."""
+
+
+def ranked(advantage_N, rows):
+    """Rows by the size of their advantage, ties by index, in plain Python."""
+    return sorted(rows, key=lambda i: (-abs(advantage_N[i].item()), i))
+
+
+# The paper: in each group floor(G * (1 - P)) of the largest, and a mean over them.
+
+
+@pytest.mark.parametrize(("rate", "count"), [(0.5, 4), (0.75, 2), (0.875, 1), (0.3, 5), (0.9, 0)])
+def test_the_largest_of_each_group_are_kept_and_averaged(rate, count):
+    method = CPPO.with_rates(completion=rate)
+    plan, advantage_N = step_of(method, *GROUPS), group_advantages(rewards_of(*GROUPS))
+    rows = [i for first in (0, 8, 16) for i in ranked(advantage_N, range(first, first + 8))[:count]]
+    live = sorted(i for i in rows if advantage_N[i])
+    assert kept(plan) == live
+    by_hand = -advantage_N[rows].sum().item() / max(len(rows), 1)
+    assert loss_of(method, plan) == pytest.approx(by_hand, abs=1e-12), "those without a gradient count in the mean"
+
+
+@pytest.mark.parametrize(("groups", "rate", "count"), [(10, 0.9, 1), (10, 0.8, 2), (10, 0.5, 5), (10, 0.3, 7)])
+def test_cppo_counts_in_integers(groups, rate, count):
+    plan = step_of(CPPO.with_rates(completion=rate), [float(i) + 0.1 * i * i for i in range(groups)])
+    assert len(kept(plan)) == count
+
+
+def test_kept_advantages_no_longer_sum_to_zero():
+    """The golden 2.16 of 8 completions, 2 of them right, of which 4 are kept."""
+    plan = step_of(CPPO, GROUPS[0])
+    assert plan.advantage_N[kept(plan)].sum().item() == pytest.approx(2.16, abs=5e-3)
+
+
+def test_the_minority_of_binary_rewards_is_kept_first():
+    assert kept(step_of(CPPO, [0, 0, 0, 0, 0, 0, 0, 1])) == [0, 1, 2, 7]
+    assert kept(step_of(CPPO, [1, 1, 1, 1, 1, 0, 1, 1])) == [0, 1, 2, 5]
+
+
+# Its codes: completions of several prompts compete.
+
+
+def test_prompts_without_signal_give_their_places_to_others():
+    """They count in a flat ranking and are the first to go: an implicit filter of prompts."""
+    for method in (CPPO_TRL, CPPO_VERL):
+        assert kept(step_of(method, [0.3] * 8, EVEN)) == list(range(8, 16))
+    assert kept(step_of(CPPO, [0.3] * 8, EVEN)) == [8, 9, 10, 11], "in the paper a prompt keeps its own places"
+
+
+def test_an_even_prompt_takes_the_places_of_one_with_one_right_answer():
+    assert kept(step_of(CPPO_VERL, MINORITY, EVEN)) == [0, *range(8, 15)]
+    assert kept(step_of(CPPO, MINORITY, EVEN)) == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+def test_the_two_codes_of_cppo_keep_one_row_more_or_less():
+    """Of 256 rows at rate 0.9, 230.4 are to go: one code keeps 26, the other 25; of 160 both keep 16, not 15."""
+    counts = {}
+    for size in (256, 160):
+        rows = advantages(*range(1, size + 1))
+        pair = (method.with_rates(completion=0.9).completions for method in (CPPO_TRL, CPPO_VERL))
+        counts[size] = [int(ranking.draw(rows, generator(0)).keep_N.sum()) for ranking in pair]
+    assert counts == {256: [26, 25], 160: [16, 16]}
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.9, 0.3])
+@pytest.mark.parametrize("processes", [1, 3])
+def test_cppo_as_in_its_code_for_trl(rate, processes):
+    """Each process drops int(N * P) rows of its own and takes a mean over the tokens left."""
+    method, size = CPPO_TRL.with_rates(completion=rate), 24 // processes
+    plan = step_of(method, *GROUPS, process_N=torch.arange(24) // size)
+    advantage_N, tokens_N = group_advantages(rewards_of(*GROUPS)), plan.completions.tokens_N
+    dropped = {0.5: size // 2, 0.9: {24: 21, 8: 7}[size], 0.3: {24: 7, 8: 2}[size]}[rate]
+    means = []
+    for first in range(0, 24, size):
+        rows = ranked(advantage_N, range(first, first + size))[: size - dropped]
+        means.append(-(advantage_N[rows] * tokens_N[rows]).sum().item() / tokens_N[rows].sum().item())
+    assert loss_of(method, plan) == pytest.approx(sum(means) / processes, abs=1e-12)
+
+
+@pytest.mark.parametrize(("rate", "count"), [(0.5, 12), (0.9, 2), (0.3, 16)])
+def test_cppo_as_in_its_code_for_verl(rate, count):
+    """Over the whole step int(N * (1 - P)) rows are kept; their sum of means is divided by all N: (1 - P) smaller."""
+    method, advantage_N = CPPO_VERL.with_rates(completion=rate), group_advantages(rewards_of(*GROUPS))
+    rows = ranked(advantage_N, range(24))[:count]
+    by_hand = -advantage_N[rows].sum().item() / 24
+    assert loss_of(method, step_of(method, *GROUPS)) == pytest.approx(by_hand, abs=1e-12)
+
+
+def weighed(keep_N, tokens_N, group_N):
+    return kept_tokens(Kept(keep_N=keep_N, tokens_N=tokens_N, group_N=group_N))
+
+
+def test_means_over_the_tokens_of_processes_are_not_one_mean_over_both():
+    plan = step_of(
+        CPPO_TRL, [1, 0, 0, 0], [0, 3, 1, 0], tokens=[3, 9, 1, 5, 4, 1, 1, 1], process_N=torch.arange(8) // 4
+    )
+    rows, tokens_N = kept(plan), plan.completions.tokens_N
+    pooled = -(plan.advantage_N * tokens_N)[rows].sum() / tokens_N[rows].sum()
+    assert abs(loss_of(CPPO_TRL, plan) - pooled.item()) > 1e-3
+
+
+def test_a_process_that_keeps_no_tokens_weighs_nothing():
+    keep, tokens = torch.tensor([True, True, False, True]), torch.tensor([2.0, 0, 3, 0]).double()
+    weight = weighed(keep, tokens, torch.tensor([0, 0, 1, 1]))
+    assert weight.isfinite().all() and weight[0] == 5 / 2 / 2
+    assert weighed(torch.tensor([True, False]), tokens.new_tensor([1, 3]), torch.zeros(2).long()).tolist() == [4, 0]
+
+
+def test_dividing_by_the_tokens_kept_is_biased_with_the_right_weights_too():
+    """The wrong twin of a fixed denominator: a ratio of two random numbers, here over every independent draw."""
+    value, tokens, prob = (torch.tensor(v).double() for v in ([1, -2, 4], [5, 1, 2], [0.5, 0.5, 0.5]))
+    masks = [torch.tensor([bool(n & 1), bool(n & 2), bool(n & 4)]) for n in range(8)]
+    exact = (value * tokens).sum() / tokens.sum()
+    fixed = sum((keep / prob * value * tokens).sum() for keep in masks) / 8 / tokens.sum()
+    ratio = [weighed(keep, tokens, torch.zeros(3, dtype=torch.int64)) / prob for keep in masks]
+    assert abs(fixed - exact) < 1e-12
+    assert abs(sum((w * value * tokens).sum() for w in ratio) / 8 / tokens.sum() - exact) > 0.05
+    assert "sums are divided by the tokens that are kept" in CPPO_TRL.biases()[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        (CPPO, ("the largest", "kept_mean")),
+        (CPPO_TRL, ("all but the smallest", "unweighted")),
+        (CPPO_VERL, ("the largest", "unweighted")),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_the_bias_is_named(method, names):
+    (sentence,) = method.biases()
+    assert all(name in sentence for name in names)

@@ -1,0 +1,95 @@
+"""DPPO: the paper's rule drawn at random, ours, Algorithm 1, a control without weights, and what they go on top of."""
+
+import pytest
+import torch
+from one_step import kept, step_of
+from tiny_policy import DAPO_BY_HAND, GSPO_BY_HAND, at_rates, full_gradient, relative_error
+
+from dppo.methods import METHODS, on_top_of
+from dppo.pruning import DETERMINISTIC, KEPT_MEAN, PIVOTAL, absolute_advantage, advantage_with_length, threshold
+
+UNBIASED = {
+    "dppo_threshold": True,
+    "dppo": True,
+    "dppo_deterministic": False,
+    "dppo_unweighted": False,
+    "dppo_dapo": False,
+    "dppo_gspo": True,
+    "dppo_threshold_dapo": False,
+    "dppo_threshold_gspo": True,
+}
+BY_HAND = {
+    "dppo_dapo": DAPO_BY_HAND,
+    "dppo_threshold_dapo": DAPO_BY_HAND,
+    "dppo_gspo": GSPO_BY_HAND,
+    "dppo_threshold_gspo": GSPO_BY_HAND,
+}
+DPPO, THRESHOLD = METHODS["dppo"], METHODS["dppo_threshold"]
+RARE = [1, 0, 0, 0, 0, 0, 0, 0]
+"""The mean of abs(A) is between the one that is right, 2.47, and the others, 0.35."""
+
+
+def test_the_papers_rule_drops_completions_below_the_mean_with_the_rate():
+    for rate in (0.3, 0.5, 0.7):
+        plan = step_of(THRESHOLD.with_rates(completion=rate), RARE, RARE)
+        assert plan.prob_UN[0].view(2, 8).tolist() == [[1.0] + [1 - rate] * 7] * 2
+        low = plan.weight_UN[0].view(2, 8)[:, 1:]
+        assert set(low.flatten().tolist()) <= {0.0, 1 / (1 - rate)}, "one over the probability, not over what is kept"
+        assert int((low > 0).sum()) in (int(14 * (1 - rate)), int(14 * (1 - rate)) + 1), "a fixed size"
+
+
+def test_ours_draws_in_proportion_to_the_expected_gradient():
+    """Tokens 1 and 4 of a mean within completions: |A| / sqrt(n) is 1 : 1/2."""
+    plan = step_of(DPPO, [1, 0] * 4, tokens=[1, 4] * 4)
+    assert plan.prob_UN[0].tolist() == pytest.approx([2 / 3, 1 / 3] * 4)
+    assert len(kept(plan)) == 4
+
+
+def test_algorithm_1_keeps_the_same_rows_whatever_the_seed_and_weighs_them_as_if_they_were_drawn():
+    method = METHODS["dppo_deterministic"]
+    plans = [step_of(method, RARE, [0, 0, 0, 2, 0, 0, 0, 0], seed=seed) for seed in range(5)]
+    assert all(torch.equal(plan.weight_UN, plans[0].weight_UN) for plan in plans)
+    assert {0, 11} <= set(kept(plans[0])) and len(kept(plans[0])) == 9, "2 for certain, and half of 14"
+    assert set(plans[0].weight_UN.flatten().tolist()) == {0.0, 1.0, 2.0}
+    assert len({tuple(kept(step_of(THRESHOLD, RARE, RARE, seed=seed))) for seed in range(5)}) > 1
+
+
+def test_the_control_is_a_plain_mean_over_what_is_kept():
+    method = METHODS["dppo_unweighted"]
+    plan = step_of(method, RARE, RARE)
+    assert plan.weight_UN[0][kept(plan)].tolist() == [16 / len(kept(plan))] * len(kept(plan))
+    assert torch.equal(plan.prob_UN, step_of(DPPO, RARE, RARE).prob_UN)
+    assert method.prompts.weighting is KEPT_MEAN
+
+
+def test_presets_are_made_of_the_parts_that_they_are_named_after():
+    assert DPPO.completions.design is DPPO.prompts.design is THRESHOLD.completions.design is PIVOTAL
+    assert (THRESHOLD.completions.rule, THRESHOLD.completions.score) == (threshold, absolute_advantage)
+    assert DPPO.completions.score is advantage_with_length
+    assert METHODS["dppo_deterministic"].prompts.design is DETERMINISTIC
+
+
+# On top of other objectives.
+
+
+@pytest.mark.parametrize("pruning", ["dppo", "dppo_threshold", "infobatch", "pods"])
+@pytest.mark.parametrize("base", ["grpo", "dr_grpo", "dapo_loss", "gspo"])
+def test_on_top_of_changes_what_is_dropped_and_nothing_else(base, pruning):
+    base, pruning = METHODS[base], METHODS[pruning]
+    method = on_top_of(base, pruning)
+    assert method.name == f"{pruning.name}_{base.name.removesuffix('_loss')}"
+    for part in ("advantages", "token_loss", "normaliser", "fixes", "beta", "kl"):
+        assert getattr(method, part) is getattr(base, part)
+    for part in ("prompts", "completions", "schedule", "statistics"):
+        assert getattr(method, part) is getattr(pruning, part)
+    assert set(base.deviations) | set(pruning.deviations) == set(method.deviations)
+    assert base.paper in method.paper and pruning.paper in method.paper
+    assert relative_error(full_gradient(at_rates(method, 0.0, 0.0)), full_gradient(base)) == 0
+
+
+def test_composed_presets_keep_the_base_and_its_score():
+    dapo, gspo = METHODS["dppo_dapo"], METHODS["dppo_gspo"]
+    assert dapo.score_name == "advantage with length" and gspo.score_name == "advantage with length per token"
+    assert METHODS["dppo_threshold_gspo"].score_name == "absolute advantage"
+    assert not dapo.biases() and dapo.with_rates(prompt=0.3).biases()
+    assert not gspo.with_rates(prompt=0.3).biases()

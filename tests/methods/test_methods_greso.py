@@ -1,0 +1,268 @@
+"""GRESO: what is easy and hard, what it is skipped at, how much is explored, and how large its rounds are."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from one_step import rewards_of
+
+from dppo.errors import ConfigError
+from dppo.methods import METHODS
+from dppo.methods.greso import (
+    EASY,
+    HARD,
+    NEITHER,
+    Exploration,
+    StreakSkipping,
+    adaptive,
+    by_mean,
+    by_value,
+    by_variance,
+    mixed,
+)
+from dppo.pruning import PromptHistory, PromptStream, Request
+from dppo.pruning.rounds import Collected, fill, take_round
+from dppo.rng import Purpose, generator
+from dppo.types import Block, Rewards
+
+UNBIASED = {"greso": False, "greso_compat": False}
+GRESO, COMPAT = METHODS["greso"], METHODS["greso_compat"]
+SKIPPING, COMPAT_SKIPPING = GRESO.rounds.skipping, COMPAT.rounds.skipping
+START = SKIPPING.start()
+NAN = float("nan")
+
+
+# What is easy, what is hard.
+
+GROUPS = rewards_of([1] * 4, [0] * 3, [0.1] * 4, [0, 0.1, 0.1, 0.1], [1, 1, 1, 0], [1, 0.1], [NAN] * 3)
+
+
+def test_by_variance_a_mixture_is_neither():
+    assert by_variance(GROUPS, 0.0, 1.0).tolist() == [EASY, HARD, HARD, NEITHER, NEITHER, NEITHER, NEITHER]
+
+
+def test_by_the_mean_a_mixture_of_small_rewards_is_hard():
+    """What the code does, and only the compatible variant."""
+    assert by_mean(GROUPS, 0.0, 1.0).tolist() == [EASY, HARD, HARD, HARD, NEITHER, NEITHER, NEITHER]
+    assert (SKIPPING.streak, COMPAT_SKIPPING.streak) == (by_variance, by_mean)
+    for group, kind in (([1] + [0] * 15, HARD), ([1] * 49 + [0], EASY)):
+        rewards = rewards_of(group)
+        assert by_mean(rewards, 0, 1).tolist() == [kind] and by_variance(rewards, 0, 1).tolist() == [NEITHER]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(0.98, EASY), (0.979, NEITHER), (0.11, HARD), (0.111, NEITHER)])
+def test_the_thresholds_of_the_mean_are_those_of_the_code(value, kind):
+    assert by_mean(rewards_of([value]), 0.0, 1.0).tolist() == [kind]
+
+
+def test_by_value_groups_of_zeros_are_neither():
+    assert by_value(GROUPS, 0.0, 1.0).tolist() == [EASY, NEITHER, HARD, NEITHER, NEITHER, NEITHER, NEITHER]
+    single = replace(GROUPS, reward_NF=GROUPS.reward_NF.float())
+    assert by_value(single, 0.0, 1.0).tolist() == by_value(GROUPS, 0.0, 1.0).tolist(), "0.1 in either precision"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "value", "expected"),
+    [
+        (0.0, 1.2, 1.0, EASY),
+        (-1.0, 1.0, -0.5, HARD),
+        (0.0, 0.0, 0.0, HARD),
+        (2.0, 5.0, 3.5, HARD),
+        (0.0, 1.0, 0.6, EASY),
+    ],
+    ids=["near the top", "near the bottom", "one reward seen", "in the middle", "above the middle"],
+)
+def test_easy_is_nearer_to_the_top_of_what_was_seen(low, high, value, expected):
+    assert by_variance(rewards_of([value] * 3), low, high).tolist() == [expected]
+
+
+# What it is skipped at.
+
+
+@pytest.mark.parametrize(
+    ("explore", "expected"),
+    [
+        (0.5, [1, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.01, 0.01]),
+        (0.05, [1, 0.05, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01]),
+        (0.95, [1, 0.95, 0.9025, 0.857375, 0.81450625, 0.7737809375, 0.735091890625, 0.69833729609, 0.66342043129]),
+    ],
+)
+def test_golden_keep_probabilities(explore, expected):
+    """The probability to the power of the streak, 1% at least; of each kind a coin of its own."""
+    easy, hard = Exploration(easy=explore, hard=0.3), Exploration(easy=0.3, hard=explore)
+    ones = [1.0] * 9
+    assert SKIPPING.chances(torch.arange(9), easy)[:, 0].tolist() == pytest.approx(expected, rel=1e-9)
+    assert SKIPPING.chances(torch.arange(9), easy)[:, 1].tolist() == ones
+    assert SKIPPING.chances(-torch.arange(9), hard)[:, 1].tolist() == pytest.approx(expected, rel=1e-9)
+    assert SKIPPING.chances(-torch.arange(9), hard)[:, 0].tolist() == ones
+
+
+def history(*streaks):
+    """What is known of prompts with these streaks."""
+    known = PromptHistory(np.arange(len(streaks), dtype=np.uint64))
+    for row, streak in enumerate(streaks):
+        for _ in range(abs(streak)):
+            kind = torch.tensor([EASY if streak > 0 else HARD])
+            known.update([row], rewards_of([1, 1]), torch.ones(1), torch.ones(2), 0, outcome_Q=kind)
+    return known
+
+
+def taken(known, prompts, seed, learned=START):
+    stream = PromptStream(len(known), seed=0, shuffle=False)
+
+    def chances(row_P):
+        return SKIPPING.chances(known.streak(row_P), learned)
+
+    row_P, draw = take_round(stream, prompts, chances, generator(seed, Purpose.PROMPT_SKIP))
+    return Block(candidates=known.candidates(row_P, 1), draw=draw)
+
+
+def test_easy_and_hard_are_drawn_separately():
+    """The first number of a prompt is held against its easy streak, the second against its hard one."""
+    numbers = generator(5, Purpose.PROMPT_SKIP).random((8, 2))
+    for streak, column in ((EASY, 0), (HARD, 1)):
+        keep_P = taken(history(*[streak] * 8), 2, seed=5).draw.keep_N
+        assert keep_P.tolist()[:8] == (numbers[: len(keep_P), column] >= 0.5).tolist()
+
+
+def test_prompts_are_skipped_as_often_as_they_should_be():
+    explored, known = replace(START, easy=0.7, hard=0.6), history(EASY, 2 * HARD, 0)
+    rolled_out, offered = np.zeros(3), np.zeros(3)
+    for seed in range(600):
+        block = taken(known, 3, seed, explored)
+        np.add.at(offered, block.candidates.row_P.numpy(), 1)
+        np.add.at(rolled_out, block.row_Q.numpy(), 1)
+    wanted = np.array([0.7, 0.36, 1.0])
+    spread = np.sqrt(wanted * (1 - wanted) / offered)
+    assert (np.abs(rolled_out / offered - wanted) <= 4 * spread).all()
+
+
+# Exploration.
+
+
+def outcomes(easy, hard, between):
+    return rewards_of(*[[1, 1]] * easy, *[[0, 0]] * hard, *[[0, 1]] * between)
+
+
+@pytest.mark.parametrize(
+    ("easy", "hard", "between", "expected"),
+    [
+        (0, 0, 12, (0.51, 0.51)),
+        (1, 1, 10, (0.49, 0.51)),
+        (0, 2, 10, (0.51, 0.49)),
+        (1, 2, 9, (0.49, 0.49)),
+    ],
+    ids=["few of both", "easy at its target", "hard at its target", "both at their target"],
+)
+def test_exploration_goes_down_where_the_target_is_reached(easy, hard, between, expected):
+    """A twelfth may be easy and a sixth hard: a quarter in all."""
+    _, after = SKIPPING.learn(START, outcomes(easy, hard, between), epochs=1.5)
+    assert (after.easy, after.hard) == pytest.approx(expected)
+    assert SKIPPING.figures(after) == {"prune/explore_easy": after.easy, "prune/explore_hard": after.hard}
+
+
+def test_exploration_stays_in_the_first_epoch():
+    for epochs, moved in ((0.1, False), (1.0, False), (1.01, True)):
+        _, after = SKIPPING.learn(START, outcomes(4, 4, 0), epochs=epochs)
+        assert (after.easy != 0.5) == (after.hard != 0.5) == moved
+
+
+def test_exploration_stays_within_its_bounds():
+    low = high = START
+    for _ in range(60):
+        _, low = SKIPPING.learn(low, outcomes(4, 4, 0), epochs=2)
+        _, high = SKIPPING.learn(high, outcomes(0, 0, 4), epochs=2)
+    assert (low.easy, low.hard, high.easy, high.hard) == (0.05, 0.05, 0.95, 0.95)
+
+
+def test_in_the_compatible_variant_groups_of_zeros_leave_the_tally():
+    """They are skipped as hard all the same, while the probability for hard prompts rises."""
+    outcome_Q, after = COMPAT_SKIPPING.learn(START, outcomes(0, 12, 0), epochs=2)
+    assert outcome_Q.tolist() == [HARD] * 12 and after.hard == pytest.approx(0.51)
+    _, variance = SKIPPING.learn(START, outcomes(0, 12, 0), epochs=2)
+    assert variance.hard == pytest.approx(0.49)
+    _, formatted = COMPAT_SKIPPING.learn(START, rewards_of(*[[0.1, 0.1]] * 12), epochs=2)
+    assert formatted.hard == pytest.approx(0.49)
+
+
+def test_the_range_of_rewards_is_remembered():
+    """A step without a right answer still knows that there are some: its wrong groups are hard, its right ones easy."""
+    outcome_Q, first = SKIPPING.learn(START, outcomes(0, 2, 0), epochs=0.5)
+    assert outcome_Q.tolist() == [HARD] * 2 and (first.low, first.high) == (0.0, 0.0)
+    _, second = SKIPPING.learn(first, outcomes(0, 0, 1), epochs=0.6)
+    outcome_Q, third = SKIPPING.learn(second, outcomes(2, 0, 0), epochs=0.7)
+    assert outcome_Q.tolist() == [EASY] * 2 and (third.low, third.high) == (0.0, 1.0)
+
+
+def test_groups_without_a_reward_teach_nothing():
+    nothing = rewards_of([NAN, NAN], [NAN])
+    outcome_Q, after = SKIPPING.learn(START, nothing, epochs=2)
+    assert outcome_Q.tolist() == [NEITHER] * 2 and after == START
+    known = replace(START, low=0.0, high=1.0)
+    outcome_Q, after = SKIPPING.learn(known, nothing, epochs=0.8)
+    assert outcome_Q.tolist() == [NEITHER] * 2 and (after.low, after.high) == (0.0, 1.0)
+
+
+def test_bad_settings_are_refused_together():
+    with pytest.raises(ConfigError, match=r"2 problems\n.*target=0 is out of range.*\n.*floor=2 is out of range"):
+        StreakSkipping(target=Fraction(0), floor=2.0)
+    assert StreakSkipping(easy_part=Fraction(0), highest=1.0, floor=1.0, change=0.0).target == Fraction(1, 4)
+    for wrong in ({"lowest": 0.6}, {"highest": 0.4}, {"change": 1.0}, {"easy_part": Fraction(2)}):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))}=.* is out of range"):
+            StreakSkipping(**wrong)
+
+
+# Rounds.
+
+
+def test_only_groups_whose_rewards_differ_count():
+    groups = rewards_of([0, 1], [1, 1], [0.1] * 3, [1], [NAN, 1], [NAN])
+    assert mixed(groups).tolist() == [True] + [False] * 5, "of one there is no variance"
+    assert mixed(Rewards.of_groups(torch.tensor([[1, 0], [1, 1]]))).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("samples", "prompts", "last"),
+    [(0, 384, False), (1200, 331, True), (2000, 64, True)],
+    ids=["est 800", "est 331", "est 18"],
+)
+def test_adaptive_rounds_have_the_sizes_of_greso(samples, prompts, last):
+    """2048 samples wanted in groups of 8, usual round 384, three in five groups without variance."""
+    collected = Collected(wanted=256, usual=384, counted=samples // 8, rounds=1, last_rolled_out=400, last_counted=160)
+    assert GRESO.rounds.size(collected) == Request(prompts=prompts, last=last)
+
+
+def test_adaptive_rounds_begin_with_the_usual_size_and_keep_it_when_nothing_counts():
+    assert GRESO.rounds.size(Collected(wanted=256, usual=384)) == Request(prompts=384)
+    nothing = Collected(wanted=256, usual=384, rounds=1, rolled_out=384, last_rolled_out=384, last_counted=0)
+    assert adaptive(nothing) == Request(prompts=384), "1 - a is 0: no division by it"
+
+
+def test_adaptive_sizes_are_exact():
+    collected = Collected(wanted=12, usual=1000, rounds=1, last_rolled_out=10, last_counted=3)
+    assert int(12 / (1 - 0.7) * 1.25) == 49, "binary loses one here"
+    assert adaptive(collected).prompts == 50
+
+
+def test_the_last_round_may_leave_a_step_too_small():
+    """Half of the first round counts, so 20 are thought enough for 8 missing, and the step has 11 of 16."""
+    patterns, asked = ([1, 0] * 8, [1] * 3 + [0] * 7), []
+
+    def roll_out(number, prompts):
+        asked.append(prompts)
+        return rewards_of(*[[0, counts] for counts in patterns[number]])
+
+    filled = fill(GRESO.rounds, 16, roll_out)
+    assert asked == [24, 20]
+    assert int(filled.keep_Q.sum()) == 11 and filled.collected.missing == 5
+
+
+def test_what_it_says_of_itself():
+    assert "prompts that are skipped are made up for by no weight" in GRESO.biases()[0]
+    assert "skipped after easy or hard groups in a row (by variance)" in GRESO.describe()
+    assert "(by mean)" in COMPAT.describe()
+    assert replace(COMPAT, name=GRESO.name, paper=GRESO.paper, rounds=GRESO.rounds, deviations=()) == replace(
+        GRESO, deviations=()
+    )

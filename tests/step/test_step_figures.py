@@ -1,0 +1,160 @@
+"""Figures of a step: golden numbers by hand, and estimates of what was not rolled out."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from one_step import rewards_of, step_of
+from pruning_enumeration import boxes_of_level
+
+from dppo.methods import METHODS
+from dppo.pruning import PromptPruning
+from dppo.pruning.rounds import Collected
+from dppo.rng import step_streams
+from dppo.step import Passes, RolledOut, drawn_block, plan_step
+from dppo.types import Block, Candidates, Draw, Rewards
+
+GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
+NAN = float("nan")
+
+
+def test_golden_figures_of_a_draw():
+    """Half of eight completions of one token, two of them without a gradient."""
+    plan = step_of(DPPO, [1, 0, 0.5, 1, 0], [0, 1, 0.5], tokens=[3, 3, 9, 3, 3, 3, 3, 7])
+    (figures,) = plan.draw_figures
+    assert plan.weight_UN[0][plan.weight_UN[0] > 0].tolist() == [pytest.approx(2.0, rel=0.2)] * 3
+    weight_N, prob_N = plan.weight_UN[0], plan.prob_UN[0]
+    live_N = prob_N > 0
+    square_N = plan.score_N.square()
+    assert figures == {
+        "prune/kept_share": 3 / 8,
+        "prune/live_share": 6 / 8,
+        "prune/effective_rows": pytest.approx(weight_N.sum().item() ** 2 / weight_N.square().sum().item()),
+        "prune/largest_weight": weight_N.max().item(),
+        "prune/added_variance": pytest.approx(
+            ((1 / prob_N[live_N] - 1) * square_N[live_N]).sum().item() / square_N[live_N].sum().item()
+        ),
+        "prune/tokens_trained": 9.0,
+        "prune/tokens_skipped": 25.0,
+    }
+
+
+def test_figures_of_a_draw_are_about_its_share():
+    plan = step_of(DPPO, *[[1, 0]] * 6, tokens=[1] * 12, passes=Passes(shares=3))
+    for figures in plan.draw_figures:
+        assert figures["prune/tokens_trained"] + figures["prune/tokens_skipped"] == 4
+        assert figures["prune/live_share"] == 1.0 and figures["prune/kept_share"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["cppo", "pods"])
+def test_a_ranking_has_live_completions_that_it_never_keeps_and_no_added_variance(name):
+    """Of 10 completions 8 have a gradient, whichever are kept; nothing stands for those that are not."""
+    plan = step_of(METHODS[name].with_rates(completion=0.5), [4, 1, 2, 3], [0, 3, 1, 2], [1, 1], tokens=[3] * 10)
+    (figures,) = plan.draw_figures
+    assert figures["prune/live_share"] == 8 / 10 and 0 < figures["prune/kept_share"] <= 0.5
+    assert "prune/added_variance" not in figures
+    (figures,) = step_of(METHODS[name].with_rates(completion=0.5), [0, 0, 0, 1]).draw_figures
+    assert "prune/added_variance" not in figures, "not even where the score of what is dropped is 0"
+    (whole,) = step_of(METHODS[name].with_rates(completion=0.0), [4, 1, 2, 3], [1, 1], tokens=[3] * 6).draw_figures
+    assert whole["prune/live_share"] == 4 / 6 and whole["prune/added_variance"] == 0.0
+
+
+def test_groups_that_a_step_does_without_are_not_live():
+    plan = step_of(GRPO, *[[0, 1]] * 4)
+    prompts = replace(plan.prompts, weight_Q=torch.tensor([1.0, 0, 1, 0]).double(), sequences=4)
+    rolled_out = RolledOut(rewards=plan.rewards, tokens_N=plan.completions.tokens_N)
+    (figures,) = plan_step(GRPO, rolled_out, prompts, streams=step_streams(0, 0), max_tokens=9).draw_figures
+    assert figures["prune/live_share"] == figures["prune/kept_share"] == 0.5
+    assert figures["prune/added_variance"] == 0.0
+
+
+def test_figures_of_a_step_in_which_every_prompt_was_rolled_out():
+    plan = step_of(GRPO, [1, 0, 0], [2, 2], [NAN, NAN], [5, NAN, 3])
+    assert plan.figures == {
+        "candidates/reward": pytest.approx((1 / 3 + 2 + 4) / 3),
+        "candidates/zero_signal_groups": 0.5,
+        "rollout/zero_signal_groups": 0.5,
+        "prune/prompts_kept_share": 1.0,
+        "prune/largest_prompt_weight": 1.0,
+        "prune/prompts_with_history": 0.0,
+    }
+
+
+REWARD_P = [[1.0, 0.0], [0.5, 0.5], [0.0, 0.0], [0.0, 3.0]]
+BLOCK = Candidates(
+    row_P=torch.tensor([7, 3, 9, 0]),
+    signal_P=torch.tensor([0.5, 0.3, 0.4, 0.5], dtype=torch.float64),
+    tokens_P=torch.ones(4, dtype=torch.float64),
+    seen_P=torch.tensor([True, True, True, False]),
+)
+
+
+def plans_of_a_block(pruning):
+    """The plan after every outcome of the draw of prompts, with its chance."""
+    for box in boxes_of_level(pruning, BLOCK):
+        block = Block(candidates=BLOCK, draw=pruning.draw(BLOCK, box.rng()))
+        groups = [reward for reward, kept in zip(REWARD_P, block.draw.keep_N.tolist(), strict=True) if kept]
+        rolled_out = RolledOut(rewards=rewards_of(*groups), tokens_N=torch.ones(2 * len(groups)))
+        streams = step_streams(0, 0)
+        yield box.chance, plan_step(GRPO, rolled_out, drawn_block(block, 2), streams=streams, max_tokens=1)
+
+
+def test_figures_about_all_candidates_weigh_those_rolled_out():
+    plans = list(plans_of_a_block(PromptPruning(rate=0.5)))
+    assert len(plans) > 2
+    for _, plan in plans:
+        inverse = (1 / plan.prompts.prob_Q).tolist()
+        rewards = [sum(REWARD_P[[7, 3, 9, 0].index(row)]) / 2 for row in plan.prompts.row_Q.tolist()]
+        flat = [row in (3, 9) for row in plan.prompts.row_Q.tolist()]
+        figures = plan.figures
+        by_hand = sum(w * r for w, r in zip(inverse, rewards, strict=True)) / sum(inverse)
+        assert figures["candidates/reward"] == pytest.approx(by_hand)
+        by_hand = sum(w * f for w, f in zip(inverse, flat, strict=True)) / sum(inverse)
+        assert figures["candidates/zero_signal_groups"] == pytest.approx(by_hand)
+        assert figures["rollout/zero_signal_groups"] == pytest.approx(sum(flat) / len(flat))
+        assert figures["prune/prompts_kept_share"] == len(flat) / 4 and figures["prune/prompts_with_history"] == 0.75
+        assert figures["prune/largest_prompt_weight"] == pytest.approx(max(inverse))
+
+
+def test_weighted_by_one_over_their_probability_rollouts_stand_for_all_candidates():
+    """The sum of the weights of flat groups is 2 on average, which is how many there are; unweighted it is less."""
+    weighted, plain = 0.0, 0.0
+    for chance, plan in plans_of_a_block(PromptPruning(rate=0.5)):
+        flat_Q = plan.rewards.flat_Q
+        weighted += chance * (flat_Q / plan.prompts.prob_Q).sum().item()
+        plain += chance * int(flat_Q.sum())
+    assert weighted == pytest.approx(2.0, abs=1e-12) and plain < 1.5
+
+
+def test_a_step_in_which_chance_rolled_nothing_out_has_figures():
+    """Independent draws of prompts can keep none: what nobody saw is not a number, everything else is 0."""
+    draw = Draw(keep_N=torch.zeros(4).bool(), prob_N=torch.full((4,), 0.5), weight_N=torch.zeros(4))
+    nothing = Rewards(reward_NF=torch.zeros(0, 2), group_N=torch.zeros(0, dtype=torch.int64))
+    prompts = drawn_block(Block(candidates=BLOCK, draw=draw), 2)
+    rolled_out = RolledOut(rewards=nothing, tokens_N=torch.zeros(0))
+    for name in ("dppo", "dppo_gspo", "cppo", "pods"):
+        plan = plan_step(METHODS[name], rolled_out, prompts, streams=step_streams(0, 0), max_tokens=3)
+        assert plan.weight_UN.shape == (1, 0) and plan.signal_Q.shape == (0,) and not plan.learnable
+        figures = plan.figures | plan.draw_figures[0]
+        unknown = {key for key, value in figures.items() if value != value}
+        assert unknown == {
+            *("candidates/reward", "candidates/zero_signal_groups", "rollout/zero_signal_groups"),
+            *("prune/kept_share", "prune/live_share"),
+        }
+        assert figures["prune/largest_prompt_weight"] == figures["prune/largest_weight"] == 0.0
+        assert figures["prune/prompts_kept_share"] == 0.0 and plan.denominator == 8
+
+
+def test_figures_of_rounds_count_what_was_rolled_out_and_left_unused():
+    collected = Collected(wanted=2, usual=2, counted=3, rounds=2, rolled_out=5, last_rolled_out=2, last_counted=1)
+    plan = step_of(GRPO, *[[0, 1]] * 5)
+    prompts = replace(plan.prompts, weight_Q=torch.tensor([1.0, 0, 1, 0, 0]).double(), sequences=4, collected=collected)
+    figures = replace(plan, prompts=prompts).figures
+    assert {name: value for name, value in figures.items() if name.startswith("rollout/")} == {
+        "rollout/zero_signal_groups": 0.0,
+        "rollout/rounds": 2.0,
+        "rollout/groups": 5.0,
+        "rollout/groups_unused": pytest.approx(3 / 5),
+        "rollout/groups_surplus": pytest.approx(1 / 5),
+    }
+    assert not any(name.startswith("rollout/groups") for name in plan.figures), "of one block there are none"

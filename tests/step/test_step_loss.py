@@ -1,0 +1,130 @@
+"""The loss of micro-batches: parts of a whole that no cut can change."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from one_step import loss_of, step_of
+
+from dppo.errors import ConfigError
+from dppo.methods import METHODS
+from dppo.objective import NORMALISERS, Tokens
+from dppo.step import micro_batch_loss
+
+ROWS, LONGEST = 6, 5
+METHOD = replace(METHODS["grpo"], beta=0.2, entropy_coef=0.1)
+
+
+def batch(seed=0):
+    """Tokens of six completions, the entropy of each token, and their weights, one of them 0."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    tokens = Tokens(
+        logp_BT=normal(ROWS, LONGEST) - 2,
+        old_logp_BT=normal(ROWS, LONGEST) - 2,
+        advantage_B=normal(ROWS),
+        mask_BT=torch.arange(LONGEST) < torch.tensor([5, 1, 3, 2, 4, 5])[:, None],
+        ref_logp_BT=normal(ROWS, LONGEST) - 2,
+    )
+    return tokens, normal(ROWS, LONGEST).abs(), torch.tensor([1.0, 2.5, 0, 1, 4, 1.5], dtype=torch.float64)
+
+
+def cut(tokens, rows):
+    given = {field.name: getattr(tokens, field.name) for field in fields(tokens)}
+    return Tokens(**{name: None if value is None else value[rows] for name, value in given.items()})
+
+
+def loss(method, rows=None, *, weight_B=None, denominator=6.0, **settings):
+    tokens, entropy_BT, given_B = batch()
+    rows = list(range(ROWS)) if rows is None else rows
+    weight_B = (given_B if weight_B is None else weight_B)[rows]
+    settings = {"all_tokens": 20.0, "entropy_BT": entropy_BT[rows]} | settings
+    return micro_batch_loss(method, cut(tokens, rows), weight_B, denominator=denominator, **settings).item()
+
+
+@pytest.mark.parametrize("cuts", [[[0, 1, 2], [3, 4, 5]], [[5, 0], [1], [4, 2, 3]], [[i] for i in range(6)]])
+@pytest.mark.parametrize("name", NORMALISERS)
+def test_the_parts_of_all_micro_batches_add_up_to_the_whole(name, cuts):
+    method = replace(METHOD, normaliser=NORMALISERS[name])
+    assert sum(loss(method, rows) for rows in cuts) == pytest.approx(loss(method), abs=1e-12)
+
+
+def test_a_denominator_of_each_micro_batch_would_make_the_cut_matter():
+    cuts = [[0, 1, 2, 3], [4, 5]]
+    wrong = sum(loss(METHOD, rows, denominator=float(len(rows))) for rows in cuts) / len(cuts)
+    assert abs(wrong - loss(METHOD)) > 1e-2
+
+
+@pytest.mark.parametrize("name", NORMALISERS)
+def test_the_weight_multiplies_policy_kl_and_entropy(name):
+    """The loss is linear in the weights, which is what the proof needs."""
+    method, (_, _, weight_B) = replace(METHOD, normaliser=NORMALISERS[name]), batch()
+    each = [loss(method, weight_B=one_B) for one_B in torch.eye(ROWS, dtype=torch.float64)]
+    assert sum(w * one for w, one in zip(weight_B.tolist(), each, strict=True)) == pytest.approx(loss(method))
+    assert loss(method, weight_B=0 * weight_B) == 0
+
+
+def test_by_hand():
+    """One completion of two tokens at ratio 1, a reference twice as likely, and an entropy of 0.5 and 0.7 nats."""
+    same = torch.tensor([[-1.0, -3.0, 9.0]], dtype=torch.float64)
+    tokens = Tokens(
+        logp_BT=same,
+        old_logp_BT=same,
+        advantage_B=torch.tensor([3.0], dtype=torch.float64),
+        mask_BT=torch.tensor([[1, 1, 0]]),
+        ref_logp_BT=same + torch.tensor(2.0).log(),
+    )
+    kl, entropy_BT = 1 - torch.tensor(2.0).log().item(), torch.tensor([[0.5, 0.7, 100.0]])
+    parts = {"grpo": -3 + 0.2 * kl, "dapo": 2 * (-3 + 0.2 * kl)}
+    for name, part in parts.items():
+        method = replace(METHOD, normaliser=NORMALISERS[name])
+        settings = {"denominator": 8.0, "all_tokens": 40.0, "entropy_BT": entropy_BT}
+        got = micro_batch_loss(method, tokens, torch.tensor([2.5]), **settings).item()
+        assert got == pytest.approx(2.5 * part / 8 - 0.1 * 2.5 * 1.2 / 40, abs=1e-6)
+
+
+def test_the_bonus_is_a_mean_over_the_tokens_of_the_full_batch_whatever_the_normaliser():
+    plain = replace(METHOD, entropy_coef=0.0)
+    _, entropy_BT, weight_B = batch()
+    mask_BT = batch()[0].mask_BT
+    bonus = 0.1 * ((entropy_BT * mask_BT).sum(1) * weight_B).sum().item() / 20
+    for normaliser in NORMALISERS.values():
+        pair = (loss(replace(m, normaliser=normaliser)) for m in (plain, METHOD))
+        assert next(pair) - next(pair) == pytest.approx(bonus, abs=1e-12)
+
+
+def test_a_router_loss_is_a_mean_over_the_tokens_of_the_full_batch_prompts_included():
+    """The model gives it times the weights of its tokens, so that micro-batches add up here too."""
+    method, settings = replace(METHOD, router_coef=0.01), {"all_attended": 50.0}
+    given = [torch.tensor(value, dtype=torch.float64) for value in (30.0, 12.0, 42.0)]
+    first, second, both = (loss(method, router_loss=value, **settings) - loss(METHOD) for value in given)
+    assert both == pytest.approx(0.01 * 42 / 50, abs=1e-12) and first + second == pytest.approx(both, abs=1e-12)
+    assert loss(METHOD, router_loss=given[0], **settings) == loss(METHOD), "a method without one has none"
+
+
+def test_a_step_without_tokens_divides_by_one():
+    assert loss(METHOD, weight_B=torch.zeros(ROWS, dtype=torch.float64), all_tokens=0.0) == 0.0
+    none, one, two = (loss(METHOD, all_tokens=tokens) for tokens in (0.0, 1.0, 2.0))
+    assert none == one != two
+
+
+def test_the_loss_of_a_plan_is_put_together_from_its_own_numbers():
+    plan = step_of(METHODS["dppo_dapo"], [1, 0, 0, 0], [0, 1])
+    tokens_N = plan.completions.tokens_N
+    by_hand = -(plan.weight_UN[0] * plan.advantage_N * tokens_N).sum().item() / tokens_N.sum().item()
+    assert loss_of(METHODS["dppo_dapo"], plan) == pytest.approx(by_hand, abs=1e-12)
+
+
+@pytest.mark.parametrize("term", ["entropy_coef", "router_coef"])
+def test_a_term_that_the_method_has_is_never_left_out_in_silence(term):
+    tokens, entropy_BT, weight_B = batch()
+    given = {"entropy_coef": {"entropy_BT": entropy_BT}, "router_coef": {"router_loss": torch.tensor(1.0)}}[term]
+    method, settings = replace(METHODS["grpo"], **{term: 0.1}), {"denominator": 6.0, "all_tokens": 20.0}
+    assert micro_batch_loss(method, tokens, weight_B, **settings, **given) != micro_batch_loss(
+        METHODS["grpo"], tokens, weight_B, **settings
+    )
+    with pytest.raises(ConfigError, match=f"{term}=0.1 needs"):
+        micro_batch_loss(method, tokens, weight_B, **settings)

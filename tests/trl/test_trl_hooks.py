@@ -1,0 +1,90 @@
+"""What we rely on in TRL, compared with the TRL that is installed; and that nothing else of it is touched."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import transformers
+import trl.trainer.base_trainer
+import trl.trainer.grpo_trainer
+from trl import GRPOTrainer
+
+import dppo
+from dppo.trl import DPPOTrainer
+from dppo.trl.hooks import RELIED_ON, WATCHED, Joints
+
+SOURCES = (trl.trainer.grpo_trainer, trl.trainer.base_trainer, transformers.trainer)
+
+
+def missing(trainer_class: type, name: str) -> list[str]:
+    """What ``RELIED_ON`` says of a method and is not so in ``trainer_class``."""
+    signature, lines = RELIED_ON[name]
+    method = inspect.unwrap(getattr(trainer_class, name))
+    found = f"({', '.join(inspect.signature(method).parameters)})"
+    source = inspect.getsource(method)
+    return [f"{name}{found}"] * (found != signature) + [line for line in lines if line not in source]
+
+
+@pytest.mark.parametrize("name", RELIED_ON)
+def test_what_we_rely_on_is_there(name):
+    assert missing(GRPOTrainer, name) == []
+
+
+def test_another_trl_is_noticed_and_says_where():
+    class Renamed(GRPOTrainer):
+        def _calculate_rewards(self, inputs, prompts, completions):
+            rewards_per_func = gather(inputs)  # noqa: F821
+            return rewards_per_func
+
+    assert missing(Renamed, "_calculate_rewards") == [
+        "_calculate_rewards(self, inputs, prompts, completions)",
+        "rewards_per_func = gather(rewards_per_func)",
+    ]
+
+
+def private_names() -> set[str]:
+    """What TRL's trainer and those it is built on call by a name with an underscore."""
+    names = {name for kind in GRPOTrainer.__mro__ for name in vars(kind)}
+    for module in SOURCES:
+        names |= set(re.findall(r"self\.(_\w+)", inspect.getsource(module)))
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+def used_in(file: Path, *, of_self: bool = True) -> set[str]:
+    """Attributes that a file reads or sets, names it spells out in strings and, in a trainer, those it defines."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute):
+            own = isinstance(node.value, ast.Name) and node.value.id == "self"
+            found |= set() if own and not of_self else {node.attr}
+        elif isinstance(node, ast.FunctionDef) and of_self:
+            found.add(node.name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            found.add(node.value)
+    return found
+
+
+def test_every_overridden_name_is_listed():
+    overridden = {name for name in vars(Joints) if hasattr(GRPOTrainer, name) and not name.startswith("__")}
+    assert overridden <= set(RELIED_ON) and {"_generate", "_compute_loss"} <= overridden
+    assert {name for name in WATCHED.values() if name.startswith("_")} <= set(RELIED_ON)
+
+
+def test_no_other_file_knows_a_name_that_trl_keeps_private():
+    private, root = private_names(), Path(dppo.__file__).parent
+    assert {"_step", "_metrics", "_logs", "_generate_and_score_completions", "_is_vlm"} <= private
+    hooks = root / "trl" / "hooks.py"
+    assert {"_step", "_metrics"} <= used_in(hooks), "the search finds them where they are"
+    trainers = (root / "trl" / "trainer.py", root / "trl" / "stock.py")  # elsewhere ``self`` is no trainer
+    used = {file: used_in(file, of_self=file in trainers) for file in root.rglob("*.py") if file != hooks}
+    assert {str(file): found for file, names in used.items() if (found := names & private)} == {}
+
+
+def test_our_own_names_do_not_hide_trls():
+    """A method of ours with a name of TRL's would be called by TRL."""
+    ours = {name for name in vars(DPPOTrainer) if not name.startswith("__")}
+    public = {"train", "training_step"}  # which call TRL's
+    assert {name for name in ours if hasattr(GRPOTrainer, name)} == public
+    assert ours & private_names() == set()

@@ -1,0 +1,191 @@
+"""One step, one owner: on the same groups and random numbers, everything that makes weights makes the same ones."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, length_reward
+from test_trl_contract import gradients
+
+from dppo.comparison import frozen
+from dppo.demo.decode import Rollout
+from dppo.demo.loop import Loop
+from dppo.rng import step_streams
+from dppo.step import StepPlan
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.types import Rewards
+from dppo.verification.draws import draw, draw_errors, full_batch
+from dppo.verification.draws import gradients as of_draws
+from dppo.verification.subject import Subject
+
+
+def halves(prompts, completions, **_):
+    """A second reward function, so that rules over several have two."""
+    return [float(len(text) % 2) for text in completions]
+
+
+def flat_for_odd_answers(reward):
+    """The same reward, but 1 for every completion of every other problem: such groups do not count."""
+
+    def rewards(prompts, completions, answer, **_):
+        found = reward(prompts, completions)
+        return [1.0 if int(number) % 2 else value for value, number in zip(found, answer, strict=True)]
+
+    return rewards
+
+
+ROUNDS = dict(
+    accept_bias=True,
+    reward=[flat_for_odd_answers(length_reward), flat_for_odd_answers(halves)],
+    prompts=32,
+    seed=5,
+    per_device_train_batch_size=4 * GENERATIONS,
+    prompt_prune_rate=0.0,
+)
+CASES = {
+    "dppo": dict(method="dppo", completion_score="length"),
+    "by confidence": dict(method="dppo", completion_score="confidence", loss_type="dr_grpo"),
+    "threshold, independent draws": dict(method="dppo_threshold", sampling_design="poisson"),
+    "by tokens": dict(method="dppo", completion_budget="tokens", sampling_design="systematic"),
+    "cppo": dict(method="cppo", accept_bias=True),
+    "pods": dict(method="pods", loss_type="grpo", accept_bias=True),
+    "scaled over the batch": dict(method="dppo", loss_type="grpo", scale_rewards="batch"),
+    "kl": dict(method="dppo", beta=0.1),
+    "dapo": dict(method="dapo", **ROUNDS),
+    "greso": dict(method="greso", **ROUNDS),
+    "two passes": dict(method="dppo", num_iterations=2, max_steps=4),
+    "shares": dict(method="dppo", per_device_train_batch_size=4 * GENERATIONS, steps_per_generation=2, max_steps=4),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def trained(request, tiny_path, tmp_path_factory):
+    """A run of two generations, the second with pruned prompts: what was handed to the plan, and the plans."""
+    plans, options = [], CASES[request.param]
+    original = DPPOTrainer._plan
+
+    class Remembers(DPPOTrainer):
+        def _plan(self, prompts, generated):
+            plan = original(self, prompts, generated)
+            lengths, logp = generated.completion_mask.sum(1), generated.sampler_logp
+            plans.append((plan, Rollout(token_NT=generated.completion_ids, length_N=lengths, logp_NT=logp)))
+            return plan
+
+    _, trainer = gradients(
+        Remembers,
+        DPPOConfig,
+        tiny_path,
+        tmp_path_factory.mktemp("one_step"),
+        **(dict(reward=[length_reward, halves], max_steps=2, prompt_prune_rate=0.5) | options),
+    )
+    assert trainer.in_use is not None and 0 < (trainer.in_use.batch.weight_UB > 0).sum() < len(plans[1][1].length_N)
+    return trainer, plans
+
+
+def rewards_of(plan: StepPlan) -> Rewards:
+    """Those of a run's groups, in a record of their own."""
+    return Rewards(
+        reward_NF=plan.rewards.reward_NF.clone(), group_N=plan.rewards.group_N, weight_F=plan.rewards.weight_F
+    )
+
+
+def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
+    """The candidates of a step as a subject: those that were not rolled out have rewards that nothing may look at."""
+    keep_P = plan.prompts.draw.keep_N
+    keep_N = keep_P.repeat_interleave(GENERATIONS)
+    reward_NF = torch.full((len(keep_N), 2), 7.0, dtype=torch.float64)
+    reward_NF[keep_N] = plan.rewards.reward_NF.double()
+    tokens_N = torch.ones(len(keep_N), dtype=torch.int64)
+    tokens_N[keep_N] = plan.completions.tokens_N
+    confidence_N = torch.zeros(len(keep_N), dtype=plan.completions.confidence_N.dtype)
+    confidence_N[keep_N] = plan.completions.confidence_N
+    rewards = Rewards(reward_NF=reward_NF, group_N=torch.arange(len(keep_N)) // GENERATIONS,
+                      weight_F=plan.rewards.weight_F)  # fmt: skip
+    # Of the second generation all prompts are new too, so none is skipped.
+    assert trainer.method.rounds is None or (plan.prompts.draw.prob_N == 1).all()
+    earlier = Rewards.of_groups(torch.eye(GENERATIONS)[:1].repeat(plan.prompts.draw.keep_N.numel(), 1))
+    missing = dict.fromkeys(("model", "tokenizer", "gram_NN"))
+    return Subject(
+        **missing,
+        title="",
+        notes=(),
+        prompt_tokens=(),
+        completion_tokens=tuple([1] * n for n in tokens_N.tolist()),
+        rewards=rewards,
+        earlier_rewards=earlier,
+        wanted=trainer.source.prompts,
+        generations=GENERATIONS,
+        confidence_N=confidence_N,
+        candidates=plan.prompts.candidates,
+        earlier_tokens=(),
+        max_tokens=trainer.args.max_completion_length,
+        temperature=1.0,
+        folded=False,
+    )
+
+
+def shared(trainer: DPPOTrainer) -> bool:
+    """Whether optimizer steps share a rollout out: the demo, the proofs and the frozen table have one step only.
+
+    Of several passes they make the first, with a draw of its own, so theirs is that of the trainer.
+    """
+    return trainer.cycle.passes.shares > 1
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["first generation", "pruned prompts"])
+def test_the_demo_plans_what_the_trainer_plans(number, trained):
+    trainer, plans = trained
+    plan, rollout = plans[number]
+    loop = SimpleNamespace(method=trainer.method, seed=trainer.args.seed, steps=number, live=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dppo.demo.loop.MAX_NEW_TOKENS", trainer.args.max_completion_length)
+        mine = Loop._plan(loop, plan.prompts, rollout, rewards_of(plan), done=0.0)
+    assert torch.equal(mine.advantage_N, plan.advantage_N)
+    assert torch.equal(mine.weight_UN[0], plan.weight_UN[0]) == (not shared(trainer))
+    assert mine.denominator == plan.denominator and torch.equal(mine.signal_Q, plan.signal_Q)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["first generation", "pruned prompts"])
+def test_what_is_proved_and_compared_is_what_is_trained(number, trained, monkeypatch):
+    trainer, plans = trained
+    plan, _ = plans[number]
+    subject, seed = subject_of(plan, trainer), trainer.args.seed
+    streams = step_streams(seed, number)
+    keep_N = plan.prompts.draw.keep_N.repeat_interleave(GENERATIONS)
+    expected_N = torch.zeros(len(keep_N), dtype=torch.float64)
+    expected_N[keep_N] = plan.weight_UN[0]
+
+    drawn = draw(subject, trainer.method, streams)
+    if shared(trainer):
+        assert plan.weight_UN.shape[0] == 2 and not torch.equal(drawn.weight_N, expected_N)
+        return
+    assert torch.equal(drawn.weight_N, expected_N) and drawn.denominator == plan.denominator
+
+    error_MN = draw_errors(subject, trainer.method, number + 1, seed)
+    error_N = of_draws(subject, trainer.method, [drawn])[0] - full_batch(subject, trainer.method)
+    assert torch.equal(error_MN[number], error_N), "dppo verify"
+
+    monkeypatch.setattr(frozen, "generator", lambda seed, purpose: streams(purpose))
+    sample = frozen.sample(subject, trainer.method, 2, seed)
+    assert torch.equal(sample.weight_MN[0], expected_N), "dppo compare --frozen"
+    certain = sample.exact or trainer.method.rounds is not None  # of prompts without a past, none of which is skipped
+    assert certain or not torch.equal(sample.weight_MN[1], expected_N)
+
+
+def test_what_is_trained_on_is_the_plan(trained):
+    """Weights on their way to the loss lose nothing but half of their digits."""
+    trainer, plans = trained
+    assert torch.equal(trainer.in_use.batch.weight_UB.double(), plans[1][0].weight_UN.float().double())
+    assert float(trainer.in_use.batch.denominator) == plans[1][0].denominator
+
+
+def test_other_random_numbers_are_seen(trained):
+    """The wrong version: a step that draws with the numbers of another one, or ends its rounds with another group."""
+    trainer, plans = trained
+    subject, method, seed = subject_of(plans[1][0], trainer), trainer.method, trainer.args.seed
+    right, wrong = (draw(subject, method, step_streams(seed, step)) for step in (1, 2))
+    if method.rounds is not None:
+        assert plans[1][0].prompts.collected.counted > 1 and torch.equal(right.weight_N, wrong.weight_N)
+        wrong = draw(replace(subject, wanted=subject.wanted - 1), method, step_streams(seed, 1))
+    assert not torch.equal(right.weight_N, wrong.weight_N)

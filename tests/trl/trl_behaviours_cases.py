@@ -1,0 +1,315 @@
+"""How a scene is run with either trainer and two runs are compared; a model that chats, tools and environments.
+
+A scene is built anew for each trainer, since rewards, tools and environments keep what they were given.
+"""
+
+import asyncio
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest_trl import GENERATIONS, problems, relative_difference, scripted
+from datasets import Dataset
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from trl import GRPOConfig
+from trl.chat_template_utils import qwen3_chat_template
+
+from dppo.trl import DPPOConfig, DPPOTrainer
+
+WEIGHTS, RELATIVE, ABSOLUTE = 1e-4, 1e-4, 1e-6
+"""Relative difference of trained weights, and relative or absolute difference of a figure, that is rounding."""
+
+TIMES = re.compile(r"step_time$|_runtime$|_per_second$|^profiling/")
+
+CONFIG = dict(
+    per_device_train_batch_size=4 * GENERATIONS,
+    num_generations=GENERATIONS,
+    max_completion_length=12,
+    max_steps=2,
+    learning_rate=1e-2,
+    beta=0.1,  # so that completions without an advantage are forwarded too, and entropies are of all completions
+    shuffle_dataset=False,
+    report_to=[],
+    save_strategy="no",
+    logging_steps=1,
+    disable_tqdm=True,
+    use_cpu=True,
+    bf16=False,
+    gradient_checkpointing=False,
+    seed=3,
+)
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """What one run is given beside its trainer's class."""
+
+    words: str
+    """Path of a model with a tokenizer of words."""
+    chat: str
+    """Path of a model with a chat template."""
+    judge: str
+    """Path of a reward model that reads what the first one writes."""
+    folder: Path
+    seen: list[Any] = field(default_factory=list)
+    """What rewards, tools and environments were given, in order."""
+
+    def watched(self, reward: Callable[..., Any]) -> Callable[..., Any]:
+        """A reward function whose arguments are kept."""
+
+        def call(**given):
+            plain = {k: v for k, v in given.items() if not callable(v) and k not in ("trainer_state", "environments")}
+            self.seen.append((reward.__name__, given["trainer_state"].global_step, plain))
+            return reward(**given)
+
+        call.__name__ = reward.__name__
+        return call
+
+
+Build = Callable[[Scene], dict[str, Any]]
+"""A trainer's arguments; ``config`` holds what goes into its configuration, ``prepare`` and ``after`` are called with
+the trainer, and ``more`` is passed by position."""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What came out of a run."""
+
+    trainer: Any
+    scene: Scene
+    weights: dict[str, Tensor]
+    """Trainable, at the end."""
+    logs: list[dict[str, Any]]
+    files: set[str]
+
+    def logged(self, name: str) -> list[Any]:
+        """A figure wherever it was logged."""
+        return [entry[name] for entry in self.logs if name in entry]
+
+
+def start(trainer_class: type, build: Build, scene: Scene, **train: Any) -> Run:
+    """Train a scene."""
+    given = dict(model=scene.words, reward_funcs=scene.watched(ids_reward), rollout_func=scripted) | build(scene)
+    prepare, after = given.pop("prepare", None), given.pop("after", None)
+    settings = CONFIG | {"output_dir": str(scene.folder)} | given.pop("config", {})
+    ours = issubclass(trainer_class, DPPOTrainer)
+    config = DPPOConfig(completion_prune_rate=0.0, **settings) if ours else GRPOConfig(**settings)
+    positional = given.pop("model"), given.pop("reward_funcs"), config, *given.pop("more", ())
+    trainer = trainer_class(*positional, **given)
+    if prepare:
+        prepare(trainer)
+    trainer.train(**train)
+    if after:
+        after(trainer)
+    return Run(
+        trainer=trainer,
+        scene=scene,
+        weights={name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad},
+        logs=trainer.state.log_history,
+        files={str(path.relative_to(scene.folder)) for path in scene.folder.rglob("*") if path.is_file()},
+    )
+
+
+def differences(stock: Run, ours: Run, allowed: Mapping[str, str] = {}) -> list[str]:
+    """What our run has otherwise than TRL's, one line each; empty where they agree.
+
+    Args:
+        stock: TRL's run.
+        ours: ours, which may log and write more.
+        allowed: figures that may differ, with the reason.
+    """
+    found = []
+    if (apart := relative_difference(ours.weights, stock.weights)) >= WEIGHTS:
+        found.append(f"weights differ by {apart:.1e}")
+    if len(stock.logs) != len(ours.logs):
+        found.append(f"{len(ours.logs)} logs for {len(stock.logs)}")
+    for number, (theirs, mine) in enumerate(zip(stock.logs, ours.logs, strict=False)):
+        for name, value in theirs.items():
+            if name not in allowed and not TIMES.search(name) and not same(value, mine.get(name, "nothing")):
+                found.append(f"log {number}: {name} is {mine.get(name, 'nothing')} for {value}")
+    if missing := stock.files - ours.files:
+        found.append(f"not written: {sorted(missing)}")
+    if stock.scene.seen != ours.scene.seen:
+        pairs = enumerate(zip(stock.scene.seen, ours.scene.seen, strict=False))
+        first = next((i for i, (a, b) in pairs if a != b), "the end")
+        found.append(f"rewards, tools, environments or callbacks were given other things, from {first}")
+    return found
+
+
+def same(value: Any, other: Any) -> bool:
+    """Whether two figures are equal but for rounding."""
+    if isinstance(value, (int, float)) and isinstance(other, (int, float)) and not math.isnan(value):
+        return abs(value - other) <= max(ABSOLUTE, RELATIVE * abs(value))
+    return value == other or (value != value and other != other)
+
+
+def save_models(words: str, folder: Path) -> dict[str, str]:
+    """Paths of a scene's models: of the one in ``words``, of one that chats and of a reward model."""
+    torch.manual_seed(1)
+    judge = Qwen3ForSequenceClassification(AutoConfig.from_pretrained(words, num_labels=1))
+    with torch.no_grad():
+        judge.score.weight.normal_()
+    judge.save_pretrained(folder / "judge")
+    PreTrainedTokenizerFast.from_pretrained(words).save_pretrained(folder / "judge")
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    # Learned from the template, so that prompts with tools are short.
+    learn = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator([qwen3_chat_template], learn)
+    bpe.add_special_tokens([AddedToken(token) for token in ("<|im_start|>", "<|im_end|>", "<|endoftext|>")])
+    tags = [f"<{slash}{name}>" for name in ("think", "tool_call", "tool_response") for slash in ("", "/")]
+    bpe.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+    )
+    tokenizer.chat_template = qwen3_chat_template
+    ids = dict(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    chat = Qwen3ForCausalLM(AutoConfig.from_pretrained(words, vocab_size=len(tokenizer), **ids))
+    with torch.no_grad():
+        for parameter in chat.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.2)
+    chat.save_pretrained(folder / "chat")
+    tokenizer.save_pretrained(folder / "chat")
+    return {"words": words, "chat": str(folder / "chat"), "judge": str(folder / "judge")}
+
+
+def ids_reward(completion_ids, **_):
+    """0, 1 or 2 by the ids of a completion's tokens."""
+    return [float(sum(ids) % 3) for ids in completion_ids]
+
+
+def messages_reward(completions, **_):
+    """0, 1 or 2 by the length of all that was said."""
+    return [float(sum(len(message["content"]) for message in said) % 3) for said in completions]
+
+
+def talk(text: str, ordinal: int) -> str:
+    """What is said after ``text``: mostly a call of ``add``, some of them wrong; after its answer, a few words."""
+    number = int.from_bytes(hashlib.blake2b(f"{text}/{ordinal}".encode(), digest_size=4).digest(), "little")
+    if "<tool_response>" in text or number % 4 == 3:
+        return "so " * (1 + number % 5)
+    arguments = '{"a": 1}' if number % 8 == 2 else f'{{"a": {number % 5}, "b": {number % 7}}}'
+    return f'<tool_call>\n{{"name": "add", "arguments": {arguments}}}\n</tool_call>'
+
+
+def scripted_model(trainer: Any) -> None:
+    """Let the model say what ``talk`` says, in place of what it would generate."""
+    tokenizer = trainer.processing_class
+
+    def generate(input_ids, attention_mask, generation_config, **_):
+        said, seen = [], {}
+        for ids, mask in zip(input_ids, attention_mask, strict=True):
+            text = tokenizer.decode(ids[mask.bool()])
+            seen[text] = seen.get(text, -1) + 1
+            said.append(torch.tensor(tokenizer(talk(text, seen[text]) + tokenizer.eos_token)["input_ids"]))
+        padded = torch.nn.utils.rnn.pad_sequence(said, batch_first=True, padding_value=tokenizer.pad_token_id)
+        return torch.cat([input_ids, padded[:, : generation_config.max_new_tokens]], 1)
+
+    trainer.model.generate = generate
+
+
+def environment(scene: Scene, *, owns_reward: bool = True) -> type:
+    """A class of environments with the tool ``add``, which keep what they are given."""
+
+    class Sum:
+        def __init__(self):
+            self.times, self.total = 0, 0
+
+        def reset(self, **columns):
+            self.times, self.total = self.times + 1, 0
+            scene.seen.append(("reset", columns))
+            return f" Task {self.times}."
+
+        def add(self, a: int, b: int) -> int:
+            """
+            Adds two numbers to the sum.
+
+            Args:
+                a: first number.
+                b: second number.
+            """
+            scene.seen.append(("add", a, b))
+            self.total += a + b
+            return self.total
+
+    class Paid(Sum):
+        def get_reward(self):
+            return float(self.total % 3)
+
+    return Paid if owns_reward else Sum
+
+
+def chats(count: int) -> Dataset:
+    """Questions as messages."""
+    rows = [{"prompt": [{"role": "user", "content": f"What is {i}?"}], "answer": str(i)} for i in range(count)]
+    return Dataset.from_list(rows)
+
+
+def words(scene: Scene, **given) -> dict:
+    """Prompts of words with scripted completions."""
+    return dict(train_dataset=problems(8)) | given
+
+
+def sampled(scene: Scene, **given) -> dict:
+    """Messages, answered as the model samples them."""
+    common = dict(model=scene.chat, reward_funcs=scene.watched(messages_reward), rollout_func=None)
+    return common | dict(train_dataset=chats(8)) | given
+
+
+def talking(scene: Scene, **given) -> dict:
+    """Messages, answered by the tool calls that a model is made to say."""
+    config = dict(per_device_train_batch_size=8, max_completion_length=96)
+    return sampled(scene, train_dataset=chats(4), prepare=scripted_model, config=config) | given
+
+
+def tools(scene: Scene, *, wait: bool = False) -> dict:
+    """A tool, which may have to be awaited."""
+    add = environment(scene)().add
+
+    async def later(a: int, b: int) -> int:
+        await asyncio.sleep(0)
+        return add(a, b)
+
+    later.__doc__, later.__name__ = add.__doc__, "add"
+    return talking(scene, tools=[later if wait else add])
+
+
+def in_environment(scene: Scene, **given) -> dict:
+    """Environments that give the reward."""
+    return talking(scene, reward_funcs=None, environment_factory=environment(scene)) | given
+
+
+def setting(make=words, **config) -> Build:
+    """A scene that is told by its configuration alone."""
+    return lambda scene: make(scene, config=config)
+
+
+def even_lengths(scene: Scene, **given) -> dict:
+    """Completions of one length: a mean over tokens is then the same however they fall into micro-batches."""
+
+    def rollout(prompts, trainer):
+        found = scripted(prompts, trainer)
+        ids = [[*(one * 3)[:5], 1] for one in found["completion_ids"]]
+        return found | {"completion_ids": ids, "logprobs": [[-1.0] * 6 for _ in ids]}
+
+    return words(scene, rollout_func=rollout, **given)
+
+
+def several_environments(scene: Scene) -> dict:
+    def total_reward(environments, **_):
+        return [float(one.total % 2) for one in environments]
+
+    factories = {"paid": environment(scene), "free": environment(scene, owns_reward=False)}
+    data = Dataset.from_list([{"environment": name, "answer": str(i)} for i in range(2) for name in factories])
+    reward = scene.watched(total_reward)
+    return in_environment(scene, train_dataset=data, environment_factory=factories, reward_funcs=reward)

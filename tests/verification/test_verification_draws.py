@@ -1,0 +1,148 @@
+"""Draws on rollouts that stand still: coefficients are those of autograd, and only what is biased is found biased."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from wrong_weights import DOUBLED
+
+from dppo.methods import METHODS
+from dppo.objective import BATCH_SCALED, DAPO_TOKENS, Tokens, weighted_sum
+from dppo.pruning import UNWEIGHTED, PromptHistory, PromptPruning, PromptStream, Pruning, uniform
+from dppo.rng import step_streams
+from dppo.step import PromptSource
+from dppo.types import Rewards
+from dppo.verification.draws import draw, draw_errors, full_batch, step_prompts
+from dppo.verification.estimate import estimate_bias
+from dppo.verification.gradients import log_probs
+
+DPPO, GRESO, DAPO = METHODS["dppo"], METHODS["greso"], METHODS["dapo"]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [DPPO, METHODS["dr_grpo"], METHODS["gspo"], replace(DPPO, normaliser=DAPO_TOKENS, beta=0.1)],
+    ids=lambda m: m.normaliser.name,
+)
+def test_the_full_batch_is_the_gradient_of_the_whole_loss(subject, method):
+    """Through the model and autograd, all completions at once, against coefficients and inner products."""
+    model, count = subject.model, subject.generations
+    pairs = [(subject.prompt_tokens[i // count], c) for i, c in enumerate(subject.completion_tokens)]
+    logp = torch.nn.utils.rnn.pad_sequence([log_probs(model, *pair) for pair in pairs], batch_first=True).double()
+    tokens = Tokens(
+        logp_BT=logp,
+        old_logp_BT=logp.detach(),
+        advantage_B=method.advantages(subject.rewards),
+        mask_BT=torch.arange(logp.shape[1]) < subject.tokens_N[:, None],
+        ref_logp_BT=logp.detach(),
+    )
+    per_sequence = method.normaliser.per_sequence
+    total = weighted_sum(method.loss(tokens), tokens.mask_BT, torch.ones(len(pairs)), per_sequence=per_sequence)
+    total = total / method.normaliser.denominator(len(pairs), float(subject.tokens_N.sum()), subject.max_tokens)
+    gradient = torch.autograd.grad(total, list(model.parameters()))
+    square = sum(float(g.double().square().sum()) for g in gradient)
+    full = full_batch(subject, method)
+    assert float(full @ subject.gram_NN @ full) == pytest.approx(square, rel=1e-4)
+
+
+def test_nothing_pruned_has_no_error(subject):
+    assert draw_errors(subject, DPPO.with_rates(prompt=0.0, completion=0.0), 5, 0).abs().max() < 1e-15
+
+
+def measured(subject, method, draws=200):
+    return estimate_bias(draw_errors(subject, method, draws, 0), subject.gram_NN, full_batch(subject, method))
+
+
+@pytest.mark.parametrize("rates", [(0.0, 0.5), (0.5, 0.0), (0.5, 0.5)])
+@pytest.mark.parametrize("name", ["dppo", "dppo_threshold", "dr_grpo"])
+def test_unbiased_methods_are_found_unbiased(subject, name, rates):
+    bias = measured(subject, METHODS[name].with_rates(prompt=rates[0], completion=rates[1]))
+    assert bias.variance > 1e-3
+    assert bias.squared <= bias.bound(1e-4)
+
+
+WRONG = {
+    "cppo": METHODS["cppo"],
+    "weights doubled": replace(DPPO, completions=replace(DPPO.completions, weighting=DOUBLED)),
+    "completion weights forgotten": replace(DPPO, completions=Pruning(rate=0.5, weighting=UNWEIGHTED)),
+    "prompt weights forgotten": replace(DPPO, prompts=PromptPruning(rate=0.5, rule=uniform, weighting=UNWEIGHTED)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_biased_methods_are_found_biased(subject, name):
+    bias = measured(subject, WRONG[name])
+    assert bias.squared > bias.bound(1e-5)
+
+
+def test_statistics_and_counts_of_what_is_left_are_part_of_the_draw(subject):
+    """A batch's standard deviation and a token count move with the prompts rolled out: their error has no mean of 0."""
+    for change in ({"advantages": BATCH_SCALED}, {"normaliser": DAPO_TOKENS}):
+        method = replace(DPPO, **change).with_rates(prompt=0.5, completion=0.0)
+        exact = DPPO.with_rates(prompt=0.5, completion=0.0)
+        ratio = draw_errors(subject, method, 3, 0) / draw_errors(subject, exact, 3, 0)
+        assert len(set(ratio[ratio.isfinite()].round(decimals=6).tolist())) > 2
+
+
+# Rounds.
+
+KINDS = ([1.0, 1, 1, 1], [0.0, 0, 0, 0], [1.0, 0, 0, 1], [0.0, 1, 1, 0], [1.0, 1, 1, 1], [1.0, 1, 0, 1])
+REWARD_PG = torch.tensor(KINDS, dtype=torch.float64)
+
+
+def test_rounds_are_made_of_the_groups_that_count_over_their_own_tokens(subject):
+    known = replace(subject, rewards=Rewards.of_groups(REWARD_PG))
+    found = draw(known, DAPO, step_streams(0, 0))
+    used_N = torch.tensor([0, 0, 1, 1, 0, 1]).repeat_interleave(4)
+    assert found.weight_N.tolist() == used_N.tolist() and found.prompts == 3
+    assert found.denominator == float((subject.tokens_N * used_N).sum()) < float(subject.tokens_N.sum())
+    nothing = draw(replace(subject, rewards=Rewards.of_groups(REWARD_PG[:1].expand(6, 4))), DAPO, step_streams(0, 0))
+    assert nothing.prompts == nothing.weight_N.sum() == 0
+
+
+def test_skipped_prompts_have_the_chance_that_their_past_gives_them(subject):
+    """One flat group before is one in a row: half a chance."""
+    now_PG = REWARD_PG[[2, 3, 5, 2, 0, 3]]
+    known = replace(subject, rewards=Rewards.of_groups(now_PG), earlier_rewards=Rewards.of_groups(REWARD_PG))
+    weight_MN = torch.stack([draw(known, GRESO, step_streams(0, index)).weight_N for index in range(2000)])
+    assert set(weight_MN.flatten().tolist()) == {0.0, 1.0}
+    share_P = (weight_MN.view(-1, 6, 4) > 0).any(2).double().mean(0)
+    assert share_P.tolist() == pytest.approx([0.5, 0.5, 1.0, 1.0, 0.0, 1.0], abs=0.05)
+
+
+class Rows(PromptStream):
+    """Rows in their own order."""
+
+    def __init__(self, size):
+        super().__init__(size, 0, shuffle=False)
+
+
+@pytest.mark.parametrize("wanted", [1, 2])
+@pytest.mark.parametrize("method", [GRESO, DAPO], ids=lambda m: m.name)
+def test_rounds_that_are_verified_are_those_of_training(subject, method, wanted):
+    """Of the same prompts, with the same past: two coins each, the first groups that count, and as many rounds."""
+    now_PG = REWARD_PG[[0, 2, 3, 1, 5, 2]]
+    known = replace(
+        subject, rewards=Rewards.of_groups(now_PG), earlier_rewards=Rewards.of_groups(REWARD_PG), wanted=wanted
+    )
+    one_P = torch.ones(6)
+    seen = (0, 0)
+    for seed in range(40):
+        history = PromptHistory(np.arange(6, dtype=np.uint64))
+        source = PromptSource(Rows(6), history, method, prompts=wanted)
+        source.stream.seed = seed
+        skipping = method.rounds.skipping
+        if skipping is not None:
+            kind_P, _ = skipping.learn(source.learned, known.earlier_rewards, epochs=0.0)
+            history.update(torch.arange(6), known.earlier_rewards, one_P, torch.ones(24), 0, outcome_Q=kind_P)
+        trained = source.rounds(0, lambda number, block: Rewards.of_groups(now_PG[block.row_Q]))
+        verified = step_prompts(known, method, step_streams(seed, 0))
+        if source.stream.epochs > 1:
+            continue  # prompts that are known once cannot be taken twice
+        seen = seen[0] + 1, max(seen[1], trained.collected.rounds)
+        assert torch.equal(verified.draw.keep_N, trained.draw.keep_N)
+        assert torch.equal(verified.draw.prob_N, trained.draw.prob_N)
+        assert torch.equal(verified.weight_Q, trained.weight_Q) and verified.sequences == trained.sequences
+        assert verified.collected == trained.collected and len(trained.draw.keep_N) < 7
+    assert seen[0] > 0 and (method is GRESO or seen[1] > 1), "some are compared, and of several rounds"

@@ -1,0 +1,71 @@
+"""The subject: rewards that are its own or say that they are not, and what a history of earlier rollouts holds."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dppo.errors import ConfigError
+from dppo.methods import METHODS
+from dppo.pruning import PromptHistory, advantage_with_confidence, advantage_with_length
+from dppo.verification.subject import Sampling, frozen_subject, random_rewards, remembered
+
+
+def test_a_subject_without_rewards_says_that_they_are_random(subject):
+    assert "drawn at random" in subject.describe()
+    assert subject.reward_PG.std(1).gt(0).sum() >= 4
+    shape = subject.reward_PG[:, None].expand(-1, 2, -1).shape
+    assert random_rewards(shape, 0).equal(random_rewards(shape, 0))
+    assert not random_rewards(shape, 0).equal(random_rewards(shape, 1))
+
+
+def test_a_subject_keeps_real_rewards_and_needs_two_of_everything(subject):
+    again = frozen_subject(
+        subject.model,
+        subject.tokenizer,
+        list(subject.prompt_tokens),
+        lambda prompt, tokens: torch.tensor([[float(sum(row) % 2)] for row in tokens]),
+        sampling=Sampling(generations=4, max_new_tokens=10),
+        title="parity",
+    )
+    assert again.notes == ()
+    assert again.completion_tokens == subject.completion_tokens, "the same seed"
+    expected = [float(sum(row) % 2) for row in again.completion_tokens]
+    assert again.reward_PG.flatten().tolist() == expected
+    with pytest.raises(ConfigError, match="at least 2"):
+        frozen_subject(
+            subject.model, subject.tokenizer, [[1, 2]], lambda *_: torch.zeros(16, 1), sampling=Sampling(), title="one"
+        )
+
+
+@pytest.mark.parametrize("score", [advantage_with_length, advantage_with_confidence], ids=["length", "confidence"])
+def test_what_is_remembered_is_the_size_of_the_earlier_gradients(subject, score):
+    """By hand: the root of the group's sum of ``(A * norm / tokens)^2``, from one forward pass per completion."""
+    square_P = torch.zeros(6, dtype=torch.float64)
+    reward_PG = subject.earlier_rewards.reward_NF.view(6, 4)
+    for row, tokens in enumerate(subject.earlier_tokens):
+        group_G = reward_PG[row // 4]
+        advantage = (reward_PG[row // 4, row % 4] - group_G.mean()) / (group_G.std() + 1e-4)
+        sequence = torch.tensor([subject.prompt_tokens[row // 4] + tokens])
+        with torch.no_grad():
+            probs = subject.model(input_ids=sequence).logits[0].float().softmax(-1)
+        start = sequence.shape[1] - len(tokens) - 1
+        unsure = [1 - float(probs[start + place, token]) for place, token in enumerate(tokens)]
+        norm = math.sqrt(len(tokens) if score is advantage_with_length else sum(u * u for u in unsure))
+        square_P[row // 4] += float(advantage * norm / len(tokens)) ** 2
+    assert (square_P > 0).sum() >= 4
+    tokens_N = torch.tensor([len(tokens) for tokens in subject.earlier_tokens])
+    history = PromptHistory(np.arange(6, dtype=np.uint64))
+    history.update(torch.arange(6), subject.earlier_rewards, square_P.sqrt(), tokens_N, 0)
+    wanted, dppo = history.candidates(torch.arange(6), 1), METHODS["dppo"]
+    found = remembered(subject, replace(dppo, completions=replace(dppo.completions, score=score)))
+    assert torch.allclose(found.signal_P, wanted.signal_P, rtol=1e-5)
+    assert torch.allclose(found.tokens_P, wanted.tokens_P) and bool(found.seen_P.all())
+
+
+def test_earlier_rollouts_are_others_than_those_measured(subject):
+    assert len(subject.earlier_tokens) == len(subject.completion_tokens) == 24
+    assert subject.earlier_tokens != subject.completion_tokens
+    assert len(subject.earlier_rewards) == len(subject.rewards) == 24

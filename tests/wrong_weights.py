@@ -1,0 +1,9 @@
+"""Weights that are wrong and say nothing of it: what checks have to find out by themselves."""
+
+from dataclasses import replace
+
+from dppo.pruning import INVERSE_PROBABILITY
+
+DOUBLED = replace(INVERSE_PROBABILITY, compute=lambda keep_N, prob_N: 2 * INVERSE_PROBABILITY(keep_N, prob_N))
+ROUNDED = replace(INVERSE_PROBABILITY, compute=lambda keep_N, prob_N: INVERSE_PROBABILITY(keep_N, prob_N).round())
+FORGOTTEN = replace(INVERSE_PROBABILITY, compute=lambda keep_N, prob_N: keep_N.double())
