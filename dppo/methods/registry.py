@@ -13,6 +13,7 @@ from dppo.methods.dppo import (
     DPPO_UNWEIGHTED,
 )
 from dppo.methods.dr_grpo import DR_GRPO
+from dppo.methods.gdpo import DPPO_GDPO, GDPO
 from dppo.methods.greso import GRESO, GRESO_COMPAT
 from dppo.methods.grpo import GRPO
 from dppo.methods.gspo import GSPO
@@ -27,6 +28,7 @@ METHODS = {
         *(GRESO, GRESO_COMPAT),
         *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC, DPPO_UNWEIGHTED),
         *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),
+        *(GDPO, DPPO_GDPO),
     )
 }
 """Rates are starting points: ``METHODS["dppo"].with_rates(prompt=0.3, completion=0.5)``."""

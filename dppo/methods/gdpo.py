@@ -1,0 +1,66 @@
+"""GDPO, arXiv:2601.05242: each reward function is normalised within groups by itself, then their sum in the batch."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dppo.groups import each_group, equal_within_groups
+from dppo.methods.dppo import on_top_of
+from dppo.methods.grpo import GRPO
+from dppo.objective import AdvantageRule, deviation
+from dppo.types import Rewards
+
+
+def decoupled_advantages(rewards: Rewards, *, eps: float = 1e-4) -> Tensor:
+    """Sum over functions of weight times the reward normalised within its group, over the deviation of the batch.
+
+    Two functions that are summed first can hide each other: rewards (1, 0) and (0, 1) have the same total. Normalised
+    one by one, each tells its own completions apart. The mean of the batch, which the paper subtracts, is 0: every
+    function's normalised rewards sum to 0 within each group.
+
+    Args:
+        rewards: of whole groups, of any sizes.
+        eps: added to every standard deviation, >= 0.
+
+    Returns:
+        (N,) float64; 0 for completions that no function scored, and in groups that are flat under every function.
+
+    Source: GDPO, group-wise then batch-wise normalisation, with the constants of TRL's ``normalize_then_sum``.
+    """
+    group_N, precision = rewards.group_N, torch.finfo(rewards.reward_NF.dtype).eps
+    weight_F = torch.ones(rewards.reward_NF.shape[1]) if rewards.weight_F is None else rewards.weight_F
+    total_N = torch.zeros(len(rewards), dtype=torch.float64)
+    for reward_N, weight in zip(rewards.reward_NF.double().unbind(1), weight_F.tolist(), strict=True):
+        mean_Q = each_group(lambda reward_QG: reward_QG.nanmean(1), group_N, reward_N)
+        scaled_N = (reward_N - mean_Q[group_N]) / (each_group(deviation, group_N, reward_N)[group_N] + eps)
+        flat_Q = equal_within_groups(group_N, reward_N, eps=precision)
+        total_N += weight * scaled_N.masked_fill(reward_N.isnan() | flat_Q[group_N], 0.0)
+    unscored_N = rewards.total_N.isnan()
+    spread = deviation(total_N.masked_fill(unscored_N, torch.nan)[None])
+    return (total_N / (spread + eps)).masked_fill(unscored_N, 0.0)
+
+
+DECOUPLED = AdvantageRule(
+    name="decoupled",
+    compute=decoupled_advantages,
+    prompt_exact=False,
+    reason="the sum is divided by the standard deviation of the batch, which is taken over the rolled-out prompts "
+    "only, so it moves with the draw",
+    settings={"multi_objective_aggregation": "normalize_then_sum"},
+)
+
+GDPO = replace(
+    GRPO,
+    name="gdpo",
+    paper="arXiv:2601.05242, GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
+    "Optimization",
+    advantages=DECOUPLED,
+    fixes=frozenset({"advantages"}),
+    deviations=(
+        "deviations have ddof 1 and eps 1e-4, as in TRL",
+        "rewards are not conditioned on each other, which belongs to the reward functions",
+    ),
+)
+
+DPPO_GDPO = on_top_of(GDPO)
