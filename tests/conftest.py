@@ -1,5 +1,6 @@
 import gc
 import os
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -13,6 +14,7 @@ from hypothesis import settings
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
+SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +41,20 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def verifier():
+    """One pool for all tests that judge answers: starting workers takes most of a second."""
+    from dppo.grading import Verifier
+
+    with Verifier(workers=2, limit_seconds=20.0) as verifier:
+        yield verifier
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """Folder of the real mathematics problems, which are not part of the project."""
+    if not SHARED.is_dir():
+        pytest.skip("the real data sets are not beside this checkout")
+    return SHARED
