@@ -110,8 +110,19 @@ class Rewards:
                 "write reward.view(-1, num_generations)."
             )
         reward_PG = reward_PG if reward_PG.is_floating_point() else reward_PG.double()
-        groups, size = reward_PG.shape
-        return cls(reward_NF=reward_PG.reshape(-1, 1), group_N=torch.arange(groups).repeat_interleave(size))
+        return cls.in_groups(reward_PG.reshape(-1, 1), reward_PG.shape[1])
+
+    @classmethod
+    @typed("Rewards.in_groups(torch.rand(32, 2), 8)")
+    def in_groups(cls, reward_NF: Tensor, size: int, weight_F: Tensor | None = None) -> "Rewards":
+        """Rewards of groups of equal size that lie after each other.
+
+        Args:
+            reward_NF: (N, F) floating rewards of each function.
+            size: G, completions of each group, >= 1.
+            weight_F: (F,) what multiplies each function's reward; None means 1 each.
+        """
+        return cls(reward_NF=reward_NF, group_N=torch.arange(len(reward_NF)) // size, weight_F=weight_F)
 
     def __len__(self) -> int:
         return len(self.group_N)

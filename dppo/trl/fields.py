@@ -7,13 +7,13 @@ from typing import Any, get_type_hints
 from dppo.methods import METHODS, Method
 from dppo.objective import ADVANTAGE_RULES
 from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning
+from dppo.pruning.schedules import FULL_SHARE
 from dppo.trl.objective import LOSS_TYPES, RATIOS, SETTINGS, WORDS, advantage_rules, fields_of, unnamed_parts
 from dppo.typed import mismatch
 
 AUTO = "auto"
 DEFAULT_METHOD = "dppo"
 """What prunes where no method is named: then the objective is that of TRL's own defaults."""
-
 
 AT_LEAST: dict[str, float] = dict.fromkeys(("epsilon", "epsilon_high", "beta", "max_rounds", "record_completions"), 0)
 AT_LEAST |= dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"), 1)
@@ -66,7 +66,7 @@ def field_problems(args: Any) -> list[str]:
     if base is not None:
         problems += _rate_problems(args, base) + _unread_problems(args, base) + _round_problems(args, base)
     if not 0 <= args.prune_until <= 1:
-        problems.append(f"prune_until={args.prune_until:g} must be in [0, 1]. Try prune_until: 0.875.")
+        problems.append(f"prune_until={args.prune_until:g} must be in [0, 1]. Try prune_until: {FULL_SHARE}.")
     return problems
 
 

@@ -39,19 +39,6 @@ def read_examples(
     return [copy.deepcopy(read[row]) for row in here]
 
 
-def grouped(reward_NF: Tensor, generations: int, weight_F: Tensor) -> Rewards:
-    """Rewards of groups of equal size after each other.
-
-    Args:
-        reward_NF: (N, F) of all ranks in rank order.
-        generations: G.
-        weight_F: (F,) TRL's ``reward_weights``.
-    """
-    return Rewards(
-        reward_NF=reward_NF, group_N=torch.arange(len(reward_NF)) // generations, weight_F=weight_F.double().cpu()
-    )
-
-
 def loss_mask(generated: Generated) -> Tensor:
     """(B, T) tokens that carry loss: not those of tools, nor of truncated completions that are masked."""
     mask = generated.completion_mask

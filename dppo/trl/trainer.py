@@ -26,7 +26,7 @@ from dppo.trl.metrics import logs_next_step, share_done
 from dppo.trl.plan import step_plan
 from dppo.trl.prompts import prompt_source
 from dppo.trl.records import Recorder, generation_of
-from dppo.trl.rollouts import gathered_order, grouped, joined, rank_batch, read_examples, rolled_out
+from dppo.trl.rollouts import gathered_order, joined, rank_batch, read_examples, rolled_out
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard
 from dppo.typed import check
 from dppo.types import Block, Rewards
@@ -178,12 +178,15 @@ class DPPOTrainer(Joints):
         def one_round(number: int, block: Block) -> Rewards:
             rounds.append(self.roll_out(self._examples(block.row_Q)))
             sizes.append(len(block.row_Q))
-            return grouped(rounds[-1].reward_NF, self.group, self.reward_weights)
+            return self._rewards_of(rounds[-1])
 
         with self._saved_at_the_limit(source):
             prompts = source.rounds(self.generation, one_round, multiple=processes)
         order_Q = gathered_order(sizes, processes)
         return prompts.groups_reordered(order_Q), joined(rounds, order_Q, self.group, self.pad_token)
+
+    def _rewards_of(self, generated: Generated) -> Rewards:
+        return Rewards.in_groups(generated.reward_NF, self.group, self.reward_weights.double().cpu())
 
     def _examples(self, row_Q: Tensor) -> list[dict[str, Any]]:
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
@@ -191,7 +194,7 @@ class DPPOTrainer(Joints):
 
     def _plan(self, prompts: StepPrompts, generated: Generated) -> StepPlan:
         """What the generation trains on: one draw per optimizer step, equal on all ranks. The history learns."""
-        rewards = grouped(generated.reward_NF, self.group, self.reward_weights)
+        rewards = self._rewards_of(generated)
         gather = cast(Callable[[Tensor], Tensor], self.accelerator.gather)
         everything = rolled_out(generated, rewards, gather, self.accelerator.num_processes)
         plan = plan_step(

@@ -162,8 +162,9 @@ def frozen_subject(
         gradient_NK, logp_N = score_gradients(model, pairs, temperature=sampling.temperature, **limits)
     done = len(logp_N) // count
     notes = [] if done == len(prompts) else [f"Time was up after {done} of {len(prompts)} prompts."]
+    weight_F = torch.tensor(reward_weights, dtype=torch.float64)
     earlier, now_rewards = (
-        _rewards(reward_P2GF[:done, part].reshape(done * count, -1), count, reward_weights) for part in (0, 1)
+        Rewards.in_groups(reward_P2GF[:done, part].reshape(done * count, -1), count, weight_F) for part in (0, 1)
     )
     if int((group_advantages(now_rewards) != 0).sum()) < min(FEWEST_LIVE, done * count // 2):
         reward_P2G = random_rewards(reward_P2GF[:done, :, :, 0].shape, sampling.seed)
@@ -217,15 +218,6 @@ def random_rewards(shape: torch.Size, seed: int) -> Tensor:
 
 TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 """What a history learns with where no method is named: abs(A) times the root of the length."""
-
-
-def _rewards(reward_NF: Tensor, count: int, weights: Sequence[float]) -> Rewards:
-    """Rewards of groups of ``count`` completions after each other."""
-    return Rewards(
-        reward_NF=reward_NF,
-        group_N=torch.arange(len(reward_NF)) // count,
-        weight_F=torch.tensor(weights, dtype=torch.float64),
-    )
 
 
 def _after(rewards: Rewards, tokens_N: Tensor, method: Method, confidence_N: Tensor | None = None) -> Candidates:
