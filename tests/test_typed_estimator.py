@@ -58,8 +58,8 @@ CALLS = {
     "PromptSource": {"stream": STREAM, "history": HISTORY, "method": METHODS["dppo"], "prompts": 4, "fill": False},
     "RolledOut": of_fields(ROLLED_OUT),
     "StepPrompts": of_fields(PROMPTS),
-    "completions_of": {"method": METHODS["dppo"], "rolled_out": ROLLED_OUT, "live": None, "used_N": None},
-    "drawn_block": {"block": BLOCK, "generations": 3},
+    "completions_of": {"method": METHODS["dppo"], "rolled_out": ROLLED_OUT, "live": None, "weight_N": None},
+    "drawn_block": {"block": BLOCK, "generations": 3, "size_Q": None},
     "micro_batch_loss": {"method": METHODS["dppo"], "tokens": TOKENS, "weight_B": torch.ones(2), "denominator": 2.0}
     | {"all_tokens": 6.0, "entropy_BT": None, "router_loss": None, "all_attended": 0.0},
     "plan_step": {"method": METHODS["dppo"], "rolled_out": ROLLED_OUT, "prompts": PROMPTS, "max_tokens": 3}
@@ -74,6 +74,7 @@ CALLS = {
     "PromptHistory": {"identities": HISTORY.identities, "decay": 0.9, "strength": 2.0, "half_life": 9.0},
     "PromptPruning": of_fields(METHODS["infobatch"].prompts),
     "PromptStream": {"size": 8, "seed": 0, "shuffle": True},
+    "GroupSizes": {"evenness": 0.3, "most": 16},
     "Pruning": of_fields(METHODS["dppo"].completions),
     "Rounds": of_fields(METHODS["greso"].rounds),
     "Weighting": of_fields(dppo.pruning.KEPT_MEAN),
@@ -106,6 +107,8 @@ CALLS = {
     "k3": {"tokens": TOKENS, "ratio": None},
     "weighted_sum": {"loss_BT": LOGP, "mask_BT": LOGP, "weight_B": torch.ones(2), "per_sequence": False},
     "group_advantages": {"rewards": REWARDS, "scale": "group", "ddof": 1, "eps": 1e-4},
+    "history_advantages": {"rewards": REWARDS},
+    "history_scaled_advantages": {"rewards": REWARDS, "eps": 0.1},
     "deviation": {"value_QG": LOGP, "ddof": 1},
     "powered": {"advantage": ONE_N, "power": 0.5},
     "emphasised": {"rule": GROUP_SCALED, "power": 0.5},

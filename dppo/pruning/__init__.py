@@ -15,6 +15,7 @@ from dppo.pruning.scores import (
     confidence,
     uniform_score,
 )
+from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.stream import PromptStream
 from dppo.pruning.weights import (
     INVERSE_PROBABILITY,
@@ -41,6 +42,7 @@ __all__ = [
     "WEIGHTINGS",
     "Budget",
     "Design",
+    "GroupSizes",
     "PromptHistory",
     "PromptPruning",
     "PromptStream",

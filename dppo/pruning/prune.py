@@ -145,6 +145,8 @@ class Pruning(_Level):
             return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
         unit_R = neighbours(completions)
         score_R, tokens_R = self.score(completions)[unit_R].double(), completions.tokens_N[unit_R].double().clamp_min(1)
+        if completions.weight_N is not None:  # the gradient is that of the weighted completion
+            score_R = score_R * completions.weight_N[unit_R]
         return self._select(unit_R, self._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
 
     def __str__(self) -> str:
