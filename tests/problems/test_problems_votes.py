@@ -77,9 +77,12 @@ def test_what_is_logged(verifier):
 def test_which_answers_are_the_same(verifier):
     same = same_answers(verifier)
     assert same([("0.5", r"\frac{1}{2}"), ("1,250", "1250"), ("3", "4"), ("x+1", "1+x")]) == [True, True, False, True]
-    # a percentage accepts its value as a gold answer, and the value does not accept the percentage: not the same
-    assert verifier.verify(r"\boxed{0.35}", r"35\%").value == 1.0
-    assert same([("0.35", r"35\%")]) == same([(r"35\%", "0.35")])
+    # right as an answer to 0.2%, and 0.2% is wrong as an answer to it: one way alone, they are not the same
+    assert [verifier.verify(rf"\boxed{{{a}}}", b).value for a, b in (("0.2", r"0.2\%"), (r"0.2\%", "0.2"))] == [
+        1.0,
+        0.0,
+    ]
+    assert same([("0.2", r"0.2\%"), (r"0.2\%", "0.2")]) == [False, False]
     assert same([("a}b", "a"), ("1" * 1200, "1" * 1200 + ".0"), ("{", "}")]) == [False, False, False]
     assert (
         same_answers(verifier, benchmark="minerva_math")([("3.80", "3.81")]) == [True]
