@@ -176,15 +176,19 @@ class Rewards:
 
     @classmethod
     @typed("Rewards.in_groups(torch.rand(32, 2), 8)")
-    def in_groups(cls, reward_NF: Tensor, size: int, weight_F: Tensor | None = None) -> "Rewards":
-        """Rewards of groups of equal size that lie after each other.
+    def in_groups(cls, reward_NF: Tensor, size: int | Tensor, weight_F: Tensor | None = None) -> "Rewards":
+        """Rewards of groups that lie after each other.
 
         Args:
             reward_NF: (N, F) floating rewards of each function.
-            size: G, completions of each group, >= 1.
+            size: G, completions of each group, >= 1; or (Q,) int64, those of each.
             weight_F: (F,) what multiplies each function's reward; None means 1 each.
         """
-        return cls(reward_NF=reward_NF, group_N=torch.arange(len(reward_NF)) // size, weight_F=weight_F)
+        if isinstance(size, Tensor):
+            group_N = torch.arange(len(size)).repeat_interleave(size)
+        else:
+            group_N = torch.arange(len(reward_NF)) // size
+        return cls(reward_NF=reward_NF, group_N=group_N, weight_F=weight_F)
 
     def __len__(self) -> int:
         return len(self.group_N)

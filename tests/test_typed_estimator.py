@@ -55,7 +55,8 @@ CLIPS = {"ratio": dppo.objective.token_ratio, "clip_low": 0.2, "clip_high": 0.2}
 SCORED = {"completions": COMPLETIONS}
 CALLS = {
     "Passes": {"passes": 1, "shares": 1},
-    "PromptSource": {"stream": STREAM, "history": HISTORY, "method": METHODS["dppo"], "prompts": 4, "fill": False},
+    "PromptSource": {"stream": STREAM, "history": HISTORY, "method": METHODS["dppo"], "prompts": 4, "fill": False}
+    | {"weight_F": None},
     "RolledOut": of_fields(ROLLED_OUT),
     "StepPrompts": of_fields(PROMPTS),
     "completions_of": {"method": METHODS["dppo"], "rolled_out": ROLLED_OUT, "live": None, "weight_N": None},
@@ -340,4 +341,6 @@ class TestDatasets:
 
     def made(self, dataset, *, environment):
         args = DPPOConfig(**CONFIG)
-        return prompt_source(dataset, args, METHODS["grpo"], group=8, shuffle=True, environment=environment)
+        return prompt_source(
+            dataset, args, METHODS["grpo"], weight_F=torch.ones(1), shuffle=True, environment=environment
+        )

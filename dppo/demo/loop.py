@@ -135,9 +135,8 @@ class Loop:
             rng = torch_generator(self.seed, self.steps, Purpose.ROLLOUT, *key)
             prompts = [self.prompts[row] for row in row_Q]
             rollouts.append(sample(self.model, prompts, rng, samples=size_Q.tolist(), max_new_tokens=MAX_NEW_TOKENS))
-            problems = [self.problems[int(row)] for row in row_Q.repeat_interleave(size_Q)]
-            rewards.append(rewards_of(rollouts[-1], self.tokenizer, problems)[:, None])
-            return Rewards(reward_NF=rewards[-1], group_N=torch.arange(len(row_Q)).repeat_interleave(size_Q))
+            rewards.append(self._rewards(row_Q.repeat_interleave(size_Q), rollouts[-1])[:, None])
+            return Rewards.in_groups(rewards[-1], size_Q)
 
         def equal(row_Q: Tensor) -> Tensor:
             return torch.full_like(row_Q, self.generations)
@@ -169,7 +168,9 @@ class Loop:
 
     def _update(self, plan: StepPlan, kept: list[int], rollout: Rollout, learning_rate: float) -> None:
         """One optimizer step on the loss of the completions that were kept, over a denominator from before pruning."""
-        for logp_BT, batch in self._log_probs(plan, kept, rollout):
+        for logp_BT, batch in self._log_probs(
+            kept, plan.prompts.row_Q[plan.rewards.group_N], plan.rewards.group_N, rollout
+        ):
             tokens = Tokens(
                 logp_BT=logp_BT,
                 old_logp_BT=logp_BT.detach(),
@@ -185,10 +186,12 @@ class Loop:
         self.optimizer.zero_grad()
         self.steps += 1
 
-    def _log_probs(self, plan: StepPlan, kept: list[int], rollout: Rollout) -> Iterator[tuple[Tensor, Tensor]]:
+    def _log_probs(
+        self, kept: list[int], row_N: Tensor, group_N: Tensor, rollout: Rollout
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """For one dense row after another, (B, T) log-probabilities with gradient and (B,) which completions."""
-        groups = plan.rewards.group_N[kept].tolist()
-        prompts = [self.prompts[plan.prompts.row_Q[group]] for group in groups]
+        groups = group_N[kept].tolist()
+        prompts = [self.prompts[row] for row in row_N[kept]]
         lengths = rollout.length_N[kept].tolist()
         for places in plan_rows(groups, [len(prompt) for prompt in prompts], lengths, MAX_TOKENS):
             row = build_row(
@@ -198,3 +201,7 @@ class Loop:
             )
             logp_BT = row_log_probs(self.model, row, rollout.token_NT.shape[1]).logp_BT
             yield logp_BT, torch.tensor([kept[place] for place in places])
+
+    def _rewards(self, row_N: Tensor, rollout: Rollout) -> Tensor:
+        """(N,) the task's reward of every completion, each of a row of the problems."""
+        return rewards_of(rollout, self.tokenizer, [self.problems[int(row)] for row in row_N])

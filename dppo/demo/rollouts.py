@@ -1,5 +1,6 @@
 """Completions for a trainer of TRL from the demonstration's decoder, in place of transformers' ``generate``."""
 
+from itertools import groupby
 from typing import Any, TypedDict
 
 from transformers import Qwen3ForCausalLM
@@ -49,19 +50,19 @@ class EmbeddedRollouts:
         self._round = self._round + 1 if self._at == (step, training) else 0
         self._at = (step, training)
         place = (step, Purpose.ROLLOUT) if training else (Purpose.EVALUATION,)
-        group = group_size(prompts, trainer.num_generations if training else trainer.num_generations_eval)
-        prompt_ids = encode(trainer.processing_class, prompts[::group])
+        sizes = [len(list(equal)) for _, equal in groupby(prompts)]
+        prompt_ids = encode(trainer.processing_class, [prompt for prompt, _ in groupby(prompts)])
         made = sample(
             model,
             prompt_ids,
             torch_generator(args.seed, *place, self._round, trainer.accelerator.process_index, device=model.device),
-            samples=group,
+            samples=sizes,
             max_new_tokens=args.max_completion_length,
             temperature=args.temperature,
         )
         lengths = made.length_N.tolist()
         return {
-            "prompt_ids": [ids for ids in prompt_ids for _ in range(group)],
+            "prompt_ids": [ids for ids, size in zip(prompt_ids, sizes, strict=True) for _ in range(size)],
             "completion_ids": made.token_lists,
             "logprobs": [row[:length] for row, length in zip(made.logp_NT.tolist(), lengths, strict=True)],
         }
@@ -86,10 +87,3 @@ def check_embedded(model: Any, args: Any) -> None:
     if not args.temperature > 0:
         problems.append(f"temperature={args.temperature:g} must be > 0 to draw completions. Write temperature: 1.0")
     raise_problems("rollout_func: embedded", problems)
-
-
-def group_size(prompts: list[Any], generations: int) -> int:
-    """How many equal prompts of a process follow each other throughout: ``generations``, or 1 where groups are cut."""
-    blocks = [prompts[start : start + generations] for start in range(0, len(prompts), generations)]
-    whole = all(len(block) == generations and all(prompt == block[0] for prompt in block) for block in blocks)
-    return generations if whole else 1

@@ -5,11 +5,13 @@ from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.environment import environment
+from dppo.groups import each_group
 from dppo.methods import METHODS
 from dppo.runs.folder import STOCK, CompletionLine, PromptLine, RunFacts
 from dppo.trl.records import WHY, Generation
@@ -72,7 +74,8 @@ def prompt_line(generation: Generation) -> PromptLine:
     candidates, kept = generation.candidate_P.tolist(), generation.keep_P.tolist()
     # In order by row: one may be rolled out twice where rounds cross an epoch.
     means: dict[int, list[float]] = {}
-    reward_Q = generation.reward_N.view(-1, generation.group).nanmean(1)
+    group_N = torch.arange(len(generation.size_Q)).repeat_interleave(generation.size_Q)
+    reward_Q = each_group(lambda reward_QG: reward_QG.nanmean(1), group_N, generation.reward_N)
     for row, reward in zip(generation.row_Q.tolist(), reward_Q.tolist(), strict=True):
         means.setdefault(row, []).append(reward)
     return PromptLine(
@@ -91,19 +94,22 @@ def completion_lines(generation: Generation, most: int, tokenizer: Any) -> list[
 
     The tokenizer turns ids into text; the prompt is shown as the model saw it, special tokens included.
     """
-    size, first = generation.group, generation.first_row
-    skip = -first % size  # ranks may share a group
-    groups = min(max(most // size, min(most, 1)), (len(generation.prompt_ids) - skip) // size)
+    first, last = generation.first_row, generation.first_row + len(generation.prompt_ids)
+    end_Q = generation.size_Q.cumsum(0)
+    whole_Q = (end_Q - generation.size_Q >= first) & (end_Q <= last)  # ranks may share a group
+    within_Q = generation.size_Q.where(whole_Q, 0).cumsum(0) <= most
+    shown_Q = whole_Q & (within_Q | (whole_Q.cumsum(0) == min(most, 1)))
+    group_N = torch.arange(len(end_Q)).repeat_interleave(generation.size_Q)
     lines = []
-    for row in range(skip, skip + groups * size):
-        place = first + row
+    for place in shown_Q[group_N].nonzero()[:, 0].tolist():
+        row, group = place - first, int(group_N[place])
         prompt = _text(tokenizer, generation.prompt_ids[row], generation.prompt_mask[row], special=True)
         made = _text(tokenizer, generation.completion_ids[row], generation.completion_mask[row], special=False)
         lines.append(
             CompletionLine(
                 step=generation.step,
-                row=_row(int(generation.row_Q[place // size])),
-                group=place // size,
+                row=_row(int(generation.row_Q[group])),
+                group=group,
                 prompt=prompt,
                 completion=made,
                 reward=float(generation.reward_N[place]),

@@ -209,6 +209,7 @@ class PromptSource:
         method: how prompts are dropped, in one block or in rounds.
         prompts: P, prompts of a step when nothing is pruned, >= 1.
         fill: whether blocks grow so that about P prompts are rolled out.
+        weight_F: (F,) of the reward functions, by which group sizes go; None for 1 each.
 
     Raises:
         DataError: if there are fewer rows than a block has.
@@ -216,7 +217,14 @@ class PromptSource:
 
     @typed('PromptSource(stream, history, METHODS["dppo"], prompts=16)')
     def __init__(
-        self, stream: PromptStream, history: PromptHistory, method: Method, *, prompts: int, fill: bool = False
+        self,
+        stream: PromptStream,
+        history: PromptHistory,
+        method: Method,
+        *,
+        prompts: int,
+        fill: bool = False,
+        weight_F: Tensor | None = None,
     ) -> None:
         if stream.size < prompts:
             raise DataError(
@@ -224,6 +232,7 @@ class PromptSource:
                 f"Set generation_batch_size to at most {stream.size} * num_generations."
             )
         self.stream, self.history, self.method, self.prompts, self.fill = stream, history, method, prompts, fill
+        self.weight_F = weight_F
         self.learned = None if self._skipping is None else self._skipping.start()
         """What the rule that skips prompts has learned so far; None where there is none."""
 
@@ -246,7 +255,8 @@ class PromptSource:
         block = Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))
         expected = self.history.expected(block.row_Q, step)
         sizes = self.method.sizes
-        size_Q = None if sizes is None else sizes(expected, candidates.tokens_P[block.draw.keep_N], generations)
+        tokens_Q = candidates.tokens_P[block.draw.keep_N]
+        size_Q = None if sizes is None else sizes(expected, tokens_Q, generations, self.weight_F)
         return replace(drawn_block(block, generations, size_Q), expected=expected)
 
     def rounds(self, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:

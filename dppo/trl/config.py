@@ -1,6 +1,8 @@
 """``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -204,7 +206,8 @@ class DPPOConfig(GRPOConfig):
         raise_problems("DPPOConfig", value_problems(self, DPPOConfig.__annotations__))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self._fill_in()
-        super().__post_init__()
+        with self._groups_of_one():
+            super().__post_init__()
         unsupported = partial(unsupported_options, self, generation_batch_given=self.generation_batch_given)
         raise_problems("DPPOConfig", field_problems(self) or unsupported())
         method = self.build_method()
@@ -216,6 +219,31 @@ class DPPOConfig(GRPOConfig):
                     "Use method='dppo', or set accept_bias=True to train with it on purpose."
                 ],
             )
+
+    @contextmanager
+    def _groups_of_one(self) -> Iterator[None]:
+        """TRL asks for two completions a prompt, which its own advantages need: a baseline from history does not.
+
+        Raises:
+            ConfigError: one completion a prompt, and advantages that would all be 0.
+        """
+        if self.num_generations != 1:
+            yield
+            return
+        rule = METHODS[self.method].advantages if self.method in METHODS else None
+        if rule is not None and not rule.from_history:
+            raise_problems(
+                "DPPOConfig",
+                [
+                    f"num_generations=1 with advantages by {rule.name!r} has no gradient: a completion is compared "
+                    "with itself. Write num_generations: 2, or method: dppo_history, whose baseline is from history."
+                ],
+            )
+        per_step = self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
+        self.num_generations = self.generation_batch_size or per_step  # which divides what TRL counts on all processes
+        evaluated, self.num_generations_eval = self.num_generations_eval, self.num_generations_eval or 1
+        yield
+        self.num_generations, self.num_generations_eval = 1, evaluated
 
     def _fill_in(self) -> None:
         """Fields that were left out get the method's own values, or TRL's defaults where it has none.

@@ -140,7 +140,7 @@ class Joints(GRPOTrainer):
 
     # -- what a subclass calls ----------------------------------------------------------------------------------
 
-    def roll_out(self, examples: list[dict[str, Any]]) -> Generated:
+    def roll_out(self, examples: list[dict[str, Any]], *, equal_groups: bool = True) -> Generated:
         """Completions of this rank's examples, with the rewards of all ranks.
 
         Log-probabilities of old and reference policies and the correction between sampler and trainer are not
@@ -148,13 +148,17 @@ class Joints(GRPOTrainer):
 
         Args:
             examples: rows of the dataset, each repeated for every completion; as many on every rank.
+            equal_groups: whether each is repeated ``num_generations`` times; otherwise each completion is asked for by
+                itself.
         """
-        correction = self.vllm_importance_sampling_correction
+        correction, generations = self.vllm_importance_sampling_correction, self.num_generations
         self._deferring, self.vllm_importance_sampling_correction = True, False
+        self.num_generations = generations if equal_groups else 1
         try:
             output = self._generate_and_score_completions(examples)
         finally:
             self._deferring, self.vllm_importance_sampling_correction = False, correction
+            self.num_generations = generations
         # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
         torch.randperm(len(output["completion_ids"]))
         reward_NF, self._rewards_of_call = cast(Tensor, self._rewards_of_call), None

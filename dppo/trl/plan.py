@@ -30,6 +30,9 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
         lines.append(f"prompts: blocks of up to {round(block / (1 - method.prompts.rate))}, about {block} rolled out")
     else:
         lines.append(f"prompts: of a block of {block}, about {kept} are rolled out once all have a history")
+    if method.sizes is not None:
+        most = max(method.sizes.most, args.num_generations)
+        lines.append(f"group sizes: by history, 1 to {most} completions of a prompt, {args.num_generations} on average")
     lines.append(
         f"completions: of those with a gradient, {1 - method.completions.rate:.0%} are trained on; "
         f"score {method.score_name}"

@@ -7,6 +7,7 @@ steps, and candidates, draws and examples come from here, the same on every rank
 from typing import Any
 
 from datasets import Dataset
+from torch import Tensor
 
 from dppo.errors import ConfigError, DataError
 from dppo.methods import Method
@@ -19,7 +20,7 @@ EPOCHS_REMEMBERED = 3
 
 
 def prompt_source(
-    dataset: Any, args: Any, method: Method, *, group: int, shuffle: bool, environment: bool
+    dataset: Any, args: Any, method: Method, *, weight_F: Tensor, shuffle: bool, environment: bool
 ) -> PromptSource | None:
     """The prompts of a run; None for a streamed dataset, whose rows cannot be read again.
 
@@ -27,7 +28,7 @@ def prompt_source(
         dataset: the training set.
         args: the run's arguments, a ``DPPOConfig``.
         method: built from them.
-        group: G, completions per prompt.
+        weight_F: (F,) of the reward functions.
         shuffle: whether each epoch has its own order.
         environment: whether one gives the prompts, so that the dataset need not.
 
@@ -42,17 +43,24 @@ def prompt_source(
         )
     if isinstance(dataset, Dataset):
         stream = PromptStream(len(dataset), seed=args.seed, shuffle=shuffle)  # first: it says where there are no rows
-        prompts = int(args.generation_batch_size or 0) // group
+        prompts = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
         # Where an environment gives the prompt, rows are told apart by what else they hold.
         content = dataset["prompt"] if "prompt" in dataset.column_names else dataset
         history = PromptHistory(
             identities(content), half_life=args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
         )
-        return PromptSource(stream, history, method, prompts=prompts, fill=args.prompt_mode == "fill")
+        return PromptSource(
+            stream, history, method, prompts=prompts, fill=args.prompt_mode == "fill", weight_F=weight_F
+        )
     if method.prompts.rate:
         raise ConfigError(
             f"prompt_prune_rate={method.prompts.rate:g} needs a map-style dataset; a streamed one has no rows to come "
             "back to. Set prompt_prune_rate: 0, or load the dataset without streaming."
+        )
+    if method.advantages.from_history:
+        raise ConfigError(
+            f"method={args.method!r} has a baseline from each prompt's history, which needs a map-style dataset. Set "
+            "method: dppo, or load the dataset without streaming."
         )
     if method.rounds is not None:
         raise ConfigError(

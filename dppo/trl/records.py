@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dppo.groups import group_sizes
 from dppo.step import Passes, StepPlan
 from dppo.trl.batch import RankBatch
 from dppo.types import Completions
@@ -18,7 +19,7 @@ WHY = ("kept", "not drawn", "zero advantage", "no tokens", "left out by the rule
 class Generation:
     """One generation of a run, once it is drawn. Tensors are the trainer's own, to be looked at only.
 
-    P candidate prompts, Q of them rolled out, N = Q * G completions of all ranks, of which this rank has the B from
+    P candidate prompts, Q of them rolled out, N completions of all ranks, of which this rank has the B from
     ``first_row`` on.
     """
 
@@ -30,8 +31,8 @@ class Generation:
     """Generations before it."""
     epoch: float | None
     """Epochs of prompts that were candidates so far; None where that is not known."""
-    group: int
-    """G, completions per prompt."""
+    size_Q: Tensor
+    """(Q,) completions of each prompt rolled out."""
     candidate_P: Tensor
     """(P,) dataset rows of the candidates, -1 where not known."""
     prob_P: Tensor
@@ -85,7 +86,7 @@ def generation_of(
         steps=passes.steps,
         number=number,
         epoch=epoch,
-        group=len(weight_N) // len(prompts.row_Q),
+        size_Q=group_sizes(group_N),
         candidate_P=prompts.candidates.row_P,
         prob_P=prompts.draw.prob_N,
         keep_P=prompts.draw.keep_N,

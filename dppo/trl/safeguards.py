@@ -9,7 +9,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from dppo.errors import OutOfMemoryError
+from dppo.errors import OutOfMemoryError, RoundsError
+from dppo.step import PromptSource
 
 
 class NonFiniteGuard(TrainerCallback):
@@ -121,3 +122,23 @@ class MemoryAdvice:
                 f"out of memory in a forward or backward pass over {self.in_flight} tokens "
                 f"(max_tokens_per_row={self.budget}). Set {lower}, or gradient_checkpointing: true."
             ) from error
+
+
+@contextmanager
+def saved_at_the_limit(trainer: Any, source: PromptSource) -> Iterator[None]:
+    """Where rounds end in an error, save the run as it was before them and say where.
+
+    Raises:
+        RoundsError: the one from inside, with what was saved.
+    """
+    before, step = source.stream.state_dict(), trainer.state.global_step
+    try:
+        yield
+    except RoundsError as error:
+        source.stream.load_state_dict(before)
+        saved = "No step had been taken."
+        if step and trainer.args.save_strategy == "no":
+            saved = "Nothing was saved, since save_strategy is no."
+        elif step:
+            saved = f"The run up to here is in {trainer.save_now()}: go on from it with resume: true."
+        raise RoundsError(f"step {step}: {error} {saved}") from error

@@ -137,7 +137,7 @@ class StockWatch(TrainerCallback):
             steps=self._cycle.passes.steps,
             number=self._generations,
             epoch=trainer.state.epoch,
-            group=group,
+            size_Q=torch.full_like(row_Q, group),
             candidate_P=row_Q,
             prob_P=ones_N[: len(row_Q)],
             keep_P=ones_N[: len(row_Q)].bool(),

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from dppo.errors import ConfigError, RoundsError
+from dppo.errors import ConfigError
 from dppo.problems import guarded
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
@@ -27,7 +27,7 @@ from dppo.trl.plan import step_plan
 from dppo.trl.prompts import prompt_source
 from dppo.trl.records import Recorder, generation_of
 from dppo.trl.rollouts import gathered_order, joined, rank_batch, read_examples, rolled_out
-from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard
+from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, saved_at_the_limit
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
@@ -83,9 +83,13 @@ class DPPOTrainer(Joints):
         self.cycle = Cycle.of_arguments(args)
         self.group = int(self.num_generations or 1)
         """G, completions per prompt."""
-        dataset, environment = self.train_dataset, self.environment_factories is not None
         self.source: PromptSource | None = prompt_source(
-            dataset, args, self.method, group=self.group, shuffle=bool(self.shuffle_dataset), environment=environment
+            self.train_dataset,
+            args,
+            self.method,
+            weight_F=self.reward_weights.double().cpu(),
+            shuffle=bool(self.shuffle_dataset),
+            environment=self.environment_factories is not None,
         )
         self.recorder: Recorder | None = None
         self.forwards = ForwardPasses(self, self.padded_forward)
@@ -167,7 +171,8 @@ class DPPOTrainer(Joints):
             return self._roll_out_rounds(self.source)
         multiple = processes // math.gcd(group, processes)
         prompts = self.source.block(self.generation, generations=group, multiple=multiple, done=share_done(self.state))
-        return prompts, self.roll_out(self._examples(prompts.row_Q))
+        examples = self._examples(prompts.row_Q, prompts.size_Q)
+        return prompts, self.roll_out(examples, equal_groups=prompts.size_Q is None)
 
     def _roll_out_rounds(self, source: PromptSource) -> tuple[StepPrompts, Generated]:
         """Rounds of rollouts as one generation, in the order in which the rows of all ranks are gathered."""
@@ -180,21 +185,23 @@ class DPPOTrainer(Joints):
             sizes.append(len(block.row_Q))
             return self._rewards_of(rounds[-1])
 
-        with self._saved_at_the_limit(source):
+        with saved_at_the_limit(self, source):
             prompts = source.rounds(self.generation, one_round, multiple=processes)
         order_Q = gathered_order(sizes, processes)
         return prompts.groups_reordered(order_Q), joined(rounds, order_Q, self.group, self.pad_token)
 
-    def _rewards_of(self, generated: Generated) -> Rewards:
-        return Rewards.in_groups(generated.reward_NF, self.group, self.reward_weights.double().cpu())
+    def _rewards_of(self, generated: Generated, size_Q: Tensor | None = None) -> Rewards:
+        sizes = self.group if size_Q is None else size_Q
+        return Rewards.in_groups(generated.reward_NF, sizes, self.reward_weights.double().cpu())
 
-    def _examples(self, row_Q: Tensor) -> list[dict[str, Any]]:
+    def _examples(self, row_Q: Tensor, size_Q: Tensor | None = None) -> list[dict[str, Any]]:
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        return read_examples(self.loaded_dataset, row_Q, generations=self.group, rank=rank, processes=processes)
+        sizes = self.group if size_Q is None else size_Q
+        return read_examples(self.loaded_dataset, row_Q, generations=sizes, rank=rank, processes=processes)
 
     def _plan(self, prompts: StepPrompts, generated: Generated) -> StepPlan:
         """What the generation trains on: one draw per optimizer step, equal on all ranks. The history learns."""
-        rewards = self._rewards_of(generated)
+        rewards = self._rewards_of(generated, prompts.size_Q)
         gather = cast(Callable[[Tensor], Tensor], self.accelerator.gather)
         everything = rolled_out(generated, rewards, gather, self.accelerator.num_processes)
         plan = plan_step(
@@ -212,25 +219,6 @@ class DPPOTrainer(Joints):
         self.add_figures(plan.figures)
         self._signal_warning.observe(plan.learnable)
         return plan
-
-    @contextmanager
-    def _saved_at_the_limit(self, source: PromptSource) -> Iterator[None]:
-        """Where rounds end in an error, save the run as it was before them and say where.
-
-        Raises:
-            RoundsError: the one from inside, with what was saved.
-        """
-        before, step = source.stream.state_dict(), self.state.global_step
-        try:
-            yield
-        except RoundsError as error:
-            source.stream.load_state_dict(before)
-            saved = "No step had been taken."
-            if step and self.args.save_strategy == "no":
-                saved = "Nothing was saved, since save_strategy is no."
-            elif step:
-                saved = f"The run up to here is in {self.save_now()}: go on from it with resume: true."
-            raise RoundsError(f"step {step}: {error} {saved}") from error
 
     # -- the loss of kept completions ----------------------------------------------------------------------------
 

@@ -31,7 +31,10 @@ def still(start, monkeypatch):
             parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in loop.model.parameters()]
             gradients.append(torch.cat([part.flatten() for part in parts]).double())
 
-        monkeypatch.setattr(loop, "_rewards", lambda row_Q, rollout: rewards(row_Q, loop.steps))
+        def given(row_N, rollout):
+            return rewards(row_N[:: loop.generations], loop.steps).flatten()
+
+        monkeypatch.setattr(loop, "_rewards", given)
         monkeypatch.setattr(loop.optimizer, "step", keep)
         return loop, gradients
 

@@ -40,9 +40,9 @@ def test_log_probs_are_those_the_decoder_sampled_with(start):
     loop = Loop(copy.deepcopy(model), tokenizer, split.train, GRPO, seed=0)
     prompts = encode_questions(tokenizer, [p.question for p in split.train[3:5]])
     rollout = sample(model, prompts, torch_generator(3), samples=GENERATIONS, max_new_tokens=20)
-    kept = [6, 1, 2, 9]
+    kept, group_N = [6, 1, 2, 9], torch.arange(2 * GENERATIONS) // GENERATIONS
     seen = []
-    for logp_BT, batch in loop._log_probs(kept, torch.tensor([3, 4]), rollout):
+    for logp_BT, batch in loop._log_probs(kept, 3 + group_N, group_N, rollout):
         torch.testing.assert_close(logp_BT, rollout.logp_NT[batch], rtol=0, atol=1e-4)
         seen += batch.tolist()
     assert sorted(seen) == sorted(kept)

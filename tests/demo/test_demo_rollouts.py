@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dppo.demo.model import build_model
-from dppo.demo.rollouts import EmbeddedRollouts, group_size
+from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.tokenizer import build_tokenizer
 from dppo.errors import ConfigError
 
@@ -69,10 +69,16 @@ def test_evaluations_draw_the_same_at_every_step(model):
     assert made[0] == made[1]
 
 
-def test_groups_that_are_cut_are_decoded_row_by_row():
-    assert group_size(["a", "a", "b", "b"], 2) == 2
-    assert group_size(["a", "b", "b", "c"], 2) == 1
-    assert group_size(["a", "a", "b"], 2) == 1
+def test_groups_of_any_size_are_decoded_as_they_follow_each_other(model):
+    """One of one prompt, then five of another: what the decoder gives for these sizes, in that order."""
+    prompts = [PROMPTS[0], *[PROMPTS[-1]] * 5]
+    found = EmbeddedRollouts()(prompts, trainer_of(model))
+    assert len(found["completion_ids"]) == len(found["logprobs"]) == 6
+    assert found["prompt_ids"][1:] == [found["prompt_ids"][1]] * 5 != [found["prompt_ids"][0]] * 5
+    equal = EmbeddedRollouts()(PROMPTS, trainer_of(model))
+    assert found["completion_ids"] != equal["completion_ids"]
+    again = EmbeddedRollouts()(prompts, trainer_of(model))
+    assert found == again
 
 
 @pytest.mark.parametrize(

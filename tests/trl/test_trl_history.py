@@ -1,0 +1,137 @@
+"""A baseline from history in TRL's trainer: groups of one, groups of sizes by history, resume, and what is refused."""
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, scripted
+from test_trl_contract import gradients
+from test_trl_fields import configured
+from test_trl_resume import CASES, STEPS, trainer, weights
+
+from dppo.errors import ConfigError
+from dppo.objective import history_scaled_advantages
+from dppo.step import PromptSource
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.plan import step_plan
+
+SINGLE = {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 4}
+UNEVEN = {"method": "dppo_history_sizes"}
+
+
+def plans_of(path, tmp_path, monkeypatch, **options):
+    """Every plan of a run, with the sizes that history gave for it."""
+    found, original = [], DPPOTrainer._plan
+
+    def keep(self, prompts, generated):
+        found.append(original(self, prompts, generated))
+        return found[-1]
+
+    monkeypatch.setattr(DPPOTrainer, "_plan", keep)
+    settings = dict(max_steps=8, loss_type="grpo", learning_rate=1e-4)
+    _, trained = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **settings | options)
+    return found, trained
+
+
+def test_a_group_of_one_trains_on_what_history_did_not_expect(tiny_path, tmp_path, monkeypatch):
+    plans, trained = plans_of(tiny_path, tmp_path, monkeypatch, **SINGLE)
+    assert trained.num_generations == 1 and all(len(plan.rewards) == 4 for plan in plans)
+    for plan in plans:
+        assert torch.equal(plan.advantage_N, history_scaled_advantages(plan.rewards))
+    later = plans[-1]
+    assert (later.rewards.expected.worth_QF > 3).all() and (later.advantage_N != 0).any()
+    assert (plans[0].rewards.expected.worth_QF == 0).all(), "nothing is known before the first completion"
+
+
+def test_sizes_follow_history_and_every_rollout_is_as_large(tiny_path, tmp_path, monkeypatch):
+    asked = []
+
+    def rollout(prompts, trainer):
+        if trainer.model.training:
+            asked.append((len(prompts), trainer.num_generations))
+        return scripted(prompts, trainer)
+
+    plans, trained = plans_of(tiny_path, tmp_path, monkeypatch, **UNEVEN, rollout=rollout, prompts=4)
+    sizes = [plan.prompts.size_Q.tolist() for plan in plans]
+    assert sizes[0] == [GENERATIONS] * 4 and any(len(set(each)) > 1 for each in sizes[1:])
+    assert all(sum(each) == 4 * GENERATIONS and min(each) >= 1 for each in sizes)
+    assert asked == [(16, 1)] * 8, "engines that take every G-th prompt would take the wrong ones"
+    assert trained.num_generations == GENERATIONS
+    for plan in plans:
+        torch.testing.assert_close(
+            torch.bincount(plan.rewards.group_N), plan.prompts.size_Q, msg="rewards lie in the groups asked for"
+        )
+
+
+def test_the_gradient_of_uneven_groups_is_that_of_their_plan(tiny_path, tmp_path, monkeypatch):
+    """Each completion weighted by G over the size of its group; with sizes forgotten the gradient is another one."""
+    options = dict(prompts=4, completion_prune_rate=0.0)
+    plans, _ = plans_of(tiny_path, tmp_path, monkeypatch, **UNEVEN, **options)
+    last = plans[-1]
+    by_hand_N = GENERATIONS / last.prompts.size_Q.double()[last.rewards.group_N]
+    live_N = last.advantage_N != 0
+    torch.testing.assert_close(last.weight_UN[0], by_hand_N * live_N)
+    assert (by_hand_N != 1).any() and last.denominator == 4 * GENERATIONS
+
+
+@pytest.mark.parametrize("options", [SINGLE, UNEVEN], ids=["groups of one", "sizes by history"])
+def test_resumed_equals_uninterrupted(options, tiny_path, tmp_path):
+    """What is expected of a prompt, and its size, come from the checkpoint."""
+    options = CASES["plain"][0] | {"prompt_prune_rate": 0.0} | options
+    straight, after = [], []
+    trainer(tiny_path, tmp_path / "a", seen=straight, **options).train()
+    trainer(tiny_path, tmp_path / "b", seen=after, **options).train(
+        resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3")
+    )
+    assert straight[3:] == after
+    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert STEPS > 3 and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_resume_that_forgets_what_was_expected_is_caught(tiny_path, tmp_path, monkeypatch):
+    original = PromptSource.load
+
+    def forgetful(self, folder, position):
+        original(self, folder, position)
+        self.history._rewards.total[:] = 0
+
+    straight, after = [], []
+    trainer(tiny_path, tmp_path / "a", seen=straight, **SINGLE).train()
+    monkeypatch.setattr(PromptSource, "load", forgetful)
+    trainer(tiny_path, tmp_path / "b", seen=after, **SINGLE).train(
+        resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3")
+    )
+    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert any(not torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("method", ["dppo", "grpo", "dr_grpo", "cppo"])
+def test_a_group_of_one_without_a_baseline_from_history_is_refused(method):
+    with pytest.raises(ConfigError, match=r"has no gradient: .*num_generations: 2, or method: dppo_history"):
+        configured(method=method, num_generations=1, accept_bias=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"per_device_train_batch_size": 3},
+        {"per_device_train_batch_size": 2, "steps_per_generation": 3},
+        {"per_device_train_batch_size": 2, "generation_batch_size": 6},
+        {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 1},
+    ],
+    ids=str,
+)
+def test_batches_of_any_size_hold_groups_of_one(options):
+    config = configured(method="dppo_history", num_generations=1, **options)
+    per_step = options.get("gradient_accumulation_steps", 1) * options["per_device_train_batch_size"]
+    assert config.num_generations == 1 and config.num_generations_eval is None
+    assert config.generation_batch_size in (per_step, 6)
+
+
+def test_another_scaling_contradicts_it():
+    with pytest.raises(ConfigError, match="advantages of its own"):
+        configured(method="dppo_history", scale_rewards="group")
+
+
+def test_the_plan_says_that_sizes_follow_history():
+    config = configured(method="dppo_history_sizes", num_generations=4)
+    lines = step_plan(config, config.build_method(), prompts_in_dataset=None)
+    assert "group sizes: by history, 1 to 16 completions of a prompt, 4 on average" in lines
