@@ -55,7 +55,8 @@ CLIPS = {"ratio": dppo.objective.token_ratio, "clip_low": 0.2, "clip_high": 0.2}
 SCORED = {"completions": COMPLETIONS}
 CALLS = {
     "Passes": {"passes": 1, "shares": 1},
-    "PromptSource": {"stream": STREAM, "history": HISTORY, "method": METHODS["dppo"], "prompts": 4, "fill": False},
+    "PromptSource": {"stream": STREAM, "history": HISTORY, "method": METHODS["dppo"], "prompts": 4, "fill": False}
+    | {"difficulty": None},
     "RolledOut": of_fields(ROLLED_OUT),
     "StepPrompts": of_fields(PROMPTS),
     "completions_of": {"method": METHODS["dppo"], "rolled_out": ROLLED_OUT, "live": None, "weight_N": None},
@@ -259,7 +260,7 @@ class TestSettings:
             except ValueError as error:  # TRL's own
                 assert "divisible" in str(error) or "generation" in str(error), (field, wrong)
                 refused = "TRL"
-            if "str" not in hint and isinstance(wrong, str | list):
+            if "str" not in hint and "list" not in hint and isinstance(wrong, str | list):
                 assert refused and f"{field}={wrong!r} is {type(wrong).__name__}, expected" in refused, wrong
 
     @pytest.mark.parametrize(
@@ -343,4 +344,4 @@ class TestDatasets:
 
     def made(self, dataset, *, environment):
         args = DPPOConfig(**CONFIG)
-        return prompt_source(dataset, args, METHODS["grpo"], group=8, shuffle=True, environment=environment)
+        return prompt_source(dataset, args, METHODS["grpo"], group=8, functions=1, environment=environment)

@@ -22,9 +22,9 @@ from torch import Tensor
 from dppo.errors import CheckpointError, DataError, RewardError, ShapeError, raise_problems
 from dppo.files import replacing
 from dppo.groups import each_group
-from dppo.pruning.logistic import expansion, logistic, posterior_mode
+from dppo.pruning.logistic import auc, expansion, logistic, posterior_mode
 from dppo.typed import typed
-from dppo.types import Rewards
+from dppo.types import Expected, Rewards
 
 FORMAT = 1
 """Version of the saved file; raised when its arrays change meaning."""
@@ -119,6 +119,47 @@ class DifficultyPredictor:
             share_PF[:, index] = logistic(logit_P / np.sqrt(1 + np.pi / 8 * variance_P))
         return torch.from_numpy(low_F + (high_F - low_F) * share_PF)
 
+    def expected(self, rows: Tensor | np.ndarray, step: int, strength: float) -> Expected:
+        """The prior of a ``PromptHistory``: predicted means, with the variance of rewards at the ends of their range.
+
+        Args:
+            rows: (Q,) integer, positions in the dataset.
+            step: as for ``predict``.
+            strength: completions that the prior is worth, > 0.
+
+        Raises:
+            DataError: as for ``predict``.
+        """
+        mean_QF = self.predict(rows, step)
+        low_F, high_F = torch.from_numpy(self._state["low_F"]), torch.from_numpy(self._state["high_F"])
+        return Expected(
+            mean_QF=mean_QF,
+            variance_QF=(mean_QF - low_F) * (high_F - mean_QF),
+            worth_QF=torch.full_like(mean_QF, strength + 1),
+        )
+
+    def auc(self, rows: Tensor | np.ndarray, rewards: Rewards, step: int) -> float:
+        """How well the predictions for a step tell its rewards above the middle of their range from those below.
+
+        Args:
+            rows: (Q,) integer, the prompt of each group.
+            rewards: of the groups.
+            step: not yet learned from.
+
+        Returns:
+            Mean over functions of the area under the curve, in [0, 1], 0.5 for predictions that say nothing; NaN where
+            no function has rewards of both kinds.
+        """
+        mean_QF, middle_F = self.predict(rows, step).numpy(), (self._state["low_F"] + self._state["high_F"]) / 2
+        mean_NF, reward_NF = mean_QF[rewards.group_N.numpy()], rewards.reward_NF.double().numpy()
+        known_NF = ~np.isnan(reward_NF)
+        found = [
+            auc(mean_NF[known_NF[:, index], index], reward_NF[known_NF[:, index], index] > middle)
+            for index, middle in enumerate(middle_F)
+        ]
+        found = [area for area in found if not np.isnan(area)]
+        return float(np.mean(found)) if found else float("nan")
+
     def update(self, rows: Tensor | np.ndarray, rewards: Rewards, step: int) -> None:
         """Learn from the groups of a step. Every completion counts once; those without a reward do not.
 
@@ -192,7 +233,8 @@ class DifficultyPredictor:
             found, low, high = float(rewards.reward_NF[place, index]), float(low_F[index]), float(high_F[index])
             raise RewardError(
                 f"completion {place} has reward {found:g} of function {index}, outside the declared range {low:g} to "
-                f"{high:g}. Declare the range of that function: ({min(low, found):g}, {max(high, found):g})."
+                f"{high:g}. Declare one that holds it: ranges=[({min(low, found):g}, {max(high, found):g})], in a "
+                f"configuration reward_range: [{min(low, found):g}, {max(high, found):g}]."
             )
         known_NF, groups = ~share_NF.isnan(), rewards.group_N
         sums = [
@@ -208,9 +250,10 @@ class DifficultyPredictor:
             path: file to write; its folder must exist.
         """
         features_PD = self._features_PD if self._refreshed else self._features_PD[:0]
-        arrays: dict[str, Any] = {"format": np.int64(FORMAT), "step": np.int64(self.step), "features_PD": features_PD}
+        numbers = {"format": np.int64(FORMAT), "step": np.int64(self.step)}
+        arrays: dict[str, Any] = {**numbers, "features_PD": features_PD, **self._state}
         with replacing(path) as file:
-            np.savez(file, **arrays, **self._state)
+            np.savez(file, **arrays)
 
     def load(self, path: str | Path) -> None:
         """Replace what was learned by what ``save`` wrote, bit by bit. Settings stay those of this object.

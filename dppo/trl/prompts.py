@@ -13,13 +13,14 @@ from dppo.methods import Method
 from dppo.problems import identities
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.step import PromptSource
+from dppo.trl.difficulty import difficulty_predictor
 
 EPOCHS_REMEMBERED = 3
 """Default half-life of the prompt history."""
 
 
 def prompt_source(
-    dataset: Any, args: Any, method: Method, *, group: int, shuffle: bool, environment: bool
+    dataset: Any, args: Any, method: Method, *, group: int, functions: int, environment: bool
 ) -> PromptSource | None:
     """The prompts of a run; None for a streamed dataset, whose rows cannot be read again.
 
@@ -28,12 +29,12 @@ def prompt_source(
         args: the run's arguments, a ``DPPOConfig``.
         method: built from them.
         group: G, completions per prompt.
-        shuffle: whether each epoch has its own order.
+        functions: F, reward functions.
         environment: whether one gives the prompts, so that the dataset need not.
 
     Raises:
         ConfigError: the dataset is streamed, and the method chooses prompts.
-        DataError: there is no column of prompts, or fewer prompts than one generation needs.
+        DataError: there is no column of prompts or of difficulty, or fewer prompts than one generation needs.
     """
     columns = getattr(dataset, "column_names", None)  # of some streams they are not known
     if columns is not None and "prompt" not in columns and not environment:
@@ -41,18 +42,26 @@ def prompt_source(
             f"the dataset has no column 'prompt', but {columns}. Try dataset.rename_column('text', 'prompt')"
         )
     if isinstance(dataset, Dataset):
-        stream = PromptStream(len(dataset), seed=args.seed, shuffle=shuffle)  # first: it says where there are no rows
+        # First: it says where there are no rows.
+        stream = PromptStream(len(dataset), seed=args.seed, shuffle=bool(args.shuffle_dataset))
         prompts = int(args.generation_batch_size or 0) // group
         # Where an environment gives the prompt, rows are told apart by what else they hold.
         content = dataset["prompt"] if "prompt" in dataset.column_names else dataset
         history = PromptHistory(
             identities(content), half_life=args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
         )
-        return PromptSource(stream, history, method, prompts=prompts, fill=args.prompt_mode == "fill")
+        difficulty = difficulty_predictor(dataset, args, functions)
+        fill = args.prompt_mode == "fill"
+        return PromptSource(stream, history, method, prompts=prompts, fill=fill, difficulty=difficulty)
     if method.prompts.rate:
         raise ConfigError(
             f"prompt_prune_rate={method.prompts.rate:g} needs a map-style dataset; a streamed one has no rows to come "
             "back to. Set prompt_prune_rate: 0, or load the dataset without streaming."
+        )
+    if args.difficulty_features is not None:
+        raise ConfigError(
+            f"difficulty_features={args.difficulty_features!r} are of every row, and a streamed dataset has none to "
+            "read beforehand. Leave them out, or load the dataset without streaming."
         )
     if method.rounds is not None:
         raise ConfigError(

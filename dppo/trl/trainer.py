@@ -83,9 +83,9 @@ class DPPOTrainer(Joints):
         self.cycle = Cycle.of_arguments(args)
         self.group = int(self.num_generations or 1)
         """G, completions per prompt."""
-        dataset, environment = self.train_dataset, self.environment_factories is not None
+        functions, environment = len(self.reward_funcs), self.environment_factories is not None
         self.source: PromptSource | None = prompt_source(
-            dataset, args, self.method, group=self.group, shuffle=bool(self.shuffle_dataset), environment=environment
+            self.train_dataset, args, self.method, group=self.group, functions=functions, environment=environment
         )
         self.recorder: Recorder | None = None
         self.forwards = ForwardPasses(self, self.padded_forward)

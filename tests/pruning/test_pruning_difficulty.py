@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dppo.errors import CheckpointError, ConfigError, DataError, RewardError, ShapeError
+from dppo.errors import CheckpointError, DataError
 from dppo.pruning import DifficultyPredictor
 from dppo.pruning.difficulty import FORMAT
 from dppo.pruning.logistic import expansion, logistic, posterior_mode
@@ -161,6 +161,33 @@ def test_a_feature_that_is_the_same_everywhere_or_far_out_does_no_harm():
     assert 0 < predictions(predictor, 6)[-1] < 1
 
 
+def test_the_prior_has_the_variance_of_rewards_at_the_ends_and_the_strength_it_is_given():
+    predictor = DifficultyPredictor(features(), ranges=[(0.0, 1.0), (-1.0, 3.0)])
+    taught(predictor, [(rows, pair_of(rewards)) for rows, rewards in blocks(rates(features()), 3)])
+    prior = predictor.expected([4, 9], 3, strength=2.5)
+    assert torch.equal(prior.mean_QF, predictor.predict([4, 9], 3)) and (prior.worth_QF == 3.5).all()
+    share_QF = (prior.mean_QF - torch.tensor([0.0, -1.0])) / torch.tensor([1.0, 4.0])
+    torch.testing.assert_close(prior.variance_QF, share_QF * (1 - share_QF) * torch.tensor([1.0, 16.0]).double())
+
+
+def pair_of(rewards):
+    """The same rewards, and the same from -1 to 3 turned round."""
+    return Rewards.in_groups(torch.cat([rewards.reward_NF, 3 - 4 * rewards.reward_NF], 1), GROUP)
+
+
+def test_the_area_is_that_of_predictions_before_the_step_averaged_over_functions():
+    feature_PD, nan = features(), torch.nan
+    predictor = taught(DifficultyPredictor(feature_PD), blocks(rates(feature_PD), 8))
+    low, high = int(rates(feature_PD).argmin()), int(rates(feature_PD).argmax())
+    right = Rewards.of_groups(torch.tensor([[0.0, nan], [1.0, 1.0]]))
+    assert predictor.auc([low, high], right, 8) == 1.0 and predictor.auc([high, low], right, 8) == 0.0
+    assert np.isnan(predictor.auc([low, high], Rewards.of_groups(torch.tensor([[1.0, nan], [0.9, 1.0]])), 8))
+    two = DifficultyPredictor(feature_PD, ranges=[(0.0, 1.0), (-1.0, 3.0)])
+    taught(two, [(rows, pair_of(rewards)) for rows, rewards in blocks(rates(feature_PD), 8)])
+    assert two.auc([low, high], Rewards.in_groups(torch.tensor([[0.0, -1.0], [1.0, 3.0]]), 1), 8) == 0.5
+    assert two.auc([low, high], Rewards.in_groups(torch.tensor([[0.0, -1.0], [1.0, -1.0]]), 1), 8) == 1.0
+
+
 # Predictions are settled before the rollout.
 
 
@@ -277,49 +304,3 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     np.savez(path, **(arrays | {"format": np.int64(FORMAT + 1)}))
     with pytest.raises(CheckpointError, match=f"not of format {FORMAT}"):
         predictor.load(path)
-
-
-# Bad input.
-
-
-def test_settings_out_of_range_are_named_together():
-    with pytest.raises(ConfigError, match=r"3 problems\n.*ranges=.*\n.*discount=0 .*\n.*ridge=-1"):
-        DifficultyPredictor(features(), ranges=[(1.0, 0.0)], discount=0, ridge=-1)
-    for ranges in ([], [(0, 1, 2)], [(0, float("inf"))], [("a", "b")], [0.5], [(True, 2)]):
-        with pytest.raises(ConfigError, match=r"ranges=.*Try ranges=\[\(0.0, 1.0\)\]"):
-            DifficultyPredictor(features(), ranges=ranges)
-
-
-def test_features_that_are_no_numbers_are_named():
-    bad = features()
-    bad[7, 1] = np.nan
-    with pytest.raises(DataError, match="feature 1 of row 7 is not a finite"):
-        DifficultyPredictor(bad)
-    for wrong in (features()[:, 0], features().astype(int), features()[:, :0], np.array([["a"]])):
-        with pytest.raises(ShapeError, match=r"expected floats \(prompts, features\)"):
-            DifficultyPredictor(wrong)
-    with pytest.raises(ShapeError, match=r"features \(9, 2\) in place of \(240, 2\)"):
-        DifficultyPredictor(features()).refresh(features(size=9))
-
-
-def test_rewards_outside_the_declared_range_are_refused_and_nothing_is_learned():
-    predictor = DifficultyPredictor(features(), ranges=[(0.0, 1.0), (-1.0, 1.0)])
-    pair = torch.tensor([[0.5, 0.0], [1.0, -1.5]])
-    with pytest.raises(RewardError, match=r"completion 1 has reward -1.5 of function 1, outside.*: \(-1.5, 1\)"):
-        predictor.update([3], Rewards.in_groups(pair, 2), 0)
-    assert predictor.step == -1 and (predictor.predict([3], 0) == torch.tensor([[0.5, 0.0]])).all()
-    sums = torch.tensor([[0.1 + 0.2 + 0.7, 1.0], [1 + 1e-7, 0.0]], dtype=torch.float32)
-    predictor.update([3], Rewards.in_groups(sums, 2), 0)
-    assert predictor.step == 0
-
-
-def test_rows_and_groups_that_do_not_fit_are_refused():
-    predictor, two = DifficultyPredictor(features()), Rewards.of_groups(torch.ones(2, 3))
-    with pytest.raises(ShapeError, match="3 rows for 2 groups"):
-        predictor.update([1, 2, 3], two, 0)
-    with pytest.raises(ShapeError, match=r"1 ranges for 2 reward functions.*\* 2"):
-        predictor.update([1], Rewards.in_groups(torch.ones(3, 2), 3), 0)
-    with pytest.raises(DataError, match="rows -1 to 5 are not all among the 240"):
-        predictor.predict([5, -1], 0)
-    with pytest.raises(ShapeError, match=r"expected \(P,\)"):
-        predictor.predict(np.zeros((2, 2)), 0)
