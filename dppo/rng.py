@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     CHECK = 9
     MODEL = 10
     PROMPT_SKIP = 11
+    PROJECTION = 12
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:

@@ -56,7 +56,7 @@ SCORED = {"completions": COMPLETIONS}
 CALLS = {
     "Passes": {"passes": 1, "shares": 1},
     "PromptSource": {"stream": STREAM, "history": HISTORY, "method": METHODS["dppo"], "prompts": 4, "fill": False}
-    | {"weight_F": None},
+    | {"weight_F": None, "difficulty": None},
     "RolledOut": of_fields(ROLLED_OUT),
     "StepPrompts": of_fields(PROMPTS),
     "completions_of": {"method": METHODS["dppo"], "rolled_out": ROLLED_OUT, "live": None, "weight_N": None},
@@ -72,6 +72,7 @@ CALLS = {
     "on_top_of": {"base": METHODS["gspo"], "pruning": METHODS["dppo"]},
     "Budget": of_fields(BUDGET["budget"]),
     "Design": of_fields(PIVOTAL),
+    "DifficultyPredictor": {"features_PD": np.ones((8, 2)), "ranges": [(0.0, 1.0)], "discount": 0.9, "ridge": 1.0},
     "PromptHistory": {"identities": HISTORY.identities, "decay": 0.9, "strength": 2.0, "half_life": 9.0},
     "PromptPruning": of_fields(METHODS["infobatch"].prompts),
     "PromptStream": {"size": 8, "seed": 0, "shuffle": True},
@@ -83,6 +84,8 @@ CALLS = {
     "advantage_with_confidence": SCORED,
     "advantage_with_length": SCORED,
     "uniform_score": SCORED,
+    "column_features": {"columns": {"level": [1.0, 2.0]}},
+    "length_features": {"prompts": ["a", "b"]},
     "confidence": {"logp_BT": LOGP, "mask_BT": LOGP},
     "constant": {"done": 0.5, "until": 0.5},
     "stop": {"done": 0.5, "until": 0.5},
@@ -257,7 +260,7 @@ class TestSettings:
             except ValueError as error:  # TRL's own
                 assert "divisible" in str(error) or "generation" in str(error), (field, wrong)
                 refused = "TRL"
-            if "str" not in hint and isinstance(wrong, str | list):
+            if "str" not in hint and "list" not in hint and isinstance(wrong, str | list):
                 assert refused and f"{field}={wrong!r} is {type(wrong).__name__}, expected" in refused, wrong
 
     @pytest.mark.parametrize(
@@ -341,6 +344,4 @@ class TestDatasets:
 
     def made(self, dataset, *, environment):
         args = DPPOConfig(**CONFIG)
-        return prompt_source(
-            dataset, args, METHODS["grpo"], weight_F=torch.ones(1), shuffle=True, environment=environment
-        )
+        return prompt_source(dataset, args, METHODS["grpo"], weight_F=torch.ones(1), environment=environment)

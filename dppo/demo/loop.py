@@ -24,7 +24,7 @@ from dppo.packing import build_row, plan_rows
 from dppo.packing.attention import use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head
-from dppo.pruning import PromptHistory, PromptStream, confidence
+from dppo.pruning import DifficultyPredictor, PromptHistory, PromptStream, confidence
 from dppo.rng import Purpose, step_streams, torch_generator
 from dppo.step import PromptSource, RolledOut, StepPlan, StepPrompts, micro_batch_loss, plan_step
 from dppo.types import Block, Rewards
@@ -71,8 +71,8 @@ class Loop:
     """A policy in training, in place, on the embedded task.
 
     ``seed`` is that of every draw of the run, ``prompts`` are the candidates of a step, ``generations`` the completions
-    of each. ``live`` says from the
-    advantages which completions are worth a forward pass: ``method.live`` by default.
+    of each, ``difficulty`` predicts the prior of problems for methods with a baseline from history. ``live`` says from
+    the advantages which completions are worth a forward pass: ``method.live`` by default.
     """
 
     def __init__(
@@ -86,12 +86,14 @@ class Loop:
         live: Callable[[Tensor], Tensor] | None = None,
         prompts: int = PROMPTS,
         generations: int = GENERATIONS,
+        difficulty: DifficultyPredictor | None = None,
     ) -> None:
         self.model, self.tokenizer, self.problems, self.method, self.seed = model, tokenizer, problems, method, seed
         self.live, self.generations, self.steps = live, generations, 0
         self.prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
-        self.source = PromptSource(PromptStream(len(problems), seed), history, method, prompts=prompts)
+        stream = PromptStream(len(problems), seed)
+        self.source = PromptSource(stream, history, method, prompts=prompts, difficulty=difficulty)
         use_rows(model)
         add_scored_head(model)
         self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)

@@ -1,6 +1,8 @@
 """What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
+from dppo.pruning.difficulty import DifficultyPredictor
+from dppo.pruning.features import column_features, length_features
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
 from dppo.pruning.prune import PromptPruning, Pruning, Selection
@@ -42,6 +44,7 @@ __all__ = [
     "WEIGHTINGS",
     "Budget",
     "Design",
+    "DifficultyPredictor",
     "GroupSizes",
     "PromptHistory",
     "PromptPruning",
@@ -58,11 +61,13 @@ __all__ = [
     "absolute_advantage",
     "advantage_with_confidence",
     "advantage_with_length",
+    "column_features",
     "confidence",
     "constant",
     "effective_sample_size",
     "fade",
     "inclusion_probabilities",
+    "length_features",
     "proportional",
     "relative_added_variance",
     "stop",

@@ -7,7 +7,8 @@ says what to forward, by which weight each loss is multiplied, and what the hist
 from dppo.step.loss import micro_batch_loss
 from dppo.step.passes import Passes
 from dppo.step.plan import ONCE, RolledOut, StepPlan, completions_of, plan_step, signals
-from dppo.step.prompts import PromptSource, StepPrompts, drawn_block, whole_block
+from dppo.step.prompts import PromptSource
+from dppo.step.records import StepPrompts, drawn_block, whole_block
 
 __all__ = [
     "ONCE",

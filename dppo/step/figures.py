@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dppo.groups import each_group
 from dppo.pruning import effective_sample_size, relative_added_variance
-from dppo.step.prompts import StepPrompts
+from dppo.step.records import StepPrompts
 from dppo.types import Completions, Rewards
 
 

@@ -17,7 +17,7 @@ from dppo.methods import Method
 from dppo.rng import Purpose, Streams
 from dppo.step.figures import draw_figures, step_figures
 from dppo.step.passes import Passes, deal
-from dppo.step.prompts import StepPrompts
+from dppo.step.records import StepPrompts
 from dppo.typed import check_fields, typed
 from dppo.types import Completions, Rewards, check_lengths
 

@@ -6,198 +6,25 @@ resumed run agree without a word.
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
-from dppo.groups import group_sizes
 from dppo.methods import Method
-from dppo.pruning import PromptHistory, PromptStream, Rounds, Skipping
-from dppo.pruning.rounds import Collected, fill, take_round
+from dppo.pruning import DifficultyPredictor, PromptHistory, PromptStream, Skipping
+from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block, thin_block
-from dppo.rng import Purpose, Streams, step_streams
-from dppo.typed import check, check_fields, typed
-from dppo.types import Block, Candidates, Draw, Expected, Rewards, check_lengths
+from dppo.rng import Purpose, step_streams
+from dppo.step.records import StepPrompts, drawn_block, in_rounds
+from dppo.typed import check, typed
+from dppo.types import Block, Expected, Rewards
 
-HISTORY_FILE = "dppo_history.npz"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPrompts:
-    """The prompts of one step: the candidates, those rolled out, and what the step is made of.
-
-    Raises:
-        ShapeError: there are no candidates, or numbers of prompts that do not belong together.
-    """
-
-    candidates: Candidates
-    """(P,) in each field; of all rounds where there are several."""
-    draw: Draw
-    """(P,) which candidates were rolled out, and with which probability."""
-    row_Q: Tensor
-    """(Q,) dataset rows rolled out, in the order of their groups; -1 where a prompt has none."""
-    prob_Q: Tensor
-    """(Q,) float64 probability with which each was rolled out, for figures about all candidates."""
-    weight_Q: Tensor
-    """(Q,) float64, what multiplies the weights of a group's completions; 0 for groups that the step is not made of."""
-    sequences: int
-    """Completions that a denominator counts: of all candidates of a block, or of the groups that rounds end with."""
-    size_Q: Tensor | None = None
-    """(Q,) int64 completions to roll out of each, >= 1; None where all groups have as many."""
-    expected: Expected | None = None
-    """What history expects of each group rolled out; None where nothing is known."""
-    collected: Collected | None = None
-    """What the rounds gave; None where there was one block."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "whole_block(groups=4, completions=32)")
-        check_lengths(self, len(self.row_Q))
-        if self.expected is not None and len(self.expected) != len(self.row_Q):
-            raise ShapeError(f"{len(self.row_Q)} rows and {len(self.expected)} in expected: expected.take(keep_P)?")
-        candidates, drawn, kept = len(self.candidates.row_P), len(self.draw.keep_N), int(self.draw.keep_N.sum())
-        if candidates != drawn or kept != len(self.row_Q) or self.sequences < 0:
-            raise ShapeError(
-                f"{candidates} candidates, a draw of {drawn} that keeps {kept}, {len(self.row_Q)} rows, sequences="
-                f"{self.sequences}: they do not fit. Try whole_block(groups=4, completions=32)."
-            )
-
-    @property
-    def kept_share(self) -> float:
-        """Share of the candidates that were rolled out, in [0, 1]."""
-        return len(self.row_Q) / len(self.candidates.row_P)
-
-    @property
-    def seen_share(self) -> float:
-        """Share of the candidates with a history, in [0, 1]: prompts without one are always rolled out."""
-        return self.candidates.seen_P.double().mean().item()
-
-    def groups_reordered(self, order_Q: Tensor) -> "StepPrompts":
-        """The same prompts for groups that lie in another order; candidates and their draw stay as they are.
-
-        Args:
-            order_Q: (Q,) which group comes first, second, ...
-        """
-        return replace(
-            self,
-            row_Q=self.row_Q[order_Q],
-            prob_Q=self.prob_Q[order_Q],
-            weight_Q=self.weight_Q[order_Q],
-            size_Q=None if self.size_Q is None else self.size_Q[order_Q],
-            expected=None if self.expected is None else self.expected.take(order_Q),
-        )
-
-
-@typed("whole_block(groups=4, completions=32)")
-def whole_block(groups: int, completions: int) -> StepPrompts:
-    """All prompts of a step, none of which has a place in a dataset: what a stream of data gives.
-
-    Args:
-        groups: Q, prompts, each rolled out.
-        completions: N, of all of them.
-    """
-    if groups < 1:
-        raise ShapeError(f"groups={groups} must be >= 1. Try whole_block(groups=4, completions=32).")
-    one_Q = torch.ones(groups, dtype=torch.float64)
-    row_Q = torch.full((groups,), -1)
-    return StepPrompts(
-        candidates=Candidates(row_P=row_Q, signal_P=one_Q, tokens_P=one_Q, seen_P=torch.zeros(groups).bool()),
-        draw=Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q),
-        row_Q=row_Q,
-        prob_Q=one_Q,
-        weight_Q=one_Q,
-        sequences=completions,
-    )
-
-
-@typed("drawn_block(block, generations=8)")
-def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) -> StepPrompts:
-    """The prompts of a step that is made of one block.
-
-    Every prompt counts alike in the full batch, so the completions of a group of n are weighted by ``generations / n``.
-
-    Args:
-        block: candidates and their draw.
-        generations: G, completions of each candidate, or their mean where sizes differ; what a denominator counts.
-        size_Q: (Q,) integer completions of each prompt that is rolled out, >= 1, settled before they are rolled out;
-            None for G each.
-
-    Raises:
-        ShapeError: sizes of another number of groups, or below 1.
-    """
-    keep_P = block.draw.keep_N
-    weight_Q = block.draw.weight_N[keep_P]
-    if size_Q is not None:
-        if size_Q.shape != weight_Q.shape or not bool((size_Q >= 1).all()):
-            raise ShapeError(f"size_Q is {size_Q.tolist()!r:.80}, expected {len(weight_Q)} numbers >= 1.")
-        weight_Q = weight_Q * generations / size_Q
-    return StepPrompts(
-        candidates=block.candidates,
-        draw=block.draw,
-        row_Q=block.row_Q,
-        prob_Q=block.draw.prob_N[keep_P],
-        weight_Q=weight_Q,
-        sequences=generations * len(keep_P),
-        size_Q=size_Q,
-    )
-
-
-Record = TypeVar("Record", Candidates, Draw)
-
-
-def joined(records: Sequence[Record]) -> Record:
-    """Records of several rounds as one, round after round.
-
-    Args:
-        records: at least one.
-    """
-    names = [field.name for field in fields(records[0])]
-    return type(records[0])(**{name: torch.cat([getattr(record, name) for record in records]) for name in names})
-
-
-OneRound = Callable[[int, int, np.random.Generator], tuple[Block, Rewards] | None]
-"""``one_round(number, prompts, rng)`` takes about ``prompts`` prompts with ``take_round``, and gives them with the
-rewards of those rolled out; None where no prompts are left."""
-
-
-def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams) -> StepPrompts:
-    """The prompts of a step that is made of rounds, rolled out by whoever trains, or long before by whoever verifies.
-
-    Args:
-        rounds: what counts, how large rounds are, and when to stop.
-        wanted: groups that fill the step, >= 1.
-        one_round: called for round 0, 1, ... until they do, or no prompts are left.
-        streams: random numbers of the step; each round has its own.
-
-    Raises:
-        RoundsError: the limit of rounds is reached.
-    """
-    blocks, sizes = [], []
-
-    def roll_out(number: int, prompts: int) -> Rewards | None:
-        found = one_round(number, prompts, streams(Purpose.PROMPT_SKIP, number))
-        if found is None:
-            return None
-        blocks.append(found[0])
-        sizes.append(group_sizes(found[1].group_N))
-        return found[1]
-
-    filled = fill(rounds, wanted, roll_out)
-    draw = joined([block.draw for block in blocks])
-    return StepPrompts(
-        candidates=joined([block.candidates for block in blocks]),
-        draw=draw,
-        row_Q=torch.cat([block.row_Q for block in blocks]),
-        prob_Q=draw.prob_N[draw.keep_N],
-        weight_Q=filled.keep_Q.double(),
-        sequences=int(torch.cat(sizes)[filled.keep_Q].sum()),
-        collected=filled.collected,
-    )
+HISTORY_FILE, DIFFICULTY_FILE = "dppo_history.npz", "dppo_difficulty.npz"
 
 
 class PromptSource:
@@ -210,9 +37,11 @@ class PromptSource:
         prompts: P, prompts of a step when nothing is pruned, >= 1.
         fill: whether blocks grow so that about P prompts are rolled out.
         weight_F: (F,) of the reward functions, by which group sizes go; None for 1 each.
+        difficulty: what predicts the prior of prompts from their features; None for the mean over all prompts.
 
     Raises:
         DataError: if there are fewer rows than a block has.
+        ShapeError: if there are features of another number of rows.
     """
 
     @typed('PromptSource(stream, history, METHODS["dppo"], prompts=16)')
@@ -225,14 +54,20 @@ class PromptSource:
         prompts: int,
         fill: bool = False,
         weight_F: Tensor | None = None,
+        difficulty: DifficultyPredictor | None = None,
     ) -> None:
         if stream.size < prompts:
             raise DataError(
                 f"the dataset has {stream.size} prompts, fewer than the {prompts} of one generation. "
                 f"Set generation_batch_size to at most {stream.size} * num_generations."
             )
+        if difficulty is not None and len(difficulty) != stream.size:
+            raise ShapeError(
+                f"features of {len(difficulty)} prompts, and the dataset has {stream.size}. Give it one each."
+            )
         self.stream, self.history, self.method, self.prompts, self.fill = stream, history, method, prompts, fill
         self.weight_F = weight_F
+        self.difficulty, self._difficulty_figures = difficulty, dict[str, float]()
         self.learned = None if self._skipping is None else self._skipping.start()
         """What the rule that skips prompts has learned so far; None where there is none."""
 
@@ -253,7 +88,7 @@ class PromptSource:
         candidates = self.history.candidates(row_P, step)
         rng = step_streams(self.stream.seed, step)(Purpose.PROMPT_DRAW)
         block = Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))
-        expected = self.history.expected(block.row_Q, step)
+        expected = self._expected(block.row_Q, step)
         sizes = self.method.sizes
         tokens_Q = candidates.tokens_P[block.draw.keep_N]
         size_Q = None if sizes is None else sizes(expected, tokens_Q, generations, self.weight_F)
@@ -291,7 +126,12 @@ class PromptSource:
             return block, rewards
 
         prompts = in_rounds(self.method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
-        return replace(prompts, expected=self.history.expected(prompts.row_Q, step))
+        return replace(prompts, expected=self._expected(prompts.row_Q, step))
+
+    def _expected(self, row_Q: Tensor, step: int) -> Expected:
+        """What is expected of prompts from steps before this one: their histories, on top of the predicted prior."""
+        prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, self.history.strength)
+        return self.history.expected(row_Q, step, prior)
 
     def learn(self, prompts: StepPrompts, rewards: Rewards, signal_Q: Tensor, tokens_N: Tensor, step: int) -> None:
         """Remember what the prompts of a step gave, those included that the step does without.
@@ -302,7 +142,14 @@ class PromptSource:
             signal_Q: (Q,) size of each group's gradient as far as scores tell: ``StepPlan.signal_Q``.
             tokens_N: (N,) tokens of each completion.
             step: its number.
+
+        Raises:
+            RewardError: a reward outside the range that the predictor of difficulty was told.
         """
+        if self.difficulty is not None:
+            area = self.difficulty.auc(prompts.row_Q, rewards, step)
+            self._difficulty_figures = {} if math.isnan(area) else {"difficulty/auc": area}
+            self.difficulty.update(prompts.row_Q, rewards, step)
         outcome_Q = None
         if self._skipping is not None:
             outcome_Q, self.learned = self._skipping.learn(self.learned, rewards, epochs=self.stream.epochs)
@@ -312,15 +159,17 @@ class PromptSource:
     def figures(self) -> dict[str, float]:
         """Metrics of where the run stands among its prompts."""
         learned = {} if self._skipping is None else self._skipping.figures(self.learned)
-        return {"candidates/epoch": self.stream.epochs} | learned
+        return {"candidates/epoch": self.stream.epochs} | self._difficulty_figures | learned
 
     @property
     def _skipping(self) -> Skipping | None:
         return None if self.method.rounds is None else self.method.rounds.skipping
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the history into ``folder`` and return the place among the prompts as JSON values."""
+        """Write what was learned of prompts into ``folder`` and return the place among them as JSON values."""
         self.history.save(folder / HISTORY_FILE)
+        if self.difficulty is not None:
+            self.difficulty.save(folder / DIFFICULTY_FILE)
         learned = {} if self.learned is None else {"learned": asdict(self.learned)}
         return self.stream.state_dict() | learned
 
@@ -336,6 +185,12 @@ class PromptSource:
                 f"{len(self.history) - found} of {len(self.history)} prompts are not in the checkpoint's dataset: they "
                 "start without a history.",
                 stacklevel=2,
+            )
+        if self.difficulty is not None and (folder / DIFFICULTY_FILE).exists():
+            self.difficulty.load(folder / DIFFICULTY_FILE)
+        elif self.difficulty is not None:
+            warnings.warn(
+                f"{folder} was written without difficulty_features: they are learned from here on.", stacklevel=2
             )
         self.stream.load_state_dict(position)
         if self.learned is not None and "learned" in position:

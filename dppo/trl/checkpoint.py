@@ -30,6 +30,8 @@ SETTINGS = (
     "completion_budget",
     "sampling_design",
     "history_half_life",
+    "difficulty_features",
+    "reward_range",
     "prune_schedule",
     "prune_until",
     "advantage_power",

@@ -169,6 +169,21 @@ class DPPOConfig(GRPOConfig):
             "Default: those of three epochs, since a prompt comes back once an epoch."
         },
     )
+    difficulty_features: str | None = field(
+        default=None,
+        metadata={
+            "help": "What predicts how well a prompt will be answered before its first visit, for methods with a "
+            "baseline from history: `length` (of the prompt) and `column:NAME` (a column of numbers), with commas "
+            "between. Default: nothing, all prompts start from the mean over all. docs/difficulty.md."
+        },
+    )
+    reward_range: list[float] | None = field(
+        default=None,
+        metadata={
+            "help": "Lowest and highest reward that `difficulty_features` predict, of every reward function or of each "
+            "in turn. A reward outside stops the run. Default: 0 and 1."
+        },
+    )
     max_tokens_per_row: int | None = field(
         default=None,
         metadata={

@@ -8,6 +8,7 @@ from dppo.methods import METHODS, Method
 from dppo.objective import ADVANTAGE_RULES
 from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning
 from dppo.pruning.schedules import FULL_SHARE
+from dppo.trl.difficulty import difficulty_problems
 from dppo.trl.objective import LOSS_TYPES, RATIOS, SETTINGS, WORDS, advantage_rules, fields_of, unnamed_parts
 from dppo.typed import mismatch
 
@@ -61,7 +62,7 @@ def contradictions(method: str, given: dict[str, Any]) -> list[str]:
 
 def field_problems(args: Any) -> list[str]:
     """One sentence per field that is out of range or contradicts the method; empty when there is none."""
-    problems = _choice_problems(args)
+    problems = _choice_problems(args) + difficulty_problems(args)
     base = METHODS.get(args.method)
     if base is not None:
         problems += _rate_problems(args, base) + _unread_problems(args, base) + _round_problems(args, base)

@@ -14,13 +14,14 @@ from dppo.methods import Method
 from dppo.problems import identities
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.step import PromptSource
+from dppo.trl.difficulty import difficulty_predictor
 
 EPOCHS_REMEMBERED = 3
 """Default half-life of the prompt history."""
 
 
 def prompt_source(
-    dataset: Any, args: Any, method: Method, *, weight_F: Tensor, shuffle: bool, environment: bool
+    dataset: Any, args: Any, method: Method, *, weight_F: Tensor, environment: bool
 ) -> PromptSource | None:
     """The prompts of a run; None for a streamed dataset, whose rows cannot be read again.
 
@@ -29,12 +30,11 @@ def prompt_source(
         args: the run's arguments, a ``DPPOConfig``.
         method: built from them.
         weight_F: (F,) of the reward functions.
-        shuffle: whether each epoch has its own order.
         environment: whether one gives the prompts, so that the dataset need not.
 
     Raises:
         ConfigError: the dataset is streamed, and the method chooses prompts.
-        DataError: there is no column of prompts, or fewer prompts than one generation needs.
+        DataError: there is no column of prompts or of difficulty, or fewer prompts than one generation needs.
     """
     columns = getattr(dataset, "column_names", None)  # of some streams they are not known
     if columns is not None and "prompt" not in columns and not environment:
@@ -42,7 +42,8 @@ def prompt_source(
             f"the dataset has no column 'prompt', but {columns}. Try dataset.rename_column('text', 'prompt')"
         )
     if isinstance(dataset, Dataset):
-        stream = PromptStream(len(dataset), seed=args.seed, shuffle=shuffle)  # first: it says where there are no rows
+        # First: it says where there are no rows.
+        stream = PromptStream(len(dataset), seed=args.seed, shuffle=bool(args.shuffle_dataset))
         prompts = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
         # Where an environment gives the prompt, rows are told apart by what else they hold.
         content = dataset["prompt"] if "prompt" in dataset.column_names else dataset
@@ -50,7 +51,13 @@ def prompt_source(
             identities(content), half_life=args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
         )
         return PromptSource(
-            stream, history, method, prompts=prompts, fill=args.prompt_mode == "fill", weight_F=weight_F
+            stream,
+            history,
+            method,
+            prompts=prompts,
+            fill=args.prompt_mode == "fill",
+            weight_F=weight_F,
+            difficulty=difficulty_predictor(dataset, args, len(weight_F)),
         )
     if method.prompts.rate:
         raise ConfigError(
@@ -61,6 +68,11 @@ def prompt_source(
         raise ConfigError(
             f"method={args.method!r} has a baseline from each prompt's history, which needs a map-style dataset. Set "
             "method: dppo, or load the dataset without streaming."
+        )
+    if args.difficulty_features is not None:
+        raise ConfigError(
+            f"difficulty_features={args.difficulty_features!r} are of every row, and a streamed dataset has none to "
+            "read beforehand. Leave them out, or load the dataset without streaming."
         )
     if method.rounds is not None:
         raise ConfigError(

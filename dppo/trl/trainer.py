@@ -88,7 +88,6 @@ class DPPOTrainer(Joints):
             args,
             self.method,
             weight_F=self.reward_weights.double().cpu(),
-            shuffle=bool(self.shuffle_dataset),
             environment=self.environment_factories is not None,
         )
         self.recorder: Recorder | None = None

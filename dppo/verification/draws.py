@@ -17,7 +17,7 @@ from dppo.pruning import Rounds
 from dppo.pruning.rounds import take_round
 from dppo.rng import Purpose, Streams, step_streams
 from dppo.step import StepPrompts, drawn_block, plan_step
-from dppo.step.prompts import in_rounds
+from dppo.step.records import in_rounds
 from dppo.types import Block, Candidates, Rewards
 from dppo.verification.subject import Subject
 

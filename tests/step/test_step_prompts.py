@@ -15,7 +15,8 @@ from dppo.methods.greso import EASY, HARD, StreakSkipping
 from dppo.pruning import PromptHistory, PromptPruning, PromptStream
 from dppo.rng import Purpose, step_streams
 from dppo.step import PromptSource, drawn_block, whole_block
-from dppo.step.prompts import HISTORY_FILE, joined
+from dppo.step.prompts import HISTORY_FILE
+from dppo.step.records import joined
 from dppo.types import Block, Candidates, Draw, Rewards
 
 SIZE, PROMPTS, GROUP, SEED = 24, 4, 3, 6

@@ -77,6 +77,10 @@ CASES = {
     "plain": ({}, (2, 3, 5)),
     "two passes": ({"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}, (1, 2, 5)),
     "fill": ({"prompt_mode": "fill"}, (3,)),
+    "difficulty": (
+        {"method": "dppo_history", "difficulty_features": "length", "reward_range": [0, 2]},
+        (2, 5),
+    ),
     "accumulated": ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, (3,)),
 }
 

@@ -13,8 +13,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError, RoundsError
 from dppo.pruning.rounds import Collected
+from dppo.step import PromptSource, whole_block
 from dppo.step.figures import round_figures
-from dppo.step.prompts import PromptSource, whole_block
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.hooks import Generated
 from dppo.trl.rollouts import gathered_order, joined

@@ -1,0 +1,189 @@
+"""The prompts of one step as a record: of one block, of rounds until enough groups count, or of a stream of data."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import ShapeError
+from dppo.groups import group_sizes
+from dppo.pruning import Rounds
+from dppo.pruning.rounds import Collected, fill
+from dppo.rng import Purpose, Streams
+from dppo.typed import check_fields, typed
+from dppo.types import Block, Candidates, Draw, Expected, Rewards, check_lengths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPrompts:
+    """The prompts of one step: the candidates, those rolled out, and what the step is made of.
+
+    Raises:
+        ShapeError: there are no candidates, or numbers of prompts that do not belong together.
+    """
+
+    candidates: Candidates
+    """(P,) in each field; of all rounds where there are several."""
+    draw: Draw
+    """(P,) which candidates were rolled out, and with which probability."""
+    row_Q: Tensor
+    """(Q,) dataset rows rolled out, in the order of their groups; -1 where a prompt has none."""
+    prob_Q: Tensor
+    """(Q,) float64 probability with which each was rolled out, for figures about all candidates."""
+    weight_Q: Tensor
+    """(Q,) float64, what multiplies the weights of a group's completions; 0 for groups that the step is not made of."""
+    sequences: int
+    """Completions that a denominator counts: of all candidates of a block, or of the groups that rounds end with."""
+    size_Q: Tensor | None = None
+    """(Q,) int64 completions to roll out of each, >= 1; None where all groups have as many."""
+    expected: Expected | None = None
+    """What history expects of each group rolled out; None where nothing is known."""
+    collected: Collected | None = None
+    """What the rounds gave; None where there was one block."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "whole_block(groups=4, completions=32)")
+        check_lengths(self, len(self.row_Q))
+        if self.expected is not None and len(self.expected) != len(self.row_Q):
+            raise ShapeError(f"{len(self.row_Q)} rows and {len(self.expected)} in expected: expected.take(keep_P)?")
+        candidates, drawn, kept = len(self.candidates.row_P), len(self.draw.keep_N), int(self.draw.keep_N.sum())
+        if candidates != drawn or kept != len(self.row_Q) or self.sequences < 0:
+            raise ShapeError(
+                f"{candidates} candidates, a draw of {drawn} that keeps {kept}, {len(self.row_Q)} rows, sequences="
+                f"{self.sequences}: they do not fit. Try whole_block(groups=4, completions=32)."
+            )
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the candidates that were rolled out, in [0, 1]."""
+        return len(self.row_Q) / len(self.candidates.row_P)
+
+    @property
+    def seen_share(self) -> float:
+        """Share of the candidates with a history, in [0, 1]: prompts without one are always rolled out."""
+        return self.candidates.seen_P.double().mean().item()
+
+    def groups_reordered(self, order_Q: Tensor) -> "StepPrompts":
+        """The same prompts for groups that lie in another order; candidates and their draw stay as they are.
+
+        Args:
+            order_Q: (Q,) which group comes first, second, ...
+        """
+        return replace(
+            self,
+            row_Q=self.row_Q[order_Q],
+            prob_Q=self.prob_Q[order_Q],
+            weight_Q=self.weight_Q[order_Q],
+            size_Q=None if self.size_Q is None else self.size_Q[order_Q],
+            expected=None if self.expected is None else self.expected.take(order_Q),
+        )
+
+
+@typed("whole_block(groups=4, completions=32)")
+def whole_block(groups: int, completions: int) -> StepPrompts:
+    """All prompts of a step, none of which has a place in a dataset: what a stream of data gives.
+
+    Args:
+        groups: Q, prompts, each rolled out.
+        completions: N, of all of them.
+    """
+    if groups < 1:
+        raise ShapeError(f"groups={groups} must be >= 1. Try whole_block(groups=4, completions=32).")
+    one_Q = torch.ones(groups, dtype=torch.float64)
+    row_Q = torch.full((groups,), -1)
+    return StepPrompts(
+        candidates=Candidates(row_P=row_Q, signal_P=one_Q, tokens_P=one_Q, seen_P=torch.zeros(groups).bool()),
+        draw=Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q),
+        row_Q=row_Q,
+        prob_Q=one_Q,
+        weight_Q=one_Q,
+        sequences=completions,
+    )
+
+
+@typed("drawn_block(block, generations=8)")
+def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) -> StepPrompts:
+    """The prompts of a step that is made of one block.
+
+    Every prompt counts alike in the full batch, so the completions of a group of n are weighted by ``generations / n``.
+
+    Args:
+        block: candidates and their draw.
+        generations: G, completions of each candidate, or their mean where sizes differ; what a denominator counts.
+        size_Q: (Q,) integer completions of each prompt that is rolled out, >= 1, settled before they are rolled out;
+            None for G each.
+
+    Raises:
+        ShapeError: sizes of another number of groups, or below 1.
+    """
+    keep_P = block.draw.keep_N
+    weight_Q = block.draw.weight_N[keep_P]
+    if size_Q is not None:
+        if size_Q.shape != weight_Q.shape or not bool((size_Q >= 1).all()):
+            raise ShapeError(f"size_Q is {size_Q.tolist()!r:.80}, expected {len(weight_Q)} numbers >= 1.")
+        weight_Q = weight_Q * generations / size_Q
+    return StepPrompts(
+        candidates=block.candidates,
+        draw=block.draw,
+        row_Q=block.row_Q,
+        prob_Q=block.draw.prob_N[keep_P],
+        weight_Q=weight_Q,
+        sequences=generations * len(keep_P),
+        size_Q=size_Q,
+    )
+
+
+Record = TypeVar("Record", Candidates, Draw)
+
+
+def joined(records: Sequence[Record]) -> Record:
+    """Records of several rounds as one, round after round.
+
+    Args:
+        records: at least one.
+    """
+    names = [field.name for field in fields(records[0])]
+    return type(records[0])(**{name: torch.cat([getattr(record, name) for record in records]) for name in names})
+
+
+OneRound = Callable[[int, int, np.random.Generator], tuple[Block, Rewards] | None]
+"""``one_round(number, prompts, rng)`` takes about ``prompts`` prompts with ``take_round``, and gives them with the
+rewards of those rolled out; None where no prompts are left."""
+
+
+def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams) -> StepPrompts:
+    """The prompts of a step that is made of rounds, rolled out by whoever trains, or long before by whoever verifies.
+
+    Args:
+        rounds: what counts, how large rounds are, and when to stop.
+        wanted: groups that fill the step, >= 1.
+        one_round: called for round 0, 1, ... until they do, or no prompts are left.
+        streams: random numbers of the step; each round has its own.
+
+    Raises:
+        RoundsError: the limit of rounds is reached.
+    """
+    blocks, sizes = [], []
+
+    def roll_out(number: int, prompts: int) -> Rewards | None:
+        found = one_round(number, prompts, streams(Purpose.PROMPT_SKIP, number))
+        if found is None:
+            return None
+        blocks.append(found[0])
+        sizes.append(group_sizes(found[1].group_N))
+        return found[1]
+
+    filled = fill(rounds, wanted, roll_out)
+    draw = joined([block.draw for block in blocks])
+    return StepPrompts(
+        candidates=joined([block.candidates for block in blocks]),
+        draw=draw,
+        row_Q=torch.cat([block.row_Q for block in blocks]),
+        prob_Q=draw.prob_N[draw.keep_N],
+        weight_Q=filled.keep_Q.double(),
+        sequences=int(torch.cat(sizes)[filled.keep_Q].sum()),
+        collected=filled.collected,
+    )
