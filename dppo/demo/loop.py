@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.demo.decode import Rollout, sample
+from dppo.demo.drafts import Decoder
 from dppo.demo.evaluate import MAX_NEW_TOKENS, rewards_of
 from dppo.demo.task import Problem
 from dppo.demo.tokenizer import encode_questions
@@ -71,7 +72,8 @@ class Loop:
     """A policy in training, in place, on the embedded task.
 
     ``seed`` is that of every draw of the run, ``prompts`` are the candidates of a step. ``live`` says from the
-    advantages which completions are worth a forward pass: ``method.live`` by default.
+    advantages which completions are worth a forward pass: ``method.live`` by default. ``decoder`` completes prompts:
+    with ``LastCompletions()`` faster, in the same law.
     """
 
     def __init__(
@@ -84,9 +86,10 @@ class Loop:
         seed: int,
         live: Callable[[Tensor], Tensor] | None = None,
         prompts: int = PROMPTS,
+        decoder: Decoder = sample,
     ) -> None:
         self.model, self.tokenizer, self.problems, self.method, self.seed = model, tokenizer, problems, method, seed
-        self.live, self.steps = live, 0
+        self.live, self.decoder, self.steps = live, decoder, 0
         self.prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
         self.source = PromptSource(PromptStream(len(problems), seed), history, method, prompts=prompts)
@@ -132,7 +135,7 @@ class Loop:
         def roll_out(row_Q: Tensor, *key: int) -> Rewards:
             rng = torch_generator(self.seed, self.steps, Purpose.ROLLOUT, *key)
             prompts = [self.prompts[row] for row in row_Q]
-            rollouts.append(sample(self.model, prompts, rng, samples=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS))
+            rollouts.append(self.decoder(self.model, prompts, rng, samples=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS))
             rewards.append(self._rewards(row_Q, rollouts[-1]))
             return Rewards.of_groups(rewards[-1])
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dppo.demo.drafts import LastCompletions
 from dppo.demo.model import build_model
 from dppo.demo.rollouts import EmbeddedRollouts, group_size
 from dppo.demo.tokenizer import build_tokenizer
@@ -67,6 +68,23 @@ def test_evaluations_draw_the_same_at_every_step(model):
     finally:
         model.train()
     assert made[0] == made[1]
+
+
+def test_drafts_are_for_training_and_their_log_probabilities_are_the_models(model):
+    rollouts = EmbeddedRollouts(LastCompletions())
+    plain, first = (made(PROMPTS, trainer_of(model)) for made in (EmbeddedRollouts(), rollouts))
+    assert sorted(first["prompt_ids"]) == sorted(plain["prompt_ids"])
+    made = rollouts(PROMPTS, trainer_of(model, step=1))
+    for prompt, completion, logprobs in zip(*made.values(), strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        expected = (logits / 0.8).log_softmax(1)[range(len(completion)), completion]
+        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
+    model.eval()
+    try:
+        assert rollouts(PROMPTS, trainer_of(model, step=2)) == EmbeddedRollouts()(PROMPTS, trainer_of(model))
+    finally:
+        model.train()
 
 
 def test_groups_that_are_cut_are_decoded_row_by_row():
