@@ -51,6 +51,27 @@ def test_the_frozen_table_is_that_of_the_file():
     assert f"| `dppo` | {bias} | {row['added_variance']:.2f} |" in PAGE
 
 
+def drafts_table(rows):
+    """The lines of docs/drafts.md, from the file."""
+    return [
+        f"| {r['prompts']} x {r['samples']} | {r['age_steps'] or 'no drafts'} | {r['accepted_share']:.0%} "
+        f"| {r['whole_share']:.0%} | {r['plain_cpu_median']:.2f} | {r['drafted_cpu_median']:.2f} "
+        f"| {r['speedup_cpu_median']:.2f} [{r['speedup_cpu_low']:.2f}, {r['speedup_cpu_high']:.2f}] |"
+        for r in rows
+    ]
+
+
+def test_the_table_of_drafts_is_that_of_the_file():
+    rows = json.loads((RESULTS / "drafts.json").read_text())["rows"]
+    page = (ROOT / "docs" / "drafts.md").read_text()
+    lines = [line for line in page.splitlines() if re.match(r"\| \d+ x", line)]
+    assert lines == drafts_table(rows) and len(rows) == 12
+    assert drafts_table([{**rows[1], "speedup_cpu_median": 3.0}])[0] not in lines
+    epoch = [r["speedup_cpu_median"] for r in rows if r["age_steps"] == 12]
+    said = "{:.1f} times at 8 completions, {:.1f} at 4, {:.1f} at 2.".format(*epoch)
+    assert said in " ".join(page.split())
+
+
 def test_every_stage_parses(benchmarks, tmp_path):
     compare, _ = benchmarks
     for contestants in compare.stages().values():

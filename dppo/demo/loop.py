@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.demo.decode import Rollout, sample
+from dppo.demo.drafts import Decoder
 from dppo.demo.evaluate import MAX_NEW_TOKENS, rewards_of
 from dppo.demo.task import Problem
 from dppo.demo.tokenizer import encode_questions
@@ -72,7 +73,8 @@ class Loop:
 
     ``seed`` is that of every draw of the run, ``prompts`` are the candidates of a step, ``generations`` the completions
     of each, ``difficulty`` predicts the prior of problems for methods with a baseline from history. ``live`` says from
-    the advantages which completions are worth a forward pass: ``method.live`` by default.
+    the advantages which completions are worth a forward pass: ``method.live`` by default. ``decoder`` completes
+    prompts: with ``LastCompletions()`` faster, in the same law.
     """
 
     def __init__(
@@ -87,9 +89,10 @@ class Loop:
         prompts: int = PROMPTS,
         generations: int = GENERATIONS,
         difficulty: DifficultyPredictor | None = None,
+        decoder: Decoder = sample,
     ) -> None:
         self.model, self.tokenizer, self.problems, self.method, self.seed = model, tokenizer, problems, method, seed
-        self.live, self.generations, self.steps = live, generations, 0
+        self.live, self.generations, self.decoder, self.steps = live, generations, decoder, 0
         self.prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
         stream = PromptStream(len(problems), seed)
@@ -136,7 +139,8 @@ class Loop:
         def roll_out(row_Q: Tensor, size_Q: Tensor, *key: int) -> Rewards:
             rng = torch_generator(self.seed, self.steps, Purpose.ROLLOUT, *key)
             prompts = [self.prompts[row] for row in row_Q]
-            rollouts.append(sample(self.model, prompts, rng, samples=size_Q.tolist(), max_new_tokens=MAX_NEW_TOKENS))
+            sizes = size_Q.tolist()
+            rollouts.append(self.decoder(self.model, prompts, rng, samples=sizes, max_new_tokens=MAX_NEW_TOKENS))
             rewards.append(self._rewards(row_Q.repeat_interleave(size_Q), rollouts[-1])[:, None])
             return Rewards.in_groups(rewards[-1], size_Q)
 

@@ -15,6 +15,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from dppo.demo import task
+from dppo.demo.drafts import LastCompletions
 from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError
@@ -37,6 +38,8 @@ from dppo.trl.trainer import DPPOTrainer
 from dppo.typed import typed
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)
+LAST_COMPLETION = "last_completion"
+"""The value of ``draft``: what a prompt was completed with last time is verified before the rest is decoded."""
 START_FOLDER = "start"
 """Where a model made from scratch is kept within the output folder, so that a resumed run finds it."""
 
@@ -171,16 +174,24 @@ def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
     """The ``rollout_func`` of a run, by name or dotted path; None where transformers or vLLM generate.
 
     Raises:
-        ConfigError: for a name that is neither known nor importable, or `embedded` together with vLLM.
+        ConfigError: for a name that is neither known nor importable, `embedded` together with vLLM, or drafts for
+            another engine than `embedded`.
     """
-    name = run.data.rollout_func
+    name, draft = run.data.rollout_func, run.data.draft
+    if draft not in (None, LAST_COMPLETION):
+        raise ConfigError(f"draft={draft!r} is not {LAST_COMPLETION!r}. Leave it out to decode without drafts.")
+    if draft is not None and name != EMBEDDED:
+        raise ConfigError(
+            f"draft: {draft} is only for rollout_func: embedded. Leave it out; vLLM's server has "
+            "--speculative-config of its own, see docs/drafts.md."
+        )
     if name is None:
         return None
     if name != EMBEDDED:
         return imported(name, field="rollout_func", known=[EMBEDDED])
     if run.training.use_vllm:
         raise ConfigError("rollout_func: embedded decodes by itself, use_vllm would start vLLM for nothing. Use one.")
-    return EmbeddedRollouts()
+    return EmbeddedRollouts() if draft is None else EmbeddedRollouts(LastCompletions())
 
 
 WarmUp = Callable[[float, float], None]

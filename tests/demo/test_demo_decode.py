@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dppo.demo.decode import Rollout, _choose, sample
+from dppo.demo.decode import Rollout, choose, sample
 from dppo.demo.model import build_model
 from dppo.demo.task import make_split
 from dppo.demo.tokenizer import TOKENS, build_tokenizer, encode_questions
@@ -108,7 +108,7 @@ def test_tokens_are_drawn_with_their_probabilities(model):
 
 def test_gumbel_noise_of_the_wrong_sign_would_be_caught():
     logits = torch.tensor([[2.0, 0.0, -1.0]]).expand(20_000, 3)
-    right, _ = _choose(logits, draws(), 1.0)
+    right, _ = choose(logits, draws(), 1.0)
     share = torch.bincount(right, minlength=3) / 20_000
     torch.testing.assert_close(share, logits[0].softmax(0), atol=0.02, rtol=0)
     noise = torch.empty_like(logits).exponential_(generator=draws()).log_()

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dppo.demo.decode import sample
+from dppo.demo.drafts import LastCompletions
 from dppo.demo.model import build_model
 from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.tokenizer import build_tokenizer
@@ -69,16 +71,32 @@ def test_evaluations_draw_the_same_at_every_step(model):
     assert made[0] == made[1]
 
 
-def test_groups_of_any_size_are_decoded_as_they_follow_each_other(model):
+def test_drafts_are_for_training_and_their_log_probabilities_are_the_models(model):
+    rollouts = EmbeddedRollouts(LastCompletions())
+    plain, first = (made(PROMPTS, trainer_of(model)) for made in (EmbeddedRollouts(), rollouts))
+    assert sorted(first["prompt_ids"]) == sorted(plain["prompt_ids"])
+    made = rollouts(PROMPTS, trainer_of(model, step=1))
+    for prompt, completion, logprobs in zip(*made.values(), strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        expected = (logits / 0.8).log_softmax(1)[range(len(completion)), completion]
+        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
+    model.eval()
+    try:
+        assert rollouts(PROMPTS, trainer_of(model, step=2)) == EmbeddedRollouts()(PROMPTS, trainer_of(model))
+    finally:
+        model.train()
+
+
+@pytest.mark.parametrize("decoder", [sample, LastCompletions()], ids=["plain", "drafted"])
+def test_groups_of_any_size_are_decoded_as_they_follow_each_other(decoder, model):
     """One of one prompt, then five of another: what the decoder gives for these sizes, in that order."""
     prompts = [PROMPTS[0], *[PROMPTS[-1]] * 5]
-    found = EmbeddedRollouts()(prompts, trainer_of(model))
+    found = EmbeddedRollouts(decoder)(prompts, trainer_of(model))
     assert len(found["completion_ids"]) == len(found["logprobs"]) == 6
     assert found["prompt_ids"][1:] == [found["prompt_ids"][1]] * 5 != [found["prompt_ids"][0]] * 5
     equal = EmbeddedRollouts()(PROMPTS, trainer_of(model))
     assert found["completion_ids"] != equal["completion_ids"]
-    again = EmbeddedRollouts()(prompts, trainer_of(model))
-    assert found == again
 
 
 @pytest.mark.parametrize(

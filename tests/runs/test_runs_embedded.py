@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dppo.demo import drafts
 from dppo.demo.model import build_model
 from dppo.demo.task import is_held_out, make_split
 from dppo.demo.tokenizer import build_tokenizer
@@ -15,7 +16,7 @@ from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.dry_run import dry_run
 from dppo.runs.embedded import EmbeddedJudge, held_out_set
 from dppo.runs.parsing import parse_run
-from dppo.runs.parts import train
+from dppo.runs.parts import load_rollouts, train
 
 
 @pytest.fixture
@@ -71,6 +72,41 @@ def test_the_same_draws_at_every_evaluation(tmp_path, words):
     assert len(tokens) == 4 and len(set(tokens)) == 1
 
 
+def test_a_run_with_drafts_verifies_what_it_sampled_an_epoch_before(words, monkeypatch):
+    given, plain = [], drafts.sample_drafted
+
+    def recorded(model, prompts, of_each, *rest, **named):
+        given.append(of_each)
+        return plain(model, prompts, of_each, *rest, **named)
+
+    monkeypatch.setattr(drafts, "sample_drafted", recorded)
+    train(parse_run([*words, "--draft", "last_completion", "--max_steps", "4"]))
+    assert [[len(of_one) for of_one in of_each] for of_each in given] == [[0] * 4] * 3 + [[4] * 4]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--draft", "last"], "draft='last' is not 'last_completion'"),
+        (
+            ["--draft", "last_completion", "--rollout_func", "runs_rewards.odd_length"],
+            "only for rollout_func: embedded",
+        ),
+    ],
+)
+def test_drafts_on_an_engine_that_has_none_are_refused(words, more, said):
+    found = dry_run(parse_run([*words, *more]))
+    assert [f.kind for f in found if said in f.text] == ["wrong"]
+
+
+def test_drafts_of_vllm_are_its_servers_own(words):
+    run = parse_run([*words, "--draft", "last_completion"])
+    assert any(f.text == "completions: embedded, with last_completion as draft" for f in dry_run(run))
+    run.data.rollout_func, run.training.use_vllm = None, True
+    with pytest.raises(ConfigError, match="vLLM's server has --speculative-config of its own"):
+        load_rollouts(run)
+
+
 def test_what_does_not_go_together(words):
     with pytest.raises(ConfigError, match=r"Write eval_benchmarks: \[embedded_quick\]"):
         load_benchmarks(follow([*words], "--eval_benchmarks", "embedded_quick", "math500"))
@@ -80,8 +116,6 @@ def test_what_does_not_go_together(words):
     assert any(f.text == "completions: embedded" for f in found)
     assert any("benchmarks while training: 6 of embedded_quick" in f.text for f in found)
     with pytest.raises(ConfigError, match="use_vllm would start vLLM for nothing"):
-        from dppo.runs.parts import load_rollouts
-
         run = parse_run(words)
         run.training.use_vllm = True
         load_rollouts(run)

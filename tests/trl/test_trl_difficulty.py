@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from conftest_trl import GENERATIONS, length_reward, problems
 from datasets import Dataset
 
