@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from dppo.comparison.survival import Reach
 from dppo.errors import FileError
 from dppo.runs.folder import ACCURACY, TOTALS
 from dppo.runs.reader import Log
@@ -34,6 +33,16 @@ class Point:
 
 
 Curve = Sequence[Point]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What a run spent until its curve first reached a target, or in all if it never did."""
+
+    amount: float
+    """In the unit of what is counted (seconds, completions, tokens), >= 0."""
+    reached: bool
+    """False: censored, the run ended at ``amount``."""
 
 
 def curve_of(records: Sequence[Log]) -> list[Point]:

@@ -157,13 +157,12 @@ def curves_of(results: Results) -> Curves:
 
 
 def common_reach(results: Mapping[str, Results], over: Over) -> PerSeed:
-    """How far all finished runs of a seed went."""
-    return {
-        seed: min(
-            (getattr(each[seed].curve[-1], over) for each in results.values() if each[seed].finished), default=None
-        )
-        for seed in next(iter(results.values()))
-    }
+    """How far all finished runs of a seed went; contestants need not have the same seeds."""
+    ends: dict[int, float | None] = {seed: None for each in results.values() for seed in each}
+    for result in (result for each in results.values() for result in each.values() if result.finished):
+        here, before = getattr(result.curve[-1], over), ends[result.seed]
+        ends[result.seed] = here if before is None else min(here, before)
+    return ends
 
 
 def read_out(results: Results, baseline: Results, over: Over, places: PerSeed) -> dict[str, Any]:

@@ -25,18 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dppo.comparison.curves import Reach
 from dppo.statistics import FEWEST, Estimate, SeedInterval, expanded_tail, finite, resampled_ends
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """What a run spent until its curve first reached a target, or in all if it never did."""
-
-    amount: float
-    """In the unit of what is counted (seconds, completions, tokens), >= 0."""
-    reached: bool
-    """False: censored, the run ended at ``amount``."""
-
 
 PerSeed = Mapping[int, Reach | None]
 """One contestant's runs; None where a run did not finish, or its seed has no target."""

@@ -90,7 +90,9 @@ def spent(contestants: Mapping[str, Curves], target: Target) -> dict[str, dict[s
     return found
 
 
-def ratios(contestants: Mapping[str, Curves], target: Target, baseline: str) -> dict[str, dict[str, object]]:
-    """By contestant: the baseline's seconds to the target over the contestant's, as ``survival.Ratio`` writes it."""
-    first = reaches(contestants[baseline], target, "seconds")
-    return {name: ratio(first, reaches(curves, target, "seconds")).as_json() for name, curves in contestants.items()}
+def ratios(
+    contestants: Mapping[str, Curves], target: Target, baseline: str, over: Over = "seconds"
+) -> dict[str, dict[str, object]]:
+    """By contestant: what the baseline spent to the target over what it did, as ``survival.Ratio`` writes it."""
+    first = reaches(contestants[baseline], target, over)
+    return {name: ratio(first, reaches(curves, target, over)).as_json() for name, curves in contestants.items()}

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dppo.comparison.curves import Point, accuracy_at, curve_of, reach
-from dppo.comparison.survival import Reach
+from dppo.comparison.curves import Point, Reach, accuracy_at, curve_of, reach
 from dppo.errors import FileError
 
 

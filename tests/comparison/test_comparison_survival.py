@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dppo.comparison.curves import Reach
 from dppo.comparison.survival import (
-    Reach,
     common_horizon,
     median_amount,
     median_interval,
