@@ -1,180 +1,216 @@
-"""Every method beside TRL's own trainer on the embedded task: tuning, comparison, rates, and what each part is worth.
+"""Every method beside TRL's own trainer on embedded tasks: tuning, the comparison, and what each part is worth.
 
-python benchmarks/embedded_compare.py grid|main|more|rates|ablation [--work FOLDER] [--seeds 10,11,12]
-python benchmarks/embedded_summary.py [--work FOLDER] [--output FILE.json]
+python benchmarks/embedded_compare.py grid --task embedded [--work FOLDER] [--seeds 100]
+python benchmarks/embedded_summary.py grid                  # chooses: benchmarks/results/embedded_settings.json
+python benchmarks/embedded_compare.py main --task embedded  # and: more, ablation
+python benchmarks/embedded_summary.py                       # benchmarks/results/embedded_compare.json, the tables
 
-A stage trains what it lacks: one that was stopped goes on where it was, and stages for different seeds can run beside
-each other. ``grid`` has seeds of its own, and its best settings stand in ``SETTINGS``. ``embedded_summary.py`` reads
-all runs and writes one file.
+Every contestant has the same seconds of training on a task; how many steps those are comes from a short run that times
+its steps (for settings that the grid chose, from the grid's own runs), and its learning rate falls over its own length.
+``more`` is a few contestants on further seeds. ``embedded_entries.py`` says who takes part and what is tried.
 
-TRL's trainer takes ``TRL_STEPS`` steps. All others take about as many as fit into half of its time, the learning rate
-falling over each run's own length; ``trl_short`` is TRL's trainer with that budget, so that equal seconds are compared
-between runs that are equally far in their schedules. ``dppo_long`` has all of TRL's time. ``more`` is a few of ``main``
-on further seeds: the headline figure is a median, and with five seeds its interval is their range.
+A stage trains what it lacks: one that was stopped goes on where it was. Stages for different seeds, and two calls of
+one stage with different seeds, can run beside each other, one core each; what both need is made once, by the first.
 """
 
 import argparse
+import fcntl
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental in TRL, and says so every time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from embedded_entries import (
+    CONTESTANTS,
+    GRID_SEEDS,
+    LEARNING_RATES,
+    MORE,
+    MORE_SEEDS,
+    SEEDS,
+    SETTINGS_FILE,
+    TASKS,
+    Chosen,
+    Entry,
+    Setting,
+    ablation,
+    fields_of_task,
+    known,
+    read_settings,
+)
 from transformers.utils import logging as transformers_logging
 
 from dppo.comparison.contestants import Contestant
-from dppo.comparison.plan import Comparison
-from dppo.comparison.runner import Event, run_comparison
+from dppo.comparison.plan import Comparison, open_folder
+from dppo.comparison.results import result_of
+from dppo.comparison.runner import Event, make_start, run_comparison
+from dppo.errors import ConfigError
+from dppo.runs.folder import TOTALS
+from dppo.runs.reader import read_logs
 
-FIELDS: dict[str, Any] = {
-    "model_name_or_path": "scratch:embedded",
-    "dataset_name": "embedded",
-    "reward_funcs": ["embedded"],
-    "rollout_func": "embedded",
-    "eval_benchmarks": ["embedded"],
-    "eval_benchmark_limit": 192,
-    "eval_benchmark_samples": 4,
-    "loss_type": "dr_grpo",
-    "num_generations": 8,
-    "max_completion_length": 104,
-    "temperature": 1.0,
-    "beta": 0.0,
-    "lr_scheduler_type": "linear",
-    "warmup_steps": 5,
-    "adam_beta2": 0.98,
-    "weight_decay": 0.0,
-    "max_grad_norm": 1.0,
-    "gradient_checkpointing": False,
-    "use_cpu": True,
-    "bf16": False,
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "report_to": "none",
-    "record_completions": 0,
-}
-EVALUATIONS = 8
-"""Of each reported run, after the one at the start."""
-GRID_SEEDS, SEEDS, MORE_SEEDS = (100, 101), (10, 11, 12, 13, 14), (15, 16, 17, 18, 19)
-"""Of the grid, of everything that is reported, and of ``MORE`` besides. Seeds below 10 were looked at on the way."""
-MORE = ("trl", "grpo", "dppo")
-"""Contestants with twice as many seeds."""
-PROMPTS, GENERATIONS = 8, 8
-"""A step of the setting in which ``Budget.steps`` are counted."""
-TRL_STEPS = 100
-LONG = 2
-"""How much longer TRL's own run is."""
+STAGES = ("grid", "main", "more", "ablation")
+TIMED_STEPS = 12
+"""Of a run that times steps; the first half is for warming up."""
+Pace = Callable[[str, Entry, Setting], float]
+"""Seconds per step of a contestant, called so, with a setting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A contestant."""
+def grid(entries: Mapping[str, Entry], seconds: float, pace: Pace) -> tuple[Contestant, ...]:
+    """Every setting of every contestant that has a grid of its own.
 
-    method: str
-    steps: int
-    """Optimizer steps with ``PROMPTS`` prompts each; with other numbers of prompts the run has as many prompts."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    tuned_as: str = ""
-    """Whose settings it has; by default those of its method."""
-    prompts: float = 1.0
-    """Prompts of a step, as a share of those of the setting."""
+    Args:
+        entries: by name.
+        seconds: of a run.
+        pace: of steps.
+    """
+    return tuple(
+        entry.contestant(setting.named(name), setting, steps_in(seconds, pace(name, entry, setting), 1), evaluations=1)
+        for name, entry in entries.items()
+        for setting in entry.grid()
+    )
 
-    def contestant(self, name: str, setting: Mapping[str, Any], evaluations: int = EVALUATIONS) -> Contestant:
-        """The contestant with a setting of the grid.
+
+def reported(
+    entries: Mapping[str, Entry], chosen: Mapping[str, Chosen], seconds: float, pace: Pace
+) -> tuple[Contestant, ...]:
+    """Contestants with the settings that the grid chose.
+
+    Args:
+        entries: by name.
+        chosen: by name; an entry without a grid has those of ``tuned_as``.
+        seconds: of a run.
+        pace: of steps, for entries without a grid.
+
+    Raises:
+        ConfigError: the grid was not run for one of them.
+    """
+    found = []
+    for name, entry in entries.items():
+        own = chosen.get(name) or chosen.get(entry.tuned_as)
+        if own is None:
+            raise ConfigError(f"{name} has no settings: embedded_compare.py grid --only {entry.tuned_as or name}")
+        took = own.seconds_per_step if name in chosen else pace(name, entry, own.setting)
+        found.append(entry.contestant(name, own.setting, steps_in(seconds, took)))
+    return tuple(found)
+
+
+def steps_in(seconds: float, seconds_per_step: float, least: int = 2) -> int:
+    """Steps that take about so many seconds, at least ``least``.
+
+    Args:
+        seconds: of a run, > 0.
+        seconds_per_step: > 0.
+        least: >= 1.
+    """
+    return max(least, round(seconds / seconds_per_step))
+
+
+def comparison(folder: Path, task: str, contestants: Iterable[Contestant], seeds: Iterable[int]) -> Comparison:
+    """The comparison that runs of a task are part of.
+
+    Args:
+        folder: of the task's runs of one kind.
+        task: a key of ``TASKS``.
+        contestants: who is compared.
+        seeds: of the runs.
+    """
+    config = fields_of_task(task)
+    return Comparison(folder=folder, contestants=tuple(contestants), seeds=tuple(seeds), config=config)
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Whether no other process holds this lock, which is then held for the block; with ``wait`` not before it is free.
+
+    Args:
+        path: of a file that is made.
+        wait: for another process to let go.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def start_of(work: Path, task: str, entry: Entry, folder: Path, seed: int) -> Path:
+    """The model that all runs of a seed in a folder start from, made by the first process that asks.
+
+    Args:
+        work: folder of all runs.
+        task: a key of ``TASKS``.
+        entry: any contestant.
+        folder: of the runs.
+        seed: of the runs.
+    """
+    any_one = entry.contestant("any", Setting(learning_rate=1e-4, completions=8, group=8), 1)
+    made_for = comparison(folder, task, [any_one], [seed])
+    with locked(work / "locks" / f"{task}-start-{seed}"):
+        open_folder(made_for, overwrite=False)
+        make_start(made_for, any_one, seed, lambda **news: None)
+    return made_for.start_folder(seed)
+
+
+class Timing:
+    """Seconds per step, each measured by a short run that stays in the folder and is found there again."""
+
+    def __init__(self, work: Path, task: str) -> None:
+        self._work, self._task = work, task
+
+    def __call__(self, name: str, entry: Entry, setting: Setting) -> float:
+        """Seconds per step of a contestant with a setting; its learning rate makes no difference.
 
         Args:
-            name: what tables call it.
-            setting: ``prompts`` of a step and ``learning_rate``.
-            evaluations: after the one at the start, >= 1.
+            name: of the contestant.
+            entry: the contestant.
+            setting: of the grid.
         """
-        prompts = round(setting["prompts"] * self.prompts)
-        steps = round(self.steps * PROMPTS / setting["prompts"])
-        own = {
-            "per_device_train_batch_size": prompts * GENERATIONS,
-            "learning_rate": setting["learning_rate"],
-            "max_steps": steps,
-            "eval_benchmark_every": -(-steps // evaluations),
-        }
-        return Contestant(name=name, method=self.method, overrides={**own, **self.fields})
+        timed, contestant = self._run(name, entry, setting)
+        with locked(self._lock(contestant)):
+            return self._measured(timed, contestant)
 
+    def prepare(self, wanted: Iterable[tuple[str, Entry, Setting]]) -> None:
+        """Measure all of these that no other process is measuring right now.
 
-RATES = {"prompt_prune_rate": 0.3, "completion_prune_rate": 0.5}
-UNIFORM = {**RATES, "prompt_prune_rate": 0.0, "completion_score": "uniform"}
-TUNED = {
-    "trl": Entry(method="trl", steps=TRL_STEPS),
-    "grpo": Entry(method="grpo", steps=108),
-    "cppo": Entry(method="cppo", steps=156, fields={"completion_prune_rate": 0.5}),
-    "greso": Entry(method="greso", steps=53),
-    "dapo": Entry(method="dapo", steps=44, fields={"loss_type": "dapo", "epsilon_high": 0.28}),
-    "dppo_threshold": Entry(method="dppo_threshold", steps=158, fields=RATES),
-    "dppo": Entry(method="dppo", steps=188, fields=RATES),
-}
-"""What the grid is about."""
-GRID_STEPS = {"trl": 100, "grpo": 90, "cppo": 120, "greso": 80, "dapo": 50, "dppo_threshold": 130, "dppo": 140}
-"""What the grid was run with, before it was known what a step costs."""
-GRID = [{"prompts": prompts, "learning_rate": rate} for prompts in (8, 16) for rate in (2e-4, 4e-4)]
-BEST_PROMPTS = {"trl": 8, "grpo": 16, "cppo": 16, "greso": 8, "dapo": 8, "dppo_threshold": 16, "dppo": 16}
-SETTINGS: dict[str, Mapping[str, Any]] = {
-    name: {"prompts": prompts, "learning_rate": 4e-4} for name, prompts in BEST_PROMPTS.items()
-}
-"""The best of the grid, by mean accuracy at the end of its runs."""
+        Args:
+            wanted: arguments of the call.
+        """
+        for name, entry, setting in wanted:
+            timed, contestant = self._run(name, entry, setting)
+            with locked(self._lock(contestant), wait=False) as free:
+                if free:
+                    self._measured(timed, contestant)
 
-CONTROLS = {
-    "trl_short": Entry(method="trl", steps=TRL_STEPS // LONG),
-    "fewer_prompts": Entry(method="grpo", steps=152, prompts=0.7, tuned_as="dppo"),
-    "uniform_completions": Entry(method="dppo", steps=148, fields=UNIFORM),
-    "fewer_prompts_uniform_completions": Entry(method="dppo", steps=210, fields=UNIFORM, prompts=0.7),
-    "dppo_long": Entry(method="dppo", steps=188 * LONG, fields=RATES),
-}
-GIVEN_RATES = (0.3, 0.5, 0.7, 0.9)
-GRID_OF_RATES = {
-    f"dppo_rq{prompt}_ro{completion}": Entry(
-        method="dppo",
-        steps=round(44.8 / (0.03 + 0.2 * (1 - 0.6 * prompt) + 0.13 * (1 - prompt) * (1 - completion))),
-        fields={"prompt_prune_rate": prompt, "completion_prune_rate": completion},
-    )
-    for prompt in GIVEN_RATES
-    for completion in GIVEN_RATES
-}
-"""Steps by what a step costs: rollouts, of which a part does not shrink, and the update."""
-ABLATION = {
-    "without_weights": Entry(method="dppo_unweighted", steps=188, fields=RATES, tuned_as="dppo"),
-    "without_prompt_pruning": Entry(method="dppo", steps=148, fields={**RATES, "prompt_prune_rate": 0.0}),
-    "without_completion_pruning": Entry(method="dppo", steps=141, fields={**RATES, "completion_prune_rate": 0.0}),
-    "without_packing": Entry(method="dppo", steps=148, fields={**RATES, "layout": "padded"}),
-    "without_shared_prefixes": Entry(method="dppo", steps=186, fields={**RATES, "layout": "packed"}),
-    "without_score": Entry(method="dppo", steps=188, fields={**RATES, "completion_score": "uniform"}),
-}
+    def _lock(self, contestant: Contestant) -> Path:
+        return self._work / "locks" / f"{self._task}-{contestant.name}"
 
+    def _run(self, name: str, entry: Entry, setting: Setting) -> tuple[Comparison, Contestant]:
+        start = self._work / self._task / "grid" / "starts" / f"seed_{GRID_SEEDS[0]}"
+        setting = replace(setting, learning_rate=LEARNING_RATES[0])
+        contestant = entry.contestant(setting.named(name), setting, TIMED_STEPS, 1)
+        timed = comparison(self._work / self._task / "timing", self._task, [contestant], GRID_SEEDS[:1])
+        few = {"model_name_or_path": str(start), "eval_benchmark_limit": 8, "eval_benchmark_samples": 1}
+        return replace(timed, config={**timed.config, **few}), contestant
 
-def stages() -> dict[str, tuple[Contestant, ...]]:
-    """The contestants of every stage."""
-    grid = [
-        replace(entry, steps=GRID_STEPS[name]).contestant(
-            f"{name}-{setting['prompts']}-{setting['learning_rate']:g}", setting, evaluations=1
-        )
-        for name, entry in TUNED.items()
-        for setting in GRID
-    ]
-    parts = {"grid": grid}
-    for stage, entries in (("main", TUNED | CONTROLS), ("rates", GRID_OF_RATES), ("ablation", ABLATION)):
-        evaluations = 2 if stage == "rates" else EVALUATIONS
-        parts[stage] = [
-            entry.contestant(name, SETTINGS[entry.tuned_as or entry.method], evaluations)
-            for name, entry in entries.items()
-        ]
-    parts["more"] = [each for each in parts["main"] if each.name in MORE]
-    return {name: tuple(part) for name, part in parts.items()}
-
-
-def comparison(folder: Path, contestants: tuple[Contestant, ...], seeds: tuple[int, ...]) -> Comparison:
-    """The comparison that a stage's runs are part of."""
-    return Comparison(folder=folder, contestants=contestants, seeds=seeds, config=FIELDS)
+    def _measured(self, timed: Comparison, contestant: Contestant) -> float:
+        (seed,) = timed.seeds
+        if not result_of(timed, contestant, seed).finished:
+            start_of(self._work, self._task, CONTESTANTS["trl"], self._work / self._task / "grid", seed)
+            run_comparison(timed, show)
+        result = result_of(timed, contestant, seed)
+        if not result.finished:
+            raise ConfigError(f"{timed.run_folder(contestant, seed)} {result.status}: {result.error}")
+        seconds = {log["step"]: log[TOTALS["seconds"]] for log in read_logs(timed.run_folder(contestant, seed))}
+        return (seconds[TIMED_STEPS] - seconds[TIMED_STEPS // 2]) / (TIMED_STEPS - TIMED_STEPS // 2)
 
 
 def show(event: Event) -> None:
@@ -183,24 +219,54 @@ def show(event: Event) -> None:
         print(f"{event.number}/{event.runs} {event.name} seed {event.seed}: {event.stage} {event.text}", flush=True)
 
 
+def entries_of(stage: str, best: str = "") -> dict[str, Entry]:
+    """Who takes part in a stage.
+
+    Args:
+        stage: one of ``STAGES``.
+        best: of ours, for ``more``.
+    """
+    entries = known(ablation() if stage == "ablation" else CONTESTANTS)
+    return {name: entry for name, entry in entries.items() if stage != "more" or name in (*MORE, best)}
+
+
 def main() -> int:
-    """Train a stage."""
+    """Train a stage of a task."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("stage", choices=["grid", "main", "more", "rates", "ablation"])
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--task", choices=list(TASKS), default=next(iter(TASKS)))
     parser.add_argument("--work", type=Path, default=Path("runs/embedded_compare"), help="folder of all runs")
+    parser.add_argument("--settings", type=Path, default=SETTINGS_FILE, help="what the grid chose")
     parser.add_argument("--seeds", help="such as 0,1,2; those of the stage by default")
     parser.add_argument("--only", help="contestants, such as trl,dppo; all of the stage by default")
+    parser.add_argument("--seconds", type=float, help="of each run's training; those of the task by default")
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
-    parts = stages()
-    seeds = {"grid": GRID_SEEDS, "more": MORE_SEEDS}.get(options.stage, SEEDS)
+    stage, task, work = options.stage, options.task, options.work
+    chosen, best = ({}, "") if stage == "grid" else read_settings(options.settings, task)
+    entries = entries_of(stage, best)
+    for name, entry in CONTESTANTS.items():
+        if not entry.known:
+            print(f"left out: {name}, this version has no method {entry.method}")
+    only = options.only.split(",") if options.only else list(entries)
+    if unknown := sorted(set(only) - entries.keys()):
+        raise ConfigError(f"--only {unknown[0]} takes no part in {stage}. There are: {', '.join(entries)}")
+    entries = {name: entry for name, entry in entries.items() if name in only}
+    seeds = {"grid": GRID_SEEDS, "more": MORE_SEEDS}.get(stage, SEEDS)
     seeds = tuple(int(word) for word in options.seeds.split(",")) if options.seeds else seeds
-    only = options.only.split(",") if options.only else None
-    chosen = tuple(each for each in parts[options.stage] if only is None or each.name in only)
-    folder = options.work / ("grid" if options.stage == "grid" else "reported")
-    run_comparison(comparison(folder, chosen, seeds), show)
-    return 0
+    seconds = options.seconds or (TASKS[task].grid if stage == "grid" else TASKS[task].reported)
+    timing, folder = Timing(work, task), work / task / ("grid" if stage == "grid" else "reported")
+    if stage == "grid":
+        timing.prepare((name, entry, setting) for name, entry in entries.items() for setting in entry.grid())
+        contestants = grid(entries, seconds, timing)
+    else:
+        contestants = reported(entries, chosen, seconds, timing)
+    print(f"{len(contestants) * len(seeds)} runs of about {seconds:g} s of training each", flush=True)
+    for seed in seeds:
+        start_of(work, task, CONTESTANTS["trl"], folder, seed)
+    results = run_comparison(comparison(folder, task, contestants, seeds), show)
+    return int(any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"]))
 
 
 if __name__ == "__main__":

@@ -1,230 +1,200 @@
-"""One file of all runs of ``embedded_compare.py``, and the tables of docs/results.md.
+"""What the runs of ``embedded_compare.py`` reached: the settings that the grid chose, or one file of everything.
 
-python benchmarks/embedded_summary.py [--work FOLDER] [--output FILE.json]
+python benchmarks/embedded_summary.py grid [--work FOLDER] [--settings FILE.json]
+python benchmarks/embedded_summary.py [--work FOLDER] [--settings FILE.json] [--output FILE.json]
+
+``best_against`` holds, for each opponent, the opponent's seconds to a target over those of the best of ours, as
+``dppo.comparison.survival.Ratio`` has it (docs/compare.md says what is censored and how that counts). ``each`` has it
+by task and target; the figures beside it are those of the task and target where its median is least.
 """
 
 import argparse
-import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from embedded_compare import FIELDS, GIVEN_RATES, GRID_SEEDS, MORE_SEEDS, SEEDS, comparison, stages
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from embedded_choice import write_settings
+from embedded_compare import comparison, entries_of
+from embedded_entries import (
+    EVALUATIONS,
+    MORE,
+    MORE_SEEDS,
+    OPPONENTS,
+    SEEDS,
+    SETTINGS_FILE,
+    TARGETS,
+    TASKS,
+    Chosen,
+    Entry,
+    Setting,
+    fields_of_task,
+    read_settings,
+)
+from embedded_tables import show_task
+from embedded_unseen import unseen
 from transformers.utils import logging as transformers_logging
 
 from dppo.comparison.contestants import Contestant
-from dppo.comparison.results import paired, speedup, summarise
-from dppo.demo.evaluate import accuracy
-from dppo.demo.task import Problem, make_split
+from dppo.comparison.curves import AMOUNTS
+from dppo.comparison.results import Results, curves_of, read_results, summary_of
+from dppo.comparison.targets import Curves, final_target, ratios, spent
+from dppo.environment import environment
+from dppo.errors import ConfigError
 from dppo.files import write_json
-from dppo.rng import Purpose, torch_generator
-from dppo.statistics import seed_interval
+from dppo.runs.parsing import read_file
 
-UNSEEN_SAMPLES = 8
-"""Per question, of ``unseen``; evaluations while training have 4."""
+FORMAT = 2
+BEFORE = ("target", "to_target", "speedup", "baseline")
+"""What ``dppo compare`` says of one baseline, and this file of several targets."""
 
 
 def main() -> int:
     """Read, write, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", nargs="?", choices=["grid", "all"], default="all")
     parser.add_argument("--work", type=Path, default=Path("runs/embedded_compare"), help="folder of all runs")
+    parser.add_argument("--settings", type=Path, default=SETTINGS_FILE, help="what the grid chose")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/embedded_compare.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
-    write_summary(options.work, stages(), options.output)
+    if options.what == "grid":
+        write_settings(options.work, options.settings)
+    else:
+        write_summary(options.work, options.settings, options.output)
     return 0
 
 
-def write_summary(work: Path, parts: Mapping[str, tuple[Contestant, ...]], output: Path) -> None:
+def write_summary(work: Path, settings: Path, output: Path) -> None:
     """Read all runs, write one file and print its tables.
 
     Args:
         work: folder of all runs.
-        parts: the stages.
+        settings: the file of settings.
         output: the JSON file.
     """
-    reported = read_stages(work / "reported", parts)
-    grid = summarise(comparison(work / "grid", parts["grid"], GRID_SEEDS))
-    for name, figures in reported["speedup"].items():
-        figures["whole_trl_run"] = whole_run(reported, name)
-    made_with = json.loads((work / "reported" / "runs" / "trl" / f"seed_{SEEDS[0]}" / "run.json").read_text())
+    tasks = {}
+    for task in TASKS:
+        if (work / task / "reported" / "runs").is_dir():
+            chosen, best = read_settings(settings, task)
+            tasks[task] = task_record(work / task / "reported", task, chosen, best)
+            tasks[task]["unseen"] = unseen(work / task / "reported", task, (*MORE, best), SEEDS + MORE_SEEDS)
     record = {
-        **reported,
-        "made_with": made_with["environment"],
-        "fields": FIELDS,
-        "stages": {stage: [each.name for each in contestants] for stage, contestants in parts.items()},
-        "unseen": unseen(work / "reported", parts["more"], SEEDS + MORE_SEEDS),
-        "grid": {name: method["final"] for name, method in grid["methods"].items()},
+        "format": FORMAT,
+        "made_with": environment(),
+        "seeds": [*SEEDS, *MORE_SEEDS],
+        "evaluations": EVALUATIONS,
+        "best_against": best_against({task: each["best_against"] for task, each in tasks.items()}),
+        "tasks": tasks,
     }
+    output.parent.mkdir(parents=True, exist_ok=True)
     write_json(output, record)
-    for stage in ("main", "ablation"):
-        print(f"{stage}\n\n{markdown(record, record['stages'][stage])}\n")
-    print(f"rates\n\n{rates(record)}\n")
-    for what in ("grid", "unseen"):
-        figures = record[what] if what == "grid" else {k: v["final"] for k, v in record[what]["methods"].items()}
-        print(
-            f"{what}\n"
-            + "\n".join(f"{name}: {cell(final, 'mean', '{:.3f}')}" for name, final in figures.items())
-            + "\n"
-        )
+    for task, each in tasks.items():
+        print(f"{task}\n\n{show_task(each)}\n")
 
 
-def read_stages(folder: Path, parts: Mapping[str, tuple[Contestant, ...]]) -> dict[str, Any]:
-    """Figures of every contestant, read out beside those of its own stage.
-
-    Final accuracies and speedups of ``MORE`` are over all seeds, read-outs at equal amounts over ``SEEDS``.
+def task_record(folder: Path, task: str, chosen: Mapping[str, Chosen], best: str) -> dict[str, Any]:
+    """Every figure of a task.
 
     Args:
-        folder: of the runs.
-        parts: the stages.
+        folder: of its reported runs.
+        task: a key of ``TASKS``.
+        chosen: settings by contestant.
+        best: of ours.
+
+    Raises:
+        ConfigError: a contestant that others are measured against has no run.
     """
-    baseline = tuple(each for each in parts["main"] if each.name == "trl")
-    further = summarise(comparison(folder, parts["more"], SEEDS + MORE_SEEDS))
-    found = [summarise(comparison(folder, baseline + parts[stage], SEEDS)) for stage in ("rates", "ablation")]
-    reported = summarise(comparison(folder, parts["main"], SEEDS))
-    for stage in found:
-        for kind in ("methods", "speedup"):
-            reported[kind] |= {name: figures for name, figures in stage[kind].items() if name != "trl"}
-    for name, figures in further["methods"].items():
-        reported["methods"][name] |= {what: figures[what] for what in ("runs", "final", "to_target", "finished")}
-        reported["speedup"][name] = further["speedup"][name]
-    return {**reported, "seeds": [*SEEDS, *MORE_SEEDS], "target": further["target"]}
-
-
-def unseen(folder: Path, contestants: Sequence[Contestant], seeds: Sequence[int]) -> dict[str, Any]:
-    """Final accuracy, again, on those held-out questions of each seed that no run of the grid was asked.
-
-    All seeds draw from one held-out part, in which short questions are few, so seeds of their own are not questions of
-    their own. The models are the saved ones, and each question is answered ``UNSEEN_SAMPLES`` times.
-
-    Args:
-        folder: of the runs.
-        contestants: whose runs; those that have not finished are left out.
-        seeds: of the runs.
-    """
-    grid = {problem.question for seed in GRID_SEEDS for problem in held_out(seed)}
-    asked = {seed: [problem for problem in held_out(seed) if problem.question not in grid] for seed in seeds}
-    found: dict[str, dict[int, float | None]] = {}
-    for each in contestants:
-        found[each.name] = {}
-        for seed in seeds:
-            run = folder / "runs" / each.name / f"seed_{seed}"
-            if (run / "model.safetensors").exists():
-                model = AutoModelForCausalLM.from_pretrained(run).eval()
-                tokenizer = AutoTokenizer.from_pretrained(run)
-                draws = torch_generator(seed, Purpose.EVALUATION)
-                found[each.name][seed] = (
-                    accuracy(model, tokenizer, asked[seed], UNSEEN_SAMPLES, draws).double().mean().item()
-                )
+    every = entries_of("main") | entries_of("ablation")
+    entries = {name: entry for name, entry in every.items() if (folder / "runs" / name).is_dir()}
+    if lacking := sorted({*TARGETS, *OPPONENTS, best} - entries.keys()):
+        raise ConfigError(f"{folder} has no run of {', '.join(lacking)}. Run embedded_compare.py main --task {task}")
+    settings = {name: chosen.get(name) or chosen[entry.tuned_as] for name, entry in entries.items()}
+    contestants = [contestant_of(folder, name, entry, settings[name].setting) for name, entry in entries.items()]
+    compared = comparison(folder, task, contestants, SEEDS + MORE_SEEDS)
+    results = {name: asked_for(found) for name, found in read_results(compared).items()}
+    curves = {name: curves_of(found) for name, found in results.items()}
+    summed = summary_of(compared, results)
+    targets = {name: final_target(name, curves[name]) for name in TARGETS}
+    for name, method in summed["methods"].items():
+        method["setting"] = asdict(settings[name].setting)
     return {
-        "questions": {str(seed): len(problems) for seed, problems in asked.items()},
-        "samples": UNSEEN_SAMPLES,
-        "methods": {
-            name: {
-                "final": seed_interval(values).as_json(),
-                "difference": seed_interval(paired(values, {**dict.fromkeys(values), **found["trl"]})).as_json(),
-            }
-            for name, values in found.items()
+        **{key: value for key, value in summed.items() if key not in BEFORE},
+        "fields": fields_of_task(task),
+        "stages": {stage: list(entries_of(stage, best)) for stage in ("main", "more", "ablation")},
+        "best": best,
+        "targets": {name: target.as_json() for name, target in targets.items()},
+        "to_target": {name: spent(curves, target) for name, target in targets.items()},
+        "speedup": {name: ratios(curves, target, TARGETS[0]) for name, target in targets.items()},
+        "best_against": {
+            opponent: {name: against(curves, name, opponent, best) for name in TARGETS} for opponent in OPPONENTS
         },
     }
 
 
-def held_out(seed: int) -> tuple[Problem, ...]:
-    """The held-out problems that runs of a seed are evaluated on."""
-    return make_split(seed, train=0, held_out=FIELDS["eval_benchmark_limit"]).held_out
-
-
-def whole_run(results: Mapping[str, Any], name: str) -> dict[str, object]:
-    """All seconds of TRL's run over the method's seconds to TRL's final accuracy, 0 where it was not reached.
-
-    ``time_to_trl_final`` is stricter: there TRL's time ends where its curve first touches its final accuracy.
+def contestant_of(folder: Path, name: str, entry: Entry, setting: Setting) -> Contestant:
+    """The contestant with the steps that its runs had.
 
     Args:
-        results: as ``summarise`` gives them.
-        name: of the method.
+        folder: of the runs.
+        name: of the contestant.
+        entry: the contestant.
+        setting: that was chosen for it.
     """
-    runs = [run for run in results["methods"]["trl"]["runs"] if run["status"] == "finished"]
-    whole = {run["seed"]: run["curve"][-1]["seconds"] for run in runs}
-    method, found = results["methods"][name], {}
-    for run in method["runs"]:
-        if run["status"] == "finished" and run["seed"] in whole:
-            seconds = method["to_target"]["seconds"]["per_seed"][str(run["seed"])]
-            found[run["seed"]] = speedup(whole[run["seed"]], math.inf if seconds is None else seconds)
-    return seed_interval(found, np.median).as_json("median")
+    config = next((folder / "runs" / name).glob("seed_*/config.yaml"))
+    return entry.contestant(name, setting, read_file(config)["max_steps"])
 
 
-COLUMNS = (
-    *("method", "speedup", "of TRL's whole run", "reached", "difference at equal seconds, pp", "final accuracy"),
-    *("biased", "seeds"),
-)
-
-
-def markdown(record: Mapping[str, Any], names: Sequence[str]) -> str:
-    """A table of docs/results.md: the paper's columns, and what else a reader asks for.
+def asked_for(found: Results) -> Results:
+    """Runs of the seeds that the contestant was given: those of ``MORE_SEEDS`` only where one was started.
 
     Args:
-        record: what the JSON file holds.
-        names: of the methods, in order.
+        found: by seed.
     """
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    for name in names:
-        method, speedups = record["methods"][name], record["speedup"][name]
-        cells = [
-            f"`{name}`",
-            cell(speedups["time_to_trl_final"], "median", "{:.2f}"),
-            cell(speedups["whole_trl_run"], "median", "{:.2f}"),
-            method["to_target"]["reached"],
-            cell(method["equal_seconds"]["difference"], "mean", "{:+.1f}", 100),
-            cell(method["final"], "mean", "{:.3f}"),
-            "**yes**" if method["biased"] else "no",
-            str(sum(run["status"] == "finished" for run in method["runs"])),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    more = any(found[seed].status != "missing" for seed in MORE_SEEDS)
+    return {seed: run for seed, run in found.items() if more or seed in SEEDS}
 
 
-def rates(record: Mapping[str, Any]) -> str:
-    """The table of rates in docs/results.md: mean final accuracy, and seconds per step of the faster seed.
+def against(curves: Mapping[str, Curves], target: str, opponent: str, best: str) -> dict[str, Any]:
+    """What an opponent spent to a target over what the best of ours did: seconds, and the other amounts beside it.
 
     Args:
-        record: what the JSON file holds.
+        curves: by contestant.
+        target: whose final accuracy it is.
+        opponent: the baseline of the ratio.
+        best: of ours.
     """
-    lines = [
-        f"| prompts pruned | {' | '.join(f'{rate:g} of completions' for rate in GIVEN_RATES)} |",
-        "|---" * (len(GIVEN_RATES) + 1) + "|",
-    ]
-    for prompt in GIVEN_RATES:
-        cells = []
-        for completion in GIVEN_RATES:
-            method = record["methods"][f"dppo_rq{prompt}_ro{completion}"]
-            ends = [run["curve"][-1] for run in method["runs"] if run["status"] == "finished"]
-            seconds = min(end["seconds"] / end["step"] for end in ends)
-            cells.append(f"{method['final']['mean']:.3f} ({seconds:.2f} s)")
-        lines.append(f"| {prompt:g} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    goal = final_target(target, curves[target])
+    pair = {name: curves[name] for name in (opponent, best)}
+    found = {over: ratios(pair, goal, opponent, over)[best] for over in AMOUNTS}
+    return {**found.pop("seconds"), "missing": goal.missing or None, **found}
 
 
-def cell(figure: Mapping[str, Any], centre: str, form: str, times: float = 1.0) -> str:
-    """A figure with its interval, where it has one.
+def best_against(tasks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """By opponent: figures of the task and target where the median is least, and ``each`` of them.
+
+    A target that does not exist, since its contestant did not improve, is passed over; a median that does not exist,
+    since the best of ours missed the target in half of the seeds, is the least of all.
 
     Args:
-        figure: as ``SeedInterval.as_json`` gives it.
-        centre: the name of its middle.
-        form: of a number.
-        times: what it is multiplied by.
+        tasks: by task, opponent and target.
     """
-    if figure[centre] is None:
-        return "-"
-    ends = (
-        "" if figure["low"] is None else " [{}, {}]".format(*(form.format(times * figure[e]) for e in ("low", "high")))
-    )
-    return form.format(times * figure[centre]) + ends
+    found = {}
+    for opponent in OPPONENTS:
+        each = {task: dict(by_opponent[opponent]) for task, by_opponent in tasks.items()}
+        places = [(task, name) for task, by_target in each.items() for name in by_target]
+        there = [place for place in places if not each[place[0]][place[1]]["missing"]]
+        if there:
+            medians = {place: each[place[0]][place[1]]["median"] for place in there}
+            least = min(there, key=lambda place: -math.inf if medians[place] is None else medians[place])
+            found[opponent] = {"task": least[0], "target": least[1], **each[least[0]][least[1]], "each": each}
+        else:
+            found[opponent] = {"median": None, "low": None, "high": None, "each": each}
+    return found
 
 
 if __name__ == "__main__":

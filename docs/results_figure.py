@@ -1,4 +1,7 @@
-"""Draws docs/results.png from benchmarks/results/embedded_compare.json: accuracy over seconds, and rates against it.
+"""Draws docs/results.png from benchmarks/results/embedded_compare.json.
+
+Of several tasks: accuracy over seconds, and the share of seeds at the first target over seconds (Kaplan-Meier), a row
+for each task. Of the file of the first comparison, which has one task: accuracy, and rates against it.
 
 python docs/results_figure.py
 """
@@ -11,6 +14,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from dppo.comparison.curves import Point, reach
+from dppo.comparison.survival import survival
+
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "embedded_compare.json"
 SHOWN = {
     "trl": "#444444",
@@ -19,13 +25,18 @@ SHOWN = {
     "greso": "#86c98c",
     "dapo": "#b07cc6",
     "dppo": "#c0392b",
+    "trl_g8": "#999999",
+    "grpo_rows": "#1f6fb4",
+    "fewer_prompts": "#2a9d8f",
 }
+BEST = "#d62728"
+"""Of the best of ours, whichever it is."""
 POINTS = 60
 
 
 def curves(axes: Axes, results: dict[str, Any]) -> None:
     """Mean held-out accuracy over the seeds, against training seconds, as far as every seed goes."""
-    for name, colour in SHOWN.items():
+    for name, colour in colours(results).items():
         runs = [run["curve"] for run in results["methods"][name]["runs"] if run["status"] == "finished"]
         second_S = np.linspace(0, min(curve[-1]["seconds"] for curve in runs), POINTS)
         accuracy_RS = [
@@ -34,6 +45,39 @@ def curves(axes: Axes, results: dict[str, Any]) -> None:
         axes.plot(second_S, np.mean(accuracy_RS, axis=0), color=colour, label=f"{name} ({len(runs)} seeds)")
     axes.set_xlabel("training seconds")
     axes.set_ylabel("held-out accuracy")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def colours(results: dict[str, Any]) -> dict[str, str]:
+    """Of the methods that are shown."""
+    shown = {name: colour for name, colour in SHOWN.items() if name in results["methods"]}
+    return shown | ({results["best"]: BEST} if "best" in results else {})
+
+
+def arrivals(axes: Axes, task: dict[str, Any]) -> None:
+    """Share of seeds that have reached the first target, over seconds; a dot where a run ended before."""
+    name, target = next(iter(task["targets"].items()))
+    for method, colour in colours(task).items():
+        runs = [run for run in task["methods"][method]["runs"] if run["status"] == "finished"]
+        places = [target["per_seed"][str(run["seed"])] for run in runs]
+        found = [
+            reach([Point(**point) for point in run["curve"]], place, "seconds")
+            for run, place in zip(runs, places, strict=True)
+            if place is not None
+        ]
+        known = [one for one in found if one is not None]
+        if known:
+            second, share = survival(known)
+            axes.step([0.0, *second], [0.0, *(1 - share[0])], where="post", color=colour, label=method)
+            ended = [
+                place
+                for place, one in enumerate(sorted(known, key=lambda one: (one.amount, not one.reached)))
+                if not one.reached
+            ]
+            axes.plot(second[ended], (1 - share[0])[ended], ".", color=colour)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel("training seconds")
+    axes.set_ylabel(f"share of seeds at the final accuracy of {name}")
     axes.legend(frameon=False, fontsize=9)
 
 
@@ -65,12 +109,15 @@ def mean_step(method: dict[str, Any]) -> float:
 def main() -> None:
     """Draw and save."""
     results = json.loads(RESULTS.read_text())
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6))
-    curves(left, results)
-    trade_off(right, results)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.label.set_fontsize(9)
+    tasks = results.get("tasks", {"": results})
+    figure, places = plt.subplots(len(tasks), 2, figsize=(12, 4.6 * len(tasks)), squeeze=False)
+    for (task, record), (left, right) in zip(tasks.items(), places, strict=True):
+        curves(left, record)
+        (arrivals if task else trade_off)(right, record)
+        left.set_title(task)
+        for axes in (left, right):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.xaxis.label.set_fontsize(9)
     figure.tight_layout()
     figure.savefig(Path(__file__).with_name("results.png"), dpi=120)
 

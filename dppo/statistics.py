@@ -69,11 +69,12 @@ class SeedInterval:
 
     def as_json(self, centre: str = "mean") -> dict[str, object]:
         """The record of ``results.json``, its centre under that name; infinity, a target never reached, is null."""
-        ends = {centre: _finite(self.centre), "low": _finite(self.low), "high": _finite(self.high)}
-        return {**ends, "per_seed": {str(seed): _finite(value) for seed, value in self.per_seed.items()}}
+        ends = {centre: finite(self.centre), "low": finite(self.low), "high": finite(self.high)}
+        return {**ends, "per_seed": {str(seed): finite(value) for seed, value in self.per_seed.items()}}
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """The value, None where it is infinite, nan or missing: JSON has no word for those."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -118,8 +119,26 @@ def percentile_ends(values: np.ndarray, statistic: Callable[..., np.ndarray], ta
             rng=generator(0, Purpose.CHECK, len(values)),
         ).confidence_interval
         return float(found.low), float(found.high)
-    places, prob_M = all_resamples(len(values))
-    made_M = statistic(values[places], axis=-1)
+    return resampled_ends(lambda places: statistic(values[places], axis=-1), len(values), tail)
+
+
+def resampled_ends(statistic: Callable[[np.ndarray], np.ndarray], seeds: int, tail: float) -> tuple[float, float]:
+    """The quantiles at ``tail`` and ``1 - tail`` of a statistic that needs to know which seeds a resample holds.
+
+    Whatever it looks up by the same place stays paired. Quantiles are figures of resamples, never between two, so
+    infinite ones are allowed. Exact for up to ``ENUMERATED`` seeds.
+
+    Args:
+        statistic: of (M, seeds) places from 0 to seeds - 1, a resample per line; gives (M,) figures, none of them nan.
+        seeds: how many there are, >= 1.
+        tail: share of resamples beyond each end, in (0, 0.5).
+    """
+    if seeds > ENUMERATED:
+        places = generator(0, Purpose.CHECK, seeds).integers(seeds, size=(SEED_RESAMPLES, seeds))
+        prob_M = np.full(SEED_RESAMPLES, 1 / SEED_RESAMPLES)
+    else:
+        places, prob_M = all_resamples(seeds)
+    made_M = statistic(places)
     order_M = np.argsort(made_M, kind="stable")
     made_M, below_M = made_M[order_M], np.cumsum(prob_M[order_M])
     above_M = np.cumsum(prob_M[order_M][::-1])

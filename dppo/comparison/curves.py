@@ -1,6 +1,5 @@
 """Accuracy of one run over steps, seconds, rollouts and tokens, read off between its evaluations."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,9 +9,9 @@ from dppo.errors import FileError
 from dppo.runs.folder import ACCURACY, TOTALS
 from dppo.runs.reader import Log
 
-Over = Literal["step", "seconds", "rollouts", "tokens_trained"]
+Over = Literal["step", "seconds", "rollouts", "rollout_tokens", "tokens_trained"]
 """What a curve can be read over."""
-AMOUNTS: tuple[Over, ...] = ("seconds", "rollouts", "tokens_trained")
+AMOUNTS: tuple[Over, ...] = ("seconds", "rollouts", "rollout_tokens", "tokens_trained")
 """What a run spends."""
 
 
@@ -25,6 +24,8 @@ class Point:
     """Of training: evaluations and checkpoints do not count."""
     rollouts: float
     """Completions generated."""
+    rollout_tokens: float
+    """Their tokens."""
     tokens_trained: float
     """Completion tokens that went through the model with a gradient."""
     accuracy: float
@@ -32,6 +33,16 @@ class Point:
 
 
 Curve = Sequence[Point]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What a run spent until its curve first reached a target, or in all if it never did."""
+
+    amount: float
+    """In the unit of what is counted (seconds, completions, tokens), >= 0."""
+    reached: bool
+    """False: censored, the run ended at ``amount``."""
 
 
 def curve_of(records: Sequence[Log]) -> list[Point]:
@@ -66,12 +77,16 @@ def accuracy_at(curve: Curve, place: float, over: Over) -> float | None:
     return only[-1] if only else None
 
 
-def amount_to(curve: Curve, target: float, over: Over) -> float:
-    """How much of ``over`` a run took to first reach an accuracy, on straight lines; inf where it never did."""
-    if curve and curve[0].accuracy >= target:
-        return float(getattr(curve[0], over))
+def reach(curve: Curve, target: float, over: Over) -> Reach | None:
+    """What a run spent of ``over`` until it first reached an accuracy, on straight lines, or in all.
+
+    None where there is nothing to reach: no evaluation, or the first one is at the target already.
+    """
+    if not curve or curve[0].accuracy >= target:
+        return None
     for before, after in pairwise(curve):
         if after.accuracy >= target:
             part = (target - before.accuracy) / (after.accuracy - before.accuracy)
-            return getattr(before, over) + part * (getattr(after, over) - getattr(before, over))
-    return math.inf
+            amount = getattr(before, over) + part * (getattr(after, over) - getattr(before, over))
+            return Reach(amount=amount, reached=True)
+    return Reach(amount=getattr(curve[-1], over), reached=False)

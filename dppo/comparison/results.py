@@ -1,6 +1,5 @@
 """``results.json``: what the runs of a comparison reached, read from their own files."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -9,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from dppo.comparison.contestants import STOCK_PAPER, Contestant
-from dppo.comparison.curves import AMOUNTS, Curve, Over, Point, accuracy_at, amount_to, curve_of
+from dppo.comparison.curves import Curve, Over, Point, accuracy_at, curve_of
 from dppo.comparison.folder import TO_FINAL, TO_TARGET
 from dppo.comparison.plan import Comparison
+from dppo.comparison.targets import Curves, final_target, fixed_target, gain_of, ratios, spent
 from dppo.environment import environment
 from dppo.errors import FileError
 from dppo.methods import METHODS
@@ -75,44 +75,48 @@ def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunR
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
     """Everything that ``results.json`` holds; runs that have not finished are listed as what they are."""
-    results = {
+    return summary_of(comparison, read_results(comparison))
+
+
+def read_results(comparison: Comparison) -> dict[str, Results]:
+    """What the runs of every contestant reached, by its name."""
+    return {
         each.name: {seed: result_of(comparison, each, seed) for seed in comparison.seeds}
         for each in comparison.contestants
     }
-    baseline, target = comparison.baseline, comparison.target
-    targets = final(results[baseline]) if target is None else dict.fromkeys(comparison.seeds, target)
+
+
+def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
+    """What ``results.json`` says of results that have been read."""
+    curves = {name: curves_of(found) for name, found in results.items()}
+    baseline, given = comparison.baseline, comparison.target
+    first = curves[baseline]
+    target = final_target(baseline, first) if given is None else fixed_target(given, first)
     places = {what: common_reach(results, over) for what, over in READOUTS.items()}
-    amounts = {
-        over: {name: _at(found, targets, partial(amount_to, over=over)) for name, found in results.items()}
-        for over in AMOUNTS
-    }
-    seconds = amounts["seconds"]
-    methods = {}
-    for each in comparison.contestants:
-        found = results[each.name]
-        took = [value for value in seconds[each.name].values() if value is not None]
-        methods[each.name] = {
-            **_about(each, found, comparison),
-            "runs": [result.as_json() for result in found.values()],
-            "final": seed_interval(final(found)).as_json(),
-            **{what: read_out(found, results[baseline], over, places[what]) for what, over in READOUTS.items()},
-            "to_target": {
-                **{over: seed_interval(amounts[over][each.name], np.median).as_json("median") for over in AMOUNTS},
-                "reached": f"{sum(map(math.isfinite, took))} of {len(took)}",
-            },
-        }
-    key = TO_FINAL if baseline == STOCK and target is None else TO_TARGET
-    speedups = {name: paired(seconds[baseline], taken, speedup) for name, taken in seconds.items()}
-    what = f"final accuracy of {baseline}, same seed" if target is None else f"accuracy {target:g}"
+    took, speedups = spent(curves, target), ratios(curves, target, baseline)
+    key = TO_FINAL if baseline == STOCK and given is None else TO_TARGET
     return {
         "format": FORMAT,
         "task": _task(comparison, results),
         "environment": environment(),
         "seeds": list(comparison.seeds),
         "baseline": baseline,
-        "target": {"what": what, "per_seed": {str(seed): value for seed, value in targets.items()}},
-        "methods": methods,
-        "speedup": {name: {key: seed_interval(found, np.median).as_json("median")} for name, found in speedups.items()},
+        "target": target.as_json(),
+        "methods": {
+            each.name: {
+                **_about(each, results[each.name], comparison),
+                "runs": [result.as_json() for result in results[each.name].values()],
+                "final": seed_interval(final(results[each.name])).as_json(),
+                "gain": gain_of(curves[each.name]).as_json(),
+                **{
+                    what: read_out(results[each.name], results[baseline], over, places[what])
+                    for what, over in READOUTS.items()
+                },
+                "to_target": took[each.name],
+            }
+            for each in comparison.contestants
+        },
+        "speedup": {name: {key: found} for name, found in speedups.items()},
     }
 
 
@@ -147,14 +151,18 @@ def final(results: Results) -> PerSeed:
     return {seed: result.curve[-1].accuracy if result.finished else None for seed, result in results.items()}
 
 
+def curves_of(results: Results) -> Curves:
+    """The curves that count."""
+    return {seed: result.curve if result.finished else None for seed, result in results.items()}
+
+
 def common_reach(results: Mapping[str, Results], over: Over) -> PerSeed:
-    """How far all finished runs of a seed went."""
-    return {
-        seed: min(
-            (getattr(each[seed].curve[-1], over) for each in results.values() if each[seed].finished), default=None
-        )
-        for seed in next(iter(results.values()))
-    }
+    """How far all finished runs of a seed went; contestants need not have the same seeds."""
+    ends: dict[int, float | None] = {seed: None for each in results.values() for seed in each}
+    for result in (result for each in results.values() for result in each.values() if result.finished):
+        here, before = getattr(result.curve[-1], over), ends[result.seed]
+        ends[result.seed] = here if before is None else min(here, before)
+    return ends
 
 
 def read_out(results: Results, baseline: Results, over: Over, places: PerSeed) -> dict[str, Any]:
@@ -186,12 +194,3 @@ def paired(
         other = right.get(seed)
         found[seed] = None if value is None or other is None else combine(value, other)
     return found
-
-
-def speedup(baseline_seconds: float, seconds: float) -> float:
-    """How many times sooner, >= 0: 0 where the target was never reached (inf), 1 where neither needed any time."""
-    if math.isinf(seconds):
-        return 0.0
-    if seconds == 0:
-        return 1.0 if baseline_seconds == 0 else math.inf
-    return baseline_seconds / seconds

@@ -29,10 +29,7 @@ def notes(results: Mapping[str, Any]) -> Iterator[str]:
     baseline, seeds = results["baseline"], len(results["seeds"])
     first = results["methods"][baseline]
     yield f"Against {baseline}, paired by seed. Target: {results['target']['what']}."
-    yield "Speedup: median over seeds of the baseline's seconds to the target over the method's; 0 is never reached."
-    never = [seed for seed, value in first["to_target"]["seconds"]["per_seed"].items() if value is None]
-    if never and results["target"]["per_seed"].get(never[0]) is not None:
-        yield f"{baseline} never reached the target with seed {', '.join(never)}: no speedup is counted there."
+    yield from _about_speedups(results)
     places = [
         f"{first[name]['at']:,.0f} {unit}"
         for name, unit in (("equal_updates", "updates"), ("equal_seconds", "seconds"), ("equal_rollouts", "rollouts"))
@@ -57,6 +54,24 @@ def notes(results: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{run['status']} {name}, seed {run['seed']}{': ' + run['error'] if run['error'] else ''}"
 
 
+def _about_speedups(results: Mapping[str, Any]) -> Iterator[str]:
+    """What a speedup is and what is not known of it, or why there is none."""
+    if results["target"]["missing"]:
+        yield f"No target and no speedup: {results['target']['missing']}."
+        return
+    yield (
+        "Speedup: median over seeds of the baseline's seconds to the target over the method's. A seed where the method "
+        "never got there counts as the lowest; >= is where the baseline did not."
+    )
+    (own,) = results["speedup"][results["baseline"]].values()
+    if own["missed"]["both"]:
+        yield f"{results['baseline']} reached the target with {own['reached']} seeds."
+    ended = {str(run["seed"]) for run in results["methods"][results["baseline"]]["runs"] if run["status"] == "finished"}
+    without = [seed for seed, ends in own["per_seed"].items() if ends is None and seed in ended]
+    if without:
+        yield f"The start is at the target already with seed {', '.join(without)}: no speedup is counted there."
+
+
 def _main(results: Mapping[str, Any]) -> Table:
     headings = ("speedup", "equal seconds", "equal updates", "final accuracy", "biased", "seeds")
     table = figures_table(["method"], headings)
@@ -65,7 +80,7 @@ def _main(results: Mapping[str, Any]) -> Table:
         own = name == results["baseline"]
         table.add_row(
             escape(name),
-            "1" if own else _interval(fast, "median", "{:.2f}"),
+            "1" if own else _speedup(fast, results["target"]["missing"]),
             *(NONE if own else _points(method[part]["difference"]) for part in ("equal_seconds", "equal_updates")),
             _interval(method["final"], "mean", "{:.3f}"),
             "yes" if method["biased"] else "no",
@@ -75,7 +90,7 @@ def _main(results: Mapping[str, Any]) -> Table:
 
 
 def _amounts(results: Mapping[str, Any]) -> Table:
-    headings = ("equal rollouts", "to target: seconds", "rollouts", "tokens trained", "reached")
+    headings = ("equal rollouts", "to target: seconds", "rollouts", "their tokens", "tokens trained", "reached")
     table = figures_table(["method"], headings)
     for name, method in results["methods"].items():
         took = method["to_target"]
@@ -83,7 +98,7 @@ def _amounts(results: Mapping[str, Any]) -> Table:
             escape(name),
             NONE if name == results["baseline"] else _points(method["equal_rollouts"]["difference"]),
             *(NONE if took[part]["median"] is None else f"{took[part]['median']:,.0f}" for part in AMOUNTS),
-            took["reached"],
+            took["reached"] or NONE,
         )
     return table
 
@@ -96,6 +111,18 @@ def figures_table(names: Sequence[str], headings: Sequence[str]) -> Table:
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def _speedup(figure: Mapping[str, Any], missing: str | None) -> str:
+    """A speedup with its interval; of one that may be any more, since the baseline missed the target, the least."""
+    if missing or not any(figure["per_seed"].values()):
+        return NONE
+    if figure["median"] is None:
+        return "not reached"
+    more = ">= " if figure["at_most"] is None or figure["at_most"] > figure["median"] else ""
+    if figure["low"] is not None and figure["high"] is None:
+        return rf"{more}{figure['median']:.2f} \[{figure['low']:.2f}, no end]"
+    return more + _interval(figure, "median", "{:.2f}")
 
 
 def _points(figure: Mapping[str, Any]) -> str:

@@ -35,6 +35,8 @@ class Group:
     speedup: Mapping[str, Any] = field(default_factory=dict)
     target: str = ""
     """What the speedup is a speedup to, in words."""
+    no_target: str = ""
+    """Why there is no target, and so no speedup; empty where there is one."""
     source: str = ""
     """Folder of the comparison; empty for runs on their own."""
     awaited: tuple[int, ...] = ()
@@ -143,7 +145,7 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
         )
     asked = mapping(about.get("methods"))
     seeds = [seed for seed in sequence(about.get("seeds")) if isinstance(seed, int)]
-    groups = []
+    groups, target = [], mapping(results.get("target"))
     for name in asked or mapping(results.get("methods")):
         runs = [read_run(path) for path in sorted((folder / RUNS / str(name)).glob("*")) if is_run(path)]
         found = {run.seed for run in runs}
@@ -157,7 +159,8 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
                 overrides=mapping(asked.get(name)),
                 readout=mapping(mapping(results.get("methods")).get(name)),
                 speedup=next((mapping(speedup[key]) for key in (TO_FINAL, TO_TARGET) if key in speedup), {}),
-                target=str(mapping(results.get("target")).get("what") or ""),
+                target=str(target.get("what") or ""),
+                no_target=str(target.get("missing") or ""),
                 source=str(folder),
                 awaited=tuple(seed for seed in seeds if seed not in found),
             )

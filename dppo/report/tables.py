@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dppo.report.curves import averaged
@@ -14,7 +14,7 @@ from dppo.runs.reader import RunRecord, mapping, number
 from dppo.statistics import FEWEST
 
 EQUAL = {"equal_updates": "equal updates", "equal_rollouts": "equal rollouts", "equal_seconds": "equal seconds"}
-TO_TARGET = {"seconds": duration, "rollouts": amount, "tokens_trained": amount}
+TO_TARGET = {"seconds": duration, "rollouts": amount, "rollout_tokens": amount, "tokens_trained": amount}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class RunLine:
 
 
 def target_lines(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
-    """What each method took to reach the target: seconds, rollouts, tokens trained, and how many seeds did.
+    """What each method took to reach the target: ``TO_TARGET``, and how many seeds did.
 
     Label and cells per method; empty where no comparison has a target.
     """
@@ -82,26 +82,44 @@ def run_lines(contents: Contents) -> tuple[RunLine, ...]:
 
 
 def findings(contents: Contents) -> tuple[str, ...]:
-    """What the speedups say, one sentence per method; empty where there are none."""
-    found = []
-    for group in contents.groups:
-        median, low, high = (number(group.speedup.get(name)) for name in ("median", "low", "high"))
-        if group.name == group.baseline or not math.isfinite(median):
-            continue
-        found.append((median, _finding(group, median, low, high)))
-    return tuple(sentence for _, sentence in sorted(found, key=lambda pair: -pair[0]))
+    """Why there is no target, or what the speedups say, one sentence per method; empty where there are none."""
+    none = dict.fromkeys(f"No speedup: {group.no_target}." for group in contents.groups if group.no_target)
+    found = [
+        (number(group.speedup.get("median")), _finding(group))
+        for group in contents.groups
+        if group.name != group.baseline and not group.no_target and _has_speedup(group)
+    ]
+    best_first = sorted(found, key=lambda pair: math.inf if math.isnan(pair[0]) else -pair[0])
+    return (*none, *(sentence for _, sentence in best_first))
 
 
-def _finding(group: Group, median: float, low: float, high: float) -> str:
+def _has_speedup(group: Group) -> bool:
+    """Whether there are pairs of runs to say something of, be it that the target was never reached."""
+    seeds = mapping(group.speedup.get("per_seed")).values()
+    return number(group.speedup.get("median")) > 0 or any(ends is not None for ends in seeds)
+
+
+def _finding(group: Group) -> str:
     target = group.target.removesuffix(", same seed") or f"final accuracy of {group.baseline}"
-    if median <= 0:
-        return f"{group.label} did not reach the {target} in most seeds."
-    says = f"{group.label} reached the {target} in {1 / median:.0%} of the time of {group.baseline}: {median:.2f}×"
-    if math.isnan(low) or math.isnan(high):
+    median, low, high = (number(group.speedup.get(name)) for name in ("median", "low", "high"))
+    if not median > 0:
+        reached = group.speedup.get("reached")
+        return f"{group.label} did not reach the {target} in most seeds{f' ({reached} did)' if reached else ''}."
+    part = f"{group.label} reached the {target} in {1 / median:.0%} of the time of {group.baseline}"
+    says = f"{part} or less: at least {median:.2f}×" if _or_more(group) else f"{part}: {median:.2f}×"
+    if math.isnan(low):
         return f"{says}. There are too few seeds for an interval."
+    if math.isnan(high):
+        return f"{says} (95% interval from {low:.2f}, without an end: {group.baseline} missed the target)."
     if low <= 1 <= high:
         return f"{says}, but the 95% interval, {low:.2f} to {high:.2f}, includes no gain at all."
     return f"{says} (95% interval {low:.2f} to {high:.2f})."
+
+
+def _or_more(group: Group) -> bool:
+    """Whether the median is only what the speedup is at least, since the baseline missed the target."""
+    most = number(group.speedup.get("at_most", group.speedup.get("median")))
+    return not most <= number(group.speedup.get("median"))
 
 
 def percent(value: float) -> str:
@@ -131,7 +149,7 @@ def method_line(group: Group) -> MethodLine:
             (Cell(text=NOT_THERE, detail="the baseline"),) * 3,
         )
     else:
-        speedup = _interval(group.speedup, "{:.2f}".format, unit="×")
+        speedup = _speedup(group)
         found = [mapping(mapping(group.readout.get(name)).get("difference")) for name in EQUAL]
         differences = tuple(_interval(read, points) for read in found)
     return MethodLine(
@@ -153,6 +171,17 @@ def _accuracy(group: Group) -> Cell:
     if not finals:
         return Cell(text=NOT_THERE)
     return Cell(text=percent(sum(finals) / len(finals)), detail=f"last, mean of {counted(len(finals), 'seed')}")
+
+
+def _speedup(group: Group) -> Cell:
+    if group.no_target:
+        return Cell(text=NOT_THERE, detail=group.no_target)
+    if not _has_speedup(group):
+        return Cell(text=NOT_THERE)
+    if not number(group.speedup.get("median")) > 0:
+        return Cell(text="not reached", detail=f"{group.speedup.get('reached', 'in most')} seeds")
+    found = _interval(group.speedup, "{:.2f}".format, unit="×")
+    return replace(found, text=f"≥ {found.text}") if _or_more(group) else found
 
 
 def _interval(read: Mapping[str, Any], words: Callable[[float], str], unit: str = "") -> Cell:

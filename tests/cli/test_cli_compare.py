@@ -45,6 +45,7 @@ def test_a_comparison_prints_its_tables_and_can_be_repeated(config, tmp_path, ca
         assert text in shown.out
     assert "1 seed: no intervals are shown with fewer than 3. Try --seeds 5" in shown.out
     assert "Against trl, paired by seed. Target: final accuracy of trl, same seed." in shown.out
+    assert "No target and no speedup: trl did not improve: its accuracy changed by +0.0 points." in shown.out
     assert "1/2 trl seed 0: 2/2 steps" in shown.err and "all runs: 100%" in shown.err
     assert "dppo |" not in shown.out
     assert "dppo | method: dppo" in (tmp_path / "out" / "runs" / "dppo" / "seed_0" / "output.txt").read_text()
@@ -119,6 +120,7 @@ def figure(centre, name="mean", low=None, high=None):
 def method(**changes):
     part = {"at": 40.0, "accuracy": figure(0.5), "difference": figure(0.031, low=0.002, high=0.06)}
     amounts = {"seconds": figure(31.9, "median"), "rollouts": figure(None, "median")}
+    amounts |= {"rollout_tokens": figure(2345.0, "median")}
     return {
         "method": "dppo",
         "biased": [],
@@ -132,18 +134,31 @@ def method(**changes):
     }
 
 
+def fast(median, low, high, most=None, **changes):
+    """A speedup as ``results.json`` has it."""
+    missed = {"method": 0, "baseline": 0, "both": 0}
+    ends = {"median": median, "low": low, "high": high, "at_most": most}
+    return {"time_to_trl_final": {**ends, "missed": missed, "per_seed": {"0": [1, 1]}, "reached": "5 of 5"} | changes}
+
+
 def test_tables_show_figures_as_given():
     biased = method(biased=["it always drops the rest [b]"], left_out=["prompt_prune_rate"], finished="4 of 5")
     failed = {"status": "failed", "seed": 2, "error": "ValueError: [red]no[/]"}
     results = {
         "seeds": [0, 1, 2, 3, 4],
         "baseline": "trl",
-        "target": {"what": "final accuracy of trl, same seed"},
-        "methods": {"trl": method(method="trl"), "dppo": method(), "cppo": {**biased, "runs": [failed]}},
+        "target": {"what": "final accuracy of trl, same seed", "missing": None},
+        "methods": {
+            **{"trl": method(method="trl"), "dppo": method(), "cppo": {**biased, "runs": [failed]}},
+            **dict.fromkeys(("gspo", "pods", "dapo"), method(finished="3 of 5")),
+        },
         "speedup": {
-            "trl": {"time_to_trl_final": figure(1.0, "median", 1.0, 1.0)},
-            "dppo": {"time_to_trl_final": figure(3.134, "median", 2.5, 4.0)},
-            "cppo": {"time_to_trl_final": figure(0.0, "median", 0.0, 2.0)},
+            "trl": fast(1.0, 1.0, 1.0, 1.0),
+            "dppo": fast(3.134, 2.5, 4.0, 3.134),
+            "cppo": fast(None, 0.0, 2.0, 0.5),
+            "gspo": fast(2.5, 1.5, 3.5, 3.0),
+            "pods": fast(2.5, 1.5, None),
+            "dapo": fast(None, None, None, per_seed={"0": None}),
         },
     }
     console = Console(width=table.NARROWEST, record=True, file=io.StringIO())
@@ -154,10 +169,28 @@ def test_tables_show_figures_as_given():
     assert dppo.split() == ["dppo", "3.13", "[2.50,", "4.00]", *["+3.1", "[+0.2,", "+6.0]"] * 2,
                             "0.812", "[0.790,", "0.830]", "no", "5", "of", "5"]  # fmt: skip
     (cppo,) = [line for line in lines if line.startswith("cppo") and "4 of 5" in line]
-    assert "yes" in cppo and "0.00 [0.00, 2.00]" in cppo
+    assert "yes" in cppo and "not reached" in cppo and "0.00" not in cppo
+    main = {line.split()[0]: line for line in reversed(lines) if line.split()[1:]}
+    assert ">= 2.50 [1.50, 3.50]" in main["gspo"] and ">= 2.50 [1.50, no end]" in main["pods"]
+    assert main["dapo"].split()[1] == "-"
     (took,) = [line for line in lines if line.startswith("dppo") and "3 of 5" in line]
-    assert took.split() == ["dppo", "+3.1", "[+0.2,", "+6.0]", "32", "-", "12,345", "3", "of", "5"]
+    assert took.split() == ["dppo", "+3.1", "[+0.2,", "+6.0]", "32", "-", "2,345", "12,345", "3", "of", "5"]
     assert "biased cppo: it always drops the rest [b]" in text
     assert "cppo does not take prompt_prune_rate: left out" in text
     assert "failed cppo, seed 2: ValueError: [red]no[/]" in text
     assert "5 seeds can cover 94% at most" in text and "…" not in text
+
+
+def test_what_is_not_known_of_speedups_is_said():
+    trl = method(method="trl", runs=[{"status": "finished", "seed": seed, "error": None} for seed in range(3)])
+    results = {"seeds": [0, 1, 2], "baseline": "trl", "methods": {"trl": trl}}
+    missed = {"missed": {"method": 0, "baseline": 0, "both": 1}, "reached": "1 of 2"}
+    found = fast(1.0, 1.0, 1.0, **missed, per_seed={"0": [1, 1], "1": None, "2": [0, None]})
+    target = {"what": "accuracy 0.8", "missing": None}
+    lines = list(table.notes({**results, "target": target, "speedup": {"trl": found}}))
+    assert "trl reached the target with 1 of 2 seeds." in lines
+    assert "The start is at the target already with seed 1: no speedup is counted there." in lines
+    none = {"what": "final accuracy of trl, same seed", "missing": "trl did not improve: by +0.0 points"}
+    lines = list(table.notes({**results, "target": none, "speedup": {"trl": found}}))
+    assert lines[1] == "No target and no speedup: trl did not improve: by +0.0 points."
+    assert not any("Speedup" in line or "start is at" in line for line in lines)

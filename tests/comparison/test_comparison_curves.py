@@ -1,23 +1,22 @@
 """Curves: what logs say, and what is read off between points."""
 
-import math
-
 import pytest
 
-from dppo.comparison.curves import Point, accuracy_at, amount_to, curve_of
+from dppo.comparison.curves import Point, Reach, accuracy_at, curve_of, reach
 from dppo.errors import FileError
 
 
 def record(step, accuracy=None, **more):
     totals = {"total/seconds": 10.0 * step, "total/rollouts": 100 * step, "total/tokens_trained": 7 * step}
-    return {"step": step, **totals, **({} if accuracy is None else {"eval/average/pass@1": accuracy}), **more}
+    made = {**totals, "total/rollout_tokens": 900 * step}
+    return {"step": step, **made, **({} if accuracy is None else {"eval/average/pass@1": accuracy}), **more}
 
 
 CURVE = curve_of([record(0, 0.2), record(5, 0.4), record(10, 0.3), record(20, 0.8)])
 
 
 def test_points_are_evaluations():
-    assert CURVE[1] == Point(step=5, seconds=50.0, rollouts=500, tokens_trained=35, accuracy=0.4)
+    assert CURVE[1] == Point(step=5, seconds=50.0, rollouts=500, rollout_tokens=4500, tokens_trained=35, accuracy=0.4)
     assert curve_of([record(1), record(2)]) == []
     assert len(curve_of([record(5, 0.4), record(5, 0.5)])) == 1, "the last of a step"
 
@@ -38,8 +37,18 @@ def test_read_off_on_straight_lines():
 
 def test_amounts_to_a_target():
     """By hand: .35 is first passed three quarters of the way from step 0 to 5, however low it falls later."""
-    assert amount_to(CURVE, 0.35, "step") == pytest.approx(3.75)
-    assert amount_to(CURVE, 0.35, "seconds") == pytest.approx(37.5)
-    assert amount_to(CURVE, 0.55, "tokens_trained") == pytest.approx(70 + 0.5 * 70)
-    assert amount_to(CURVE, 0.1, "seconds") == 0.0
-    assert amount_to(CURVE, 0.9, "seconds") == math.inf
+    for over, amount in (("step", 3.75), ("seconds", 37.5), ("rollouts", 375), ("rollout_tokens", 3375)):
+        found = reach(CURVE, 0.35, over)
+        assert found == Reach(amount=pytest.approx(amount), reached=True)
+    assert reach(CURVE, 0.55, "tokens_trained").amount == pytest.approx(70 + 0.5 * 70)
+
+
+def test_a_run_that_never_gets_there_is_cut_off_at_its_length():
+    assert reach(CURVE, 0.9, "seconds") == Reach(amount=200.0, reached=False)
+    assert reach(CURVE, 0.9, "rollouts") == Reach(amount=2000, reached=False)
+
+
+def test_a_start_at_the_target_reaches_nothing():
+    assert (
+        reach(CURVE, 0.1, "seconds") is None and reach(CURVE, 0.2, "seconds") is None and reach([], 0.5, "step") is None
+    )

@@ -1,14 +1,13 @@
 """``results.json`` from run folders made by hand: every figure computed beforehand."""
 
 import json
-import math
 
 import pytest
 import yaml
 
 from dppo.comparison.contestants import Contestant
 from dppo.comparison.plan import Comparison
-from dppo.comparison.results import paired, speedup, summarise
+from dppo.comparison.results import paired, summarise
 from dppo.files import write_json
 from dppo.statistics import seed_interval
 
@@ -36,6 +35,7 @@ def write_run(comparison, name, seed, points, *, status="finished", error=None, 
             "step": step,
             "total/seconds": seconds,
             "total/rollouts": rollouts,
+            "total/rollout_tokens": 30 * rollouts,
             "total/tokens_trained": 10 * rollouts,
             "eval/average/pass@1": accuracy,
         }
@@ -60,6 +60,7 @@ def test_every_figure_by_hand(comparison):
     assert results["target"] == {
         "what": "final accuracy of trl, same seed",
         "per_seed": {"0": 0.6, "1": 0.6, "2": 0.6},
+        "missing": None,
     }
     assert dppo["final"]["mean"] == pytest.approx(0.7)
     assert dppo["equal_updates"]["at"] == 10 and wide["equal_updates"]["accuracy"]["mean"] == pytest.approx(0.3)
@@ -73,6 +74,7 @@ def test_every_figure_by_hand(comparison):
     # .6 is reached after 80% of dppo's 40 s
     assert dppo["to_target"]["seconds"]["median"] == pytest.approx(32.0)
     assert dppo["to_target"]["rollouts"]["median"] == pytest.approx(640)
+    assert dppo["to_target"]["rollout_tokens"]["median"] == pytest.approx(19200)
     assert dppo["to_target"]["tokens_trained"]["median"] == pytest.approx(6400)
     assert dppo["to_target"]["reached"] == "3 of 3"
     speedup = results["speedup"]["dppo"]["time_to_trl_final"]
@@ -84,15 +86,81 @@ def test_every_figure_by_hand(comparison):
     json.dumps(results, allow_nan=False)
 
 
-def test_a_target_never_reached_is_a_speedup_of_zero(comparison):
+def test_a_target_never_reached_is_known_up_to_the_length_of_the_run(comparison):
+    """By hand: wide ends at 50 s, so its speedup is at most 100/50, and means are restricted to 50 s."""
     fill(comparison)
     results = summarise(comparison)
-    wide = results["methods"]["wide"]["to_target"]
+    wide, found = results["methods"]["wide"]["to_target"], results["speedup"]["wide"]["time_to_trl_final"]
     assert wide["reached"] == "0 of 3" and wide["seconds"]["median"] is None
-    assert results["speedup"]["wide"]["time_to_trl_final"]["per_seed"] == {"0": 0.0, "1": 0.0, "2": 0.0}
-    write_run(comparison, "wide", 0, [(0, 0, 0, 0.2), (20, 50, 1000, 0.7)])
-    speedup = summarise(comparison)["speedup"]["wide"]["time_to_trl_final"]
-    assert speedup["median"] == 0.0 and speedup["high"] == pytest.approx(100 / 40)
+    assert wide["seconds"]["restricted_mean"] == {"mean": 50, "horizon": 50}
+    dppo = results["methods"]["dppo"]["to_target"]["seconds"]["restricted_mean"]
+    assert dppo == {"mean": pytest.approx(32), "horizon": 50}
+    assert found["per_seed"] == {"0": [0, 2], "1": [0, 2], "2": [0, 2]}
+    assert found["median"] is None and found["at_most"] == 2 and found["reached"] == "0 of 3"
+    assert found["missed"] == {"method": 3, "baseline": 0, "both": 0}
+    for seed in (0, 1):
+        write_run(comparison, "wide", seed, [(0, 0, 0, 0.2), (20, 50, 1000, 0.7)])
+    found = summarise(comparison)["speedup"]["wide"]["time_to_trl_final"]
+    assert found["median"] == found["at_most"] == pytest.approx(100 / 40) and found["low"] == 0
+    assert found["both_reached"] == pytest.approx(100 / 40) and found["reached"] == "2 of 3"
+
+
+def fill_flat(comparison, finals):
+    """No one learns: accuracies are the start and noise, which a faster method meets in less time."""
+    for seed, noise in enumerate(finals):
+        write_run(comparison, "trl", seed, [(0, 0.2, 0, 0.3), (5, 50, 500, 0.3 - noise), (10, 100, 1000, 0.3 + noise)])
+        write_run(comparison, "dppo", seed, [(0, 0.1, 0, 0.3), (10, 40, 800, 0.31)])
+        write_run(comparison, "wide", seed, [(0, 0.1, 0, 0.3), (10, 40, 800, 0.3)])
+
+
+def without_the_check(results):
+    """The wrong twin: seconds to the final accuracy of a baseline that did not improve."""
+    runs = {name: {run["seed"]: run["curve"] for run in results["methods"][name]["runs"]} for name in ("trl", "dppo")}
+    finals = {seed: curve[-1]["accuracy"] for seed, curve in runs["trl"].items()}
+    first = {
+        name: [next(p["seconds"] for p in curve if p["accuracy"] >= finals[seed]) for seed, curve in curves.items()]
+        for name, curves in runs.items()
+    }
+    return [one / other for one, other in zip(first["trl"], first["dppo"], strict=True)]
+
+
+@pytest.mark.parametrize("finals", [(0.0, 0.0, 0.0), (0.01, -0.02, 0.01)])
+def test_where_the_baseline_did_not_improve_there_is_no_target_and_no_speedup(comparison, finals):
+    fill_flat(comparison, finals)
+    results = summarise(comparison)
+    target, found = results["target"], results["speedup"]["dppo"]["time_to_trl_final"]
+    assert target["per_seed"] == {"0": None, "1": None, "2": None}
+    assert target["missing"].startswith("trl did not improve: its accuracy changed by +0.0")
+    assert found["median"] is None and found["per_seed"] == {"0": None, "1": None, "2": None}
+    assert found["restricted_mean"]["ratio"] is None
+    assert results["methods"]["dppo"]["to_target"]["reached"] is None
+    assert results["methods"]["dppo"]["final"]["mean"] == pytest.approx(0.31)
+    assert all(ratio > 1 for ratio in without_the_check(results)), "ratios of clock readings"
+
+
+def test_an_improvement_that_every_seed_shows_is_a_target(comparison):
+    fill_flat(comparison, (0.01, 0.02, 0.01))
+    results = summarise(comparison)
+    assert results["target"]["missing"] is None and results["methods"]["trl"]["gain"]["low"] == pytest.approx(0.01)
+    found = results["speedup"]["dppo"]["time_to_trl_final"]["per_seed"]
+    assert found["0"][0] > 1 and found["1"] == [0, pytest.approx(100 / 40)]
+
+
+@pytest.mark.parametrize(("accuracy", "missing"), [(0.2, True), (0.25, False)])
+def test_two_seeds_have_improved_if_both_have(comparison, accuracy, missing):
+    fill(comparison)
+    two = Comparison(folder=comparison.folder, contestants=CONTESTANTS, seeds=(0, 1), config=comparison.config)
+    write_run(comparison, "trl", 1, [(0, 0, 0, 0.2), (10, 100, 1000, accuracy)])
+    assert bool(summarise(two)["target"]["missing"]) == missing
+
+
+def test_a_given_target_below_the_start_has_no_time(tmp_path):
+    comparison = Comparison(folder=tmp_path, contestants=CONTESTANTS, seeds=(0, 1, 2), config={}, target=0.2)
+    fill(comparison)
+    results = summarise(comparison)
+    assert results["target"]["missing"] is None
+    assert results["speedup"]["dppo"]["time_to_target"]["per_seed"] == {"0": None, "1": None, "2": None}
+    assert results["methods"]["dppo"]["to_target"]["reached"] == "0 of 0"
 
 
 def test_runs_that_failed_are_listed_and_left_out_of_no_count(comparison):
@@ -136,10 +204,13 @@ def test_without_trl_the_first_is_the_baseline_and_a_target_can_be_given(tmp_pat
     assert results["methods"]["dppo"]["final"]["per_seed"].keys() == {"0", "1", "2"}
 
 
-def test_speedups():
-    assert speedup(12.0, 4.0) == 3.0
-    assert speedup(12.0, math.inf) == 0.0
-    assert speedup(0.0, 0.0) == 1.0
+def test_a_given_target_that_the_baseline_misses_bounds_the_speedup_from_below(tmp_path):
+    """trl ends at .6 after 100 s; dppo passes .65 after 90% of 40 s: at least 100/36."""
+    comparison = Comparison(folder=tmp_path, contestants=CONTESTANTS, seeds=(0, 1, 2), config={}, target=0.65)
+    fill(comparison)
+    found = summarise(comparison)["speedup"]["dppo"]["time_to_target"]
+    assert found["median"] == pytest.approx(100 / 36) and found["at_most"] is None and found["high"] is None
+    assert found["missed"] == {"method": 0, "baseline": 3, "both": 0}
 
 
 def test_pairs_are_by_seed():

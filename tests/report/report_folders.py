@@ -217,6 +217,7 @@ def write_comparison(folder: Path, methods: list[str], seeds: int = 5) -> Path:
             "to_target": {
                 "seconds": interval({s: 120 / r for s, r in ratio.items()}, "median"),
                 "rollouts": interval({s: 7680 / r for s, r in ratio.items()}, "median"),
+                "rollout_tokens": interval({s: 340000 / r for s, r in ratio.items()}, "median"),
                 "tokens_trained": interval({s: 300000 / r for s, r in ratio.items()}, "median"),
                 "reached": f"{seeds} of {seeds}",
             },

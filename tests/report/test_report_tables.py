@@ -13,6 +13,7 @@ from dppo.runs.folder import CompletionLine, record_of
 from dppo.runs.reader import RunRecord
 
 INTERVAL = {"low": 2.0, "high": 4.0, "per_seed": {"0": 2.0, "1": 3.0, "2": 4.0}}
+MISSED = {"median": None, "low": 0.0, "high": 1.0, "at_most": 0.8, "reached": "2 of 5", "per_seed": {"0": [0, 0.8]}}
 FEW = {"low": None, "high": None, "per_seed": {"0": 2.0, "1": 3.0}}
 
 
@@ -70,7 +71,13 @@ def test_failed_and_awaited_seeds_are_counted():
         ({"median": 4.0, **INTERVAL}, "in 25% of the time of trl: 4.00× (95% interval 2.00 to 4.00)."),
         ({"median": 1.2, "low": 0.9, "high": 1.4}, "includes no gain at all"),
         ({"median": 2.0, **FEW}, "too few seeds for an interval"),
-        ({"median": 0.0, "low": 0.0, "high": 1.0}, "did not reach the accuracy 0.8 in most seeds"),
+        ({"median": 3.0, **INTERVAL, "at_most": 3.0}, "in 33% of the time of trl: 3.00× (95%"),
+        ({"median": 3.0, **INTERVAL, "at_most": 3.5}, "in 33% of the time of trl or less: at least 3.00× (95%"),
+        (
+            {"median": 2.5, "low": 2.0, "high": None, "at_most": None},
+            "(95% interval from 2.00, without an end: trl missed",
+        ),
+        (MISSED, "did not reach the accuracy 0.8 in most seeds (2 of 5 did)."),
     ],
 )
 def test_findings_say_what_the_interval_allows(speedup, says):
@@ -80,11 +87,28 @@ def test_findings_say_what_the_interval_allows(speedup, says):
     assert findings(contents_of(compared("trl", speedup=speedup))) == ()
 
 
+def test_a_speedup_that_is_only_bounded_says_so():
+    assert method_line(compared(speedup=MISSED)).speedup.text == "not reached"
+    assert method_line(compared(speedup=MISSED)).speedup.detail == "2 of 5 seeds"
+    assert method_line(compared(speedup={"median": 3.0, **INTERVAL, "at_most": None})).speedup.text == "≥ 3.00×"
+    assert method_line(compared(speedup={})).speedup.text == "—"
+
+
+def test_a_baseline_that_did_not_improve_has_no_speedups():
+    """The sentence of the wrong twin, "in 92% of the time of trl", is not there."""
+    group = compared(speedup={"median": 1.08, **INTERVAL}, no_target="trl did not improve")
+    assert findings(contents_of(compared("trl", no_target="trl did not improve"), group)) == (
+        "No speedup: trl did not improve.",
+    )
+    assert method_line(group).speedup.text == "—" and method_line(group).speedup.detail == "trl did not improve"
+    assert "in 93% of the time" in findings(contents_of(compared(speedup={"median": 1.08, **INTERVAL})))[0]
+
+
 def test_what_the_target_took_is_read_with_its_median():
     read = {"to_target": {"seconds": {"median": 90.0, **INTERVAL}, "rollouts": {"median": None}, "reached": "2 of 3"}}
     ((label, cells),) = target_lines(contents_of(compared(readout=read)))
     assert label == "dppo"
-    assert [cell.text for cell in cells] == ["1 min 30 s", "—", "—", "2 of 3"]
+    assert [cell.text for cell in cells] == ["1 min 30 s", "—", "—", "—", "2 of 3"]
 
 
 def test_runs_are_listed_with_what_they_did(tmp_path):

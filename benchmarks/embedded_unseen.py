@@ -1,0 +1,67 @@
+"""Final accuracy of saved models on the held-out questions that no run of the grid was asked."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from embedded_entries import FIELDS, GRID_SEEDS
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dppo.comparison.results import paired
+from dppo.demo.evaluate import accuracy
+from dppo.demo.task import Problem, make_split
+from dppo.rng import Purpose, torch_generator
+from dppo.runs.embedded import TASKS
+from dppo.statistics import seed_interval
+
+SAMPLES = 8
+"""Per question; evaluations while training have 4."""
+
+
+def unseen(folder: Path, task: str, contestants: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+    """Final accuracy, again, on those held-out questions of each seed that no run of the grid was asked.
+
+    All seeds draw from one held-out part, in which short questions are few, so seeds of their own are not questions of
+    their own. The models are the saved ones, and each question is answered ``SAMPLES`` times.
+
+    Args:
+        folder: of the runs.
+        task: a key of ``dppo.runs.embedded.TASKS``.
+        contestants: whose runs, the baseline of the differences first; those that have not finished are left out.
+        seeds: of the runs.
+    """
+    grid = {problem.question for seed in GRID_SEEDS for problem in held_out(task, seed)}
+    asked = {seed: [problem for problem in held_out(task, seed) if problem.question not in grid] for seed in seeds}
+    found: dict[str, dict[int, float | None]] = {}
+    for name in contestants:
+        found[name] = {}
+        for seed in seeds:
+            run = folder / "runs" / name / f"seed_{seed}"
+            if (run / "model.safetensors").exists():
+                model = AutoModelForCausalLM.from_pretrained(run).eval()
+                tokenizer = AutoTokenizer.from_pretrained(run)
+                right = accuracy(model, tokenizer, asked[seed], SAMPLES, torch_generator(seed, Purpose.EVALUATION))
+                found[name][seed] = right.double().mean().item()
+    first = found[contestants[0]]
+    return {
+        "questions": {str(seed): len(problems) for seed, problems in asked.items()},
+        "samples": SAMPLES,
+        "baseline": contestants[0],
+        "methods": {
+            name: {
+                "final": seed_interval(values).as_json(),
+                "difference": seed_interval(paired(values, first)).as_json(),
+            }
+            for name, values in found.items()
+        },
+    }
+
+
+def held_out(task: str, seed: int) -> tuple[Problem, ...]:
+    """The held-out problems that runs of a seed are evaluated on.
+
+    Args:
+        task: a key of ``dppo.runs.embedded.TASKS``.
+        seed: of the runs.
+    """
+    return make_split(seed, train=0, held_out=FIELDS["eval_benchmark_limit"], task=TASKS[task]).held_out

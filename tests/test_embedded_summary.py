@@ -1,0 +1,117 @@
+"""What the comparison's own script says of its runs: every figure from runs made by hand."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from compared_runs import CONTESTANTS, POINT, chosen_for, entries, summary, tables, write_run
+
+from dppo.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+SLOPES = {"trl_g8": (0.3, 80), "trl": (0.4, 80), "grpo_rows": (0.5, 80), "dppo": (0.6, 40), "dapo": (0.1, 80)}
+"""Accuracy gained over a run, from 0.2, and its seconds."""
+
+
+@pytest.fixture
+def work(tmp_path):
+    """Ten seeds of those that have ten and five of dapo; with seed 14 dppo learns nothing."""
+    folder = tmp_path / "embedded" / "reported"
+    for name, (gain, seconds) in SLOPES.items():
+        for seed in entries.SEEDS + (() if name == "dapo" else entries.MORE_SEEDS):
+            got = 0.01 if (name, seed) == ("dppo", 14) else gain
+            write_run(folder, name, seed, CONTESTANTS[name], POINT, [(0, 0, 0.2), (100, seconds, 0.2 + got)])
+    return tmp_path
+
+
+@pytest.fixture
+def record(work):
+    return summary.task_record(work / "embedded" / "reported", "embedded", chosen_for(SLOPES), "dppo")
+
+
+def test_every_figure_by_hand(record):
+    """To where trl_g8 ends it takes 80 s, dppo half of its 40 s, grpo_rows 48 s; dppo missed it once, at 40 s."""
+    assert record["targets"]["trl_g8"]["per_seed"]["10"] == pytest.approx(0.5)
+    found = record["best_against"]["trl_g8"]["trl_g8"]
+    assert found["median"] == found["low"] == pytest.approx(80 / 20) and found["reached"] == "9 of 10"
+    assert found["missed"] == {"method": 1, "baseline": 0, "both": 0}
+    assert found["restricted_mean"]["horizon"] == 40
+    assert found["restricted_mean"]["ratio"] == pytest.approx(40 / (0.9 * 20 + 0.1 * 40))
+    assert found["rollouts"]["median"] == found["tokens_trained"]["median"] == pytest.approx(4)
+    # To .7 dppo takes 33.3 s, trl_g8 never gets there in its 80.
+    beyond = record["best_against"]["trl_g8"]["grpo_rows"]
+    assert beyond["median"] == pytest.approx(80 / (40 * 5 / 6)) and beyond["at_most"] is None
+    assert beyond["missed"] == {"method": 0, "baseline": 9, "both": 1}
+    uniform = record["best_against"]["grpo_rows"]["trl_g8"]
+    assert uniform["median"] == pytest.approx(48 / 20)
+    spent = record["to_target"]["trl_g8"]
+    assert spent["dppo"]["seconds"]["median"] == pytest.approx(20)
+    assert spent["dppo"]["rollout_tokens"]["median"] == pytest.approx(40_000)
+    assert spent["dapo"]["reached"] == "0 of 5" and spent["dapo"]["seconds"]["median"] is None
+    assert len(record["methods"]["dapo"]["runs"]) == 5 and record["methods"]["dapo"]["finished"] == "5 of 5"
+    assert record["methods"]["trl"]["equal_seconds"]["at_per_seed"]["10"] == 40
+    json.dumps(record, allow_nan=False)
+
+
+def test_a_run_that_missed_is_not_as_good_as_one_that_arrived_at_its_end(record):
+    """The wrong twins: left out, the mean ratio is 4; as if it had arrived, seed 14's ratio is 2, and known."""
+    found = record["best_against"]["trl_g8"]["trl_g8"]
+    assert found["both_reached"] == pytest.approx(4) and found["per_seed"]["14"] == [0, 2]
+
+
+def test_the_tables_say_so(record):
+    text = tables.show_task(record)
+    assert "| `trl_g8` | `trl_g8` | 4.00 [4.00, 4.00] | 9 of 10 |" in text
+    assert "| `trl_g8` | `grpo_rows` | >= 2.40 [2.40, no end] | 9 of 10 |" in text
+    assert "| `dapo` | not reached | 0 of 5 | - | - | - | - |" in text
+    assert "| `dppo` | 16 x 4, 0.0004 |" in text and "| `dppo` | 0.400 | 0.200 | 0.100 | 40 |" in text
+
+
+def test_the_figures_on_top_are_the_least_favourable(record):
+    other = json.loads(json.dumps(record["best_against"]))
+    other["trl"]["trl_g8"]["median"] = 1.1
+    other["grpo_rows"]["trl_g8"] |= {"median": None, "missing": None}
+    other["trl_g8"] = {name: {**each, "missing": "x did not improve"} for name, each in other["trl_g8"].items()}
+    found = summary.best_against({"embedded": record["best_against"], "hard": other})
+    assert (found["trl"]["median"], found["trl"]["task"], found["trl"]["target"]) == (1.1, "hard", "trl_g8")
+    assert found["grpo_rows"]["median"] is None and found["grpo_rows"]["task"] == "hard"
+    assert found["trl_g8"]["task"] == "embedded" and found["trl_g8"]["median"] == pytest.approx(2.4)
+    assert found["trl"]["each"].keys() == {"embedded", "hard"}
+    nothing = {"hard": {**other, "trl": other["trl_g8"], "grpo_rows": other["trl_g8"]}}
+    assert summary.best_against(nothing)["trl"]["median"] is None
+
+
+def test_a_control_that_did_not_improve_is_no_target(work):
+    folder = work / "embedded" / "reported"
+    for seed in entries.SEEDS + entries.MORE_SEEDS:
+        flat = [(0, 0, 0.2), (100, 80, 0.2 + 0.01 * (-1) ** seed)]
+        for path in (folder / "runs" / "grpo_rows" / f"seed_{seed}").iterdir():
+            path.unlink()
+        (folder / "runs" / "grpo_rows" / f"seed_{seed}").rmdir()
+        write_run(folder, "grpo_rows", seed, CONTESTANTS["grpo_rows"], POINT, flat)
+    found = summary.task_record(folder, "embedded", chosen_for(SLOPES), "dppo")
+    assert found["targets"]["grpo_rows"]["missing"].startswith("grpo_rows did not improve")
+    assert found["best_against"]["trl"]["grpo_rows"]["median"] is None
+    assert "no target: grpo_rows did not improve" in tables.show_task(found)
+    assert summary.best_against({"embedded": found["best_against"]})["trl"]["target"] == "trl_g8"
+
+
+def test_a_summary_without_a_run_of_an_opponent_is_refused(work):
+    chosen = chosen_for(SLOPES)
+    with pytest.raises(ConfigError, match="has no run of dppo_threshold"):
+        summary.task_record(work / "embedded" / "reported", "embedded", chosen, "dppo_threshold")
+
+
+def test_the_picture_shows_when_seeds_arrive(record):
+    """By hand: at 20 s nine of ten runs of dppo arrive, and the tenth ends at 40 s without."""
+    sys.path.insert(0, str(ROOT / "docs"))
+    import results_figure
+
+    axes = results_figure.plt.figure().subplots()
+    results_figure.arrivals(axes, record)
+    found = {line.get_label(): line for line in axes.lines}
+    assert found["dppo"].get_xdata()[-2:].tolist() == [pytest.approx(20), 40]
+    assert found["dppo"].get_ydata()[-2:].tolist() == pytest.approx([0.9, 0.9])
+    assert results_figure.colours(record)["dppo"] == results_figure.BEST and "dapo" in found
+    results_figure.plt.close("all")
