@@ -1,6 +1,18 @@
 """What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
+from dppo.pruning.ceiling import (
+    COMPLETION_AUTO,
+    PROMPT_AUTO,
+    Auto,
+    Ceiling,
+    Choice,
+    ceiling_of,
+    choose,
+    efficiency,
+    selection_ceiling,
+)
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
+from dppo.pruning.evidence import Evidence
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
 from dppo.pruning.prune import PromptPruning, Pruning, Selection
@@ -27,20 +39,26 @@ from dppo.pruning.weights import (
 )
 
 __all__ = [
+    "COMPLETION_AUTO",
     "DESIGNS",
     "DETERMINISTIC",
     "INVERSE_PROBABILITY",
     "KEPT_MEAN",
     "PIVOTAL",
     "POISSON",
+    "PROMPT_AUTO",
     "RULES",
     "SCHEDULES",
     "SCORES",
     "SYSTEMATIC",
     "UNWEIGHTED",
     "WEIGHTINGS",
+    "Auto",
     "Budget",
+    "Ceiling",
+    "Choice",
     "Design",
+    "Evidence",
     "PromptHistory",
     "PromptPruning",
     "PromptStream",
@@ -56,13 +74,17 @@ __all__ = [
     "absolute_advantage",
     "advantage_with_confidence",
     "advantage_with_length",
+    "ceiling_of",
+    "choose",
     "confidence",
     "constant",
     "effective_sample_size",
+    "efficiency",
     "fade",
     "inclusion_probabilities",
     "proportional",
     "relative_added_variance",
+    "selection_ceiling",
     "stop",
     "threshold",
     "uniform",

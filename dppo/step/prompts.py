@@ -18,7 +18,8 @@ from torch import Tensor
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
 from dppo.groups import group_sizes
 from dppo.methods import Method
-from dppo.pruning import PromptHistory, PromptStream, Rounds, Skipping
+from dppo.pruning import Evidence, PromptHistory, PromptStream, Rounds, Skipping
+from dppo.pruning.ceiling import FEWEST, point_ceiling
 from dppo.pruning.rounds import Collected, fill, take_round
 from dppo.pruning.stream import fill_block, thin_block
 from dppo.rng import Purpose, Streams, step_streams
@@ -201,6 +202,8 @@ class PromptSource:
         self.stream, self.history, self.method, self.prompts, self.fill = stream, history, method, prompts, fill
         self.learned = None if self._skipping is None else self._skipping.start()
         """What the rule that skips prompts has learned so far; None where there is none."""
+        self.visits = Evidence.none()
+        """What history expected of prompts that it knew, and what they then gave."""
 
     def block(self, step: int, *, generations: int, multiple: int = 1, done: float = 0.0) -> StepPrompts:
         """The prompts of a step that is made of one block: one draw, equal on every rank.
@@ -211,7 +214,7 @@ class PromptSource:
             multiple: the number of prompts is raised to a multiple of this, >= 1.
             done: share of training done, in [0, 1], for schedules.
         """
-        pruning = self.method.at(done).prompts
+        pruning = self.method.at(done).prompts.settled(self.visits)
         if self.fill:
             row_P, pruning = fill_block(self.stream, self.history, pruning, self.prompts, step)
         else:
@@ -268,12 +271,18 @@ class PromptSource:
         if self._skipping is not None:
             outcome_Q, self.learned = self._skipping.learn(self.learned, rewards, epochs=self.stream.epochs)
         self.history.update(prompts.row_Q, rewards, signal_Q, tokens_N, step, outcome_Q=outcome_Q)
+        if prompts.collected is None:
+            self.visits = self.visits.after(
+                Evidence.of_visits(prompts.candidates, prompts.draw, rewards, signal_Q, tokens_N)
+            )
 
     @property
     def figures(self) -> dict[str, float]:
         """Metrics of where the run stands among its prompts."""
         learned = {} if self._skipping is None else self._skipping.figures(self.learned)
-        return {"candidates/epoch": self.stream.epochs} | learned
+        known = len(self.visits) >= FEWEST
+        ceiling = {"prune/prompt_ceiling": point_ceiling(self.visits)} if known else {}
+        return {"candidates/epoch": self.stream.epochs} | ceiling | learned
 
     @property
     def _skipping(self) -> Skipping | None:
@@ -283,7 +292,7 @@ class PromptSource:
         """Write the history into ``folder`` and return the place among the prompts as JSON values."""
         self.history.save(folder / HISTORY_FILE)
         learned = {} if self.learned is None else {"learned": asdict(self.learned)}
-        return self.stream.state_dict() | learned
+        return self.stream.state_dict() | learned | {"visits": self.visits.saved()}
 
     def load(self, folder: Path, position: dict[str, Any]) -> None:
         """Read back what ``save`` wrote and returned.
@@ -299,6 +308,7 @@ class PromptSource:
                 stacklevel=2,
             )
         self.stream.load_state_dict(position)
+        self.visits = Evidence.of_saved(position["visits"]) if "visits" in position else Evidence.none()
         if self.learned is not None and "learned" in position:
             try:
                 self.learned = _numbers(type(self.learned), position["learned"])

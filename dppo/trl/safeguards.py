@@ -1,7 +1,7 @@
 """What keeps a run alive and honest: steps that are skipped, and warnings that say why nothing is learned."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from dppo.errors import OutOfMemoryError
+from dppo.problems import guarded
+from dppo.typed import check
 
 
 class NonFiniteGuard(TrainerCallback):
@@ -121,3 +123,16 @@ class MemoryAdvice:
                 f"out of memory in a forward or backward pass over {self.in_flight} tokens "
                 f"(max_tokens_per_row={self.budget}). Set {lower}, or gradient_checkpointing: true."
             ) from error
+
+
+def guarded_rewards(reward_funcs: Any, limit_seconds: float | None) -> Any:
+    """Reward functions that are checked when they are called; models and names of models as they are."""
+    functions = reward_funcs if isinstance(reward_funcs, list | tuple) or reward_funcs is None else [reward_funcs]
+    for function in functions or ():
+        check("reward_funcs", function, str | Callable, "reward_funcs=[my_reward]")
+    return functions and [
+        guarded(function, limit_seconds=limit_seconds)
+        if callable(function) and not isinstance(function, torch.nn.Module)
+        else function
+        for function in functions
+    ]
