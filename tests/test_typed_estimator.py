@@ -17,7 +17,7 @@ import dppo.step
 from dppo.errors import CheckpointError, ConfigError, DataError, DPPOError, ShapeError
 from dppo.methods import METHODS, on_top_of
 from dppo.objective import CENTRED, GROUP_SCALED, Tokens, clipped_surrogate
-from dppo.pruning import PIVOTAL, Budget, PromptHistory, PromptStream
+from dppo.pruning import PIVOTAL, Auto, Budget, Evidence, PromptHistory, PromptStream
 from dppo.report.page import write_report
 from dppo.rng import step_streams
 from dppo.step import Passes, PromptSource, RolledOut, StepPrompts, micro_batch_loss, plan_step, whole_block
@@ -69,8 +69,10 @@ CALLS = {
     "Method": of_fields(METHODS["dapo"]),
     "in_words": {"function": clipped_surrogate},
     "on_top_of": {"base": METHODS["gspo"], "pruning": METHODS["dppo"]},
+    "Auto": of_fields(Auto()),
     "Budget": of_fields(BUDGET["budget"]),
     "Design": of_fields(PIVOTAL),
+    "Evidence": of_fields(Evidence.known(ONE_N, ONE_N, GROUP_N)),
     "PromptHistory": {"identities": HISTORY.identities, "decay": 0.9, "strength": 2.0, "half_life": 9.0},
     "PromptPruning": of_fields(METHODS["infobatch"].prompts),
     "PromptStream": {"size": 8, "seed": 0, "shuffle": True},
@@ -81,6 +83,11 @@ CALLS = {
     "advantage_with_confidence": SCORED,
     "advantage_with_length": SCORED,
     "uniform_score": SCORED,
+    "ceiling_of": {"evidence": Evidence.known(ONE_N, ONE_N)},
+    "choose": {"auto": Auto(fewest=1), "evidence": Evidence.known(ONE_N, ONE_N), "largest": 0.8, "paid": 0.0}
+    | {"prob_at": lambda rate: ONE_N * (1 - rate)},
+    "efficiency": {"prob_N": ONE_N, "value_N": ONE_N, "cost_N": ONE_N, "paid": 0.0},
+    "selection_ceiling": {"value_N": ONE_N, "cost_N": ONE_N},
     "confidence": {"logp_BT": LOGP, "mask_BT": LOGP},
     "constant": {"done": 0.5, "until": 0.5},
     "stop": {"done": 0.5, "until": 0.5},
@@ -111,6 +118,7 @@ CALLS = {
     "emphasised": {"rule": GROUP_SCALED, "power": 0.5},
 }
 NOT_TRIED = {"Part", "Ratio", "TokenLoss", "Rule", "Schedule", "Score", "StepPlan", "Selection", "Skipping", "Request"}
+NOT_TRIED |= {"Ceiling", "Choice"}
 """Types of functions and values, and records that the library makes."""
 PARTS = (dppo.step, dppo.methods, dppo.pruning, dppo.objective)
 

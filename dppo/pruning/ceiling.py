@@ -20,7 +20,7 @@ TAIL = 0.025
 """Share of resamples beyond each end of an interval."""
 GRID = 0.1
 """Distance between the rates that are looked at."""
-FEWEST = 8
+FEWEST = 16
 """Units below which no ceiling is given."""
 LARGEST = 0.8
 """The largest rate that ``auto`` looks at where nobody says otherwise."""
@@ -79,7 +79,7 @@ class Ceiling:
 def ceiling_of(evidence: Evidence) -> Ceiling:
     """The ceiling of some units and its interval, by the bootstrap over units or their groups.
 
-    V is what was expected, put onto the line that fits what was found (``calibrated``), and so is c.
+    V is what was found, on average, of units of which as much was expected (``calibrated``), and so is c.
 
     Args:
         evidence: at least one unit.
@@ -212,6 +212,6 @@ def _ratios(weight_MN: np.ndarray, value: np.ndarray, cost: np.ndarray) -> np.nd
 
 
 def _calibrated_ratios(weight_MN: np.ndarray, evidence: Evidence) -> np.ndarray:
-    """(M,) ceilings, with V and c on the line that fits what was found to what was expected."""
+    """(M,) ceilings, with V and c as they were found where as much was expected."""
     value = calibrated(weight_MN, evidence.expected_N.numpy(), evidence.found_N.numpy())
     return _ratios(weight_MN, value, calibrated(weight_MN, evidence.expected_cost_N.numpy(), evidence.cost_N.numpy()))

@@ -28,28 +28,28 @@ class CeilingLines:
             visits: of prompts with a history, this generation's among them; None where there is no history.
         """
         prompts, completions, found = method.prompts, method.completions, plan.completions
-        enough = method.rounds is None and visits is not None and len(visits) >= PROMPT_AUTO.fewest
-        if visits is not None and enough and self._due("prompt", plan.figures["prune/prompt_rate"]):
-            self._tell("prompt", prompts, visits, lambda: prompts.choice(visits), "")
-        live, dropped = int(found.live_N.sum()), plan.draw_figures[0]["prune/completion_rate"]
-        enough = live >= COMPLETION_AUTO.fewest
-        if isinstance(completions, Pruning) and enough and self._due("completion", dropped):
+        rounds = method.rounds is not None
+        if visits is not None and not rounds and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
+            dropped = plan.figures["prune/prompt_rate"]
+            self._level("prompt", prompts, visits, lambda: prompts.choice(visits), dropped, "")
+        live = int(found.live_N.sum())
+        if isinstance(completions, Pruning) and live >= (completions.auto or COMPLETION_AUTO).fewest:
             beside = f" of the update, beside the {1 - live / len(found.live_N):.0%} without a gradient,"
-            evidence = completions.evidence(found)
-            self._tell("completion", completions, evidence, lambda: completions.choice(found), beside)
+            dropped, evidence = plan.draw_figures[0]["prune/completion_rate"], completions.evidence(found)
+            self._level("completion", completions, evidence, lambda: completions.choice(found), dropped, beside)
 
-    def _due(self, what: str, dropped: float) -> bool:
-        """Whether a level has something to say: the first time, and where it begins to drop something."""
-        return what not in self._settled or (not self._settled[what] and dropped > 0)
-
-    def _tell(
+    def _level(
         self,
         what: str,
         level: Pruning | PromptPruning,
         evidence: Evidence,
         choice: Callable[[], Choice],
+        dropped: float,
         beside: str,
     ) -> None:
+        """Say something the first time, and again where a level that was left off begins to drop."""
+        if what in self._settled and (self._settled[what] or not dropped):
+            return
         chosen = None if level.auto is None else choice()
         if what in self._settled and not (chosen and chosen.rate):
             return  # what it had begun to drop by, it would not choose any more
