@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo.errors import RewardError, ShapeError
+from dppo.errors import DataError, RewardError, ShapeError
 from dppo.groups import equal_within_groups, group_count, group_sizes
 from dppo.typed import check_fields, typed
 
@@ -57,6 +57,63 @@ def check_lengths(record: Any, length: int) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What was expected of each group's rewards before it was rolled out, from history alone: frozen for the step.
+
+    Raises:
+        ShapeError: shapes that do not belong together.
+        DataError: a number is not finite, or a variance or worth is negative.
+    """
+
+    mean_QF: Tensor
+    """(Q, F) float64 expected reward of each function, in its unit."""
+    variance_QF: Tensor
+    """(Q, F) float64 variance of one completion's reward around its prompt's mean, >= 0."""
+    worth_QF: Tensor
+    """(Q, F) float64 completions that the mean is as sure as, >= 0: 0 where nothing was ever seen."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Expected.of_nothing(groups=4, functions=1)")
+        shapes = {self.mean_QF.shape, self.variance_QF.shape, self.worth_QF.shape}
+        if len(shapes) != 1 or self.mean_QF.dim() != 2:
+            raise ShapeError(f"Expected has shapes {sorted(map(tuple, shapes))}, expected one: (groups, functions).")
+        for field in fields(self):
+            value, lowest = getattr(self, field.name), -torch.inf if field.name == "mean_QF" else 0
+            if not (value.isfinite() & (value >= lowest)).all():
+                raise DataError(f"Expected.{field.name} must be finite{' and >= 0' if lowest == 0 else ''}.")
+
+    def __len__(self) -> int:
+        return len(self.mean_QF)
+
+    @classmethod
+    def of_nothing(cls, groups: int, functions: int) -> "Expected":
+        """What is expected where nothing was ever seen.
+
+        Args:
+            groups: Q.
+            functions: F.
+        """
+        none_QF = torch.zeros(groups, functions, dtype=torch.float64)
+        return cls(mean_QF=none_QF, variance_QF=none_QF, worth_QF=none_QF)
+
+    def total_variance_Q(self, weight_F: Tensor | None = None) -> Tensor:
+        """(Q,) variance of one completion's weighted sum of rewards, functions counting as independent.
+
+        Args:
+            weight_F: (F,) of ``Rewards``; None for 1 each.
+        """
+        return self.variance_QF.sum(1) if weight_F is None else self.variance_QF @ weight_F.double().square()
+
+    def take(self, group_Q: Tensor) -> "Expected":
+        """What was expected of the given groups.
+
+        Args:
+            group_Q: int64 places, or (Q,) bool.
+        """
+        return Expected(**{field.name: getattr(self, field.name)[group_Q] for field in fields(self)})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rewards:
     """What reward functions gave to whole groups of completions.
@@ -72,6 +129,8 @@ class Rewards:
     """(N,) int64, the number of each completion's group, from 0 to Q - 1."""
     weight_F: Tensor | None = None
     """(F,) what multiplies each function's reward in the total; None means 1 each."""
+    expected: Expected | None = None
+    """What history expected of each group before it was rolled out; None where nothing is known."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Rewards(reward_NF=reward_N.double()[:, None], group_N=group_N)")
@@ -90,6 +149,9 @@ class Rewards:
             )
         if self.weight_F is not None and self.weight_F.shape != (reward.shape[1],):
             raise ShapeError(f"weight_F has shape {tuple(self.weight_F.shape)}, expected ({reward.shape[1]},)")
+        expected = None if self.expected is None else tuple(self.expected.mean_QF.shape)
+        if expected is not None and expected != (self.groups, reward.shape[1]):
+            raise ShapeError(f"expected has shape {expected}, and there are {(self.groups, reward.shape[1])} rewards.")
         if reward.isinf().any():
             raise RewardError(
                 f"{int(reward.isinf().sum())} of {reward.numel()} rewards are infinite. Rewards must be finite, or "
@@ -155,8 +217,9 @@ class Rewards:
         """
         if bool(keep_N.all()):
             return self
-        group_N = self.group_N[keep_N].unique(return_inverse=True)[1]
-        return replace(self, reward_NF=self.reward_NF[keep_N], group_N=group_N)
+        left_Q, group_N = self.group_N[keep_N].unique(return_inverse=True)
+        expected = None if self.expected is None else self.expected.take(left_Q)
+        return replace(self, reward_NF=self.reward_NF[keep_N], group_N=group_N, expected=expected)
 
     def only(self, keep_N: Tensor) -> "Rewards":
         """The same groups with the rewards of all other completions taken away: NaN.
@@ -186,6 +249,9 @@ class Completions:
     """(N,) ``sqrt(sum_t (1 - p_t)^2)`` with ``p_t`` the probability of the sampled token, or None if unknown."""
     process_N: Tensor | None = None
     """(N,) integer, the process that rolled a completion out, or None if that is not known or there is one only."""
+    weight_N: Tensor | None = None
+    """(N,) float64 what already multiplies a completion before any is dropped, >= 0: that of its prompt, one over the
+    size of its group; None for 1 each."""
 
     def __post_init__(self) -> None:
         check_fields(self, "torch.ones(8)")

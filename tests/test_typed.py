@@ -14,7 +14,8 @@ import dppo.problems
 from dppo.errors import ConfigError, DPPOError
 from dppo.evaluation import Benchmark, ModelSpec, Sampling, load_set
 from dppo.grading import Verifier
-from dppo.problems import accuracy_reward, format_reward, overlong_penalty
+from dppo.grading.vote import Stopping
+from dppo.problems import accuracy_reward, format_reward, majority_vote_reward, overlong_penalty
 from dppo.typed import check, typed
 
 
@@ -79,6 +80,10 @@ def public(tmp_path_factory):
         | {"verifier": None},
         "format_reward": {"has_format": None},
         "overlong_penalty": {"max_tokens": 10, "cache_tokens": 5},
+        "majority_vote_reward": {"votes": 2, "benchmark": None, "workers": 1, "limit_seconds": 5.0, "verifier": None},
+        "same_answers": {"judge": verifier, "benchmark": None},
+        "vote_until_settled": {"prompts": 2, "sample_more": lambda prompts: [None] * len(prompts)}
+        | {"rule": Stopping(), "same": lambda pairs: [False] * len(pairs)},
         "guarded": {"reward": my_reward, "limit_seconds": None},
         "required_columns": {"reward": my_reward},
         "Benchmark": {"name": "m", "path": "x", "hub": None, "splits": ("test",), "columns": {}, "extract": None}
@@ -105,12 +110,13 @@ def public(tmp_path_factory):
     )
     calls["accuracy"] = (accuracy_reward(verifier=verifier), asked | {"answer": ["2"]})
     calls["format"] = (format_reward(), asked)
+    calls["vote"] = (majority_vote_reward(verifier=verifier), asked)
     calls["overlong"] = (overlong_penalty(10, 5), asked | {"completion_ids": [[1, 2]]})
     yield calls
     verifier.close()
 
 
-RECORDS = {"Verdict", "Engine", "Generated", "PairedResults", "Problem", "ProblemSet", "Progress", "Request"}
+RECORDS = {"Settled", "Verdict", "Engine", "Generated", "PairedResults", "Problem", "ProblemSet", "Progress", "Request"}
 """Records that the library makes and a user reads."""
 TABLES = {"BENCHMARKS", "ENGINES", "REASONS", "RULES", "SETS"}
 

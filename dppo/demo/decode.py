@@ -5,6 +5,7 @@ completions, keys and values are written into one preallocated buffer, projectio
 and finished rows are dropped from the batch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ DROP_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """Sampled completions, right-padded. Row ``p * samples + g`` is completion ``g`` of prompt ``p``."""
+    """Sampled completions, right-padded, those of the first prompt first."""
 
     token_NT: Tensor
     """(N, T) int64 token ids, the end-of-sequence token included, padded with the model's padding id."""
@@ -47,7 +48,7 @@ def sample(
     prompts: list[list[int]],
     generator: torch.Generator | None,
     *,
-    samples: int = 1,
+    samples: int | Sequence[int] = 1,
     max_new_tokens: int,
     temperature: float = 1.0,
 ) -> Rollout:
@@ -57,7 +58,7 @@ def sample(
         model: a Qwen3 policy; its mode and gradients are left as they are.
         prompts: token ids of each prompt, of any lengths >= 1.
         generator: where the randomness comes from, on the model's device; None only with ``temperature=0``.
-        samples: completions per prompt, >= 1.
+        samples: completions per prompt, >= 1, or those of each of them.
         max_new_tokens: longest completion, in tokens, >= 1.
         temperature: divides the logits, >= 0. At 0 the most likely token is taken, and its log-probability is reported
             at temperature 1.
@@ -67,9 +68,10 @@ def sample(
 
     Source: Gumbel (1954): ``argmax(logp - log(E))`` with ``E`` exponential is a draw from ``exp(logp)``.
     """
+    samples = [samples] * len(prompts) if isinstance(samples, int) else list(samples)
     _check(model, prompts, generator, samples, max_new_tokens, temperature)
     cache = _Cache(model, prompts, samples, max_new_tokens)
-    rows, device = len(prompts) * samples, model.device
+    rows, device = sum(samples), model.device
     end = torch.tensor(_end_tokens(model), device=device)
     token_NT = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)
     logp_NT = torch.zeros(rows, max_new_tokens, device=device)
@@ -144,12 +146,14 @@ def _fused(layer: Any, heads: int, kv_heads: int) -> _Layer:
 class _Cache:
     """Keys and values of a batch that shrinks. Prompts are padded on the left, so all rows write the same column."""
 
-    def __init__(self, model: Qwen3ForCausalLM, prompts: list[list[int]], samples: int, max_new_tokens: int) -> None:
+    def __init__(
+        self, model: Qwen3ForCausalLM, prompts: list[list[int]], samples: list[int], max_new_tokens: int
+    ) -> None:
         config, device, heads = model.config, model.device, model.config.num_attention_heads
         self.kv_heads, self.head_dim = config.num_key_value_heads or heads, config.head_dim
         self.eps = config.rms_norm_eps
         self.groups = heads // self.kv_heads
-        self.model, self.samples = model, samples
+        self.model, self.samples = model, torch.tensor(samples, device=device)
         self.layers = [_fused(layer, heads, self.kv_heads) for layer in model.model.layers]
         longest = max(map(len, prompts))
         columns = longest + max_new_tokens
@@ -164,7 +168,7 @@ class _Cache:
         self.bias_BT.masked_fill_(padded, torch.finfo(self.dtype).min)
         cos, sin = model.model.rotary_emb(self.bias_BT, column[None])
         self.cos, self.sin = cos[0], sin[0]
-        shape = (len(self.layers), 2, len(prompts) * samples, self.kv_heads, columns, self.head_dim)
+        shape = (len(self.layers), 2, sum(samples), self.kv_heads, columns, self.head_dim)
         self.store = torch.empty(shape, dtype=self.dtype, device=device)
         self.filled = 0
 
@@ -248,7 +252,7 @@ def _check(
     model: Qwen3ForCausalLM,
     prompts: list[list[int]],
     generator: torch.Generator | None,
-    samples: int,
+    samples: list[int],
     max_new_tokens: int,
     temperature: float,
 ) -> None:
@@ -256,7 +260,9 @@ def _check(
     config, problems = model.config, []
     if not prompts or min(map(len, prompts)) == 0:
         problems.append("prompts must hold at least one prompt, each of at least one token, for example [[1, 9, 2]].")
-    for name, value in (("samples", samples), ("max_new_tokens", max_new_tokens)):
+    if len(samples) != len(prompts):
+        problems.append(f"samples are {len(samples)} numbers for {len(prompts)} prompts: expected one of each.")
+    for name, value in (("samples", min(samples, default=1)), ("max_new_tokens", max_new_tokens)):
         if value < 1:
             problems.append(f"{name}={value} must be >= 1, for example {name}=8.")
     if temperature < 0 or (temperature > 0 and generator is None):

@@ -17,11 +17,9 @@ BATCH_ROWS = 256
 
 
 def rewards_of(rollout: Rollout, tokenizer: PreTrainedTokenizerFast, problems: Sequence[Problem]) -> Tensor:
-    """(P, G) rewards, where the G completions of each of the P problems follow each other in the rollout."""
+    """(N,) rewards, of completions of one problem each; a problem may come more than once."""
     texts = tokenizer.batch_decode(rollout.token_lists, skip_special_tokens=True)
-    samples = len(texts) // len(problems)
-    rewards = [reward(text, problems[index // samples].answer) for index, text in enumerate(texts)]
-    return torch.tensor(rewards).view(len(problems), samples)
+    return torch.tensor([reward(text, problem.answer) for text, problem in zip(texts, problems, strict=True)])
 
 
 def accuracy(
@@ -50,7 +48,8 @@ def accuracy(
             max_new_tokens=MAX_NEW_TOKENS,
             temperature=0.0 if generator is None else 1.0,
         )
-        right_PG[chosen] = rewards_of(rollout, tokenizer, asked) == 1.0
+        each = [problem for problem in asked for _ in range(samples)]
+        right_PG[chosen] = (rewards_of(rollout, tokenizer, each) == 1.0).view(-1, samples)
     return right_PG
 
 

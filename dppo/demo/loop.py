@@ -27,7 +27,7 @@ from dppo.packing.head import add_scored_head
 from dppo.pruning import PromptHistory, PromptStream, confidence
 from dppo.rng import Purpose, step_streams, torch_generator
 from dppo.step import PromptSource, RolledOut, StepPlan, StepPrompts, micro_batch_loss, plan_step
-from dppo.types import Rewards
+from dppo.types import Block, Rewards
 
 PROMPTS, GENERATIONS = 16, 8
 MAX_TOKENS = 4096
@@ -70,7 +70,8 @@ def everything(advantage_N: Tensor) -> Tensor:
 class Loop:
     """A policy in training, in place, on the embedded task.
 
-    ``seed`` is that of every draw of the run, ``prompts`` are the candidates of a step. ``live`` says from the
+    ``seed`` is that of every draw of the run, ``prompts`` are the candidates of a step, ``generations`` the completions
+    of each. ``live`` says from the
     advantages which completions are worth a forward pass: ``method.live`` by default.
     """
 
@@ -84,9 +85,10 @@ class Loop:
         seed: int,
         live: Callable[[Tensor], Tensor] | None = None,
         prompts: int = PROMPTS,
+        generations: int = GENERATIONS,
     ) -> None:
         self.model, self.tokenizer, self.problems, self.method, self.seed = model, tokenizer, problems, method, seed
-        self.live, self.steps = live, 0
+        self.live, self.generations, self.steps = live, generations, 0
         self.prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         history = PromptHistory(torch.arange(len(problems)).numpy().astype("uint64"))
         self.source = PromptSource(PromptStream(len(problems), seed), history, method, prompts=prompts)
@@ -110,7 +112,7 @@ class Loop:
 
         weight_N = plan.weight_UN[0]
         kept = weight_N.nonzero()[:, 0].tolist()
-        self._update(plan, kept, prompts.row_Q, rollout, learning_rate)
+        self._update(plan, kept, rollout, learning_rate)
         clock.append(time.perf_counter())
         phases = zip(("rollout", "choose", "update"), (b - a for a, b in pairwise(clock)), strict=True)
         return StepRecord(
@@ -129,19 +131,28 @@ class Loop:
         rollouts: list[Rollout] = []
         rewards: list[Tensor] = []
 
-        def roll_out(row_Q: Tensor, *key: int) -> Rewards:
+        def roll_out(row_Q: Tensor, size_Q: Tensor, *key: int) -> Rewards:
             rng = torch_generator(self.seed, self.steps, Purpose.ROLLOUT, *key)
             prompts = [self.prompts[row] for row in row_Q]
-            rollouts.append(sample(self.model, prompts, rng, samples=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS))
-            rewards.append(self._rewards(row_Q, rollouts[-1]))
-            return Rewards.of_groups(rewards[-1])
+            rollouts.append(sample(self.model, prompts, rng, samples=size_Q.tolist(), max_new_tokens=MAX_NEW_TOKENS))
+            problems = [self.problems[int(row)] for row in row_Q.repeat_interleave(size_Q)]
+            rewards.append(rewards_of(rollouts[-1], self.tokenizer, problems)[:, None])
+            return Rewards(reward_NF=rewards[-1], group_N=torch.arange(len(row_Q)).repeat_interleave(size_Q))
+
+        def equal(row_Q: Tensor) -> Tensor:
+            return torch.full_like(row_Q, self.generations)
 
         if self.method.rounds is None:
-            prompts = self.source.block(self.steps, generations=GENERATIONS, done=done)
-            roll_out(prompts.row_Q)
-        else:
-            prompts = self.source.rounds(self.steps, lambda number, block: roll_out(block.row_Q, number))
-        return prompts, together(rollouts), Rewards.of_groups(torch.cat(rewards))
+            prompts = self.source.block(self.steps, generations=self.generations, done=done)
+            size_Q = equal(prompts.row_Q) if prompts.size_Q is None else prompts.size_Q
+            found = roll_out(prompts.row_Q, size_Q)
+            return prompts, rollouts[0], found
+
+        def one_round(number: int, block: Block) -> Rewards:
+            return roll_out(block.row_Q, equal(block.row_Q), number)
+
+        prompts = self.source.rounds(self.steps, one_round)
+        return prompts, together(rollouts), Rewards.in_groups(torch.cat(rewards), self.generations)
 
     def _plan(self, prompts: StepPrompts, rollout: Rollout, rewards: Rewards, done: float) -> StepPlan:
         """Which completions the step trains on, and with which weights: the whole estimator."""
@@ -156,9 +167,9 @@ class Loop:
             live=self.live,
         )
 
-    def _update(self, plan: StepPlan, kept: list[int], row_Q: Tensor, rollout: Rollout, learning_rate: float) -> None:
+    def _update(self, plan: StepPlan, kept: list[int], rollout: Rollout, learning_rate: float) -> None:
         """One optimizer step on the loss of the completions that were kept, over a denominator from before pruning."""
-        for logp_BT, batch in self._log_probs(kept, row_Q, rollout):
+        for logp_BT, batch in self._log_probs(plan, kept, rollout):
             tokens = Tokens(
                 logp_BT=logp_BT,
                 old_logp_BT=logp_BT.detach(),
@@ -174,10 +185,10 @@ class Loop:
         self.optimizer.zero_grad()
         self.steps += 1
 
-    def _log_probs(self, kept: list[int], row_Q: Tensor, rollout: Rollout) -> Iterator[tuple[Tensor, Tensor]]:
+    def _log_probs(self, plan: StepPlan, kept: list[int], rollout: Rollout) -> Iterator[tuple[Tensor, Tensor]]:
         """For one dense row after another, (B, T) log-probabilities with gradient and (B,) which completions."""
-        groups = [number // GENERATIONS for number in kept]
-        prompts = [self.prompts[row_Q[group]] for group in groups]
+        groups = plan.rewards.group_N[kept].tolist()
+        prompts = [self.prompts[plan.prompts.row_Q[group]] for group in groups]
         lengths = rollout.length_N[kept].tolist()
         for places in plan_rows(groups, [len(prompt) for prompt in prompts], lengths, MAX_TOKENS):
             row = build_row(
@@ -187,7 +198,3 @@ class Loop:
             )
             logp_BT = row_log_probs(self.model, row, rollout.token_NT.shape[1]).logp_BT
             yield logp_BT, torch.tensor([kept[place] for place in places])
-
-    def _rewards(self, row_Q: Tensor, rollout: Rollout) -> Tensor:
-        """(Q, G) the task's reward of every completion."""
-        return rewards_of(rollout, self.tokenizer, [self.problems[int(row)] for row in row_Q])

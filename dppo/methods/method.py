@@ -21,7 +21,17 @@ from dppo.objective import (
     clipped_surrogate,
     k3,
 )
-from dppo.pruning import PromptPruning, Pruning, Rounds, Schedule, Score, Selection, absolute_advantage, constant
+from dppo.pruning import (
+    GroupSizes,
+    PromptPruning,
+    Pruning,
+    Rounds,
+    Schedule,
+    Score,
+    Selection,
+    absolute_advantage,
+    constant,
+)
 from dppo.pruning.scores import AVERAGED_SCORES
 from dppo.typed import check_fields, typed
 
@@ -63,6 +73,8 @@ class Method:
     """Which completions are trained on, after their rewards are known."""
     prompts: PromptPruning = ALL_PROMPTS
     """Which prompts are rolled out, from their history alone."""
+    sizes: GroupSizes | None = None
+    """How many completions each of them gets, from its history; None for as many each."""
     rounds: Rounds | None = None
     """How prompts are rolled out until enough groups count, in place of one block; None for one block."""
     schedule: Schedule = constant
@@ -85,6 +97,13 @@ class Method:
             problems.append(
                 f"prompts are rolled out in rounds, so none are pruned: prompt rate {self.prompts.rate:g}. Write 0."
             )
+        if self.sizes is not None and not self.advantages.from_history:
+            problems.append(
+                f"advantages by {self.advantages.name!r} mean something else in groups of another size. Write "
+                "advantages=HISTORY_CENTRED, or sizes=None."
+            )
+        if self.sizes is not None and self.rounds is not None:
+            problems.append("prompts are rolled out in rounds, which have groups of one size. Write sizes=None.")
         raise_problems(f"Method {self.name!r}", problems)
 
     @property
@@ -125,10 +144,16 @@ class Method:
         """Sentences about what depends on other completions than its own, and whether they hold."""
         pruned = self.prompts.rate > 0
         where = "is biased under prompt pruning"
+        uneven = "of groups of unequal size" if self.sizes is not None else ""
         return [
             (
                 f"the {self.normaliser.name} normaliser {where}: {self.normaliser.reason}",
                 pruned and not self.normaliser.prompt_exact,
+            ),
+            (
+                f"the {self.normaliser.name} normaliser is biased {uneven}: tokens are estimated by weights, a ratio, "
+                "biased O(1/n)",
+                bool(uneven) and not self.normaliser.prompt_exact,
             ),
             (
                 f"the {self.advantages.name} advantage {where}: {self.advantages.reason}",

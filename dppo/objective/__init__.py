@@ -13,6 +13,12 @@ from dppo.objective.advantages import (
     group_advantages,
     powered,
 )
+from dppo.objective.baselines import (
+    HISTORY_CENTRED,
+    HISTORY_SCALED,
+    history_advantages,
+    history_scaled_advantages,
+)
 from dppo.objective.kl import k3
 from dppo.objective.losses import (
     Ratio,
@@ -38,6 +44,8 @@ __all__ = [
     "DR_GRPO",
     "GROUP_SCALED",
     "GRPO_MEAN",
+    "HISTORY_CENTRED",
+    "HISTORY_SCALED",
     "LUSPO",
     "NORMALISERS",
     "WHOLE_GROUPS",
@@ -53,6 +61,8 @@ __all__ = [
     "deviation",
     "emphasised",
     "group_advantages",
+    "history_advantages",
+    "history_scaled_advantages",
     "k3",
     "off_policy_masked",
     "powered",

@@ -93,6 +93,8 @@ class AdvantageRule:
     """True where a group's advantages do not depend on which other prompts were rolled out."""
     reason: str = ""
     """Why it is not exact under prompt pruning, one sentence; empty where it is."""
+    from_history: bool = False
+    """Whether a group of one completion has an advantage, since history stands in for its siblings."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What a trainer of TRL is told to compute the same: its fields by name. No two rules have the same."""
 

@@ -11,11 +11,13 @@ from dppo.problems.rewards import (
     overlong_penalty,
     required_columns,
 )
+from dppo.problems.votes import Settled, majority_vote_reward, same_answers, vote_until_settled
 
 __all__ = [
     "BENCHMARKS",
     "SETS",
     "Benchmark",
+    "Settled",
     "accuracy_reward",
     "check_problems",
     "check_rewards",
@@ -23,6 +25,9 @@ __all__ = [
     "guarded",
     "identities",
     "load_problems",
+    "majority_vote_reward",
     "overlong_penalty",
     "required_columns",
+    "same_answers",
+    "vote_until_settled",
 ]

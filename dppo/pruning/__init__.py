@@ -27,6 +27,7 @@ from dppo.pruning.scores import (
     confidence,
     uniform_score,
 )
+from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.stream import PromptStream
 from dppo.pruning.weights import (
     INVERSE_PROBABILITY,
@@ -59,6 +60,7 @@ __all__ = [
     "Choice",
     "Design",
     "Evidence",
+    "GroupSizes",
     "PromptHistory",
     "PromptPruning",
     "PromptStream",

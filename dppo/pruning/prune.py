@@ -199,7 +199,10 @@ class Pruning(_Level):
     def _scored(self, completions: Completions) -> tuple[Tensor, Tensor, Tensor]:
         """(R,) completions with a gradient in the order of a draw, their scores and tokens."""
         unit_R = neighbours(completions)
-        return unit_R, self.score(completions)[unit_R].double(), completions.tokens_N[unit_R].double().clamp_min(1)
+        score_R = self.score(completions)[unit_R].double()
+        if completions.weight_N is not None:  # the gradient is that of the weighted completion
+            score_R = score_R * completions.weight_N[unit_R]
+        return unit_R, score_R, completions.tokens_N[unit_R].double().clamp_min(1)
 
     def __str__(self) -> str:
         name = getattr(self.score, "__name__", type(self.score).__name__)

@@ -71,14 +71,16 @@ class RunArguments:
     reward_funcs: list[str] | None = _field(  # noqa: RUF009 (it is a field)
         None,
         "Rewards, added up: `accuracy` (math-verify, the default), `format` (a \\boxed answer is there), "
-        "`overlong` (DAPO's penalty for long ones), `embedded`, or dotted paths such as package.module.function.",
+        "`overlong` (DAPO's penalty for long ones), `majority_vote` (the answer most of a group gave, no gold answer), "
+        "`embedded`, or dotted paths such as package.module.function.",
     )
     overlong_cache_tokens: int = _field(
         512, "Tokens before max_completion_length over which `overlong` grows from 0 to -1, >= 1."
     )
     reward_rule: str | None = _field(
         None,
-        "How `accuracy` judges: the name of a benchmark, such as olympiadbench; exact by default (docs/verifier.md).",
+        "How `accuracy` and `majority_vote` judge: the name of a benchmark, such as olympiadbench; exact by default "
+        "(docs/verifier.md).",
     )
     reward_workers: int = _field(2, "Processes that verify answers, >= 1.")
     answer_time_limit: float = _field(5.0, "Seconds one answer may take to verify, > 0.")

@@ -24,6 +24,7 @@ from dppo.problems import (
     check_rewards,
     format_reward,
     load_problems,
+    majority_vote_reward,
     overlong_penalty,
 )
 from dppo.runs.arguments import AnyRun, Run
@@ -122,6 +123,7 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
         ),
         "format": format_reward,
         "overlong": lambda: overlong_penalty(longest, data.overlong_cache_tokens),
+        "majority_vote": lambda: _vote(run),
         EMBEDDED: lambda: task.score,
     }
     names = data.reward_funcs or [EMBEDDED if data.dataset_name in TASKS else "accuracy"]
@@ -131,6 +133,20 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
     if dataset is not None:
         check_rewards(dataset, functions)
     return functions
+
+
+def _vote(run: AnyRun) -> Callable[..., Any]:
+    """The majority vote of a run's groups, all of one size: votes of other sizes are other rewards."""
+    votes, held_out = run.training.num_generations, run.training.num_generations_eval
+    if run.training.eval_strategy != "no" and held_out not in (None, votes):
+        raise ConfigError(
+            f"reward_funcs: majority_vote rewards by a vote of num_generations={votes}, and another vote, of "
+            f"num_generations_eval={held_out}, is another reward. Write num_generations_eval: {votes}"
+        )
+    data = run.data
+    return majority_vote_reward(
+        votes=votes, benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
+    )
 
 
 def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., Any]:

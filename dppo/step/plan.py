@@ -5,14 +5,14 @@ with what was rolled out, and multiplies the loss of each completion by the weig
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from dppo.errors import DataError, ShapeError
-from dppo.groups import each_group
+from dppo.groups import each_group, group_sizes
 from dppo.methods import Method
 from dppo.rng import Purpose, Streams
 from dppo.step.figures import draw_figures, step_figures
@@ -121,8 +121,8 @@ def plan_step(
 ) -> StepPlan:
     """Advantages from whole groups, then draws, then weights, over a denominator that no draw can move.
 
-    The order is the proof: advantages and the denominator never see what was drawn. Every completion counts alike in
-    the full batch, whatever the size of its group.
+    The order is the proof: advantages and the denominator never see what was drawn. Every prompt counts alike in the
+    full batch, whatever the size of its group: ``drawn_block`` weights completions by it.
 
     Args:
         method: what is computed and dropped.
@@ -142,11 +142,20 @@ def plan_step(
     method, groups = method.at(done), rolled_out.rewards.groups
     if groups != len(prompts.row_Q):
         raise ShapeError(f"{groups} groups were rolled out of {len(prompts.row_Q)} prompts: expected one of each.")
-    prompt_weight_N = prompts.weight_Q[rolled_out.rewards.group_N]
+    rewards = replace(rolled_out.rewards, expected=prompts.expected)
+    rolled_out, prompt_weight_N = replace(rolled_out, rewards=rewards), prompts.weight_Q[rewards.group_N]
     used, counted = int((prompt_weight_N > 0).sum()), prompts.sequences
-    if used > counted or (used < counted and prompts.draw.keep_N.all()):  # more count where prompts were pruned
+    if prompts.size_Q is not None and not torch.equal(group_sizes(rewards.group_N), prompts.size_Q):
+        raise ShapeError(
+            f"groups of {group_sizes(rewards.group_N).tolist()!s:.60} completions were rolled out where "
+            f"{prompts.size_Q.tolist()!s:.60} were asked for. Roll out prompts.size_Q of each."
+        )
+    unequal = used > counted or (
+        used < counted and bool(prompts.draw.keep_N.all())
+    )  # more count where prompts were pruned
+    if prompts.size_Q is None and unequal:
         raise ShapeError(f"sequences={counted}, and the step has {used} completions. Try sequences={used}.")
-    completions = completions_of(method, rolled_out, live, prompt_weight_N > 0)
+    completions = completions_of(method, rolled_out, live, prompt_weight_N)
     weight_UN, prob_UN, share_UN = _draws(method, completions, prompt_weight_N, passes, streams)
     advantage_N = completions.advantage_N
     if method.completions.rate and method.statistics.compute is not None:
@@ -177,7 +186,7 @@ def completions_of(
     method: Method,
     rolled_out: RolledOut,
     live: Callable[[Tensor], Tensor] | None = None,
-    used_N: Tensor | None = None,
+    weight_N: Tensor | None = None,
 ) -> Completions:
     """What completion pruning may look at: advantages of whole groups, and which completions have a gradient.
 
@@ -185,11 +194,11 @@ def completions_of(
         method: gives the advantages and the normaliser.
         rolled_out: of all ranks.
         live: which completions are worth a forward pass; default: ``method.live``.
-        used_N: (N,) bool, those of groups that the step is made of; None for all.
+        weight_N: (N,) what already multiplies each completion, 0 for groups that the step is not made of; None for 1.
     """
     rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
     advantage_N = method.advantages(rewards)
-    if used_N is not None and not used_N.all():
+    if weight_N is not None and not (used_N := weight_N > 0).all():
         # What the history learns of a group that the step does without; a deviation over the batch must not see it.
         advantage_N = torch.where(used_N, method.advantages(rewards.only(used_N)), advantage_N)
     return Completions(
@@ -200,6 +209,7 @@ def completions_of(
         averaged_N=tokens_N.clamp_min(1) if method.normaliser.per_sequence else None,
         confidence_N=rolled_out.confidence_N,
         process_N=rolled_out.process_N,
+        weight_N=weight_N,
     )
 
 

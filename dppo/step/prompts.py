@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
+from dppo.files import finite_numbers
 from dppo.groups import group_sizes
 from dppo.methods import Method
 from dppo.pruning import Evidence, PromptHistory, PromptStream, Rounds, Skipping
@@ -24,7 +25,7 @@ from dppo.pruning.rounds import Collected, fill, take_round
 from dppo.pruning.stream import fill_block, thin_block
 from dppo.rng import Purpose, Streams, step_streams
 from dppo.typed import check, check_fields, typed
-from dppo.types import Block, Candidates, Draw, Rewards, check_lengths
+from dppo.types import Block, Candidates, Draw, Expected, Rewards, check_lengths
 
 HISTORY_FILE = "dppo_history.npz"
 
@@ -49,12 +50,18 @@ class StepPrompts:
     """(Q,) float64, what multiplies the weights of a group's completions; 0 for groups that the step is not made of."""
     sequences: int
     """Completions that a denominator counts: of all candidates of a block, or of the groups that rounds end with."""
+    size_Q: Tensor | None = None
+    """(Q,) int64 completions to roll out of each, >= 1; None where all groups have as many."""
+    expected: Expected | None = None
+    """What history expects of each group rolled out; None where nothing is known."""
     collected: Collected | None = None
     """What the rounds gave; None where there was one block."""
 
     def __post_init__(self) -> None:
         check_fields(self, "whole_block(groups=4, completions=32)")
         check_lengths(self, len(self.row_Q))
+        if self.expected is not None and len(self.expected) != len(self.row_Q):
+            raise ShapeError(f"{len(self.row_Q)} rows and {len(self.expected)} in expected: expected.take(keep_P)?")
         candidates, drawn, kept = len(self.candidates.row_P), len(self.draw.keep_N), int(self.draw.keep_N.sum())
         if candidates != drawn or kept != len(self.row_Q) or self.sequences < 0:
             raise ShapeError(
@@ -78,7 +85,14 @@ class StepPrompts:
         Args:
             order_Q: (Q,) which group comes first, second, ...
         """
-        return replace(self, row_Q=self.row_Q[order_Q], prob_Q=self.prob_Q[order_Q], weight_Q=self.weight_Q[order_Q])
+        return replace(
+            self,
+            row_Q=self.row_Q[order_Q],
+            prob_Q=self.prob_Q[order_Q],
+            weight_Q=self.weight_Q[order_Q],
+            size_Q=None if self.size_Q is None else self.size_Q[order_Q],
+            expected=None if self.expected is None else self.expected.take(order_Q),
+        )
 
 
 @typed("whole_block(groups=4, completions=32)")
@@ -104,22 +118,34 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
 
 
 @typed("drawn_block(block, generations=8)")
-def drawn_block(block: Block, generations: int | Tensor) -> StepPrompts:
+def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) -> StepPrompts:
     """The prompts of a step that is made of one block.
+
+    Every prompt counts alike in the full batch, so the completions of a group of n are weighted by ``generations / n``.
 
     Args:
         block: candidates and their draw.
-        generations: completions of each candidate once it is rolled out; (P,) integer where they differ.
+        generations: G, completions of each candidate, or their mean where sizes differ; what a denominator counts.
+        size_Q: (Q,) integer completions of each prompt that is rolled out, >= 1, settled before they are rolled out;
+            None for G each.
+
+    Raises:
+        ShapeError: sizes of another number of groups, or below 1.
     """
     keep_P = block.draw.keep_N
-    size_P = torch.as_tensor(generations).expand(len(keep_P))
+    weight_Q = block.draw.weight_N[keep_P]
+    if size_Q is not None:
+        if size_Q.shape != weight_Q.shape or not bool((size_Q >= 1).all()):
+            raise ShapeError(f"size_Q is {size_Q.tolist()!r:.80}, expected {len(weight_Q)} numbers >= 1.")
+        weight_Q = weight_Q * generations / size_Q
     return StepPrompts(
         candidates=block.candidates,
         draw=block.draw,
         row_Q=block.row_Q,
         prob_Q=block.draw.prob_N[keep_P],
-        weight_Q=block.draw.weight_N[keep_P],
-        sequences=int(size_P.sum()),
+        weight_Q=weight_Q,
+        sequences=generations * len(keep_P),
+        size_Q=size_Q,
     )
 
 
@@ -222,7 +248,10 @@ class PromptSource:
         candidates = self.history.candidates(row_P, step)
         rng = step_streams(self.stream.seed, step)(Purpose.PROMPT_DRAW)
         block = Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))
-        return drawn_block(block, generations)
+        expected = self.history.expected(block.row_Q, step)
+        sizes = self.method.sizes
+        size_Q = None if sizes is None else sizes(expected, candidates.tokens_P[block.draw.keep_N], generations)
+        return replace(drawn_block(block, generations, size_Q), expected=expected)
 
     def rounds(self, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """The prompts of a step, rolled out round after round until enough groups count.
@@ -255,7 +284,8 @@ class PromptSource:
                 raise ShapeError(f"round {number}: {rewards.groups} groups, expected {asked}, one for each row_Q.")
             return block, rewards
 
-        return in_rounds(self.method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
+        prompts = in_rounds(self.method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
+        return replace(prompts, expected=self.history.expected(prompts.row_Q, step))
 
     def learn(self, prompts: StepPrompts, rewards: Rewards, signal_Q: Tensor, tokens_N: Tensor, step: int) -> None:
         """Remember what the prompts of a step gave, those included that the step does without.
@@ -311,16 +341,9 @@ class PromptSource:
         self.visits = Evidence.of_saved(position["visits"]) if "visits" in position else Evidence.none()
         if self.learned is not None and "learned" in position:
             try:
-                self.learned = _numbers(type(self.learned), position["learned"])
+                self.learned = finite_numbers(type(self.learned), position["learned"])
             except (TypeError, ValueError) as error:
                 raise CheckpointError(
                     f"what was learned of prompts to skip is damaged in {folder} ({error}). Resume from an earlier "
                     "checkpoint folder."
                 ) from error
-
-
-def _numbers(kind: type, saved: dict[str, Any]) -> Any:
-    for name, value in saved.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{name}={value!r} is no finite number")
-    return kind(**saved)

@@ -22,10 +22,10 @@ def identities(size: int, start: int = 0) -> np.ndarray:
 
 def record(history, rows, signal, step: int = 0, tokens: float = 10.0, outcome=None) -> None:
     """One group of ``GROUP`` completions per row."""
-    size = len(rows)
+    size, functions = len(rows), history._rewards.total.shape[1] or 1
     history.update(
         np.array(rows),
-        Rewards.of_groups(torch.ones(size, GROUP)),
+        Rewards.in_groups(torch.ones(size * GROUP, functions), GROUP),
         torch.tensor(signal, dtype=torch.float64),
         torch.full((size * GROUP,), tokens),
         step,
@@ -34,7 +34,12 @@ def record(history, rows, signal, step: int = 0, tokens: float = 10.0, outcome=N
 
 
 def arrays(history: PromptHistory) -> dict[str, np.ndarray]:
-    return {**{name: history._arrays[name].copy() for name in FIELDS}, "totals": history._totals.copy()}
+    return {
+        **{name: history._arrays[name].copy() for name in FIELDS},
+        "totals": history._totals.copy(),
+        "reward_moments": history._rewards.prompt.copy(),
+        "reward_totals": history._rewards.total.copy(),
+    }
 
 
 def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
@@ -120,7 +125,7 @@ def test_groups_of_any_size_count_as_one_observation_each():
     assert block.tokens_P.tolist() == pytest.approx([30, 15.5, 1]) and block.signal_P[[0, 2]].tolist() == pytest.approx(
         [2, 0.5]
     )
-    assert history._arrays["reward_sum"].tolist() == [pytest.approx(1 / 3), 0, 1]
+    assert history._rewards.prompt[:, :, 0].tolist() == [[3, 0, 1], [1, 0, 1], [1, 0, 1]], "count, sum, squares"
     assert block.signal_P[1].item() == pytest.approx(((0.25 + 4) / 2) ** 0.5), "both weigh the same in the prior"
 
 
@@ -130,7 +135,7 @@ def test_missing_rewards_are_left_out():
     rewards = Rewards.of_groups(torch.tensor([[1.0, nan, 0.0, nan], [nan] * 4]))
     history.update(torch.tensor([0, 1]), rewards, torch.tensor([0.5, 0.0]), torch.full((8,), 7), 3)
     assert history.candidates([0, 1, 2], 3).seen_P.tolist() == [True, False, False]
-    assert history._arrays["reward_sum"][0] == 0.5
+    assert history._rewards.prompt[:, 0, 0].tolist() == [2, 1, 1]
     assert history.candidates([1], 3).signal_P.item() == pytest.approx(0.5)  # the empty group is not in the prior
 
 
@@ -138,7 +143,7 @@ def test_an_update_without_groups_changes_nothing():
     history = filled()
     before = arrays(history)
     none = torch.zeros(0)
-    history.update(none.long(), Rewards(reward_NF=none[:, None], group_N=none.long()), none, none, 99)
+    history.update(none.long(), Rewards(reward_NF=none[:, None], group_N=none.long()), none, none, 99)  # of 1 function
     assert same(before, arrays(history))
 
 
@@ -149,6 +154,7 @@ def test_a_row_twice_in_one_update_is_two_updates():
         record(twice, [row], [signal], step=4)
     first, second = arrays(once), arrays(twice)
     np.testing.assert_allclose(first.pop("totals"), second.pop("totals"), rtol=1e-15)
+    assert (first.pop("reward_totals") > second.pop("reward_totals")).all(), "the prior fades with every update"
     assert same(first, second)
     assert once._arrays["rollouts"].tolist() == [0, 1, 0, 3, 0]
 
@@ -374,6 +380,7 @@ def test_truncated_and_foreign_archives_are_refused(tmp_path: Path):
         PromptHistory(identities(50)).load(path)
     history = filled()
     everything = {"format": np.int64(FORMAT), "totals": history._totals, "identities": history.identities}
+    everything |= {"reward_moments": history._rewards.prompt, "reward_totals": history._rewards.total}
     np.savez(path, **everything, **{**history._arrays, "count": np.zeros(50)})
     with pytest.raises(CheckpointError, match="wrong: count"):
         PromptHistory(identities(50)).load(path)
@@ -383,12 +390,16 @@ def test_truncated_and_foreign_archives_are_refused(tmp_path: Path):
     np.savez(path, **{**everything, "format": np.int64(99)}, **history._arrays)
     with pytest.raises(CheckpointError, match=f"not of format {FORMAT}"):
         PromptHistory(identities(50)).load(path)
+    np.savez(path, **{**everything, "reward_moments": np.zeros((3, 50, 1), np.float32)}, **history._arrays)
+    with pytest.raises(CheckpointError, match="wrong: reward_moments"):
+        PromptHistory(identities(50)).load(path)
 
 
 def test_a_pickle_is_never_opened(tmp_path: Path):
     path = tmp_path / "history.npz"
     history = filled()
     everything = {"format": np.int64(FORMAT), "totals": history._totals, "identities": history.identities}
+    everything |= {"reward_moments": history._rewards.prompt, "reward_totals": history._rewards.total}
     np.savez(path, **everything, **{**history._arrays, "count": np.array([{"a": 1}] * 50, object)})
     with pytest.raises(CheckpointError, match="damaged"):
         PromptHistory(identities(50)).load(path)

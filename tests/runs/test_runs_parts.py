@@ -73,9 +73,23 @@ def test_rewards_with_settings(tmp_path, problems_file):
         load_rewards(short, None)
 
 
+def test_a_majority_vote_needs_groups_of_one_size(tmp_path, problems_file):
+    words = ["--reward_funcs", "majority_vote", "--num_generations", "4"]
+    (vote,) = load_rewards(run := run_of(tmp_path, problems_file, *words), load_dataset(run))
+    texts = ["\\boxed{4}", "5", "\\boxed{4.0}", "\\boxed{7}"]
+    assert vote(prompts=["q"] * 4, completions=texts, answer=["7"] * 4) == [1.0, 0.0, 1.0, 0.0]
+    with pytest.raises(DataError, match="2 completions of one prompt follow each other, and a vote has 4"):
+        vote(prompts=["q"] * 2, completions=texts[:2], answer=["7"] * 2)
+    other = [*words, "--eval_strategy", "steps", "--eval_steps", "1", "--num_generations_eval", "2"]
+    with pytest.raises(ConfigError, match="Write num_generations_eval: 4"):
+        load_rewards(run_of(tmp_path, problems_file, *other), None)
+
+
 def test_reward_that_is_not_there(tmp_path, problems_file):
     run = run_of(tmp_path, problems_file, "--reward_funcs", "acuracy")
-    with pytest.raises(ConfigError, match="'acuracy' is neither one of accuracy, format, overlong, embedded"):
+    with pytest.raises(
+        ConfigError, match="'acuracy' is neither one of accuracy, format, overlong, majority_vote, embedded"
+    ):
         load_rewards(run, load_dataset(run))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pruning_enumeration import boxes_of_level
 
-from dppo.errors import CheckpointError, DataError, DesignError, RoundsError
+from dppo.errors import CheckpointError, DataError, DesignError, RoundsError, ShapeError
 from dppo.methods import METHODS
 from dppo.methods.greso import EASY, HARD, StreakSkipping
 from dppo.pruning import Auto, PromptHistory, PromptPruning, PromptStream
@@ -101,7 +101,10 @@ def test_a_denominator_counts_the_completions_of_every_candidate_whatever_their_
         keep_N=torch.tensor([True, False, True]), prob_N=torch.tensor([1, 0.5, 1]), weight_N=torch.tensor([1.0, 0, 1])
     ))  # fmt: skip
     assert drawn_block(block, 4).sequences == 12
-    assert drawn_block(block, torch.tensor([2, 8, 4])).sequences == 14
+    uneven = drawn_block(block, 4, torch.tensor([2, 6]))
+    assert uneven.sequences == 12 and uneven.weight_Q.tolist() == pytest.approx([2.0, 4 / 6]), "every prompt alike"
+    with pytest.raises(ShapeError, match=r"size_Q is \[2, 8, 4\], expected 2 numbers >= 1"):
+        drawn_block(block, 4, torch.tensor([2, 8, 4]))
 
 
 def test_the_draw_of_a_block_is_the_steps_own_stream():

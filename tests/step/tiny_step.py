@@ -31,7 +31,8 @@ def plan_of(method, *, prompts=ALL, given=None, streams=None, **settings):
 def every_draw(method, *, prompts=ALL, given=None):
     """The plan of a step with as many passes as its completion draw has outcomes, and the chance of each."""
     given = rolled_out() if given is None else given
-    boxes = boxes_of_level(method.completions, completions_of(method, given))
+    weight_N = prompts.weight_Q[given.rewards.group_N]
+    boxes = boxes_of_level(method.completions, completions_of(method, given, weight_N=weight_N))
     plan = plan_of(
         method,
         prompts=prompts,

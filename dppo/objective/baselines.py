@@ -1,0 +1,89 @@
+"""Advantages against a baseline from history and from the other completions of a group, for groups of any size."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from dppo.errors import raise_problems
+from dppo.groups import ROUNDINGS, group_sizes
+from dppo.objective.advantages import AdvantageRule
+from dppo.typed import typed
+from dppo.types import Rewards
+
+DEVIATION_FLOOR = 0.1
+"""Added to a standard deviation from history: a prompt that was always solved divides by no less."""
+
+
+@typed("history_advantages(Rewards.of_groups(reward_PG))")
+def history_advantages(rewards: Rewards) -> Tensor:
+    """Each completion's reward minus a mix of its siblings' mean and the mean that history expected of its prompt.
+
+    The baseline of completion i of a group of n is ``w * mean_{j != i} R_j + (1 - w) * m``, with ``m`` and its variance
+    ``v / worth`` from history, ``v`` the variance of one reward, and ``w`` by their precisions:
+    ``w = (n - 1) / (n - 1 + worth)``. It never sees completion i, and ``m``, ``worth`` and n were settled before the
+    rollout, so the expected gradient is that of the mean reward whatever n is, 1 included. Several functions each have
+    their own baseline; the advantages are summed with their weights.
+
+    Args:
+        rewards: of whole groups, with what was expected of them. Without that the baseline is the siblings' mean alone,
+            and a group of one has an advantage of 0.
+
+    Returns:
+        (N,) float64; a completion that no function scored gets 0, and one that some did not score counts without them.
+
+    Source: leave-one-out, Kool et al. (2019), Ahmadian et al. (arXiv:2402.14740); a tracker per prompt, SPO
+        (arXiv:2509.13232); the mix by shrinkage, arXiv:2511.03710.
+    """
+    reward_NF, group_N = rewards.reward_NF.double(), rewards.group_N
+    known_NF, filled_NF = (~reward_NF.isnan()).double(), reward_NF.nan_to_num(0.0)
+    others_NF = _group_sums(known_NF, group_N)[group_N] - known_NF
+    mean_NF = (_group_sums(filled_NF, group_N)[group_N] - filled_NF) / others_NF.clamp_min(1)
+    if rewards.expected is None:
+        baseline_NF = torch.where(others_NF > 0, mean_NF, filled_NF)
+    else:
+        expected = rewards.expected.take(group_N)
+        share_NF = others_NF / (others_NF + expected.worth_QF).clamp_min(1e-12)
+        baseline_NF = share_NF * mean_NF + (1 - share_NF) * expected.mean_QF
+    advantage_NF = (filled_NF - baseline_NF) * known_NF
+    # Of equal numbers a mean may be off by a rounding, which is no gradient.
+    rounding = ROUNDINGS * torch.finfo(rewards.reward_NF.dtype).eps
+    advantage_NF = advantage_NF.masked_fill(advantage_NF.abs() <= rounding * filled_NF.abs(), 0.0)
+    return advantage_NF.sum(1) if rewards.weight_F is None else advantage_NF @ rewards.weight_F.double()
+
+
+@typed("history_scaled_advantages(Rewards.of_groups(reward_PG))")
+def history_scaled_advantages(rewards: Rewards, *, eps: float = DEVIATION_FLOOR) -> Tensor:
+    """``history_advantages`` over a standard deviation that history expected of the prompt, plus ``eps``.
+
+    It re-weights prompts by numbers settled beforehand: another objective than the group's own deviation, which differs
+    with the size of the group. Functions count as independent: their weighted variances are added.
+
+    Args:
+        rewards: of whole groups, with what was expected of them; without that nothing is divided by.
+        eps: added to the standard deviation, > 0.
+
+    Returns:
+        (N,) float64.
+
+    Raises:
+        ConfigError: ``eps`` out of range.
+    """
+    if not (math.isfinite(eps) and eps > 0):
+        raise_problems("history_scaled_advantages", [f"eps={eps!r} must be > 0. Write eps={DEVIATION_FLOOR}."])
+    advantage_N = history_advantages(rewards)
+    if rewards.expected is None:
+        return advantage_N
+    return advantage_N / (rewards.expected.total_variance_Q(rewards.weight_F).sqrt()[rewards.group_N] + eps)
+
+
+def _group_sums(value_NF: Tensor, group_N: Tensor) -> Tensor:
+    """(Q, F) sums of each group."""
+    sums_QF = value_NF.new_zeros(len(group_sizes(group_N)), value_NF.shape[1])
+    return sums_QF.index_add_(0, group_N, value_NF)
+
+
+HISTORY_CENTRED = AdvantageRule(name="history baseline", compute=history_advantages, from_history=True)
+HISTORY_SCALED = AdvantageRule(
+    name="history baseline and deviation", compute=history_scaled_advantages, from_history=True
+)

@@ -1,0 +1,72 @@
+"""A history read back from its file: every array checked, and prompts found again by what they hold."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dppo.errors import CheckpointError
+
+
+def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of ``wanted`` that are in ``saved``, and where; of equal identities in ``saved`` the first."""
+    if np.array_equal(wanted, saved):
+        return np.arange(len(wanted)), np.arange(len(saved))
+    order = np.argsort(saved, kind="stable")
+    place = np.searchsorted(saved[order], wanted)
+    found = place < len(saved)
+    found[found] = saved[order[place[found]]] == wanted[found]
+    return np.flatnonzero(found), order[place[found]]
+
+
+def read_history(
+    path: Path, version: int, prompt_fields: Mapping[str, type[np.generic]], totals: int
+) -> dict[str, np.ndarray]:
+    """The arrays of a saved history, all checked for type and length.
+
+    Args:
+        path: of the file.
+        version: its format has to be.
+        prompt_fields: names and types of arrays with one entry per prompt.
+        totals: length of the array of running sums.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or of another format.
+    """
+    expected = {
+        **prompt_fields,
+        **{"identities": np.uint64, "totals": np.float64, "format": np.int64},
+        **{"reward_moments": np.float32, "reward_totals": np.float64},
+    }
+    if not path.is_file():
+        raise CheckpointError(f"there is no history at {path}. Resume from a checkpoint that this library wrote.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged:
+            raise ValueError(f"{damaged} fails its checksum")
+        with np.load(path, allow_pickle=False) as file:
+            known = expected if "format" not in file or file["format"] == version else {"format"}
+            saved = {name: file[name] for name in known}
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise CheckpointError(
+            f"the history at {path} is damaged ({error}). Resume from an older checkpoint."
+        ) from error
+    if saved.keys() == {"format"}:
+        raise CheckpointError(
+            f"the history at {path} is not of format {version}, but of {saved['format']}. Resume with the version of "
+            "this library that wrote it."
+        )
+    size, functions = saved["identities"].shape, saved["reward_totals"].shape[-1:]
+    sizes = dict.fromkeys(prompt_fields, size) | {"totals": (totals,), "format": ()}
+    sizes |= {"reward_moments": (3, *size, *functions), "reward_totals": (3, *functions)}
+    wrong = [name for name, dtype in expected.items() if saved[name].dtype != dtype]
+    wrong += [name for name, shape in sizes.items() if saved[name].shape != shape]
+    if wrong:
+        raise CheckpointError(
+            f"the history at {path} is not of format {version} (wrong: {', '.join(wrong)}). "
+            "Resume with the version of this library that wrote it."
+        )
+    return saved

@@ -1,0 +1,54 @@
+"""A baseline from history as methods: what is fixed, what is declared, and what they are without a history."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny_policy import GRPO_BY_HAND, TOTAL_N, by_group
+
+from dppo.methods import METHODS
+from dppo.pruning import GroupSizes
+from dppo.types import Expected, Rewards
+
+UNBIASED = {"grpo_history": True, "dppo_history": True, "dppo_history_sizes": True}
+LEAVE_ONE_OUT = replace(GRPO_BY_HAND, advantage_N=by_group(TOTAL_N, lambda x: x - (x.sum() - x) / (len(x) - 1)))
+"""Where nothing is known of a prompt, its other completions are the baseline, and nothing is divided by."""
+BY_HAND = dict.fromkeys(UNBIASED, LEAVE_ONE_OUT)
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_the_baseline_is_the_methods_own_and_everything_else_may_be_chosen(name):
+    method = METHODS[name]
+    assert method.advantages.from_history and method.fixes == {"advantages"} and not method.biases()
+    assert "2509.13232" in method.paper and "history baseline" in method.describe()
+
+
+def test_only_one_has_sizes_of_its_own():
+    assert METHODS["dppo_history_sizes"].sizes == GroupSizes() and METHODS["dppo_history"].sizes is None
+
+
+@pytest.mark.parametrize("name", ["dppo_history", "grpo_history"])
+def test_a_group_of_one_learns_from_what_history_expected(name):
+    """GRPO's own advantage of it is 0."""
+    expected = Expected(*(), **{
+        "mean_QF": torch.tensor([[0.25]]).double(),
+        "variance_QF": torch.tensor([[0.16]]).double(),
+        "worth_QF": torch.tensor([[3.0]]).double(),
+    })  # fmt: skip
+    one = Rewards(reward_NF=torch.ones(1, 1), group_N=torch.zeros(1).long(), expected=expected)
+    divided = 0.5 if METHODS[name].advantages.compute.__name__ == "history_scaled_advantages" else 1.0
+    assert METHODS[name].advantages(one).item() == pytest.approx(0.75 / divided)
+    assert METHODS["grpo"].advantages(one).item() == 0
+
+
+def test_a_flat_group_that_history_did_not_expect_has_a_gradient_and_is_drawn_by_its_score():
+    expected = Expected(
+        mean_QF=torch.tensor([[0.1], [0.95]]).double(),
+        variance_QF=torch.tensor([[0.09], [0.05]]).double(),
+        worth_QF=torch.tensor([[5.0], [5.0]]).double(),
+    )
+    rewards = Rewards(reward_NF=torch.ones(4, 1), group_N=torch.tensor([0, 0, 1, 1]), expected=expected)
+    advantage_N = METHODS["grpo_history"].advantages(rewards).numpy()
+    assert (advantage_N[:2] > 0.7).all() and (np.abs(advantage_N[2:]) < 0.05).all()
+    assert METHODS["grpo_history"].live(torch.from_numpy(advantage_N)).all()

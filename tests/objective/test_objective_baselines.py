@@ -1,0 +1,103 @@
+"""Advantages against a baseline from history: by hand, with missing rewards, never from a completion's own reward."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dppo.errors import ConfigError
+from dppo.objective import HISTORY_CENTRED, history_advantages, history_scaled_advantages
+from dppo.types import Expected, Rewards
+
+NAN = float("nan")
+REWARD = st.sampled_from([0.0, 0.5, 1.0, -2.0, NAN])
+FUNCTIONS = 2
+
+
+def rewards_of(groups, mean=None, variance=0.2, worth=3.0, weights=(1.0, 1.0)):
+    reward_NF = torch.tensor([row for group in groups for row in group], dtype=torch.float64)
+    shape = (len(groups), FUNCTIONS)
+    return Rewards(
+        reward_NF=reward_NF,
+        group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
+        weight_F=torch.tensor(weights, dtype=torch.float64),
+        expected=None
+        if mean is None
+        else Expected(
+            mean_QF=torch.full(shape, mean).double(),
+            variance_QF=torch.full(shape, variance).double(),
+            worth_QF=torch.full(shape, worth).double(),
+        ),
+    )
+
+
+def by_hand(groups, mean, worth, weights):
+    """One number at a time."""
+    found = []
+    for group in groups:
+        for place, row in enumerate(group):
+            advantage = 0.0
+            for function, weight in enumerate(weights):
+                others = [line[function] for j, line in enumerate(group) if j != place]
+                others = [value for value in others if value == value]
+                if row[function] != row[function]:
+                    continue
+                share = len(others) / (len(others) + worth)
+                siblings = sum(others) / len(others) if others else 0.0
+                advantage += weight * (row[function] - share * siblings - (1 - share) * mean)
+            found.append(advantage)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+GROUPS = st.lists(
+    st.lists(st.lists(REWARD, min_size=FUNCTIONS, max_size=FUNCTIONS), min_size=1, max_size=4), min_size=1, max_size=3
+)
+
+
+@given(groups=GROUPS, mean=st.sampled_from([0.0, 0.3]), worth=st.sampled_from([0.5, 7.0]))
+def test_it_is_the_formula_for_groups_of_any_size_with_missing_rewards(groups, mean, worth):
+    weights = [2.0, -0.5]
+    got = history_advantages(rewards_of(groups, mean, worth=worth, weights=weights))
+    torch.testing.assert_close(got, by_hand(groups, mean, worth, weights))
+
+
+@given(groups=GROUPS, data=st.data())
+def test_a_baseline_never_sees_its_own_reward(groups, data):
+    """Move one reward by 10: its advantage moves by 10, whatever else does."""
+    group = data.draw(st.integers(0, len(groups) - 1))
+    place = data.draw(st.integers(0, len(groups[group]) - 1))
+    number = sum(map(len, groups[:group])) + place
+    moved = [[list(row) for row in each] for each in groups]
+    if moved[group][place][0] != moved[group][place][0]:
+        return
+    moved[group][place][0] += 10
+    for mean in (None, 0.3):
+        if mean is None and len(groups[group]) == 1:
+            continue  # without history and siblings there is no baseline: the advantage is 0
+        before, after = (history_advantages(rewards_of(each, mean)) for each in (groups, moved))
+        siblings = [row[0] for j, row in enumerate(groups[group]) if j != place and row[0] == row[0]]
+        if mean is not None or siblings:
+            assert (after - before)[number].item() == pytest.approx(10)
+
+
+def test_without_history_it_is_leave_one_out_and_a_group_of_one_has_nothing():
+    got = history_advantages(rewards_of([[[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0]]]))
+    assert got.tolist() == pytest.approx([1.0, -0.5, -0.5, 0.0])
+    worthless = history_advantages(rewards_of([[[1.0, 0.0], [0.0, 0.0]]], mean=0.7, worth=0.0))
+    assert worthless.tolist() == pytest.approx([1.0, -1.0]), "what is worth nothing has no say"
+
+
+def test_the_deviation_is_that_of_history():
+    plain, scaled = (
+        rule(rewards_of([[[1.0, 0.0], [0.0, 1.0]]], 0.5, variance=0.16, weights=(1.0, 2.0)))
+        for rule in (history_advantages, history_scaled_advantages)
+    )
+    torch.testing.assert_close(scaled, plain / ((0.16 + 4 * 0.16) ** 0.5 + 0.1))
+    with pytest.raises(ConfigError, match="eps=0 must be > 0"):
+        history_scaled_advantages(rewards_of([[[1.0, 0.0]]], 0.5), eps=0)
+
+
+def test_the_rule_says_that_groups_of_one_learn():
+    assert HISTORY_CENTRED.from_history and HISTORY_CENTRED.prompt_exact
+    one = HISTORY_CENTRED(rewards_of([[[1.0, 0.0]]], 0.25))
+    assert one.item() == pytest.approx(1 - 0.25 - 0.25)

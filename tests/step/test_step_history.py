@@ -1,0 +1,209 @@
+"""A baseline from history by enumeration: over all completions, the gradient of the mean reward at every group size.
+
+A policy chooses among four answers to each of two prompts. Every outcome of the rollout and of the draws is gone
+through with its chance, in float64: what ``plan_step`` weights, times the score function, against the derivative of the
+expected reward, written out. Sizes may differ between prompts. The wrong twins are caught by the same figure.
+"""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dppo.groups import each_group
+from dppo.methods import METHODS
+from dppo.objective import HISTORY_CENTRED, HISTORY_SCALED, AdvantageRule, history_advantages
+from dppo.pruning import POISSON, GroupSizes, PromptHistory, PromptPruning, PromptStream, Pruning
+from dppo.step import PromptSource, RolledOut, drawn_block, plan_step
+from dppo.types import Block, Candidates, Draw, Expected, Rewards
+from dppo.verification.enumerate import every_way
+
+P, ANSWERS = 2, 4
+REWARD_PA = np.array([[1.0, 0.0, 0.0, 0.3], [0.0, 0.2, 1.0, 1.0]])
+THETA_PA = np.array([[0.3, -0.2, 0.9, 0.1], [-1.0, 0.4, 0.2, 0.6]])
+PROB_PA = np.exp(THETA_PA) / np.exp(THETA_PA).sum(1, keepdims=True)
+EXPECTED = Expected(
+    mean_QF=torch.tensor([[0.4], [0.8]]).double(),
+    variance_QF=torch.tensor([[0.2], [0.1]]).double(),
+    worth_QF=torch.tensor([[3.0], [1.5]]).double(),
+)
+EXACT, BIASED = 1e-12, 1e-2
+PLAIN = replace(METHODS["grpo_history"], completions=Pruning())
+SIZES = [(1, 1), (2, 2), (4, 4), (1, 3), (4, 2)]
+
+
+def gradient_of_the_mean_reward(scale_P=(1.0, 1.0)):
+    """(P, ANSWERS) by the quotient rule of a softmax: p_a (R_a - mean R)."""
+    mean_P1 = (PROB_PA * REWARD_PA).sum(1, keepdims=True)
+    return PROB_PA * (REWARD_PA - mean_P1) / P / np.array(scale_P)[:, None]
+
+
+def prompts_of(draw: Draw, sizes, expected=EXPECTED):
+    candidates = Candidates(
+        row_P=torch.arange(P), signal_P=torch.ones(P), tokens_P=torch.ones(P), seen_P=torch.ones(P).bool()
+    )
+    kept = draw.keep_N
+    size_Q = torch.tensor(sizes)[kept]
+    block = drawn_block(Block(candidates=candidates, draw=draw), 2, size_Q)
+    return replace(block, expected=expected.take(kept))
+
+
+ALL = Draw(keep_N=torch.ones(P).bool(), prob_N=torch.ones(P).double(), weight_N=torch.ones(P).double())
+
+
+def estimate(plan, answers, prompts):
+    """(P, ANSWERS) the step's gradient of the reward: weight times advantage times that of log p, over the count."""
+    found = np.zeros((P, ANSWERS))
+    weight_N, group_N = (plan.weight_UN[0] * plan.advantage_N).numpy(), plan.rewards.group_N.numpy()
+    for answer, weight, prompt in zip(answers, weight_N, prompts.row_Q.numpy()[group_N], strict=True):
+        found[prompt] += weight * (np.eye(ANSWERS)[answer] - PROB_PA[prompt])
+    return found / plan.denominator
+
+
+def expectation(method, sizes, draw=ALL, expected=EXPECTED):
+    """Mean gradient over all completions of the prompts kept and all draws among them."""
+    total, prompts = np.zeros((P, ANSWERS)), prompts_of(draw, sizes, expected)
+    rows = [int(row) for row, size in zip(prompts.row_Q, prompts.size_Q, strict=True) for _ in range(size)]
+    group_N = torch.arange(len(prompts.row_Q)).repeat_interleave(prompts.size_Q)
+    for answers in itertools.product(range(ANSWERS), repeat=len(rows)):
+        chance = np.prod([PROB_PA[row, answer] for row, answer in zip(rows, answers, strict=True)])
+        reward_NF = torch.tensor([[REWARD_PA[row, answer]] for row, answer in zip(rows, answers, strict=True)])
+        rolled_out = RolledOut(
+            rewards=Rewards(reward_NF=reward_NF.double(), group_N=group_N), tokens_N=torch.ones(len(rows))
+        )
+
+        def once(tape, rolled_out=rolled_out, answers=answers):
+            plan = plan_step(method, rolled_out, prompts, streams=lambda *key: tape, max_tokens=1)
+            return estimate(plan, answers, prompts)
+
+        total += chance * sum(way * found for found, way in every_way(once))
+    return total
+
+
+def error(found, wanted):
+    return np.abs(found - wanted).max() / np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_the_expected_gradient_is_that_of_the_mean_reward_for_every_group_size(sizes):
+    assert error(expectation(PLAIN, sizes), gradient_of_the_mean_reward()) < EXACT
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 1)], ids=str)
+def test_completions_drawn_by_score_leave_it_there_and_flat_groups_are_drawn_too(sizes):
+    pruned = replace(PLAIN, completions=Pruning(rate=0.5, design=POISSON))
+    assert error(expectation(pruned, sizes), gradient_of_the_mean_reward()) < EXACT
+
+
+def test_prompts_pruned_leave_it_there():
+    method, total = PLAIN, np.zeros((P, ANSWERS))
+    prob_P = torch.tensor([0.4, 0.7]).double()
+    for keep in itertools.product([False, True], repeat=P):
+        keep_P = torch.tensor(keep)
+        if keep_P.any():
+            chance = float(torch.where(keep_P, prob_P, 1 - prob_P).prod())
+            draw = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=keep_P / prob_P)
+            total += chance * expectation(method, (2, 1), draw)
+    assert error(total, gradient_of_the_mean_reward()) < EXACT
+
+
+def test_a_deviation_from_history_weights_prompts_by_what_was_settled_before():
+    scaled = replace(PLAIN, advantages=HISTORY_SCALED)
+    scale_P = EXPECTED.variance_QF[:, 0].sqrt().numpy() + 0.1
+    for sizes in ((1, 1), (3, 1)):
+        assert error(expectation(scaled, sizes), gradient_of_the_mean_reward(scale_P)) < EXACT
+    assert error(expectation(scaled, (1, 1)), gradient_of_the_mean_reward()) > BIASED
+
+
+def own_reward_in_its_baseline(rewards):
+    mean_Q = each_group(lambda reward_QG: reward_QG.mean(1), rewards.group_N, rewards.total_N)
+    share_N = 0.5
+    baseline_N = share_N * mean_Q[rewards.group_N] + (1 - share_N) * rewards.expected.mean_QF[rewards.group_N, 0]
+    return rewards.total_N - baseline_N
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 3)], ids=str)
+def test_wrong_twin_own_reward_in_its_baseline(sizes):
+    twin = AdvantageRule(name="twin", compute=own_reward_in_its_baseline, from_history=True)
+    assert error(expectation(replace(PLAIN, advantages=twin), sizes), gradient_of_the_mean_reward()) > BIASED
+
+
+def test_wrong_twin_completions_counted_alike_favours_large_groups():
+    found, wanted = np.zeros((P, ANSWERS)), gradient_of_the_mean_reward()
+    prompts = replace(prompts_of(ALL, (1, 3)), weight_Q=torch.ones(P).double())
+    rows, group_N = [0, 1, 1, 1], torch.tensor([0, 1, 1, 1])
+    for answers in itertools.product(range(ANSWERS), repeat=4):
+        chance = np.prod([PROB_PA[row, answer] for row, answer in zip(rows, answers, strict=True)])
+        reward_NF = torch.tensor([[REWARD_PA[r, a]] for r, a in zip(rows, answers, strict=True)]).double()
+        rolled_out = RolledOut(rewards=Rewards(reward_NF=reward_NF, group_N=group_N), tokens_N=torch.ones(4))
+        plan = plan_step(PLAIN, rolled_out, prompts, streams=lambda *key: np.random.default_rng(0), max_tokens=1)
+        found += chance * estimate(plan, answers, prompts)
+    assert error(found, wanted) > BIASED
+
+
+def test_wrong_twin_a_size_that_looks_at_what_was_rolled_out():
+    """One more completion only where the first one failed, and a plain mean over what is there."""
+    baseline, found = EXPECTED.mean_QF[:, 0].numpy(), np.zeros((P, ANSWERS))
+    for prompt in range(P):
+        for first, second in itertools.product(range(ANSWERS), repeat=2):
+            again = REWARD_PA[prompt, first] == 0
+            used = [first, second] if again else [first]
+            chance = PROB_PA[prompt, first] * PROB_PA[prompt, second]
+            for answer in used:
+                advantage = REWARD_PA[prompt, answer] - baseline[prompt]
+                found[prompt] += chance * advantage * (np.eye(ANSWERS)[answer] - PROB_PA[prompt]) / len(used) / P
+    assert error(found, gradient_of_the_mean_reward()) > BIASED
+
+
+def source_of(method, size=12, prompts=6):
+    history = PromptHistory(np.arange(size, dtype=np.uint64))
+    return PromptSource(PromptStream(size, 3), history, method, prompts=prompts)
+
+
+def rolled_out_by(step, seed):
+    size_Q = torch.full_like(step.row_Q, 2) if step.size_Q is None else step.size_Q
+    group_N = torch.arange(len(size_Q)).repeat_interleave(size_Q)
+    rng = np.random.default_rng(seed)
+    right_N = rng.random(len(group_N)) < np.linspace(0, 1, 12)[step.row_Q[group_N].numpy()]
+    return Rewards(reward_NF=torch.tensor(right_N)[:, None].double(), group_N=group_N)
+
+
+def test_a_source_gives_sizes_and_expectations_from_before_the_step():
+    source = source_of(METHODS["dppo_history_sizes"])
+    first = source_of(METHODS["dppo_history_sizes"]).block(0, generations=4)
+    assert first.size_Q.tolist() == [4] * 6 and (first.expected.worth_QF == 0).all()
+    for step in range(40):
+        block = source.block(step, generations=4)
+        assert int(block.size_Q.sum()) == 24 and block.sequences == 24
+        torch.testing.assert_close(block.weight_Q, 4 / block.size_Q.double())
+        before = source.history.expected(block.row_Q, step)
+        assert torch.equal(before.mean_QF, block.expected.mean_QF)
+        rewards = rolled_out_by(block, step)
+        source.learn(block, rewards, torch.ones(6), torch.ones(len(rewards)), step)
+    assert len(block.size_Q.unique()) > 1
+    settled = (block.expected.mean_QF[:, 0] - 0.5).abs()
+    assert (block.size_Q[settled.argsort()].diff() <= 0).all(), "more where history is undecided"
+
+
+def test_sizes_need_a_baseline_that_is_exact_for_all_of_them():
+    with pytest.raises(Exception, match="mean something else in groups of another size"):
+        replace(METHODS["dppo"], sizes=GroupSizes())
+    assert not METHODS["dppo_history_sizes"].biases()
+    tokens = replace(METHODS["dppo_history_sizes"], normaliser=METHODS["dapo"].normaliser, prompts=PromptPruning())
+    assert any("unequal size" in reason for reason in tokens.biases())
+
+
+def test_advantages_are_those_of_the_record():
+    prompts = prompts_of(ALL, (2, 1))
+    rewards = Rewards(reward_NF=torch.tensor([[1.0], [0], [1]]).double(), group_N=torch.tensor([0, 0, 1]))
+    plan = plan_step(
+        PLAIN,
+        RolledOut(rewards=rewards, tokens_N=torch.ones(3)),
+        prompts,
+        streams=lambda *key: np.random.default_rng(0),
+        max_tokens=1,
+    )
+    torch.testing.assert_close(plan.advantage_N, history_advantages(replace(rewards, expected=EXPECTED)))
+    assert plan.weight_UN[0].tolist() == [1, 1, 2] and HISTORY_CENTRED.name in PLAIN.describe()
