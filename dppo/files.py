@@ -214,3 +214,16 @@ def keep_lines(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> None
         for record in read_lines(path, damaged=[]):
             if keep(record):
                 file.write(encoded(record).encode("ascii") + b"\n")
+
+
+def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
+    """A dataclass of numbers from what ``asdict`` made of it.
+
+    Raises:
+        ValueError: a value is no finite number.
+        TypeError: a field is missing, or not one of it.
+    """
+    for name, value in saved.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{name}={value!r} is no finite number")
+    return kind(**saved)

@@ -1,10 +1,11 @@
-"""``dppo verify [CONFIG.yaml] [--output FILE.json]``."""
+"""``dppo verify [CONFIG.yaml | RUN] [--output FILE.json]``."""
 
 import argparse
 import sys
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from dppo.cli.words import read_words, wide_console
 from dppo.comparison.table import figures_table
+from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.methods import METHODS, Method
 from dppo.verification.records import Check, Findings, VarianceRow
@@ -30,6 +32,8 @@ TABLE_LEGEND = (
     "oracle: the true gradient norms. Scores are per token where the normaliser takes a mean over tokens.",
     "A dash: the rule keeps more than that at any rate. *: with a bias, which no number of draws removes.",
 )
+UNITS = {"prompts": "visits of prompts with a history", "completions": "records of its log"}
+"""What the ceilings of a run are from."""
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""
 
@@ -38,12 +42,15 @@ def main(words: Sequence[str]) -> int:
     """Verify, print every check and the variance table; 0 if all checks passed, 1 if one failed."""
     parser = argparse.ArgumentParser(
         prog="dppo verify",
-        usage="dppo verify [CONFIG.yaml [--any_field value]] [--output FILE.json]",
-        description="Prove that pruning leaves the expected gradient alone: on the embedded policy, or on the model, "
-        "problems and rewards of a configuration for dppo train.",
+        usage="dppo verify [CONFIG.yaml [--any_field value] | RUN] [--output FILE.json]",
+        description="Prove that pruning leaves the expected gradient alone, and say what it can save at most: on the "
+        "embedded policy, or on the model, problems and rewards of a configuration for dppo train. Of a run, named by "
+        "its output_dir, only the latter, from its records.",
     )
     parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
     config, options, fields = read_words(parser, words)
+    if config is not None and Path(config).is_dir():
+        return _of_run(Path(config), fields, options.output)
     found, reasons = _verify(config, fields)
     show(found, reasons, wide_console(NARROWEST))
     if options.output is not None:
@@ -81,6 +88,28 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple[Findings, tuple[
     return found, tuple(reason for method in methods for reason in method.biases(steps))
 
 
+def _of_run(folder: Path, fields: Sequence[str], output: Path | None) -> int:
+    """Print what pruning could have saved at most in a run, from its records; 0 if they say, 1 if they do not."""
+    from dppo.runs.ceilings import run_ceilings
+    from dppo.runs.reader import read_run
+
+    if fields:
+        raise ConfigError(f"{fields[0]}: a run is read as it is, and no field changes it. Try dppo verify {folder}")
+    run = read_run(folder)
+    rows = run_ceilings([run])
+    console = wide_console(NARROWEST)
+    for row in rows:
+        console.print(f"  {row}, from {row.units:,} {UNITS[row.level]}", markup=False)
+    if not any(row.level == "prompts" for row in rows):
+        console.print(
+            "  pruning prompts: not known. It takes prompts.jsonl with prompts that came back, so more than one epoch.",
+            markup=False,
+        )
+    if output is not None:
+        write_json(output, {"run": str(folder), "ceilings": [asdict(row) for row in rows]})
+    return 0 if rows else 1
+
+
 def show(found: Findings, reasons: Sequence[str], console: Console) -> None:
     """Print what was found: the subject, every check, what figures mean, the variance table, the verdict.
 
@@ -97,6 +126,8 @@ def show(found: Findings, reasons: Sequence[str], console: Console) -> None:
         console.print(_variance(normaliser, [row for row in found.variance if row.normaliser == normaliser]))
     for line in TABLE_LEGEND:
         console.print(f"  {line}", markup=False)
+    for row in found.ceilings:
+        console.print(f"  pilot: {row}, from {row.units} {row.level}", markup=False)
     for reason in reasons:
         console.print(f"[yellow]declared[/] {escape(reason)}")
     failed = sum(not check.passed for check in found.checks)

@@ -213,6 +213,11 @@ class Method:
         completions = self.completions if completion is None else self.completions.at_rate(completion)
         return replace(self, prompts=prompts, completions=completions)
 
+    def fixed(self) -> "Method":
+        """The same method at the largest rates that ``auto`` may choose; itself where no level chooses."""
+        completions = self.completions.fixed() if isinstance(self.completions, Pruning) else self.completions
+        return replace(self, prompts=self.prompts.fixed(), completions=completions)
+
     def loss(self, tokens: Tokens) -> Tensor:
         """(B, T) loss of each token, policy and KL term: what a completion's weight multiplies, for ``weighted_sum``.
 

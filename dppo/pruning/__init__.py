@@ -1,7 +1,19 @@
 """What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
+from dppo.pruning.ceiling import (
+    COMPLETION_AUTO,
+    PROMPT_AUTO,
+    Auto,
+    Ceiling,
+    Choice,
+    ceiling_of,
+    choose,
+    efficiency,
+    selection_ceiling,
+)
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
 from dppo.pruning.difficulty import DifficultyPredictor
+from dppo.pruning.evidence import Evidence
 from dppo.pruning.features import column_features, length_features
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
@@ -30,21 +42,27 @@ from dppo.pruning.weights import (
 )
 
 __all__ = [
+    "COMPLETION_AUTO",
     "DESIGNS",
     "DETERMINISTIC",
     "INVERSE_PROBABILITY",
     "KEPT_MEAN",
     "PIVOTAL",
     "POISSON",
+    "PROMPT_AUTO",
     "RULES",
     "SCHEDULES",
     "SCORES",
     "SYSTEMATIC",
     "UNWEIGHTED",
     "WEIGHTINGS",
+    "Auto",
     "Budget",
+    "Ceiling",
+    "Choice",
     "Design",
     "DifficultyPredictor",
+    "Evidence",
     "GroupSizes",
     "PromptHistory",
     "PromptPruning",
@@ -61,15 +79,19 @@ __all__ = [
     "absolute_advantage",
     "advantage_with_confidence",
     "advantage_with_length",
+    "ceiling_of",
+    "choose",
     "column_features",
     "confidence",
     "constant",
     "effective_sample_size",
+    "efficiency",
     "fade",
     "inclusion_probabilities",
     "length_features",
     "proportional",
     "relative_added_variance",
+    "selection_ceiling",
     "stop",
     "threshold",
     "uniform",

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.types import Completions
+
 DrawRows = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
 """``draw(prob_N, score_N, rng) -> keep_N``: (N,) float64 in [0, 1], (N,) float64, to (N,) bool."""
 
@@ -86,6 +88,18 @@ def _settled(open_prob: float, prob: list[float]) -> float:
     """Probability of the last open unit: 0 or 1 if all sum to an integer, whatever rounding left of it."""
     total = math.fsum(prob)
     return float(round(open_prob)) if abs(total - round(total)) < WHOLE else open_prob
+
+
+def neighbours(completions: Completions) -> Tensor:
+    """(R,) completions with a gradient, by prompt and within a prompt by the advantage's sign.
+
+    Neighbours exclude each other in a pivotal draw, so this order spreads the sample over prompts and signs.
+
+    Args:
+        completions: all completions of a step.
+    """
+    order_N = torch.from_numpy(np.lexsort((completions.advantage_N.sign().numpy(), completions.group_N.numpy())))
+    return order_N[completions.live_N[order_N]]
 
 
 def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, raise_problems
-from dppo.pruning.designs import PIVOTAL, WHOLE, Design
+from dppo.pruning.ceiling import COMPLETION_AUTO, LARGEST, PROMPT_AUTO, Auto, Choice, choose
+from dppo.pruning.designs import PIVOTAL, WHOLE, Design, neighbours
+from dppo.pruning.evidence import Evidence
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
 from dppo.pruning.weights import INVERSE_PROBABILITY, Weighting
@@ -58,6 +60,8 @@ class _Level:
     """Lowest probability of a unit, in (0, 1 - rate]; no weight of this level exceeds ``1 / floor``."""
     budget: Literal["rows", "tokens"] = "rows"
     """What ``rate`` is a share of: with ``tokens``, units that cost more are kept less often."""
+    auto: Auto | None = None
+    """How the level chooses its own rate; ``rate`` is then the most that it drops. None for the rate as it is."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Pruning(rate=0.5)")
@@ -71,12 +75,22 @@ class _Level:
             )
         if self.budget not in ("rows", "tokens"):
             problems.append(f"budget={self.budget!r} must be 'rows' or 'tokens'. Try budget='rows'.")
+        if self.auto is not None and (reasons := self._reasons):
+            problems.append(f"auto weighs variance, and this level has a bias: {reasons}. Write auto=None.")
         raise_problems(type(self).__name__, problems)
 
     @property
     def bias(self) -> str:
         """Why the expected gradient is not that of the full batch, one clause per part; empty if it is."""
-        return "; ".join(filter(None, (self.design.reason, self.weighting.bias))) if self.rate else ""
+        return self._reasons if self.rate else ""
+
+    @property
+    def _reasons(self) -> str:
+        return "; ".join(filter(None, (self.design.reason, self.weighting.bias)))
+
+    def fixed(self) -> Self:
+        """The same pruning at the largest rate that it may choose, which nobody chooses any more."""
+        return self if self.auto is None else self._chosen(self.rate)
 
     def at_rate(self, rate: float) -> Self:
         """The same pruning at another rate; a floor that a higher rate may not allow becomes half of what is kept.
@@ -95,14 +109,27 @@ class _Level:
         """
         if not self.rate:
             return ""
+        share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
         return (
-            f"{self.rate:g} of the {self.budget} pruned, {self.rule.__name__} rule on {scored}, {self.design.name} "
+            f"{share} of the {self.budget} pruned, {self.rule.__name__} rule on {scored}, {self.design.name} "
             f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}"
         )
 
     def _probabilities(self, score_R: Tensor, tokens_R: Tensor) -> Tensor:
         cost_R = tokens_R if self.budget == "tokens" else None
         return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, cost_N=cost_R))
+
+    def _chosen(self, rate: float) -> Self:
+        """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
+        return replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
+
+    def _choose(self, auto: Auto, evidence: Evidence, paid: float = 0.0) -> Choice:
+        """The rate that evidence says is worth having, by this level's rule and floor."""
+        score_N, cost_N = evidence.expected_N.sqrt(), evidence.expected_cost_N
+        largest = LARGEST if self.auto is None else self.rate
+        return choose(
+            auto, evidence, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), largest, paid=paid
+        )
 
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
         """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""
@@ -143,11 +170,39 @@ class Pruning(_Level):
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
             return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
+        if self.auto is not None:
+            return self._chosen(self.choice(completions).rate).draw(completions, rng)
+        unit_R, score_R, tokens_R = self._scored(completions)
+        return self._select(unit_R, self._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
+
+    def choice(self, completions: Completions) -> Choice:
+        """The rate that these completions' own scores say is worth having; what ``auto`` draws at.
+
+        It is settled before the draw and by nothing that the draw decides, so the draw is unbiased at it.
+
+        Args:
+            completions: all completions of the step.
+        """
+        auto = self.auto or COMPLETION_AUTO
+        paid = auto.rollout_cost * completions.tokens_N.double().sum().item()
+        return self._choose(auto, self.evidence(completions), paid)
+
+    def evidence(self, completions: Completions) -> Evidence:
+        """Squared scores and tokens of the completions with a gradient, those of a prompt to be resampled together.
+
+        Args:
+            completions: all completions of the step.
+        """
+        unit_R, score_R, tokens_R = self._scored(completions)
+        return Evidence.known(score_R.square(), tokens_R, completions.group_N[unit_R])
+
+    def _scored(self, completions: Completions) -> tuple[Tensor, Tensor, Tensor]:
+        """(R,) completions with a gradient in the order of a draw, their scores and tokens."""
         unit_R = neighbours(completions)
-        score_R, tokens_R = self.score(completions)[unit_R].double(), completions.tokens_N[unit_R].double().clamp_min(1)
+        score_R = self.score(completions)[unit_R].double()
         if completions.weight_N is not None:  # the gradient is that of the weighted completion
             score_R = score_R * completions.weight_N[unit_R]
-        return self._select(unit_R, self._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
+        return unit_R, score_R, completions.tokens_N[unit_R].double().clamp_min(1)
 
     def __str__(self) -> str:
         name = getattr(self.score, "__name__", type(self.score).__name__)
@@ -165,6 +220,8 @@ class PromptPruning(_Level):
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
+        With ``auto`` nothing is pruned: draw with ``settled(evidence)``, which has chosen.
+
         The expected number is made an integer before the draw, at least 1 and a multiple of ``multiple``, so that a
         fixed-size design keeps exactly that many.
 
@@ -181,7 +238,7 @@ class PromptPruning(_Level):
                 has probability 0 and the pruning does not say that it is biased.
         """
         size, seen_P = candidates.seen_P.numel(), candidates.seen_P
-        pruned = self.rate > 0 and bool(seen_P.any())
+        pruned = self.rate > 0 and self.auto is None and bool(seen_P.any())
         if multiple > 1 and pruned and not self.design.fixed_size:
             raise DesignError(
                 f"design={self.design.name!r} keeps a random number of prompts, which cannot be a multiple of "
@@ -200,6 +257,22 @@ class PromptPruning(_Level):
         # Neighbours exclude each other in a pivotal draw: alike prompts side by side spread the sample over all kinds.
         row_P = torch.from_numpy(np.lexsort((candidates.signal_P.numpy(), seen_P.numpy())))
         return self._select(row_P, prob_P[row_P], candidates.signal_P.double()[row_P], size, rng)
+
+    def choice(self, evidence: Evidence) -> Choice:
+        """The rate that what was found of earlier prompts says is worth having.
+
+        Args:
+            evidence: visits of prompts with a history, all of earlier steps.
+        """
+        return self._choose(self.auto or PROMPT_AUTO, evidence)
+
+    def settled(self, evidence: Evidence) -> Self:
+        """This pruning where its rate is given, else at the rate of ``choice``.
+
+        Args:
+            evidence: visits of prompts with a history, all of earlier steps.
+        """
+        return self if self.auto is None else self._chosen(self.choice(evidence).rate)
 
     def fewest(self, candidates: Candidates) -> float:
         """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share.
@@ -267,15 +340,3 @@ def scattered(unit_R: Tensor, size: int, keep_R: Tensor, prob_R: Tensor, weight_
     keep_N, prob_N, weight_N = torch.zeros(size, dtype=torch.bool), *torch.zeros(2, size, dtype=torch.float64)
     keep_N[unit_R], prob_N[unit_R], weight_N[unit_R] = keep_R, prob_R, weight_R
     return Draw(keep_N=keep_N, prob_N=prob_N, weight_N=weight_N)
-
-
-def neighbours(completions: Completions) -> Tensor:
-    """(R,) completions with a gradient, by prompt and within a prompt by the advantage's sign.
-
-    Neighbours exclude each other in a pivotal draw, so this order spreads the sample over prompts and signs.
-
-    Args:
-        completions: all completions of a step.
-    """
-    order_N = torch.from_numpy(np.lexsort((completions.advantage_N.sign().numpy(), completions.group_N.numpy())))
-    return order_N[completions.live_N[order_N]]

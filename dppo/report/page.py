@@ -18,7 +18,7 @@ from dppo.report.figures_curves import FIGURES, OVERS, accuracy_chart, how_to_re
 from dppo.report.figures_prompts import prompts_chart
 from dppo.report.sources import Contents, read_sources
 from dppo.report.style import VARIABLES, Chart, Look, as_inline_svg, as_png, as_svg, drawing, looks
-from dppo.report.tables import EQUAL, findings, method_line, run_lines, target_lines
+from dppo.report.tables import EQUAL, ceiling_lines, findings, method_line, run_lines, target_lines
 from dppo.report.text import NOT_THERE, visible
 from dppo.typed import typed
 
@@ -156,6 +156,7 @@ def render(contents: Contents, panels: Sequence[Panel], svgs: Mapping[str, bytes
         compared=any(group.readout for group in contents.groups),
         equal=EQUAL,
         targets=target_lines(contents),
+        ceilings=ceiling_lines(contents),
         target=next((f"Target: {group.target}." for group in contents.groups if group.target), ""),
         runs=run_lines(contents),
         findings=findings(contents),

@@ -9,6 +9,7 @@ from typing import Any
 from dppo.report.curves import averaged
 from dppo.report.sources import Contents, Group
 from dppo.report.text import NOT_THERE, amount, counted, duration
+from dppo.runs.ceilings import CeilingRow, run_ceilings
 from dppo.runs.folder import ACCURACY, TOTALS
 from dppo.runs.reader import RunRecord, mapping, number
 from dppo.statistics import FEWEST
@@ -63,6 +64,27 @@ def target_lines(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]
             cells = [_interval(mapping(read.get(name)), words) for name, words in TO_TARGET.items()]
             lines.append((group.label, (*cells, Cell(text=str(read.get("reached") or NOT_THERE)))))
     return tuple(lines)
+
+
+def ceiling_lines(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
+    """What pruning could have saved at most: prompts, completions, and the share without a gradient, which is free.
+
+    Label and cells per method; methods whose runs do not say are left out.
+    """
+    lines = []
+    for group in contents.groups:
+        found = {row.level: row for row in run_ceilings(group.sound)}
+        cells = [_ceiling(found.get(level)) for level in ("prompts", "completions")]
+        free = found["completions"].free if "completions" in found else None
+        if found:
+            lines.append((group.label, (*cells, Cell(text=NOT_THERE if free is None else percent(free)))))
+    return tuple(lines)
+
+
+def _ceiling(row: CeilingRow | None) -> Cell:
+    if row is None:
+        return Cell(text=NOT_THERE)
+    return Cell(text=f"{amount(row.value)}×", detail=f"{amount(row.low)} to {amount(row.high)}")
 
 
 def run_lines(contents: Contents) -> tuple[RunLine, ...]:

@@ -71,22 +71,44 @@ def changed_fields(args: Any) -> dict[str, Any]:
 
 def prompt_line(generation: Generation) -> PromptLine:
     """What became of each candidate prompt; rows are null where they are not known."""
-    candidates, kept = generation.candidate_P.tolist(), generation.keep_P.tolist()
-    # In order by row: one may be rolled out twice where rounds cross an epoch.
-    means: dict[int, list[float]] = {}
+    expected = generation.expected
     group_N = torch.arange(len(generation.size_Q)).repeat_interleave(generation.size_Q)
-    reward_Q = each_group(lambda reward_QG: reward_QG.nanmean(1), group_N, generation.reward_N)
-    for row, reward in zip(generation.row_Q.tolist(), reward_Q.tolist(), strict=True):
-        means.setdefault(row, []).append(reward)
+    found = {"mean_reward": each_group(lambda reward_QG: reward_QG.nanmean(1), group_N, generation.reward_N)}
+    history: dict[str, list[float | None]] = {}
+    if expected is not None and generation.signal_Q is not None:
+        found |= {
+            "signal": generation.signal_Q,
+            "tokens": each_group(lambda tokens_QG: tokens_QG.mean(1), group_N, generation.tokens_N.double()),
+        }
+        history["expected_signal"] = _known(expected.signal_P, expected.seen_P)
+        history["expected_tokens"] = _known(expected.tokens_P, expected.seen_P)
     return PromptLine(
         step=generation.step,
         generation=generation.number,
         epoch=generation.epoch,
-        rows=[_row(row) for row in candidates],
+        rows=[_row(row) for row in generation.candidate_P.tolist()],
         probability=generation.prob_P.tolist(),
-        rolled_out=kept,
-        mean_reward=[means[row].pop(0) if keep else None for row, keep in zip(candidates, kept, strict=True)],
+        rolled_out=generation.keep_P.tolist(),
+        **{name: _of_candidates(generation, value_Q) for name, value_Q in found.items()},
+        **history,
     )
+
+
+def _of_candidates(generation: Generation, value_Q: Tensor) -> list[float | None]:
+    """A figure of each prompt rolled out, in the order of candidates: None for the others."""
+    # In order by row: one may be rolled out twice where rounds cross an epoch.
+    values: dict[int, list[float]] = {}
+    for row, value in zip(generation.row_Q.tolist(), value_Q.tolist(), strict=True):
+        values.setdefault(row, []).append(value)
+    pairs = zip(generation.candidate_P.tolist(), generation.keep_P.tolist(), strict=True)
+    return [values[row].pop(0) if keep else None for row, keep in pairs]
+
+
+def _known(value_P: Tensor, seen_P: Tensor) -> list[float | None]:
+    """Figures to 6 digits, None where nothing was known."""
+    return [
+        float(f"{value:.6g}") if seen else None for value, seen in zip(value_P.tolist(), seen_P.tolist(), strict=True)
+    ]
 
 
 def completion_lines(generation: Generation, most: int, tokenizer: Any) -> list[CompletionLine]:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from dppo.groups import each_group
-from dppo.pruning import effective_sample_size, relative_added_variance
+from dppo.pruning import effective_sample_size, relative_added_variance, selection_ceiling
 from dppo.step.records import StepPrompts
 from dppo.types import Completions, Rewards
 
@@ -28,6 +28,7 @@ def step_figures(completions: Completions, rewards: Rewards, prompts: StepPrompt
         "prune/prompts_kept_share": prompts.kept_share,
         "prune/largest_prompt_weight": _largest(prompts.weight_Q),
         "prune/prompts_with_history": prompts.seen_share,
+        "prune/prompt_rate": _rate(prompts.draw.prob_N[prompts.candidates.seen_P]),
     }
     return found | round_figures(prompts)
 
@@ -72,10 +73,17 @@ def draw_figures(
         "prune/largest_weight": _largest(weight_N),
         "prune/tokens_trained": tokens_N[kept_N].sum().item(),
         "prune/tokens_skipped": tokens_N[~kept_N].sum().item(),
+        "prune/completion_rate": _rate(live_prob_N),
+        "prune/completion_ceiling": selection_ceiling(score_N[live_N].square(), tokens_N[live_N]),
     }
     if bool((live_prob_N > 0).all()):
         found["prune/added_variance"] = relative_added_variance(live_prob_N, score_N[live_N])
     return found
+
+
+def _rate(prob_R: Tensor) -> float:
+    """Share of some units that a draw drops on average; 0 where there are none."""
+    return 1.0 - prob_R.mean().item() if len(prob_R) else 0.0
 
 
 def _largest(weight_N: Tensor) -> float:

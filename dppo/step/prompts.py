@@ -15,8 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
+from dppo.files import finite_numbers
 from dppo.methods import Method
-from dppo.pruning import DifficultyPredictor, PromptHistory, PromptStream, Skipping
+from dppo.pruning import DifficultyPredictor, Evidence, PromptHistory, PromptStream, Skipping
+from dppo.pruning.ceiling import FEWEST, point_ceiling
 from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block, thin_block
 from dppo.rng import Purpose, step_streams
@@ -70,6 +72,8 @@ class PromptSource:
         self.difficulty, self._difficulty_figures = difficulty, dict[str, float]()
         self.learned = None if self._skipping is None else self._skipping.start()
         """What the rule that skips prompts has learned so far; None where there is none."""
+        self.visits = Evidence.none()
+        """What history expected of prompts that it knew, and what they then gave."""
 
     def block(self, step: int, *, generations: int, multiple: int = 1, done: float = 0.0) -> StepPrompts:
         """The prompts of a step that is made of one block: one draw, equal on every rank.
@@ -80,7 +84,7 @@ class PromptSource:
             multiple: the number of prompts is raised to a multiple of this, >= 1.
             done: share of training done, in [0, 1], for schedules.
         """
-        pruning = self.method.at(done).prompts
+        pruning = self.method.at(done).prompts.settled(self.visits)
         if self.fill:
             row_P, pruning = fill_block(self.stream, self.history, pruning, self.prompts, step)
         else:
@@ -154,12 +158,18 @@ class PromptSource:
         if self._skipping is not None:
             outcome_Q, self.learned = self._skipping.learn(self.learned, rewards, epochs=self.stream.epochs)
         self.history.update(prompts.row_Q, rewards, signal_Q, tokens_N, step, outcome_Q=outcome_Q)
+        if prompts.collected is None:
+            self.visits = self.visits.after(
+                Evidence.of_visits(prompts.candidates, prompts.draw, rewards, signal_Q, tokens_N)
+            )
 
     @property
     def figures(self) -> dict[str, float]:
         """Metrics of where the run stands among its prompts."""
         learned = {} if self._skipping is None else self._skipping.figures(self.learned)
-        return {"candidates/epoch": self.stream.epochs} | self._difficulty_figures | learned
+        known = len(self.visits) >= FEWEST
+        ceiling = {"prune/prompt_ceiling": point_ceiling(self.visits)} if known else {}
+        return {"candidates/epoch": self.stream.epochs} | self._difficulty_figures | ceiling | learned
 
     @property
     def _skipping(self) -> Skipping | None:
@@ -171,7 +181,7 @@ class PromptSource:
         if self.difficulty is not None:
             self.difficulty.save(folder / DIFFICULTY_FILE)
         learned = {} if self.learned is None else {"learned": asdict(self.learned)}
-        return self.stream.state_dict() | learned
+        return self.stream.state_dict() | learned | {"visits": self.visits.saved()}
 
     def load(self, folder: Path, position: dict[str, Any]) -> None:
         """Read back what ``save`` wrote and returned.
@@ -193,18 +203,12 @@ class PromptSource:
                 f"{folder} was written without difficulty_features: they are learned from here on.", stacklevel=2
             )
         self.stream.load_state_dict(position)
+        self.visits = Evidence.of_saved(position["visits"]) if "visits" in position else Evidence.none()
         if self.learned is not None and "learned" in position:
             try:
-                self.learned = _numbers(type(self.learned), position["learned"])
+                self.learned = finite_numbers(type(self.learned), position["learned"])
             except (TypeError, ValueError) as error:
                 raise CheckpointError(
                     f"what was learned of prompts to skip is damaged in {folder} ({error}). Resume from an earlier "
                     "checkpoint folder."
                 ) from error
-
-
-def _numbers(kind: type, saved: dict[str, Any]) -> Any:
-    for name, value in saved.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{name}={value!r} is no finite number")
-    return kind(**saved)

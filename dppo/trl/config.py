@@ -14,7 +14,16 @@ from dppo.methods import METHODS, Method
 from dppo.objective import emphasised
 from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning, Schedule, Score, advantage_with_length, constant
 from dppo.pruning.schedules import FULL_SHARE
-from dppo.trl.fields import AUTO, DEFAULT_METHOD, contradictions, field_problems, value_problems
+from dppo.trl.fields import (
+    AUTO,
+    DEFAULT_METHOD,
+    RATES,
+    contradictions,
+    field_problems,
+    rate_of,
+    read_rate,
+    value_problems,
+)
 from dppo.trl.objective import CONSTANTS, SETTINGS, fields_of, objective_of, unnamed_parts
 from dppo.trl.support import unsupported_options
 
@@ -74,20 +83,22 @@ class DPPOConfig(GRPOConfig):
         default=LEFT_OUT,
         metadata={"help": "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0."},
     )
-    completion_prune_rate: float = field(
+    completion_prune_rate: float | str | None = field(
         default=LEFT_OUT,
         metadata={
             "help": "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without "
-            "a gradient (zero advantage, beta=0) are always skipped: that is exact. Default: the method's, 0.5 for "
-            "those that prune completions."
+            "a gradient (zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from "
+            "the scores, before the draw, 0 where nothing is to be had. Default: the method's, 0.5 for those that "
+            "prune completions."
         },
     )
-    prompt_prune_rate: float = field(
+    prompt_prune_rate: float | str | None = field(
         default=LEFT_OUT,
         metadata={
             "help": "Share of the candidate prompts with a history that is not rolled out, in [0, 1). Prompts never "
-            "seen are always rolled out, so this does nothing in the first epoch. Default: the method's, 0 for all "
-            "but `infobatch`, which has 0.5."
+            "seen are always rolled out, so this does nothing in the first epoch. `auto`: starts unpruned and is "
+            "chosen from what prompts gave when they came back, 0 where nothing is to be had. Default: the method's, "
+            "0 for all but `infobatch`, which has 0.5."
         },
     )
     prune_schedule: str = field(
@@ -218,6 +229,8 @@ class DPPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        for name in RATES:
+            setattr(self, name, read_rate(getattr(self, name)))
         raise_problems("DPPOConfig", value_problems(self, DPPOConfig.__annotations__))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self._fill_in()
@@ -322,18 +335,21 @@ class DPPOConfig(GRPOConfig):
             rounds = replace(rounds, limit=limit, factor=self.round_factor or rounds.factor)
         if not (own.completions.rate or own.prompts.rate):
             return replace(method, rounds=rounds)
-        prompt_rate, rate = self.prompt_prune_rate, self.completion_prune_rate
+        prompt_rate, prompt_auto = rate_of(self, "prompt_prune_rate")
+        rate, auto = rate_of(self, "completion_prune_rate")
         completions = method.completions.at_rate(rate)
         design = DESIGNS[self.sampling_design]
         if isinstance(completions, Pruning):
             completions = replace(
                 completions,
                 score=self._score(method, sampler_log_probs),
-                floor=self._floor(rate),
+                floor=self._floor(rate, auto),
+                auto=auto,
                 budget=self.completion_budget,
                 design=design if completions.design.unbiased else completions.design,
             )
-        prompts = replace(method.prompts, rate=prompt_rate, floor=self._floor(prompt_rate))
+        floor = self._floor(prompt_rate, prompt_auto)
+        prompts = replace(method.prompts, rate=prompt_rate, floor=floor, auto=prompt_auto)
         if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
             prompts = replace(prompts, design=design)
         return replace(method, completions=completions, prompts=prompts, rounds=rounds, schedule=self._schedule(method))
@@ -349,8 +365,11 @@ class DPPOConfig(GRPOConfig):
         # Of a mean over tokens, dividing by the length loses more than it gains: the tables of dppo verify.
         return SCORES["advantage" if method.normaliser.per_sequence else "length"]
 
-    def _floor(self, rate: float) -> float:
-        return min(DEFAULT_FLOOR, (1 - rate) / 2) if self.prune_floor is None else self.prune_floor
+    def _floor(self, rate: float, auto: object) -> float:
+        if self.prune_floor is not None:
+            return self.prune_floor
+        # A rate that is chosen lowers the floor by itself where it must.
+        return min(DEFAULT_FLOOR, (1 - rate) / (2 if auto is None else 1))
 
     def _schedule(self, method: Method) -> Schedule:
         schedule = method.schedule if self.prune_schedule == AUTO else SCHEDULES[self.prune_schedule]

@@ -6,7 +6,8 @@ from typing import Any, get_type_hints
 
 from dppo.methods import METHODS, Method
 from dppo.objective import ADVANTAGE_RULES
-from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning
+from dppo.pruning import COMPLETION_AUTO, DESIGNS, PIVOTAL, PROMPT_AUTO, SCHEDULES, SCORES, Auto, Pruning
+from dppo.pruning.ceiling import LARGEST
 from dppo.pruning.schedules import FULL_SHARE
 from dppo.trl.difficulty import difficulty_problems
 from dppo.trl.objective import LOSS_TYPES, RATIOS, SETTINGS, WORDS, advantage_rules, fields_of, unnamed_parts
@@ -15,6 +16,9 @@ from dppo.typed import mismatch
 AUTO = "auto"
 DEFAULT_METHOD = "dppo"
 """What prunes where no method is named: then the objective is that of TRL's own defaults."""
+
+RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO}
+"""Fields that are a share or ``auto``, and how that chooses."""
 
 AT_LEAST: dict[str, float] = dict.fromkeys(("epsilon", "epsilon_high", "beta", "max_rounds", "record_completions"), 0)
 AT_LEAST |= dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"), 1)
@@ -40,6 +44,20 @@ def value_problems(args: Any, own: Iterable[str]) -> list[str]:
         elif name in ABOVE and not ABOVE[name] < value <= math.inf:
             problems.append(f"{name}={value:g} must be greater than {ABOVE[name]}. Try {advice}")
     return problems
+
+
+def read_rate(rate: Any) -> Any:
+    """A rate as a number where it is one in words, as flags have it; anything else as it is."""
+    try:
+        return float(rate) if isinstance(rate, str) else rate
+    except ValueError:
+        return rate
+
+
+def rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
+    """The rate of a level, or the most that it may choose and how it chooses; of arguments that were checked."""
+    rate = getattr(args, name)
+    return (LARGEST, RATES[name]) if rate == AUTO else (rate, None)
 
 
 def contradictions(method: str, given: dict[str, Any]) -> list[str]:
@@ -99,20 +117,34 @@ def _rate_problems(args: Any, base: Method) -> list[str]:
     problems = []
     pruned = f"dppo_{args.method.removesuffix('_loss')}"
     pruned = pruned if pruned in METHODS else "dppo"
-    for name in ("prompt_prune_rate", "completion_prune_rate"):
+    for name in RATES:
         rate = getattr(args, name)
-        if rate and not (base.completions.rate or base.prompts.rate):
+        text = rate if isinstance(rate, str) else f"{rate:g}"
+        largest = LARGEST if rate == AUTO else rate
+        prunes = bool(base.completions.rate or base.prompts.rate)
+        if rate and not prunes:
             problems.append(
-                f"method={args.method!r} prunes nothing, but {name}={rate:g}. Use method={pruned!r}, or {name}: 0."
+                f"method={args.method!r} prunes nothing, but {name}={text}. Use method={pruned!r}, or {name}: 0."
             )
-        if not 0 <= rate < 1:
-            problems.append(f"{name}={rate:g} must be in [0, 1). To prune half, write {name}: 0.5.")
-        elif args.prune_floor is not None and not 0 < args.prune_floor <= 1 - rate:
+        if isinstance(largest, str) or not 0 <= largest < 1:
+            problems.append(f"{name}={text} must be in [0, 1), or auto. To prune half, write {name}: 0.5.")
+        elif args.prune_floor is not None and not 0 < args.prune_floor <= round(1 - largest, 9):
             problems.append(
-                f"prune_floor={args.prune_floor:g} must be in (0, {1 - rate:g}], the share that {name}={rate:g} "
-                f"keeps. Try prune_floor: {(1 - rate) / 2:g}."
+                f"prune_floor={args.prune_floor:g} must be in (0, {1 - largest:g}], the share that {name}={text} "
+                f"keeps{' at least' if rate == AUTO else ''}. Try prune_floor: {(1 - largest) / 2:g}."
             )
+        if rate == AUTO and prunes and (reason := _not_chosen(name, base)):
+            problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")
     return problems
+
+
+def _not_chosen(name: str, base: Method) -> str:
+    """Why a level of a method does not choose its own rate; empty where it does."""
+    level = base.prompts if name == "prompt_prune_rate" else base.completions
+    if level is base.completions and not isinstance(level, Pruning):
+        return f"method={base.name!r} ranks completions, and what it drops costs bias and no variance"
+    biased = level.at_rate(LARGEST).bias
+    return f"what method={base.name!r} drops costs bias ({biased}), which a choice does not weigh" if biased else ""
 
 
 def _unread_problems(args: Any, base: Method) -> list[str]:

@@ -26,6 +26,11 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
         lines.append(f"prompts: {method.rounds}; a step wants {block} groups of {args.num_generations} completions")
     elif not method.prompts.rate:
         lines.append(f"prompts: all {block} of a block are rolled out, {args.num_generations} completions each")
+    elif method.prompts.auto is not None:
+        lines.append(
+            f"prompts: all {block} of a block until prompts have come back (prompt_prune_rate: auto starts unpruned, "
+            f"without a history to choose from), then up to {method.prompts.rate:g} of them pruned where that pays"
+        )
     elif args.prompt_mode == "fill":
         lines.append(f"prompts: blocks of up to {round(block / (1 - method.prompts.rate))}, about {block} rolled out")
     else:
@@ -33,10 +38,10 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
     if method.sizes is not None:
         most = max(method.sizes.most, args.num_generations)
         lines.append(f"group sizes: by history, 1 to {most} completions of a prompt, {args.num_generations} on average")
-    lines.append(
-        f"completions: of those with a gradient, {1 - method.completions.rate:.0%} are trained on; "
-        f"score {method.score_name}"
-    )
+    share = f"{1 - method.completions.rate:.0%}"
+    if getattr(method.completions, "auto", None) is not None:
+        share = f"{share} or more, as their scores say in each step (completion_prune_rate: auto),"
+    lines.append(f"completions: of those with a gradient, {share} are trained on; score {method.score_name}")
     if method.schedule is not constant:
         lines.append(f"rates follow a schedule over the run: {in_words(method.schedule)}")
     if args.advantage_power:

@@ -61,7 +61,7 @@ def prompt_source(
         )
     if method.prompts.rate:
         raise ConfigError(
-            f"prompt_prune_rate={method.prompts.rate:g} needs a map-style dataset; a streamed one has no rows to come "
+            f"prompt_prune_rate={args.prompt_prune_rate} needs a map-style dataset; a streamed one has no rows to come "
             "back to. Set prompt_prune_rate: 0, or load the dataset without streaming."
         )
     if method.advantages.from_history:

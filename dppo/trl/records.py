@@ -9,7 +9,7 @@ from torch import Tensor
 from dppo.groups import group_sizes
 from dppo.step import Passes, StepPlan
 from dppo.trl.batch import RankBatch
-from dppo.types import Completions
+from dppo.types import Candidates, Completions
 
 WHY = ("kept", "not drawn", "zero advantage", "no tokens", "left out by the rule", "not used by the round")
 """What became of a completion; the first draw of a generation that could have kept it decides."""
@@ -63,6 +63,10 @@ class Generation:
     """(B, T) right-padded."""
     completion_mask: Tensor
     """(B, T)."""
+    expected: Candidates | None = None
+    """(P,) what history expected of the candidates; None where there is no history."""
+    signal_Q: Tensor | None = None
+    """(Q,) size of each group's gradient as far as scores tell, in the unit of what was expected; None as above."""
 
 
 class Recorder(Protocol):
@@ -102,6 +106,8 @@ def generation_of(
         prompt_mask=batch.prompt_mask,
         completion_ids=batch.completion_ids,
         completion_mask=batch.completion_mask,
+        expected=prompts.candidates,
+        signal_Q=plan.signal_Q,
     )
 
 

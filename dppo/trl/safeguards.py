@@ -1,7 +1,7 @@
 """What keeps a run alive and honest: steps that are skipped, and warnings that say why nothing is learned."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,9 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from dppo.errors import OutOfMemoryError, RoundsError
+from dppo.problems import guarded
 from dppo.step import PromptSource
+from dppo.typed import check
 
 
 class NonFiniteGuard(TrainerCallback):
@@ -142,3 +144,16 @@ def saved_at_the_limit(trainer: Any, source: PromptSource) -> Iterator[None]:
         elif step:
             saved = f"The run up to here is in {trainer.save_now()}: go on from it with resume: true."
         raise RoundsError(f"step {step}: {error} {saved}") from error
+
+
+def guarded_rewards(reward_funcs: Any, limit_seconds: float | None) -> Any:
+    """Reward functions that are checked when they are called; models and names of models as they are."""
+    functions = reward_funcs if isinstance(reward_funcs, list | tuple) or reward_funcs is None else [reward_funcs]
+    for function in functions or ():
+        check("reward_funcs", function, str | Callable, "reward_funcs=[my_reward]")
+    return functions and [
+        guarded(function, limit_seconds=limit_seconds)
+        if callable(function) and not isinstance(function, torch.nn.Module)
+        else function
+        for function in functions
+    ]

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError
-from dppo.problems import guarded
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoint import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
+from dppo.trl.choices import CeilingLines
 from dppo.trl.config import DPPOConfig
 from dppo.trl.cycle import Cycle
 from dppo.trl.forwards import ForwardPasses
@@ -27,7 +27,7 @@ from dppo.trl.plan import step_plan
 from dppo.trl.prompts import prompt_source
 from dppo.trl.records import Recorder, generation_of
 from dppo.trl.rollouts import gathered_order, joined, rank_batch, read_examples, rolled_out
-from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, saved_at_the_limit
+from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, guarded_rewards, saved_at_the_limit
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
@@ -70,7 +70,7 @@ class DPPOTrainer(Joints):
         args = DPPOConfig("dppo-output") if args is None else args
         check("args", args, DPPOConfig, "DPPOConfig in place of GRPOConfig: it takes the same arguments.")
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
-        super().__init__(model, _guarded(reward_funcs, args.reward_time_limit), args, *others, **kwargs)
+        super().__init__(model, guarded_rewards(reward_funcs, args.reward_time_limit), args, *others, **kwargs)
         for refusal in refusals(self):
             raise ConfigError(refusal)
         log_probs = self.use_vllm or self.rollout_func is not None
@@ -99,6 +99,7 @@ class DPPOTrainer(Joints):
         self._dealt: list[list[MicroBatch]] = []
         self._figures = LossFigures(self.method)
         self._signal_warning = EmptySignalWarning()
+        self._ceilings = CeilingLines(self.accelerator.print)
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
         self._announce()
@@ -217,6 +218,7 @@ class DPPOTrainer(Joints):
             self.add_figures(self.source.figures)
         self.add_figures(plan.figures)
         self._signal_warning.observe(plan.learnable)
+        self._ceilings.tell(self.method, plan, None if self.source is None else self.source.visits)
         return plan
 
     # -- the loss of kept completions ----------------------------------------------------------------------------
@@ -322,16 +324,3 @@ class DPPOTrainer(Joints):
             file = batch_file(folder, self.accelerator.process_index)
             self.in_use = InUse(batch=RankBatch.load(file, self.accelerator.device), plan=None)
             self.calls = state.calls
-
-
-def _guarded(reward_funcs: Any, limit_seconds: float | None) -> Any:
-    """Reward functions that are checked when they are called; models and names of models as they are."""
-    functions = reward_funcs if isinstance(reward_funcs, list | tuple) or reward_funcs is None else [reward_funcs]
-    for function in functions or ():
-        check("reward_funcs", function, str | Callable, "reward_funcs=[my_reward]")
-    return functions and [
-        guarded(function, limit_seconds=limit_seconds)
-        if callable(function) and not isinstance(function, torch.nn.Module)
-        else function
-        for function in functions
-    ]

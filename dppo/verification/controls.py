@@ -8,7 +8,8 @@ import numpy as np
 from dppo.methods import METHODS, Method
 from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, whole_prompts
 from dppo.pruning import DETERMINISTIC, UNWEIGHTED, PromptPruning, Pruning, Score, uniform
-from dppo.pruning.prune import neighbours, scattered
+from dppo.pruning.designs import neighbours
+from dppo.pruning.prune import scattered
 from dppo.types import Completions, Draw
 
 

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dppo.runs.ceilings import CeilingRow
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -60,6 +62,8 @@ class Findings:
     """Model, data and rollouts, in one paragraph."""
     checks: tuple[Check, ...]
     variance: tuple[VarianceRow, ...]
+    ceilings: tuple[CeilingRow, ...] = ()
+    """What pruning can save at most, by level; none where there is too little to go by."""
     failure_rate: float
     """Chance that a build without faults fails one of the checks that draw at random."""
     environment: dict[str, Any]
@@ -77,6 +81,7 @@ class Findings:
             "passed": self.passed,
             "checks": [_finite(asdict(check)) for check in self.checks],
             "variance": [_finite(asdict(row)) for row in self.variance],
+            "ceilings": [_finite(asdict(row)) for row in self.ceilings],
             "failure_rate": self.failure_rate,
             "environment": self.environment,
             "seconds": round(self.seconds, 1),

@@ -9,6 +9,7 @@ from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.objective import DR_GRPO
 from dppo.typed import typed
+from dppo.verification.ceilings import pilot_ceilings
 from dppo.verification.checks import (
     Settings,
     control_checks,
@@ -70,6 +71,7 @@ def verify(
         subject=subject.describe() + (f" Its training is padded, without dense rows: {reason}." if reason else ""),
         checks=tuple(sorted(checks, key=lambda check: check.name[0])),
         variance=variance,
+        ceilings=pilot_ceilings(subject, first),
         failure_rate=settings.failure_rate,
         environment=environment(),
         seconds=time.perf_counter() - started,

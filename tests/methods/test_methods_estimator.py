@@ -57,6 +57,7 @@ from dppo.pruning import (
     POISSON,
     SYSTEMATIC,
     UNWEIGHTED,
+    Auto,
     PromptPruning,
     Pruning,
     absolute_advantage,
@@ -375,3 +376,14 @@ def test_pruning_the_plain_objective_is_not_pruning_the_emphasised_one():
 
     wanted = full_gradient(replace(method, advantages=emphasised(GROUP_SCALED, 1.0)))
     assert relative_error(expectation(method, late), wanted) > 1e-2
+
+
+@pytest.mark.parametrize("beta", BETAS)
+def test_a_rate_that_is_chosen_from_the_scores_keeps_the_claim(beta):
+    """Before the draw, from all completions of the step: given the rollout the rate is a number like any other."""
+    eager = Auto(fewest=1, least_gain=1.0)
+    level = Pruning(rate=0.8, floor=0.2, auto=eager, score=lambda completions: 10.0**completions.group_N)
+    method = replace(DPPO, beta=beta, completions=level)
+    seen = completions_of(method, RolledOut(rewards=rewards(), tokens_N=torch.from_numpy(LENGTH_N)))
+    assert method.completions.choice(seen).rate > 0
+    check(method, replace(GRPO_BY_HAND, beta=beta))

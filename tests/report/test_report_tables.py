@@ -7,9 +7,9 @@ import report_folders as made
 from dppo.report.bibtex import bibtex
 from dppo.report.browser import choose
 from dppo.report.sources import Contents, Group, read_sources
-from dppo.report.tables import findings, method_line, points, run_lines, target_lines
+from dppo.report.tables import ceiling_lines, findings, method_line, points, run_lines, target_lines
 from dppo.report.text import amount, duration, shortened, visible
-from dppo.runs.folder import CompletionLine, record_of
+from dppo.runs.folder import CompletionLine, PromptLine, record_of
 from dppo.runs.reader import RunRecord
 
 INTERVAL = {"low": 2.0, "high": 4.0, "per_seed": {"0": 2.0, "1": 3.0, "2": 4.0}}
@@ -184,3 +184,47 @@ def test_numbers_in_words():
     assert [duration(v) for v in (1.5, 61, 3660, math.nan)] == ["1.50 s", "1 min 01 s", "1 h 01 min", "—"]
     assert [points(v) for v in (-0.0104, 0.0104, -0.0001)] == ["−1.0 pp", "+1.0 pp", "0.0 pp"]
     assert shortened("abcdef", 3) == "abc… (3 more characters)"
+
+
+def line(**columns):
+    """A line of prompts.jsonl of two prompts, one of which always gives nothing and is known to."""
+    whole = {"expected_signal": [1.0, 0.1], "signal": [3.0, 0.0], "expected_tokens": [5.0, 5.0], "tokens": [4.0, 4.0]}
+    return record_of(PromptLine, {"step": 1, "probability": [1.0, 0.5], **whole, **columns})
+
+
+HOSTILE = [
+    {"signal": ["x", None]},
+    {"signal": None, "tokens": 5},
+    {"probability": [0.0, 2.0]},
+    {"expected_tokens": [float("inf"), float("nan")]},
+    {"expected_signal": [True, -1.0]},
+    {"tokens": [[1], {}]},
+]
+"""Lines that say nothing."""
+
+
+def test_the_ceilings_of_a_method_are_over_all_its_runs():
+    logs = tuple({"step": n, "prune/completion_ceiling": 1.2, "prune/live_share": 0.25} for n in range(3))
+    runs = [
+        RunRecord(
+            folder=Path("r"), method="dppo", status="finished", seed=seed, logs=logs, prompts=(line(),) * 20,
+        )
+        for seed in (0, 1)
+    ]  # fmt: skip
+    (found,) = ceiling_lines(contents_of(Group(label="dppo", runs=tuple(runs))))
+    label, (prompts, completions, free) = found
+    # By weight a third of the prompts has all of the gradient: 1 / (1 / 3).
+    assert label == "dppo" and (prompts.text, completions.text, free.text) == ("3×", "1.20×", "75.0%")
+    low, high = map(float, prompts.detail.split(" to "))
+    assert 1 < low < 3 < high < 9
+
+
+def test_what_is_damaged_or_not_recorded_is_left_out():
+    lines = tuple(line(**columns) for columns in HOSTILE) + (line(),) * 20
+    run = RunRecord(folder=Path("r"), method="dppo", status="finished", logs=({"step": 1},), prompts=lines)
+    (found,) = ceiling_lines(contents_of(Group(label="dppo", runs=(run,))))
+    assert [cell.text for cell in found[1]] == ["3×", "—", "—"]
+    old = RunRecord(
+        folder=Path("r"), method="dppo", status="finished", logs=({"step": 1},), prompts=(line(signal=None),)
+    )
+    assert ceiling_lines(contents_of(Group(label="dppo", runs=(old,)))) == ()

@@ -26,6 +26,7 @@ def test_golden_figures_of_a_draw():
     weight_N, prob_N = plan.weight_UN[0], plan.prob_UN[0]
     live_N = prob_N > 0
     square_N = plan.score_N.square()
+    tokens_N = plan.completions.tokens_N[live_N].double()
     assert figures == {
         "prune/kept_share": 3 / 8,
         "prune/live_share": 6 / 8,
@@ -36,7 +37,14 @@ def test_golden_figures_of_a_draw():
         ),
         "prune/tokens_trained": 9.0,
         "prune/tokens_skipped": 25.0,
+        "prune/completion_rate": pytest.approx(1 - prob_N[live_N].mean().item()),
+        "prune/completion_ceiling": pytest.approx(
+            square_N[live_N].mean().item()
+            * tokens_N.mean().item()
+            / (square_N[live_N] * tokens_N).sqrt().mean().item() ** 2
+        ),
     }
+    assert figures["prune/completion_rate"] == pytest.approx(0.5)
 
 
 def test_figures_of_a_draw_are_about_its_share():
@@ -77,6 +85,7 @@ def test_figures_of_a_step_in_which_every_prompt_was_rolled_out():
         "prune/prompts_kept_share": 1.0,
         "prune/largest_prompt_weight": 1.0,
         "prune/prompts_with_history": 0.0,
+        "prune/prompt_rate": 0.0,
     }
 
 
@@ -114,6 +123,8 @@ def test_figures_about_all_candidates_weigh_those_rolled_out():
         assert figures["rollout/zero_signal_groups"] == pytest.approx(sum(flat) / len(flat))
         assert figures["prune/prompts_kept_share"] == len(flat) / 4 and figures["prune/prompts_with_history"] == 0.75
         assert figures["prune/largest_prompt_weight"] == pytest.approx(max(inverse))
+        assert figures["prune/prompt_rate"] == pytest.approx(1 - plan.prompts.draw.prob_N[:3].mean().item())
+        assert figures["prune/prompt_rate"] > 0.3, "of those with a history"
 
 
 def test_weighted_by_one_over_their_probability_rollouts_stand_for_all_candidates():

@@ -12,7 +12,7 @@ from pruning_enumeration import boxes_of_level
 from dppo.errors import CheckpointError, DataError, DesignError, RoundsError, ShapeError
 from dppo.methods import METHODS
 from dppo.methods.greso import EASY, HARD, StreakSkipping
-from dppo.pruning import PromptHistory, PromptPruning, PromptStream
+from dppo.pruning import Auto, PromptHistory, PromptPruning, PromptStream
 from dppo.rng import Purpose, step_streams
 from dppo.step import PromptSource, drawn_block, whole_block
 from dppo.step.prompts import HISTORY_FILE
@@ -21,6 +21,7 @@ from dppo.types import Block, Candidates, Draw, Rewards
 
 SIZE, PROMPTS, GROUP, SEED = 24, 4, 3, 6
 DPPO, DAPO, GRESO = METHODS["dppo"].with_rates(prompt=0.5), METHODS["dapo"], METHODS["greso"]
+AUTO = replace(DPPO, prompts=PromptPruning(rate=0.8, floor=0.2, auto=Auto(fewest=8, least_gain=1.0)))
 
 
 def source(method=DPPO, *, size=SIZE, prompts=PROMPTS, seed=SEED, fill=False, identities=None):
@@ -75,7 +76,7 @@ def test_the_first_epoch_rolls_everything_out_and_the_second_half_of_it():
         assert prompts.sequences == PROMPTS * GROUP, "a denominator counts those that were not rolled out"
         assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.collected is None
         assert torch.equal(prompts.row_Q, prompts.candidates.row_P[prompts.draw.keep_N])
-    assert run.figures == {"candidates/epoch": 2.0}
+    assert run.figures == {"candidates/epoch": 2.0}, "12 visits are too few for a ceiling"
 
 
 def test_the_mean_weight_of_every_candidate_of_a_block_is_one():
@@ -251,6 +252,8 @@ RUNS = {
     "fill": (DPPO, {"fill": True}),
     "rounds": (DAPO, {}),
     "rounds that skip": (GRESO, {}),
+    "auto": (AUTO, {"prompts": 8}),
+    "auto, fill": (AUTO, {"prompts": 8, "fill": True}),
 }
 
 

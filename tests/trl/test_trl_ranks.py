@@ -41,6 +41,11 @@ def test_two_ranks(results):
     assert results["odd"][-1] == 4 / 6  # three of six would be nine rows, which two ranks cannot share
 
 
+def test_ranks_choose_the_same_rate(results):
+    assert results["auto apart"] == 0.0
+    assert results["auto rates"][:2] == [0.0, 0.0] and min(results["auto rates"][2:]) > 0
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_a_rank_without_rows_runs_as_many_forwards(rate, results, folder, tiny_path, tmp_path):
     first, second = results[f"uneven {rate}"]

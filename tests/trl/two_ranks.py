@@ -10,12 +10,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.distributed as dist
-from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, length_reward, relative_difference, scripted
+from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, first_half_reward, length_reward, relative_difference, scripted
 from recorder_two_ranks import recorded_runs
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.pruning import Auto
+from dppo.trl import DPPOConfig, DPPOTrainer, fields
 from dppo.trl.layouts import RowLayout
 
 
@@ -52,6 +53,12 @@ def main(path: str, folder: str) -> None:
     _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=None, reward=length_reward, **odd)
     results["odd"] = [row["prune/prompts_kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
     results["odd_apart"] = apart(trainer)
+    fields.RATES["prompt_prune_rate"] = Auto(fewest=8, least_gain=1.0)
+    chosen = dict(prompt_prune_rate="auto", completion_prune_rate="auto", loss_type="grpo", reward=first_half_reward)
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), max_steps=4, **chosen, **half)
+    results["auto apart"] = apart(trainer)
+    results["auto rates"] = [row["prune/prompt_rate"] for row in trainer.state.log_history if "loss" in row]
+
     for rate in (0.0, 0.5):
         results[f"uneven {rate}"], steps = uneven(path, folder, completion_prune_rate=rate, **half)
         torch.save(steps, Path(folder, f"uneven {rate} rank {dist.get_rank()}.pt"))

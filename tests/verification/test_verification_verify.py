@@ -8,9 +8,10 @@ from wrong_weights import DOUBLED
 
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED, CENTRED
-from dppo.pruning import DESIGNS, PIVOTAL
+from dppo.pruning import DESIGNS, PIVOTAL, Auto, selection_ceiling
 from dppo.trl import DPPOTrainer
 from dppo.verification import checks
+from dppo.verification.ceilings import pilot_ceilings
 from dppo.verification.checks import (
     LEGEND,
     Settings,
@@ -50,10 +51,26 @@ def test_the_real_code_passes_every_check(report):
 
 def test_the_report_is_json(report):
     saved = json.loads(json.dumps(report.as_json(), allow_nan=False))
-    assert set(saved) == {"subject", "passed", "checks", "variance", "failure_rate", "environment", "seconds"}
+    assert set(saved) == {
+        *("subject", "passed", "checks", "variance", "ceilings", "failure_rate", "environment", "seconds")
+    }
     assert set(saved["checks"][0]) == {"name", "figure", "bound", "passed", "what"}
     assert {"torch", "trl", "dppo"} <= set(saved["environment"]["versions"])
     assert len(saved["variance"]) == len(report.variance) > 30
+    (ceiling,) = saved["ceilings"]  # six prompts are too few for one of theirs
+    assert ceiling["level"] == "completions" and 1 <= ceiling["low"] <= ceiling["value"] <= ceiling["high"]
+
+
+def test_a_pilot_of_enough_prompts_has_the_ceiling_of_both_levels(subject, monkeypatch):
+    """By hand: V of completions is the squared score, V of prompts what was found where as much was expected."""
+    monkeypatch.setattr("dppo.verification.ceilings.FEWEST", 2)
+    prompts, completions = pilot_ceilings(subject, DPPO)
+    found = subject.completions(DPPO)
+    value_N = DPPO.score(found)[found.live_N].square()
+    assert completions.value == pytest.approx(selection_ceiling(value_N, found.tokens_N[found.live_N]))
+    assert completions.free == pytest.approx(1 - found.live_N.double().mean().item())
+    assert prompts.units == 6 and prompts.free is None and 1 <= prompts.low <= prompts.value <= prompts.high
+    assert str(prompts).endswith("of rollout and update") and str(completions).endswith("gradient, which are free")
 
 
 def test_the_report_says_that_and_why_training_is_padded(subject, report, monkeypatch):
@@ -164,6 +181,10 @@ def test_levels_keep_a_methods_own_rates_and_fill_in_the_usual_one():
         level: (at_level(own, level).prompts.rate, at_level(own, level).completions.rate) for level in checks.CLAIMS
     }
     assert rates == {"completions": (0, 0.7), "prompts": (0.3, 0), "both levels": (0.3, 0.7)}
+    chosen = replace(own, prompts=replace(own.prompts, auto=Auto()), completions=replace(own.completions, auto=Auto()))
+    fixed = at_level(chosen, "both levels")
+    assert (fixed.prompts.auto, fixed.completions.auto) == (None, None), "checked at the largest rate"
+    assert (fixed.prompts.rate, fixed.completions.rate) == (0.3, 0.7)
     nothing = METHODS["dppo_threshold"].with_rates(prompt=0.0, completion=0.0)
     assert at_level(nothing, "both levels").prompts.rate == at_level(nothing, "both levels").completions.rate == 0.5
 

@@ -1,0 +1,217 @@
+"""What choosing among units can save at most, and the rate that is worth choosing: computed before anyone prunes.
+
+With second moments V and costs c of the units, dropping some by probability costs variance and saves tokens. The best
+probabilities, proportional to ``sqrt(V / c)``, save the factor ``E[V] E[c] / (E sqrt(V c))^2``: the ceiling. Nothing
+that looks at the same V and c can save more for the same variance. Source: Neyman (1934); Cochran, Sampling Techniques
+(1977), on optimum allocation with costs; the bound is the Cauchy-Schwarz inequality.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from dppo.errors import raise_problems
+from dppo.pruning.evidence import Evidence, calibrated
+from dppo.typed import check_fields, typed
+
+TAIL = 0.025
+"""Share of resamples beyond each end of an interval."""
+GRID = 0.1
+"""Distance between the rates that are looked at."""
+FEWEST = 16
+"""Units below which no ceiling is given."""
+LARGEST = 0.8
+"""The largest rate that ``auto`` looks at where nobody says otherwise."""
+
+
+@typed("selection_ceiling(value_N, tokens_N)")
+def selection_ceiling(value_N: Tensor, cost_N: Tensor) -> float:
+    """``E[V] E[c] / (E sqrt(V c))^2``: cost for the same variance, everything kept over the best choice; at least 1.
+
+    Args:
+        value_N: (N,) V, second moment of each unit's gradient as far as it is known before the draw, >= 0, any unit.
+        cost_N: (N,) c, of keeping each, > 0, any unit.
+
+    Returns:
+        1 where V is proportional to c, or where no unit has a gradient. V of [0, 1] at equal costs gives 2.
+    """
+    value, cost = value_N.double().numpy(), cost_N.double().numpy()
+    return float(_ratios(np.ones((1, len(value))), value, cost)[0])
+
+
+@typed("efficiency(prob_N, value_N, tokens_N)")
+def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> float:
+    """``[sum V (paid + sum c)] / [sum V / p (paid + sum p c)]``: what these probabilities save at equal variance.
+
+    Variance is that of the whole estimate, noise of the rollout included, and so is the cost: 1 is as good as keeping
+    everything, and below 1 pruning costs more than it saves.
+
+    Args:
+        prob_N: (N,) inclusion probabilities, in (0, 1].
+        value_N: (N,) V, >= 0, any unit.
+        cost_N: (N,) c, > 0.
+        paid: cost that no probability changes, in the unit of ``cost_N``: of completions their rollout.
+
+    Returns:
+        At least 0: 0 where a unit with V > 0 is never kept; 1 where none has V > 0.
+    """
+    return float(_gains(_terms(prob_N, value_N, cost_N).sum(0)[None], paid)[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """What choosing among some units can save at most, with its 95% interval."""
+
+    value: float
+    """``selection_ceiling`` of V as calibrated by what was found, >= 1."""
+    low: float
+    high: float
+    units: int
+    """What it is from: visits of prompts with a history, or completions with a gradient."""
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}x ({self.low:.2f} to {self.high:.2f})"
+
+
+@typed("ceiling_of(Evidence.known(value_N, tokens_N))")
+def ceiling_of(evidence: Evidence) -> Ceiling:
+    """The ceiling of some units and its interval, by the bootstrap over units or their groups.
+
+    V is what was found, on average, of units of which as much was expected (``calibrated``), and so is c.
+
+    Args:
+        evidence: at least one unit.
+    """
+    if not len(evidence):
+        raise_problems("ceiling_of", ["there are no units. Try ceiling_of(Evidence.known(value_N, tokens_N))."])
+    value = point_ceiling(evidence)
+    low, high = np.quantile(_calibrated_ratios(evidence.resampled(), evidence), (TAIL, 1 - TAIL))
+    return Ceiling(value=value, low=min(float(low), value), high=max(float(high), value), units=len(evidence))
+
+
+@typed("point_ceiling(Evidence.known(value_N, tokens_N))")
+def point_ceiling(evidence: Evidence) -> float:
+    """The value of ``ceiling_of`` alone, for metrics of every step.
+
+    Args:
+        evidence: at least one unit.
+    """
+    return float(_calibrated_ratios(evidence.weight_N.numpy()[None], evidence)[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auto:
+    """How a level chooses its own rate; the level's ``rate`` is then the most that it may drop.
+
+    Raises:
+        ConfigError: a field is out of range.
+    """
+
+    least_gain: float = 1.05
+    """What pruning must be worth at the lower end of its interval, >= 1; below that it is left off."""
+    enough: float = 0.95
+    """Share of the best gain, in (0, 1], that the rate must have: the smallest such rate is taken."""
+    fewest: int = 64
+    """Units below which there is no history to choose from, >= 1."""
+    rollout_cost: float = 0.0
+    """Cost of a generated token over that of a token trained on, >= 0, where rollouts are paid before the draw."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Auto(least_gain=1.05)")
+        problems = []
+        if not 1 <= self.least_gain < np.inf:
+            problems.append(f"least_gain={self.least_gain:g} must be >= 1. Try least_gain=1.05.")
+        if not 0 < self.enough <= 1:
+            problems.append(f"enough={self.enough:g} must be in (0, 1]. Try enough=0.95.")
+        if self.fewest < 1:
+            problems.append(f"fewest={self.fewest} must be >= 1. Try fewest=64.")
+        if not 0 <= self.rollout_cost < np.inf:
+            problems.append(f"rollout_cost={self.rollout_cost:g} must be >= 0. Try rollout_cost=1.0.")
+        raise_problems("Auto", problems)
+
+
+PROMPT_AUTO = Auto()
+"""For prompts: a dropped one costs neither rollout nor update."""
+COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0)
+"""For completions, whose rollout is paid: on the embedded task 8 completions a prompt take 27 to 35 CPU s to generate
+and 26 to train on, all of them (docs/choose.md). A constant, and no clock: all ranks and a resumed run must agree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The rate that was chosen, and why."""
+
+    rate: float
+    """Share to drop, in [0, 1); 0 leaves pruning off."""
+    gain: float = 1.0
+    """Best ``efficiency`` at any rate that was looked at, >= 1."""
+    low: float = 1.0
+    """Lower end of the 95% interval of the gain at the smallest rate that has enough of it."""
+    why: str
+    """The choice in words, to follow the ceiling."""
+
+
+@typed("choose(Auto(), evidence, lambda rate: torch.full((64,), 1 - rate), 0.8)")
+def choose(
+    auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], largest: float, *, paid: float = 0.0
+) -> Choice:
+    """The smallest rate that has nearly all that pruning can gain, 0 where that is not worth having.
+
+    A function of the evidence alone: no clock, and no random number of a draw. So draws at the rate are unbiased
+    whenever the evidence was there before them.
+
+    Args:
+        auto: what is worth having.
+        evidence: of the units, in the order of ``prob_at``.
+        prob_at: ``prob_at(rate) -> prob_N``, the level's own rule and floor at a rate, (N,) in (0, 1].
+        largest: the largest rate to look at, in [0, 1).
+        paid: cost that no rate changes, in the unit of the evidence's costs.
+    """
+    if len(evidence) < max(auto.fewest, 1):
+        return Choice(rate=0.0, why=f"unpruned, with {len(evidence)} of the {auto.fewest} units that a choice needs")
+    rates = [round(GRID * k, 6) for k in range(1, int(largest / GRID + 1e-6) + 1)]
+    terms = {rate: _terms(prob_at(rate), evidence.found_N, evidence.cost_N) for rate in rates}
+    once_1N = evidence.weight_N.numpy()[None]
+    # Rounded: what ranks compare must not hang on the last bits of a sum.
+    gains = {0.0: 1.0} | {rate: round(float(_gains(once_1N @ each, paid)[0]), 6) for rate, each in terms.items()}
+    best = max(gains.values())
+    rate = min(rate for rate, gain in gains.items() if gain >= 1 + auto.enough * (best - 1))
+    if not rate:
+        return Choice(rate=0.0, why="left off, since no rate gains anything")
+    low = round(float(np.quantile(_gains(evidence.resampled() @ terms[rate], paid), TAIL)), 6)
+    measured = f"a rate of {rate:g} gains {gains[rate]:.2f}x, at least {low:.2f}x"
+    if low < auto.least_gain:
+        why = f"left off, since {measured}, and {auto.least_gain:g}x is the least worth having"
+        return Choice(rate=0.0, gain=best, low=low, why=why)
+    return Choice(rate=rate, gain=best, low=low, why=measured)
+
+
+def _terms(prob_N: Tensor, value_N: Tensor, cost_N: Tensor) -> np.ndarray:
+    """(N, 4) what efficiencies are sums of: V, V / p, c, p c."""
+    prob, value, cost = (each_N.double().numpy() for each_N in (prob_N, value_N, cost_N))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = np.where(value > 0, value / prob, 0.0)
+    return np.stack([value, spread, cost, prob * cost], axis=1)
+
+
+def _gains(sum_M4: np.ndarray, paid: float) -> np.ndarray:
+    """(M,) efficiencies from sums of terms; 1 where no unit has a gradient."""
+    value, spread, cost, kept = sum_M4.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = value / spread * ((paid + cost) / (paid + kept))
+    return np.where(value > 0, gain, 1.0)
+
+
+def _ratios(weight_MN: np.ndarray, value: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """(M,) ``E[V] E[c] / (E sqrt(V c))^2`` under each weighting; value and cost are (N,) or (M, N)."""
+    product = (weight_MN * value).sum(1) * (weight_MN * cost).sum(1)
+    root = (weight_MN * np.sqrt(value * cost)).sum(1)
+    return np.maximum(np.divide(product, root**2, out=np.ones_like(product), where=root > 0), 1.0)
+
+
+def _calibrated_ratios(weight_MN: np.ndarray, evidence: Evidence) -> np.ndarray:
+    """(M,) ceilings, with V and c as they were found where as much was expected."""
+    value = calibrated(weight_MN, evidence.expected_N.numpy(), evidence.found_N.numpy())
+    return _ratios(weight_MN, value, calibrated(weight_MN, evidence.expected_cost_N.numpy(), evidence.cost_N.numpy()))

@@ -1,0 +1,191 @@
+"""What was expected of units before a draw and what was then found: what a ceiling and a choice of rate are made of."""
+
+import functools
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import CheckpointError
+from dppo.groups import each_group
+from dppo.rng import Purpose, generator
+from dppo.typed import check_fields, typed
+from dppo.types import Candidates, Draw, Rewards, check_lengths
+
+REMEMBERED = 1024
+"""Visits kept as evidence about prompts: the latest, since a policy moves on."""
+RESAMPLES = 400
+"""Of an interval."""
+KINDS, KIND_UNITS = 8, 16
+"""Most kinds of units that are told apart by what was expected of them, and the fewest units of each beyond two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Some units: second moments of their gradients and costs, as expected and as found.
+
+    Raises:
+        ShapeError: a tensor is not of one entry per unit.
+    """
+
+    expected_N: Tensor
+    """(N,) float64 V as it was expected, >= 0: the square of what a rule ranks by."""
+    found_N: Tensor
+    """(N,) float64 V as it was found; the expected one where no more is known."""
+    expected_cost_N: Tensor
+    """(N,) float64 cost as it was expected, > 0."""
+    cost_N: Tensor
+    """(N,) float64 cost as it was found, >= 0."""
+    weight_N: Tensor
+    """(N,) float64 how many units each stands for: one over its probability of being seen at all."""
+    group_N: Tensor | None = None
+    """(N,) int64 from 0 without a gap: units of one number are resampled together; None for each by itself."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Evidence.known(value_N, tokens_N)")
+        check_lengths(self, self.expected_N.numel())
+
+    def __len__(self) -> int:
+        return len(self.expected_N)
+
+    @classmethod
+    @typed("Evidence.known(value_N, tokens_N)")
+    def known(cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None) -> "Evidence":
+        """Units of which no more is found than is expected.
+
+        Args:
+            value_N: (N,) V, >= 0.
+            cost_N: (N,) c, > 0.
+            group_N: (N,) integer, the same for units to be resampled together; None for each by itself.
+        """
+        value_N, cost_N = value_N.double(), cost_N.double()
+        return cls(
+            expected_N=value_N,
+            found_N=value_N,
+            expected_cost_N=cost_N,
+            cost_N=cost_N,
+            weight_N=torch.ones_like(value_N),
+            group_N=None if group_N is None else group_N.unique(return_inverse=True)[1],
+        )
+
+    @classmethod
+    def none(cls) -> "Evidence":
+        """No units."""
+        return cls.known(torch.zeros(0), torch.zeros(0))
+
+    @classmethod
+    def of_visits(
+        cls, candidates: Candidates, draw: Draw, rewards: Rewards, signal_Q: Tensor, tokens_N: Tensor
+    ) -> "Evidence":
+        """What a history expected of those prompts of a block that it knew, and what these gave.
+
+        Args:
+            candidates: of the block.
+            draw: (P,) which of them were rolled out.
+            rewards: of the groups of those, in the order of the block; a group without any tells nothing.
+            signal_Q: (Q,) size of each group's gradient.
+            tokens_N: (N,) tokens of each completion.
+        """
+        keep_P = draw.keep_N
+        known_Q = each_group(lambda total_QG: ~total_QG.isnan().all(1), rewards.group_N, rewards.total_N)
+        visit_Q = candidates.seen_P[keep_P] & known_Q
+        tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), rewards.group_N, tokens_N.double())
+        return cls(
+            expected_N=candidates.signal_P[keep_P][visit_Q].double().square(),
+            found_N=signal_Q[visit_Q].double().square(),
+            expected_cost_N=candidates.tokens_P[keep_P][visit_Q].double(),
+            cost_N=tokens_Q[visit_Q],
+            weight_N=draw.prob_N[keep_P][visit_Q].reciprocal(),
+        )
+
+    def after(self, more: "Evidence", most: int = REMEMBERED) -> "Evidence":
+        """This and then ``more``, each unit by itself; of all units the last ``most``."""
+        pairs = {name: (getattr(self, name), getattr(more, name)) for name in COLUMNS}
+        joined: dict[str, Tensor] = {name: torch.cat(pair)[-most:] for name, pair in pairs.items()}
+        return Evidence(**joined)
+
+    def resampled(self) -> np.ndarray:
+        """(M, N) float64 weights of the units in each bootstrap resample of units, or of groups."""
+        weight_N = self.weight_N.numpy()
+        if self.group_N is None:
+            return _resamples(len(self)) * weight_N
+        return _resamples(int(self.group_N.max()) + 1)[:, self.group_N.numpy()] * weight_N
+
+    def saved(self) -> dict[str, list[float]]:
+        """All columns as JSON values, which ``of_saved`` reads back bit by bit."""
+        return {name: getattr(self, name).tolist() for name in COLUMNS}
+
+    @classmethod
+    def of_saved(cls, saved: Any) -> "Evidence":
+        """What ``saved`` gave.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        try:
+            columns = [torch.tensor(saved[name], dtype=torch.float64) for name in COLUMNS]
+            whole = len({column.shape for column in columns}) == 1 and columns[0].dim() == 1
+            if not whole or not all((column.isfinite() & (column >= 0)).all() for column in columns):
+                raise ValueError("expected are columns of one length, of finite numbers >= 0")
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"what was found of prompts is damaged ({error}). Resume from an earlier checkpoint folder."
+            ) from error
+        return cls(**dict(zip(COLUMNS, columns, strict=True)))
+
+
+COLUMNS = tuple(field.name for field in fields(Evidence) if field.name != "group_N")
+"""What is remembered of each unit."""
+
+
+@functools.lru_cache(maxsize=8)
+def _resamples(units: int) -> np.ndarray:
+    """(M, N) float64 how often each unit is in each resample.
+
+    The numbers are fixed: equal evidence gives equal intervals, on every rank, and no draw has a part in them.
+    """
+    rng = generator(0, Purpose.CHECK, units)
+    return rng.multinomial(units, np.full(units, 1 / units), size=RESAMPLES).astype(np.float64)
+
+
+def calibrated(weight_MN: np.ndarray, expected_N: np.ndarray, found_N: np.ndarray) -> np.ndarray:
+    """(M, N) expectations that are right on average: means of what was found, by expectation, which never fall.
+
+    Noise in what was expected makes units look more different than they are, and a strong prior less. Where what was
+    expected says nothing about what was found, all units are equal here.
+
+    Args:
+        weight_MN: (M, N) weights of the units, M times.
+        expected_N: (N,) >= 0.
+        found_N: (N,) >= 0; where it is the same as expected, it comes back.
+
+    Source: isotonic regression over quantiles; Barlow et al., Statistical Inference under Order Restrictions (1972).
+    """
+    if np.array_equal(expected_N, found_N):
+        return np.broadcast_to(found_N, weight_MN.shape)
+    kinds = max(2, min(KINDS, len(expected_N) // KIND_UNITS))
+    edges = np.quantile(expected_N, np.arange(1, kinds) / kinds)
+    kinds_there, kind_N = np.unique(np.searchsorted(edges, expected_N), return_inverse=True)
+    belongs = (kind_N[:, None] == np.arange(len(kinds_there))).astype(np.float64)
+    weight, total = weight_MN @ belongs, weight_MN @ (belongs * found_N[:, None])
+    return _rising(weight, total)[:, kind_N]
+
+
+def _rising(weight: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Isotonic means of kinds in their order, from weights and weighted totals, for each repetition.
+
+    The value of a kind is the largest, over where a run of kinds begins at or before it, of the smallest mean of such a
+    run, over where it ends at or after it.
+    """
+    zero = np.zeros((len(weight), 1))
+    weight, total = (np.concatenate([zero, each.cumsum(1)], axis=1) for each in (weight, total))
+    kinds = weight.shape[1] - 1
+    found = np.zeros((len(weight), kinds))
+    for kind in range(kinds):
+        run_weight = weight[:, None, kind + 1 :] - weight[:, : kind + 1, None]
+        run_total = total[:, None, kind + 1 :] - total[:, : kind + 1, None]
+        means = np.divide(run_total, run_weight, out=np.full_like(run_total, np.inf), where=run_weight > 0)
+        found[:, kind] = means.min(2).max(1)
+    return np.where(np.isfinite(found), np.maximum(found, 0.0), 0.0)  # of kinds that are not there

@@ -1,0 +1,64 @@
+"""Prompt rates that are chosen: from what prompts gave when they came back, and left off where nothing is to be had.
+
+That a resumed run chooses the same is among the runs of ``test_step_prompts``.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_step_prompts import AUTO, GRESO, GROUP, PROMPTS, SIZE, same, source, taught
+
+from dppo.errors import CheckpointError
+from dppo.pruning import stop
+from dppo.types import Rewards
+
+
+def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
+    run = source(AUTO, prompts=8)
+    steps = taught(run, 24)
+    assert all(prompts.kept_share == 1 for prompts in steps[:4]), "an epoch of three steps, and a step of visits"
+    pruned = [prompts for prompts in steps[4:] if prompts.kept_share < 1]
+    assert len(pruned) > 10 and len(run.visits) > 8
+    for prompts in pruned:
+        assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.sequences == 8 * GROUP
+    assert AUTO.prompts.choice(run.visits).rate > 0
+    assert run.figures["prune/prompt_ceiling"] == pytest.approx(1.5, abs=0.1)  # a third is flat, visit after visit
+    flat_P, keep_P = (torch.cat(list(each)) for each in zip(
+        *((prompts.candidates.row_P % 3 == 0, prompts.draw.keep_N) for prompts in pruned), strict=True
+    ))  # fmt: skip
+    assert keep_P[flat_P].double().mean() < 0.75 < 0.9 < keep_P[~flat_P].double().mean()
+
+
+def test_auto_leaves_prompts_alone_that_are_all_alike():
+    run = source(AUTO)
+    for step in range(20):
+        prompts = run.block(step, generations=GROUP)
+        rewards = Rewards.of_groups(torch.tensor([[1.0, 0.0, 0.0]] * len(prompts.row_Q)))
+        run.learn(prompts, rewards, torch.ones(len(prompts.row_Q)), torch.full((len(rewards),), 7), step)
+        assert prompts.kept_share == 1
+    assert len(run.visits) == 20 * PROMPTS - SIZE and run.figures["prune/prompt_ceiling"] == pytest.approx(1.0)
+
+
+def test_rounds_leave_no_evidence_and_a_schedule_turns_auto_off():
+    run = source(GRESO)
+    taught(run, 8, rounds=True)
+    assert len(run.visits) == 0
+    stopped = replace(AUTO, schedule=stop)
+    run = source(stopped, prompts=8)
+    taught(run, 12)
+    assert run.block(12, generations=GROUP, done=0.9).kept_share == 1.0
+    assert run.block(13, generations=GROUP, done=0.5).kept_share < 1.0
+
+
+def test_a_run_that_forgot_what_prompts_gave_would_be_seen(tmp_path):
+    """The wrong twin: history and place are there, and the evidence that auto chose from is not."""
+    whole, first, second = (source(AUTO, prompts=8) for _ in range(3))
+    steps = taught(whole, 14)
+    taught(first, 9)
+    position = first.save(tmp_path)
+    assert len(position.pop("visits")["found_N"]) > 8
+    second.load(tmp_path, position)
+    assert not all(same(a, b) for a, b in zip(taught(second, 5, first=9), steps[9:], strict=True))
+    with pytest.raises(CheckpointError, match="what was found of prompts is damaged"):
+        second.load(tmp_path, position | {"visits": {"found_N": "x"}})

@@ -1,0 +1,165 @@
+"""Rates that a run chooses: how they are asked for, what the log says, and that a resumed run chooses the same."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, first_half_reward, problems, scripted
+from datasets import IterableDataset
+from safetensors.torch import load_file
+from trl import TrlParser
+from trl_recorder_runs import lines, make
+
+from dppo.errors import ConfigError
+from dppo.methods import METHODS
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
+from dppo.runs.ceilings import run_ceilings
+from dppo.runs.reader import read_run
+from dppo.trl import DPPOConfig, DPPOTrainer, fields
+from dppo.trl.choices import CeilingLines
+from dppo.trl.plan import step_plan
+
+CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
+BOTH = {"prompt_prune_rate": "auto", "completion_prune_rate": "auto"}
+STEPS = 8
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Prompts are pruned from eight visits on, if that gains anything, and completions in batches of a few."""
+    monkeypatch.setitem(fields.RATES, "prompt_prune_rate", Auto(fewest=8, least_gain=1.0))
+    monkeypatch.setitem(fields.RATES, "completion_prune_rate", replace(COMPLETION_AUTO, fewest=4))
+
+
+def test_both_levels_choose_up_to_a_rate():
+    method = DPPOConfig(**CONFIG, **BOTH).build_method()
+    assert (method.prompts.auto, method.completions.auto) == (PROMPT_AUTO, COMPLETION_AUTO)
+    assert method.prompts.rate == method.completions.rate == 0.8
+    assert method.prompts.floor == method.completions.floor == pytest.approx(0.2)
+    assert method.biases() == ("the dapo normaliser is biased under prompt pruning: " + method.normaliser.reason,)
+    assert "auto, at most 0.8 of the rows pruned" in method.describe()
+    assert method.fixed().prompts.auto is None and method.fixed().prompts.rate == 0.8
+    assert METHODS["cppo"].fixed() == METHODS["cppo"]
+    plain = DPPOConfig(**CONFIG, prompt_prune_rate="0.25").build_method()
+    assert plain.prompts.rate == 0.25 and plain.prompts.auto is None
+
+
+def test_trls_own_parser_takes_words_and_numbers():
+    words = ["--output_dir", "x", "--prompt_prune_rate", "auto", "--completion_prune_rate", "0.25"]
+    (config,) = TrlParser((DPPOConfig,)).parse_args_and_config([*words, "--use_cpu", "--bf16", "false"])
+    assert (config.prompt_prune_rate, config.completion_prune_rate) == ("auto", 0.25)
+
+
+BAD = {
+    "a word": (dict(prompt_prune_rate="some"), r"prompt_prune_rate=some must be in \[0, 1\), or auto. To prune half"),
+    "no number": (dict(completion_prune_rate="nan"), r"completion_prune_rate=nan must be in \[0, 1\), or auto"),
+    "a list": (dict(prompt_prune_rate=[0.5]), r"prompt_prune_rate=\[0.5\] is list"),
+    "nothing to prune": (dict(method="grpo", **BOTH), r"method='grpo' prunes nothing, but prompt_prune_rate=auto"),
+    "rounds": (dict(method="dapo", prompt_prune_rate="auto"), "method='dapo' prunes nothing, but prompt_prune_rate"),
+    "a ranking": (
+        dict(method="cppo", completion_prune_rate="auto"),
+        "completion_prune_rate=auto: method='cppo' ranks completions, .* bias and no variance. Use method='dppo'",
+    ),
+    "a bias": (
+        dict(method="dppo_unweighted", prompt_prune_rate="auto"),
+        r"drops costs bias \(the mean is over what is kept .*which a choice does not weigh. Use method='dppo'",
+    ),
+    "a floor": (dict(prompt_prune_rate="auto", prune_floor=0.3), r"prune_floor=0.3 must be in \(0, 0.2\].* at least"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD.values(), ids=BAD)
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        DPPOConfig(**CONFIG, accept_bias=True, **settings)
+
+
+def test_the_plan_says_that_auto_starts_unpruned():
+    config = DPPOConfig(**CONFIG, **BOTH)
+    text = "\n".join(step_plan(config, config.build_method(), prompts_in_dataset=100))
+    assert "prompt_prune_rate: auto starts unpruned, without a history to choose from" in text
+    assert "20% or more, as their scores say in each step (completion_prune_rate: auto)" in text
+
+
+def test_a_stream_has_no_prompts_to_choose_among(tiny_path):
+    stream = IterableDataset.from_generator(lambda: iter(problems(32)))
+    args = DPPOConfig(**CONFIG, prompt_prune_rate="auto", per_device_train_batch_size=32, max_steps=1)
+    with pytest.raises(ConfigError, match="prompt_prune_rate=auto needs a map-style dataset"):
+        DPPOTrainer(tiny_path, first_half_reward, args=args, train_dataset=stream, rollout_func=scripted)
+
+
+# A run: four of eight problems have groups of differing rewards, and four a step are candidates.
+
+
+def trained(path, folder, resume=None, **options):
+    folder.mkdir(exist_ok=True)
+    settings = BOTH | dict(reward=first_half_reward, max_steps=STEPS, save_strategy="steps", save_steps=1) | options
+    trainer, _ = make(path, folder, **settings)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def weights(folder: Path) -> dict:
+    return load_file(folder / f"checkpoint-{STEPS}" / "model.safetensors")
+
+
+def equal(a: Path, b: Path) -> bool:
+    a, b = weights(a), weights(b)
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_path, capsys):
+    """The wrong twin: a checkpoint that has lost what prompts gave goes on without pruning."""
+    trainer = trained(tiny_path, tmp_path / "a")
+    said = [line for line in capsys.readouterr().out.splitlines() if "pruning can save at most" in line]
+    assert len(said) == 2 and said[0].startswith("dppo | completion pruning can save at most ")
+    assert "of the update, beside the 5" in said[0], "half of the prompts are flat"
+    assert said[1].startswith("dppo | prompt pruning can save at most ") and ") here: a rate of 0." in said[1]
+
+    records = [record for record in lines(tmp_path / "a", "metrics.jsonl") if "loss" in record]
+    kept = [record["prune/prompts_kept_share"] for record in records]
+    assert kept[:4] == [1.0] * 4 and max(kept[4:]) < 1.0, "two steps of visits make eight"
+    assert all((record["prune/prompt_rate"] > 0) == (share < 1) for record, share in zip(records, kept, strict=True))
+    assert "prune/prompt_ceiling" not in records[4] and records[-1]["prune/prompt_ceiling"] > 1.5
+    assert all(record["prune/completion_ceiling"] >= 1.0 for record in records)
+
+    visits = trainer.source.visits
+    prompts, completions = run_ceilings([read_run(tmp_path / "a")])
+    assert (prompts.level, prompts.units) == ("prompts", len(visits)) and completions.units == STEPS
+    assert prompts.value == pytest.approx(records[-1]["prune/prompt_ceiling"], rel=1e-4), "the records say what it knew"
+
+    for stop in (3, 6):
+        trained(tiny_path, tmp_path / str(stop), resume=str(tmp_path / "a" / f"checkpoint-{stop}"))
+        assert equal(tmp_path / "a", tmp_path / str(stop)), stop
+    file = tmp_path / "a" / "checkpoint-6" / "dppo_state.json"
+    state = json.loads(file.read_text())
+    del state["position"]["visits"]
+    file.write_text(json.dumps(state))
+    trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
+    assert not equal(tmp_path / "a", tmp_path / "lost")
+
+
+def test_a_level_at_a_fixed_rate_has_a_line_too_and_only_one(tiny_path, tmp_path, capsys, monkeypatch):
+    for name in ("PROMPT_AUTO", "COMPLETION_AUTO"):
+        monkeypatch.setattr(f"dppo.trl.choices.{name}", Auto(fewest=8))
+    options = {"prompt_prune_rate": 0.0, "completion_prune_rate": 0.5, "save_strategy": "no"}
+    trained(tiny_path, tmp_path / "fixed", **options)
+    said = [line for line in capsys.readouterr().out.splitlines() if "can save at most" in line]
+    assert [line.rsplit(": ", 1)[1] for line in said] == ["the rate is 0.5", "left off"]
+    assert said[1].startswith("dppo | prompt pruning can save at most 2.") and said[1].endswith(" here: left off")
+
+
+def test_a_level_that_was_left_off_speaks_again_when_it_begins_to_drop(tiny_path, tmp_path):
+    trainer = trained(tiny_path, tmp_path / "one", max_steps=1, save_strategy="no")
+    plan, method, said = trainer.in_use.plan, trainer.method, []
+    sure = replace(method, completions=replace(method.completions, auto=Auto(fewest=1, least_gain=1.0)))
+    never = replace(method, completions=replace(method.completions, auto=Auto(fewest=1, least_gain=9.0)))
+    told = CeilingLines(said.append)
+    for each in (never, never, sure, sure, never):
+        drawn = replace(plan, completions=plan.completions)
+        drawn.__dict__["draw_figures"] = [{"prune/completion_rate": float(each is sure)}]
+        told.tell(each, drawn, None)
+    assert len(said) == 2 and "left off, since" in said[0] and "left off" not in said[1]
+    assert plan.completions.live_N.sum() >= GENERATIONS
