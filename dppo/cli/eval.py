@@ -35,6 +35,7 @@ from dppo.evaluation.engines import DTYPES, load_engine
 from dppo.files import explaining, write_json
 from dppo.grading import REASONS, Verifier
 from dppo.problems import load_problems
+from dppo.runs.embedded import TASKS
 
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""
@@ -165,7 +166,7 @@ def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, mi
     """Where the model is: as named, or made from nothing in the output folder, once for these arguments.
 
     Args:
-        model: a folder, a hub name, ``scratch:embedded`` or ``scratch:text``.
+        model: a folder, a hub name, ``scratch:text``, or ``scratch:`` with a key of ``TASKS``.
         folder: the output folder.
         seed: of the model from scratch, >= 0.
         data: file of problems with worked solutions that ``scratch:text`` warms up on.
@@ -177,11 +178,12 @@ def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, mi
     """
     if not model.startswith(SCRATCH):
         return model
-    if model == f"{SCRATCH}embedded":
-        place = folder / f"scratch-embedded-seed{seed}"
+    kind = model.removeprefix(SCRATCH)
+    if kind in TASKS:
+        place = folder / f"scratch-{kind}-seed{seed}"
         if not place.exists():
-            prepare_embedded(place, seed=seed)
-    elif model == f"{SCRATCH}text":
+            prepare_embedded(place, seed=seed, task=TASKS[kind])
+    elif kind == "text":
         if data is None:
             raise ConfigError(
                 f"{model} learns from worked solutions: --scratch_data FILE, such as GSM8K's training set in a .jsonl"
@@ -190,7 +192,8 @@ def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, mi
         if not place.exists():
             prepare_text(place, load_problems(data), seed=seed, minutes=minutes)
     else:
-        raise ConfigError(f"model {model!r} is not one of '{SCRATCH}embedded', '{SCRATCH}text'")
+        known = ", ".join(repr(SCRATCH + each) for each in (*TASKS, "text"))
+        raise ConfigError(f"model {model!r} is not one of {known}")
     return str(place)
 
 

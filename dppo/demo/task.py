@@ -91,6 +91,19 @@ QUICK = Task(
 )
 """The same with shorter chains and fewer sums to learn, for a look in a third of the time."""
 
+SPARSE = Task(
+    easy=(2, 3, 4),
+    middle=(6, 7),
+    hard=(10, 11, 12),
+    largest_total=9,
+    teacher=Teacher(sure_steps=4, slip_growth=0.35, largest_total=15),
+    warm_up_steps=1000,
+)
+"""Built to be as poor in signal as reported runs of large models: most groups of 8 are all right or all wrong, and stay
+so for an epoch. The teacher's slips set in sharply, and few sums long practised make the easy band sure. docs/tasks.md
+has what was measured.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:

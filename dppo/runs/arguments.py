@@ -34,19 +34,19 @@ class RunArguments:
     dataset_name: str = _field(
         "",
         "Training problems: a local .jsonl, .jsonl.gz or .parquet file, a folder of those, a public set or hub "
-        "dataset by name, or `embedded` for the task of dppo demo.",
+        "dataset by name, `embedded` for the task of dppo demo, or `embedded_sparse` (docs/tasks.md).",
     )
     dataset_path: str | None = _field(None, "Local file or folder that stands in for dataset_name: nothing is fetched.")
     dataset_train_split: str = _field("train", "Split of a hub dataset to train on.")
     eval_dataset_name: str | None = _field(
-        None, "Problems for eval_strategy, like dataset_name; embedded: held-out questions."
+        None, "Problems for eval_strategy, like dataset_name; of an embedded task held-out questions."
     )
     eval_dataset_path: str | None = _field(None, "Local file or folder that stands in for eval_dataset_name.")
     dataset_test_split: str = _field("test", "Split of a hub dataset to evaluate on.")
     eval_benchmarks: list[str] | None = _field(  # noqa: RUF009 (it is a field)
         None,
         "Benchmarks to follow while training, as for `dppo eval`: gsm8k, math500, ... or name=problems.jsonl; or "
-        "`embedded` alone, held-out questions. Logged as eval/<benchmark>/pass@1.",
+        "`embedded` or `embedded_sparse` alone, held-out questions. Logged as eval/<benchmark>/pass@1.",
     )
     eval_benchmark_data: str | None = _field(
         None, "Local folder with the benchmarks' files. Default: fetched from the hub."
@@ -94,7 +94,7 @@ class RunArguments:
         "What rollout_func: embedded verifies before it decodes: `last_completion`, what the prompt was completed with "
         "last time. Faster, the same law of completions. Default: none.",
     )
-    embedded_problems: int = _field(192, "Training problems where dataset_name is `embedded`, >= 1.")
+    embedded_problems: int = _field(192, "Training problems where dataset_name is an embedded task, >= 1.")
     scratch_minutes: float = _field(3.0, "Minutes of warm-up where model_name_or_path is scratch:text, > 0.")
     processes: int | None = _field(
         None,

@@ -18,7 +18,9 @@ from dppo.grading import Verdict
 from dppo.rng import Purpose, torch_generator
 
 EMBEDDED = "embedded"
-TASKS: Mapping[str, task.Task] = MappingProxyType({EMBEDDED: task.FULL, "embedded_quick": task.QUICK})
+TASKS: Mapping[str, task.Task] = MappingProxyType(
+    {EMBEDDED: task.FULL, "embedded_quick": task.QUICK, "embedded_sparse": task.SPARSE}
+)
 """Names under which a configuration asks for the task, as ``dataset_name``, ``scratch:...`` and ``eval_benchmarks``."""
 HELD_OUT = 192
 """Held-out problems where no limit is set."""

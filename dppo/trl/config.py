@@ -12,23 +12,21 @@ from trl.trainer.grpo_config import GRPOConfig
 from dppo.errors import raise_problems
 from dppo.methods import METHODS, Method
 from dppo.objective import emphasised
-from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning, Schedule, Score, advantage_with_length, constant
+from dppo.pruning import PIVOTAL, Pruning
 from dppo.pruning.schedules import FULL_SHARE
+from dppo.trl.asked import pruned
 from dppo.trl.fields import (
     AUTO,
     DEFAULT_METHOD,
     RATES,
     contradictions,
     field_problems,
-    rate_of,
     read_rate,
     value_problems,
 )
 from dppo.trl.objective import CONSTANTS, SETTINGS, fields_of, objective_of, unnamed_parts
 from dppo.trl.support import unsupported_options
 
-DEFAULT_FLOOR = 0.2
-"""Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
 LEFT_OUT: Any = None
 """Default of fields that the method fills in: None in a configuration, never in a ``DPPOConfig``."""
 
@@ -325,52 +323,4 @@ class DPPOConfig(GRPOConfig):
     def _built(self, base: Method, own: dict[str, Any], sampler_log_probs: bool, model_config: Any) -> Method:
         objective = objective_of(self, model_config) | own
         objective["advantages"] = emphasised(objective["advantages"], self.advantage_power)
-        return self._pruned(replace(base, **objective), sampler_log_probs)
-
-    def _pruned(self, method: Method, sampler_log_probs: bool) -> Method:
-        """A method with the run's rates, floors, designs, scores and rounds."""
-        rounds, own = method.rounds, METHODS[method.name]
-        if rounds is not None:
-            limit = rounds.limit if self.max_rounds is None else self.max_rounds
-            rounds = replace(rounds, limit=limit, factor=self.round_factor or rounds.factor)
-        if not (own.completions.rate or own.prompts.rate):
-            return replace(method, rounds=rounds)
-        prompt_rate, prompt_auto = rate_of(self, "prompt_prune_rate")
-        rate, auto = rate_of(self, "completion_prune_rate")
-        completions = method.completions.at_rate(rate)
-        design = DESIGNS[self.sampling_design]
-        if isinstance(completions, Pruning):
-            completions = replace(
-                completions,
-                score=self._score(method, sampler_log_probs),
-                floor=self._floor(rate, auto),
-                auto=auto,
-                budget=self.completion_budget,
-                design=design if completions.design.unbiased else completions.design,
-            )
-        floor = self._floor(prompt_rate, prompt_auto)
-        prompts = replace(method.prompts, rate=prompt_rate, floor=floor, auto=prompt_auto)
-        if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
-            prompts = replace(prompts, design=design)
-        return replace(method, completions=completions, prompts=prompts, rounds=rounds, schedule=self._schedule(method))
-
-    def _score(self, method: Method, sampler_log_probs: bool) -> Score:
-        """The score asked for; ``auto`` leaves a paper's own score alone and picks the best at hand for ours."""
-        if self.completion_score != AUTO:
-            return SCORES[self.completion_score]
-        if method.score is not advantage_with_length:
-            return method.score
-        if sampler_log_probs:
-            return SCORES["confidence"]
-        # Of a mean over tokens, dividing by the length loses more than it gains: the tables of dppo verify.
-        return SCORES["advantage" if method.normaliser.per_sequence else "length"]
-
-    def _floor(self, rate: float, auto: object) -> float:
-        if self.prune_floor is not None:
-            return self.prune_floor
-        # A rate that is chosen lowers the floor by itself where it must.
-        return min(DEFAULT_FLOOR, (1 - rate) / (2 if auto is None else 1))
-
-    def _schedule(self, method: Method) -> Schedule:
-        schedule = method.schedule if self.prune_schedule == AUTO else SCHEDULES[self.prune_schedule]
-        return schedule if schedule is constant else partial(schedule, until=self.prune_until)
+        return pruned(self, replace(base, **objective), sampler_log_probs)

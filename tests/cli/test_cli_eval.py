@@ -11,6 +11,7 @@ from dppo.cli.main import main
 from dppo.demo.model import build_model
 from dppo.demo.scratch import train_tokenizer
 from dppo.demo.tokenizer import build_tokenizer
+from dppo.runs.embedded import TASKS
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b), "level": 1 + a % 2} for a in range(3) for b in range(2)]
@@ -114,7 +115,8 @@ def test_bad_commands(words, capsys, tmp_path):
     assert main(["eval", "m", "--compare", "a", "b"]) == 2
     assert "--compare takes two folders and no model: dppo eval --compare a b" in capsys.readouterr().err
     assert main(["eval", "scratch:big", *words[2:]]) == 2
-    assert "'scratch:big' is not one of 'scratch:embedded', 'scratch:text'" in capsys.readouterr().err
+    known = [f"'scratch:{name}'" for name in (*TASKS, "text")]
+    assert f"'scratch:big' is not one of {', '.join(known)}" in capsys.readouterr().err
     assert main(["eval", "scratch:text", *words[2:]]) == 2
     assert "--scratch_data FILE" in capsys.readouterr().err
     for value in ("{", "[1]"):
@@ -147,7 +149,8 @@ def test_stopped_by_hand(words, capsys, monkeypatch):
     assert "stopped; the same command goes on" in capsys.readouterr().err
 
 
-def test_model_from_scratch_is_made_once(words, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", TASKS)
+def test_model_from_scratch_is_made_once_and_of_its_own_task(words, tmp_path, monkeypatch, name):
     import dppo.cli.eval as scratch
 
     made = []
@@ -158,11 +161,11 @@ def test_model_from_scratch_is_made_once(words, tmp_path, monkeypatch):
         build_tokenizer().save_pretrained(folder)
 
     monkeypatch.setattr(scratch, "prepare_embedded", quickly)
-    command = ["eval", "scratch:embedded", *words[2:], "--seed", "3"]
+    command = ["eval", f"scratch:{name}", *words[2:], "--seed", "3"]
     assert main(command) == 0 and main(command) == 0
-    assert made == [{"seed": 3}]
+    assert made == [{"seed": 3, "task": TASKS[name]}]
     settings = json.loads((tmp_path / "out" / "settings.json").read_text())
-    assert settings["engine"]["model"] == "scratch-embedded-seed3" and settings["engine"]["format"] == "chat template"
+    assert settings["engine"]["model"] == f"scratch-{name}-seed3" and settings["engine"]["format"] == "chat template"
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")

@@ -1,13 +1,16 @@
 """Questions, answers, demonstrations, rewards and splits of the embedded task."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
 import pytest
 
 from dppo.demo.task import (
     FULL,
     QUICK,
+    SPARSE,
     Problem,
     Teacher,
     demonstration,
@@ -136,6 +139,43 @@ def test_a_teacher_without_slips_gives_the_solution():
         )
 
 
+def bands_hold(task):
+    """Whether the teacher never slips in the easy band, at times in the middle one, nearly always in the hard one."""
+
+    def right(level):
+        return prod(1 - task.teacher.slip_chance(step) for step in range(1, level))
+
+    easy, middle, hard = ([right(level) for level in band] for band in (task.easy, task.middle, task.hard))
+    return min(easy) == 1 and all(0.1 < chance < 0.9 for chance in middle) and max(hard) < 0.05
+
+
+@pytest.mark.parametrize("task", [FULL, QUICK, SPARSE])
+def test_the_teacher_makes_the_bands_what_they_are_called(task):
+    assert bands_hold(task)
+    for wrong in ({"easy": task.middle}, {"middle": task.hard}, {"hard": task.middle}):
+        assert not bands_hold(replace(task, **wrong))
+
+
+def dead_share(task):
+    """Expected share of groups of 8 that are all right or all wrong, where the policy is as the task's teacher."""
+    chances = [
+        prod(1 - task.teacher.slip_chance(step) for step in range(1, problem.level))
+        for problem in make_split(0, train=72, held_out=0, task=task).train
+    ]
+    return sum(chance**8 + (1 - chance) ** 8 for chance in chances) / len(chances)
+
+
+def test_most_groups_of_the_sparse_task_are_dead_and_sure_to_stay_so():
+    assert 0.6 < dead_share(SPARSE) < 0.8
+    assert not dead_share(replace(SPARSE, easy=SPARSE.middle, hard=SPARSE.middle)) > 0.6  # all in the middle band
+    demonstrated = [
+        reward(demonstration(problem, SPARSE.teacher, generator(index)), problem.answer)
+        for index, problem in enumerate(make_split(0, train=360, held_out=0, task=SPARSE).train)
+        if problem.level in SPARSE.hard
+    ]
+    assert len(demonstrated) == 120 and sum(demonstrated) == 0
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_split_is_disjoint_balanced_and_repeatable(seed):
     split = make_split(seed, train=180, held_out=90, task=FULL)
@@ -148,7 +188,7 @@ def test_split_is_disjoint_balanced_and_repeatable(seed):
     assert split == make_split(seed, train=180, held_out=90) != make_split(seed + 2, train=180, held_out=90)
 
 
-@pytest.mark.parametrize("task", [FULL, QUICK])
+@pytest.mark.parametrize("task", [FULL, QUICK, SPARSE])
 def test_held_out_questions_of_one_seed_are_never_trained_on_by_another(task):
     held_out = {p.question for p in make_split(0, task=task).held_out}
     assert len(held_out) == 192
