@@ -58,7 +58,8 @@ def answers(model: Any, tokenizer: Any, problems: Sequence[Problem], samples: in
         asked = problems[start : start + at_once]
         prompts = encode_questions(tokenizer, [problem.question for problem in asked])
         rollout = sample(model, prompts, rng, samples=samples, max_new_tokens=MAX_NEW_TOKENS)
-        rewards.append(rewards_of(rollout, tokenizer, asked))
+        each = [problem for problem in asked for _ in range(samples)]
+        rewards.append(rewards_of(rollout, tokenizer, each).view(-1, samples))
         lists = rollout.token_lists
         tokens += [lists[first : first + samples] for first in range(0, len(lists), samples)]
     return torch.cat(rewards), tokens

@@ -71,10 +71,10 @@ class Expected:
     variance_QF: Tensor
     """(Q, F) float64 variance of one completion's reward around its prompt's mean, >= 0."""
     worth_QF: Tensor
-    """(Q, F) float64 completions that the mean is as sure as, >= 0: 0 where nothing was ever seen."""
+    """(Q, F) float64 completions that the mean is as sure as, >= 0."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "Expected.of_nothing(groups=4, functions=1)")
+        check_fields(self, "Expected(mean_QF=half_QF, variance_QF=half_QF / 2, worth_QF=half_QF * 4)")
         shapes = {self.mean_QF.shape, self.variance_QF.shape, self.worth_QF.shape}
         if len(shapes) != 1 or self.mean_QF.dim() != 2:
             raise ShapeError(f"Expected has shapes {sorted(map(tuple, shapes))}, expected one: (groups, functions).")
@@ -85,17 +85,6 @@ class Expected:
 
     def __len__(self) -> int:
         return len(self.mean_QF)
-
-    @classmethod
-    def of_nothing(cls, groups: int, functions: int) -> "Expected":
-        """What is expected where nothing was ever seen.
-
-        Args:
-            groups: Q.
-            functions: F.
-        """
-        none_QF = torch.zeros(groups, functions, dtype=torch.float64)
-        return cls(mean_QF=none_QF, variance_QF=none_QF, worth_QF=none_QF)
 
     def total_variance_Q(self, weight_F: Tensor | None = None) -> Tensor:
         """(Q,) variance of one completion's weighted sum of rewards, functions counting as independent.

@@ -59,6 +59,7 @@ def test_purposes_keep_their_numbers():
         "CHECK": 9,
         "MODEL": 10,
         "PROMPT_SKIP": 11,
+        "PROJECTION": 12,
     }
 
 

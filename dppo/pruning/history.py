@@ -199,7 +199,7 @@ class PromptHistory:
             seen_P=torch.from_numpy(seen),
         )
 
-    def expected(self, rows: Tensor | np.ndarray, step: int, prior: Expected | None = None) -> Expected:
+    def expected(self, rows: Tensor | np.ndarray, step: int, prior: Expected | None = None) -> Expected | None:
         """What a block of prompts is expected to give at ``step``, from everything before it.
 
         Args:
@@ -207,6 +207,9 @@ class PromptHistory:
             step: now, on the clock of ``update``.
             prior: of each of them, from what is known without a visit; default: the mean over all prompts lately,
                 worth ``strength`` completions.
+
+        Returns:
+            None before the first completion, where no prior was given.
 
         Raises:
             DataError: rows outside the dataset.
@@ -216,7 +219,7 @@ class PromptHistory:
         """
         row = self._rows(rows)
         prior = self._rewards.prior(len(row), self.strength) if prior is None else prior
-        return self._rewards.expected(row, self._fading(row, step), prior)
+        return None if prior is None else self._rewards.expected(row, self._fading(row, step), prior)
 
     def _fading(self, row: np.ndarray, step: int) -> np.ndarray:
         age = np.maximum(step - self._arrays["last_step"][row].astype(np.int64), 0)

@@ -62,21 +62,23 @@ class RewardMoments:
         self.prompt[:, row] = self.prompt[:, row] * np.float32(decay) + moments.astype(np.float32)
         self.total += moments.sum(1)
 
-    def prior(self, size: int, strength: float) -> Expected:
+    def prior(self, size: int, strength: float) -> Expected | None:
         """What is expected of prompts that nothing is known of: the mean of the latest completions of all prompts.
 
         Args:
             size: P, prompts.
-            strength: completions that this is worth, > 0; it is worth nothing before the first one.
+            strength: completions that this is worth, > 0.
+
+        Returns:
+            None before the first completion.
         """
-        functions = max(self.total.shape[1], 1)
         if not self.total.any():
-            return Expected.of_nothing(size, functions)
+            return None
         _, mean_F, square_F = torch.from_numpy(self.total / np.maximum(self.total[COUNT], TINY))
         return Expected(
             mean_QF=mean_F.repeat(size, 1),
             variance_QF=(square_F - mean_F.square()).clamp_min(0.0).repeat(size, 1),
-            worth_QF=torch.full((size, functions), strength + 1, dtype=torch.float64),
+            worth_QF=(torch.from_numpy(self.total[COUNT] > 0) * (strength + 1.0)).repeat(size, 1),
         )
 
     def expected(self, row: np.ndarray, fading: np.ndarray, prior: Expected) -> Expected:

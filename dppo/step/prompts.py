@@ -95,7 +95,7 @@ class PromptSource:
         expected = self._expected(block.row_Q, step)
         sizes = self.method.sizes
         tokens_Q = candidates.tokens_P[block.draw.keep_N]
-        size_Q = None if sizes is None else sizes(expected, tokens_Q, generations, self.weight_F)
+        size_Q = None if sizes is None or expected is None else sizes(expected, tokens_Q, generations, self.weight_F)
         return replace(drawn_block(block, generations, size_Q), expected=expected)
 
     def rounds(self, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
@@ -132,7 +132,7 @@ class PromptSource:
         prompts = in_rounds(self.method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
         return replace(prompts, expected=self._expected(prompts.row_Q, step))
 
-    def _expected(self, row_Q: Tensor, step: int) -> Expected:
+    def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
         """What is expected of prompts from steps before this one: their histories, on top of the predicted prior."""
         prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, self.history.strength)
         return self.history.expected(row_Q, step, prior)

@@ -37,13 +37,12 @@ def test_with_rewards_of_0_and_1_it_is_the_beta_distribution():
     assert found.mean_QF[1].item() == pytest.approx(prior) and found.worth_QF[1].item() == 4, "unseen: the prior"
 
 
-def test_nothing_is_worth_nothing_before_the_first_completion():
-    found = history().expected([0, 1], 0)
-    assert (found.worth_QF == 0).all() and (found.mean_QF == 0).all() and found.mean_QF.shape == (2, 1)
+def test_nothing_is_expected_before_the_first_completion():
+    assert history().expected([0, 1], 0) is None
     known = history()
     known.update(torch.zeros(0).long(), Rewards(reward_NF=torch.zeros(0, 1), group_N=torch.zeros(0).long()),
                  torch.zeros(0), torch.zeros(0), 0)  # fmt: skip
-    assert (known.expected([0], 0).worth_QF == 0).all()
+    assert known.expected([0], 0) is None
 
 
 def test_other_rewards_have_the_variance_of_what_was_seen():
@@ -60,6 +59,9 @@ def test_each_function_has_its_own_and_missing_rewards_count_in_none():
     found = known.expected([0, 1], 0)
     assert found.worth_QF.tolist() == [[5.0, 4.0], [5.0, 4.0]], "completions seen, two of the prior, and one"
     assert found.mean_QF[:, 1].tolist() == pytest.approx([(2 * 6 + 5) / 3, (2 * 6 + 7) / 3])
+    unknown = history()
+    learn(unknown, [0], [[[1, NAN], [0, NAN]]])
+    assert unknown.expected([0], 0).worth_QF[0].tolist() == pytest.approx([5.0, 1.0]), "nothing of the second"
     weight_F = torch.tensor([2.0, 0.5])
     by_hand = 4 * found.variance_QF[:, 0] + 0.25 * found.variance_QF[:, 1]
     torch.testing.assert_close(found.total_variance_Q(weight_F), by_hand)

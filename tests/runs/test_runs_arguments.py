@@ -36,7 +36,7 @@ def test_flags_win_over_the_file(tmp_path):
         ("completion_prune_rat: 0.5\n", "completion_prune_rat"),
         ("completion_prune_rate: 1.5\n", r"completion_prune_rate=1\.5 must be in \[0, 1\)"),
         ("reward_workers: 0\n", "reward_workers=0 must be greater than 0"),
-        ("num_generations: 1\n", "at least 2"),
+        ("num_generations: 1\n", "num_generations=1 with advantages by 'group' has no gradient"),
         ("loss_type: ppo\n", "loss_type='ppo' is not one of 'grpo', 'dr_grpo'"),
         ("top_entropy_quantile: 0.5\n", "top_entropy_quantile=0.5 takes its threshold over .* not forwarded here"),
     ],
