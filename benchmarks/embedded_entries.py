@@ -41,10 +41,12 @@ class Seconds:
     """Runs that are reported: long enough that few miss the targets."""
 
 
-TASKS = {"embedded": Seconds(grid=20.0, reported=80.0)}
+TASKS = {"embedded": Seconds(grid=20.0, reported=80.0), "embedded_sparse": Seconds(grid=20.0, reported=80.0)}
 """By the task's name among ``dppo.runs.embedded.TASKS``."""
 LONGEST: dict[str, int] = {}
 """Most tokens of a completion, where it is not 104."""
+PROBLEMS = {"embedded": 192, "embedded_sparse": 72}
+"""Training problems of each task: few enough that a run passes them several times."""
 FIELDS: dict[str, Any] = {
     "reward_funcs": ["embedded"],
     "rollout_func": "embedded",
@@ -77,7 +79,8 @@ def fields_of_task(task: str) -> dict[str, Any]:
         task: a key of ``TASKS``.
     """
     own = {"model_name_or_path": f"scratch:{task}", "dataset_name": task, "eval_benchmarks": [task]}
-    return {**FIELDS, **own, "max_completion_length": LONGEST.get(task, FIELDS["max_completion_length"])}
+    longest = LONGEST.get(task, FIELDS["max_completion_length"])
+    return {**FIELDS, **own, "max_completion_length": longest, "embedded_problems": PROBLEMS.get(task, 192)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +156,15 @@ class Entry:
 HALF = {"completion_prune_rate": 0.5}
 RATES = {"prompt_prune_rate": 0.3, **HALF}
 GROUPS = (2, 4, 8)
-WITH_HISTORY = GROUPS
-"""A baseline from history needs no second completion of a prompt, but TRL's configuration asks for two."""
+WITH_HISTORY = (1, 2, 4)
+"""A baseline from history needs no second completion of a prompt."""
+PREDICTED = {"difficulty_features": "length"}
+"""A prior for prompts from what is free."""
 CONTESTANTS = {
     "trl_g8": Entry(method=STOCK, groups=(8,), tuned_as="trl"),
     "trl": Entry(method=STOCK, groups=GROUPS),
     "grpo_rows": Entry(method="grpo", groups=GROUPS),
+    "grpo_rows_centred": Entry(method="grpo", groups=GROUPS, fields={"scale_rewards": "none"}),
     "fewer_prompts": Entry(method="grpo", tuned_as="dppo", prompts=0.7),
     "cppo": Entry(method="cppo", groups=GROUPS, fields=HALF),
     "greso": Entry(method="greso", groups=GROUPS),
@@ -166,8 +172,14 @@ CONTESTANTS = {
     "dppo_threshold": Entry(method="dppo_threshold", groups=GROUPS, fields=RATES, ours=True),
     "dppo": Entry(method="dppo", groups=GROUPS, fields=RATES, ours=True),
     "dppo_history": Entry(method="dppo_history", groups=WITH_HISTORY, fields=HALF, ours=True),
+    "dppo_predicted": Entry(method="dppo_history", groups=WITH_HISTORY, fields={**HALF, **PREDICTED}, ours=True),
     "dppo_history_sizes": Entry(method="dppo_history_sizes", groups=WITH_HISTORY, fields=HALF, ours=True),
-    "dppo_everything": Entry(method="dppo_history_sizes", groups=WITH_HISTORY, fields=RATES, ours=True),
+    "dppo_everything": Entry(
+        method="dppo_history_sizes",
+        groups=WITH_HISTORY,
+        fields={**PREDICTED, "completion_prune_rate": 0.7, "prompt_prune_rate": "auto"},
+        ours=True,
+    ),
 }
 """In the order of the tables. Methods that this version does not have are left out, and the script says so."""
 ABLATED = "dppo"

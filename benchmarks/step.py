@@ -154,7 +154,7 @@ def decode(bench: Bench, model: Qwen3ForCausalLM, questions: Sequence[str], step
         step: with the seed the key of the random numbers.
     """
     count, prompts = bench.setting.generations, encode_questions(build_tokenizer(), list(questions))
-    draws = torch_generator(SEED, step, Purpose.ROLLOUT)
+    draws = torch_generator(SEED, Purpose.ROLLOUT, step)
     rollout = sample(model, prompts, draws, samples=count, max_new_tokens=bench.setting.max_new_tokens)
     lengths = rollout.length_N.tolist()
     return {

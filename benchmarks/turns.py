@@ -232,7 +232,7 @@ def _watch_rollouts(trainer: GRPOTrainer, clock: StepClock, seed: int) -> None:
     generate = trainer._generate
 
     def seeded(prompts: list[Any]) -> Any:
-        draws = int(generator(seed, trainer.state.global_step, Purpose.ROLLOUT).integers(2**62))
+        draws = int(generator(seed, Purpose.ROLLOUT, trainer.state.global_step).integers(2**62))
         with torch.random.fork_rng(devices=[]):  # transformers samples from the global generator: leave no trace there
             torch.manual_seed(draws)
             output = generate(prompts)

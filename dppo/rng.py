@@ -10,6 +10,8 @@ from enum import IntEnum
 import numpy as np
 import torch
 
+from dppo.errors import ConfigError
+
 
 class Purpose(IntEnum):
     """What a stream of random numbers is for. Values are part of every run's identity: never renumber."""
@@ -33,8 +35,14 @@ def generator(seed: int, *key: int) -> np.random.Generator:
 
     Args:
         seed: the run's seed, >= 0.
-        *key: further integers >= 0, usually a step and a ``Purpose``.
+        *key: a ``Purpose``, then further integers >= 0, such as a step. With the purpose first no step of one purpose
+            has the numbers of another.
+
+    Raises:
+        ConfigError: the first of them is no purpose.
     """
+    if key and not isinstance(key[0], Purpose):
+        raise ConfigError(f"the key {key} must begin with what the numbers are for: generator(0, Purpose.CHECK, 3)")
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *map(int, key)])))
 
 
@@ -56,6 +64,6 @@ def step_streams(seed: int, step: int) -> Streams:
     """
 
     def stream(purpose: Purpose, *key: int) -> np.random.Generator:
-        return generator(seed, step, purpose, *key)
+        return generator(seed, purpose, step, *key)
 
     return stream

@@ -20,7 +20,7 @@ ALLOWED = {
     "errors": set(),
     "groups": set(),
     "types": {"errors", "groups", "typed"},
-    "rng": set(),
+    "rng": {"errors"},
     "environment": set(),
     "files": {"errors"},
     "statistics": {"errors", "rng"},

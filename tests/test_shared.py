@@ -9,7 +9,7 @@ import torch
 
 from dppo.environment import environment
 from dppo.errors import ConfigError, ShapeError, raise_problems
-from dppo.rng import Purpose, generator, torch_generator
+from dppo.rng import Purpose, generator, step_streams, torch_generator
 from dppo.types import Candidates, Completions
 
 
@@ -28,21 +28,30 @@ def test_records_name_the_field_of_the_wrong_shape():
 
 
 def test_generators_are_functions_of_their_key():
-    assert generator(1, 2, 3).random() == generator(1, 2, 3).random()
-    draws = {generator(*key).random() for key in ((1, 2, 3), (1, 3, 2), (1, 2), (1, 2, 4), (2, 2, 3))}
+    one, two = Purpose.PROMPT_ORDER, Purpose.PROMPT_DRAW
+    assert generator(1, two, 3).random() == generator(1, two, 3).random()
+    draws = {generator(*key).random() for key in ((1, two, 3), (1, one, 2), (1, two), (1, two, 4), (2, two, 3))}
     assert len(draws) == 5
-    a, b = (torch.rand(3, generator=torch_generator(1, 2)) for _ in range(2))
+    a, b = (torch.rand(3, generator=torch_generator(1, two)) for _ in range(2))
     assert torch.equal(a, b)
+
+
+def test_no_step_of_one_purpose_has_the_numbers_of_another():
+    """With the step first, step 2 of PROMPT_ORDER would be step 1 of PROMPT_DRAW."""
+    keys = [(purpose, step) for purpose in Purpose for step in range(13)]
+    assert len({step_streams(0, step)(purpose).random() for purpose, step in keys}) == len(keys)
+    with pytest.raises(ConfigError, match=r"the key \(5, <Purpose.PROMPT_DRAW: 2>\) must begin with what"):
+        generator(3, 5, Purpose.PROMPT_DRAW)
 
 
 def test_generators_do_not_depend_on_the_process():
     """A seed from ``hash()`` would differ between ranks, and between a run and its resumed self."""
-    code = "from dppo.rng import generator, Purpose; print(generator(3, 5, Purpose.PROMPT_DRAW).random())"
+    code = "from dppo.rng import generator, Purpose; print(generator(3, Purpose.PROMPT_DRAW, 5).random())"
     runs = [
         subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": salt}, capture_output=True, text=True)
         for salt in ("1", "2")
     ]
-    assert float(runs[0].stdout) == float(runs[1].stdout) == generator(3, 5, Purpose.PROMPT_DRAW).random()
+    assert float(runs[0].stdout) == float(runs[1].stdout) == generator(3, Purpose.PROMPT_DRAW, 5).random()
 
 
 def test_purposes_keep_their_numbers():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dppo.rng import generator
+from dppo.rng import Purpose, generator
 from dppo.statistics import (
     all_resamples,
     benchmark_interval,
@@ -54,7 +54,7 @@ def test_the_expanded_tail():
 
 def coverage(seeds, tail, rounds=1500):
     """How often the interval of the mean of normal values holds their centre."""
-    rng, hits = generator(11, seeds), 0
+    rng, hits = generator(11, Purpose.CHECK, seeds), 0
     for _ in range(rounds):
         low, high = percentile_ends(rng.normal(size=seeds), np.mean, tail)
         hits += low <= 0 <= high

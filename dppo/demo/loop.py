@@ -137,7 +137,7 @@ class Loop:
         rewards: list[Tensor] = []
 
         def roll_out(row_Q: Tensor, size_Q: Tensor, *key: int) -> Rewards:
-            rng = torch_generator(self.seed, self.steps, Purpose.ROLLOUT, *key)
+            rng = torch_generator(self.seed, Purpose.ROLLOUT, self.steps, *key)
             prompts = [self.prompts[row] for row in row_Q]
             sizes = size_Q.tolist()
             rollouts.append(self.decoder(self.model, prompts, rng, samples=sizes, max_new_tokens=MAX_NEW_TOKENS))

@@ -52,7 +52,7 @@ class EmbeddedRollouts:
         step = int(trainer.state.global_step)
         self._round = self._round + 1 if self._at == (step, training) else 0
         self._at = (step, training)
-        place = (step, Purpose.ROLLOUT) if training else (Purpose.EVALUATION,)
+        place = (Purpose.ROLLOUT, step) if training else (Purpose.EVALUATION,)
         sizes = [len(list(equal)) for _, equal in groupby(prompts)]
         prompt_ids = encode(trainer.processing_class, [prompt for prompt, _ in groupby(prompts)])
         decoder = self._decoder if training else sample

@@ -35,6 +35,10 @@ INTERCEPT_RIDGE = 0.1
 SAVED = ("linear_FK", "curvature_FKK", "mean_D", "scale_D", "low_F", "high_F")
 
 
+PRIOR_STRENGTH = 8.0
+"""Completions that a prediction is worth as the prior of a prompt: docs/log.md has what was measured."""
+
+
 class DifficultyPredictor:
     """Each reward function's mean on each prompt: a logistic regression on the prompt's features, learned step by step.
 
@@ -64,14 +68,14 @@ class DifficultyPredictor:
         features_PD: np.ndarray,
         *,
         ranges: Sequence[tuple[float, float]] = ((0.0, 1.0),),
-        discount: float = 0.95,
+        discount: float = 0.8,
         ridge: float = 1.0,
     ) -> None:
         problems = []
         if not len(ranges) or not all(_is_range(pair) for pair in ranges):
             problems.append(f"ranges={ranges!r} must be pairs of numbers, lowest < highest. Try ranges=[(0.0, 1.0)].")
         if not 0 < discount <= 1:
-            problems.append(f"discount={discount:g} must be in (0, 1]. Try discount=0.95.")
+            problems.append(f"discount={discount:g} must be in (0, 1]. Try discount=0.8.")
         if not 0 < ridge < np.inf:
             problems.append(f"ridge={ridge:g} must be > 0 and finite. Try ridge=1.")
         raise_problems("DifficultyPredictor", problems)

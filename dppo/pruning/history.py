@@ -58,11 +58,11 @@ class PromptHistory:
 
     @typed('PromptHistory(np.arange(64, dtype="uint64"))')
     def __init__(
-        self, identities: np.ndarray, *, decay: float = 0.9, strength: float = 2.0, half_life: float = 1000.0
+        self, identities: np.ndarray, *, decay: float = 0.8, strength: float = 2.0, half_life: float = 1000.0
     ) -> None:
         problems = []
         if not 0 < decay <= 1:
-            problems.append(f"decay={decay:g} must be in (0, 1]. Try decay=0.9.")
+            problems.append(f"decay={decay:g} must be in (0, 1]. Try decay=0.8.")
         if not strength > 0:
             problems.append(f"strength={strength:g} must be > 0 observations. Try strength=1.")
         if not half_life > 0:

@@ -19,6 +19,7 @@ from dppo.files import finite_numbers
 from dppo.methods import Method
 from dppo.pruning import DifficultyPredictor, Evidence, PromptHistory, PromptStream, Skipping
 from dppo.pruning.ceiling import FEWEST, point_ceiling
+from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block, thin_block
 from dppo.rng import Purpose, step_streams
@@ -134,7 +135,7 @@ class PromptSource:
 
     def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
         """What is expected of prompts from steps before this one: their histories, on top of the predicted prior."""
-        prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, self.history.strength)
+        prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, PRIOR_STRENGTH)
         return self.history.expected(row_Q, step, prior)
 
     def learn(self, prompts: StepPrompts, rewards: Rewards, signal_Q: Tensor, tokens_N: Tensor, step: int) -> None:

@@ -210,7 +210,7 @@ def _kept(subject: Subject, method: Method, pruning: Pruning, settings: Settings
     """(M, N) bool, kept in each draw, and (N,) their probabilities."""
     completions = subject.completions(method)
     drawn = [
-        pruning.draw(completions, generator(settings.seed, index, Purpose.CHECK)) for index in range(settings.draws)
+        pruning.draw(completions, generator(settings.seed, Purpose.CHECK, index)) for index in range(settings.draws)
     ]
     return torch.stack([draw.keep_N for draw in drawn]), drawn[0].prob_N
 

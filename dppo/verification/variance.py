@@ -138,7 +138,7 @@ def _row(
     completions, full_N = subject.completions(method), full_batch(subject, method)
     weight_MN = torch.zeros(draws, len(full_N), dtype=torch.float64)
     for index in range(draws):
-        rng = generator(seed, index, Purpose.CHECK)
+        rng = generator(seed, Purpose.CHECK, index)
         weight_MN[index] = pruning.draw(completions, rng).weight_N
     error_MN = (weight_MN - 1) * full_N
     square_M = ((error_MN @ subject.gram_NN) * error_MN).sum(1) / float(full_N @ subject.gram_NN @ full_N)

@@ -96,12 +96,12 @@ def test_the_first_epoch_prunes_nothing(fill):
     stream, history, pruning = PromptStream(SIZE, 0), history_of(SIZE, 0), PromptPruning(rate=0.7)
     for step in range(SIZE // 8):
         row_P, now = fill_block(stream, history, pruning, 8, step) if fill else (thin_block(stream, 8), pruning)
-        draw = now.draw(history.candidates(row_P, step), generator(0, step))
+        draw = now.draw(history.candidates(row_P, step), generator(0, Purpose.CHECK, step))
         assert len(row_P) == 8 and draw.keep_N.all() and (draw.weight_N == 1).all()
         assert stream.epoch == (step + 1) * 8 // SIZE
         history.update(row_P, Rewards.of_groups(torch.ones(8, 4)), torch.zeros(8), torch.ones(32), step)
     row_P = thin_block(stream, 8)
-    assert pruning.draw(history.candidates(row_P, 5), generator(0, 5)).keep_N.sum() == 2
+    assert pruning.draw(history.candidates(row_P, 5), generator(0, Purpose.CHECK, 5)).keep_N.sum() == 2
 
 
 RULES = st.sampled_from([proportional, threshold, uniform])

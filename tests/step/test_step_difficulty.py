@@ -10,6 +10,7 @@ import torch
 from dppo.errors import CheckpointError, RewardError, ShapeError
 from dppo.methods import METHODS
 from dppo.pruning import DifficultyPredictor, PromptHistory, PromptStream
+from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.rng import step_streams
 from dppo.step import PromptSource, RolledOut, plan_step
 from dppo.step.prompts import DIFFICULTY_FILE
@@ -49,7 +50,7 @@ def taught(run, steps, first=0):
 def test_prompts_without_a_history_start_from_the_prediction_and_others_from_both():
     run = source()
     first, second, third, again = taught(run, 4)
-    assert (first.expected.mean_QF == 0.5).all() and (first.expected.worth_QF == run.history.strength + 1).all()
+    assert (first.expected.mean_QF == 0.5).all() and (first.expected.worth_QF == PRIOR_STRENGTH + 1).all()
     for prompts in (second, third):
         hard = prompts.row_Q < SIZE // 2
         mean_Q = prompts.expected.mean_QF[:, 0]

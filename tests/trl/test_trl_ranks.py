@@ -46,6 +46,15 @@ def test_ranks_choose_the_same_rate(results):
     assert results["auto rates"][:2] == [0.0, 0.0] and min(results["auto rates"][2:]) > 0
 
 
+def test_ranks_share_groups_of_any_size(results):
+    """Equal numbers of completions on each, whatever the sizes, and the same history."""
+    assert (
+        results["ranks expect alike"] and results["groups of one"]["apart"] == 0.0 == results["uneven groups"]["apart"]
+    )
+    assert sum(results["uneven groups"]["sizes"]) == 18 and len(set(results["uneven groups"]["sizes"])) > 1
+    assert len(results["groups of one"]["rows"]) == 6 and results["groups of one"]["sizes"] is None
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_a_rank_without_rows_runs_as_many_forwards(rate, results, folder, tiny_path, tmp_path):
     first, second = results[f"uneven {rate}"]

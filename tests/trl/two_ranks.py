@@ -70,6 +70,23 @@ def main(path: str, folder: str) -> None:
         results[f"{method} rows"] = trainer.in_use.plan.prompts.row_Q.tolist()
         stripped = [{n.removeprefix("module."): g for n, g in step.items()} for step in steps]
         torch.save(stripped, Path(folder, f"{method} rank {dist.get_rank()}.pt"))
+    # The odd one of five groups of three: sizes by history, of which a rank may hold a part.
+    for name, options in {
+        "uneven groups": {"method": "dppo_history_sizes", "num_generations": 3, "per_device_train_batch_size": 9},
+        "groups of one": {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 3},
+    }.items():
+        run = dict(prompts=6, loss_type="grpo", max_steps=8, rollout=None, reward=first_half_reward)
+        _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), **run, **options)
+        sizes = trainer.in_use.plan.prompts.size_Q
+        results[name] = {
+            "apart": apart(trainer),
+            "sizes": None if sizes is None else sizes.tolist(),
+            "expected": trainer.in_use.plan.rewards.expected.mean_QF.tolist(),
+            "rows": trainer.in_use.plan.prompts.row_Q.tolist(),
+        }
+    both = [None, None]
+    dist.all_gather_object(both, {name: results[name] for name in ("uneven groups", "groups of one")})
+    results["ranks expect alike"] = both[0] == both[1]
     recorded_runs(path, folder)
     if dist.get_rank() == 0:
         Path(folder, "two_ranks.json").write_text(json.dumps(results))
