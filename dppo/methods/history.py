@@ -28,13 +28,23 @@ DPPO_HISTORY = replace(
     DPPO,
     name="dppo_history",
     paper=f"{DPPO.paper}, with the baseline of {_PAPERS}",
-    advantages=HISTORY_SCALED,
+    advantages=HISTORY_CENTRED,
     fixes=frozenset({"advantages"}),
     prompts=PromptPruning(),
     deviations=(
-        "the deviation that advantages are divided by comes from history, another objective than the group's own",
+        "advantages are not divided by a deviation: the gradient is that of the mean reward",
         *_OTHERS,
         *DPPO.deviations,
+    ),
+)
+
+DPPO_HISTORY_SCALED = replace(
+    DPPO_HISTORY,
+    name="dppo_history_scaled",
+    advantages=HISTORY_SCALED,
+    deviations=(
+        "the deviation that advantages are divided by comes from history, another objective than the group's own",
+        *DPPO_HISTORY.deviations[1:],
     ),
 )
 

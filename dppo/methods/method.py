@@ -97,7 +97,7 @@ class Method:
             problems.append(
                 f"prompts are rolled out in rounds, so none are pruned: prompt rate {self.prompts.rate:g}. Write 0."
             )
-        if self.sizes is not None and not self.advantages.from_history:
+        if self.sizes is not None and not self.advantages.any_size:
             problems.append(
                 f"advantages by {self.advantages.name!r} mean something else in groups of another size. Write "
                 "advantages=HISTORY_CENTRED, or sizes=None."
@@ -144,16 +144,16 @@ class Method:
         """Sentences about what depends on other completions than its own, and whether they hold."""
         pruned = self.prompts.rate > 0
         where = "is biased under prompt pruning"
-        uneven = "of groups of unequal size" if self.sizes is not None else ""
+        uneven = self.sizes is not None
         return [
             (
                 f"the {self.normaliser.name} normaliser {where}: {self.normaliser.reason}",
                 pruned and not self.normaliser.prompt_exact,
             ),
             (
-                f"the {self.normaliser.name} normaliser is biased {uneven}: tokens are estimated by weights, a ratio, "
-                "biased O(1/n)",
-                bool(uneven) and not self.normaliser.prompt_exact,
+                f"the {self.normaliser.name} normaliser is biased where groups differ in size: tokens are estimated by "
+                "weights: a ratio, biased O(1/n)",
+                uneven and not self.normaliser.prompt_exact,
             ),
             (
                 f"the {self.advantages.name} advantage {where}: {self.advantages.reason}",
@@ -165,9 +165,14 @@ class Method:
                 pruned and self.entropy_coef != 0,
             ),
             (
+                "the entropy bonus is biased where groups differ in size: it is a mean over tokens, estimated by "
+                "weights: a ratio, biased O(1/n)",
+                uneven and self.entropy_coef != 0,
+            ),
+            (
                 "the router loss is biased under pruning: it is a product of two means over tokens, which are taken "
                 "over the completions kept, weighted: biased O(1/n)",
-                self.router_coef > 0 and (pruned or self.completions.rate > 0),
+                self.router_coef > 0 and (pruned or uneven or self.completions.rate > 0),
             ),
             (
                 "prompts are drawn once for several optimizer steps: only the first one's gradient is unbiased",

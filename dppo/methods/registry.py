@@ -17,7 +17,7 @@ from dppo.methods.gdpo import DPPO_GDPO, GDPO
 from dppo.methods.greso import GRESO, GRESO_COMPAT
 from dppo.methods.grpo import GRPO
 from dppo.methods.gspo import GSPO
-from dppo.methods.history import DPPO_HISTORY, DPPO_HISTORY_SIZES, GRPO_HISTORY
+from dppo.methods.history import DPPO_HISTORY, DPPO_HISTORY_SCALED, DPPO_HISTORY_SIZES, GRPO_HISTORY
 from dppo.methods.infobatch import INFOBATCH
 from dppo.methods.pods import PODS
 
@@ -30,7 +30,7 @@ METHODS = {
         *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC, DPPO_UNWEIGHTED),
         *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),
         *(GDPO, DPPO_GDPO),
-        *(GRPO_HISTORY, DPPO_HISTORY, DPPO_HISTORY_SIZES),
+        *(GRPO_HISTORY, DPPO_HISTORY, DPPO_HISTORY_SCALED, DPPO_HISTORY_SIZES),
     )
 }
 """Rates are starting points: ``METHODS["dppo"].with_rates(prompt=0.3, completion=0.5)``."""

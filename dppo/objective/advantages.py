@@ -95,6 +95,8 @@ class AdvantageRule:
     """Why it is not exact under prompt pruning, one sentence; empty where it is."""
     from_history: bool = False
     """Whether a group of one completion has an advantage, since history stands in for its siblings."""
+    any_size: bool = False
+    """Whether the expected gradient is the same for groups of every size."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What a trainer of TRL is told to compute the same: its fields by name. No two rules have the same."""
 
@@ -133,7 +135,7 @@ def emphasised(rule: AdvantageRule, power: float) -> AdvantageRule:
     def compute(rewards: Rewards) -> Tensor:
         return powered(rule(rewards), power=power)
 
-    return replace(rule, name=f"{rule.name}, A * abs(A)^{power:g}", compute=compute)
+    return replace(rule, name=f"{rule.name}, A * abs(A)^{power:g}", compute=compute, any_size=False)
 
 
 def _summed(scale: str) -> Mapping[str, str]:

@@ -83,7 +83,7 @@ def _group_sums(value_NF: Tensor, group_N: Tensor) -> Tensor:
     return sums_QF.index_add_(0, group_N, value_NF)
 
 
-HISTORY_CENTRED = AdvantageRule(name="history baseline", compute=history_advantages, from_history=True)
+HISTORY_CENTRED = AdvantageRule(name="history baseline", compute=history_advantages, from_history=True, any_size=True)
 HISTORY_SCALED = AdvantageRule(
-    name="history baseline and deviation", compute=history_scaled_advantages, from_history=True
+    name="history baseline and deviation", compute=history_scaled_advantages, from_history=True, any_size=True
 )

@@ -89,6 +89,15 @@ class PromptHistory:
         """Share of the prompts with at least one observation, in [0, 1]."""
         return float(np.count_nonzero(self._arrays["rollouts"]) / max(len(self), 1))
 
+    @property
+    def functions(self) -> int:
+        """F, reward functions whose moments are known; 0 before the first observation."""
+        return self._rewards.total.shape[1]
+
+    def forget_rewards(self) -> None:
+        """Expect nothing of rewards any more; signals and tokens stay."""
+        self._rewards = RewardMoments(len(self))
+
     def update(
         self,
         rows: Tensor | np.ndarray,

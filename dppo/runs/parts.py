@@ -19,6 +19,7 @@ from dppo.demo.drafts import LastCompletions
 from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError
+from dppo.methods import METHODS
 from dppo.problems import (
     accuracy_reward,
     check_problems,
@@ -140,6 +141,12 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
 
 def _vote(run: AnyRun) -> Callable[..., Any]:
     """The majority vote of a run's groups, all of one size: votes of other sizes are other rewards."""
+    own = METHODS.get(getattr(run.training, "method", ""))
+    if own is not None and own.sizes is not None:
+        raise ConfigError(
+            f"reward_funcs: majority_vote is another reward in groups of another size, and method={own.name!r} gives "
+            "prompts as many completions as their history says. Write method: dppo_history"
+        )
     votes, held_out = run.training.num_generations, run.training.num_generations_eval
     if run.training.eval_strategy != "no" and held_out not in (None, votes):
         raise ConfigError(

@@ -26,7 +26,7 @@ def step_figures(completions: Completions, rewards: Rewards, prompts: StepPrompt
         "candidates/zero_signal_groups": float((inverse_Q * ~signal_Q).sum() / inverse_Q.sum()),
         "rollout/zero_signal_groups": 1.0 - signal_Q.double().mean().item(),
         "prune/prompts_kept_share": prompts.kept_share,
-        "prune/largest_prompt_weight": _largest(prompts.weight_Q),
+        "prune/largest_prompt_weight": _largest(prompts.draw.weight_N),
         "prune/prompts_with_history": prompts.seen_share,
         "prune/prompt_rate": _rate(prompts.draw.prob_N[prompts.candidates.seen_P]),
     }
@@ -62,7 +62,7 @@ def draw_figures(
         live_N: (N,) bool, those that the draw was made among and that can have a gradient.
         weight_N: (N,) weights, 0 where a completion was not kept.
         prob_N: (N,) inclusion probabilities.
-        score_N: (N,) the score, standing in for the gradient's norm in ``added_variance``.
+        score_N: (N,) the score times the prompt's weight, standing in for the gradient's norm in ``added_variance``.
         tokens_N: (N,) tokens that carry loss.
     """
     kept_N, live_prob_N = weight_N > 0, prob_N[live_N]

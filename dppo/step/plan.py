@@ -83,8 +83,13 @@ class StepPlan:
 
     @cached_property
     def signal_Q(self) -> Tensor:
-        """(Q,) float64 size of each group's gradient as far as scores tell, for the history."""
-        return _norms(self.score_N, self.completions.group_N)
+        """(Q,) float64 size of each group's gradient as far as scores tell, for the history.
+
+        Of groups of unequal size, what one of the mean size would have: what is learned of a prompt must not depend on
+        how many completions it was given.
+        """
+        norm_Q, size_Q = _norms(self.score_N, self.completions.group_N), self.prompts.size_Q
+        return norm_Q if size_Q is None else norm_Q * (size_Q.double().mean() / size_Q).sqrt()
 
     @cached_property
     def figures(self) -> dict[str, float]:
@@ -94,10 +99,10 @@ class StepPlan:
     @cached_property
     def draw_figures(self) -> list[dict[str, float]]:
         """Metrics of each of the U draws."""
-        found = self.completions
-        live_N = found.live_N & (self.prompts.weight_Q > 0)[found.group_N]
+        found, prompt_weight_N = self.completions, self.prompts.weight_Q[self.completions.group_N]
+        live_N, score_N = found.live_N & (prompt_weight_N > 0), self.score_N * prompt_weight_N
         return [
-            draw_figures(live_N[row_N], weight_N[row_N], prob_N[row_N], self.score_N[row_N], found.tokens_N[row_N])
+            draw_figures(live_N[row_N], weight_N[row_N], prob_N[row_N], score_N[row_N], found.tokens_N[row_N])
             for weight_N, prob_N, row_N in zip(self.weight_UN, self.prob_UN, self.share_UN, strict=True)
         ]
 

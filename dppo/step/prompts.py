@@ -134,7 +134,12 @@ class PromptSource:
         return replace(prompts, expected=self._expected(prompts.row_Q, step))
 
     def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
-        """What is expected of prompts from steps before this one: their histories, on top of the predicted prior."""
+        """What is expected of prompts from steps before this one: their histories, on top of the predicted prior.
+
+        None where nothing is known, and for methods that do not ask.
+        """
+        if not self.method.advantages.from_history:
+            return None
         prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, PRIOR_STRENGTH)
         return self.history.expected(row_Q, step, prior)
 
@@ -197,6 +202,13 @@ class PromptSource:
                 "start without a history.",
                 stacklevel=2,
             )
+        if self.weight_F is not None and self.history.functions not in (0, len(self.weight_F)):
+            warnings.warn(
+                f"the checkpoint has rewards of {self.history.functions} functions, and there are {len(self.weight_F)} "
+                "now: what is expected of prompts is learned anew.",
+                stacklevel=2,
+            )
+            self.history.forget_rewards()
         if self.difficulty is not None and (folder / DIFFICULTY_FILE).exists():
             self.difficulty.load(folder / DIFFICULTY_FILE)
         elif self.difficulty is not None:

@@ -1,6 +1,7 @@
 """``DPPOConfig``: every TRL ``GRPOConfig`` field plus ours, checked before anything is loaded."""
 
 import copy
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -48,8 +49,10 @@ class DPPOConfig(GRPOConfig):
             "Algorithm 1, biased), `infobatch` (prompts only), `cppo`, `cppo_trl`, `cppo_verl`, `pods` "
             "(biased), `dapo` (rounds of rollouts until enough groups have rewards that differ, biased), `greso` (such "
             "rounds without prompts that gave nothing time after time, biased), `greso_compat` (as in its code, for "
-            "rewards of 0, 0.1 and 1), or `grpo` (nothing is pruned). Names with an objective of their own, such as "
-            "`dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all others work "
+            "rewards of 0, 0.1 and 1), `dppo_history` (a baseline from each prompt's history, for 1, 2 or 4 "
+            "completions a prompt; `_scaled` divides by a deviation from history, `_sizes` has group sizes by it), "
+            "`grpo_history` (the same, nothing pruned), or `grpo` (nothing is pruned). Names with an objective of their "
+            "own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all others work "
             "on the objective that TRL's fields describe, whose normaliser decides whether pruned prompts are biased."
         },
     )
@@ -266,7 +269,10 @@ class DPPOConfig(GRPOConfig):
                 ],
             )
         per_step = self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
-        self.num_generations = self.generation_batch_size or per_step  # which divides what TRL counts on all processes
+        # Any number above 1 that divides what TRL counts on all processes.
+        self.num_generations = self.generation_batch_size or per_step * int(os.environ.get("WORLD_SIZE", "1"))
+        if self.num_generations == 1:
+            raise_problems("DPPOConfig", ["a generation of one completion. Write per_device_train_batch_size: 16."])
         evaluated, self.num_generations_eval = self.num_generations_eval, self.num_generations_eval or 1
         yield
         self.num_generations, self.num_generations_eval = 1, evaluated

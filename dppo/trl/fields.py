@@ -21,7 +21,9 @@ RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_A
 """Fields that are a share or ``auto``, and how that chooses."""
 
 AT_LEAST: dict[str, float] = dict.fromkeys(("epsilon", "epsilon_high", "beta", "max_rounds", "record_completions"), 0)
-AT_LEAST |= dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"), 1)
+AT_LEAST |= dict.fromkeys(
+    ("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "num_generations"), 1
+)
 ABOVE: dict[str, float] = {"advantage_power": -1}
 ABOVE |= dict.fromkeys(("history_half_life", "max_tokens_per_row", "reward_time_limit", "round_factor", "delta"), 0)
 OF_TRL = ("num_iterations", "num_generations", "max_completion_length", "per_device_train_batch_size", "entropy_coef")

@@ -190,6 +190,10 @@ class Joints(GRPOTrainer):
         """Add figures of this step to the next log."""
         add_figures(self, figures)
 
+    def correct_figure(self, name: str, value: float) -> None:
+        """Put a figure in the place of the one that TRL has just added under its name."""
+        self._metrics["train"][name][-1] = value
+
     def clear_samples(self) -> None:
         """Forget the completions kept for TRL's table: with other row counts it would mix two generations."""
         for log in (self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):

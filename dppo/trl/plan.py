@@ -25,7 +25,8 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
     if method.rounds is not None:
         lines.append(f"prompts: {method.rounds}; a step wants {block} groups of {args.num_generations} completions")
     elif not method.prompts.rate:
-        lines.append(f"prompts: all {block} of a block are rolled out, {args.num_generations} completions each")
+        each = "on average" if method.sizes is not None else "each"
+        lines.append(f"prompts: all {block} of a block are rolled out, {args.num_generations} completions {each}")
     elif method.prompts.auto is not None:
         lines.append(
             f"prompts: all {block} of a block until prompts have come back (prompt_prune_rate: auto starts unpruned, "
@@ -38,6 +39,8 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
     if method.sizes is not None:
         most = max(method.sizes.most, args.num_generations)
         lines.append(f"group sizes: by history, 1 to {most} completions of a prompt, {args.num_generations} on average")
+    if args.num_generations == 1 and args.difficulty_features is None:
+        lines.append("the first generation has no gradient: nothing is known yet that its completions differ from")
     share = f"{1 - method.completions.rate:.0%}"
     if getattr(method.completions, "auto", None) is not None:
         share = f"{share} or more, as their scores say in each step (completion_prune_rate: auto),"

@@ -75,8 +75,9 @@ class EmptySignalWarning:
         elif self.empty >= self._next:
             self._next *= 2
             warnings.warn(
-                f"all rewards were equal within every group for {self.empty} generations in a row: nothing is being "
-                "learned. Print some completions (log_completions: true); the reward may never be earned, or always.",
+                f"no completion had an advantage for {self.empty} generations in a row, all rewards of a group being "
+                "equal: nothing is being learned. Print some completions (log_completions: true); the reward may "
+                "never be earned, or always.",
                 stacklevel=2,
             )
 

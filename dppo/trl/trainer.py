@@ -82,7 +82,7 @@ class DPPOTrainer(Joints):
         self.method = args.build_method(sampler_log_probs=log_probs, model_config=cast(Any, self.model).config)
         self.cycle = Cycle.of_arguments(args)
         self.group = int(self.num_generations or 1)
-        """G, completions per prompt."""
+        """G, completions per prompt, or their mean where sizes follow history."""
         self.source: PromptSource | None = prompt_source(
             self.train_dataset,
             args,
@@ -217,8 +217,12 @@ class DPPOTrainer(Joints):
             self.source.learn(prompts, rewards, plan.signal_Q, everything.tokens_N, self.generation)
             self.add_figures(self.source.figures)
         self.add_figures(plan.figures)
+        if prompts.size_Q is not None:
+            self.correct_figure("frac_reward_zero_std", rewards.flat_Q.double().mean().item())
         self._signal_warning.observe(plan.learnable)
-        self._ceilings.tell(self.method, plan, None if self.source is None else self.source.visits)
+        self._ceilings.tell(
+            self.method.at(share_done(self.state)), plan, None if self.source is None else self.source.visits
+        )
         return plan
 
     # -- the loss of kept completions ----------------------------------------------------------------------------

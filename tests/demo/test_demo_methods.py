@@ -8,14 +8,14 @@ import torch
 from dppo.demo.loop import GENERATIONS
 from dppo.methods import METHODS
 from dppo.objective import CENTRED, GROUP_SCALED, emphasised
-from dppo.rng import torch_generator
+from dppo.rng import Purpose, torch_generator
 
 GRPO, PODS = METHODS["grpo"], METHODS["pods"]
 PROMPTS = 4
 
 
 def coin(row_Q, step):
-    flips = torch.randint(2, (len(row_Q), GENERATIONS), generator=torch_generator(1, step)).float()
+    flips = torch.randint(2, (len(row_Q), GENERATIONS), generator=torch_generator(1, Purpose.CHECK, step)).float()
     flips[:, 0] = torch.tensor([0.5, 2.0, 0.0, 1.0] * len(row_Q))[: len(row_Q)]
     return flips
 

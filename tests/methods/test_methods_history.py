@@ -11,7 +11,7 @@ from dppo.methods import METHODS
 from dppo.pruning import GroupSizes
 from dppo.types import Expected, Rewards
 
-UNBIASED = {"grpo_history": True, "dppo_history": True, "dppo_history_sizes": True}
+UNBIASED = dict.fromkeys(("grpo_history", "dppo_history", "dppo_history_scaled", "dppo_history_sizes"), True)
 LEAVE_ONE_OUT = replace(GRPO_BY_HAND, advantage_N=by_group(TOTAL_N, lambda x: x - (x.sum() - x) / (len(x) - 1)))
 """Where nothing is known of a prompt, its other completions are the baseline, and nothing is divided by."""
 BY_HAND = dict.fromkeys(UNBIASED, LEAVE_ONE_OUT)
@@ -28,7 +28,7 @@ def test_only_one_has_sizes_of_its_own():
     assert METHODS["dppo_history_sizes"].sizes == GroupSizes() and METHODS["dppo_history"].sizes is None
 
 
-@pytest.mark.parametrize("name", ["dppo_history", "grpo_history"])
+@pytest.mark.parametrize("name", ["dppo_history", "dppo_history_scaled", "grpo_history"])
 def test_a_group_of_one_learns_from_what_history_expected(name):
     """GRPO's own advantage of it is 0."""
     expected = Expected(*(), **{

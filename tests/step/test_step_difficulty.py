@@ -1,6 +1,7 @@
 """A predictor of difficulty among a run's prompts: the prior of those without a history, settled before the rollout."""
 
 import copy
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from dppo.errors import CheckpointError, RewardError, ShapeError
 from dppo.methods import METHODS
+from dppo.objective import HISTORY_CENTRED
 from dppo.pruning import DifficultyPredictor, PromptHistory, PromptStream
 from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.rng import step_streams
@@ -101,8 +103,13 @@ def test_a_resumed_run_expects_the_same_bit_for_bit(tmp_path):
 
 
 def test_rounds_have_the_prior_too():
+    def mixed(number, block):
+        return Rewards.of_groups(torch.tensor([[0.0, 1.0]] * len(block.row_Q)))
+
     run = source("dapo")
-    prompts = run.rounds(0, lambda number, block: Rewards.of_groups(torch.tensor([[0.0, 1.0]] * len(block.row_Q))))
+    assert run.rounds(0, mixed).expected is None, "which has no baseline from history"
+    run.method = replace(run.method, advantages=HISTORY_CENTRED)
+    prompts = run.rounds(1, mixed)
     assert (prompts.expected.mean_QF == 0.5).all() and len(prompts.expected) == len(prompts.row_Q)
 
 

@@ -298,8 +298,8 @@ class EvaluatesNothing(DPPOTrainer):
 
 
 class TrainsOnTools(DPPOTrainer):
-    def roll_out(self, examples):
-        return replace(super().roll_out(examples), tool_mask=None)
+    def roll_out(self, examples, **groups):
+        return replace(super().roll_out(examples, **groups), tool_mask=None)
 
 
 BROKEN = {

@@ -8,7 +8,7 @@ from test_trl_fields import configured
 from test_trl_resume import CASES, STEPS, trainer, weights
 
 from dppo.errors import ConfigError
-from dppo.objective import history_scaled_advantages
+from dppo.objective import history_advantages
 from dppo.step import PromptSource
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.plan import step_plan
@@ -35,7 +35,7 @@ def test_a_group_of_one_trains_on_what_history_did_not_expect(tiny_path, tmp_pat
     plans, trained = plans_of(tiny_path, tmp_path, monkeypatch, **SINGLE)
     assert trained.num_generations == 1 and all(len(plan.rewards) == 4 for plan in plans)
     for plan in plans:
-        assert torch.equal(plan.advantage_N, history_scaled_advantages(plan.rewards))
+        assert torch.equal(plan.advantage_N, history_advantages(plan.rewards))
     later = plans[-1]
     assert (later.rewards.expected.worth_QF > 3).all() and (later.advantage_N != 0).any()
     assert plans[0].rewards.expected is None and not plans[0].learnable, "nothing is known before the first completion"

@@ -79,7 +79,7 @@ def trained(request, tiny_path, tmp_path_factory):
         tmp_path_factory.mktemp("one_step"),
         **(dict(reward=[length_reward, halves], max_steps=2, prompt_prune_rate=0.5) | options),
     )
-    assert trainer.in_use is not None and 0 < (trainer.in_use.batch.weight_UB > 0).sum() < len(plans[1][1].length_N)
+    assert trainer.in_use is not None and 0 < (trainer.in_use.batch.weight_UB[0] > 0).sum() < len(plans[1][1].length_N)
     return trainer, plans
 
 
