@@ -15,7 +15,7 @@ from dppo.runs.arguments import TRAINING_OURS, AnyRun
 from dppo.runs.folder import STOCK
 from dppo.runs.parsing import parse_fields
 from dppo.trl.config import DPPOConfig
-from dppo.trl.fields import DEFAULT_METHOD
+from dppo.trl.fields import AUTO, DEFAULT_METHOD, RATES, not_chosen
 from dppo.trl.objective import fields_of
 
 STOCK_PAPER = METHODS["grpo"].paper
@@ -59,6 +59,8 @@ TAKEN: dict[str, Callable[[Method], bool]] = {
     "prune_floor": _draws,
     "prune_schedule": _prunes,
     "prompt_prune_rate": _prunes_prompts,
+    "difficulty_features": lambda method: method.advantages.from_history,
+    "reward_range": lambda method: method.advantages.from_history,
     "max_rounds": lambda method: method.rounds is not None,
     "round_factor": lambda method: method.rounds is not None,
 }
@@ -91,7 +93,12 @@ class Contestant:
         if self.stock:
             return sorted(config.keys() & TRAINING_OURS - GIVEN)
         method = METHODS[self.method]
-        return sorted(name for name, takes in TAKEN.items() if config.get(name) is not None and not takes(method))
+        chosen = [name for name in RATES if config.get(name) == AUTO and not_chosen(name, method)]
+        return sorted(
+            name
+            for name, takes in TAKEN.items()
+            if config.get(name) is not None and (not takes(method) or name in chosen)
+        )
 
     def fields(self, config: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
         """Every field of its run, of those all share in ``config``: what ``config.yaml`` in the run's folder holds."""

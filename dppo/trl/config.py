@@ -51,9 +51,10 @@ class DPPOConfig(GRPOConfig):
             "rounds without prompts that gave nothing time after time, biased), `greso_compat` (as in its code, for "
             "rewards of 0, 0.1 and 1), `dppo_history` (a baseline from each prompt's history, for 1, 2 or 4 "
             "completions a prompt; `_scaled` divides by a deviation from history, `_sizes` has group sizes by it), "
-            "`grpo_history` (the same, nothing pruned), or `grpo` (nothing is pruned). Names with an objective of their "
-            "own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all others work "
-            "on the objective that TRL's fields describe, whose normaliser decides whether pruned prompts are biased."
+            "`grpo_history` (the same, nothing pruned), or `grpo` (nothing is pruned). Names with an objective of "
+            "their own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all "
+            "others work on the objective that TRL's fields describe, whose normaliser decides whether pruned prompts "
+            "are biased."
         },
     )
     loss_type: str = field(

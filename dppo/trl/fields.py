@@ -135,12 +135,12 @@ def _rate_problems(args: Any, base: Method) -> list[str]:
                 f"prune_floor={args.prune_floor:g} must be in (0, {1 - largest:g}], the share that {name}={text} "
                 f"keeps{' at least' if rate == AUTO else ''}. Try prune_floor: {(1 - largest) / 2:g}."
             )
-        if rate == AUTO and prunes and (reason := _not_chosen(name, base)):
+        if rate == AUTO and prunes and (reason := not_chosen(name, base)):
             problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")
     return problems
 
 
-def _not_chosen(name: str, base: Method) -> str:
+def not_chosen(name: str, base: Method) -> str:
     """Why a level of a method does not choose its own rate; empty where it does."""
     level = base.prompts if name == "prompt_prune_rate" else base.completions
     if level is base.completions and not isinstance(level, Pruning):

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from dppo.comparison.contestants import Contestant
 from dppo.comparison.plan import changes, open_folder, plan
 from dppo.errors import ConfigError, FileError
 from dppo.methods import METHODS
@@ -220,3 +221,14 @@ def test_a_dry_run_is_of_a_single_run(config):
     """Silently ignored it would start the comparison."""
     with pytest.raises(ConfigError, match="dry_run is a field of dppo train"):
         plan(config(), ["--dry_run"])
+
+
+def test_fields_that_only_some_methods_take_are_left_out_for_the_others():
+    """A shared prior of difficulty and rates that are chosen must not stop a comparison with GRPO or CPPO."""
+    shared = {"difficulty_features": "length", "completion_prune_rate": "auto", "prompt_prune_rate": "auto"}
+    left = {
+        name: Contestant(name=name, method=name, overrides={}).left_out(shared)
+        for name in ("grpo", "cppo", "dppo", "dppo_history")
+    }
+    assert left["dppo_history"] == [] and left["dppo"] == ["difficulty_features"]
+    assert {"difficulty_features", "completion_prune_rate"} <= set(left["cppo"]) and left["grpo"] == sorted(shared)
