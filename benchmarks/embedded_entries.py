@@ -177,7 +177,7 @@ CONTESTANTS = {
     "dppo_everything": Entry(
         method="dppo_history_sizes",
         groups=WITH_HISTORY,
-        fields={**PREDICTED, "completion_prune_rate": 0.7, "prompt_prune_rate": "auto"},
+        fields={**PREDICTED, **HALF, "prompt_prune_rate": "auto"},
         ours=True,
     ),
 }

@@ -9,8 +9,6 @@ Source: difficulty predicted before the rollout is the idea of DEPO (arXiv:2602.
 it is the prior mean of a baseline, and nothing is dropped.
 """
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from torch import Tensor
 from dppo.errors import CheckpointError, DataError, RewardError, ShapeError, raise_problems
 from dppo.files import replacing
 from dppo.groups import each_group
+from dppo.pruning.history_file import read_arrays
 from dppo.pruning.logistic import auc, expansion, logistic, posterior_mode
 from dppo.typed import typed
 from dppo.types import Expected, Rewards
@@ -314,19 +313,11 @@ def _checked(features_PD: np.ndarray) -> np.ndarray:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a saved predictor."""
-    if not path.is_file():
-        raise CheckpointError(f"there is no predictor at {path}. Resume from a checkpoint that this library wrote.")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged:
-            raise ValueError(f"{damaged} fails its checksum")
-        with np.load(path, allow_pickle=False) as file:
-            saved = {name: file[name] for name in (*SAVED, "format", "step", "features_PD")}
-        if saved["format"] != FORMAT or not all(np.isfinite(saved[name]).all() for name in (*SAVED, "features_PD")):
-            raise ValueError(f"it is not of format {FORMAT}, or holds numbers that are not finite")
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    names = (*SAVED, "format", "step", "features_PD")
+    saved = read_arrays(path, "predictor", names)
+    whole = saved.keys() == set(names) and saved["format"] == FORMAT
+    if not whole or not all(np.isfinite(saved[name]).all() for name in (*SAVED, "features_PD")):
         raise CheckpointError(
-            f"the predictor at {path} is damaged ({error}). Resume from an older checkpoint."
-        ) from error
+            f"the predictor at {path} is damaged, or not of format {FORMAT}. Resume from an older checkpoint."
+        )
     return saved

@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,30 @@ def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarr
     found = place < len(saved)
     found[found] = saved[order[place[found]]] == wanted[found]
     return np.flatnonzero(found), order[place[found]]
+
+
+def read_arrays(path: Path, what: str, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Those arrays of a saved npz that it has, every byte checked; nothing is unpickled.
+
+    Args:
+        path: of the file.
+        what: it holds, for the message.
+        names: of the arrays.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"there is no {what} at {path}. Resume from a checkpoint that this library wrote.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged:
+            raise ValueError(f"{damaged} fails its checksum")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in names if name in file}
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise CheckpointError(f"the {what} at {path} is damaged ({error}). Resume from an older checkpoint.") from error
 
 
 def read_history(
@@ -40,25 +64,14 @@ def read_history(
         **{"identities": np.uint64, "totals": np.float64, "format": np.int64},
         **{"reward_moments": np.float32, "reward_totals": np.float64},
     }
-    if not path.is_file():
-        raise CheckpointError(f"there is no history at {path}. Resume from a checkpoint that this library wrote.")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged:
-            raise ValueError(f"{damaged} fails its checksum")
-        with np.load(path, allow_pickle=False) as file:
-            known = expected if "format" not in file or file["format"] == version else {"format"}
-            saved = {name: file[name] for name in known}
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise CheckpointError(
-            f"the history at {path} is damaged ({error}). Resume from an older checkpoint."
-        ) from error
-    if saved.keys() == {"format"}:
+    saved = read_arrays(path, "history", expected)
+    if saved.get("format", version) != version:
         raise CheckpointError(
             f"the history at {path} is not of format {version}, but of {saved['format']}. Resume with the version of "
             "this library that wrote it."
         )
+    if missing := sorted(expected.keys() - saved.keys()):
+        raise CheckpointError(f"the history at {path} is damaged: it lacks {missing}. Resume from an older checkpoint.")
     size, functions = saved["identities"].shape, saved["reward_totals"].shape[-1:]
     sizes = dict.fromkeys(prompt_fields, size) | {"totals": (totals,), "format": ()}
     sizes |= {"reward_moments": (3, *size, *functions), "reward_totals": (3, *functions)}
