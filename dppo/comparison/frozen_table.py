@@ -83,6 +83,9 @@ def _notes(found: FrozenComparison) -> Iterator[str]:
     for line in found.lines:
         if line.method.rounds is not None:
             yield f"{line.name}: one round of this block and no further ones, as a mean over its groups that count"
+    for line in found.lines:
+        if line.method.sizes is not None:
+            yield f"{line.name}: group sizes were not varied, all groups are of one size"
     yield "A dash: the method takes no rate at that level. Floors are at most half of what a rate keeps."
 
 

@@ -79,11 +79,12 @@ def at_level(method: Method, level: str) -> Method:
     """The method as it is checked at one level, the other level unpruned.
 
     It keeps its own rates, of those that are chosen the largest; a level that it leaves alone is checked at
-    ``USUAL_RATE``. A normaliser or advantage that
-    is exact only while every prompt is rolled out is replaced if the method itself prunes no prompts, and the name of
-    what comes back says so. Rounds are left out: they are no level, but a bias that is declared, see ``round_checks``.
+    ``USUAL_RATE``. A normaliser or advantage that is exact only while every prompt is rolled out is replaced if the
+    method itself prunes no prompts, and groups of different sizes by groups of one size: the name of what comes back
+    says so. Rounds are left out: they are no level, but a bias that is declared, see ``round_checks``.
     """
-    method = replace(method.fixed(), rounds=None)
+    name = method.name + (" with groups of one size" if method.sizes is not None else "")
+    method = replace(method.fixed(), name=name, rounds=None, sizes=None)
     prompt, completion = method.prompts.rate or USUAL_RATE, method.completions.rate or USUAL_RATE
     if level == "completions":
         return method.with_rates(prompt=0.0, completion=completion)

@@ -5,7 +5,7 @@ batch's. So a draw is N numbers, and thousands of them cost next to nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from dppo.pruning.rounds import take_round
 from dppo.rng import Purpose, Streams, step_streams
 from dppo.step import StepPrompts, drawn_block, plan_step
 from dppo.step.records import in_rounds
-from dppo.types import Block, Candidates, Rewards
+from dppo.types import Block, Candidates, Expected, Rewards
 from dppo.verification.subject import Subject
 
 
@@ -51,13 +51,30 @@ def draw(subject: Subject, method: Method, streams: Streams) -> Drawn:
 
 
 def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepPrompts:
-    """The prompts of a draw: of one block, or of rounds until as many groups count as the subject wants."""
+    """The prompts of a draw: of one block, or of rounds until as many groups count as the subject wants.
+
+    All groups have as many completions: sizes that a method sets by history are left out.
+    """
     candidates, rounds = subject.candidates, method.rounds
     if rounds is None:
         drawn = method.prompts.draw(candidates, streams(Purpose.PROMPT_DRAW))
-        return drawn_block(Block(candidates=candidates, draw=drawn), subject.generations)
-    wanted = subject.wanted or subject.rewards.groups
-    return known_rounds(rounds, candidates, subject.rewards, subject.earlier_rewards, wanted, streams)
+        prompts = drawn_block(Block(candidates=candidates, draw=drawn), subject.generations)
+    else:
+        wanted = subject.wanted or subject.rewards.groups
+        prompts = known_rounds(rounds, candidates, subject.rewards, subject.earlier_rewards, wanted, streams)
+    return with_expected(prompts, subject.rewards.expected)
+
+
+def with_expected(prompts: StepPrompts, expected: Expected | None) -> StepPrompts:
+    """The same prompts with what history expects of those that are rolled out.
+
+    Args:
+        prompts: of a step whose candidates are the first of P prompts, in order.
+        expected: of the P prompts; None where nothing is known.
+    """
+    if expected is None:
+        return prompts
+    return replace(prompts, expected=expected.take(prompts.draw.keep_N.nonzero()[:, 0]))
 
 
 class Once:

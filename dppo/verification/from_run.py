@@ -66,7 +66,7 @@ def subject_from_run(run: Run) -> Subject:
     functions = load_rewards(run, dataset)
     weights = training.reward_weights or [1.0] * len(functions)
     template = cast(dict[str, Any], training.chat_template_kwargs or {})
-    return frozen_subject(
+    subject = frozen_subject(
         model,
         tokenizer,
         [prompt_tokens(tokenizer, example["prompt"], template) for example in examples],
@@ -75,6 +75,9 @@ def subject_from_run(run: Run) -> Subject:
         reward_weights=weights,
         title=f"{run.model.model_name_or_path} on {run.data.dataset_name or run.data.dataset_path}",
     )
+    if training.num_generations != 1:
+        return subject
+    return replace(subject, notes=(*subject.notes, "Of the run's groups of 1, groups of 2 were rolled out instead."))
 
 
 def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -16,7 +16,7 @@ from dppo.objective import DR_GRPO, group_advantages
 from dppo.pruning import PromptHistory, advantage_with_confidence, confidence
 from dppo.rng import Purpose, generator
 from dppo.step import RolledOut, completions_of, signals
-from dppo.types import Candidates, Completions, Rewards
+from dppo.types import Candidates, Completions, Expected, Rewards
 from dppo.verification.gradients import Folding, gram, log_probs, score_gradients, trained_parameters
 
 FEWEST_LIVE = 12
@@ -60,7 +60,8 @@ class Subject:
     completion_tokens: tuple[list[int], ...]
     """Token ids of the N completions, G of each prompt after each other."""
     rewards: Rewards
-    """Of the N completions, in float64."""
+    """Of the N completions, in float64, with what a history of the earlier set expects of the P prompts: only methods
+    with a baseline from history look at it."""
     generations: int
     """G, completions per prompt."""
     confidence_N: Tensor
@@ -180,7 +181,7 @@ def frozen_subject(
         tokenizer=tokenizer,
         prompt_tokens=tuple(prompts[:done]),
         completion_tokens=tuple(now[: done * count]),
-        rewards=now_rewards,
+        rewards=replace(now_rewards, expected=expected_after(earlier)),
         generations=count,
         confidence_N=confidence(logp_NT, mask_NT),
         gram_NN=gram(gradient_NK),
@@ -223,10 +224,28 @@ TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 def _after(rewards: Rewards, tokens_N: Tensor, method: Method, confidence_N: Tensor | None = None) -> Candidates:
     """The candidates that a history of one earlier set of rollouts gives, by a method's advantages and score."""
     signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=confidence_N))
+    return _history(rewards, signal_P, tokens_N).candidates(torch.arange(rewards.groups), 1)
+
+
+def expected_after(earlier: Rewards) -> Expected | None:
+    """What a history of one earlier group of each prompt expects of the next one, the same for every method.
+
+    Args:
+        earlier: rewards of P groups, rolled out at step 0, where nothing was expected.
+
+    Returns:
+        (P, F) in each field; None where no completion had a reward.
+    """
+    history = _history(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
+    return history.expected(torch.arange(earlier.groups), 1)
+
+
+def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHistory:
+    """A history that has seen one group of each prompt, at step 0."""
     rows = torch.arange(rewards.groups)
     history = PromptHistory(rows.numpy().astype(np.uint64))
     history.update(rows, rewards, signal_P, tokens_N, 0)
-    return history.candidates(rows, 1)
+    return history
 
 
 def remembered(subject: Subject, method: Method) -> Candidates:

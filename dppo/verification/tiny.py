@@ -1,7 +1,7 @@
 """A softmax policy small enough to enumerate: exact expected gradients of the complete loss, clipping and KL included.
 
 Three prompts with three completions each, real autograd in float64, off the policy that sampled, so that clipping
-bites. One completion has advantage 0, and so has the third group as a whole.
+bites. One completion has advantage 0, and so has the third group as a whole; against a history every completion counts.
 """
 
 from dataclasses import replace
@@ -18,8 +18,9 @@ from dppo.rng import Purpose, torch_generator
 from dppo.step import RolledOut, drawn_block, micro_batch_loss, plan_step
 from dppo.typed import typed
 from dppo.types import Block, Candidates, Rewards
-from dppo.verification.draws import known_rounds
+from dppo.verification.draws import known_rounds, with_expected
 from dppo.verification.enumerate import Tape, enumerated, every_way
+from dppo.verification.subject import expected_after
 
 P, G, T, V = 3, 3, 4, 5
 N = P * G
@@ -36,7 +37,8 @@ LENGTH_N = torch.tensor([4, 2, 3, 1, 4, 3, 2, 4, 3])
 MASK_NT = torch.arange(T) < LENGTH_N[:, None]
 GROUP_N = torch.arange(N) // G
 EARLIER = Rewards.of_groups(torch.tensor([[1.0, 0.0, 0.3], [0.2, 0.2, 0.2], [0.4, 0.4, 0.4]], dtype=torch.float64))
-"""Of one group of each prompt before: rules that skip prompts go by it."""
+"""Of one group of each prompt before: rules that skip prompts go by it, and so do baselines from history."""
+REWARDS = replace(Rewards.of_groups(REWARD_PG), expected=expected_after(EARLIER))
 THETA = _normal(11, PARAMETERS)
 CANDIDATES = Candidates(
     row_P=torch.arange(P),
@@ -97,7 +99,7 @@ def full_gradient(method: Method) -> Tensor:
         method,
         torch.arange(N),
         torch.ones(N, dtype=torch.float64),
-        method.advantages(Rewards.of_groups(REWARD_PG)),
+        method.advantages(REWARDS),
         denominator=method.normaliser.denominator(N, tokens, T),
         tokens=tokens,
     )
@@ -106,18 +108,18 @@ def full_gradient(method: Method) -> Tensor:
 def pruned_gradient(method: Method, tape: Tape) -> Tensor:
     """(parameters,) gradient after pruning prompts, or taking them in rounds, and then completions, drawn by a tape."""
     rng = cast(np.random.Generator, tape)
-    rewards = Rewards.of_groups(REWARD_PG)
     if method.rounds is None:
         block = Block(candidates=CANDIDATES, draw=method.prompts.draw(CANDIDATES, rng))
         prompts = drawn_block(block, G)
     else:
-        prompts = known_rounds(method.rounds, CANDIDATES, rewards, EARLIER, P, lambda purpose, *key: rng)
+        prompts = known_rounds(method.rounds, CANDIDATES, REWARDS, EARLIER, P, lambda purpose, *key: rng)
+    prompts = with_expected(prompts, REWARDS.expected)
     keep_N = prompts.draw.keep_N[GROUP_N]
     row_N = keep_N.nonzero()[:, 0]
     if not bool((prompts.weight_Q > 0).any()):
         return torch.zeros_like(THETA)
     rolled_out = RolledOut(
-        rewards=rewards.take(keep_N),
+        rewards=REWARDS.take(keep_N),
         tokens_N=LENGTH_N[row_N],
         confidence_N=confidence(OLD_LOGP_NT, MASK_NT)[row_N],
     )
@@ -133,7 +135,8 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
 def exact_bias(method: Method) -> float:
     """``|E[g_hat] - g| / |g|`` over all outcomes of a method's draws, to float64 rounding.
 
-    Rounds end where each prompt was taken once, and prompts are skipped by one earlier group.
+    Rounds end where each prompt was taken once. Prompts are skipped, and baselines from history made, by one earlier
+    group. All groups have as many completions: sizes that a method sets by history are left out.
 
     Args:
         method: at the rates to be checked.

@@ -66,9 +66,12 @@ def verify(
         progress("variance")
         tabled = [replace(first, normaliser=DR_GRPO), first]
         variance = variance_table(subject, tabled, draws=settings.table_draws, seed=settings.seed)
-    reason = padded_because(subject.model)
+    reason, sized = padded_because(subject.model), [method.name for method in methods if method.sizes is not None]
+    notes = [subject.describe()]
+    notes += [f"Its training is padded, without dense rows: {reason}."] * bool(reason)
+    notes += [f"Group sizes were not varied, all groups are of one size: {', '.join(sized)}."] * bool(sized)
     return Findings(
-        subject=subject.describe() + (f" Its training is padded, without dense rows: {reason}." if reason else ""),
+        subject=" ".join(notes),
         checks=tuple(sorted(checks, key=lambda check: check.name[0])),
         variance=variance,
         ceilings=pilot_ceilings(subject, first),

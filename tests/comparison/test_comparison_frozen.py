@@ -16,6 +16,7 @@ from dppo.types import Candidates, Rewards
 from dppo.verification.draws import draw, full_batch, gradients
 from dppo.verification.enumerate import enumerated, every_way
 from dppo.verification.estimate import estimate_bias
+from dppo.verification.subject import expected_after
 
 CPPO, DAPO, DPPO, GRESO, GRPO = (METHODS[name] for name in ("cppo", "dapo", "dppo", "greso", "grpo"))
 DETERMINISTIC = METHODS["dppo_deterministic"]
@@ -26,15 +27,17 @@ EXACT = 1e-10
 def small(subject):
     """Three prompts with a signal in both sets, so that every outcome can be gone through."""
     found = subject.candidates
+    earlier = Rewards.of_groups(torch.tensor([[0.0] * 4, [1, 0, 0, 1], [1] * 4]))
+    rewards = Rewards.of_groups(torch.tensor([[1.0, 0, 0, 0], [0, 1, 1, 0], [1, 1, 0, 1]]))
     return replace(
         subject,
         prompt_tokens=subject.prompt_tokens[:3],
         completion_tokens=subject.completion_tokens[:12],
-        rewards=Rewards.of_groups(torch.tensor([[1.0, 0, 0, 0], [0, 1, 1, 0], [1, 1, 0, 1]])),
+        rewards=replace(rewards, expected=expected_after(earlier)),
         confidence_N=subject.confidence_N[:12],
         gram_NN=subject.gram_NN[:12, :12],
         earlier_tokens=subject.earlier_tokens[:12],
-        earlier_rewards=Rewards.of_groups(torch.tensor([[0.0] * 4, [1, 0, 0, 1], [1] * 4])),
+        earlier_rewards=earlier,
         candidates=Candidates(
             row_P=torch.arange(3),
             signal_P=torch.tensor([0.5, 1.0, 0.2], dtype=torch.float64),
@@ -102,6 +105,7 @@ def enumerate_all(subject, method):
 ENUMERATED = {
     "dppo, completions": DPPO.with_rates(prompt=0.0, completion=0.5),
     "dppo, prompts": DPPO.with_rates(prompt=0.5, completion=0.0),
+    "history, both": METHODS["dppo_history"].with_rates(prompt=0.5, completion=0.5),
     "dppo, both": DPPO.with_rates(prompt=0.3, completion=0.5),
     "threshold, both": METHODS["dppo_threshold"].with_rates(prompt=0.5, completion=0.5),
     "cppo": CPPO,

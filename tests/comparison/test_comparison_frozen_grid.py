@@ -1,8 +1,10 @@
 """The grid of the frozen table: every line at every rate, what is biased found, and controls beside them."""
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from wrong_weights import DOUBLED, FORGOTTEN
 
 from dppo.comparison.contestants import choose
@@ -18,9 +20,11 @@ from dppo.comparison.frozen_methods import (
     lines_of,
     methods_of,
 )
+from dppo.comparison.frozen_table import NARROWEST, show
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.pruning import uniform
+from dppo.verification import draws
 
 BUILD = embedded_training().build_other
 QUICK = Setting(rates=(0.5,), draws=300)
@@ -60,6 +64,23 @@ def test_the_grid_finds_the_biased_and_passes_the_unbiased(subject):
         **dict.fromkeys(("dppo_deterministic", "dppo_threshold", "dppo", "uniform", "oracle"), EVERY_RATE),
     }
     assert all(row.found for row in result.controls) and len(result.controls) == 4
+
+
+def test_baselines_from_history_pass_and_sizes_that_were_not_varied_are_named(subject, monkeypatch):
+    """The wrong twin draws without the history that its full batch has."""
+    names = ["grpo_history", "dppo_history", "dppo_history_sizes"]
+    result = compared(subject, names)
+    assert result.passed
+    verdicts = [row.verdict for row in result.measured if row.name in names]
+    assert len(verdicts) == 7 and set(verdicts) == {"unbiased"}, "nothing pruned, and three levels of two"
+    console = Console(record=True, width=NARROWEST, file=io.StringIO())
+    show(result, console)
+    assert [line.split(":")[0].strip() for line in console.export_text().splitlines() if "not varied" in line] == [
+        "dppo_history_sizes"
+    ]
+    monkeypatch.setattr(draws, "with_expected", lambda prompts, expected: prompts)
+    wrong = {row.name for row in compared(subject, names).measured if row.verdict == "WRONG"}
+    assert wrong == set(names)
 
 
 @pytest.mark.parametrize("weighting", [DOUBLED, FORGOTTEN], ids=["doubled", "forgotten"])

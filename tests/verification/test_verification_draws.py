@@ -8,11 +8,12 @@ import torch
 from wrong_weights import DOUBLED
 
 from dppo.methods import METHODS
-from dppo.objective import BATCH_SCALED, DAPO_TOKENS, Tokens, weighted_sum
+from dppo.objective import BATCH_SCALED, DAPO_TOKENS, HISTORY_CENTRED, Tokens, history_advantages, weighted_sum
 from dppo.pruning import UNWEIGHTED, PromptHistory, PromptPruning, PromptStream, Pruning, uniform
 from dppo.rng import step_streams
 from dppo.step import PromptSource
 from dppo.types import Rewards
+from dppo.verification import draws
 from dppo.verification.draws import draw, draw_errors, full_batch, step_prompts
 from dppo.verification.estimate import estimate_bias
 from dppo.verification.gradients import log_probs
@@ -55,7 +56,7 @@ def measured(subject, method, draws=200):
 
 
 @pytest.mark.parametrize("rates", [(0.0, 0.5), (0.5, 0.0), (0.5, 0.5)])
-@pytest.mark.parametrize("name", ["dppo", "dppo_threshold", "dr_grpo"])
+@pytest.mark.parametrize("name", ["dppo", "dppo_threshold", "dr_grpo", "dppo_history"])
 def test_unbiased_methods_are_found_unbiased(subject, name, rates):
     bias = measured(subject, METHODS[name].with_rates(prompt=rates[0], completion=rates[1]))
     assert bias.variance > 1e-3
@@ -83,6 +84,68 @@ def test_statistics_and_counts_of_what_is_left_are_part_of_the_draw(subject):
         exact = DPPO.with_rates(prompt=0.5, completion=0.0)
         ratio = draw_errors(subject, method, 3, 0) / draw_errors(subject, exact, 3, 0)
         assert len(set(ratio[ratio.isfinite()].round(decimals=6).tolist())) > 2
+
+
+# A baseline from history.
+
+HISTORY = [name for name, method in METHODS.items() if method.advantages.from_history]
+
+
+def history_of(subject):
+    """By hand: a history that saw the earlier set at step 0."""
+    history, groups = PromptHistory(np.arange(6, dtype=np.uint64)), torch.ones(6)
+    history.update(torch.arange(6), subject.earlier_rewards, groups, torch.ones(24), 0)
+    return history
+
+
+@pytest.mark.parametrize("name", HISTORY)
+def test_advantages_of_a_draw_and_of_the_full_batch_are_against_the_history(subject, name):
+    expected = history_of(subject).expected(torch.arange(6), 1)
+    method = METHODS[name].with_rates(prompt=0.5, completion=0.0)
+    real_N = history_advantages(replace(subject.rewards, expected=expected))
+    if method.advantages is not HISTORY_CENTRED:
+        real_N = real_N / (expected.variance_QF.sum(1).sqrt() + 0.1).repeat_interleave(4)
+    assert torch.allclose(subject.completions(method).advantage_N, real_N, rtol=0, atol=1e-12)
+    drawn = draw(subject, method, step_streams(0, 0))
+    kept_N = drawn.weight_N > 0
+    assert 0 < kept_N.sum() < 24
+    assert torch.allclose(drawn.advantage_N[kept_N], real_N[kept_N], rtol=0, atol=1e-12)
+    # The wrong twin: nothing expected, so siblings alone.
+    alone = replace(subject, rewards=replace(subject.rewards, expected=None))
+    blind = draw(alone, method, step_streams(0, 0))
+    assert not (blind.weight_N[~kept_N] > 0).any(), "the same prompts"
+    assert (blind.advantage_N - real_N)[kept_N].abs().max() > 0.05
+    assert (full_batch(alone, method) - full_batch(subject, method)).abs().max() > 1e-3
+
+
+def test_a_draw_that_forgets_the_history_is_found_biased(subject, monkeypatch):
+    """The wrong twin of every unbiased history method: a full batch with a history, and draws without."""
+    method = METHODS["dppo_history"].with_rates(prompt=0.5, completion=0.5)
+    assert (bias := measured(subject, method)).squared <= bias.bound(1e-4)
+    monkeypatch.setattr(draws, "with_expected", lambda prompts, expected: prompts)
+    bias = measured(subject, method)
+    assert bias.squared > bias.bound(1e-5)
+
+
+def test_what_is_expected_of_a_draw_is_what_training_would_expect(subject):
+    method = METHODS["dppo_history"].with_rates(prompt=0.5)
+    for seed in range(20):
+        source = PromptSource(Rows(6), history_of(subject), method, prompts=6)
+        source.stream.seed = seed
+        known = replace(subject, candidates=source.history.candidates(torch.arange(6), 1))
+        trained, verified = source.block(1, generations=4), step_prompts(known, method, step_streams(seed, 1))
+        assert torch.equal(verified.draw.keep_N, trained.draw.keep_N) and 0 < len(trained.row_Q) < 6
+        for field in ("mean_QF", "variance_QF", "worth_QF"):
+            assert torch.equal(getattr(verified.expected, field), getattr(trained.expected, field))
+        shifted = subject.rewards.expected.take((trained.row_Q + 1) % 6)
+        assert not torch.equal(shifted.mean_QF, trained.expected.mean_QF), "the wrong twin: of other prompts"
+
+
+def test_only_methods_with_a_history_look_at_it(subject):
+    alone = replace(subject, rewards=replace(subject.rewards, expected=None))
+    for name in (name for name in METHODS if name not in HISTORY):
+        assert torch.equal(full_batch(alone, METHODS[name]), full_batch(subject, METHODS[name]))
+        assert torch.equal(*(draw_errors(one, METHODS[name], 3, 0) for one in (alone, subject)))
 
 
 # Rounds.

@@ -77,6 +77,19 @@ def test_the_policy_has_what_the_claims_are_about():
     assert (logp_NT - tiny.REF_LOGP_NT).abs().max() > 0.1
 
 
+HISTORY = [name for name, method in METHODS.items() if method.advantages.from_history]
+
+
+@pytest.mark.parametrize("name", HISTORY)
+def test_a_history_is_part_of_what_is_enumerated(name, monkeypatch):
+    """Of the equal rewards of the third group each is off what was expected; the wrong twin draws without a history."""
+    method = METHODS[name].with_rates(prompt=0.5, completion=0.5)
+    assert int((method.advantages(tiny.REWARDS) != 0).sum()) == tiny.N
+    assert exact_bias(method) < EXACT
+    monkeypatch.setattr(tiny, "with_expected", lambda prompts, expected: prompts)
+    assert exact_bias(method) > 0.1
+
+
 def test_forgotten_weights_of_a_uniform_half_lose_exactly_half():
     wrong = replace(DPPO, completions=Pruning(rate=0.5, rule=uniform, weighting=UNWEIGHTED))
     assert exact_bias(wrong) == pytest.approx(0.5, abs=1e-12)

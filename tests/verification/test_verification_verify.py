@@ -80,6 +80,8 @@ def test_the_report_says_that_and_why_training_is_padded(subject, report, monkey
         monkeypatch.setattr(f"dppo.verification.verify.{part}_checks", lambda *_: [])
     found = verify(subject, [DPPO], settings=QUICK)
     assert found.subject == f"{report.subject} Its training is padded, without dense rows: it has sinks."
+    sized = verify(subject, [METHODS["dppo_history_sizes"]], settings=QUICK)
+    assert sized.subject.endswith("Group sizes were not varied, all groups are of one size: dppo_history_sizes.")
 
 
 def test_figures_that_are_not_numbers_fail_and_are_still_json():
@@ -232,6 +234,14 @@ def test_a_check_names_what_it_replaces(subject):
     assert f"by_batch with {CENTRED.name} advantages" in name
     found = list(enumeration_checks([by_batch.with_rates(prompt=0.5)]))
     assert [(check.name.split(":")[0], check.passed) for check in found][1] == ("2 prompts, by_batch", False)
+
+
+@pytest.mark.parametrize("name", ["dppo_history", "dppo_history_sizes"])
+def test_a_baseline_from_history_passes_and_sizes_that_are_left_out_are_named(subject, name):
+    found = [*enumeration_checks([METHODS[name]]), *draw_checks(subject, [METHODS[name]], QUICK)]
+    assert len(found) == 6 and all(check.passed for check in found)
+    called = "dppo_history with" if name == "dppo_history" else "dppo_history_sizes with groups of one size"
+    assert all((called in check.name) == (name == "dppo_history_sizes") for check in found)
 
 
 def test_the_failure_rate_is_shared_out():
