@@ -325,7 +325,9 @@ class DPPOConfig(GRPOConfig):
         other = copy.copy(self)
         other.method, other.prompt_prune_rate, other.completion_prune_rate = name, 0.0, 0.0
         own = {part: getattr(METHODS[name], part) for part in METHODS[name].fixes}
-        return other._built(METHODS[name], own, sampler_log_probs, None)
+        # Emphasised advantages mean something else in groups of another size: then all are of one.
+        base = replace(METHODS[name], sizes=None) if self.advantage_power else METHODS[name]
+        return other._built(base, own, sampler_log_probs, None)
 
     def _built(self, base: Method, own: dict[str, Any], sampler_log_probs: bool, model_config: Any) -> Method:
         objective = objective_of(self, model_config) | own

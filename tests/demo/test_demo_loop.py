@@ -13,13 +13,13 @@ from dppo.demo.run import seconds_to
 from dppo.demo.tokenizer import encode_questions
 from dppo.methods import METHODS
 from dppo.pruning import UNWEIGHTED
-from dppo.rng import step_streams, torch_generator
+from dppo.rng import Purpose, step_streams, torch_generator
 
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
 
 
 def coin(row_Q, step):
-    return torch.randint(2, (len(row_Q), GENERATIONS), generator=torch_generator(1, step)).float()
+    return torch.randint(2, (len(row_Q), GENERATIONS), generator=torch_generator(1, Purpose.CHECK, step)).float()
 
 
 @pytest.fixture

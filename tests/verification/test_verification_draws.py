@@ -120,7 +120,7 @@ def test_advantages_of_a_draw_and_of_the_full_batch_are_against_the_history(subj
 
 def test_a_draw_that_forgets_the_history_is_found_biased(subject, monkeypatch):
     """The wrong twin of every unbiased history method: a full batch with a history, and draws without."""
-    method = METHODS["dppo_history"].with_rates(prompt=0.5, completion=0.5)
+    method = METHODS["dppo_history_scaled"].with_rates(prompt=0.5, completion=0.5)
     assert (bias := measured(subject, method)).squared <= bias.bound(1e-4)
     monkeypatch.setattr(draws, "with_expected", lambda prompts, expected: prompts)
     bias = measured(subject, method)

@@ -25,7 +25,8 @@ LEVELS = {"completions": (0.0, 0.5), "prompts": (0.5, 0.0), "both": (0.5, 0.5)}
 def test_the_exact_bias_agrees_with_what_a_method_says_of_itself(name, level, term):
     prompt, completion = LEVELS[level]
     method = METHODS[name]
-    method = replace(method, **term).with_rates(prompt=0.0 if method.rounds else prompt, completion=completion)
+    method = replace(method, **term, sizes=None)  # the tiny problem has groups of one size
+    method = method.with_rates(prompt=0.0 if method.rounds else prompt, completion=completion)
     assert (exact_bias(method) < EXACT) == (not method.biases())
 
 
