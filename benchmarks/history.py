@@ -141,8 +141,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/history.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    setting = replace(QUICK_SETTING if options.quick else Setting(seeds=SEEDS), cache=options.cache)
-    steps = 6 if options.quick else STEPS
+    setting = replace(QUICK_SETTING, problems=128) if options.quick else Setting(seeds=SEEDS)
+    setting = replace(setting, cache=options.cache)
+    steps = 10 if options.quick else STEPS
     runs = [recorded(seed, size, setting, steps) for seed in setting.seeds for size in SIZES]
     rows = rows_of(runs, options.quick)
     print("\n".join(table(rows)))
