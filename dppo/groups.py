@@ -31,6 +31,16 @@ def group_sizes(group_N: Tensor) -> Tensor:
     return torch.bincount(group_N, minlength=group_count(group_N))
 
 
+def group_sums(value_NF: Tensor, group_N: Tensor) -> Tensor:
+    """(Q, F) sums of the values of each group.
+
+    Args:
+        value_NF: (N, F).
+        group_N: (N,) integer from 0 to Q - 1.
+    """
+    return value_NF.new_zeros(group_count(group_N), value_NF.shape[1]).index_add_(0, group_N, value_NF)
+
+
 def groups_by_size(group_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """(Q,) numbers of the groups of one size, and (Q, G) where their members are, for each size there is.
 

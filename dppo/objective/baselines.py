@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import raise_problems
-from dppo.groups import ROUNDINGS, group_sizes
+from dppo.groups import ROUNDINGS, group_sums
 from dppo.objective.advantages import AdvantageRule
 from dppo.typed import typed
 from dppo.types import Rewards
@@ -37,8 +37,8 @@ def history_advantages(rewards: Rewards) -> Tensor:
     """
     reward_NF, group_N = rewards.reward_NF.double(), rewards.group_N
     known_NF, filled_NF = (~reward_NF.isnan()).double(), reward_NF.nan_to_num(0.0)
-    others_NF = _group_sums(known_NF, group_N)[group_N] - known_NF
-    mean_NF = (_group_sums(filled_NF, group_N)[group_N] - filled_NF) / others_NF.clamp_min(1)
+    others_NF = group_sums(known_NF, group_N)[group_N] - known_NF
+    mean_NF = (group_sums(filled_NF, group_N)[group_N] - filled_NF) / others_NF.clamp_min(1)
     if rewards.expected is None:
         baseline_NF = torch.where(others_NF > 0, mean_NF, filled_NF)
     else:
@@ -75,12 +75,6 @@ def history_scaled_advantages(rewards: Rewards, *, eps: float = DEVIATION_FLOOR)
     if rewards.expected is None:
         return advantage_N
     return advantage_N / (rewards.expected.total_variance_Q(rewards.weight_F).sqrt()[rewards.group_N] + eps)
-
-
-def _group_sums(value_NF: Tensor, group_N: Tensor) -> Tensor:
-    """(Q, F) sums of each group."""
-    sums_QF = value_NF.new_zeros(len(group_sizes(group_N)), value_NF.shape[1])
-    return sums_QF.index_add_(0, group_N, value_NF)
 
 
 HISTORY_CENTRED = AdvantageRule(name="history baseline", compute=history_advantages, from_history=True, any_size=True)

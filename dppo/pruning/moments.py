@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from dppo.errors import ShapeError
-from dppo.groups import group_count
+from dppo.groups import group_sums
 from dppo.types import Expected, Rewards
 
 PRIOR_DECAY = 0.95
@@ -114,7 +114,5 @@ def moments_of(rewards: Rewards) -> np.ndarray:
     reward_NF = rewards.reward_NF.double()
     known_NF = (~reward_NF.isnan()).double()
     filled_NF = reward_NF.nan_to_num(0.0)
-    moment_3QF = torch.zeros(3, group_count(rewards.group_N), reward_NF.shape[1], dtype=torch.float64)
-    for place, value_NF in enumerate((known_NF, filled_NF, filled_NF.square())):
-        moment_3QF[place].index_add_(0, rewards.group_N, value_NF)
-    return moment_3QF.numpy()
+    parts = [group_sums(value_NF, rewards.group_N) for value_NF in (known_NF, filled_NF, filled_NF.square())]
+    return torch.stack(parts).numpy()

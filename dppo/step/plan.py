@@ -144,22 +144,10 @@ def plan_step(
 
     Source: docs/estimators.md, the proof.
     """
-    method, groups = method.at(done), rolled_out.rewards.groups
-    if groups != len(prompts.row_Q):
-        raise ShapeError(f"{groups} groups were rolled out of {len(prompts.row_Q)} prompts: expected one of each.")
+    method = method.at(done)
+    _check_groups(rolled_out.rewards, prompts)
     rewards = replace(rolled_out.rewards, expected=prompts.expected)
     rolled_out, prompt_weight_N = replace(rolled_out, rewards=rewards), prompts.weight_Q[rewards.group_N]
-    used, counted = int((prompt_weight_N > 0).sum()), prompts.sequences
-    if prompts.size_Q is not None and not torch.equal(group_sizes(rewards.group_N), prompts.size_Q):
-        raise ShapeError(
-            f"groups of {group_sizes(rewards.group_N).tolist()!s:.60} completions were rolled out where "
-            f"{prompts.size_Q.tolist()!s:.60} were asked for. Roll out prompts.size_Q of each."
-        )
-    unequal = used > counted or (
-        used < counted and bool(prompts.draw.keep_N.all())
-    )  # more count where prompts were pruned
-    if prompts.size_Q is None and unequal:
-        raise ShapeError(f"sequences={counted}, and the step has {used} completions. Try sequences={used}.")
     completions = completions_of(method, rolled_out, live, prompt_weight_N)
     weight_UN, prob_UN, share_UN = _draws(method, completions, prompt_weight_N, passes, streams)
     advantage_N = completions.advantage_N
@@ -184,6 +172,25 @@ def plan_step(
         attended=0.0 if rolled_out.attended_N is None else float((prompt_weight_N * rolled_out.attended_N).sum()),
         denominator=method.normaliser.denominator(prompts.sequences, tokens, max_tokens),
     )
+
+
+def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:
+    """Return where the groups are those of the prompts, and as many completions as were asked for."""
+    if rewards.groups != len(prompts.row_Q):
+        raise ShapeError(
+            f"{rewards.groups} groups were rolled out of {len(prompts.row_Q)} prompts: expected one of each."
+        )
+    if prompts.size_Q is not None:
+        found_Q = group_sizes(rewards.group_N)
+        if not torch.equal(found_Q, prompts.size_Q):
+            raise ShapeError(
+                f"groups of {found_Q.tolist()!s:.60} completions were rolled out where "
+                f"{prompts.size_Q.tolist()!s:.60} were asked for. Roll out prompts.size_Q of each."
+            )
+        return
+    used, counted = int((prompts.weight_Q > 0)[rewards.group_N].sum()), prompts.sequences
+    if used > counted or (used < counted and prompts.draw.keep_N.all()):  # more count where prompts were pruned
+        raise ShapeError(f"sequences={counted}, and the step has {used} completions. Try sequences={used}.")
 
 
 @typed('completions_of(METHODS["dppo"], rolled_out)')

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,6 +132,16 @@ def test_noise_of_a_history_is_no_ceiling(times):
     assert eager.choice(found).rate == 0.0 < eager.choice(believed).rate
     prob_P = eager.settled(believed)._probabilities(found.expected_N.sqrt(), ONES)
     assert efficiency(prob_P, torch.full_like(ONES, 0.2), ONES) < 0.99
+
+
+def test_the_page_has_the_figures_of_both():
+    """1,024 prompts after four visits, all alike or of two kinds, as docs/choose.md has them."""
+    page = " ".join((Path(__file__).parents[2] / "docs" / "choose.md").read_text().split())
+    alike, kinds = (visits(chance_P, 4) for chance_P in (np.full(1024, 0.2), np.where(np.arange(1024) % 2, 0.24, 0.9)))
+    believed = [selection_ceiling(found.expected_N, torch.ones_like(found.expected_N)) for found in (alike, kinds)]
+    said = ceiling_of(kinds)
+    assert f"promises {believed[0]:.2f}; the ceiling is {ceiling_of(alike).value:.2f}." in page
+    assert f"it promises {believed[1]:.2f}, the ceiling is {said.value:.2f} ({said.low:.2f} to {said.high:.2f})" in page
 
 
 def test_a_prior_does_not_hide_a_ceiling():
