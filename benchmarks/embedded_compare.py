@@ -1,6 +1,6 @@
 """Every method beside TRL's own trainer on embedded tasks: tuning, the comparison, and what each part is worth.
 
-python benchmarks/embedded_compare.py grid --task embedded [--work FOLDER] [--seeds 100]
+python benchmarks/embedded_compare.py grid --task embedded [--work FOLDER] [--only trl,dppo]
 python benchmarks/embedded_summary.py grid                  # chooses: benchmarks/results/embedded_settings.json
 python benchmarks/embedded_compare.py main --task embedded  # and: more, ablation
 python benchmarks/embedded_summary.py                       # benchmarks/results/embedded_compare.json, the tables
@@ -9,18 +9,19 @@ Every contestant has the same seconds of training on a task; how many steps thos
 its steps (for settings that the grid chose, from the grid's own runs), and its learning rate falls over its own length.
 ``more`` is a few contestants on further seeds. ``embedded_entries.py`` says who takes part and what is tried.
 
-A stage trains what it lacks: one that was stopped goes on where it was. Stages for different seeds, and two calls of
-one stage with different seeds, can run beside each other, one core each; what both need is made once, by the first.
+A stage trains what it lacks: one that was stopped goes on where it was. Two calls with different tasks, seeds or
+contestants can run beside each other, one core each; what both need is made once, by the first.
 """
 
 import argparse
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental in TRL, and says so every time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -29,10 +30,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from embedded_entries import (
     CONTESTANTS,
-    GRID_SEEDS,
     LEARNING_RATES,
     MORE,
     MORE_SEEDS,
+    RUNGS,
     SEEDS,
     SETTINGS_FILE,
     TASKS,
@@ -40,10 +41,10 @@ from embedded_entries import (
     Entry,
     Setting,
     ablation,
-    fields_of_task,
     known,
     read_settings,
 )
+from embedded_grid import Grid, Pace, comparison, steps_in
 from transformers.utils import logging as transformers_logging
 
 from dppo.comparison.contestants import Contestant
@@ -55,25 +56,8 @@ from dppo.runs.folder import TOTALS
 from dppo.runs.reader import read_logs
 
 STAGES = ("grid", "main", "more", "ablation")
-TIMED_STEPS = 12
+TIMED_STEPS = 8
 """Of a run that times steps; the first half is for warming up."""
-Pace = Callable[[str, Entry, Setting], float]
-"""Seconds per step of a contestant, called so, with a setting."""
-
-
-def grid(entries: Mapping[str, Entry], seconds: float, pace: Pace) -> tuple[Contestant, ...]:
-    """Every setting of every contestant that has a grid of its own.
-
-    Args:
-        entries: by name.
-        seconds: of a run.
-        pace: of steps.
-    """
-    return tuple(
-        entry.contestant(setting.named(name), setting, steps_in(seconds, pace(name, entry, setting), 1), evaluations=1)
-        for name, entry in entries.items()
-        for setting in entry.grid()
-    )
 
 
 def reported(
@@ -100,46 +84,17 @@ def reported(
     return tuple(found)
 
 
-def steps_in(seconds: float, seconds_per_step: float, least: int = 2) -> int:
-    """Steps that take about so many seconds, at least ``least``.
-
-    Args:
-        seconds: of a run, > 0.
-        seconds_per_step: > 0.
-        least: >= 1.
-    """
-    return max(least, round(seconds / seconds_per_step))
-
-
-def comparison(folder: Path, task: str, contestants: Iterable[Contestant], seeds: Iterable[int]) -> Comparison:
-    """The comparison that runs of a task are part of.
-
-    Args:
-        folder: of the task's runs of one kind.
-        task: a key of ``TASKS``.
-        contestants: who is compared.
-        seeds: of the runs.
-    """
-    config = fields_of_task(task)
-    return Comparison(folder=folder, contestants=tuple(contestants), seeds=tuple(seeds), config=config)
-
-
 @contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Whether no other process holds this lock, which is then held for the block; with ``wait`` not before it is free.
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock for the block; another process waits until it is free.
 
     Args:
         path: of a file that is made.
-        wait: for another process to let go.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def start_of(work: Path, task: str, entry: Entry, folder: Path, seed: int) -> Path:
@@ -175,36 +130,21 @@ class Timing:
             setting: of the grid.
         """
         timed, contestant = self._run(name, entry, setting)
-        with locked(self._lock(contestant)):
+        with locked(self._work / "locks" / f"{self._task}-{contestant.name}"):
             return self._measured(timed, contestant)
 
-    def prepare(self, wanted: Iterable[tuple[str, Entry, Setting]]) -> None:
-        """Measure all of these that no other process is measuring right now.
-
-        Args:
-            wanted: arguments of the call.
-        """
-        for name, entry, setting in wanted:
-            timed, contestant = self._run(name, entry, setting)
-            with locked(self._lock(contestant), wait=False) as free:
-                if free:
-                    self._measured(timed, contestant)
-
-    def _lock(self, contestant: Contestant) -> Path:
-        return self._work / "locks" / f"{self._task}-{contestant.name}"
-
     def _run(self, name: str, entry: Entry, setting: Setting) -> tuple[Comparison, Contestant]:
-        start = self._work / self._task / "grid" / "starts" / f"seed_{GRID_SEEDS[0]}"
+        start = Grid(self._work, self._task).folder(0) / "starts" / f"seed_{RUNGS[0].seeds[0]}"
         setting = replace(setting, learning_rate=LEARNING_RATES[0])
         contestant = entry.contestant(setting.named(name), setting, TIMED_STEPS, 1)
-        timed = comparison(self._work / self._task / "timing", self._task, [contestant], GRID_SEEDS[:1])
+        timed = comparison(self._work / self._task / "timing", self._task, [contestant], RUNGS[0].seeds[:1])
         few = {"model_name_or_path": str(start), "eval_benchmark_limit": 8, "eval_benchmark_samples": 1}
         return replace(timed, config={**timed.config, **few}), contestant
 
     def _measured(self, timed: Comparison, contestant: Contestant) -> float:
         (seed,) = timed.seeds
         if not result_of(timed, contestant, seed).finished:
-            start_of(self._work, self._task, CONTESTANTS["trl"], self._work / self._task / "grid", seed)
+            start_of(self._work, self._task, CONTESTANTS["trl"], Grid(self._work, self._task).folder(0), seed)
             run_comparison(timed, show)
         result = result_of(timed, contestant, seed)
         if not result.finished:
@@ -237,9 +177,9 @@ def main() -> int:
     parser.add_argument("--task", choices=list(TASKS), default=next(iter(TASKS)))
     parser.add_argument("--work", type=Path, default=Path("runs/embedded_compare"), help="folder of all runs")
     parser.add_argument("--settings", type=Path, default=SETTINGS_FILE, help="what the grid chose")
-    parser.add_argument("--seeds", help="such as 0,1,2; those of the stage by default")
+    parser.add_argument("--seeds", help="of reported runs, such as 0,1,2; those of the stage by default")
     parser.add_argument("--only", help="contestants, such as trl,dppo; all of the stage by default")
-    parser.add_argument("--seconds", type=float, help="of each run's training; those of the task by default")
+    parser.add_argument("--seconds", type=float, help="of each reported run's training")
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
@@ -253,20 +193,48 @@ def main() -> int:
     if unknown := sorted(set(only) - entries.keys()):
         raise ConfigError(f"--only {unknown[0]} takes no part in {stage}. There are: {', '.join(entries)}")
     entries = {name: entry for name, entry in entries.items() if name in only}
-    seeds = {"grid": GRID_SEEDS, "more": MORE_SEEDS}.get(stage, SEEDS)
-    seeds = tuple(int(word) for word in options.seeds.split(",")) if options.seeds else seeds
-    seconds = options.seconds or (TASKS[task].grid if stage == "grid" else TASKS[task].reported)
-    timing, folder = Timing(work, task), work / task / ("grid" if stage == "grid" else "reported")
     if stage == "grid":
-        timing.prepare((name, entry, setting) for name, entry in entries.items() for setting in entry.grid())
-        contestants = grid(entries, seconds, timing)
-    else:
-        contestants = reported(entries, chosen, seconds, timing)
+        return run_grid(work, task, entries)
+    seeds = MORE_SEEDS if stage == "more" else SEEDS
+    seeds = tuple(int(word) for word in options.seeds.split(",")) if options.seeds else seeds
+    seconds, folder = options.seconds or TASKS[task].reported, work / task / "reported"
+    contestants = reported(entries, chosen, seconds, Timing(work, task))
     print(f"{len(contestants) * len(seeds)} runs of about {seconds:g} s of training each", flush=True)
     for seed in seeds:
         start_of(work, task, CONTESTANTS["trl"], folder, seed)
-    results = run_comparison(comparison(folder, task, contestants, seeds), show)
-    return int(any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"]))
+    return int(failed(run_comparison(comparison(folder, task, contestants, seeds), show)))
+
+
+def run_grid(work: Path, task: str, entries: Mapping[str, Entry]) -> int:
+    """Train the grid of every contestant that has one; 1 if a run failed.
+
+    Args:
+        work: folder of all runs.
+        task: a key of ``TASKS``.
+        entries: by name.
+    """
+    grid, timing, failures = Grid(work, task), Timing(work, task), 0
+
+    def train(compared: Comparison) -> None:
+        nonlocal failures
+        for seed in compared.seeds:
+            start_of(work, task, CONTESTANTS["trl"], compared.folder, seed)
+        failures += failed(run_comparison(compared, show))
+
+    for name, entry in entries.items():
+        if entry.grid():
+            print(f"{name}: {len(entry.grid())} settings", flush=True)
+            grid.train(name, entry, timing, train)
+    return int(failures > 0)
+
+
+def failed(results: Mapping[str, Any]) -> bool:
+    """Whether a run of a comparison did not finish.
+
+    Args:
+        results: of ``run_comparison``.
+    """
+    return any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"])
 
 
 if __name__ == "__main__":

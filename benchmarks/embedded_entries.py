@@ -19,29 +19,46 @@ from dppo.runs.folder import STOCK
 SETTINGS_FILE = Path(__file__).parent / "results" / "embedded_settings.json"
 EVALUATIONS = 12
 """Of each reported run, after the one at the start."""
-GRID_SEEDS, SEEDS, MORE_SEEDS = (100, 101), (10, 11, 12, 13, 14), (15, 16, 17, 18, 19)
-"""Of the grid, of everything that is reported, and of ``MORE`` besides. Seeds below 10 were looked at on the way."""
+SEEDS, MORE_SEEDS = (10, 11, 12, 13, 14), (15, 16, 17, 18, 19)
+"""Of everything that is reported, and of ``MORE`` besides. Seeds below 10 were looked at on the way."""
 MORE = ("trl_g8", "trl", "grpo_rows")
 """Contestants with twice as many seeds, with the best of ours."""
 OPPONENTS = MORE
 """What the best of ours is measured against."""
 TARGETS = ("trl_g8", "grpo_rows")
 """Whose final accuracy, of the same seed, is the target: stock TRL as papers run it, and the best uniform control."""
-LEARNING_RATES, COMPLETIONS = (2e-4, 4e-4, 8e-4), (32, 64, 128)
-"""The grid, with the group sizes of each contestant: optimizer's rate, and completions generated for a step."""
+LEARNING_RATES, COMPLETIONS = (2e-4, 4e-4), (32, 64, 128)
+"""The grid, with the group sizes of each contestant: optimizer's rate, and completions generated for a step. It grows
+where its best is at an end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """A round of the grid."""
+
+    seeds: tuple[int, ...]
+    """Which nothing else uses."""
+    keep: int
+    """Settings that get here, the best of the rung below."""
+
+
+RUNGS = (Rung(seeds=(100,), keep=18), Rung(seeds=(101, 102), keep=3))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
     """How long a task's runs train, evaluations not counted. All contestants have the same."""
 
-    grid: float
-    """Runs of the grid."""
+    rungs: tuple[float, ...]
+    """Runs of the grid, by rung."""
     reported: float
     """Runs that are reported: long enough that few miss the targets."""
 
 
-TASKS = {"embedded": Seconds(grid=20.0, reported=80.0), "embedded_sparse": Seconds(grid=20.0, reported=80.0)}
+TASKS = {
+    "embedded": Seconds(rungs=(15.0, 40.0), reported=60.0),
+    "embedded_sparse": Seconds(rungs=(15.0, 40.0), reported=60.0),
+}
 """By the task's name among ``dppo.runs.embedded.TASKS``."""
 LONGEST: dict[str, int] = {}
 """Most tokens of a completion, where it is not 104."""
@@ -101,6 +118,16 @@ class Setting:
         """
         return f"{name}-g{self.group}-c{self.completions}-{self.learning_rate:g}"
 
+    @classmethod
+    def read(cls, said: str) -> "Setting":
+        """The setting that ``named`` put behind the name of a contestant.
+
+        Args:
+            said: such as ``g4-c64-0.0002``.
+        """
+        group, completions, rate = said.split("-", 2)
+        return cls(learning_rate=float(rate), completions=int(completions[1:]), group=int(group[1:]))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -155,6 +182,8 @@ class Entry:
 
 HALF = {"completion_prune_rate": 0.5}
 RATES = {"prompt_prune_rate": 0.3, **HALF}
+MOST = {"completion_prune_rate": 0.6}
+"""Where every completion has a gradient: picked from per-completion gradients of four policies (docs/log.md)."""
 GROUPS = (2, 4, 8)
 WITH_HISTORY = (1, 2, 4)
 """A baseline from history needs no second completion of a prompt."""
@@ -169,15 +198,17 @@ CONTESTANTS = {
     "cppo": Entry(method="cppo", groups=GROUPS, fields=HALF),
     "greso": Entry(method="greso", groups=GROUPS),
     "dapo": Entry(method="dapo", groups=GROUPS, fields={"loss_type": "dapo", "epsilon_high": 0.28}),
-    "dppo_threshold": Entry(method="dppo_threshold", groups=GROUPS, fields=RATES, ours=True),
+    "dppo_threshold": Entry(method="dppo_threshold", tuned_as="dppo", fields=RATES),
     "dppo": Entry(method="dppo", groups=GROUPS, fields=RATES, ours=True),
-    "dppo_history": Entry(method="dppo_history", groups=WITH_HISTORY, fields=HALF, ours=True),
-    "dppo_predicted": Entry(method="dppo_history", groups=WITH_HISTORY, fields={**HALF, **PREDICTED}, ours=True),
-    "dppo_history_sizes": Entry(method="dppo_history_sizes", groups=WITH_HISTORY, fields=HALF, ours=True),
+    "dppo_history": Entry(method="dppo_history", tuned_as="dppo_predicted", fields=MOST),
+    "dppo_predicted": Entry(method="dppo_history", groups=WITH_HISTORY, fields={**MOST, **PREDICTED}, ours=True),
+    "dppo_history_sizes": Entry(
+        method="dppo_history_sizes", groups=WITH_HISTORY, fields={**MOST, **PREDICTED}, ours=True
+    ),
     "dppo_everything": Entry(
         method="dppo_history_sizes",
         groups=WITH_HISTORY,
-        fields={**PREDICTED, **HALF, "prompt_prune_rate": "auto"},
+        fields={**MOST, **PREDICTED, "prompt_prune_rate": "auto"},
         ours=True,
     ),
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from embedded_choice import write_settings
-from embedded_compare import comparison, entries_of
+from embedded_compare import entries_of
 from embedded_entries import (
     EVALUATIONS,
     MORE,
@@ -34,6 +34,7 @@ from embedded_entries import (
     fields_of_task,
     read_settings,
 )
+from embedded_grid import comparison
 from embedded_tables import show_task
 from embedded_unseen import unseen
 from transformers.utils import logging as transformers_logging

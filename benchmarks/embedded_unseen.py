@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from embedded_entries import FIELDS, GRID_SEEDS
+from embedded_entries import FIELDS, RUNGS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dppo.comparison.results import paired
@@ -30,7 +30,7 @@ def unseen(folder: Path, task: str, contestants: Sequence[str], seeds: Sequence[
         contestants: whose runs, the baseline of the differences first; those that have not finished are left out.
         seeds: of the runs.
     """
-    grid = {problem.question for seed in GRID_SEEDS for problem in held_out(task, seed)}
+    grid = {problem.question for rung in RUNGS for seed in rung.seeds for problem in held_out(task, seed)}
     asked = {seed: [problem for problem in held_out(task, seed) if problem.question not in grid] for seed in seeds}
     found: dict[str, dict[int, float | None]] = {}
     for name in contestants:

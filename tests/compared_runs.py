@@ -14,11 +14,24 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import embedded_choice as choice
 import embedded_compare as compare
 import embedded_entries as entries
+import embedded_grid as grid
 import embedded_summary as summary
 import embedded_tables as tables
 from embedded_entries import CONTESTANTS, Chosen, Entry, Setting, known
 
-__all__ = ["CONTESTANTS", "Chosen", "Entry", "Setting", "choice", "compare", "entries", "known", "summary", "tables"]
+__all__ = [
+    "CONTESTANTS",
+    "Chosen",
+    "Entry",
+    "Setting",
+    "choice",
+    "compare",
+    "entries",
+    "grid",
+    "known",
+    "summary",
+    "tables",
+]
 
 POINT = Setting(learning_rate=4e-4, completions=64, group=4)
 
