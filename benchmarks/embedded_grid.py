@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from embedded_entries import CONTESTANTS, RUNGS, TASKS, Chosen, Entry, Setting, fields_of_task, known
+from embedded_entries import CONTESTANTS, PROBLEMS, RUNGS, TASKS, Chosen, Entry, Setting, fields_of_task, known
 
 from dppo.comparison.contestants import Contestant
 from dppo.comparison.plan import Comparison
@@ -87,7 +87,7 @@ class Grid:
             pace: of steps.
             train: called with the runs of a rung.
         """
-        wanted = list(entry.grid())
+        wanted = [setting for setting in entry.grid() if self._fits(setting)]
         for rung in range(len(RUNGS)):
             if rung:
                 wanted = self.survivors(name, rung)
@@ -127,7 +127,7 @@ class Grid:
                 value = getattr(best, axis)
                 further = [value / 2] * (value == min(tried)) + [value * 2] * (value == max(tried))
                 found += [replace(best, **{axis: type(value)(other)}) for other in further]
-        return [setting for setting in dict.fromkeys(found) if setting.completions >= setting.group]
+        return [setting for setting in dict.fromkeys(found) if self._fits(setting)]
 
     def tried(self, name: str, rung: int) -> dict[Setting, Tried]:
         """What the settings of a contestant reached on a rung, those whose runs have all finished.
@@ -170,6 +170,10 @@ class Grid:
             seconds_per_step=last[best].seconds_per_step,
             at_edge=[axis for axis, tried in ends.items() if getattr(best, axis) in (min(tried), max(tried))],
         )
+
+    def _fits(self, setting: Setting) -> bool:
+        """Whether a step has a prompt at least, and no more than the task has."""
+        return 1 <= setting.completions / setting.group <= PROBLEMS[self._task]
 
     def _train(self, name: str, entry: Entry, rung: int, settings: Iterable[Setting], pace: Pace, train: Train) -> None:
         seconds = TASKS[self._task].rungs[rung]

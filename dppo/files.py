@@ -45,10 +45,10 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Wait until the names in a folder are on the disk; without effect where that cannot be asked for."""
     if os.name != "posix":
         return

@@ -130,6 +130,15 @@ def test_the_best_of_the_first_rung_get_to_the_second_and_its_best_is_chosen(tmp
     assert made.choose("dppo", CONTESTANTS["dppo"]) is None
 
 
+def test_no_step_has_more_prompts_than_the_task(tmp_path):
+    asked = []
+    pace = lambda name, entry, setting: 0.4  # noqa: E731
+    sparse = grid.Grid(tmp_path, "embedded_sparse")
+    sparse.train("dppo_predicted", CONTESTANTS["dppo_predicted"], pace, asked.append)
+    settings = [Setting.read(each.name.removeprefix("dppo_predicted-")) for each in asked[0].contestants]
+    assert len(settings) == 16 and max(each.completions / each.group for each in settings) == 64
+
+
 def test_what_a_later_seed_shows_is_what_counts(tmp_path):
     """The wrong twin chooses by the first rung, where another setting was lucky."""
     best, lucky = POINT, replace(POINT, completions=32)
@@ -259,6 +268,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(compare, "SEEDS", (10,))
     monkeypatch.setitem(entries.TASKS, "embedded_quick", entries.Seconds(rungs=(1e-3, 1e-3), reported=1e-3))
     monkeypatch.setitem(entries.LONGEST, "embedded_quick", 8)
+    monkeypatch.setitem(entries.PROBLEMS, "embedded_quick", 192)
     monkeypatch.setitem(entries.FIELDS, "eval_benchmark_limit", 3)
     groups = {"trl": (4,), "dppo": (4,), "trl_g8": (4,), "fewer_prompts": ()}
     for name in list(CONTESTANTS):

@@ -1,7 +1,6 @@
 """Trains every run of a comparison in turn, in one process, and goes on where a stopped comparison was."""
 
 import gc
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
@@ -19,13 +18,13 @@ from dppo.comparison.folder import CONFIG_FILE, RESULTS_FILE
 from dppo.comparison.plan import Comparison, open_folder
 from dppo.comparison.results import result_of, summarise
 from dppo.errors import FileError
-from dppo.files import read_json, write_json, write_text
+from dppo.files import write_json, write_text
 from dppo.runs.arguments import AnyRun
 from dppo.runs.folder import FORMAT, RUN_FILE
 from dppo.runs.follow import Follow
 from dppo.runs.parts import prepare_model, train_with
 from dppo.runs.reader import read_record
-from dppo.trl.checkpoint import latest_checkpoint
+from dppo.trl.checkpoint_files import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
 from dppo.typed import typed
 
@@ -131,7 +130,7 @@ def train_alone(contestant: Contestant, run: AnyRun, tell: Tell) -> None:
     """Train one run, in its folder, as it would train in a process of its own; ``tell`` is called at every step."""
     folder = Path(run.training.output_dir or "")
     # TRL replays its first epoch after a resume: its own run starts again instead.
-    going = not contestant.stock and goes_on(folder)
+    going = not contestant.stock and latest_checkpoint(folder) is not None
     run = replace(run, data=replace(run.data, resume=going, overwrite=not going))
     run.training.run_name = f"{contestant.name}_seed_{run.training.seed}"
     set_seed(run.training.seed)
@@ -142,19 +141,6 @@ def train_alone(contestant: Contestant, run: AnyRun, tell: Tell) -> None:
     kind: type[GRPOTrainer] = GRPOTrainer if contestant.stock else DPPOTrainer
     with (folder / PRINTED_FILE).open("a") as printed, redirect_stdout(printed):
         train_with(kind, run, prepare=follow)
-
-
-def goes_on(folder: Path) -> bool:
-    """Whether there is a checkpoint to go on from; one of the last step, of a run that never ended, is removed.
-
-    The trainer of transformers takes one step more than it should when it resumes at the end.
-    """
-    while (found := latest_checkpoint(folder)) is not None:
-        state = read_json(found / "trainer_state.json", advice="Delete this checkpoint.")
-        if state["global_step"] < state["max_steps"]:
-            return True
-        shutil.rmtree(found)
-    return False
 
 
 def leave_nothing() -> None:

@@ -34,7 +34,7 @@ from dppo.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo.runs.folder import RECORDS
 from dppo.runs.recorder import RunRecorder
-from dppo.trl.checkpoint import latest_checkpoint
+from dppo.trl.checkpoint_files import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
 from dppo.typed import typed
 

@@ -3,13 +3,15 @@
 Written before TRL writes its part, so a folder that has TRL's state has ours too. JSON, npz and safetensors only.
 """
 
+import json
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dppo.errors import CheckpointError, ConfigError, FileError
 from dppo.files import read_json, write_json
+from dppo.trl.checkpoint_files import advice, complete_checkpoints
 from dppo.typed import check_fields
 
 STATE_FILE = "dppo_state.json"
@@ -47,6 +49,33 @@ SETTINGS = (
 )
 """What draws depend on, beside the number of processes."""
 
+OF_THE_OPTIMIZER = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+"""Its saved state has these, and so has the scheduler's: new values are ignored."""
+
+OF_THE_UPDATE = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "max_completion_length",
+    "mask_truncated_completions",
+    "epsilon",
+    "epsilon_high",
+    "delta",
+    "importance_sampling_level",
+    "top_entropy_quantile",
+    "max_grad_norm",
+    "optim",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "max_steps",
+    "num_train_epochs",
+    "bf16",
+    "fp16",
+)
+"""What completions and steps depend on, beside the draws: new values hold from the resume on."""
+
 BATCH_SETTINGS = {
     "processes",
     "num_generations",
@@ -72,6 +101,8 @@ class RunState:
     """Optimizer steps skipped for a gradient that was not finite."""
     settings: dict[str, Any]
     """What draws and batches depend on; a resumed run with other settings says so."""
+    draw_figures: list[Any] = field(default_factory=list)
+    """Of each draw of the generation in use, for the logs; of checkpoints of earlier versions none."""
 
     def __post_init__(self) -> None:
         check_fields(self, "the state of another checkpoint")
@@ -80,8 +111,10 @@ class RunState:
 
 
 def settings_of(args: Any, processes: int) -> dict[str, Any]:
-    """The settings that decide which prompts and completions are drawn."""
-    return {name: getattr(args, name) for name in SETTINGS} | {"processes": processes}
+    """The settings that a run depends on, as JSON has them."""
+    names = (*SETTINGS, *OF_THE_OPTIMIZER, *OF_THE_UPDATE)
+    found = {name: getattr(args, name) for name in names} | {"processes": processes}
+    return json.loads(json.dumps(found, default=str))
 
 
 def write_state(folder: Path, state: RunState) -> None:
@@ -106,34 +139,62 @@ def read_state(folder: Path) -> RunState | None:
     try:
         return RunState(**read_json(path, advice=""))
     except (FileError, ConfigError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}). Resume from an earlier checkpoint folder.") from error
+        raise CheckpointError(f"{path} is damaged ({error}). {advice(folder)}") from error
 
 
-def batch_goes_on(state: RunState, settings: dict[str, Any]) -> bool:
-    """Whether the generation that a state was saved in can go on; a warning names settings that changed."""
-    changed = {k: (v, settings[k]) for k, v in state.settings.items() if settings.get(k) != v}
-    if changed:
-        listed = ", ".join(f"{name}: {before!r} -> {now!r}" for name, (before, now) in changed.items())
-        warnings.warn(f"resuming with other settings than the checkpoint's: {listed}.", stacklevel=2)
-    return state.calls > 0 and not changed.keys() & BATCH_SETTINGS
+def saved_by(folder: Path) -> int | None:
+    """How many processes wrote a checkpoint; None where nothing says so."""
+    try:
+        return read_json(folder / STATE_FILE, advice="")["settings"]["processes"]
+    except (FileError, KeyError, TypeError):
+        return None
+
+
+def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, new_optimizer: bool = False) -> bool:
+    """Whether the generation that a state was saved in can go on; a warning names settings that changed.
+
+    Args:
+        folder: of the checkpoint.
+        state: in it.
+        settings: of the run that resumes.
+        new_optimizer: whether the checkpoint's optimizer was left behind, and its settings with it.
+
+    Raises:
+        CheckpointError: it was saved in the middle of a generation that other processes share.
+    """
+    changed = {k: (v, settings[k]) for k, v in state.settings.items() if k in settings and settings[k] != v}
+    goes_on = state.calls > 0 and not changed.keys() & BATCH_SETTINGS
+    if state.calls > 0 and "processes" in changed:
+        before, now = changed["processes"]
+        others = [path for path in complete_checkpoints(folder.parent) if _between_generations(path)]
+        other = f", or resume from {others[-1]}, which is between two generations" if others else ""
+        raise CheckpointError(
+            f"{folder} was saved by {before} processes in the middle of a generation, and this run has {now}: what is "
+            f"left of it cannot be dealt anew. Start {before} processes{other}."
+        )
+    for name, (before, now) in changed.items():
+        warnings.warn(
+            f"resumed with {name}: {before!r} -> {now!r}; {_effect(name, state, new_optimizer)}", stacklevel=2
+        )
+    return goes_on
+
+
+def _effect(name: str, state: RunState, new_optimizer: bool) -> str:
+    """What a changed setting does."""
+    if name in OF_THE_OPTIMIZER and not new_optimizer:
+        return "ignored: the optimizer goes on with the checkpoint's"
+    if name in BATCH_SETTINGS and state.calls:
+        return "it holds from here, and the generation in use is rolled out again"
+    return "it holds from the next generation" if state.calls else "it holds from here"
+
+
+def _between_generations(folder: Path) -> bool:
+    try:
+        return read_json(folder / STATE_FILE, advice="").get("calls") == 0
+    except FileError:
+        return False
 
 
 def batch_file(folder: Path, rank: int) -> Path:
     """Where a rank's part of the generation in use is."""
     return folder / f"dppo_batch_{rank}.safetensors"
-
-
-def latest_checkpoint(run_folder: str | Path) -> Path | None:
-    """The newest complete checkpoint in a run's folder, or None: one cut off while being written is passed over."""
-    folders = [p for p in Path(run_folder).glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
-    # transformers writes its state last: if that reads as JSON, all files before it are whole.
-    complete = [p for p in folders if _reads(p / "trainer_state.json")]
-    return max(complete, key=lambda p: int(p.name.removeprefix("checkpoint-")), default=None)
-
-
-def _reads(path: Path) -> bool:
-    try:
-        read_json(path, advice="")
-    except FileError:
-        return False
-    return True

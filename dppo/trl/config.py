@@ -229,6 +229,13 @@ class DPPOConfig(GRPOConfig):
         default=False,
         metadata={"help": "Must be set to train with a method whose expected gradient is not the full batch's."},
     )
+    accept_missing: bool = field(
+        default=False,
+        metadata={
+            "help": "Must be set to resume from a checkpoint without its optimizer, scheduler or random numbers, with "
+            "new ones: the run is then another one."
+        },
+    )
 
     def __post_init__(self) -> None:
         for name in RATES:

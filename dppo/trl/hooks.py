@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
+from dppo.trl.checkpoint_files import begin, reading, seal, writing
 from dppo.trl.metrics import PhaseClock
 
 RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -63,6 +65,13 @@ RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "_save_checkpoint": ("(self, model, trial)", ("super()._save_checkpoint(model, trial)",)),
     "_remove_unused_columns": ("(self, dataset, description)", ("if not self.args.remove_unused_columns:",)),
     "_load_optimizer_and_scheduler": ("(self, checkpoint)", ("super()._load_optimizer_and_scheduler(checkpoint)",)),
+    "_load_from_checkpoint": ("(self, resume_from_checkpoint, model)", ("Can't find a valid checkpoint",)),
+    "_run_epoch": (
+        "(self, model, epoch, train_dataloader, steps_in_epoch, num_update_steps_per_epoch, trial, "
+        "ignore_keys_for_eval, start_time, resume_from_checkpoint, epochs_trained, steps_trained_in_current_epoch)",
+        ("for update_step in range(num_update_steps_trained, num_update_steps_per_epoch):",),
+    ),
+    "_load_rng_state": ("(self, checkpoint)", ("rng_state.pth",)),
 }
 """By method of ``GRPOTrainer``: its parameters, and lines of its source that must be there."""
 
@@ -263,14 +272,46 @@ class Joints(GRPOTrainer):
             return super()._compute_loss(model, inputs)
         return self.loss_of(model, inputs)
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:  # resumed at the end, where transformers takes one step more
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.save_extra(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
-        super()._save_checkpoint(model, trial)
+        run_folder, saves = Path(self._get_output_dir(trial=trial)), self.args.should_save
+        folder = run_folder / f"checkpoint-{self.state.global_step}"
+        if saves:
+            begin(folder)
+        # Older ones are deleted when this one is on the disk, and not before.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            with writing(folder):
+                self.save_extra(folder)
+                super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        seal(folder, rank=self.accelerator.process_index, lists=saves)
+        if saves:
+            best = self.state.best_model_checkpoint
+            rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with reading(Path(resume_from_checkpoint), "the model"):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        with reading(Path(checkpoint), "the state of the optimizer or the learning rate scheduler"):
+            super()._load_optimizer_and_scheduler(checkpoint)
+        self.load_extra(Path(checkpoint))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            self.load_extra(Path(checkpoint))
+            with reading(Path(checkpoint), "the state of the random number generators"):
+                super()._load_rng_state(checkpoint)
 
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from dppo.errors import ConfigError
+from dppo.errors import CheckpointError, ConfigError
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
-from dppo.trl.checkpoint import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
+from dppo.trl.checkpoint import RunState, batch_file, batch_goes_on, read_state, saved_by, settings_of, write_state
+from dppo.trl.checkpoint_files import check_whole, latest_checkpoint
 from dppo.trl.choices import CeilingLines
 from dppo.trl.config import DPPOConfig
 from dppo.trl.cycle import Cycle
@@ -40,6 +41,8 @@ class InUse:
     """This rank's part."""
     plan: StepPlan | None
     """Of all ranks; None after a resume in the middle of it: what it says is in the batch."""
+    draw_figures: Sequence[Mapping[str, float]]
+    """Of each draw, for the logs."""
 
 
 class DPPOTrainer(Joints):
@@ -100,6 +103,7 @@ class DPPOTrainer(Joints):
         self._figures = LossFigures(self.method)
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
+        self._lacking: list[str] = []
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
         self._announce()
@@ -129,9 +133,9 @@ class DPPOTrainer(Joints):
             phase = 0
             self.in_use = self._generate_next(examples)
         draw, call = self.cycle.locate(phase)
-        batch, plan = self.in_use.batch, self.in_use.plan
-        if call == 0 and plan is not None:
-            self.add_figures(plan.draw_figures[draw])
+        batch, figures_of = self.in_use.batch, self.in_use.draw_figures
+        if call == 0 and figures_of:  # checkpoints of earlier versions have none
+            self.add_figures(figures_of[draw])
         if call == 0 or not self._dealt:
             self._dealt, figures = self.forwards.calls(batch, batch.weight_UB[draw], self.cycle.calls)
             self.add_figures(figures)
@@ -158,7 +162,8 @@ class DPPOTrainer(Joints):
             self.recorder.record(record)
         self.generation += 1
         with self.clock("log_probs"):
-            return InUse(batch=self.forwards.with_log_probs(batch, generated.sampler_logp), plan=plan)
+            ready = self.forwards.with_log_probs(batch, generated.sampler_logp)
+        return InUse(batch=ready, plan=plan, draw_figures=plan.draw_figures)
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, Generated]:
         """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
@@ -276,11 +281,21 @@ class DPPOTrainer(Joints):
         with self.forwards.layout.generating():
             yield
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """TRL's training loop; afterwards the models have the attention implementation they were loaded with."""
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """TRL's training loop; afterwards the models have the attention implementation they were loaded with.
+
+        Args:
+            resume_from_checkpoint: a folder, or True for the newest complete one in ``output_dir``.
+            *args: as for ``GRPOTrainer``.
+            **kwargs: as for ``GRPOTrainer``.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
+        """
+        checkpoint = self._checked(resume_from_checkpoint)
         self.forwards.layout.enter()
         try:
-            return super().train(*args, **kwargs)
+            return super().train(checkpoint, *args, **kwargs)
         finally:
             self.forwards.layout.leave()
 
@@ -290,6 +305,19 @@ class DPPOTrainer(Joints):
             return super().training_step(*args, **kwargs)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def _checked(self, asked: str | bool | None) -> str | None:
+        """The checkpoint to resume from, known to be whole; a warning names what it lacks where that was accepted."""
+        folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
+        if asked is True and folder is None:
+            raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
+        if not folder:
+            return None
+        same_ranks = saved_by(folder) in (None, self.accelerator.num_processes)
+        self._lacking = check_whole(folder, same_ranks=same_ranks, accept_missing=self.args.accept_missing)
+        for part in self._lacking:
+            warnings.warn(f"{folder} lacks {part}: the run goes on with a new one, and is another run.", stacklevel=3)
+        return str(folder)
 
     def save_extra(self, folder: Path) -> None:
         """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
@@ -305,6 +333,7 @@ class DPPOTrainer(Joints):
             position=None if self.source is None else self.source.save(folder),
             skipped=self.guard.skipped,
             settings=settings_of(self.args, self.accelerator.num_processes),
+            draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
         )
         write_state(folder, state)
 
@@ -312,19 +341,25 @@ class DPPOTrainer(Joints):
         """Put the trainer where the checkpoint was taken, in the middle of a generation if need be.
 
         A checkpoint of TRL's own trainer has no state of ours: the run goes on with an empty history and says so.
-        Under other settings the run goes on with those, and says which; a generation in use is then rolled out again.
+        Under other settings the run goes on with those it can, and says which; where batches are others, a generation
+        in use is rolled out again.
 
         Raises:
-            CheckpointError: if a file is damaged or missing, or the history is of another dataset.
+            CheckpointError: if a file is damaged or missing, or the history is of another dataset, or a generation in
+                use of another number of processes.
         """
         state = read_state(folder)
         if state is None:
             return
-        goes_on = batch_goes_on(state, settings_of(self.args, self.accelerator.num_processes))
+        settings = settings_of(self.args, self.accelerator.num_processes)
+        lost = any("optimizer" in part or "scheduler" in part for part in self._lacking)
+        goes_on = batch_goes_on(folder, state, settings, new_optimizer=lost)
         if self.source is not None and state.position is not None:
             self.source.load(folder, state.position)
         self.generation, self.guard.skipped = state.generation, state.skipped
         if goes_on:
             file = batch_file(folder, self.accelerator.process_index)
-            self.in_use = InUse(batch=RankBatch.load(file, self.accelerator.device), plan=None)
+            figures = [{k: math.nan if v is None else v for k, v in each.items()} for each in state.draw_figures]
+            batch = RankBatch.load(file, self.accelerator.device)
+            self.in_use = InUse(batch=batch, plan=None, draw_figures=figures)
             self.calls = state.calls

@@ -127,7 +127,8 @@ def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, monkeypatch):
     flags = ("--save_steps", "1", "--logging_steps", "1", "--max_steps")
     train(run_of(tmp_path, "embedded", *flags, "2"))
     assert (tmp_path / "out" / "model.safetensors").exists()
-    resumed = train(run_of(tmp_path, "embedded", *flags, "3", "--resume", "true"))
+    with pytest.warns(UserWarning, match="max_steps: 2 -> 3; it holds from here"):
+        resumed = train(run_of(tmp_path, "embedded", *flags, "3", "--resume", "true"))
     assert resumed.state.global_step == 3 and len(prepared) == 1
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in lines if "prune/kept_share" in row] == [1, 2, 3]

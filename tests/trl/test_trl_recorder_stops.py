@@ -75,7 +75,8 @@ def test_totals_without_a_recorder_in_the_checkpoint_come_from_the_log(tiny_path
     state.write_text(json.dumps(content))
     logged = [record for record in lines(tmp_path, "metrics.jsonl") if record["step"] == 2][-1]
     trainer, recorder = make(tiny_path, tmp_path, **SAVED | {"max_steps": 3})
-    trainer.train(resume_from_checkpoint=str(state.parent))
+    with pytest.warns(UserWarning, match="max_steps: 2 -> 3; it holds from here"):
+        trainer.train(resume_from_checkpoint=str(state.parent))
     made = recorder.totals()["total/rollouts"] - logged["total/rollouts"]
     assert made == 4 * sum(lines(tmp_path, "prompts.jsonl")[-1]["rolled_out"]) > 0
 

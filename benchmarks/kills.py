@@ -1,0 +1,350 @@
+"""Kills a training run at points spread over all of it, resumes it, and compares it with the run left alone.
+
+python benchmarks/kills.py [--points NAME,NAME] [--output benchmarks/results/kills.json]
+
+Points: in a rollout, a backward pass, an optimizer step, and in the middle of each file that a run writes. There the
+kernel itself kills the process, when the file has reached half of its length (RLIMIT_FSIZE, SIGXFSZ). Each run is a
+process of its own, forked from one that has imported everything and computed nothing. The run: a small Qwen3 without
+warm-up on the short embedded task, both prunings, two optimizer steps a generation, a checkpoint after each step, of
+which two are kept. What must be equal: the weights, bit for bit, and every line of the records but seconds.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import safetensors.torch
+import torch
+
+from dppo.demo.model import build_model
+from dppo.demo.tokenizer import build_tokenizer
+from dppo.environment import environment
+from dppo.errors import DPPOError
+from dppo.files import write_json
+from dppo.runs import parts
+from dppo.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE
+from dppo.runs.parsing import parse_fields
+from dppo.trl.config import DPPOConfig
+from dppo.trl.trainer import DPPOTrainer
+
+STEPS = 8
+FIELDS: dict[str, Any] = {
+    "dataset_name": "embedded_quick",
+    "embedded_problems": 12,
+    "reward_funcs": ["embedded"],
+    "rollout_func": "embedded",
+    "method": "dppo_history",
+    "difficulty_features": "length",
+    "prompt_prune_rate": 0.3,
+    "completion_prune_rate": 0.5,
+    "loss_type": "dr_grpo",
+    "num_generations": 2,
+    "per_device_train_batch_size": 8,
+    "steps_per_generation": 2,
+    "gradient_accumulation_steps": 1,
+    "max_completion_length": 16,
+    "max_steps": STEPS,
+    "learning_rate": 1e-3,
+    "logging_steps": 1,
+    "save_steps": 1,
+    "save_total_limit": 2,
+    "gradient_checkpointing": False,
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+    "seed": 3,
+}
+OF_CHECKPOINTS = (
+    *("model.safetensors", "config.json", "tokenizer_config.json", "training_args.bin"),
+    *("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"),
+    *("dppo_state.json", "dppo_history.npz", "dppo_batch_0.safetensors", "dppo_files.json"),
+)
+RECORDS = (METRICS_FILE, PROMPTS_FILE, COMPLETIONS_FILE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Where a run is killed."""
+
+    what: str
+    """``rollout``, ``backward``, ``optimizer``, or the name of a file."""
+    time: int
+    """The how manieth of these, from 1."""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return f"{self.what}:{self.time}"
+
+
+POINTS = (
+    *(Point(what="rollout", time=time) for time in (1, 2, 4)),
+    *(Point(what="backward", time=time) for time in (1, 4, 7)),
+    *(Point(what="optimizer", time=time) for time in (2, 5, 8)),
+    *(Point(what=name, time=2 + place % 5) for place, name in enumerate(OF_CHECKPOINTS)),
+    *(Point(what=name, time=2) for name in (*RECORDS, RUN_FILE)),
+)
+"""Files of a generation in use, and of its records, are written at every second step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a run that was killed."""
+
+    point: str
+    killed: bool
+    """Whether it got there."""
+    resumed_from: str
+    """The newest complete checkpoint, or ``the start``."""
+    equal: bool
+    """Whether weights and records are those of the run left alone."""
+    said: str = ""
+    """The first difference, or the error of a resume."""
+
+
+def run_fields(folder: Path, model: Path, **changes: Any) -> dict[str, Any]:
+    """The fields of the run.
+
+    Args:
+        folder: its output.
+        model: what it starts from.
+        **changes: fields that are others.
+    """
+    return {**FIELDS, "model_name_or_path": str(model), "output_dir": str(folder), **changes}
+
+
+def in_a_process(work: Callable[[], None]) -> tuple[int, str]:
+    """The signal that ended a forked process, or 0, and what it raised or printed last.
+
+    Args:
+        work: done there.
+    """
+    with tempfile.TemporaryFile("w+") as printed:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.dup2(printed.fileno(), 1)
+                os.dup2(printed.fileno(), 2)
+                work()
+                code = 0
+            except DPPOError as error:
+                print(f"\n{type(error).__name__}: {error}", flush=True)
+                code = 2
+            except BaseException as error:
+                print(f"\nraw {type(error).__name__}: {error}", flush=True)
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        printed.seek(0)
+        last = printed.read().strip().splitlines()[-1:]
+    signalled = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return signalled, "" if not signalled and os.WEXITSTATUS(status) == 0 else "".join(last)
+
+
+def train(fields: Mapping[str, Any], point: Point | None = None, sizes: Mapping[str, int] | None = None) -> None:
+    """Train a run, or go on with it, and be killed at a point.
+
+    Args:
+        fields: of the run.
+        point: where; nowhere by default.
+        sizes: of files, in bytes, for points in the middle of one.
+    """
+    torch.set_num_threads(1)
+    run = parse_fields(dict(fields), DPPOConfig)
+    resume = parts.latest_checkpoint(fields["output_dir"]) is not None
+    run = replace(run, data=replace(run.data, resume=resume, overwrite=not resume))
+    with aimed(point, sizes or {}) as prepare:
+        parts.train_with(DPPOTrainer, run, prepare=prepare)
+
+
+@contextmanager
+def aimed(point: Point | None, sizes: Mapping[str, int]) -> Iterator[Callable[[DPPOTrainer], None]]:
+    """Prepares a trainer to be killed at a point.
+
+    Args:
+        point: where; nowhere if None.
+        sizes: of files.
+    """
+    counts: dict[str, int] = {}
+
+    def reach(what: str) -> None:
+        counts[what] = counts.get(what, 0) + 1
+        if point is not None and what == point.what and counts[what] == point.time:
+            if what in sizes:
+                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and would raise in its place
+                grown = sizes[what] * point.time if what in RECORDS else sizes[what]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (grown // 2, grown // 2))
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def opened(path: Any) -> None:
+        name = Path(os.fsdecode(path)).name
+        for known in sizes:
+            if name == known or name.startswith(f".{known}."):
+                reach(known)
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            opened(arguments[0])
+
+    def prepare(trainer: DPPOTrainer) -> None:
+        wrapped(trainer, "_generate", lambda: reach("rollout"))
+        wrapped(trainer.accelerator, "backward", lambda: reach("backward"))
+        create = trainer.create_optimizer
+
+        def created(*args: Any, **kwargs: Any) -> Any:
+            optimizer = create(*args, **kwargs)
+            trainer.optimizer.register_step_pre_hook(lambda *ignored: reach("optimizer"))
+            return optimizer
+
+        trainer.create_optimizer = created  # type: ignore[method-assign]
+
+    # torch and safetensors open files themselves, so that no audit hook hears of it.
+    for module, name in ((torch, "save"), (safetensors.torch, "serialize_file")):
+        original = getattr(module, name)
+
+        def saving(content: Any, path: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:
+            opened(path)
+            return original(content, path, *args, **kwargs)
+
+        setattr(module, name, saving)
+    sys.addaudithook(audit)
+    yield prepare
+
+
+def wrapped(owner: Any, name: str, before: Callable[[], None]) -> None:
+    """Call something ahead of a method.
+
+    Args:
+        owner: of the method.
+        name: of the method.
+        before: is called.
+    """
+    original = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before()
+        return original(*args, **kwargs)
+
+    setattr(owner, name, call)
+
+
+def compared(folder: Path, straight: Path) -> str:
+    """The first difference between two runs, empty where there is none.
+
+    Args:
+        folder: of the one that was killed.
+        straight: of the one left alone.
+    """
+    if (folder / "model.safetensors").read_bytes() != (straight / "model.safetensors").read_bytes():
+        return "the weights differ"
+    for name in RECORDS:
+        ours, theirs = (list(records(each / name)) for each in (folder, straight))
+        if len(ours) != len(theirs):
+            return f"{name} has {len(ours)} lines and not {len(theirs)}"
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            if odd := [key for key in {**one, **other} if one.get(key) != other.get(key)]:
+                key = odd[0]
+                return f"{name}, line {place + 1}: {key} is {one.get(key)!r} and not {other.get(key)!r}"
+    return ""
+
+
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a file without what a clock says, and without transformers' own mean of the loss since the resume.
+
+    Args:
+        path: of JSON lines.
+    """
+    clocks = ("time", "seconds", "_per_second", "runtime", "train_loss")
+    for line in path.read_text().splitlines():
+        yield {key: value for key, value in json.loads(line).items() if not any(word in key for word in clocks)}
+
+
+def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Outcome]:
+    """Kill and resume at every point.
+
+    Args:
+        work: an empty folder.
+        points: where.
+
+    Raises:
+        RuntimeError: the run does not train, killed or not.
+    """
+    model, straight = work / "model", work / "straight"
+
+    def prepare() -> None:
+        torch.set_num_threads(1)
+        build_model(0).save_pretrained(model)
+        build_tokenizer().save_pretrained(model)
+        train(run_fields(straight, model))
+
+    ended = in_a_process(prepare)
+    if ended != (0, ""):
+        raise RuntimeError(f"the run itself does not train: {ended}")
+    sizes = sizes_of(straight)
+    for point in points:
+        folder = work / point.name.replace(":", "_")
+        killed, said = in_a_process(lambda point=point, folder=folder: train(run_fields(folder, model), point, sizes))
+        found = parts.latest_checkpoint(folder)
+        signalled, error = in_a_process(lambda folder=folder: train(run_fields(folder, model)))
+        difference = error or (f"signal {signalled}" if signalled else compared(folder, straight))
+        yield Outcome(
+            point=point.name,
+            killed=killed in (signal.SIGKILL, signal.SIGXFSZ),
+            resumed_from="the start" if found is None else found.name,
+            equal=not difference,
+            said=difference or ("" if killed else f"it was not killed: {said}"),
+        )
+        shutil.rmtree(folder)
+
+
+def sizes_of(straight: Path) -> dict[str, int]:
+    """Lengths of the files of a run; of records, of a line.
+
+    Args:
+        straight: its folder.
+    """
+    found = {path.name: path.stat().st_size for path in straight.glob("checkpoint-*/*") if path.name in OF_CHECKPOINTS}
+    lines = {name: (straight / name).read_bytes().splitlines() for name in RECORDS}
+    found |= {name: sum(map(len, each)) // len(each) for name, each in lines.items()}
+    return found | {RUN_FILE: (straight / RUN_FILE).stat().st_size}
+
+
+def main() -> int:
+    """Print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--points", help="such as rollout:1,optimizer.pt:2; all by default")
+    parser.add_argument("--output", type=Path, help="a JSON file")
+    options = parser.parse_args()
+    names = options.points.split(",") if options.points else [point.name for point in POINTS]
+    asked = [Point(what=name.rpartition(":")[0], time=int(name.rpartition(":")[2])) for name in names]
+    found = []
+    print("| killed in | resumed from | equal |\n|---|---|---|")
+    with tempfile.TemporaryDirectory() as work:
+        for outcome in outcomes(Path(work), asked):
+            found.append(outcome)
+            verdict = "bit for bit" if outcome.equal and outcome.killed else f"**no**: {outcome.said}"
+            print(f"| {outcome.point} | {outcome.resumed_from} | {verdict} |", flush=True)
+    if options.output:
+        rows = [asdict(each) for each in found]
+        write_json(options.output, {"rows": rows, "environment": environment(seeds=[FIELDS["seed"]])})
+    return int(not all(each.equal and each.killed for each in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

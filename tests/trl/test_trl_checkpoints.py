@@ -1,0 +1,251 @@
+"""Checkpoints that lack something, are damaged, or cannot be written: a clear error, and never another run unsaid."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
+
+from dppo.errors import CheckpointError
+from dppo.trl import checkpoint_files, hooks
+from dppo.trl.checkpoint_files import LIST_FILE, check_whole, latest_checkpoint
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+
+@pytest.fixture(scope="module")
+def straight(tiny_path, tmp_path_factory):
+    """A run left alone, and its checkpoints."""
+    folder = tmp_path_factory.mktemp("straight")
+    trainer(tiny_path, folder, seen=[]).train()
+    return folder
+
+
+@pytest.fixture
+def run(straight, tmp_path):
+    """Its first checkpoints, in a folder of their own."""
+    for step in (2, 3):
+        shutil.copytree(straight / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
+    return tmp_path
+
+
+def resumed(path, run, **options):
+    made = trainer(path, run, seen=[], **options)
+    made.train(resume_from_checkpoint=str(run / "checkpoint-3"))
+    return made
+
+
+BINARY = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "dppo_history.npz")
+NAMES = (*BINARY, "dppo_state.json")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_file_is_named_with_an_older_checkpoint(name, tiny_path, run):
+    (run / "checkpoint-3" / name).unlink()
+    with pytest.raises(
+        CheckpointError, match=rf"checkpoint-3 lacks .*{name}.*Resume from .*checkpoint-2.*accept_missing"
+    ):
+        resumed(tiny_path, run)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_half_a_file_is_named(name, tiny_path, run):
+    path = run / "checkpoint-3" / name
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(
+        CheckpointError, match=rf"{name} has \d+ bytes and had \d+: damaged\. Resume from .*checkpoint-2"
+    ):
+        resumed(tiny_path, run, accept_missing=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, run):
+    """As in checkpoints of earlier versions, and of TRL's own trainer."""
+    path = run / "checkpoint-3" / name
+    os.truncate(path, path.stat().st_size // 2)
+    (run / "checkpoint-3" / LIST_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"(cannot be read|is damaged).*Resume from "):
+        resumed(tiny_path, run)
+
+
+def test_without_a_list_of_files_what_is_missing_is_found_all_the_same(run):
+    folder = run / "checkpoint-3"
+    (folder / LIST_FILE).unlink()
+    assert check_whole(folder) == []
+    (folder / "rng_state.pth").unlink()
+    (folder / "optimizer.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"optimizer \(optimizer\.pt\) and the state of the random number"):
+        check_whole(folder)
+    assert len(check_whole(folder, same_ranks=False, accept_missing=True)) == 1, "random numbers of other ranks"
+    (folder / "optimizer_0").mkdir()
+    (folder / "rng_state_1.pth").touch()
+    assert check_whole(folder) == []
+
+
+def test_what_is_missing_can_be_accepted_and_the_run_is_another(tiny_path, straight, run):
+    (run / "checkpoint-3" / "optimizer.pt").unlink()
+    with pytest.warns(
+        UserWarning, match=r"lacks its optimizer\.pt: the run goes on with a new one, and is another run"
+    ):
+        resumed(tiny_path, run, accept_missing=True)
+    ours, theirs = weights(run), weights(straight)
+    assert any(not torch.equal(ours[name], theirs[name]) for name in ours), "what went unsaid before"
+
+
+def test_a_damaged_list_is_named(run):
+    (run / "checkpoint-3" / LIST_FILE).write_text('{"files": {"a": []}}')
+    with pytest.raises(CheckpointError, match=rf"{LIST_FILE} is damaged"):
+        check_whole(run / "checkpoint-3")
+    with pytest.raises(CheckpointError, match=r"checkpoint-9 is not there\. Resume from .*checkpoint-3"):
+        check_whole(run / "checkpoint-9")
+
+
+def said(caught):
+    return [str(each.message) for each in caught if "resumed with" in str(each.message)]
+
+
+def test_settings_that_changed_are_said_with_what_they_do(tiny_path, run):
+    changes = {"learning_rate": 1e-4, "temperature": 0.5, "beta": 0.1, "epsilon": 0.3, "max_completion_length": 6}
+    with pytest.warns(UserWarning) as caught:
+        made = resumed(tiny_path, run, scale_rewards="none", **changes)
+    found = {line.split()[2].rstrip(":"): line for line in said(caught)}
+    assert found.keys() == {*changes, "scale_rewards"}
+    assert found["learning_rate"] == (
+        "resumed with learning_rate: 0.01 -> 0.0001; ignored: the optimizer goes on with the checkpoint's"
+    )
+    assert found["temperature"] == "resumed with temperature: 1.0 -> 0.5; it holds from here"
+    assert made.optimizer.param_groups[0]["initial_lr"] == 1e-2, "as it says"
+    assert made.temperature == 0.5
+
+
+def test_a_learning_rate_holds_where_the_optimizer_is_new(tiny_path, run):
+    (run / "checkpoint-3" / "optimizer.pt").unlink()
+    with pytest.warns(UserWarning) as caught:
+        made = resumed(tiny_path, run, learning_rate=1e-4, accept_missing=True)
+    assert said(caught) == ["resumed with learning_rate: 0.01 -> 0.0001; it holds from here"]
+    assert made.optimizer.param_groups[0]["initial_lr"] == 1e-4
+
+
+def test_nothing_is_said_where_nothing_changed(tiny_path, run):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        resumed(tiny_path, run)
+    assert said(caught) == []
+
+
+def test_other_processes_within_a_generation_are_refused(tiny_path, tmp_path):
+    options = {"steps_per_generation": 2, "per_device_train_batch_size": 8}
+    with pytest.raises(Stop):
+        trainer(tiny_path, tmp_path, seen=[], callbacks=[StopAfter(3)], **options).train()
+    for step in (2, 3):  # as two processes would have written them
+        path = tmp_path / f"checkpoint-{step}" / "dppo_state.json"
+        state = json.loads(path.read_text())
+        state["settings"]["processes"] = 2
+        path.write_text(json.dumps(state))
+        (path.parent / LIST_FILE).unlink()
+    made = trainer(tiny_path, tmp_path, seen=[], max_steps=4, **options)
+    refused = r"checkpoint-3 was saved by 2 processes in the middle .* this run has 1.*Start 2.*checkpoint-2, which"
+    with pytest.raises(CheckpointError, match=refused):
+        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    with pytest.warns(UserWarning, match="resumed with processes: 2 -> 1; it holds from here"):
+        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert made.state.global_step == 4
+
+
+def test_the_newest_complete_one_is_resumed(tiny_path, straight, run):
+    (run / "checkpoint-4").mkdir()
+    trainer(tiny_path, run, seen=[]).train(resume_from_checkpoint=True)
+    ours, theirs = weights(run), weights(straight)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
+        trainer(tiny_path, run / "nothing", seen=[]).train(resume_from_checkpoint=True)
+
+
+def test_a_run_resumed_at_its_end_takes_no_further_step(tiny_path, straight, tmp_path):
+    seen = []
+    made = trainer(tiny_path, tmp_path, seen=seen)
+    made.train(resume_from_checkpoint=str(straight / f"checkpoint-{STEPS}"))
+    assert made.state.global_step == STEPS and seen == []
+    ours, theirs = dict(made.model.named_parameters()), weights(straight)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs if name in ours)
+
+
+def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_path, monkeypatch):
+    """Power may go at any moment: files first, then their list, then the names, and only then the older one."""
+    done, flush, rotate = [], os.fsync, hooks.rotate_checkpoints
+
+    def flushed(descriptor):
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        flush(descriptor)
+
+    def rotated(*args, **kwargs):
+        done.append("rotated")
+        rotate(*args, **kwargs)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(hooks, "rotate_checkpoints", rotated)
+    trainer(tiny_path, tmp_path, seen=[], max_steps=2, save_total_limit=1).train()
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
+    folder, last = tmp_path / "checkpoint-2", done[done.index("rotated") + 1 :]
+    before = last[: last.index("rotated")]
+    files = {path for path in folder.rglob("*") if path.is_file() and path.name != LIST_FILE}
+    place = next(i for i, path in enumerate(before) if isinstance(path, Path) and LIST_FILE in path.name)
+    assert files <= set(before[:place]), "all files are on the disk before they are listed"
+    assert {folder, tmp_path} <= set(before[place:]), "and their names before an older one goes"
+    assert {*json.loads((folder / LIST_FILE).read_text())["files"]} == {path.name for path in files}
+
+
+def test_a_second_try_at_a_step_is_not_complete_before_its_end(run):
+    """Files of equal length, half of them new: the list of the first try would call them whole."""
+    checkpoint_files.begin(run / "checkpoint-3")
+    assert latest_checkpoint(run) == run / "checkpoint-2" and not (run / "checkpoint-3" / LIST_FILE).exists()
+
+
+def test_a_full_disk_names_the_checkpoint_before(tiny_path, tmp_path):
+    """The kernel refuses a byte beyond the limit, as it does where there is no room."""
+    made = trainer(tiny_path, tmp_path, seen=[], max_steps=2)
+    save, (soft, hard) = made._save_checkpoint, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def saving(*args):
+        if made.state.global_step == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+        try:
+            save(*args)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    made._save_checkpoint = saving
+    with pytest.raises(CheckpointError, match=r"checkpoint-2 could not be written .*Free space.*resume from .*-1"):
+        made.train()
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
+
+
+def test_killed_in_the_middle_of_anything_it_resumes_bit_for_bit():
+    """A sample of what ``benchmarks/kills.py`` does at 25 points; its table is in docs/checkpoints.md."""
+    points = "rollout:2,backward:4,optimizer.pt:2,dppo_files.json:3"
+    command = [sys.executable, str(ROOT / "benchmarks" / "kills.py"), "--points", points]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert found.returncode == 0, found.stdout + found.stderr[-3000:]
+    assert found.stdout.count("bit for bit") == 4
+
+
+def test_a_run_that_is_another_is_told_from_the_one_left_alone(straight, tmp_path):
+    import kills
+
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    assert kills.compared(tmp_path, straight / "checkpoint-3") == "the weights differ"
+    for folder, value in ((tmp_path / "a", 1.0), (tmp_path / "b", 2.0)):
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"same")
+        for name in kills.RECORDS:
+            (folder / name).write_text(json.dumps({"step": 1, "loss": value, "total/seconds": value}) + "\n")
+    assert kills.compared(tmp_path / "a", tmp_path / "b") == "metrics.jsonl, line 1: loss is 1.0 and not 2.0"
+    assert kills.compared(tmp_path / "a", tmp_path / "a") == ""
