@@ -44,7 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dppo {words[0]}: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("dppo"):
+        if error.name is None:  # as transformers raises for a package that is there and does not load
+            cause = f" ({error.__cause__})" if error.__cause__ else ""
+            print(f"dppo {words[0]}: {error}{cause}. An installed package is broken: pip check", file=sys.stderr)
+            return 2
+        if error.name.startswith("dppo"):
             raise
         print(f"dppo {words[0]} needs {error.name}: pip install 'dppo[trl]'", file=sys.stderr)
         return 2

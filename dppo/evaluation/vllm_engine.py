@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from transformers import GenerationConfig
+from packaging.version import Version
+from transformers import AutoConfig, GenerationConfig
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, EvaluationError
 from dppo.evaluation.engines import Engine, Generated, ModelSpec, Request, end_tokens, finished
 from dppo.evaluation.prompts import load_tokenizer, prompt_format
 from dppo.evaluation.sampling import Sampling
 
+OLDEST, BEFORE = Version("0.22"), Version("0.32")
+"""What TRL 1.16 supports; of these 0.30 was run, and 0.31 asks for an older transformers than ours."""
 BATCH_SIZE = 2048
 """Requests handed over at once; vLLM fills its own batches from them."""
 
@@ -30,6 +33,11 @@ def load(spec: ModelSpec) -> Engine:
         raise ConfigError(
             f"--engine vllm: vLLM is not installed ({error}): pip install 'dppo[vllm]', or --engine transformers"
         ) from error
+    if not OLDEST <= Version(vllm.__version__) < BEFORE:
+        raise ConfigError(
+            f"--engine vllm: vLLM {vllm.__version__} is not supported, TRL takes {OLDEST} <= vLLM < {BEFORE}: "
+            f"pip install 'vllm>={OLDEST},<{BEFORE}', or --engine transformers"
+        )
     tokenizer = load_tokenizer(spec)
     template = prompt_format(tokenizer, spec.chat_options)
     options = {"trust_remote_code": spec.trust_remote_code, "seed": 0, **spec.engine_options}
@@ -38,17 +46,22 @@ def load(spec: ModelSpec) -> Engine:
             model=spec.model,
             tokenizer=spec.tokenizer or spec.model,
             revision=spec.revision,
-            dtype=spec.dtype,
+            dtype=_dtype(spec),
             **options,
         )
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"model {spec.model} cannot be loaded by vLLM: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise ConfigError(f"model {spec.model} cannot be loaded by vLLM: {_in_one_line(error)}") from error
     ends = end_tokens(tokenizer, _generation_config(spec))
 
     def generate(requests: Sequence[Request], sampling: Sampling) -> list[Generated]:
         prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
         settings = [vllm.SamplingParams(**_settings(request, sampling, ends, template.stop)) for request in requests]
-        outputs = [output.outputs[0] for output in llm.generate(prompts, settings, use_tqdm=False)]
+        try:
+            outputs = [output.outputs[0] for output in llm.generate(prompts, settings, use_tqdm=False)]
+        except Exception as error:  # whatever ends its engine, which then runs no more
+            raise EvaluationError(
+                f"vLLM failed while it generated ({_in_one_line(error)}). The same command goes on from there."
+            ) from error
         return [finished(out.text, len(out.token_ids), out.finish_reason == "stop", template.stop) for out in outputs]
 
     return Engine(
@@ -60,6 +73,24 @@ def load(spec: ModelSpec) -> Engine:
         facts={**spec.identity, **template.facts, "vllm": vllm.__version__},
         notes=template.notes,
     )
+
+
+def _dtype(spec: ModelSpec) -> str:
+    """``auto`` is what the model was saved as; vLLM's own ``auto`` turns float32 into bfloat16 without a word."""
+    if spec.dtype != "auto":
+        return spec.dtype
+    try:
+        config = AutoConfig.from_pretrained(
+            spec.model, revision=spec.revision or "main", trust_remote_code=spec.trust_remote_code
+        )
+    except (OSError, ValueError):
+        return "auto"  # vLLM may know what transformers does not
+    return str(config.dtype).removeprefix("torch.") if config.dtype is not None else "auto"
+
+
+def _in_one_line(error: Exception) -> str:
+    """A message without line breaks; pydantic says on the first one only how many problems there are."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:600]
 
 
 def _settings(request: Request, sampling: Sampling, ends: list[int], stop: str | None) -> dict[str, Any]:

@@ -44,6 +44,22 @@ def test_missing_extra_names_the_install_line(capsys, monkeypatch):
     assert "dppo demo needs trl: pip install 'dppo[trl]'" in capsys.readouterr().err
 
 
+def test_a_package_that_is_there_and_broken_is_not_called_none(capsys, monkeypatch):
+    """As transformers raises it for a torchvision that was built for another torch."""
+    import dppo.cli.demo
+
+    def fails(words):
+        broken = RuntimeError("operator torchvision::nms does not exist")
+        raise ModuleNotFoundError(
+            "Could not import module 'ProcessorMixin'. Are this object's requirements?"
+        ) from broken
+
+    monkeypatch.setattr(dppo.cli.demo, "main", fails)
+    assert main(["demo"]) == 2
+    said = capsys.readouterr().err
+    assert "None" not in said and "torchvision::nms does not exist" in said and "pip check" in said
+
+
 def test_other_errors_keep_their_traceback(monkeypatch):
     import dppo.cli.demo
 

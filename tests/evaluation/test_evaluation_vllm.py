@@ -1,11 +1,13 @@
 """The vLLM engine against a stand-in for the library: what it is given, and what is made of its replies."""
 
+import json
+import shutil
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, EvaluationError
 from dppo.evaluation import ModelSpec, Request, Sampling, load_engine
 
 
@@ -80,5 +82,40 @@ def test_model_that_it_cannot_load(library, tiny_folder, monkeypatch):
         raise ValueError("no such architecture\nand more")
 
     monkeypatch.setattr(sys.modules["vllm"], "LLM", refuse)
-    with pytest.raises(ConfigError, match=r"cannot be loaded by vLLM: no such architecture$"):
+    with pytest.raises(ConfigError, match=r"cannot be loaded by vLLM: ValueError: no such architecture and more$"):
+        load_engine("vllm", ModelSpec(model=str(tiny_folder)))
+
+    def fail(**options):
+        raise RuntimeError("Engine core initialization failed. See root cause above.")
+
+    monkeypatch.setattr(sys.modules["vllm"], "LLM", fail)
+    with pytest.raises(ConfigError, match=r"cannot be loaded by vLLM: RuntimeError: Engine core"):
+        load_engine("vllm", ModelSpec(model=str(tiny_folder)))
+
+
+def test_an_engine_that_dies_says_how_to_go_on(library, tiny_folder, monkeypatch):
+    engine = load_engine("vllm", ModelSpec(model=str(tiny_folder)))
+
+    def die(*args, **options):
+        raise RuntimeError("EngineDeadError")
+
+    monkeypatch.setattr(sys.modules["vllm"].LLM, "generate", die)
+    with pytest.raises(EvaluationError, match=r"vLLM failed .*EngineDeadError.*The same command goes on"):
+        engine.generate([Request([5, 6], 11)], Sampling())
+
+
+@pytest.mark.parametrize("saved", ["float32", "bfloat16"])
+def test_auto_is_what_the_model_was_saved_as(library, tiny_folder, tmp_path, saved):
+    """vLLM's own ``auto`` would be bfloat16 for both."""
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"dtype": saved}))
+    load_engine("vllm", ModelSpec(model=str(tmp_path / "model")))
+    assert library["llm"]["dtype"] == saved
+
+
+@pytest.mark.parametrize("version", ["0.21.3", "0.32.0"])
+def test_versions_that_trl_does_not_take_are_refused(library, tiny_folder, monkeypatch, version):
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
+    with pytest.raises(ConfigError, match=rf"vLLM {version} is not supported.*pip install 'vllm>=0\.22,<0\.32'"):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))
