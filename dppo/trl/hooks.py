@@ -297,6 +297,24 @@ class Joints(GRPOTrainer):
             best = self.state.best_model_checkpoint
             rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As TRL's; under FSDP the model itself, too, where checkpoints hold its shards: TRL writes nothing there.
+
+        Args:
+            output_dir: where to; the run's own by default.
+            _internal_call: set by transformers for checkpoints, which stay sharded.
+        """
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        kind = None if plugin is None else plugin.state_dict_type
+        if plugin is None or _internal_call:
+            super().save_model(output_dir, _internal_call)
+            return
+        plugin.set_state_dict_type("FULL_STATE_DICT")
+        try:
+            super().save_model(output_dir, _internal_call)
+        finally:
+            plugin.set_state_dict_type(kind)
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with reading(Path(resume_from_checkpoint), "the model"):
             super()._load_from_checkpoint(resume_from_checkpoint, model)

@@ -111,6 +111,18 @@ ROUNDS = dict(reward=first_half_reward, shuffle_dataset=False, prompts=10, accep
 """A run in rounds: of ten problems the first four have groups of differing rewards."""
 
 
+SHARDED = dict(
+    prompt_prune_rate=0.5,
+    completion_prune_rate=0.5,
+    loss_type="grpo",
+    max_steps=4,
+    save_strategy="steps",
+    save_steps=2,
+    optim="adamw_torch",
+)
+"""A run under FSDP2 that is compared with one process."""
+
+
 class GradientRecorder(TrainerCallback):
     """Keeps a copy of every step's gradients, before the optimizer uses them."""
 

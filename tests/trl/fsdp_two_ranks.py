@@ -1,0 +1,93 @@
+"""Runs on two ranks under FSDP2, on CPUs: a model that loads, a resume, an adapter, an empty rank. Prints nothing."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.update(
+    TRL_EXPERIMENTAL_SILENCE="1",
+    HF_HUB_OFFLINE="1",
+    ACCELERATE_USE_FSDP="true",
+    FSDP_VERSION="2",
+    FSDP_AUTO_WRAP_POLICY="TRANSFORMER_BASED_WRAP",
+    FSDP_TRANSFORMER_CLS_TO_WRAP="Qwen3DecoderLayer",
+    FSDP_RESHARD_AFTER_FORWARD="true",
+    FSDP_STATE_DICT_TYPE="SHARDED_STATE_DICT",
+)
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+import torch.distributed as dist
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from conftest_trl import GENERATIONS, SHARDED, UNEVEN
+from peft import LoraConfig
+from test_trl_contract import gradients
+from torch.distributed.tensor import DTensor
+from two_ranks import rank_rollout
+
+from dppo.trl import DPPOConfig, DPPOTrainer
+
+
+def choose_fsdp_on_cpus() -> None:
+    """accelerate takes FSDP for accelerators only: its state is told so."""
+    original = AcceleratorState.__init__
+
+    def made(self, *args, fsdp_plugin=None, **kwargs):
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # what every later state starts from
+
+    AcceleratorState.__init__ = made
+
+
+def run(path: str, folder: Path, **options) -> tuple[list, DPPOTrainer]:
+    half = {"per_device_train_batch_size": 4 * GENERATIONS, "rollout": rank_rollout}
+    return gradients(DPPOTrainer, DPPOConfig, path, folder, **{**half, **options})
+
+
+def main(path: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    choose_fsdp_on_cpus()
+    results = {}
+    steps, trainer = run(path, folder / "straight", **SHARDED)
+    wrapped = trainer.model_wrapped
+    results["wrapper"] = type(wrapped).__name__
+    results["sharded"] = sum(isinstance(parameter, DTensor) for parameter in wrapped.parameters())
+    trainer.save_model(str(folder / "saved"))
+    first = {name: value.full_tensor() for name, value in steps[0].items()}
+    if dist.get_rank() == 0:
+        torch.save(first, folder / "first.pt")
+
+    checkpoint = folder / "straight" / "DPPOTrainer" / "checkpoint-2"
+    results["list"] = (checkpoint / "dppo_files.json").exists()
+    trainer = resumed(path, folder / "resumed", checkpoint)
+    trainer.save_model(str(folder / "resumed"))
+
+    _, trainer = run(
+        path, folder / "adapter", peft=lambda: LoraConfig(target_modules=["q_proj", "v_proj"]), max_steps=2
+    )
+    trainer.save_model(str(folder / "adapter"))
+    _, trainer = run(path, folder / "empty", completion_prune_rate=0.5, **UNEVEN)
+    results["steps with an empty rank"] = trainer.state.global_step
+    if dist.get_rank() == 0:
+        (folder / "fsdp.json").write_text(json.dumps(results))
+    try:
+        dist.barrier()
+    finally:
+        os._exit(0)  # see two_ranks.py
+
+
+def resumed(path: str, folder: Path, checkpoint: Path) -> DPPOTrainer:
+    train = DPPOTrainer.train
+    DPPOTrainer.train = lambda self: train(self, resume_from_checkpoint=str(checkpoint))
+    try:
+        return run(path, folder, **SHARDED)[1]
+    finally:
+        DPPOTrainer.train = train
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

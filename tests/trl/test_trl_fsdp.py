@@ -1,0 +1,68 @@
+"""Two processes under FSDP2: one process's gradients and weights, a model that loads, a resume, an adapter."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest_trl import SHARDED, relative_difference
+from peft import AutoPeftModelForCausalLM
+from safetensors.torch import load_file
+from test_trl_contract import TOLERANCE, gradients
+from transformers import AutoModelForCausalLM
+
+from dppo.trl import DPPOConfig, DPPOTrainer
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_path, tmp_path_factory):
+    """What ``fsdp_two_ranks.py`` wrote. ``accelerate launch --cpu`` would start one process without a word."""
+    folder = tmp_path_factory.mktemp("fsdp")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    script = str(Path(__file__).parent / "fsdp_two_ranks.py")
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, script, tiny_path, str(folder)], env=environment, capture_output=True, timeout=400)
+    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_path, tmp_path_factory):
+    """The same run in one process: its gradients, and its trainer."""
+    return gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path_factory.mktemp("alone"), **SHARDED)
+
+
+def test_it_is_fsdp2_that_was_run(folder):
+    found = json.loads((folder / "fsdp.json").read_text())
+    assert found["wrapper"] == "FSDPQwen3ForCausalLM" and found["sharded"] > 20 and found["list"]
+    assert found["steps with an empty rank"] == 2
+
+
+def test_gradients_are_those_of_one_process(folder, alone):
+    steps, _ = alone
+    assert relative_difference(torch.load(folder / "first.pt"), steps[0]) < TOLERANCE
+
+
+def test_the_model_is_written_whole_though_checkpoints_are_sharded(folder, alone, tiny_path):
+    """TRL's own ``save_model`` writes nothing there: the wrong twin is what the folder of a checkpoint holds."""
+    saved, start = (AutoModelForCausalLM.from_pretrained(each) for each in (folder / "saved", tiny_path))
+    ours, before = dict(saved.named_parameters()), dict(start.named_parameters())
+    theirs = dict(alone[1].model.named_parameters())
+    moved = {name: theirs[name] - before[name] for name in theirs}
+    assert relative_difference({name: ours[name] - before[name] for name in ours}, moved) < 1e-3
+    checkpoint = folder / "straight" / "DPPOTrainer" / "checkpoint-4"
+    assert (checkpoint / "pytorch_model_fsdp_0").is_dir() and not (checkpoint / "model.safetensors").exists()
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(folder):
+    ours, theirs = (load_file(folder / name / "model.safetensors") for name in ("resumed", "saved"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_an_adapter_is_written_whole(folder):
+    model = AutoPeftModelForCausalLM.from_pretrained(folder / "adapter")
+    grown = [value for name, value in model.named_parameters() if "lora_B" in name]
+    assert grown and all(bool(value.abs().max() > 0) for value in grown), "they begin at 0"
