@@ -63,6 +63,7 @@ RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "training_step": ("(self, model, inputs, num_items_in_batch)", ("self._step += 1",)),
     "log": ("(self, logs, start_time)", ("for key, val in self._metrics[mode].items():",)),
     "_save_checkpoint": ("(self, model, trial)", ("super()._save_checkpoint(model, trial)",)),
+    "save_model": ("(self, output_dir, _internal_call)", ('if "FULL_STATE_DICT" in str(',)),
     "_remove_unused_columns": ("(self, dataset, description)", ("if not self.args.remove_unused_columns:",)),
     "_load_optimizer_and_scheduler": ("(self, checkpoint)", ("super()._load_optimizer_and_scheduler(checkpoint)",)),
     "_load_from_checkpoint": ("(self, resume_from_checkpoint, model)", ("Can't find a valid checkpoint",)),
