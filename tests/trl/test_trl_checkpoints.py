@@ -14,7 +14,7 @@ import torch
 from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
 
 from dppo.errors import CheckpointError
-from dppo.trl import checkpoint_files, hooks
+from dppo.trl import checkpoint_files, checkpoint_hooks
 from dppo.trl.checkpoint_files import LIST_FILE, check_whole, latest_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -180,7 +180,7 @@ def test_a_run_resumed_at_its_end_takes_no_further_step(tiny_path, straight, tmp
 
 def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_path, monkeypatch):
     """Power may go at any moment: files first, then their list, then the names, and only then the older one."""
-    done, flush, rotate = [], os.fsync, hooks.rotate_checkpoints
+    done, flush, rotate = [], os.fsync, checkpoint_hooks.rotate_checkpoints
 
     def flushed(descriptor):
         done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
@@ -191,7 +191,7 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
         rotate(*args, **kwargs)
 
     monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(hooks, "rotate_checkpoints", rotated)
+    monkeypatch.setattr(checkpoint_hooks, "rotate_checkpoints", rotated)
     trainer(tiny_path, tmp_path, seen=[], max_steps=2, save_total_limit=1).train()
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
     folder, last = tmp_path / "checkpoint-2", done[done.index("rotated") + 1 :]
