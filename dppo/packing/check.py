@@ -35,6 +35,9 @@ NUDGES, TIMES_NOISE = 2, 2.0
 below 0.6 of the change itself, with every instruction set and model tried: docs/log.md, 2026-11-21."""
 LOGP_FLOOR, GRADIENT_FLOOR, HALF_GRADIENT_FLOOR = 1e-4, 1e-3, 0.1
 """What is tolerated however little a model amplifies: nats, and the relative difference of gradients."""
+HEAD_ROUNDINGS = 8.0
+"""Roundings of the largest logit that the head's log-probabilities may be off: two of them for the logit and the sum
+that it is taken from, and room for sums in another order."""
 MATMUL_EPS = {"tf32": 2.0**-10, "bf16": 2.0**-7}
 """Spacing, beside 1, of the numbers that float32 factors are rounded to where torch is told to."""
 
@@ -155,10 +158,17 @@ def _sequences(model: Any) -> tuple[list[Tensor], list[Tensor]]:
 
 def _padded(model: Any, prompts: list[Tensor], completions: list[Tensor], temperature: float) -> Tensor:
     """(N, longest completion) log-probabilities by the model's ordinary forward over right-padded sequences."""
+    return _padded_logits(model, prompts, completions, temperature)[0]
+
+
+def _padded_logits(
+    model: Any, prompts: list[Tensor], completions: list[Tensor], temperature: float
+) -> tuple[Tensor, float]:
+    """The same, and the largest logit, divided by the temperature."""
     ids, mask = _padded_inputs(prompts, completions)
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float() / temperature
     logp_NT = logits[:, :-1].log_softmax(2).gather(2, ids[:, 1:, None])[..., 0]
-    return _of_completions(logp_NT, prompts, completions)
+    return _of_completions(logp_NT, prompts, completions), float(logits.detach()[mask.bool()].abs().max())
 
 
 def _padded_by_head(model: Any, prompts: list[Tensor], completions: list[Tensor], _temperature: float) -> Tensor:
@@ -277,3 +287,39 @@ def _evaluating(model: Any) -> Iterator[None]:
         yield
     finally:
         model.train(training)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadCheck:
+    """Log-probabilities by the head alone against those of the model's own logits, in nats."""
+
+    difference: float
+    """Largest absolute one."""
+    tolerance: float
+    """What rounding of logits of this size, in what the model computes in, can make of it."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within; NaN is not."""
+        return self.difference <= self.tolerance
+
+
+@torch.no_grad()
+def check_head(model: Any, *, temperature: float) -> HeadCheck:
+    """Compare the fused or scored head, on padded sequences, with the logits of the model's own forward.
+
+    Layouts take a linear head on the last hidden states. A model with a layer between them, or with logits scaled in a
+    way nobody knows of, has other log-probabilities: then nothing that layouts are compared with is right either.
+
+    Args:
+        model: with a fused or scored head; its mode is left as it was.
+        temperature: what logits are divided by.
+    """
+    prompts, completions = _sequences(model)
+    with _evaluating(model):
+        own, largest = _padded_logits(model, prompts, completions, temperature)
+        found = _padded_by_head(model, prompts, completions, temperature)
+    return HeadCheck(
+        difference=float((found - own).abs().max()),
+        tolerance=max(LOGP_FLOOR, HEAD_ROUNDINGS * _rounding(model) * largest),
+    )

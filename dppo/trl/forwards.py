@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dppo.errors import ConfigError
 from dppo.packing import Kernel
-from dppo.packing.check import check_rows
+from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout
@@ -105,15 +105,19 @@ class ForwardPasses:
         )
 
     def check_once(self) -> None:
-        """Compare rows with padding before the first training step; later calls do nothing. All ranks call together.
+        """Compare the head with the model, and rows with padding, before the first training step; all ranks together.
 
-        A kernel that was probed on other shapes than this model has may fail here: then the next one is tried.
+        Later calls do nothing. A kernel that was probed on other shapes than this model has may fail here: then the
+        next one is tried.
 
         Raises:
-            ConfigError: if they differ, with the figures, unless ``layout: auto`` allows to fall back to padding.
+            ConfigError: if they differ, with the figures; rows only where ``layout: auto`` does not allow padding.
         """
         layout, self._checked, first = self.layout, True, not self._checked
-        if not first or not isinstance(layout, RowLayout):
+        if not first:
+            return
+        self._check_head()
+        if not isinstance(layout, RowLayout):
             return
         accelerator, problems = self._trainer.accelerator, []
         for kernel in (layout.kernel, *layout.others):
@@ -137,6 +141,22 @@ class ForwardPasses:
             scored=layout.last_tokens,
             autocast=layout.autocast,
         )
+
+    def _check_head(self) -> None:
+        """Refuse a model whose log-probabilities are not those of its head: every layout would train on others."""
+        trainer = self._trainer
+        if getattr(getattr(trainer.model, "active_peft_config", None), "is_prompt_learning", False):
+            return  # its sequences are longer than what went in
+        with trainer.accelerator.autocast():
+            found = check_head(trainer.model, temperature=trainer.temperature)
+        passed = torch.tensor([float(found.passed)], device=trainer.accelerator.device)
+        if not bool(trainer.accelerator.gather(passed).min()):
+            name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
+            raise ConfigError(
+                f"log-probabilities by the head of {name} are up to {found.difference:.2g} nats from those of its own "
+                f"logits (rounding explains {found.tolerance:.2g}): it does more than a linear head to its last hidden "
+                "states. TRL's forward and every layout here would train on wrong ones. Take another model."
+            )
 
     def _problem(self, kernel: Kernel) -> str:
         """What the self-check found wrong with rows on this rank, or ""."""

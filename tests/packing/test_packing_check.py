@@ -10,14 +10,14 @@ from functools import partial
 
 import pytest
 import torch
-from packing_models import build, prepare_rows
+from packing_models import build, prepare_rows, randomise
 from packing_wrong import WRONG_IN_GRADIENT, WRONG_IN_VALUE, WRONG_ROWS, without_windows
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import ModernBertDecoderConfig, ModernBertDecoderForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from dppo.demo.model import build_model
 from dppo.packing import check
 from dppo.packing.attention import use_rows
-from dppo.packing.check import LOGP_FLOOR, check_rows
+from dppo.packing.check import LOGP_FLOOR, check_head, check_rows
 from dppo.packing.head import add_scored_head
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, segment_sdpa
 
@@ -113,6 +113,29 @@ def test_wrong_layouts_fail_by_log_probabilities_alone(case):
     with torch.no_grad():
         assert case.check(model).passed and case.check(model).gradient_difference is None
         assert [name for name, attend in WRONG_IN_VALUE.items() if case.check(model, attend).passed] == []
+
+
+@CASES
+def test_the_head_of_ordinary_models_gives_their_own_log_probabilities(case):
+    with torch.autocast("cpu", BF16) if case.autocast else nullcontext():
+        assert check_head(case.model(), temperature=case.temperature).passed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16, FP16], ids=str)
+def test_a_head_that_is_more_than_linear_is_found_in_half_precision_too(dtype):
+    """The twin: rows against padding by the same head, which agree, both wrong."""
+    settings = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2, cls_token_id=2, sep_token_id=1)
+    size = dict(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+    model = ModernBertDecoderForCausalLM(ModernBertDecoderConfig(**settings, **size)).to(dtype)
+    randomise(model.parameters(), 0)
+    add_scored_head(model)
+    found = check_head(model, temperature=1.0)
+    assert not found.passed and found.difference > 1
+    assert not replace(found, difference=float("nan")).passed
+
+
+def test_another_temperature_is_found():
+    assert not check_head(Case("qwen3", BF16, temperature=0.7).model(), temperature=1.0).passed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)

@@ -8,7 +8,7 @@ import torch
 from conftest_trl import length_reward, relative_difference, scripted
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from test_trl_contract import TOLERANCE, compare, gradients
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, ModernBertDecoderConfig, ModernBertDecoderForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl_layout_cases import (
     BROKEN,
@@ -136,6 +136,18 @@ class TestSelfCheck:
         with pytest.raises(ConfigError, match=f"(?s){message}"):
             gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path)
         assert not forwarded, "nothing was computed with it"
+
+    @pytest.mark.parametrize("layout", ["rows", "auto", "padded"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    def test_a_model_that_no_layout_serves_is_refused_by_all(self, dtype, layout, tiny_path, tmp_path):
+        """A layer between the last hidden states and the head: TRL's own forward leaves it out, too."""
+        settings = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2, cls_token_id=2, sep_token_id=1)
+        size = dict(vocab_size=31, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+        model = ModernBertDecoderForCausalLM(ModernBertDecoderConfig(**settings, **size))
+        path = saved(model.to(dtype), tiny_path, tmp_path / "model")
+        refused = r"by the head of ModernBertDecoderForCausalLM are up to [\d.]+ nats .* Take another model"
+        with pytest.raises(ConfigError, match=refused):
+            gradients(DPPOTrainer, DPPOConfig, path, tmp_path, layout=layout)
 
     @pytest.mark.parametrize("name", BROKEN)
     def test_auto_warns_and_pads(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
