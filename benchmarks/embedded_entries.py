@@ -21,7 +21,7 @@ EVALUATIONS = 12
 """Of each reported run, after the one at the start."""
 SEEDS, MORE_SEEDS = (10, 11, 12, 13, 14), (15, 16, 17, 18, 19)
 """Of everything that is reported, and of ``MORE`` besides. Seeds below 10 were looked at on the way."""
-MORE = ("trl_g8", "trl", "grpo_rows")
+MORE = ("trl_g8", "trl", "grpo_rows", "grpo_rows_centred")
 """Contestants with twice as many seeds, with the best of ours."""
 OPPONENTS = MORE
 """What the best of ours is measured against."""

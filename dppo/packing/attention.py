@@ -84,6 +84,10 @@ def leave_rows(model: PreTrainedModel) -> None:
         model.set_attn_implementation(str(getattr(model, "attention_before_rows", "sdpa")))
 
 
+DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")
+"""Names under which configurations drop attention weights."""
+
+
 def sliding_layers(model: Any) -> int:
     """How many layers of ``model`` have a sliding window, by its configuration.
 
@@ -111,9 +115,10 @@ def unsupported(model: PreTrainedModel) -> str:
         (any(n.endswith(".sinks") for n, _ in model.named_parameters()), "it has attention sinks, which sdpa lacks"),
         (getattr(config, "use_bidirectional_attention", None), "its attention is not causal"),
         (
-            getattr(config, "attention_dropout", 0.0) or getattr(config, "attn_pdrop", 0.0),
+            any(getattr(config, name, 0.0) for name in DROPOUTS),
             "it drops attention weights at random; set its attention dropout to 0",
         ),
+        (getattr(config, "keep_window_size", None), "it drops keys beyond a window by what it attends to"),
         (kinds & BATCH_ROPE, f"its rotary embedding ({', '.join(sorted(kinds & BATCH_ROPE))}) depends on the batch"),
         (
             not (model._supports_sdpa and model._supports_attention_backend),

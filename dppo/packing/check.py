@@ -303,6 +303,9 @@ class HeadCheck:
         """Whether it is within; NaN is not."""
         return self.difference <= self.tolerance
 
+    def __str__(self) -> str:
+        return f"{self.difference:.2g} nats from those of its own logits (rounding explains {self.tolerance:.2g})"
+
 
 @torch.no_grad()
 def check_head(model: Any, *, temperature: float) -> HeadCheck:

@@ -40,6 +40,8 @@ class ScoredOutput(ModelOutput):
 def unsupported_head(model: PreTrainedModel) -> str:
     """Why ``add_scored_head`` cannot serve ``model``, or "" where it can."""
     config = model.config.get_text_config()
+    if model.base_model is model:
+        return "what is below its head cannot be called by itself"
     changed = [name for name in LOGIT_CHANGES if getattr(config, name, None) not in (None, 1.0)]
     return f"it changes logits after the head ({changed[0]}={getattr(config, changed[0])})" if changed else ""
 

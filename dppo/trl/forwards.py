@@ -147,14 +147,19 @@ class ForwardPasses:
         trainer = self._trainer
         if getattr(getattr(trainer.model, "active_peft_config", None), "is_prompt_learning", False):
             return  # its sequences are longer than what went in
-        with trainer.accelerator.autocast():
-            found = check_head(trainer.model, temperature=trainer.temperature)
-        passed = torch.tensor([float(found.passed)], device=trainer.accelerator.device)
+        name, found = type(trainer.accelerator.unwrap_model(trainer.model)).__name__, None
+        try:
+            with trainer.accelerator.autocast():
+                found = check_head(trainer.model, temperature=trainer.temperature)
+            said = f"are up to {found}"
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a forward that was given what it does not expect fails in any way
+            said = f"cannot be computed ({type(error).__name__}: {error})"
+        passed = torch.tensor([float(found is not None and found.passed)], device=trainer.accelerator.device)
         if not bool(trainer.accelerator.gather(passed).min()):
-            name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
             raise ConfigError(
-                f"log-probabilities by the head of {name} are up to {found.difference:.2g} nats from those of its own "
-                f"logits (rounding explains {found.tolerance:.2g}): it does more than a linear head to its last hidden "
+                f"log-probabilities by the head of {name} {said}: it does more than a linear head to its last hidden "
                 "states. TRL's forward and every layout here would train on wrong ones. Take another model."
             )
 
