@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import models
 from packing_wrong import WRONG_IN_VALUE
 
+from dppo.packing.attention import DROPOUTS, unsupported
 from dppo.packing.check import LayoutCheck
 
 FLOAT32, BF16 = torch.float32, torch.bfloat16
@@ -33,6 +34,15 @@ FLOAT32, BF16 = torch.float32, torch.bfloat16
 def test_verdicts(name, verdict, why, dtype):
     found = models.judged(name, dtype)
     assert found.verdict == verdict and why in found.why
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_dropout_of_attention_weights_is_seen_under_every_name(name):
+    """Rows have none: they would train another model than the one that is configured."""
+    model = models.tiny("qwen3")
+    assert unsupported(model) == ""
+    setattr(model.config, name, 0.1)
+    assert "it drops attention weights at random" in unsupported(model)
 
 
 def test_rows_that_passed_and_are_wrong_are_seen(monkeypatch):
