@@ -1,6 +1,10 @@
 """A tiny model on disk and scripted rollouts, so that TRL's trainer and ours see exactly the same completions."""
 
 import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,6 +65,15 @@ def forwarded(monkeypatch):
 
     monkeypatch.setattr(layouts, "row_log_probs", record)
     return rows
+
+
+def two_processes(script: str, *words: str) -> None:
+    """Run a script of this folder on two gloo ranks. ``accelerate launch --cpu`` would start one without a word."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    place = str(Path(__file__).parent / script)
+    done = subprocess.run([*command, place, *words], env=environment, capture_output=True, timeout=400)
+    assert done.returncode == 0, done.stderr.decode()[-4000:]
 
 
 def problems(count: int) -> Dataset:

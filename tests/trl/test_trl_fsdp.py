@@ -1,14 +1,10 @@
 """Two processes under FSDP2: one process's gradients and weights, a model that loads, a resume, an adapter."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import SHARDED, relative_difference
+from conftest_trl import SHARDED, relative_difference, two_processes
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
 from test_trl_contract import TOLERANCE, gradients
@@ -19,13 +15,9 @@ from dppo.trl import DPPOConfig, DPPOTrainer
 
 @pytest.fixture(scope="module")
 def folder(tiny_path, tmp_path_factory):
-    """What ``fsdp_two_ranks.py`` wrote. ``accelerate launch --cpu`` would start one process without a word."""
+    """What ``fsdp_two_ranks.py`` wrote."""
     folder = tmp_path_factory.mktemp("fsdp")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    script = str(Path(__file__).parent / "fsdp_two_ranks.py")
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, script, tiny_path, str(folder)], env=environment, capture_output=True, timeout=400)
-    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    two_processes("fsdp_two_ranks.py", tiny_path, str(folder))
     return folder
 
 

@@ -1,14 +1,10 @@
 """Two processes over gloo: the gradient is TRL's, and ranks with different numbers of kept rows stay in step."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, relative_difference
+from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, relative_difference, two_processes
 from test_trl_contract import TOLERANCE, gradients
 from trl_recorder_runs import lines, run_file
 
@@ -20,11 +16,7 @@ from dppo.trl.rollouts import gathered_order
 def folder(tiny_path, tmp_path_factory):
     """What ``two_ranks.py`` wrote."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    script = str(Path(__file__).parent / "two_ranks.py")
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, script, tiny_path, str(folder)], env=environment, capture_output=True, timeout=400)
-    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    two_processes("two_ranks.py", tiny_path, str(folder))
     return folder
 
 
