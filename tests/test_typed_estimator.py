@@ -323,7 +323,7 @@ def test_a_damaged_state_is_no_bare_error(damage, tmp_path: Path):
     path = tmp_path / "dppo_state.json"
     for text in (json.dumps(json.loads(path.read_text()) | damage), "[]", "{not"):
         path.write_text(text)
-        with pytest.raises(CheckpointError, match=r"dppo_state.json is damaged \(.*Resume from an earlier"):
+        with pytest.raises(CheckpointError, match=r"dppo_state.json is damaged \(.*There is no other checkpoint"):
             read_state(tmp_path)
 
 
