@@ -33,7 +33,7 @@ def load(spec: ModelSpec) -> Engine:
         raise ConfigError(
             f"--engine vllm: vLLM is not installed ({error}): pip install 'dppo[vllm]', or --engine transformers"
         ) from error
-    if not OLDEST <= Version(vllm.__version__) < BEFORE:
+    if vllm.__version__[:1].isdigit() and not OLDEST <= Version(Version(vllm.__version__).base_version) < BEFORE:
         raise ConfigError(
             f"--engine vllm: vLLM {vllm.__version__} is not supported, TRL takes {OLDEST} <= vLLM < {BEFORE}: "
             f"pip install 'vllm>={OLDEST},<{BEFORE}', or --engine transformers"
@@ -83,7 +83,7 @@ def _dtype(spec: ModelSpec) -> str:
         config = AutoConfig.from_pretrained(
             spec.model, revision=spec.revision or "main", trust_remote_code=spec.trust_remote_code
         )
-    except (OSError, ValueError):
+    except Exception:  # of remote code, too
         return "auto"  # vLLM may know what transformers does not
     return str(config.dtype).removeprefix("torch.") if config.dtype is not None else "auto"
 

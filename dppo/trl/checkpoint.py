@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dppo.errors import CheckpointError, ConfigError, FileError
-from dppo.files import read_json, write_json
-from dppo.trl.checkpoint_files import advice, complete_checkpoints
+from dppo.files import encoded, read_json, write_json
+from dppo.trl.checkpoint_files import OUR_STATE, advice, complete_checkpoints
 from dppo.typed import check_fields
-
-STATE_FILE = "dppo_state.json"
 
 SETTINGS = (
     "seed",
@@ -76,15 +74,23 @@ OF_THE_UPDATE = (
 )
 """What completions and steps depend on, beside the draws: new values hold from the resume on."""
 
+OF_THE_DRAWS = {*SETTINGS, "max_completion_length", "top_p", "top_k", "min_p", "repetition_penalty"} - {
+    *("loss_type", "entropy_coef")
+}
+"""What has been settled for a generation in use: prompts, completions, advantages, draws."""
+
 BATCH_SETTINGS = {
     "processes",
+    "temperature",
+    "beta",
     "num_generations",
     "generation_batch_size",
     "steps_per_generation",
     "gradient_accumulation_steps",
     "num_iterations",
 }
-"""With one of these changed, a generation in use cannot go on: it is rolled out again."""
+"""With one of these changed, a generation in use cannot go on: it is rolled out again. Its log-probabilities of before
+are at the old temperature, and without a KL term it has none of the reference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +109,8 @@ class RunState:
     """What draws and batches depend on; a resumed run with other settings says so."""
     draw_figures: list[Any] = field(default_factory=list)
     """Of each draw of the generation in use, for the logs; of checkpoints of earlier versions none."""
+    listed: bool = False
+    """Whether its files are listed at the end; those of earlier versions are not."""
 
     def __post_init__(self) -> None:
         check_fields(self, "the state of another checkpoint")
@@ -114,12 +122,12 @@ def settings_of(args: Any, processes: int) -> dict[str, Any]:
     """The settings that a run depends on, as JSON has them."""
     names = (*SETTINGS, *OF_THE_OPTIMIZER, *OF_THE_UPDATE)
     found = {name: getattr(args, name) for name in names} | {"processes": processes}
-    return json.loads(json.dumps(found, default=str))
+    return json.loads(encoded(found, default=str))
 
 
 def write_state(folder: Path, state: RunState) -> None:
     """Write the state into a checkpoint's folder; the file appears complete or not at all."""
-    write_json(folder / STATE_FILE, asdict(state))
+    write_json(folder / OUR_STATE, asdict(state))
 
 
 def read_state(folder: Path) -> RunState | None:
@@ -128,7 +136,7 @@ def read_state(folder: Path) -> RunState | None:
     Raises:
         CheckpointError: the file is damaged.
     """
-    path = folder / STATE_FILE
+    path = folder / OUR_STATE
     if not path.exists():
         warnings.warn(
             f"{folder} was not written by DPPOTrainer: training goes on from its weights with an empty prompt history "
@@ -145,7 +153,7 @@ def read_state(folder: Path) -> RunState | None:
 def saved_by(folder: Path) -> int | None:
     """How many processes wrote a checkpoint; None where nothing says so."""
     try:
-        return read_json(folder / STATE_FILE, advice="")["settings"]["processes"]
+        return read_json(folder / OUR_STATE, advice="")["settings"]["processes"]
     except (FileError, KeyError, TypeError):
         return None
 
@@ -185,12 +193,12 @@ def _effect(name: str, state: RunState, new_optimizer: bool) -> str:
         return "ignored: the optimizer goes on with the checkpoint's"
     if name in BATCH_SETTINGS and state.calls:
         return "it holds from here, and the generation in use is rolled out again"
-    return "it holds from the next generation" if state.calls else "it holds from here"
+    return "it holds from the next generation" if state.calls and name in OF_THE_DRAWS else "it holds from here"
 
 
 def _between_generations(folder: Path) -> bool:
     try:
-        return read_json(folder / STATE_FILE, advice="").get("calls") == 0
+        return read_json(folder / OUR_STATE, advice="").get("calls") == 0
     except FileError:
         return False
 

@@ -10,13 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from dppo.errors import CheckpointError, FileError
 from dppo.files import flush_folder, read_json, write_json
 
 STATE = "trainer_state.json"
 """What transformers writes last."""
+OUR_STATE = "dppo_state.json"
 LIST_FILE = "dppo_files.json"
 """Names and sizes of all others; in every checkpoint that was written to its end."""
+OF_ANOTHER_MODEL = ("loading state_dict", "parameter group", "size mismatch")
+"""What torch says of files that read, and do not fit."""
+TOGETHER = ("optimizer", "learning rate scheduler")
+"""Parts that transformers loads both, or neither."""
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".distcp")
+"""Endings of the files that a run reads and nobody edits: only these must be there, and as long as they were."""
 RANDOM = "random number generators"
 PARTS = {
     "optimizer": ("optimizer.pt", "optimizer.bin", "optimizer_*", "global_step*"),
@@ -38,29 +47,44 @@ def begin(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def seal(folder: Path, *, rank: int, lists: bool) -> None:
-    """Wait until a checkpoint is on the disk, then list its files; every process calls it when all have written.
+def flush(folder: Path, *, rank: int, every: bool) -> None:
+    """Wait until a checkpoint's files are on the disk; every process calls it when all have written.
 
     Args:
         folder: of the checkpoint.
         rank: of this process, which waits for the files with its number in their names.
-        lists: whether this process waits for all files, and lists them.
+        every: whether it waits for all.
 
     Raises:
         CheckpointError: there is no room, or the disk fails.
     """
     own = re.compile(rf"(?<!\d){rank}(?!\d)")
     with writing(folder):
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LIST_FILE]
-        for path in files:
-            if lists or own.search(path.name):
+        for path in _files(folder):
+            if every or own.search(path.name):
                 _flush(path)
-        if lists:
-            for inside in {path.parent for path in files}:
-                flush_folder(inside)
-            sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-            write_json(folder / LIST_FILE, {"files": sizes})
-            flush_folder(folder.parent)
+
+
+def seal(folder: Path) -> None:
+    """List a checkpoint's files: from here on it is complete. One process calls it, when all have flushed theirs.
+
+    Args:
+        folder: of the checkpoint.
+
+    Raises:
+        CheckpointError: there is no room, or the disk fails.
+    """
+    with writing(folder):
+        files = _files(folder)
+        for inside in {path.parent for path in files}:
+            flush_folder(inside)
+        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+        write_json(folder / LIST_FILE, {"files": sizes})
+        flush_folder(folder.parent)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LIST_FILE]
 
 
 def _flush(path: Path) -> None:
@@ -76,13 +100,13 @@ def writing(folder: Path) -> Iterator[None]:
     """Turns whatever stops the writing of a checkpoint into an error that names an older one to resume from."""
     try:
         yield
-    except CheckpointError:
+    except (CheckpointError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # torch has RuntimeError for a full disk, safetensors an exception of its own
-        older = latest_checkpoint(folder.parent)
-        then = f"resume from {older}" if older else "start the run again, there is no other checkpoint"
+        others = [path for path in complete_checkpoints(folder.parent) if path != folder]
+        then = f"resume from {others[-1]}" if others else "start the run again, there is no other checkpoint"
         said = f"{folder} could not be written ({type(error).__name__}: {_line(error)})"
-        raise CheckpointError(f"{said}. Free space on its disk, and {then}.") from error
+        raise CheckpointError(f"{said}. If its disk is full, free space; {then}.") from error
 
 
 @contextmanager
@@ -95,9 +119,11 @@ def reading(folder: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (CheckpointError, MemoryError):
+    except (CheckpointError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # of pickle, zip, safetensors, JSON and torch, each with its own
+        if any(word in str(error) for word in OF_ANOTHER_MODEL):
+            raise CheckpointError(f"{what} in {folder} belongs to another model or optimizer: {error}") from error
         raise CheckpointError(
             f"{what} in {folder} cannot be read ({type(error).__name__}: {_line(error)}). {advice(folder)}"
         ) from error
@@ -116,10 +142,10 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not there. {advice(folder)}")
-    listed = _listed(folder)
+    listed = {name: size for name, size in _listed(folder).items() if name.endswith(WEIGHTS) or name == OUR_STATE}
     sizes = {name: (folder / name).stat().st_size for name in listed if (folder / name).is_file()}
     # Half a JSON file does not read, which whoever reads it says; a whole one may have been edited.
-    if short := {name: size for name, size in sizes.items() if size != listed[name] and not name.endswith(".json")}:
+    if short := {name: size for name, size in sizes.items() if size != listed[name] and name != OUR_STATE}:
         name, size = next(iter(short.items()))
         raise CheckpointError(f"{folder / name} has {size} bytes and had {listed[name]}: damaged. {advice(folder)}")
     missing = [folder / name for name in listed if name not in sizes]
@@ -129,6 +155,10 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
         known = [*folder.iterdir(), *missing]
         if wanted and not any(path.match(name) for path in known for name in names):
             lacking.append(f"the state of the {part} ({names[0]})")
+    lost = [part for part in TOGETHER if any(part in each or PARTS[part][0] in each for each in lacking)]
+    if len(lost) == 1:  # transformers loads both or neither
+        (other,) = set(TOGETHER) - set(lost)
+        lacking.append(f"with it the state of the {other}")
     if lacking and not accept_missing:
         raise CheckpointError(
             f"{folder} lacks {' and '.join(lacking)}: a resumed run would go on with a new one, and be another run. "
@@ -163,10 +193,18 @@ def complete_checkpoints(run_folder: str | Path) -> list[Path]:
     numbered = {}
     for path in Path(run_folder).glob("checkpoint-*"):
         number = path.name.removeprefix("checkpoint-")
-        # transformers writes its state last: if that reads as JSON, all files before it are whole.
-        if number.isdigit() and _reads(path / STATE):
+        # transformers writes its state last, of this process; our list comes after all processes are done.
+        if number.isdigit() and _reads(path / STATE) and ((path / LIST_FILE).exists() or not _has_a_list(path)):
             numbered[int(number)] = path
     return [numbered[step] for step in sorted(numbered)]
+
+
+def _has_a_list(folder: Path) -> bool:
+    """Whether a checkpoint is of a version that lists its files; TRL's own and older ones do not."""
+    try:
+        return bool(read_json(folder / OUR_STATE, advice="").get("listed"))
+    except FileError:
+        return False
 
 
 def _reads(path: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.trl.checkpoint_files import begin, reading, seal, writing
+from dppo.trl.checkpoint_files import begin, flush, reading, seal, writing
 
 OF_CHECKPOINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "_save_checkpoint": ("(self, model, trial)", ("super()._save_checkpoint(model, trial)",)),
@@ -75,8 +75,10 @@ class CheckpointHooks(GRPOTrainer):
         finally:
             self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()
-        seal(folder, rank=self.accelerator.process_index, lists=saves)
+        flush(folder, rank=self.accelerator.process_index, every=saves)
+        self.accelerator.wait_for_everyone()
         if saves:
+            seal(folder)
             best = self.state.best_model_checkpoint
             rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
 

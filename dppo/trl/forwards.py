@@ -159,8 +159,9 @@ class ForwardPasses:
         passed = torch.tensor([float(found is not None and found.passed)], device=trainer.accelerator.device)
         if not bool(trainer.accelerator.gather(passed).min()):
             raise ConfigError(
-                f"log-probabilities by the head of {name} {said}: it does more than a linear head to its last hidden "
-                "states. TRL's forward and every layout here would train on wrong ones. Take another model."
+                f"log-probabilities by the head of {name} {said}, here or on another rank. Where it does more than a "
+                "linear head to its last hidden states, TRL's forward and every layout here would train on wrong ones. "
+                "Take another model."
             )
 
     def _problem(self, kernel: Kernel) -> str:

@@ -334,6 +334,7 @@ class DPPOTrainer(Joints):
             skipped=self.guard.skipped,
             settings=settings_of(self.args, self.accelerator.num_processes),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
+            listed=True,
         )
         write_state(folder, state)
 
