@@ -95,5 +95,5 @@ SCORES: dict[str, Score] = {
     "uniform": uniform_score,
 }
 
-AVERAGED_SCORES = {advantage_with_length, advantage_with_confidence}
+AVERAGED_SCORES = (advantage_with_length, advantage_with_confidence)
 """Those that stand for a gradient's norm, and so are divided by the tokens where the loss is."""
