@@ -10,7 +10,6 @@ which two are kept. What must be equal: the weights, bit for bit, and every line
 """
 
 import argparse
-import json
 import os
 import resource
 import shutil
@@ -18,7 +17,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +27,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import safetensors.torch
 import torch
+from results_file import write
+from transformers import TrainerCallback
 
 from dppo.demo.model import build_model
 from dppo.demo.tokenizer import build_tokenizer
-from dppo.environment import environment
 from dppo.errors import DPPOError
-from dppo.files import write_json
+from dppo.files import read_lines
 from dppo.runs import parts
 from dppo.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE
 from dppo.runs.parsing import parse_fields
@@ -116,15 +115,14 @@ class Outcome:
     """The first difference, or the error of a resume."""
 
 
-def run_fields(folder: Path, model: Path, **changes: Any) -> dict[str, Any]:
+def run_fields(folder: Path, model: Path) -> dict[str, Any]:
     """The fields of the run.
 
     Args:
         folder: its output.
         model: what it starts from.
-        **changes: fields that are others.
     """
-    return {**FIELDS, "model_name_or_path": str(model), "output_dir": str(folder), **changes}
+    return {**FIELDS, "model_name_or_path": str(model), "output_dir": str(folder)}
 
 
 def in_a_process(work: Callable[[], None]) -> tuple[int, str]:
@@ -142,11 +140,9 @@ def in_a_process(work: Callable[[], None]) -> tuple[int, str]:
                 os.dup2(printed.fileno(), 2)
                 work()
                 code = 0
-            except DPPOError as error:
-                print(f"\n{type(error).__name__}: {error}", flush=True)
-                code = 2
             except BaseException as error:
-                print(f"\nraw {type(error).__name__}: {error}", flush=True)
+                raw = "" if isinstance(error, DPPOError) else "raw "
+                print(f"\n{raw}{type(error).__name__}: {error}", flush=True)
             finally:
                 os._exit(code)
         _, status = os.waitpid(child, 0)
@@ -168,13 +164,11 @@ def train(fields: Mapping[str, Any], point: Point | None = None, sizes: Mapping[
     run = parse_fields(dict(fields), DPPOConfig)
     resume = parts.latest_checkpoint(fields["output_dir"]) is not None
     run = replace(run, data=replace(run.data, resume=resume, overwrite=not resume))
-    with aimed(point, sizes or {}) as prepare:
-        parts.train_with(DPPOTrainer, run, prepare=prepare)
+    parts.train_with(DPPOTrainer, run, prepare=aimed(point, sizes or {}))
 
 
-@contextmanager
-def aimed(point: Point | None, sizes: Mapping[str, int]) -> Iterator[Callable[[DPPOTrainer], None]]:
-    """Prepares a trainer to be killed at a point.
+def aimed(point: Point | None, sizes: Mapping[str, int]) -> Callable[[DPPOTrainer], None]:
+    """What prepares a trainer to be killed at a point, in a process of its own: nothing is put back.
 
     Args:
         point: where; nowhere if None.
@@ -202,17 +196,14 @@ def aimed(point: Point | None, sizes: Mapping[str, int]) -> Iterator[Callable[[D
         if event == "open" and isinstance(arguments[0], str | bytes) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
             opened(arguments[0])
 
+    class BeforeSteps(TrainerCallback):
+        def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+            reach("optimizer")
+
     def prepare(trainer: DPPOTrainer) -> None:
         wrapped(trainer, "_generate", lambda: reach("rollout"))
         wrapped(trainer.accelerator, "backward", lambda: reach("backward"))
-        create = trainer.create_optimizer
-
-        def created(*args: Any, **kwargs: Any) -> Any:
-            optimizer = create(*args, **kwargs)
-            trainer.optimizer.register_step_pre_hook(lambda *ignored: reach("optimizer"))
-            return optimizer
-
-        trainer.create_optimizer = created  # type: ignore[method-assign]
+        trainer.add_callback(BeforeSteps())
 
     # torch and safetensors open files themselves, so that no audit hook hears of it.
     for module, name in ((torch, "save"), (safetensors.torch, "serialize_file")):
@@ -224,7 +215,7 @@ def aimed(point: Point | None, sizes: Mapping[str, int]) -> Iterator[Callable[[D
 
         setattr(module, name, saving)
     sys.addaudithook(audit)
-    yield prepare
+    return prepare
 
 
 def wrapped(owner: Any, name: str, before: Callable[[], None]) -> None:
@@ -271,8 +262,8 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         path: of JSON lines.
     """
     clocks = ("time", "seconds", "_per_second", "runtime", "train_loss")
-    for line in path.read_text().splitlines():
-        yield {key: value for key, value in json.loads(line).items() if not any(word in key for word in clocks)}
+    for record in read_lines(path):
+        yield {key: value for key, value in record.items() if not any(word in key for word in clocks)}
 
 
 def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Outcome]:
@@ -341,8 +332,7 @@ def main() -> int:
             verdict = "bit for bit" if outcome.equal and outcome.killed else f"**no**: {outcome.said}"
             print(f"| {outcome.point} | {outcome.resumed_from} | {verdict} |", flush=True)
     if options.output:
-        rows = [asdict(each) for each in found]
-        write_json(options.output, {"rows": rows, "environment": environment(seeds=[FIELDS["seed"]])})
+        write(options.output, [asdict(each) for each in found], seeds=[FIELDS["seed"]])
     return int(not all(each.equal and each.killed for each in found))
 
 

@@ -26,6 +26,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 from trl.trainer.utils import add_fused_lm_head
 
+from dppo.errors import first_line
 from dppo.packing import build_row, choose_kernel
 from dppo.packing.attention import unsupported, use_rows
 from dppo.packing.check import check_head, check_rows
@@ -191,7 +192,7 @@ def verdicts(names: list[str]) -> Iterator[Found]:
 
 
 def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"[:160]
+    return f"{type(error).__name__}: {first_line(error)}"[:160]
 
 
 def main() -> int:

@@ -45,6 +45,11 @@ class FileError(DPPOError, RuntimeError):
     """A file that a run left behind is missing, damaged, or of another version."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of a message, which torch and others follow by a page."""
+    return (str(error).strip() or "no message").splitlines()[0]
+
+
 def raise_problems(where: str, problems: list[str]) -> None:
     """Raise one ``ConfigError`` that lists every problem, or return when there is none.
 

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, first_line
 from dppo.evaluation.engines import ModelSpec
 
 PLAIN = "Problem:\n{prompt}\n\nSolution:\n"
@@ -44,7 +44,7 @@ def load_tokenizer(spec: ModelSpec) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=spec.trust_remote_code, **revision)
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         if not Path(model).is_dir():
             raise ConfigError(
                 f"model {model}: no such folder (looked in {Path.cwd()}), and nothing from the hub: {reason}"

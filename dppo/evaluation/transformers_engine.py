@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from dppo.errors import ConfigError, EvaluationError, OutOfMemoryError
+from dppo.errors import ConfigError, EvaluationError, OutOfMemoryError, first_line
 from dppo.evaluation.engines import Engine, Generated, ModelSpec, Request, end_tokens, finished
 from dppo.evaluation.prompts import load_tokenizer, prompt_format
 from dppo.evaluation.sampling import Sampling, draw
@@ -34,7 +34,7 @@ def load(spec: ModelSpec) -> Engine:
             **spec.engine_options,
         )
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"model {spec.model} cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"model {spec.model} cannot be loaded: {first_line(error)}") from error
     if "device_map" not in spec.engine_options and torch.accelerator.is_available():
         cast(Any, model).to(torch.accelerator.current_accelerator())
     return of_model(

@@ -18,7 +18,7 @@ from dppo.demo import task
 from dppo.demo.drafts import LastCompletions
 from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
-from dppo.errors import CheckpointError, ConfigError
+from dppo.errors import CheckpointError, ConfigError, first_line
 from dppo.methods import METHODS
 from dppo.problems import (
     accuracy_reward,
@@ -244,7 +244,7 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
         )
     except OSError as error:
         raise ConfigError(
-            f"model_name_or_path={model}: {str(error).splitlines()[0]} Without a network name a local folder."
+            f"model_name_or_path={model}: {first_line(error)} Without a network name a local folder."
         ) from error
     dataset = load_dataset(run, tokenizer=tokenizer)
     held_out = run.training.eval_strategy != "no"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from dppo.errors import CheckpointError, FileError
+from dppo.errors import CheckpointError, FileError, first_line
 from dppo.files import flush_folder, read_json, write_json
 
 STATE = "trainer_state.json"
@@ -103,9 +103,9 @@ def writing(folder: Path) -> Iterator[None]:
     except (CheckpointError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # torch has RuntimeError for a full disk, safetensors an exception of its own
-        others = [path for path in complete_checkpoints(folder.parent) if path != folder]
-        then = f"resume from {others[-1]}" if others else "start the run again, there is no other checkpoint"
-        said = f"{folder} could not be written ({type(error).__name__}: {_line(error)})"
+        other = _newest_other(folder)
+        then = f"resume from {other}" if other else "start the run again, there is no other checkpoint"
+        said = f"{folder} could not be written ({type(error).__name__}: {first_line(error)})"
         raise CheckpointError(f"{said}. If its disk is full, free space; {then}.") from error
 
 
@@ -125,7 +125,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
         if any(word in str(error) for word in OF_ANOTHER_MODEL):
             raise CheckpointError(f"{what} in {folder} belongs to another model or optimizer: {error}") from error
         raise CheckpointError(
-            f"{what} in {folder} cannot be read ({type(error).__name__}: {_line(error)}). {advice(folder)}"
+            f"{what} in {folder} cannot be read ({type(error).__name__}: {first_line(error)}). {advice(folder)}"
         ) from error
 
 
@@ -145,14 +145,13 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
     listed = {name: size for name, size in _listed(folder).items() if name.endswith(WEIGHTS) or name == OUR_STATE}
     sizes = {name: (folder / name).stat().st_size for name in listed if (folder / name).is_file()}
     # Half a JSON file does not read, which whoever reads it says; a whole one may have been edited.
-    if short := {name: size for name, size in sizes.items() if size != listed[name] and name != OUR_STATE}:
-        name, size = next(iter(short.items()))
-        raise CheckpointError(f"{folder / name} has {size} bytes and had {listed[name]}: damaged. {advice(folder)}")
-    missing = [folder / name for name in listed if name not in sizes]
-    lacking = [f"its {path.name}" for path in missing]
+    for name, size in sizes.items():
+        if size != listed[name] and name != OUR_STATE:
+            raise CheckpointError(f"{folder / name} has {size} bytes and had {listed[name]}: damaged. {advice(folder)}")
+    missing = [name for name in listed if name not in sizes]
+    lacking, known = [f"its {name}" for name in missing], [*folder.iterdir(), *map(Path, missing)]
     for part, names in PARTS.items():
         wanted = same_ranks or part != RANDOM
-        known = [*folder.iterdir(), *missing]
         if wanted and not any(path.match(name) for path in known for name in names):
             lacking.append(f"the state of the {part} ({names[0]})")
     lost = [part for part in TOGETHER if any(part in each or PARTS[part][0] in each for each in lacking)]
@@ -179,8 +178,12 @@ def _listed(folder: Path) -> dict[str, int]:
 
 def advice(folder: Path) -> str:
     """Where to resume from in place of a checkpoint."""
-    others = [path for path in complete_checkpoints(folder.parent) if path != folder]
-    return f"Resume from {others[-1]}." if others else "There is no other checkpoint beside it."
+    other = _newest_other(folder)
+    return f"Resume from {other}." if other else "There is no other checkpoint beside it."
+
+
+def _newest_other(folder: Path) -> Path | None:
+    return next((path for path in reversed(complete_checkpoints(folder.parent)) if path != folder), None)
 
 
 def latest_checkpoint(run_folder: str | Path) -> Path | None:
@@ -213,8 +216,3 @@ def _reads(path: Path) -> bool:
     except FileError:
         return False
     return True
-
-
-def _line(error: Exception) -> str:
-    """The first line of a message, which torch follows by a page of frames."""
-    return (str(error).strip() or "no message").splitlines()[0]

@@ -1,13 +1,17 @@
 """The joints of TRL's trainer at its checkpoints: written whole, read only if whole. ``hooks`` has all others."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.trl.checkpoint_files import begin, flush, reading, seal, writing
+from dppo.errors import CheckpointError
+from dppo.trl.checkpoint import saved_by
+from dppo.trl.checkpoint_files import STATE, begin, check_whole, flush, latest_checkpoint, reading, seal, writing
+from dppo.trl.config import DPPOConfig
 
 OF_CHECKPOINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "_save_checkpoint": ("(self, model, trial)", ("super()._save_checkpoint(model, trial)",)),
@@ -27,6 +31,9 @@ OF_CHECKPOINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 class CheckpointHooks(GRPOTrainer):
     """What a subclass writes into a checkpoint and reads out of it, and that the whole of it is there."""
 
+    lacking: Sequence[str] = ()
+    """Of the checkpoint that was resumed from, what it did not have, in words."""
+
     def save_extra(self, folder: Path) -> None:
         """Write into a checkpoint's folder what training needs beside TRL's files, before those are written.
 
@@ -44,7 +51,7 @@ class CheckpointHooks(GRPOTrainer):
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""
         folder = self.checkpoint_folder
-        if not (folder / "trainer_state.json").exists():
+        if not (folder / STATE).exists():
             self._save_checkpoint(self.model, None)
         return folder
 
@@ -52,6 +59,27 @@ class CheckpointHooks(GRPOTrainer):
     def checkpoint_folder(self) -> Path:
         """Where a checkpoint of the current step goes."""
         return Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
+
+    def checked(self, asked: str | bool | None) -> str | None:
+        """The checkpoint to resume from, known to be whole; a warning names what it lacks where that was accepted.
+
+        Args:
+            asked: as ``train`` is given it.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
+        """
+        folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
+        if asked is True and folder is None:
+            raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
+        if not folder:
+            return None
+        same_ranks = saved_by(folder) in (None, self.accelerator.num_processes)
+        accept_missing = cast(DPPOConfig, self.args).accept_missing
+        self.lacking = check_whole(folder, same_ranks=same_ranks, accept_missing=accept_missing)
+        for part in self.lacking:
+            warnings.warn(f"{folder} lacks {part}: the run goes on with a new one, and is another run.", stacklevel=3)
+        return str(folder)
 
     # -- in TRL's place -----------------------------------------------------------------------------------------
 

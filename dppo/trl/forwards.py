@@ -14,7 +14,7 @@ from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
 from dppo.trl.batch import MicroBatch, RankBatch
-from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout
+from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.trl.log_probs import correction, fill_log_probs, log_correction
 from dppo.trl.safeguards import MemoryAdvice
 
@@ -122,8 +122,7 @@ class ForwardPasses:
         accelerator, problems = self._trainer.accelerator, []
         for kernel in (layout.kernel, *layout.others):
             problem = self._problem(kernel)
-            passed = torch.tensor([float(not problem)], device=accelerator.device)
-            if bool(accelerator.gather(passed).min()):
+            if self._on_all_ranks(not problem):
                 if problems:
                     reason = f"not {'; not '.join(problems)}"
                     self.layout = replace(layout, kernel=replace(kernel, reason=reason), others=())
@@ -142,10 +141,15 @@ class ForwardPasses:
             autocast=layout.autocast,
         )
 
+    def _on_all_ranks(self, passed: bool) -> bool:
+        """Whether every rank passed; all ranks call together."""
+        accelerator = self._trainer.accelerator
+        return bool(accelerator.gather(torch.tensor([float(passed)], device=accelerator.device)).min())
+
     def _check_head(self) -> None:
         """Refuse a model whose log-probabilities are not those of its head: every layout would train on others."""
         trainer = self._trainer
-        if getattr(getattr(trainer.model, "active_peft_config", None), "is_prompt_learning", False):
+        if learns_prompts(trainer.model):
             return  # its sequences are longer than what went in
         name, found = type(trainer.accelerator.unwrap_model(trainer.model)).__name__, None
         try:
@@ -156,8 +160,7 @@ class ForwardPasses:
             raise
         except Exception as error:  # a forward that was given what it does not expect fails in any way
             said = f"cannot be computed ({type(error).__name__}: {error})"
-        passed = torch.tensor([float(found is not None and found.passed)], device=trainer.accelerator.device)
-        if not bool(trainer.accelerator.gather(passed).min()):
+        if not self._on_all_ranks(found is not None and found.passed):
             raise ConfigError(
                 f"log-probabilities by the head of {name} {said}, here or on another rank. Where it does more than a "
                 "linear head to its last hidden states, TRL's forward and every layout here would train on wrong ones. "

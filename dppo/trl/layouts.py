@@ -244,9 +244,14 @@ def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, An
     )
 
 
+def learns_prompts(policy: Any) -> bool:
+    """Whether an adapter puts tokens of its own before every sequence."""
+    return bool(getattr(getattr(policy, "active_peft_config", None), "is_prompt_learning", False))
+
+
 def _unserved(policy: Any, models: Sequence[PreTrainedModel]) -> str:
     """Why rows cannot serve these models, or ""."""
-    if getattr(getattr(policy, "active_peft_config", None), "is_prompt_learning", False):
+    if learns_prompts(policy):
         return "its adapter puts tokens of its own before every sequence"
     return next((reason for reason in map(unsupported, models) if reason), "")
 

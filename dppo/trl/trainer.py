@@ -11,12 +11,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from dppo.errors import CheckpointError, ConfigError
+from dppo.errors import ConfigError
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
-from dppo.trl.checkpoint import RunState, batch_file, batch_goes_on, read_state, saved_by, settings_of, write_state
-from dppo.trl.checkpoint_files import check_whole, latest_checkpoint
+from dppo.trl.checkpoint import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
 from dppo.trl.choices import CeilingLines
 from dppo.trl.config import DPPOConfig
 from dppo.trl.cycle import Cycle
@@ -103,7 +102,6 @@ class DPPOTrainer(Joints):
         self._figures = LossFigures(self.method)
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
-        self._lacking: list[str] = []
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
         self._announce()
@@ -292,7 +290,7 @@ class DPPOTrainer(Joints):
         Raises:
             CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
         """
-        checkpoint = self._checked(resume_from_checkpoint)
+        checkpoint = self.checked(resume_from_checkpoint)
         self.forwards.layout.enter()
         try:
             return super().train(checkpoint, *args, **kwargs)
@@ -305,19 +303,6 @@ class DPPOTrainer(Joints):
             return super().training_step(*args, **kwargs)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
-
-    def _checked(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from, known to be whole; a warning names what it lacks where that was accepted."""
-        folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
-        if asked is True and folder is None:
-            raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
-        if not folder:
-            return None
-        same_ranks = saved_by(folder) in (None, self.accelerator.num_processes)
-        self._lacking = check_whole(folder, same_ranks=same_ranks, accept_missing=self.args.accept_missing)
-        for part in self._lacking:
-            warnings.warn(f"{folder} lacks {part}: the run goes on with a new one, and is another run.", stacklevel=3)
-        return str(folder)
 
     def save_extra(self, folder: Path) -> None:
         """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
@@ -353,7 +338,7 @@ class DPPOTrainer(Joints):
         if state is None:
             return
         settings = settings_of(self.args, self.accelerator.num_processes)
-        lost = any("optimizer" in part or "scheduler" in part for part in self._lacking)
+        lost = any("optimizer" in part for part in self.lacking)
         goes_on = batch_goes_on(folder, state, settings, new_optimizer=lost)
         if self.source is not None and state.position is not None:
             self.source.load(folder, state.position)
