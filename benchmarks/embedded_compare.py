@@ -84,6 +84,26 @@ def reported(
     return tuple(found)
 
 
+def distinct(folder: Path, contestants: tuple[Contestant, ...]) -> tuple[Contestant, ...]:
+    """Contestants without those that are an earlier one by another name: their folder of runs links to its.
+
+    Args:
+        folder: of the reported runs.
+        contestants: with their settings.
+    """
+    kept: list[Contestant] = []
+    for each in contestants:
+        link, same = folder / "runs" / each.name, [other for other in kept if replace(other, name=each.name) == each]
+        if same and not link.is_dir():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(same[0].name)
+        if same and link.is_symlink():
+            print(f"{each.name} has the setting of {same[0].name}: the same runs", flush=True)
+        else:
+            kept.append(each)
+    return tuple(kept)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock for the block; another process waits until it is free.
@@ -198,7 +218,7 @@ def main() -> int:
     seeds = MORE_SEEDS if stage == "more" else SEEDS
     seeds = tuple(int(word) for word in options.seeds.split(",")) if options.seeds else seeds
     seconds, folder = options.seconds or TASKS[task].reported, work / task / "reported"
-    contestants = reported(entries, chosen, seconds, Timing(work, task))
+    contestants = distinct(folder, reported(entries, chosen, seconds, Timing(work, task)))
     print(f"{len(contestants) * len(seeds)} runs of about {seconds:g} s of training each", flush=True)
     for seed in seeds:
         start_of(work, task, CONTESTANTS["trl"], folder, seed)

@@ -185,6 +185,8 @@ RATES = {"prompt_prune_rate": 0.3, **HALF}
 MOST = {"completion_prune_rate": 0.6}
 """Where every completion has a gradient: picked from per-completion gradients of four policies (docs/log.md)."""
 GROUPS = (2, 4, 8)
+LARGE = (4, 8)
+"""Where groups of equal rewards are thrown away, few completions are nearly always such a group."""
 WITH_HISTORY = (1, 2, 4)
 """A baseline from history needs no second completion of a prompt."""
 PREDICTED = {"difficulty_features": "length"}
@@ -196,9 +198,10 @@ CONTESTANTS = {
     "grpo_rows_centred": Entry(method="grpo", groups=GROUPS, fields={"scale_rewards": "none"}),
     "fewer_prompts": Entry(method="grpo", tuned_as="dppo", prompts=0.7),
     "cppo": Entry(method="cppo", groups=GROUPS, fields=HALF),
-    "greso": Entry(method="greso", groups=GROUPS),
-    "dapo": Entry(method="dapo", groups=GROUPS, fields={"loss_type": "dapo", "epsilon_high": 0.28}),
+    "greso": Entry(method="greso", groups=LARGE),
+    "dapo": Entry(method="dapo", groups=LARGE, fields={"loss_type": "dapo", "epsilon_high": 0.28}),
     "dppo_threshold": Entry(method="dppo_threshold", tuned_as="dppo", fields=RATES),
+    "dppo_completions": Entry(method="dppo", groups=GROUPS, fields=HALF, ours=True),
     "dppo": Entry(method="dppo", groups=GROUPS, fields=RATES, ours=True),
     "dppo_history": Entry(method="dppo_history", tuned_as="dppo_predicted", fields=MOST),
     "dppo_predicted": Entry(method="dppo_history", groups=WITH_HISTORY, fields={**MOST, **PREDICTED}, ours=True),
