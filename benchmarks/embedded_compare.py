@@ -94,7 +94,7 @@ def distinct(folder: Path, contestants: tuple[Contestant, ...]) -> tuple[Contest
     kept: list[Contestant] = []
     for each in contestants:
         link, same = folder / "runs" / each.name, [other for other in kept if replace(other, name=each.name) == each]
-        if same and not link.is_dir():
+        if same and not link.is_dir() and not link.is_symlink():
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(same[0].name)
         if same and link.is_symlink():
