@@ -4,7 +4,14 @@ The pure parts are named here. ``dppo.packing.attention``, ``head``, ``forward``
 transformers and are imported by name.
 """
 
-from dppo.packing.bins import best_fit_decreasing, fewest_bins, longest_processing_time, split_group, window_greedy
+from dppo.packing.bins import (
+    best_fit_decreasing,
+    fewest_bins,
+    longest_processing_time,
+    rebalance,
+    split_group,
+    window_greedy,
+)
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after
 from dppo.packing.micro_batches import padded_tokens, sorted_micro_batches
 from dppo.packing.rows import UNSCORED, Row, Segments, build_row, plan_rows, row_tokens
@@ -23,6 +30,7 @@ __all__ = [
     "longest_processing_time",
     "padded_tokens",
     "plan_rows",
+    "rebalance",
     "row_tokens",
     "sorted_micro_batches",
     "split_group",

@@ -90,11 +90,7 @@ def longest_processing_time(costs: Sequence[float], bins: int) -> list[list[int]
     Example:
         ``longest_processing_time([3, 2, 2, 1], 2)`` is ``[[0, 3], [1, 2]]``.
     """
-    if bins < 1:
-        raise ConfigError(f"bins={bins}, but items need at least 1 bin to go into. Write bins=1.")
-    for item, cost in enumerate(costs):
-        if not 0 <= cost < math.inf:
-            raise ConfigError(f"item {item} costs {cost}, but costs are finite and at least 0, such as tokens.")
+    _check_costs(costs, bins)
     lists: list[list[int]] = [[] for _ in range(bins)]
     loads: list[tuple[float, int]] = [(0, which) for which in range(bins)]
     for item in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
@@ -102,6 +98,46 @@ def longest_processing_time(costs: Sequence[float], bins: int) -> list[list[int]
         lists[which].append(item)
         heapq.heapreplace(loads, (load + costs[item], which))
     return lists
+
+
+def rebalance(costs: Sequence[float], home: Sequence[int], bins: int) -> list[int]:
+    """The bin of each item: the one it is in, unless that is too full; few items move, and sums come out alike.
+
+    Dearest first, an item stays where it is as long as its bin then holds no more than the mean of all. What is left
+    over goes by longest processing time, each into the bin with the smallest sum so far. The largest sum is at most the
+    mean and ``(1 - 1/bins)`` times the dearest item.
+
+    Args:
+        costs: cost of each item, >= 0 and finite, in any unit.
+        home: the bin that each item is in, from 0.
+        bins: number of bins, >= 1, such as ranks.
+
+    Raises:
+        ConfigError: a cost is negative or not finite, ``bins`` is below 1, or an item is in none of them.
+
+    Source:
+        The bound is that of list scheduling: Graham, "Bounds for certain multiprocessing anomalies", Bell System
+        Technical Journal 45 (1966).
+
+    Example:
+        ``rebalance([3, 2, 2, 1], [0, 0, 0, 1], 2)`` is ``[0, 1, 0, 1]``: of 7 and 1 it makes 5 and 3.
+    """
+    _check_costs(costs, bins)
+    if len(home) != len(costs) or not all(0 <= where < bins for where in home):
+        raise ConfigError(
+            f"home={list(home)!s:.60} must name one of {bins} bins, from 0, for each of {len(costs)} items."
+        )
+    mean, loads, to, left = sum(costs) / bins, [0.0] * bins, list(home), []
+    for item in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
+        if loads[home[item]] + costs[item] <= mean:
+            loads[home[item]] += costs[item]
+        else:
+            left.append(item)
+    lightest = sorted((load, which) for which, load in enumerate(loads))
+    for item in left:
+        load, to[item] = lightest[0]
+        heapq.heapreplace(lightest, (load + costs[item], to[item]))
+    return to
 
 
 def split_group(shared: int, sizes: Sequence[int], capacity: int) -> list[list[int]]:
@@ -207,6 +243,14 @@ def _even_parts(sizes: list[int], capacity: int) -> list[list[int]]:
         if all(sum(sizes[item] for item in part) <= capacity for part in parts):
             return parts
     return packed
+
+
+def _check_costs(costs: Sequence[float], bins: int) -> None:
+    if bins < 1:
+        raise ConfigError(f"bins={bins}, but items need at least 1 bin to go into. Write bins=1.")
+    for item, cost in enumerate(costs):
+        if not 0 <= cost < math.inf:
+            raise ConfigError(f"item {item} costs {cost}, but costs are finite and at least 0, such as tokens.")
 
 
 def _check_capacity(capacity: int) -> None:

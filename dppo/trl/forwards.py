@@ -39,13 +39,13 @@ class ForwardPasses:
         with self.memory.explained():
             return fill_log_probs(rank_batch, batches, partial(self, model))
 
-    def with_log_probs(self, batch: RankBatch, sampler_logp: Tensor | None) -> RankBatch:
+    def with_log_probs(self, batch: RankBatch) -> RankBatch:
         """The batch with old, reference and correction terms for the completions that some draw keeps.
 
         Args:
-            batch: of this rank.
-            sampler_logp: (B, T) as the rollout engine reported them; None where it does not.
+            batch: of this rank, with what the rollout engine reported.
         """
+        sampler_logp = batch.sampler_logp
         trainer, later_B, any_B = self._trainer, batch.weight_UB[1:].sum(0), batch.weight_UB.sum(0)
         corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
         old = ref = ratio = None

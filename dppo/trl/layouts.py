@@ -35,6 +35,11 @@ def own_prompts(rank_batch: RankBatch) -> Sequence[int]:
 class Layout(Protocol):
     """A way to lay kept completions out for forward passes."""
 
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether completions of one prompt are forwarded behind one copy of it."""
+        ...
+
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
         """The rows of positive weight in forward passes of at most ``max_tokens`` tokens, longest first."""
         ...
@@ -72,6 +77,11 @@ class PaddedLayout:
     scored: bool = False
     """Whether the models have ``add_scored_head``, whose router loss does; then every forward goes through it."""
     autocast: Callable[[], Any] = nullcontext
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Each completion has its own."""
+        return False
 
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
         """As ``Layout`` says; padding counts as tokens."""
@@ -138,6 +148,11 @@ class RowLayout:
     last_tokens: bool = False
     """Whether tokens from which nothing is predicted are forwarded too: a router loss counts them."""
 
+    @property
+    def shares_prompts(self) -> bool:
+        """Unless each completion is to bring its own along."""
+        return self.groups is shared_prompts
+
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
         """As ``Layout`` says; completions of one prompt are kept together."""
         kept = weight_B.nonzero().squeeze(1).tolist()
@@ -202,7 +217,7 @@ class RowLayout:
             leave_rows(model)
 
     def __str__(self) -> str:
-        prompts = "" if self.groups is shared_prompts else ", prompts not shared"
+        prompts = "" if self.shares_prompts else ", prompts not shared"
         return f"layout: rows of segments{prompts}, attention by {self.kernel.name} ({self.kernel.reason})"
 
 

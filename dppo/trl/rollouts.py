@@ -82,6 +82,7 @@ def rank_batch(generated: Generated, plan: StepPlan, rank: int) -> RankBatch:
         attended=torch.tensor(plan.attended, dtype=torch.float64),
         tokens_U=plan.tokens_U,
         sequences_U=plan.sequences_U,
+        sampler_logp=generated.sampler_logp,
     )
 
 

@@ -19,6 +19,7 @@ from dppo.trl.checkpoint import RunState, batch_file, batch_goes_on, read_state,
 from dppo.trl.choices import CeilingLines
 from dppo.trl.config import DPPOConfig
 from dppo.trl.cycle import Cycle
+from dppo.trl.dealing import over_ranks
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.hooks import Generated, Joints, refusals
 from dppo.trl.loss_figures import LossFigures
@@ -146,11 +147,12 @@ class DPPOTrainer(Joints):
             prompts, generated = self._roll_out_step(examples)
         with self.clock("prune"):
             plan = self._plan(prompts, generated)
-            batch = rank_batch(generated, plan, self.accelerator.process_index)
+            own = rank_batch(generated, plan, self.accelerator.process_index)
+            batch = over_ranks(own, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
         if self.recorder is not None:
             record = generation_of(
                 plan,
-                batch,
+                own,
                 self.cycle.passes,
                 step=self.state.global_step + 1,
                 number=self.generation,
@@ -160,7 +162,7 @@ class DPPOTrainer(Joints):
             self.recorder.record(record)
         self.generation += 1
         with self.clock("log_probs"):
-            ready = self.forwards.with_log_probs(batch, generated.sampler_logp)
+            ready = self.forwards.with_log_probs(batch)
         return InUse(batch=ready, plan=plan, draw_figures=plan.draw_figures)
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, Generated]:

@@ -1,6 +1,7 @@
 """Bins keep what they promise, and packers that do not are caught by the same properties."""
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ from dppo.packing.bins import (
     best_fit_decreasing,
     fewest_bins,
     longest_processing_time,
+    rebalance,
     split_group,
     window_greedy,
 )
@@ -164,6 +166,27 @@ def test_balance_by_hand():
     assert max(sums(graham, longest_processing_time(graham, 2))) == 7 and smallest_largest_sum(graham, 2) == 6
 
 
+def rebalanced_sums(costs, home, bins):
+    to = rebalance(costs, home, bins)
+    return [sum(cost for cost, where in zip(costs, to, strict=True) if where == which) for which in range(bins)]
+
+
+@given(data=st.data(), costs=st.lists(st.integers(0, 24), max_size=12), bins=st.integers(1, 5))
+def test_a_rebalanced_bin_is_near_the_mean(data, costs, bins):
+    home = data.draw(st.lists(st.integers(0, bins - 1), min_size=len(costs), max_size=len(costs)))
+    largest, dearest = max(rebalanced_sums(costs, home, bins)), max(costs, default=0)
+    assert bins * largest <= sum(costs) + (bins - 1) * dearest
+
+
+def test_items_move_only_out_of_bins_above_the_mean():
+    assert rebalance([3, 2, 2, 1], [0, 0, 0, 1], 2) == [0, 1, 0, 1]
+    assert rebalance([2, 2, 2], [2, 0, 1], 3) == [2, 0, 1], "balanced already"
+    assert rebalance([5, 1, 1], [0, 1, 1], 2) == [0, 1, 1], (
+        "one that is dearer than the mean finds its own the emptiest"
+    )
+    assert rebalance([], [], 2) == []
+
+
 # Groups larger than a row.
 
 
@@ -271,6 +294,10 @@ def test_a_stream_that_starves_is_caught_though_it_packs_well():
         (lambda: window_greedy([1], 5, window=0), "window=0"),
         (lambda: list(window_greedy([1, 1, 1, -4], 5, window=2)), "item 3 has size -4"),
         (lambda: longest_processing_time([1], 0), "bins=0"),
+        (lambda: rebalance([1], [0], 0), "bins=0"),
+        (lambda: rebalance([math.inf], [0], 1), "item 0 costs inf"),
+        (lambda: rebalance([1, 2], [0], 2), r"home=\[0\] must name one of 2 bins"),
+        (lambda: rebalance([1], [2], 2), r"home=\[2\] must name one of 2 bins"),
         (lambda: longest_processing_time([1, -0.5], 2), r"item 1 costs -0\.5"),
         (lambda: longest_processing_time([float("nan")], 2), "item 0 costs nan"),
         (lambda: longest_processing_time([float("inf")], 2), "item 0 costs inf"),

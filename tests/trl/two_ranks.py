@@ -17,12 +17,19 @@ from trl import GRPOConfig, GRPOTrainer
 
 from dppo.pruning import Auto
 from dppo.trl import DPPOConfig, DPPOTrainer, fields
+from dppo.trl import trainer as trainer_module
+from dppo.trl.dealing import over_ranks
 from dppo.trl.layouts import RowLayout
 
 
 def rank_rollout(prompts, trainer):
     """``scripted`` counts places in a group from the first completion it sees: a rank may hold the second half."""
     return scripted(prompts, trainer)
+
+
+def at_home(batch, plan, accelerator, **_):
+    """Every rank trains on what it rolled out, so one may have nothing."""
+    return batch
 
 
 def main(path: str, folder: str) -> None:
@@ -59,9 +66,12 @@ def main(path: str, folder: str) -> None:
     results["auto apart"] = apart(trainer)
     results["auto rates"] = [row["prune/prompt_rate"] for row in trainer.state.log_history if "loss" in row]
 
-    for rate in (0.0, 0.5):
-        results[f"uneven {rate}"], steps = uneven(path, folder, completion_prune_rate=rate, **half)
-        torch.save(steps, Path(folder, f"uneven {rate} rank {dist.get_rank()}.pt"))
+    for rate, dealing in ((0.0, over_ranks), (0.5, over_ranks), (0.5, at_home)):
+        name = f"uneven {rate} {dealing.__name__}"
+        trainer_module.over_ranks = dealing
+        results[name], steps = uneven(path, folder, completion_prune_rate=rate, **half)
+        torch.save(steps, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
+    trainer_module.over_ranks = over_ranks
     for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):
         options = ROUNDS | {"method": method, "loss_type": loss_type, "per_device_train_batch_size": 2 * GENERATIONS}
         steps, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=rank_rollout, **options)

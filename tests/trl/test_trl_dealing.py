@@ -1,0 +1,141 @@
+"""Rows that move between ranks: every kept one is trained once, as it was, and no rank has much more than another."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dppo.rng import Purpose, torch_generator
+from dppo.trl.batch import RankBatch
+from dppo.trl.dealing import NOWHERE, Lengths, dealt, ranks_of_rows
+
+SIZE = 6
+"""Completions that each rank rolls out."""
+
+
+def rolled_out(rank, *, keep=0.5, sampler=True, draws=2):
+    """What a rank rolled out: groups of three, ragged prompts and completions, tokens that name their place."""
+    rng = torch_generator(7, Purpose.CHECK, rank)
+    prompt = torch.randint(1, 5, (SIZE // 3,), generator=rng).repeat_interleave(3)
+    tokens = torch.randint(1, 9, (SIZE,), generator=rng)
+    prompt_mask = torch.arange(4 + rank) >= 4 + rank - prompt[:, None]
+    completion_mask = torch.arange(8 + rank) < tokens[:, None]
+    group = rank * SIZE // 3 + torch.arange(SIZE) // 3
+    ids = 1000 * (rank * SIZE + torch.arange(SIZE))[:, None] + torch.arange(8 + rank)
+    return RankBatch(
+        prompt_ids=(100 * group[:, None] + torch.arange(4 + rank)) * prompt_mask,
+        prompt_mask=prompt_mask.long(),
+        completion_ids=ids * completion_mask,
+        completion_mask=completion_mask.long(),
+        loss_mask=(completion_mask & (torch.rand(completion_mask.shape, generator=rng) < 0.7)).long(),
+        advantage_B=torch.randn(SIZE, generator=rng),
+        weight_UB=torch.rand(draws, SIZE, generator=rng) * (torch.rand(draws, SIZE, generator=rng) < keep),
+        denominator=torch.tensor(3.0),
+        tokens=torch.tensor(5.0),
+        attended=torch.tensor(7.0),
+        tokens_U=torch.ones(draws),
+        sequences_U=torch.ones(draws),
+        sampler_logp=torch.randn(completion_mask.shape, generator=rng) if sampler else None,
+    )
+
+
+def rows_of(batch):
+    """Everything that a kept row is trained with, by its own first token; padding has no part in it."""
+    found = []
+    for row in batch.weight_UB.sum(0).nonzero()[:, 0].tolist():
+        n = batch.completion_tokens[row]
+        found.append(
+            (
+                batch.completion_ids[row, :n].tolist(),
+                batch.prompt(row).tolist(),
+                batch.loss_mask[row, :n].tolist(),
+                None if batch.sampler_logp is None else batch.sampler_logp[row, :n].tolist(),
+                batch.advantage_B[row].item(),
+                batch.weight_UB[:, row].tolist(),
+            )
+        )
+    return found
+
+
+def lengths_of(batches):
+    return Lengths(
+        prompt_N=torch.tensor([n for batch in batches for n in batch.prompt_tokens]),
+        completion_N=torch.tensor([n for batch in batches for n in batch.completion_tokens]),
+        group_N=torch.arange(len(batches) * SIZE) // 3,
+    )
+
+
+def everywhere(batches, rank_N):
+    """What every rank has after all have exchanged: the first time around says what each sends."""
+    sent = []
+    for rank, batch in enumerate(batches):
+        dealt(batch, rank_N, rank, lambda rows: sent.extend(rows) or [])
+    return [dealt(batch, rank_N, rank, lambda _: sent) for rank, batch in enumerate(batches)], sent
+
+
+@pytest.mark.parametrize("shares_prompts", [True, False])
+@pytest.mark.parametrize("sampler", [True, False])
+def test_every_kept_row_is_trained_once_as_it_was(shares_prompts, sampler):
+    batches = [rolled_out(rank, keep=(0.9, 0.1, 0.4)[rank], sampler=sampler) for rank in range(3)]
+    weight_UN = torch.cat([batch.weight_UB for batch in batches], 1)
+    rank_N = ranks_of_rows(lengths_of(batches), weight_UN, 3, shares_prompts=shares_prompts)
+    assert torch.equal(rank_N == NOWHERE, (weight_UN == 0).all(0))
+    after, sent = everywhere(batches, rank_N)
+    assert sent, "something moves"
+
+    def everything(of):
+        return sorted((row for batch in of for row in rows_of(batch)), key=str)
+
+    assert everything(after) == everything(batches)
+    for batch in after:
+        assert batch.prompt_mask.dtype == batch.completion_mask.dtype == torch.int64
+        assert batch.completion_ids.shape == batch.completion_mask.shape == batch.loss_mask.shape
+        assert not batch.completion_ids[batch.completion_mask == 0].any()
+        assert not batch.prompt_ids[batch.prompt_mask == 0].any() and batch.denominator == 3
+    lost = replace(after[0], loss_mask=after[0].completion_mask)
+    assert everything([lost, *after[1:]]) != everything(batches), "a mask left behind would be seen"
+
+
+def test_a_rank_for_which_nothing_is_left_keeps_its_shortest_row_without_weight():
+    batches = [rolled_out(rank, keep=0.0) for rank in range(2)]
+    batches[0].weight_UB[0, 2] = 1.0
+    rank_N = ranks_of_rows(lengths_of(batches), torch.cat([b.weight_UB for b in batches], 1), 2, shares_prompts=True)
+
+    def nobody(rows):
+        raise AssertionError("nothing moves, so nothing is exchanged")
+
+    first, second = (dealt(batch, rank_N, rank, nobody) for rank, batch in enumerate(batches))
+    assert len(rows_of(first)) == 1 and len(first.completion_ids) == 1
+    assert len(second.completion_ids) == 1 and not second.weight_UB.any()
+    assert int(second.lengths) == int(batches[1].lengths.min())
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 10_000), ranks=st.integers(1, 5))
+def test_no_rank_has_much_more_than_the_mean(seed, ranks):
+    """At most one completion above it, where each brings its prompt along."""
+    rng = torch_generator(seed, Purpose.CHECK)
+    count = ranks * 12
+    lengths = Lengths(
+        prompt_N=torch.randint(1, 30, (count // 4,), generator=rng).repeat_interleave(4),
+        completion_N=torch.randint(1, 200, (count,), generator=rng),
+        group_N=torch.arange(count) // 4,
+    )
+    weight_UN = (torch.rand(2, count, generator=rng) < 0.4) * 2.0
+    rank_N = ranks_of_rows(lengths, weight_UN, ranks, shares_prompts=False)
+    cost_N = (lengths.completion_N + lengths.prompt_N) * (weight_UN > 0).sum(0)
+    cost_R = torch.stack([cost_N[rank_N == rank].sum() for rank in range(ranks)]).double()
+    assert cost_R.max() <= cost_R.mean() + cost_N.max()
+
+
+def test_groups_stay_together_where_their_prompt_is_shared():
+    """Four groups of two on one of two ranks, long prompts: two groups move whole."""
+    lengths = Lengths(prompt_N=torch.full((16,), 50), completion_N=torch.full((16,), 5), group_N=torch.arange(16) // 2)
+    weight_UN = (torch.arange(16) < 8)[None] * 1.0
+    rank_N = ranks_of_rows(lengths, weight_UN, 2, shares_prompts=True)
+    assert sorted(rank_N[:8:2].tolist()) == [0, 0, 1, 1] and torch.equal(rank_N[:8:2], rank_N[1:8:2])
+    assert (rank_N[8:] == NOWHERE).all()
+    apart = ranks_of_rows(lengths, weight_UN, 2, shares_prompts=False)
+    assert apart[:8].bincount().tolist() == [4, 4]
