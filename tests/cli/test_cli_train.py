@@ -1,6 +1,7 @@
 """``dppo train --dry_run`` and its exit codes, on the examples that ship."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -48,3 +49,22 @@ def test_bad_field_is_one_line_and_exit_code_two(tmp_path, capsys):
     words = [str(EXAMPLES / "embedded.yaml"), "--completion_prune_rate", "2", "--output_dir", str(tmp_path / "out")]
     assert main(["train", *words]) == 2
     assert "completion_prune_rate=2 must be in [0, 1)" in capsys.readouterr().err
+
+
+def test_a_run_ends_its_process_group_last(tmp_path, monkeypatch, capsys):
+    """Left to the interpreter's exit, a gloo group of two processes aborts one of them now and then."""
+    said = []
+
+    class Trained:
+        state = SimpleNamespace(global_step=3)
+
+        class accelerator:
+            is_main_process = True
+
+            @staticmethod
+            def end_training():
+                said.append(capsys.readouterr().out)
+
+    monkeypatch.setattr("dppo.cli.train.train_with", lambda *_: Trained())
+    assert main(["train", str(EXAMPLES / "embedded.yaml"), "--output_dir", str(tmp_path / "out")]) == 0
+    assert len(said) == 1 and "trained 3 steps" in said[0]
