@@ -6,8 +6,10 @@ python benchmarks/embedded_compare.py main --task embedded  # and: more, ablatio
 python benchmarks/embedded_summary.py                       # benchmarks/results/embedded_compare.json, the tables
 
 Every contestant has the same seconds of training on a task; how many steps those are comes from a short run that times
-its steps (for settings that the grid chose, from the grid's own runs), and its learning rate falls over its own length.
-``more`` is a few contestants on further seeds. ``embedded_entries.py`` says who takes part and what is tried.
+its steps (for what is reported, from a pilot as long as the grid's last round, with a seed of its own), and its
+learning rate falls over its own length. Seconds are CPU seconds of the one thread that trains: on a busy machine a
+clock on the wall says more about the other work. ``more`` is a few contestants on further seeds.
+``embedded_entries.py`` says who takes part and what is tried.
 
 A stage trains what it lacks: one that was stopped goes on where it was. Two calls with different tasks, seeds or
 contestants can run beside each other, one core each; what both need is made once, by the first.
@@ -17,6 +19,7 @@ import argparse
 import fcntl
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -58,6 +61,8 @@ from dppo.runs.reader import read_logs
 STAGES = ("grid", "main", "more", "ablation")
 TIMED_STEPS = 8
 """Of a run that times steps; the first half is for warming up."""
+PILOT_SEED = 103
+"""Which nothing else uses."""
 
 
 def reported(
@@ -69,7 +74,7 @@ def reported(
         entries: by name.
         chosen: by name; an entry without a grid has those of ``tuned_as``.
         seconds: of a run.
-        pace: of steps, for entries without a grid.
+        pace: of steps.
 
     Raises:
         ConfigError: the grid was not run for one of them.
@@ -79,8 +84,7 @@ def reported(
         own = chosen.get(name) or chosen.get(entry.tuned_as)
         if own is None:
             raise ConfigError(f"{name} has no settings: embedded_compare.py grid --only {entry.tuned_as or name}")
-        took = own.seconds_per_step if name in chosen else pace(name, entry, own.setting)
-        found.append(entry.contestant(name, own.setting, steps_in(seconds, took)))
+        found.append(entry.contestant(name, own.setting, steps_in(seconds, pace(name, entry, own.setting))))
     return tuple(found)
 
 
@@ -153,6 +157,26 @@ class Timing:
         with locked(self._work / "locks" / f"{self._task}-{contestant.name}"):
             return self._measured(timed, contestant)
 
+    def pilot(self, name: str, entry: Entry, setting: Setting) -> float:
+        """The same from a longer run, since steps change as the policy learns and the history grows.
+
+        Args:
+            name: of the contestant.
+            entry: the contestant.
+            setting: that was chosen for it.
+        """
+        steps = steps_in(TASKS[self._task].rungs[-1], self(name, entry, setting))
+        contestant = entry.contestant(setting.named(name), setting, steps, 1)
+        piloted = comparison(self._work / self._task / "pilots", self._task, [contestant], [PILOT_SEED])
+        with locked(self._work / "locks" / f"{self._task}-pilot-{contestant.name}"):
+            if not result_of(piloted, contestant, PILOT_SEED).finished:
+                start_of(self._work, self._task, CONTESTANTS["trl"], piloted.folder, PILOT_SEED)
+                run_comparison(piloted, show)
+        result = result_of(piloted, contestant, PILOT_SEED)
+        if not result.finished:
+            raise ConfigError(f"{piloted.run_folder(contestant, PILOT_SEED)} {result.status}: {result.error}")
+        return result.curve[-1].seconds / result.curve[-1].step
+
     def _run(self, name: str, entry: Entry, setting: Setting) -> tuple[Comparison, Contestant]:
         start = Grid(self._work, self._task).folder(0) / "starts" / f"seed_{RUNGS[0].seeds[0]}"
         setting = replace(setting, learning_rate=LEARNING_RATES[0])
@@ -218,10 +242,11 @@ def main() -> int:
     seeds = MORE_SEEDS if stage == "more" else SEEDS
     seeds = tuple(int(word) for word in options.seeds.split(",")) if options.seeds else seeds
     seconds, folder = options.seconds or TASKS[task].reported, work / task / "reported"
-    contestants = distinct(folder, reported(entries, chosen, seconds, Timing(work, task)))
-    print(f"{len(contestants) * len(seeds)} runs of about {seconds:g} s of training each", flush=True)
+    contestants = reported(entries, chosen, seconds, Timing(work, task).pilot)
     for seed in seeds:
         start_of(work, task, CONTESTANTS["trl"], folder, seed)
+    contestants = distinct(folder, contestants)
+    print(f"{len(contestants) * len(seeds)} runs of about {seconds:g} s of training each", flush=True)
     return int(failed(run_comparison(comparison(folder, task, contestants, seeds), show)))
 
 
@@ -258,4 +283,5 @@ def failed(results: Mapping[str, Any]) -> bool:
 
 
 if __name__ == "__main__":
+    time.perf_counter = time.process_time  # every clock of this process
     sys.exit(main())

@@ -87,6 +87,7 @@ def write_summary(work: Path, settings: Path, output: Path) -> None:
     record = {
         "format": FORMAT,
         "made_with": environment(),
+        "seconds": "CPU seconds of the one thread that trains",
         "seeds": [*SEEDS, *MORE_SEEDS],
         "evaluations": EVALUATIONS,
         "best_against": best_against({task: each["best_against"] for task, each in tasks.items()}),

@@ -48,12 +48,12 @@ def test_every_stage_parses_on_every_task(tmp_path):
         asked.clear()
         for stage in ("main", "more", "ablation"):
             stages[stage] = compare.reported(compare.entries_of(stage, "dppo"), chosen, seconds.reported, pace)
-        alone = ["fewer_prompts", "dppo_threshold", "dppo_history", *entries.TAKEN_AWAY]
-        assert asked == alone, "only those without a grid are timed"
+        assert asked == [each.name for contestants in stages.values() for each in contestants], "a pilot of each"
         for contestants in stages.values():
             compare.comparison(tmp_path, task, contestants, entries.SEEDS).check()
         assert {each.name for each in stages["more"]} == {*entries.MORE, "dppo"}
     of_grid = [seed for rung in entries.RUNGS for seed in rung.seeds]
+    of_grid.append(compare.PILOT_SEED)
     assert not {*of_grid} & {*entries.SEEDS, *entries.MORE_SEEDS} and len({*of_grid}) == len(of_grid)
     assert {*entries.TARGETS, *entries.OPPONENTS} <= CONTESTANTS.keys()
 
@@ -305,7 +305,7 @@ def test_the_script_from_grid_to_reported_runs(tiny, tmp_path, monkeypatch, caps
     chosen, best = entries.read_settings(tmp_path / "settings.json", "embedded_quick")
     assert chosen.keys() == {"trl", "trl_g8", "dppo"} and best == "dppo"
     assert call(compare, "main", "--task", "embedded_quick", "--only", "dppo,fewer_prompts") == 0
-    assert sorted(tiny) == [10, 100, 101, 102]
+    assert sorted(tiny) == [10, 100, 101, 102, 103]
     capsys.readouterr()
     assert call(compare, "main", "--task", "embedded_quick", "--only", "dppo,fewer_prompts") == 0
     assert capsys.readouterr().out.count("kept") == 2
