@@ -1,5 +1,8 @@
 """How the cost of a batch grows with its completions: drawing, bins, planning rows, laying them out, and memory.
 
+Then whole steps of up to a million completions on 512 ranks, histories of up to 100 million prompts, and what ranks
+wait for each other (``scale_step.py``).
+
 python benchmarks/scale.py [--quick] [--output FILE.json]
 
 Nothing is pruned before it is packed, so every figure is of as many completions as its size says. ``growth`` is the
@@ -9,14 +12,14 @@ it, so the memory that counts is ``memory_of_largest_row``.
 """
 
 import argparse
-import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from results_file import write
-from timing import milliseconds
+from scale_step import history_records, idle_shares, step_records
+from timing import milliseconds, python_peak
 from torch import Tensor
 from workload import Work, generation_batch
 
@@ -54,15 +57,6 @@ def tensor_bytes(row: Row) -> int:
     """Bytes of a row's tensors, each storage counted once."""
     storages = [value.untyped_storage() for value in vars(row).values() if isinstance(value, Tensor)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
-def python_peak(run: Callable[[], object]) -> int:
-    """Most bytes of Python objects that ``run`` holds at one time."""
-    tracemalloc.start()
-    run()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
 
 
 def time_records(work: Work, rows: list[list[int]], repeats: int) -> Iterator[Record]:
@@ -125,6 +119,18 @@ def with_growth(records: list[Record]) -> Iterator[Record]:
     yield {**fit, **nothing, "bar": GROWTH_BAR, "growth": slope}
 
 
+def measure_steps(sizes: list[int], histories: list[int], ranks: list[int], repeats: int) -> list[Record]:
+    """Records of whole steps and of histories, with growth and fits; then what ranks wait for each other."""
+    by_figure: dict[str, list[Record]] = {}
+    measured = [step_records(size, max(ranks), repeats) for size in sizes]
+    measured += [history_records(size, repeats) for size in histories]
+    for record in (record for records in measured for record in records):
+        by_figure.setdefault(record["figure"], []).append(record)
+    grown = [record for figure in by_figure.values() for record in with_growth(figure)]
+    idle = [record for prompts in (2, 8) for many in ranks for record in idle_shares(many, prompts, repeats)]
+    return sorted(grown, key=lambda record: record["unit"] == "exponent") + idle
+
+
 def measure(sizes: list[int], repeats: int) -> list[Record]:
     """All records: by figure, then by size, then the fits."""
     by_figure: dict[str, list[Record]] = {}
@@ -140,7 +146,7 @@ def measure(sizes: list[int], repeats: int) -> list[Record]:
 def print_table(records: list[Record]) -> None:
     """One line per record, with its bar and whether it was met."""
     heads = f"{'size':>8}{'median':>18}{'quartiles':>34}{'per completion':>22}{'growth':>8}"
-    print(f"{'figure':32}{heads}  bar")
+    print(f"{'figure':40}{heads}  bar")
     for row in records:
         digits = 0 if row["unit"] == "bytes" else 2
         quartiles = f"{row['quartile_low']:,.{digits}f} .. {row['quartile_high']:,.{digits}f}"
@@ -148,7 +154,7 @@ def print_table(records: list[Record]) -> None:
         growth = "" if row["growth"] is None else f"{row['growth']:.2f}"
         met = "" if row["bar"] is None else f"{row['bar']:g} " + ("met" if row["median"] < row["bar"] else "MISSED")
         figures = f"{row['size']:>8,}{row['median']:>18,.{digits}f}{quartiles:>34}{each:>22}{growth:>8}"
-        print(f"{row['figure']:32}{figures}  {row['unit']} {met}")
+        print(f"{row['figure']:40}{figures}  {row['unit']} {met}")
 
 
 def main() -> None:
@@ -159,7 +165,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sizes, repeats = ([64, 256, 1024], 3) if arguments.quick else ([64, 256, 1024, 4096, 16_384, BAR_SIZE], 15)
-    records = measure(sizes, repeats)
+    whole = ([4096, 65_536, 2**20], [10**6, 10**7, 10**8], [2, 8, 64, 512], 5)
+    records = measure(sizes, repeats) + measure_steps(
+        *(([64, 256], [100, 1000], [2, 8], 2) if arguments.quick else whole)
+    )
     print_table(records)
     if arguments.output:
         write(arguments.output, records, [SEED])

@@ -1,6 +1,7 @@
 """How long a call takes, as the entries of a flat record."""
 
 import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -25,3 +26,12 @@ def milliseconds(run: Callable[[], object], repeats: int) -> dict[str, Any]:
         "highest": max(taken),
         "repeats": repeats,
     }
+
+
+def python_peak(run: Callable[[], object]) -> int:
+    """Most bytes of Python objects that ``run`` holds at one time."""
+    tracemalloc.start()
+    run()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak

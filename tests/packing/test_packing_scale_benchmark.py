@@ -22,4 +22,9 @@ def test_one_command_prints_a_table_and_writes_flat_records(tmp_path: Path):
         assert all(value is None or isinstance(value, str | int | float) for value in row.values())
     fits = {row["figure"]: row["median"] for row in content["rows"] if row["unit"] == "exponent"}
     assert fits.keys() >= {f"growth_of_{part}" for part in ("draw", "bins", "plan_rows", "layout")}
+    assert fits.keys() >= {"growth_of_plan_step", "growth_of_deal_to_8_ranks", "growth_of_history_block"}
+    assert 0.9 < fits["growth_of_memory_of_history"] < 1.1
+    shares = {(row["figure"], row["size"]): row["median"] for row in content["rows"] if row["unit"] == "share"}
+    at_home, dealt = (shares[f"idle_share_{which}_8_prompts_a_rank", 8] for which in ("at_home", "dealt"))
+    assert 0 <= dealt < 0.5 * at_home < 1, "half of what ranks wait, at the least, goes by dealing"
     assert 0.9 < fits["growth_of_memory_of_all_rows"] < 1.1, "as many tokens per completion in every batch"
