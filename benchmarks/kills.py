@@ -6,7 +6,9 @@ Points: in a rollout, a backward pass, an optimizer step, and in the middle of e
 kernel itself kills the process, when the file has reached half of its length (RLIMIT_FSIZE, SIGXFSZ). Each run is a
 process of its own, forked from one that has imported everything and computed nothing. The run: a small Qwen3 without
 warm-up on the short embedded task, both prunings, two optimizer steps a generation, a checkpoint after each step, of
-which two are kept. What must be equal: the weights, bit for bit, and every line of the records but seconds.
+which two are kept. ``rank`` is one of two ranks over gloo, killed in an optimizer step; ``disk`` a file system with
+room for so many percent of a checkpoint (it is mounted, which needs root), on which there is space again before the
+resume. What must be equal: the weights, bit for bit, and every line of the records but seconds.
 """
 
 import argparse
@@ -14,12 +16,17 @@ import os
 import resource
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from signal import SIGKILL, SIGXFSZ
+from typing import IO, Any
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -41,6 +48,8 @@ from dppo.trl.config import DPPOConfig
 from dppo.trl.trainer import DPPOTrainer
 
 STEPS = 8
+LONGEST_WAIT = 60.0
+"""Seconds after which a rank is interrupted whose peer has ended."""
 FIELDS: dict[str, Any] = {
     "dataset_name": "embedded_quick",
     "embedded_problems": 12,
@@ -75,14 +84,17 @@ OF_CHECKPOINTS = (
 RECORDS = (METRICS_FILE, PROMPTS_FILE, COMPLETIONS_FILE)
 
 
+RANK, DISK = "rank", "disk"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """Where a run is killed."""
 
     what: str
-    """``rollout``, ``backward``, ``optimizer``, or the name of a file."""
+    """``rollout``, ``backward``, ``optimizer``, the name of a file, ``RANK`` or ``DISK``."""
     time: int
-    """The how manieth of these, from 1."""
+    """The how manieth of these, from 1; of ``RANK`` the optimizer step, of ``DISK`` its percent of a checkpoint."""
 
     @property
     def name(self) -> str:
@@ -96,6 +108,8 @@ POINTS = (
     *(Point(what="optimizer", time=time) for time in (2, 5, 8)),
     *(Point(what=name, time=2 + place % 5) for place, name in enumerate(OF_CHECKPOINTS)),
     *(Point(what=name, time=2) for name in (*RECORDS, RUN_FILE)),
+    *(Point(what=RANK, time=time) for time in (3, 6)),
+    *(Point(what=DISK, time=time) for time in (30, 60, 120, 150, 230, 290)),
 )
 """Files of a generation in use, and of its records, are written at every second step."""
 
@@ -115,14 +129,16 @@ class Outcome:
     """The first difference, or the error of a resume."""
 
 
-def run_fields(folder: Path, model: Path) -> dict[str, Any]:
+def run_fields(folder: Path, model: Path, ranks: int = 1) -> dict[str, Any]:
     """The fields of the run.
 
     Args:
         folder: its output.
         model: what it starts from.
+        ranks: processes, which share the completions.
     """
-    return {**FIELDS, "model_name_or_path": str(model), "output_dir": str(folder)}
+    own = {"per_device_train_batch_size": FIELDS["per_device_train_batch_size"] // ranks}
+    return {**FIELDS, **own, "model_name_or_path": str(model), "output_dir": str(folder)}
 
 
 def in_a_process(work: Callable[[], None]) -> tuple[int, str]:
@@ -131,25 +147,53 @@ def in_a_process(work: Callable[[], None]) -> tuple[int, str]:
     Args:
         work: done there.
     """
-    with tempfile.TemporaryFile("w+") as printed:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                os.dup2(printed.fileno(), 1)
-                os.dup2(printed.fileno(), 2)
-                work()
-                code = 0
-            except BaseException as error:
-                raw = "" if isinstance(error, DPPOError) else "raw "
-                print(f"\n{raw}{type(error).__name__}: {error}", flush=True)
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        printed.seek(0)
-        last = printed.read().strip().splitlines()[-1:]
-    signalled = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    return signalled, "" if not signalled and os.WEXITSTATUS(status) == 0 else "".join(last)
+    (ended,) = in_processes([work])
+    return ended
+
+
+def in_processes(works: Sequence[Callable[[], None]]) -> list[tuple[int, str]]:
+    """The same for several that run beside each other; what goes on for long after one has ended is interrupted.
+
+    Args:
+        works: one for each process.
+    """
+    printed = [tempfile.TemporaryFile("w+") for _ in works]  # noqa: SIM115 closed below
+    children = [_forked(work, file) for work, file in zip(works, printed, strict=True)]
+    statuses: dict[int, int] = {}
+    ended = None
+    while len(statuses) < len(children):
+        for child in (child for child in children if child not in statuses):
+            found, status = os.waitpid(child, os.WNOHANG)
+            if found:
+                statuses[child], ended = status, time.monotonic()
+            elif ended is not None and time.monotonic() > ended + LONGEST_WAIT:
+                os.kill(child, signal.SIGINT)
+        time.sleep(0.01)
+    outcomes = []
+    for child, file in zip(children, printed, strict=True):
+        file.seek(0)
+        last, status = file.read().strip().splitlines()[-1:], statuses[child]
+        file.close()
+        signalled = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        outcomes.append((signalled, "" if not signalled and os.WEXITSTATUS(status) == 0 else "".join(last)))
+    return outcomes
+
+
+def _forked(work: Callable[[], None], printed: IO[str]) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.dup2(printed.fileno(), 1)
+            os.dup2(printed.fileno(), 2)
+            work()
+            code = 0
+        except BaseException as error:
+            raw = "" if isinstance(error, DPPOError) else "raw "
+            print(f"\n{raw}{type(error).__name__}: {error}", flush=True)
+        finally:
+            os._exit(code)
+    return child
 
 
 def train(fields: Mapping[str, Any], point: Point | None = None, sizes: Mapping[str, int] | None = None) -> None:
@@ -175,6 +219,9 @@ def aimed(point: Point | None, sizes: Mapping[str, int]) -> Callable[[DPPOTraine
         sizes: of files.
     """
     counts: dict[str, int] = {}
+
+    if point is not None and point.what == RANK:
+        point = replace(point, what="optimizer")
 
     def reach(what: str) -> None:
         counts[what] = counts.get(what, 0) + 1
@@ -210,7 +257,8 @@ def aimed(point: Point | None, sizes: Mapping[str, int]) -> Callable[[DPPOTraine
         original = getattr(module, name)
 
         def saving(content: Any, path: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:
-            opened(path)
+            if isinstance(path, str | bytes | os.PathLike):  # ranks send each other objects through torch.save
+                opened(path)
             return original(content, path, *args, **kwargs)
 
         setattr(module, name, saving)
@@ -287,21 +335,84 @@ def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Outcome]:
     ended = in_a_process(prepare)
     if ended != (0, ""):
         raise RuntimeError(f"the run itself does not train: {ended}")
-    sizes = sizes_of(straight)
+    sizes, alone = sizes_of(straight), {1: straight}
     for point in points:
-        folder = work / point.name.replace(":", "_")
-        killed, said = in_a_process(lambda point=point, folder=folder: train(run_fields(folder, model), point, sizes))
-        found = parts.latest_checkpoint(folder)
-        signalled, error = in_a_process(lambda folder=folder: train(run_fields(folder, model)))
-        difference = error or (f"signal {signalled}" if signalled else compared(folder, straight))
+        ranks, folder = 1 + (point.what == RANK), work / point.name.replace(":", "_")
+        if ranks not in alone:
+            alone[ranks] = work / f"straight_{ranks}"
+            ends = trained(run_fields(alone[ranks], model, ranks), ranks)
+            if any(ended != (0, "") for ended in ends):
+                raise RuntimeError(f"the run does not train on {ranks} ranks: {ends}")
+        with small_disk(folder, sizes, point) as whole:
+            killed, said = trained(run_fields(folder, model, ranks), ranks, point, sizes)[-1]
+            found = parts.latest_checkpoint(folder)
+            whole()
+            again = trained(run_fields(folder, model, ranks), ranks)
+            wrong = next((f"signal {ended[0]}: {ended[1]}" for ended in again if ended != (0, "")), "")
+            difference = wrong or compared(folder, alone[ranks])
+        stopped = said.startswith("CheckpointError") if point.what == DISK else killed in (SIGKILL, SIGXFSZ)
         yield Outcome(
             point=point.name,
-            killed=killed in (signal.SIGKILL, signal.SIGXFSZ),
+            killed=stopped,
             resumed_from="the start" if found is None else found.name,
             equal=not difference,
-            said=difference or ("" if killed else f"it was not killed: {said}"),
+            said=difference or ("" if stopped else f"it was not killed: {said}"),
         )
         shutil.rmtree(folder)
+
+
+def trained(
+    fields: Mapping[str, Any], ranks: int, point: Point | None = None, sizes: Mapping[str, int] | None = None
+) -> list[tuple[int, str]]:
+    """How the processes of a run ended that goes to its end, or to a point; of several ranks the last one dies there.
+
+    Args:
+        fields: of the run.
+        ranks: processes.
+        point: where; nowhere by default.
+        sizes: of files.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def rank_of(rank: int) -> Callable[[], None]:
+        def work() -> None:
+            if ranks > 1:
+                names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+                os.environ |= {name: str(value) for name, value in names.items()}
+                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+            train(fields, point if rank == ranks - 1 else None, sizes)
+            if ranks > 1:
+                torch.distributed.destroy_process_group()
+
+        return work
+
+    return in_processes([rank_of(rank) for rank in range(ranks)])
+
+
+@contextmanager
+def small_disk(folder: Path, sizes: Mapping[str, int], point: Point) -> Iterator[Callable[[], None]]:
+    """A folder on a disk of its own for a point that is a full disk, any other as it is; what is yielded frees space.
+
+    Args:
+        folder: of the run.
+        sizes: of files.
+        point: a ``DISK`` has room for so many percent of a checkpoint.
+
+    Raises:
+        subprocess.CalledProcessError: nothing can be mounted here.
+    """
+    if point.what != DISK:
+        yield lambda: None
+        return
+    folder.mkdir()
+    room = sum(sizes[name] for name in OF_CHECKPOINTS) * point.time // 100 // 4096 * 4096
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(folder)], check=True)
+    try:
+        yield lambda: subprocess.run(["mount", "-o", f"remount,size={40 * room}", str(folder)], check=True) and None
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def sizes_of(straight: Path) -> dict[str, int]:
