@@ -154,9 +154,7 @@ class Choice:
 
 
 @typed("choose(Auto(), evidence, lambda rate: torch.full((64,), 1 - rate), 0.8)")
-def choose(
-    auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], largest: float, *, paid: float = 0.0
-) -> Choice:
+def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], largest: float) -> Choice:
     """The smallest rate that has nearly all that pruning can gain, 0 where that is not worth having.
 
     A function of the evidence alone: no clock, and no random number of a draw. So draws at the rate are unbiased
@@ -167,20 +165,22 @@ def choose(
         evidence: of the units, in the order of ``prob_at``.
         prob_at: ``prob_at(rate) -> prob_N``, the level's own rule and floor at a rate, (N,) in (0, 1].
         largest: the largest rate to look at, in [0, 1).
-        paid: cost that no rate changes, in the unit of the evidence's costs.
     """
     if len(evidence) < max(auto.fewest, 1):
         return Choice(rate=0.0, why=f"unpruned, with {len(evidence)} of the {auto.fewest} units that a choice needs")
     rates = [round(GRID * k, 6) for k in range(1, int(largest / GRID + 1e-6) + 1)]
     terms = {rate: _terms(prob_at(rate), evidence.found_N, evidence.cost_N) for rate in rates}
-    once_1N = evidence.weight_N.numpy()[None]
+    once_1N, paid_N = evidence.weight_N.numpy()[None], auto.rollout_cost * evidence.paid_N.numpy()
     # Rounded: what ranks compare must not hang on the last bits of a sum.
-    gains = {0.0: 1.0} | {rate: round(float(_gains(once_1N @ each, paid)[0]), 6) for rate, each in terms.items()}
+    gains = {0.0: 1.0} | {
+        rate: round(float(_gains(once_1N @ each, once_1N @ paid_N)[0]), 6) for rate, each in terms.items()
+    }
     best = max(gains.values())
     rate = min(rate for rate, gain in gains.items() if gain >= 1 + auto.enough * (best - 1))
     if not rate:
         return Choice(rate=0.0, why="left off, since no rate gains anything")
-    low = round(float(np.quantile(_gains(evidence.resampled() @ terms[rate], paid), TAIL)), 6)
+    again_MN = evidence.resampled()
+    low = round(float(np.quantile(_gains(again_MN @ terms[rate], again_MN @ paid_N), TAIL)), 6)
     measured = f"a rate of {rate:g} gains {gains[rate]:.2f}x, at least {low:.2f}x"
     if low < auto.least_gain:
         why = f"left off, since {measured}, and {auto.least_gain:g}x is the least worth having"
@@ -196,8 +196,8 @@ def _terms(prob_N: Tensor, value_N: Tensor, cost_N: Tensor) -> np.ndarray:
     return np.stack([value, spread, cost, prob * cost], axis=1)
 
 
-def _gains(sum_M4: np.ndarray, paid: float) -> np.ndarray:
-    """(M,) efficiencies from sums of terms; 1 where no unit has a gradient."""
+def _gains(sum_M4: np.ndarray, paid: np.ndarray | float) -> np.ndarray:
+    """(M,) efficiencies from sums of terms and (M,) what is paid anyway; 1 where no unit has a gradient."""
     value, spread, cost, kept = sum_M4.T
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = value / spread * ((paid + cost) / (paid + kept))

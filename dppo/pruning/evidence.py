@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import CheckpointError
+from dppo.errors import CheckpointError, ShapeError
 from dppo.groups import each_group
 from dppo.rng import Purpose, generator
 from dppo.typed import check_fields, typed
@@ -40,6 +40,8 @@ class Evidence:
     """(N,) float64 cost as it was found, >= 0."""
     weight_N: Tensor
     """(N,) float64 how many units each stands for: one over its probability of being seen at all."""
+    paid_N: Tensor
+    """(N,) float64 the share of each in a cost that no choice among them changes, >= 0: of completions the rollout."""
     group_N: Tensor | None = None
     """(N,) int64 from 0 without a gap: units of one number are resampled together; None for each by itself."""
 
@@ -52,13 +54,14 @@ class Evidence:
 
     @classmethod
     @typed("Evidence.known(value_N, tokens_N)")
-    def known(cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None) -> "Evidence":
+    def known(cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None, *, paid: float = 0.0) -> "Evidence":
         """Units of which no more is found than is expected.
 
         Args:
             value_N: (N,) V, >= 0.
             cost_N: (N,) c, > 0.
             group_N: (N,) integer, the same for units to be resampled together; None for each by itself.
+            paid: cost of all units together that no choice among them changes, >= 0.
         """
         value_N, cost_N = value_N.double(), cost_N.double()
         return cls(
@@ -67,6 +70,7 @@ class Evidence:
             expected_cost_N=cost_N,
             cost_N=cost_N,
             weight_N=torch.ones_like(value_N),
+            paid_N=torch.full_like(value_N, paid / max(len(value_N), 1)),
             group_N=None if group_N is None else group_N.unique(return_inverse=True)[1],
         )
 
@@ -98,13 +102,21 @@ class Evidence:
             expected_cost_N=candidates.tokens_P[keep_P][visit_Q].double(),
             cost_N=tokens_Q[visit_Q],
             weight_N=draw.prob_N[keep_P][visit_Q].reciprocal(),
+            paid_N=torch.zeros(int(visit_Q.sum()), dtype=torch.float64),
         )
 
     def after(self, more: "Evidence", most: int = REMEMBERED) -> "Evidence":
-        """This and then ``more``, each unit by itself; of all units the last ``most``."""
+        """This and then ``more``, of all units the last ``most``; groups of one are none of the other's."""
         pairs = {name: (getattr(self, name), getattr(more, name)) for name in COLUMNS}
         joined: dict[str, Tensor] = {name: torch.cat(pair)[-most:] for name, pair in pairs.items()}
+        if self.group_N is not None or more.group_N is not None:
+            first, second = self._groups(), more._groups()
+            group_N = torch.cat([first, second + 1 + (int(first.max()) if len(first) else 0)])
+            joined["group_N"] = group_N[-most:].unique(return_inverse=True)[1]
         return Evidence(**joined)
+
+    def _groups(self) -> Tensor:
+        return torch.arange(len(self)) if self.group_N is None else self.group_N
 
     def resampled(self) -> np.ndarray:
         """(M, N) float64 weights of the units in each bootstrap resample of units, or of groups."""
@@ -115,7 +127,8 @@ class Evidence:
 
     def saved(self) -> dict[str, list[float]]:
         """All columns as JSON values, which ``of_saved`` reads back bit by bit."""
-        return {name: getattr(self, name).tolist() for name in COLUMNS}
+        groups = {} if self.group_N is None else {"group_N": self.group_N.tolist()}
+        return {name: getattr(self, name).tolist() for name in COLUMNS} | groups
 
     @classmethod
     def of_saved(cls, saved: Any) -> "Evidence":
@@ -125,15 +138,20 @@ class Evidence:
             CheckpointError: it is damaged.
         """
         try:
-            columns = [torch.tensor(saved[name], dtype=torch.float64) for name in COLUMNS]
+            nothing = [0.0] * len(saved["weight_N"])  # checkpoints of earlier versions know of nothing paid
+            columns = [torch.tensor(saved.get(name, nothing), dtype=torch.float64) for name in COLUMNS]
+            group_N = torch.tensor(saved["group_N"], dtype=torch.int64) if "group_N" in saved else None
             whole = len({column.shape for column in columns}) == 1 and columns[0].dim() == 1
             if not whole or not all((column.isfinite() & (column >= 0)).all() for column in columns):
                 raise ValueError("expected are columns of one length, of finite numbers >= 0")
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            if group_N is not None and group_N.unique().tolist() != list(range(len(group_N.unique()))):
+                raise ValueError("expected are groups that are counted from 0")
+            return cls(**dict(zip(COLUMNS, columns, strict=True)), group_N=group_N)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ShapeError) as error:
             raise CheckpointError(
-                f"what was found of prompts is damaged ({error}). Resume from an earlier checkpoint folder."
+                f"what was found of prompts or completions is damaged ({error}). Resume from an earlier checkpoint "
+                "folder."
             ) from error
-        return cls(**dict(zip(COLUMNS, columns, strict=True)))
 
 
 COLUMNS = tuple(field.name for field in fields(Evidence) if field.name != "group_N")

@@ -123,13 +123,11 @@ class _Level:
         """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
         return replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
 
-    def _choose(self, auto: Auto, evidence: Evidence, paid: float = 0.0) -> Choice:
+    def _choose(self, auto: Auto, evidence: Evidence) -> Choice:
         """The rate that evidence says is worth having, by this level's rule and floor."""
         score_N, cost_N = evidence.expected_N.sqrt(), evidence.expected_cost_N
         largest = LARGEST if self.auto is None else self.rate
-        return choose(
-            auto, evidence, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), largest, paid=paid
-        )
+        return choose(auto, evidence, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), largest)
 
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
         """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""
@@ -171,30 +169,39 @@ class Pruning(_Level):
         if self.rate == 0 or not live_N.any():
             return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
         if self.auto is not None:
-            return self._chosen(self.choice(completions).rate).draw(completions, rng)
+            return self.settled(self.evidence(completions)).draw(completions, rng)
         unit_R, score_R, tokens_R = self._scored(completions)
         return self._select(unit_R, self._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
 
-    def choice(self, completions: Completions) -> Choice:
-        """The rate that these completions' own scores say is worth having; what ``auto`` draws at.
+    def choice(self, evidence: Evidence) -> Choice:
+        """The rate that completions' scores say is worth having; what ``auto`` draws at.
 
         It is settled before the draw and by nothing that the draw decides, so the draw is unbiased at it.
 
         Args:
-            completions: all completions of the step.
+            evidence: completions with a gradient, of this step and of earlier ones.
         """
-        auto = self.auto or COMPLETION_AUTO
-        paid = auto.rollout_cost * completions.tokens_N.double().sum().item()
-        return self._choose(auto, self.evidence(completions), paid)
+        return self._choose(self.auto or COMPLETION_AUTO, evidence)
+
+    def settled(self, evidence: Evidence) -> Self:
+        """This pruning where its rate is given, else at the rate of ``choice``.
+
+        Args:
+            evidence: completions with a gradient, of this step and of earlier ones.
+        """
+        return self if self.auto is None else self._chosen(self.choice(evidence).rate)
 
     def evidence(self, completions: Completions) -> Evidence:
         """Squared scores and tokens of the completions with a gradient, those of a prompt to be resampled together.
+
+        What is paid anyway are the tokens of all completions: their rollout comes before the draw.
 
         Args:
             completions: all completions of the step.
         """
         unit_R, score_R, tokens_R = self._scored(completions)
-        return Evidence.known(score_R.square(), tokens_R, completions.group_N[unit_R])
+        rolled_out = completions.tokens_N.double().sum().item()
+        return Evidence.known(score_R.square(), tokens_R, completions.group_N[unit_R], paid=rolled_out)
 
     def _scored(self, completions: Completions) -> tuple[Tensor, Tensor, Tensor]:
         """(R,) completions with a gradient in the order of a draw, their scores and tokens."""

@@ -82,6 +82,7 @@ def prompt_evidence(lines: Iterable[PromptLine]) -> Evidence:
         expected_cost_N=expected_cost_N,
         cost_N=cost_N,
         weight_N=prob_N.reciprocal(),
+        paid_N=torch.zeros_like(prob_N),
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from dppo.errors import DataError, ShapeError
 from dppo.groups import each_group, group_sizes
 from dppo.methods import Method
+from dppo.pruning import Evidence, Pruning
 from dppo.rng import Purpose, Streams
 from dppo.step.figures import draw_figures, step_figures
 from dppo.step.passes import Passes, deal
@@ -80,6 +81,9 @@ class StepPlan:
     """The same with prompts, over which a router loss is a mean; 0 where it is not known."""
     denominator: float
     """What the sum of all shares of a pass is divided by, fixed before completions were drawn."""
+    evidence: Evidence | None = None
+    """Completions with a gradient of this step and those before, by which a rate is chosen; None for selections of
+    papers, which choose none."""
 
     @cached_property
     def signal_Q(self) -> Tensor:
@@ -149,6 +153,7 @@ def plan_step(
     rewards = replace(rolled_out.rewards, expected=prompts.expected)
     rolled_out, prompt_weight_N = replace(rolled_out, rewards=rewards), prompts.weight_Q[rewards.group_N]
     completions = completions_of(method, rolled_out, live, prompt_weight_N)
+    method, evidence = _settled(method, completions, prompts)
     weight_UN, prob_UN, share_UN = _draws(method, completions, prompt_weight_N, passes, streams)
     advantage_N = completions.advantage_N
     if method.completions.rate and method.statistics.compute is not None:
@@ -171,7 +176,19 @@ def plan_step(
         tokens=tokens,
         attended=0.0 if rolled_out.attended_N is None else float((prompt_weight_N * rolled_out.attended_N).sum()),
         denominator=method.normaliser.denominator(prompts.sequences, tokens, max_tokens),
+        evidence=evidence,
     )
+
+
+def _settled(method: Method, completions: Completions, prompts: StepPrompts) -> tuple[Method, Evidence | None]:
+    """The method at the rate that it chooses for completions, and what that is chosen from."""
+    level = method.completions
+    if not isinstance(level, Pruning):
+        return method, None
+    evidence = level.evidence(completions)
+    if prompts.evidence is not None:
+        evidence = prompts.evidence.after(evidence)
+    return replace(method, completions=level.settled(evidence)), evidence
 
 
 def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:

@@ -75,6 +75,8 @@ class PromptSource:
         """What the rule that skips prompts has learned so far; None where there is none."""
         self.visits = Evidence.none()
         """What history expected of prompts that it knew, and what they then gave."""
+        self.completions = Evidence.none()
+        """Completions with a gradient of the last steps, by which a rate for them is chosen."""
 
     def block(self, step: int, *, generations: int, multiple: int = 1, done: float = 0.0) -> StepPrompts:
         """The prompts of a step that is made of one block: one draw, equal on every rank.
@@ -97,7 +99,7 @@ class PromptSource:
         sizes = self.method.sizes
         tokens_Q = candidates.tokens_P[block.draw.keep_N]
         size_Q = None if sizes is None or expected is None else sizes(expected, tokens_Q, generations, self.weight_F)
-        return replace(drawn_block(block, generations, size_Q), expected=expected)
+        return replace(drawn_block(block, generations, size_Q), expected=expected, evidence=self.completions)
 
     def rounds(self, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """The prompts of a step, rolled out round after round until enough groups count.
@@ -131,7 +133,7 @@ class PromptSource:
             return block, rewards
 
         prompts = in_rounds(self.method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
-        return replace(prompts, expected=self._expected(prompts.row_Q, step))
+        return replace(prompts, expected=self._expected(prompts.row_Q, step), evidence=self.completions)
 
     def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
         """What is expected of prompts from steps before this one: their histories, on top of the predicted prior.
@@ -143,7 +145,16 @@ class PromptSource:
         prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, PRIOR_STRENGTH)
         return self.history.expected(row_Q, step, prior)
 
-    def learn(self, prompts: StepPrompts, rewards: Rewards, signal_Q: Tensor, tokens_N: Tensor, step: int) -> None:
+    def learn(
+        self,
+        prompts: StepPrompts,
+        rewards: Rewards,
+        signal_Q: Tensor,
+        tokens_N: Tensor,
+        step: int,
+        *,
+        evidence: Evidence | None = None,
+    ) -> None:
         """Remember what the prompts of a step gave, those included that the step does without.
 
         Args:
@@ -152,6 +163,7 @@ class PromptSource:
             signal_Q: (Q,) size of each group's gradient as far as scores tell: ``StepPlan.signal_Q``.
             tokens_N: (N,) tokens of each completion.
             step: its number.
+            evidence: of its completions and those before: ``StepPlan.evidence``; None to remember none of them.
 
         Raises:
             RewardError: a reward outside the range that the predictor of difficulty was told.
@@ -164,6 +176,8 @@ class PromptSource:
         if self._skipping is not None:
             outcome_Q, self.learned = self._skipping.learn(self.learned, rewards, epochs=self.stream.epochs)
         self.history.update(prompts.row_Q, rewards, signal_Q, tokens_N, step, outcome_Q=outcome_Q)
+        if evidence is not None:
+            self.completions = evidence
         if prompts.collected is None:
             self.visits = self.visits.after(
                 Evidence.of_visits(prompts.candidates, prompts.draw, rewards, signal_Q, tokens_N)
@@ -187,7 +201,8 @@ class PromptSource:
         if self.difficulty is not None:
             self.difficulty.save(folder / DIFFICULTY_FILE)
         learned = {} if self.learned is None else {"learned": asdict(self.learned)}
-        return self.stream.state_dict() | learned | {"visits": self.visits.saved()}
+        found = {"visits": self.visits.saved(), "completions": self.completions.saved()}
+        return self.stream.state_dict() | learned | found
 
     def load(self, folder: Path, position: dict[str, Any]) -> None:
         """Read back what ``save`` wrote and returned.
@@ -216,7 +231,10 @@ class PromptSource:
                 f"{folder} was written without difficulty_features: they are learned from here on.", stacklevel=2
             )
         self.stream.load_state_dict(position)
-        self.visits = Evidence.of_saved(position["visits"]) if "visits" in position else Evidence.none()
+        self.visits, self.completions = (
+            Evidence.of_saved(position[name]) if name in position else Evidence.none()
+            for name in ("visits", "completions")
+        )
         if self.learned is not None and "learned" in position:
             try:
                 self.learned = finite_numbers(type(self.learned), position["learned"])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dppo.errors import ShapeError
 from dppo.groups import group_sizes
-from dppo.pruning import Rounds
+from dppo.pruning import Evidence, Rounds
 from dppo.pruning.rounds import Collected, fill
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields, typed
@@ -43,6 +43,8 @@ class StepPrompts:
     """What history expects of each group rolled out; None where nothing is known."""
     collected: Collected | None = None
     """What the rounds gave; None where there was one block."""
+    evidence: Evidence | None = None
+    """Completions with a gradient of earlier steps, for a rate that is chosen; None where none are remembered."""
 
     def __post_init__(self) -> None:
         check_fields(self, "whole_block(groups=4, completions=32)")

@@ -100,7 +100,8 @@ class RankBatch:
             CheckpointError: if the file is missing, damaged, or not a generation.
         """
         try:
-            return cls(**load_file(path, device=str(device)))
+            # Read first: safetensors knows no cpu:0, which the device of a rank on a CPU is.
+            return cls(**{name: tensor.to(device) for name, tensor in load_file(path).items()})
         except (OSError, SafetensorError, TypeError) as error:
             raise CheckpointError(
                 f"cannot read the generation {path}: {error}. Resume from an earlier checkpoint folder."

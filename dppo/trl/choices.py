@@ -32,11 +32,14 @@ class CeilingLines:
         if visits is not None and not rounds and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
             dropped = plan.figures["prune/prompt_rate"]
             self._level("prompt", prompts, visits, lambda: prompts.choice(visits), dropped, "")
-        live = int(found.live_N.sum())
-        if isinstance(completions, Pruning) and live >= (completions.auto or COMPLETION_AUTO).fewest:
+        if not isinstance(completions, Pruning) or plan.evidence is None:
+            return
+        evidence = plan.evidence
+        if len(evidence) >= (completions.auto or COMPLETION_AUTO).fewest:
+            live = int(found.live_N.sum())
             beside = f" of the update, beside the {1 - live / len(found.live_N):.0%} without a gradient,"
-            dropped, evidence = plan.draw_figures[0]["prune/completion_rate"], completions.evidence(found)
-            self._level("completion", completions, evidence, lambda: completions.choice(found), dropped, beside)
+            dropped = plan.draw_figures[0]["prune/completion_rate"]
+            self._level("completion", completions, evidence, lambda: completions.choice(evidence), dropped, beside)
 
     def _level(
         self,

@@ -219,7 +219,9 @@ class DPPOTrainer(Joints):
             done=share_done(self.state),
         )
         if self.source is not None:
-            self.source.learn(prompts, rewards, plan.signal_Q, everything.tokens_N, self.generation)
+            self.source.learn(
+                prompts, rewards, plan.signal_Q, everything.tokens_N, self.generation, evidence=plan.evidence
+            )
             self.add_figures(self.source.figures)
         self.add_figures(plan.figures)
         if prompts.size_Q is not None:

@@ -385,5 +385,5 @@ def test_a_rate_that_is_chosen_from_the_scores_keeps_the_claim(beta):
     level = Pruning(rate=0.8, floor=0.2, auto=eager, score=lambda completions: 10.0**completions.group_N)
     method = replace(DPPO, beta=beta, completions=level)
     seen = completions_of(method, RolledOut(rewards=rewards(), tokens_N=torch.from_numpy(LENGTH_N)))
-    assert method.completions.choice(seen).rate > 0
+    assert level.choice(level.evidence(seen)).rate > 0
     check(method, replace(GRPO_BY_HAND, beta=beta))

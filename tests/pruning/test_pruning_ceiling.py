@@ -181,6 +181,7 @@ def test_golden_visits():
     )
     assert found.saved() == {
         "expected_N": [4.0], "found_N": [9.0], "expected_cost_N": [5.0], "cost_N": [1.5], "weight_N": [2.0],
+        "paid_N": [0.0],
     }  # fmt: skip
 
 
@@ -191,10 +192,26 @@ def test_evidence_is_remembered_bit_by_bit_and_the_oldest_is_forgotten():
     both = found.after(again, most=70)
     assert len(both) == 70 and torch.equal(both.found_N[-50:], found.found_N) and len(Evidence.none()) == 0
     for damage in ({"found_N": [1.0]}, {"cost_N": None}, {"weight_N": [-1.0] * 50}, {"found_N": [float("nan")] * 50}):
-        with pytest.raises(CheckpointError, match=r"what was found of prompts is damaged .* earlier checkpoint"):
+        with pytest.raises(
+            CheckpointError, match=r"what was found of prompts or completions is damaged .* earlier checkpoint"
+        ):
             Evidence.of_saved(found.saved() | damage)
     with pytest.raises(CheckpointError):
         Evidence.of_saved([])
+    older = {name: column for name, column in found.saved().items() if name != "paid_N"}
+    assert not Evidence.of_saved(older).paid_N.any(), "checkpoints of earlier versions go on"
+
+
+def test_groups_of_two_steps_stay_apart():
+    first = Evidence.known(tensor([1, 2, 3]), ONES[:3], torch.tensor([5, 5, 9]), paid=6)
+    both = first.after(Evidence.known(tensor([4, 5]), ONES[:2], torch.tensor([5, 5]), paid=8))
+    assert both.group_N.tolist() == [0, 0, 1, 2, 2] and both.paid_N.tolist() == [2, 2, 2, 4, 4]
+    assert first.after(both, most=3).group_N.tolist() == [0, 1, 1], "numbers stay without a gap"
+    assert Evidence.none().after(first).group_N.tolist() == [0, 0, 1]
+    again = Evidence.of_saved(both.saved())
+    assert torch.equal(again.group_N, both.group_N) and again.resampled().shape == both.resampled().shape
+    with pytest.raises(CheckpointError, match="counted from 0"):
+        Evidence.of_saved(both.saved() | {"group_N": [0, 0, 1, 7, 7]})
 
 
 # The choice.
@@ -258,7 +275,7 @@ def scored(rollout_cost: float) -> float:
     auto = replace(COMPLETION_AUTO, rollout_cost=rollout_cost)
     value_N = two_kinds().expected_N
     level = Pruning(rate=0.8, floor=0.1, auto=auto)
-    return level._choose(auto, Evidence.known(value_N, ONES), paid=rollout_cost * 400).rate
+    return level._choose(auto, Evidence.known(value_N, ONES, paid=400)).rate
 
 
 def test_the_dearer_the_rollout_the_less_is_dropped():
@@ -291,7 +308,7 @@ LEVELS = {"rows": COMPLETIONS, "other prompts": replace(COMPLETIONS, group_N=tor
 def test_a_rate_chosen_from_the_scores_is_unbiased(completions, budget):
     """Over every real draw: the mean weight of each completion with a gradient is 1."""
     level = Pruning(rate=0.8, floor=0.2, auto=EAGER, budget=budget)
-    assert level.choice(completions).rate > 0
+    assert level.choice(level.evidence(completions)).rate > 0
     boxes = boxes_of_level(level, completions)
     total = sum(box.chance * level.draw(completions, box.rng()).weight_N for box in boxes)
     assert len(boxes) > 1

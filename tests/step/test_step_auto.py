@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_step_prompts import AUTO, GRESO, GROUP, PROMPTS, SIZE, same, source, taught
+from test_step_prompts import AUTO, DPPO, GRESO, GROUP, PROMPTS, SIZE, same, source, taught
 
 from dppo.errors import CheckpointError
-from dppo.pruning import stop
+from dppo.pruning import Auto, Pruning, advantage_with_length, stop
+from dppo.rng import step_streams
+from dppo.step import RolledOut, plan_step
 from dppo.types import Rewards
 
 
@@ -60,5 +62,36 @@ def test_a_run_that_forgot_what_prompts_gave_would_be_seen(tmp_path):
     assert len(position.pop("visits")["found_N"]) > 8
     second.load(tmp_path, position)
     assert not all(same(a, b) for a, b in zip(taught(second, 5, first=9), steps[9:], strict=True))
-    with pytest.raises(CheckpointError, match="what was found of prompts is damaged"):
+    with pytest.raises(CheckpointError, match="what was found of prompts or completions is damaged"):
         second.load(tmp_path, position | {"visits": {"found_N": "x"}})
+
+
+SCORED = Pruning(rate=0.8, floor=0.1, auto=Auto(fewest=16), score=advantage_with_length)
+OWN_RATE = replace(DPPO, completions=SCORED)
+
+
+def stepped(run, step, *, mixed):
+    """A step in which the first so many groups have a gradient, that of one completion in three a large one."""
+    prompts = run.block(step, generations=GROUP)
+    reward_QG = torch.zeros(len(prompts.row_Q), GROUP)
+    reward_QG[:mixed, 0] = 1.0
+    tokens_N = torch.tensor([400, 1, 1] * len(prompts.row_Q))
+    rolled_out = RolledOut(rewards=Rewards.of_groups(reward_QG), tokens_N=tokens_N)
+    plan = plan_step(OWN_RATE, rolled_out, prompts, streams=step_streams(0, step), max_tokens=400)
+    run.learn(prompts, rolled_out.rewards, plan.signal_Q, tokens_N, step, evidence=plan.evidence)
+    return int(plan.completions.live_N.sum() - (plan.weight_UN > 0).sum()), plan
+
+
+def test_completions_of_a_step_with_little_to_teach_are_pruned_by_what_earlier_steps_showed(tmp_path):
+    run = source(OWN_RATE, prompts=8)
+    assert stepped(run, 0, mixed=2)[0] == 0, "six completions are too few to choose from"
+    dropped = [stepped(run, step, mixed=8)[0] for step in range(1, 4)]
+    assert all(dropped) and len(run.completions) > 60
+    position, again, forgetful = run.save(tmp_path), source(OWN_RATE, prompts=8), source(OWN_RATE, prompts=8)
+    few, plan = stepped(run, 4, mixed=2)
+    assert few > 0 and not plan.weight_UN[0, 6:].any()
+    again.load(tmp_path, position)
+    assert torch.equal(stepped(again, 4, mixed=2)[1].weight_UN, plan.weight_UN)
+    del position["completions"]
+    forgetful.load(tmp_path, position)
+    assert stepped(forgetful, 4, mixed=2)[0] == 0, "the wrong twin looks at one step alone"
