@@ -139,3 +139,11 @@ def test_groups_stay_together_where_their_prompt_is_shared():
     assert (rank_N[8:] == NOWHERE).all()
     apart = ranks_of_rows(lengths, weight_UN, 2, shares_prompts=False)
     assert apart[:8].bincount().tolist() == [4, 4]
+
+
+def test_what_a_rank_holds_comes_back_onto_its_device(tmp_path):
+    """accelerate calls the device of a rank on a CPU cpu:0, which safetensors does not read onto."""
+    batch = rolled_out(0)
+    batch.save(tmp_path / "batch.safetensors")
+    again = RankBatch.load(tmp_path / "batch.safetensors", torch.device("cpu", 0))
+    assert rows_of(again) == rows_of(batch) and again.completion_ids.device.type == "cpu"
