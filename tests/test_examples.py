@@ -1,0 +1,66 @@
+"""Every script of ``examples`` runs as it stands, on a tiny model of random weights."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+sys.path.insert(0, str(ROOT / "tests" / "trl"))
+
+from conftest_trl import tiny_path  # noqa: E402
+
+__all__ = ["tiny_path"]
+NEED_A_MODEL = ("trl_before.py", "trl_after.py", "custom_reward.py", "own_method.py")
+
+
+@pytest.fixture
+def run(tiny_path, tmp_path, monkeypatch, capsys):
+    """Runs a script in an empty folder, with a model and questions where it takes them, and gives what it printed."""
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"prompt": f"w{i} w{i + 1}", "answer": f"w{i}"}) + "\n" for i in range(8)))
+    monkeypatch.chdir(tmp_path)
+
+    def call(name, *words):
+        given = [tiny_path, str(questions)] if name in NEED_A_MODEL else words
+        monkeypatch.setattr(sys, "argv", [name, *given])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_every_script_is_run_here():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*NEED_A_MODEL, "without_trainer.py", "read_results.py"}
+
+
+@pytest.mark.parametrize("name", NEED_A_MODEL[:2])
+def test_the_two_scripts_of_trl_train(run, name):
+    run(name)
+    assert json.loads(Path("out/checkpoint-2/trainer_state.json").read_text())["global_step"] == 2
+
+
+def test_they_differ_in_their_imports_alone():
+    before, after = ((EXAMPLES / f"trl_{name}.py").read_text().split('"""', 2)[2] for name in ("before", "after"))
+    imports = "from dppo.trl import DPPOConfig as GRPOConfig\nfrom dppo.trl import DPPOTrainer as GRPOTrainer\n"
+    assert before.replace("from trl import GRPOConfig, GRPOTrainer\n", "") == after.replace("\n" + imports, "")
+
+
+def test_a_run_with_rewards_of_ones_own_is_read_as_tables(run):
+    assert "dppo | " in run("custom_reward.py")
+    printed = run("read_results.py", "out")
+    assert "prune/kept_share" in printed and "count" in printed
+
+
+def test_a_method_of_ones_own_is_proved_and_trained_with(run):
+    printed = run("own_method.py")
+    assert "relative bias over every outcome of a small problem: " in printed
+
+
+def test_the_method_without_a_trainer_learns(run):
+    first, *_, last = run("without_trainer.py").splitlines()
+    rewards = [float(line.rpartition(" ")[2]) for line in (first, last)]
+    assert rewards[0] < 0.6 < 0.8 < rewards[1]
