@@ -18,10 +18,10 @@ def samples(answering, tmp_path_factory):
     (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
     for engine in ("vllm", "transformers"):
         words = ["--benchmarks", f"mine={folder / 'mine.jsonl'}", "--prompt_template", "{problem}", "--engine", engine]
-        words += ["--temperature", "0", "--max_new_tokens", "24", "--output", folder / engine]
+        words += ["--temperature", "0", "--samples", "1", "--max_new_tokens", "24", "--output", folder / engine]
         run("-m", "dppo.cli.main", "eval", answering, *words)
-        (file,) = (folder / engine).rglob("mine*.jsonl")
-        found[engine] = [json.loads(line) for line in file.read_text().splitlines()]
+        lines = (folder / engine / "samples.jsonl").read_text().splitlines()
+        found[engine] = sorted(map(json.loads, lines), key=lambda sample: sample["id"])
     return found
 
 

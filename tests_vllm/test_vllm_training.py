@@ -37,6 +37,12 @@ def test_log_probabilities_shifted_by_a_token_would_be_seen(straight):
     assert min(shifted) > 100 * BOUND
 
 
+def test_weights_that_are_one_step_behind_would_be_seen(straight):
+    found, _ = straight
+    print("one step behind:", found["difference_one_step_behind"])
+    assert found["difference_one_step_behind"] > 100 * BOUND
+
+
 def test_a_stale_head_would_be_seen(untrained, tmp_path):
     found = result("training.py", tmp_path, untrained, "--steps", "2", "--head", "stale")
     before, *after = [call["difference"] for call in found["seen"]]
@@ -44,6 +50,16 @@ def test_a_stale_head_would_be_seen(untrained, tmp_path):
     print("stale head:", before, after, logged)
     assert before < BOUND and len(after) == 2 and min(after) > 100 * BOUND
     assert logged[0] < BOUND < logged[1] / 10
+
+
+def test_a_sampler_in_bfloat16_is_said_at_start_and_is_what_the_logs_show(straight, untrained, tmp_path):
+    """TRL gives its ``LLM`` no dtype, and vLLM's ``auto`` takes float32 down."""
+    found = result("training.py", tmp_path, untrained, "--steps", "2", "--sampler_dtype", "auto")
+    said = [line for line in found["warned"] if "vLLM samples in bfloat16" in line]
+    differences = [call["difference"] for call in found["seen"]]
+    print("bfloat16:", said, differences)
+    assert len(said) == 1 and min(differences) > BOUND
+    assert not any("vLLM samples" in line for line in straight[0]["warned"])
 
 
 def test_fewer_requests_are_made_once_prompts_have_a_history(straight):

@@ -1,19 +1,20 @@
 """A run with vLLM in its process: what it was asked, what it gave, and how far its log-probabilities are from ours.
 
-    python training.py FOLDER MODEL [--checkpoint CHECKPOINT] [--steps N] [--head stale]
+python training.py FOLDER MODEL [--checkpoint CHECKPOINT] [--steps N] [--head stale] [--server URL]
 """
 
 import argparse
 import copy
 import json
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import trl.generation.vllm_generation as vllm_generation
-import vllm._custom_ops
 from datasets import Dataset
+from weights_by_file import send_by_file
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 
@@ -64,7 +65,7 @@ def reward(completions: list, **columns: Any) -> list[float]:
     return [completion[0]["content"].count("1") / TOKENS for completion in completions]
 
 
-def build(model: str, folder: Path, steps: int) -> DPPOTrainer:
+def build(model: str, folder: Path, steps: int, **options: Any) -> DPPOTrainer:
     args = DPPOConfig(
         str(folder / "run"),
         use_vllm=True,
@@ -85,32 +86,49 @@ def build(model: str, folder: Path, steps: int) -> DPPOTrainer:
         bf16=False,
         report_to="none",
         disable_tqdm=True,
+        **options,
     )
     rows = [{"prompt": [{"role": "user", "content": f"{i}+{i % 3}=?"}]} for i in range(8)]
     return DPPOTrainer(model, reward, args=args, train_dataset=Dataset.from_list(rows))
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("model")
     parser.add_argument("--checkpoint")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--head", choices=("tied", "stale"), default="tied")
-    given = parser.parse_args()
+    parser.add_argument("--sampler_dtype", choices=("float32", "auto"), default="float32")
+    parser.add_argument("--server", help="its address; by default vLLM runs in this process")
+    return parser.parse_args()
 
-    vllm._custom_ops._supports_onednn = False  # oneDNN keeps copies of the weights, which a sync does not reach
-    vllm_generation.LLM = partial(vllm_generation.LLM, dtype="float32", enforce_eager=True)
-    trainer = build(given.model, given.folder, given.steps)
+
+def main() -> None:
+    given, options = parsed(), {}
+    if given.server:
+        send_by_file(given.folder)
+        options = {"vllm_mode": "server", "vllm_server_base_url": given.server}
+    vllm_generation.LLM = partial(vllm_generation.LLM, dtype=given.sampler_dtype, enforce_eager=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer = build(given.model, given.folder, given.steps, **options)
     seen, engine = watched(trainer), trainer.vllm_generation
     if given.head == "stale":
         sampler = engine.llm.llm_engine.model_executor.driver_worker.model_runner.model
         sampler.lm_head = copy.deepcopy(sampler.lm_head)
     trainer.train(resume_from_checkpoint=given.checkpoint)
+
+    # After the last step, which no generation follows: once with the weights from before it, and once synced.
+    prompts = seen[-1]["prompts"]
+    engine.generate(prompts, None, GROUP)
+    behind = seen.pop()["difference"]
     engine.sync_weights()
-    engine.generate(seen[-1]["prompts"], None, GROUP)  # after the last step, which no generation follows
+    engine.generate(prompts, None, GROUP)
     logged = [row for row in trainer.state.log_history if "loss" in row]
-    (given.folder / "result.json").write_text(json.dumps({"seen": seen, "logged": logged}))
+    said = [str(warning.message) for warning in caught]
+    found = {"seen": seen, "difference_one_step_behind": behind, "logged": logged, "warned": said}
+    (given.folder / "result.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
