@@ -14,6 +14,7 @@ from typing import Any
 
 import trl.generation.vllm_client as vllm_client
 import vllm._custom_ops
+import vllm.model_executor.layers.utils
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo
@@ -98,8 +99,14 @@ def send_by_file(folder: Path) -> None:
     vllm_client.packed_nccl_broadcast_producer = broadcast
 
 
+def plain_weights() -> None:
+    """Let vLLM compute with the weights themselves: its kernels for CPUs keep copies, which no update reaches."""
+    vllm._custom_ops._supports_onednn = False
+    vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *shape_and_type: False
+
+
 # Also in the processes that vLLM starts, which import this file.
-vllm._custom_ops._supports_onednn = False  # oneDNN keeps copies of the weights, which no update reaches
+plain_weights()
 WeightTransferEngineFactory.register_engine("file", FileEngine)
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""What TRL leaves unsaid of vLLM: that it samples in another precision than the trainer's, and that it has died."""
+"""What TRL leaves unsaid of vLLM: that it samples more coarsely than the trainer computes, and that it has died."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from dppo.errors import EngineError, in_one_line
 
 
 def precision_line(trainer: Any) -> str | None:
-    """What to say at start where vLLM computes in another precision than the trainer; None where it does not.
+    """What to say at start where vLLM computes more coarsely than the trainer; None where it does not.
 
     TRL gives the ``LLM`` of ``vllm_mode: colocate`` no dtype, and vLLM takes a float32 model down to bfloat16.
 
@@ -16,32 +18,32 @@ def precision_line(trainer: Any) -> str | None:
         trainer: with ``use_vllm``; its main process, which is the one that knows a server.
     """
     ours, theirs = _trained_in(trainer), _sampled_in(trainer)
-    if ours == theirs:
+    if torch.finfo(theirs).eps <= torch.finfo(ours).eps:
         return None
-    alike = {"bfloat16": "set bf16: true, or ", "float16": "set fp16: true, or "}.get(theirs, "")
-    server = trainer.vllm_mode == "server"
-    mended = f"start the server with --dtype {ours}" if server else f"sample in {ours} by the line in docs/vllm.md"
+    trained, sampled = (str(dtype).removeprefix("torch.") for dtype in (ours, theirs))
+    mended = f"before the trainer is made: trl.generation.vllm_generation.LLM = partial(vllm.LLM, dtype='{trained}')"
+    if trainer.vllm_mode == "server":
+        mended = f"start the server with --dtype {trained}"
     return (
-        f"the trainer computes in {ours}, vLLM samples in {theirs}: their log-probabilities differ with the same "
-        f"weights, too (sampling/sampling_logp_difference/mean). To mend it, {alike}{mended}."
+        f"the trainer computes in {trained}, vLLM samples in {sampled}: their log-probabilities differ with the same "
+        f"weights, too, see sampling/sampling_logp_difference/mean. To sample in {trained}, {mended}"
     )
 
 
-def _trained_in(trainer: Any) -> str:
+def _trained_in(trainer: Any) -> torch.dtype:
     """The precision of the trainer's forward passes."""
-    under_autocast = {"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision)
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    return under_autocast or str(model.dtype).removeprefix("torch.")
+    under_autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    mode = trainer.accelerator.mixed_precision
+    return under_autocast[mode] if mode in under_autocast else trainer.accelerator.unwrap_model(trainer.model).dtype
 
 
-def _sampled_in(trainer: Any) -> str:
+def _sampled_in(trainer: Any) -> torch.dtype:
     """The precision of vLLM's."""
     engine = trainer.vllm_generation
     if trainer.vllm_mode == "server":
-        dtype = engine.vllm_client.get_server_info()["model_config"]["dtype"]
-    else:
-        dtype = engine.llm.llm_engine.model_config.dtype
-    return str(dtype).removeprefix("torch.")
+        name = engine.vllm_client.get_server_info()["model_config"]["dtype"]
+        return getattr(torch, name.removeprefix("torch."))
+    return engine.llm.llm_engine.model_config.dtype
 
 
 @contextmanager

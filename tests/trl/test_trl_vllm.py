@@ -85,18 +85,16 @@ def warned_at_start(path, folder, **options):
     return [str(warning.message) for warning in caught if "vLLM samples" in str(warning.message)]
 
 
-@pytest.mark.parametrize(
-    ("mode", "mended"),
-    [
-        ("colocate", "sample in float32 by the line in docs/vllm.md"),
-        ("server", "start the server with --dtype float32"),
-    ],
-)
+COLOCATE = "before the trainer is made: trl.generation.vllm_generation.LLM = partial(vllm.LLM, dtype='{}')"
+SERVER = "start the server with --dtype {}"
+
+
+@pytest.mark.parametrize(("mode", "mended"), [("colocate", COLOCATE), ("server", SERVER)])
 def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(mode, mended, engine, tiny_path, tmp_path):
     engine.dtype = torch.bfloat16
     (said,) = warned_at_start(tiny_path, tmp_path, vllm_mode=mode)
-    assert said.startswith("the trainer computes in float32, vLLM samples in bfloat16: ")
-    assert said.endswith(f"To mend it, set bf16: true, or {mended}.")
+    assert said.startswith("the trainer computes in float32, vLLM samples in bfloat16: ") and "\n" not in said
+    assert said.endswith(f"To sample in float32, {mended.format('float32')}")
 
 
 @pytest.mark.parametrize(
@@ -104,20 +102,15 @@ def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(mode, mended,
     [
         (torch.float32, {}),
         (torch.bfloat16, {"bf16": True}),
+        (torch.float32, {"bf16": True}),
         (torch.bfloat16, {"model_init_kwargs": {"dtype": "bfloat16"}}),
         (torch.float32, {"vllm_mode": "server"}),
     ],
-    ids=["float32", "autocast", "bfloat16", "server"],
+    ids=["float32", "autocast", "finer", "bfloat16", "server"],
 )
-def test_equal_precision_is_no_word_worth(sampled, options, engine, tiny_path, tmp_path):
+def test_a_sampler_as_fine_as_the_trainer_is_worth_no_word(sampled, options, engine, tiny_path, tmp_path):
     engine.dtype = sampled
     assert warned_at_start(tiny_path, tmp_path, **options) == []
-
-
-def test_a_bfloat16_trainer_with_a_float32_sampler_has_nothing_to_set(engine, tiny_path, tmp_path):
-    (said,) = warned_at_start(tiny_path, tmp_path, bf16=True)
-    assert "computes in bfloat16, vLLM samples in float32" in said
-    assert said.endswith("To mend it, sample in bfloat16 by the line in docs/vllm.md.")
 
 
 # -- an engine that dies ----------------------------------------------------------------------------------------------
