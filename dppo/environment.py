@@ -1,4 +1,4 @@
-"""The machine: what a figure was measured on, and how many threads small work is given."""
+"""The machine: what a figure was measured on, how many threads small work is given, and which vLLM is there."""
 
 import importlib.metadata
 import os
@@ -6,14 +6,19 @@ import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dppo.errors import ConfigError
+
 SMALL = 5_000_000
 """Parameters up to which a model runs on one thread, which is then the fastest, and is copied without a thought."""
 PACKAGES = ("dppo", "torch", "numpy", "transformers", "trl", "accelerate")
+VLLM_OLDEST, VLLM_BEFORE = "0.22", "0.32"
+"""What TRL 1.16 supports; of these 0.30 was run, and 0.31 asks for an older transformers than ours."""
 
 
 def environment(**facts: Any) -> dict[str, Any]:
@@ -76,3 +81,30 @@ def one_thread(model: torch.nn.Module | None = None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def load_vllm(setting: str, otherwise: str) -> Any:
+    """The module ``vllm``.
+
+    Args:
+        setting: what asks for it, for the error.
+        otherwise: the setting that does without it.
+
+    Raises:
+        ConfigError: it is not installed, or of a version that TRL does not support.
+    """
+    from packaging.version import Version  # comes with transformers, which torch alone does without
+
+    try:
+        vllm: Any = import_module("vllm")
+    except ImportError as error:
+        raise ConfigError(
+            f"{setting}: vLLM is not installed ({error}): pip install 'dppo[vllm]', or {otherwise}"
+        ) from error
+    known = vllm.__version__[:1].isdigit()  # builds from a checkout may have no number
+    if known and not Version(VLLM_OLDEST) <= Version(Version(vllm.__version__).base_version) < Version(VLLM_BEFORE):
+        raise ConfigError(
+            f"{setting}: vLLM {vllm.__version__} is not supported, TRL takes {VLLM_OLDEST} <= vLLM < {VLLM_BEFORE}: "
+            f"pip install 'vllm>={VLLM_OLDEST},<{VLLM_BEFORE}', or {otherwise}"
+        )
+    return vllm

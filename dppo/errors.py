@@ -33,6 +33,10 @@ class OutOfMemoryError(DPPOError, RuntimeError):
     """A training pass does not fit into memory."""
 
 
+class EngineError(DPPOError, RuntimeError):
+    """The engine that samples completions failed in the middle of training."""
+
+
 class CheckpointError(DPPOError, RuntimeError):
     """A checkpoint is missing, damaged, or belongs to another run."""
 
@@ -48,6 +52,11 @@ class FileError(DPPOError, RuntimeError):
 def first_line(error: BaseException) -> str:
     """The first line of a message, which torch and others follow by a page."""
     return (str(error).strip() or "no message").splitlines()[0]
+
+
+def in_one_line(error: BaseException) -> str:
+    """Kind and message without line breaks, up to 600 characters: pydantic's first line says only how many problems."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:600]
 
 
 def raise_problems(where: str, problems: list[str]) -> None:

@@ -21,7 +21,7 @@ ALLOWED = {
     "groups": set(),
     "types": {"errors", "groups", "typed"},
     "rng": {"errors"},
-    "environment": set(),
+    "environment": {"errors"},
     "files": {"errors"},
     "statistics": {"errors", "rng"},
     "typed": {"errors"},

@@ -1,19 +1,16 @@
 """Generation by vLLM, imported only when asked for."""
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
-from packaging.version import Version
 from transformers import AutoConfig, GenerationConfig
 
-from dppo.errors import ConfigError, EvaluationError
+from dppo.environment import load_vllm
+from dppo.errors import ConfigError, EvaluationError, in_one_line
 from dppo.evaluation.engines import Engine, Generated, ModelSpec, Request, end_tokens, finished
 from dppo.evaluation.prompts import load_tokenizer, prompt_format
 from dppo.evaluation.sampling import Sampling
 
-OLDEST, BEFORE = Version("0.22"), Version("0.32")
-"""What TRL 1.16 supports; of these 0.30 was run, and 0.31 asks for an older transformers than ours."""
 BATCH_SIZE = 2048
 """Requests handed over at once; vLLM fills its own batches from them."""
 
@@ -25,19 +22,9 @@ def load(spec: ModelSpec) -> Engine:
     in batches of another size, so equal seeds give equal texts only as far as that allows.
 
     Raises:
-        ConfigError: vLLM is not installed, or a model or tokenizer cannot be loaded.
+        ConfigError: vLLM is not installed or not supported, or a model or tokenizer cannot be loaded.
     """
-    try:
-        vllm: Any = import_module("vllm")
-    except ImportError as error:
-        raise ConfigError(
-            f"--engine vllm: vLLM is not installed ({error}): pip install 'dppo[vllm]', or --engine transformers"
-        ) from error
-    if vllm.__version__[:1].isdigit() and not OLDEST <= Version(Version(vllm.__version__).base_version) < BEFORE:
-        raise ConfigError(
-            f"--engine vllm: vLLM {vllm.__version__} is not supported, TRL takes {OLDEST} <= vLLM < {BEFORE}: "
-            f"pip install 'vllm>={OLDEST},<{BEFORE}', or --engine transformers"
-        )
+    vllm = load_vllm("--engine vllm", "--engine transformers")
     tokenizer = load_tokenizer(spec)
     template = prompt_format(tokenizer, spec.chat_options)
     options = {"trust_remote_code": spec.trust_remote_code, "seed": 0, **spec.engine_options}
@@ -50,7 +37,7 @@ def load(spec: ModelSpec) -> Engine:
             **options,
         )
     except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise ConfigError(f"model {spec.model} cannot be loaded by vLLM: {_in_one_line(error)}") from error
+        raise ConfigError(f"model {spec.model} cannot be loaded by vLLM: {in_one_line(error)}") from error
     ends = end_tokens(tokenizer, _generation_config(spec))
 
     def generate(requests: Sequence[Request], sampling: Sampling) -> list[Generated]:
@@ -60,7 +47,7 @@ def load(spec: ModelSpec) -> Engine:
             outputs = [output.outputs[0] for output in llm.generate(prompts, settings, use_tqdm=False)]
         except Exception as error:  # whatever ends its engine, which then runs no more
             raise EvaluationError(
-                f"vLLM failed while it generated ({_in_one_line(error)}). The same command goes on from there."
+                f"vLLM failed while it generated ({in_one_line(error)}). The same command goes on from there."
             ) from error
         return [finished(out.text, len(out.token_ids), out.finish_reason == "stop", template.stop) for out in outputs]
 
@@ -86,11 +73,6 @@ def _dtype(spec: ModelSpec) -> str:
     except Exception:  # of remote code, too
         return "auto"  # vLLM may know what transformers does not
     return str(config.dtype).removeprefix("torch.") if config.dtype is not None else "auto"
-
-
-def _in_one_line(error: Exception) -> str:
-    """A message without line breaks; pydantic says on the first one only how many problems there are."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:600]
 
 
 def _settings(request: Request, sampling: Sampling, ends: list[int], stop: str | None) -> dict[str, Any]:

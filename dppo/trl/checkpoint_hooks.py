@@ -33,6 +33,8 @@ class CheckpointHooks(GRPOTrainer):
 
     lacking: Sequence[str] = ()
     """Of the checkpoint that was resumed from, what it did not have, in words."""
+    last_checkpoint: Path | None = None
+    """The newest that this run has written or gone on from; None before the first."""
 
     def save_extra(self, folder: Path) -> None:
         """Write into a checkpoint's folder what training needs beside TRL's files, before those are written.
@@ -77,6 +79,7 @@ class CheckpointHooks(GRPOTrainer):
         same_ranks = saved_by(folder) in (None, self.accelerator.num_processes)
         accept_missing = cast(DPPOConfig, self.args).accept_missing
         self.lacking = check_whole(folder, same_ranks=same_ranks, accept_missing=accept_missing)
+        self.last_checkpoint = Path(folder)
         for part in self.lacking:
             warnings.warn(f"{folder} lacks {part}: the run goes on with a new one, and is another run.", stacklevel=3)
         return str(folder)
@@ -109,6 +112,7 @@ class CheckpointHooks(GRPOTrainer):
             seal(folder)
             best = self.state.best_model_checkpoint
             rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
+        self.last_checkpoint = folder
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As TRL's; under FSDP the model itself, too, where checkpoints hold its shards: TRL writes nothing there.

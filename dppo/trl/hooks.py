@@ -16,6 +16,7 @@ from trl.trainer.utils import use_adapter
 
 from dppo.trl.checkpoint_hooks import OF_CHECKPOINTS, CheckpointHooks
 from dppo.trl.metrics import PhaseClock
+from dppo.trl.sampler import failures_named
 
 RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "_prepare_inputs": (
@@ -49,6 +50,10 @@ RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("return logps, entropies, aux_loss",),
     ),
     "_generate": ("(self, prompts)", ("return prompt_ids, completion_ids, tool_mask, completions, logprobs,",)),
+    "_generate_single_turn": (
+        "(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images)",
+        ("self.vllm_generation.sync_weights()", "self.vllm_generation.generate("),
+    ),
     "_calculate_rewards": (
         "(self, inputs, prompts, completions, completion_ids_list)",
         ("rewards_per_func = gather(rewards_per_func)", "return rewards_per_func"),
@@ -224,6 +229,10 @@ class Joints(CheckpointHooks):
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         with self.clock("rollout") if self.training else nullcontext(), self.generating():
             return super()._generate(*args, **kwargs)
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        with failures_named(self) if self.use_vllm else nullcontext():  # tools and their errors are outside
+            return super()._generate_single_turn(*args, **kwargs)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
         with self.clock("reward") if self.training else nullcontext():

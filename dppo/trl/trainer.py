@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from dppo.environment import load_vllm
 from dppo.errors import ConfigError
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
@@ -29,6 +30,7 @@ from dppo.trl.prompts import prompt_source
 from dppo.trl.records import Recorder, generation_of
 from dppo.trl.rollouts import gathered_order, joined, rank_batch, read_examples, rolled_out
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, guarded_rewards, saved_at_the_limit
+from dppo.trl.sampler import precision_line
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
@@ -73,6 +75,8 @@ class DPPOTrainer(Joints):
         args = DPPOConfig("dppo-output") if args is None else args
         check("args", args, DPPOConfig, "DPPOConfig in place of GRPOConfig: it takes the same arguments.")
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
+        if args.use_vllm:
+            load_vllm("use_vllm: true", "use_vllm: false")
         super().__init__(model, guarded_rewards(reward_funcs, args.reward_time_limit), args, *others, **kwargs)
         for refusal in refusals(self):
             raise ConfigError(refusal)
@@ -112,6 +116,8 @@ class DPPOTrainer(Joints):
         rows = None if self.source is None else self.source.stream.size
         for line in [*step_plan(self.args, self.method, prompts_in_dataset=rows), str(self.forwards.layout)]:
             self.accelerator.print(f"dppo | {line}")
+        if self.use_vllm and self.accelerator.is_main_process and (line := precision_line(self)):
+            warnings.warn(line, stacklevel=3)
         accepted = self.method.selection_bias
         for reason in (reason for reason in self.biases if reason not in accepted):
             warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)

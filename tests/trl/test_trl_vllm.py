@@ -1,0 +1,189 @@
+"""Training with vLLM beside it or in a server, against stand-ins: what is said at start, and when it dies.
+
+The real library is in tests_vllm.
+"""
+
+import sys
+import warnings
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+import trl.trainer.grpo_trainer
+from conftest_trl import GENERATIONS, length_reward, problems, scripted
+
+from dppo.errors import ConfigError, EngineError
+from dppo.trl import DPPOConfig, DPPOTrainer
+
+
+class Engine:
+    """Stands in for TRL's ``VLLMGeneration``: scripted completions, an engine of some precision, and a day to die."""
+
+    dtype, dies_in, error = torch.float32, None, RuntimeError("EngineCore encountered an issue.\nSee stack trace.")
+
+    def __init__(self, *, processing_class, mode, **options):
+        self.tokenizer, self.asked = processing_class, []
+        config = SimpleNamespace(dtype=self.dtype, max_model_len=512)
+        if mode == "colocate":
+            self.llm = SimpleNamespace(llm_engine=SimpleNamespace(model_config=config))
+        else:
+            described = {"dtype": str(self.dtype), "logprobs_mode": "processed_logprobs"}
+            self.vllm_client = SimpleNamespace(get_server_info=lambda: {"model_config": described})
+
+    def sync_weights(self):
+        pass
+
+    def generate(self, prompts, images, num_generations, profiler):
+        if len(self.asked) == self.dies_in:
+            raise self.error
+        self.asked.append(prompts)
+        texts = self.tokenizer.batch_decode(prompts)
+        output = scripted(texts, SimpleNamespace(processing_class=self.tokenizer))
+        return prompts, output["completion_ids"], [[[p] for p in one] for one in output["logprobs"]], None
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """The class that the trainer makes its engine of, and a library that is installed."""
+    library = ModuleType("vllm")
+    library.__version__ = "0.30.0"
+    monkeypatch.setitem(sys.modules, "vllm", library)
+    kind = type("Engine", (Engine,), {})
+    monkeypatch.setattr(trl.trainer.grpo_trainer, "VLLMGeneration", kind)
+    return kind
+
+
+def run(path, folder, **options):
+    settings = dict(
+        output_dir=str(folder),
+        use_vllm=True,
+        per_device_train_batch_size=4 * GENERATIONS,
+        num_generations=GENERATIONS,
+        max_completion_length=12,
+        prompt_prune_rate=0.5,
+        completion_prune_rate=0.5,
+        completion_score="confidence",
+        loss_type="dr_grpo",
+        max_steps=6,
+        save_strategy="steps",
+        save_steps=2,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+        seed=3,
+    )
+    args = DPPOConfig(**settings | options)
+    return DPPOTrainer(path, length_reward, args=args, train_dataset=problems(8))
+
+
+def warned_at_start(path, folder, **options):
+    """What a trainer says of vLLM when it is made."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(path, folder, **options)
+    return [str(warning.message) for warning in caught if "vLLM samples" in str(warning.message)]
+
+
+COLOCATE = "before the trainer is made: trl.generation.vllm_generation.LLM = partial(vllm.LLM, dtype='{}')"
+SERVER = "start the server with --dtype {}"
+
+
+@pytest.mark.parametrize(("mode", "mended"), [("colocate", COLOCATE), ("server", SERVER)])
+def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(mode, mended, engine, tiny_path, tmp_path):
+    engine.dtype = torch.bfloat16
+    (said,) = warned_at_start(tiny_path, tmp_path, vllm_mode=mode)
+    assert said.startswith("the trainer computes in float32, vLLM samples in bfloat16: ") and "\n" not in said
+    assert said.endswith(f"To sample in float32, {mended.format('float32')}")
+
+
+@pytest.mark.parametrize(
+    ("sampled", "options"),
+    [
+        (torch.float32, {}),
+        (torch.bfloat16, {"bf16": True}),
+        (torch.float32, {"bf16": True}),
+        (torch.bfloat16, {"model_init_kwargs": {"dtype": "bfloat16"}}),
+        (torch.float32, {"vllm_mode": "server"}),
+    ],
+    ids=["float32", "autocast", "finer", "bfloat16", "server"],
+)
+def test_a_sampler_as_fine_as_the_trainer_is_worth_no_word(sampled, options, engine, tiny_path, tmp_path):
+    engine.dtype = sampled
+    assert warned_at_start(tiny_path, tmp_path, **options) == []
+
+
+# -- an engine that dies ----------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_dies_names_the_last_checkpoint_and_the_line_that_resumes(engine, tiny_path, tmp_path):
+    straight = run(tiny_path, tmp_path / "straight")
+    straight.train()
+    engine.dies_in = 5
+    died = run(tiny_path, tmp_path / "died")
+    with pytest.raises(EngineError) as caught:
+        died.train()
+    folder = tmp_path / "died" / "checkpoint-4"
+    assert str(caught.value) == (
+        "step 5: vLLM failed while it generated (RuntimeError: EngineCore encountered an issue. See stack trace.). "
+        f"The run's last checkpoint is {folder}: go on with dppo train CONFIG.yaml --resume, or "
+        f"trainer.train(resume_from_checkpoint='{folder}')."
+    )
+    assert caught.value.__cause__ is engine.error
+
+    engine.dies_in = None
+    resumed = run(tiny_path, tmp_path / "died")
+    resumed.train(resume_from_checkpoint=str(folder))
+    assert resumed.vllm_generation.asked == straight.vllm_generation.asked[4:]
+    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_before_a_resumed_run_has_written_the_checkpoint_it_went_on_from_is_named(engine, tiny_path, tmp_path):
+    run(tiny_path, tmp_path).train()
+    engine.dies_in = 1
+    resumed = run(tiny_path, tmp_path)
+    with pytest.raises(EngineError, match=r"step 3: .*last checkpoint is .*checkpoint-2: go on with"):
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"save_strategy": "no"}, r"Nothing was saved, since save_strategy is no\.$"),
+        ({"save_steps": 3}, r"No checkpoint had been written: start the run again, with a lower save_steps\.$"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_not_named(options, message, engine, tiny_path, tmp_path):
+    run(tiny_path, tmp_path, max_steps=2).train()
+    engine.dies_in = 2
+    with pytest.raises(EngineError, match=message):
+        run(tiny_path, tmp_path, **options).train()
+
+
+def test_weights_that_cannot_be_sent_are_its_failure_and_a_reward_is_not(engine, tiny_path, tmp_path, monkeypatch):
+    def refuse(self):
+        raise ConnectionError("the server is gone")
+
+    monkeypatch.setattr(engine, "sync_weights", refuse)
+    with pytest.raises(EngineError, match=r"step 0: vLLM failed .*ConnectionError: the server is gone"):
+        run(tiny_path, tmp_path).train()
+    monkeypatch.undo()
+
+
+# -- a library that is not there --------------------------------------------------------------------------------------
+
+
+def test_training_without_vllm_names_the_install_line(tiny_path, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(
+        ConfigError, match=r"use_vllm: true: vLLM is not installed .*pip install 'dppo\[vllm\]', or use"
+    ):
+        run(tiny_path, tmp_path)
+
+
+@pytest.mark.parametrize("version", ["0.21.3", "0.32.0"])
+def test_training_with_a_version_that_trl_does_not_take_is_refused(version, engine, tiny_path, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
+    with pytest.raises(ConfigError, match=rf"use_vllm: true: vLLM {version} is not supported.*'vllm>=0\.22,<0\.32'"):
+        run(tiny_path, tmp_path)
