@@ -1,11 +1,12 @@
 PYTHON ?= python3
 BIN = .venv/bin
 VLLM = .venv-vllm/bin
+DOCS = .venv-docs/bin
 
 # Two processes; each test process computes with one thread (tests/conftest.py).
 PARALLEL = --numprocesses 2 --dist worksteal
 
-.PHONY: setup demo test test-slow test-vllm lint clean
+.PHONY: setup demo test test-slow test-vllm docs lint clean
 
 setup: .venv/.ready  ## make .venv with everything in it
 
@@ -35,10 +36,18 @@ test-slow: setup  ## what is marked slow: long loops and commands whose parts `m
 test-vllm: .venv-vllm/.ready  ## vLLM itself on the CPU, in an environment of its own: training, a server, dppo eval
 	$(VLLM)/pytest tests_vllm
 
+.venv-docs/.ready: constraints-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS)/pip install --quiet --constraint constraints-docs.txt mkdocs-material 'mkdocstrings[python]' ruff
+	touch $@
+
+docs: .venv-docs/.ready  ## the pages and the API reference as a site in site/; a broken link or reference fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs build --quiet
+
 lint: setup  ## format, rules, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
 clean:
-	rm -rf .venv .venv-vllm runs
+	rm -rf .venv .venv-docs .venv-vllm runs site
