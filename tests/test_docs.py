@@ -51,6 +51,21 @@ def extending():
     return names
 
 
+def test_the_example_for_a_pencil_is_right():
+    """The code runs, and the table beside it has its figures."""
+    page, names = ROOT / "docs" / "estimators.md", {}
+    run(page, blocks(page, "python")[:1], names)
+    draws, gradient = names["draws"], names["gradient"]
+    unweighted = (draws * gradient).sum(1)
+    columns = [names["estimates"], unweighted / 4, unweighted / 2]
+    lines = [line for line in page.read_text().splitlines() if line.startswith(("| the 2 |", "| the 1 |", "| mean |"))]
+    for row, line in enumerate(lines):
+        values = [column.mean() if row == 2 else column[row] for column in columns]
+        said = [float(cell.strip(" *").rpartition("= ")[2]) for cell in line.split("|")[2:-1]]
+        assert said == [float(value) for value in values]
+    assert len(lines) == 3
+
+
 def test_the_callback_logs_its_metric(extending, tiny_path, tmp_path):
     trainer, _ = make(tiny_path, tmp_path, recorded=False, max_steps=1)
     trainer.add_callback(extending["LongestKept"](trainer))
