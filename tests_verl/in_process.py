@@ -1,4 +1,4 @@
-"""verl's own trainer, engine and loss in one process: in place of Ray a worker that is called, of the queue a dictionary.
+"""verl's own trainer, engine and loss in one process: a worker that is called for Ray, a dictionary for the queue.
 
 A completion depends on the weights, the step, the prompt and its session alone, so runs can be compared bit for bit.
 """
@@ -30,7 +30,7 @@ STORE = {}
 def entry_rows(fields):
     """The rows of a TensorDict as dictionaries."""
     rows = [{} for _ in range(len(fields))]
-    for name in fields.keys():
+    for name in list(fields.keys()):
         value = fields.get(name)
         entries = value.unbind() if isinstance(value, torch.Tensor) else [fields[name][i] for i in range(len(fields))]
         for row, entry in zip(rows, entries, strict=True):
@@ -121,10 +121,10 @@ def training_worker(config):
 class LocalGroup:
     """What the trainer asks of a group of Ray workers, answered by one worker in this process."""
 
-    _dispatch_info = {"actor": [0]}
     world_size = 1
 
     def __init__(self, config):
+        self._dispatch_info = {"actor": list(range(self.world_size))}
         self.worker, actor = training_worker(config)
         self.worker.set_loss_fn(partial(ppo_loss, config=actor))
         self.calls = []
@@ -142,7 +142,11 @@ class LocalGroup:
 
     def compute_log_prob(self, batch):
         found = self.worker.infer_batch(self.data(batch))
-        put(batch.keys, batch.partition_id, found.select(*[n for n in ("log_probs", "entropy") if n in found.keys()]))
+        put(
+            batch.keys,
+            batch.partition_id,
+            found.select(*[n for n in ("log_probs", "entropy") if n in set(found.keys())]),
+        )
         return batch
 
     compute_ref_log_prob = compute_log_prob

@@ -1,7 +1,7 @@
-"""verl's platform for a machine without an accelerator: for tests only, by ``VERL_USE_EXTERNAL_MODULES=platform_cpu``.
+"""verl's platform for a machine without an accelerator, by ``VERL_USE_EXTERNAL_MODULES=platform_cpu``: for tests only.
 
-verl has a registry for platforms. ``VERL_PLATFORM=cpu`` picks this one, and ``VERL_ENGINE_DEVICE=cuda`` the class of the
-FSDP engine, which verl registers for CUDA alone and which runs on CPUs as it is.
+verl has a registry for platforms. ``VERL_PLATFORM=cpu`` picks this one, and ``VERL_ENGINE_DEVICE=cuda`` the class of
+the FSDP engine, which verl registers for CUDA alone and which runs on CPUs as it is.
 """
 
 import types

@@ -79,7 +79,7 @@ class PruningSettings:
             problems.append(f"prune_until={self.prune_until:g} must be in [0, 1]. Write prune_until={FULL_SHARE}.")
         if self.history_half_life is not None and not 0 < self.history_half_life <= math.inf:
             problems.append(f"history_half_life={self.history_half_life:g} must be > 0 steps. Leave it out.")
-        if self.method in METHODS:
+        if not problems:
             problems += self._method_problems(METHODS[self.method])
         raise_problems(WHERE, problems)
 

@@ -125,6 +125,11 @@ def _step_problems(get: Callable[[str], Any]) -> list[str]:
             f"data.train_batch_size={whole} is not a multiple of {actor}.ppo_mini_batch_size={part}. Write "
             f"{actor}.ppo_mini_batch_size={whole}."
         )
+    if get("actor_rollout_ref.hybrid_engine") is False:
+        problems.append(
+            "actor_rollout_ref.hybrid_engine=False: samplers that lag behind would finish prompts of other steps. "
+            "Write actor_rollout_ref.hybrid_engine=True."
+        )
     if fetched not in (None, whole):
         problems.append(
             f"data.gen_batch_size={fetched}: prompts of a step are one block, chosen at once. Write "
