@@ -11,6 +11,7 @@ import torch
 import transfer_queue
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
+from in_process_settings import BASE
 from omegaconf import OmegaConf
 from tensordict import NonTensorStack, TensorDict
 from toy import compute_score
@@ -76,21 +77,6 @@ def clear(keys, partition_id):
 for replaced in (("kv_batch_put", put), ("kv_batch_get", get), ("kv_list", listed), ("kv_clear", clear)):
     setattr(transfer_queue, *replaced)
 
-FP32 = [f"+actor_rollout_ref.actor.fsdp_config.mixed_precision.{n}_dtype=fp32" for n in ("param", "reduce", "buffer")]
-BASE = [
-    *("algorithm.adv_estimator=grpo", "data.max_prompt_length=16", "data.max_response_length=12"),
-    *("data.shuffle=False", "data.filter_overlong_prompts=False", "data.dataloader_num_workers=0"),
-    *("actor_rollout_ref.model.use_remove_padding=True", "actor_rollout_ref.model.enable_gradient_checkpointing=False"),
-    "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
-    *("actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.ref.strategy=fsdp2"),
-    *("actor_rollout_ref.actor.optim.lr=1e-2", "actor_rollout_ref.actor.use_dynamic_bsz=True"),
-    *("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=64", "actor_rollout_ref.actor.use_torch_compile=False"),
-    *("actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.tensor_model_parallel_size=1"),
-    *("trainer.device=cpu", "trainer.n_gpus_per_node=1", "trainer.total_epochs=1", "trainer.total_training_steps=4"),
-    *("trainer.resume_mode=disable", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"),
-    *FP32,
-]
-"""Micro-batches of 64 tokens, so that each mini-batch has several."""
 PRUNING = "+trainer.v1.sampler.sampler_kwargs.pruning"
 
 
@@ -193,7 +179,9 @@ class Agents:
             rng = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key).digest()[:7], "little"))
             tokens, logp = sampled(model, ids, trainer.config.data.max_response_length, tokenizer.eos_token_id, rng)
             reward = torch.zeros(len(tokens))
-            reward[-1] = compute_score("toy", tokenizer.decode(tokens, skip_special_tokens=True), "")
+            reward[-1] = compute_score(
+                "toy", tokenizer.decode(tokens, skip_special_tokens=True), prompt["reward_model"]["ground_truth"]
+            )
             everything, ones = torch.tensor(ids + tokens), torch.ones(len(tokens), dtype=torch.int64)
             row = {"uid": prompt["uid"], "prompts": torch.tensor(ids), "responses": torch.tensor(tokens)}
             row |= {"input_ids": everything, "position_ids": torch.arange(len(everything)), "response_mask": ones}

@@ -105,13 +105,13 @@ def expected_gradient(tokens_U, ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_a_mean_over_the_tokens_sent_becomes_one_over_all_tokens(ranks):
-    full = float(GRADIENT_N.sum()) / sum(LENGTHS)
+    full = float(GRADIENT_N[: len(LENGTHS)].sum()) / sum(LENGTHS)
     assert expected_gradient(torch.tensor([float(sum(LENGTHS))]), ranks) == pytest.approx(full, rel=1e-6)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_check_above_sees_weights_that_do_not_make_up_for_the_tokens(ranks):
-    full = float(GRADIENT_N.sum()) / sum(LENGTHS)
+    full = float(GRADIENT_N[: len(LENGTHS)].sum()) / sum(LENGTHS)
     assert abs(expected_gradient(None, ranks) / full - 1) > 0.05
 
 
