@@ -1,4 +1,4 @@
-"""A sampler for verl's agent loops on CPUs: one plain transformers model per replica, as a Ray actor. For tests only."""
+"""A sampler for verl's agent loops on CPUs: a plain transformers model per replica, as a Ray actor. For tests only."""
 
 import hashlib
 import os

@@ -1,7 +1,7 @@
 """verl's own command from end to end on CPUs, Ray, TransferQueue and agent loops included: ``python ray_run.py LOG``.
 
-Two workers train and two samplers sample; three steps, then the run is resumed from its checkpoint for a fourth. Too slow
-and too dependent on the machine for every change: the log of a run that went through is ``ray_run.log``.
+Two workers train and two samplers sample; three steps, then the run is resumed from its checkpoint for a fourth. Too
+slow and too dependent on the machine for every change: the log of a run that went through is ``ray_run.log``.
 """
 
 import os

@@ -26,12 +26,13 @@ class Given:
     keep_N: torch.Tensor
     rate: float = 0.5
     bias: str = ""
+    weighted: bool = True
 
     def at_rate(self, rate):
         return replace(self, rate=rate)
 
     def draw(self, completions, rng):
-        weight_N = torch.where(self.keep_N, 1 / PROB_N, 0.0)
+        weight_N = torch.where(self.keep_N, 1 / PROB_N if self.weighted else torch.ones_like(PROB_N), 0.0)
         return Draw(keep_N=self.keep_N, prob_N=PROB_N, weight_N=weight_N)
 
 
