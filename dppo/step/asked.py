@@ -32,7 +32,7 @@ DEFAULT_FLOOR = 0.2
 """Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
 
 CHOICES: dict[str, Collection[str]] = {
-    "method": tuple(METHODS),
+    "method": METHODS,
     "prompt_mode": ("thin", "fill"),
     "completion_score": (AUTO, *SCORES),
     "prune_schedule": (AUTO, *SCHEDULES),
