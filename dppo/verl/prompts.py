@@ -7,7 +7,6 @@ here: functions of the seed, the step and what was learned before.
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from dppo.errors import ConfigError, DataError
@@ -88,5 +87,5 @@ def examples(dataset: Any, row_Q: Tensor, size_Q: Tensor | None) -> list[dict[st
     found = [dict(dataset[row]) for row in row_Q.tolist()]
     if size_Q is not None:
         for example, size in zip(found, size_Q.tolist(), strict=True):
-            example[GENERATIONS] = np.int64(size).item()
+            example[GENERATIONS] = size
     return found
