@@ -1,10 +1,11 @@
 """verl's own command from end to end on CPUs, Ray, TransferQueue and agent loops included: ``python ray_run.py LOG``.
 
 Two workers train and two samplers sample; three steps, then the run is resumed from its checkpoint for a fourth. Too
-slow and too dependent on the machine for every change: the log of a run that went through is ``ray_run.log``.
+slow and too dependent on the machine for every change: what a run that went through said is in ``ray_run.log``.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,7 +79,27 @@ def write_ports(folder: Path, ports: dict[str, int]) -> None:
         time.sleep(0.1)
 
 
+SHOWN = ("training/global_step", "actor/pg_loss", "actor/grad_norm", "candidates/reward", "critic/score/mean")
+SHOWN += ("prune/prompts_kept_share", "prune/kept_share", "prune/largest_weight", "rows/sent", "rows/fillers")
+
+
+def told(log: str) -> list[str]:
+    """What the run said of itself: our lines, and of each step some figures."""
+    lines = []
+    for line in log.splitlines():
+        if "dppo | " in line:
+            lines.append(line[line.index("dppo | ") :])
+        elif "Resuming from " in line:
+            lines.append("verl | resuming from global_step_" + line.split("global_step_")[1].split(",")[0])
+        elif "step:" in line and " - " in line:
+            figures = dict(part.rsplit(":", 1) for part in line.split(" - ") if ":" in part)
+            numbers = {name: float(re.sub(r"[^0-9.eE+-]", "", figures[name])) for name in SHOWN if name in figures}
+            lines.append("verl | " + ", ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
+    return lines
+
+
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that Ray is stopped
     log = Path(sys.argv[1]).absolute().open("w")
     folder = Path(tempfile.mkdtemp(prefix="ray"))
     subprocess.run([sys.executable, "toy.py", str(folder)], cwd=HERE, check=True)
@@ -100,6 +121,8 @@ def main() -> int:
             train.append(f"+ray_kwargs.ray_init.address=127.0.0.1:{port}")
             if code := subprocess.run(train, env=env, cwd=HERE, stdout=log, stderr=subprocess.STDOUT).returncode:
                 return code
+        log.flush()
+        print(*told(Path(log.name).read_text(errors="replace")), sep="\n")
         return 0
     finally:
         os.killpg(head.pid, signal.SIGTERM)
