@@ -98,7 +98,7 @@ def bias(engine, loss, full, weight_of, by_tokens, name=WEIGHT):
     mean = torch.zeros_like(full, dtype=torch.float64)
     for chance, keep_N in draws():
         tokens_U = tokens_N.sum()[None].double() if by_tokens else None
-        placement = place((keep_N / PROB_N)[None], rows, 1, tokens_U)
+        placement = place((keep_N / PROB_N)[None], rows, 1, tokens_U=tokens_U)
         values = weight_of(placement)
         mean += chance * gradient(engine, loss, placement.row_B, **{name: values}).double()
     return float((mean - full).norm() / full.norm())

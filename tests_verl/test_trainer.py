@@ -10,8 +10,10 @@ import pytest
 import torch
 from in_process import PRUNING, STORE, parameters, record_gradients, train, trainer, whole
 
+import dppo.verl.trainer
 from dppo.errors import ConfigError
 from dppo.types import Draw
+from dppo.verl.layout import place
 
 SIZES = ("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=4")
 ONE_STEP = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=4")
@@ -62,7 +64,7 @@ def test_the_mean_over_every_draw_is_verls_gradient_of_the_whole_batch(toy, mode
     group, gradients = made.actor_rollout_wg, record_gradients(made.actor_rollout_wg.worker)
     batch = rolled_out(made)
     full = full_gradient(made, group, batch, gradients)
-    free = [place for place, p in enumerate(PROB_N.tolist()) if p < 1]
+    free = [number for number, p in enumerate(PROB_N.tolist()) if p < 1]
     mean, sent = torch.zeros_like(full, dtype=torch.float64), set()
     for kept in product((False, True), repeat=len(free)):
         keep_N = torch.ones(len(PROB_N), dtype=torch.bool)
@@ -114,8 +116,8 @@ def test_leaving_out_what_has_no_gradient_changes_nothing_and_sends_less(toy):
         found = record_gradients(made.actor_rollout_wg.worker)
         made.prepare_step()
         rows = [row for _, row in STORE["train"].values() if "rm_scores" in row]
-        for place, row in enumerate(rows):  # the first group has no signal
-            row["rm_scores"][-1] = float(place >= 4 and place % 2)
+        for number, row in enumerate(rows):  # the first group has no signal
+            row["rm_scores"][-1] = float(number >= 4 and number % 2)
         made._step_once({}, {}, 2)
         gradients.append((found.pop(), made.actor_rollout_wg.calls[-1][0]))
     (full, all_rows), (skipped, fewer) = gradients
@@ -135,6 +137,30 @@ def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_th
     assert asked == [16, 16, 8, 8] and [each["prune/prompts_kept_share"] for each in logged] == [1, 1, 0.5, 0.5]
     assert made.source.history.seen_share == 1.0 and logged[2]["prune/largest_prompt_weight"] > 1
     assert {call[2] for call in made.actor_rollout_wg.calls} == {16}  # what the loss is divided by: of the whole block
+
+
+def test_blocks_of_fill_are_longer_and_still_a_mean_over_their_prompts(toy, monkeypatch):
+    """verl divides by ``train_batch_size`` prompts, so weights carry that over the length of the block."""
+    seen = []
+
+    def spied(weight_UN, rows, ranks, **divided):
+        seen.append((float(weight_UN.sum()), divided, place(weight_UN, rows, ranks, **divided)))
+        return seen[-1][2]
+
+    monkeypatch.setattr(dppo.verl.trainer, "place", spied)
+    made = trainer(
+        toy,
+        "dynamic_pruning",
+        *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.rollout.n=2"),
+        *(f"{PRUNING}.prompt_prune_rate=0.5", f"{PRUNING}.prompt_mode=fill", "data.train_max_samples=16"),
+        *("trainer.total_training_steps=8", "actor_rollout_ref.actor.use_kl_loss=True"),
+    )
+    train(made, 3)
+    block = len(made.asked.prompts.candidates.row_P)
+    assert block > 8 and made.asked.prompts.sequences == 2 * block and len(made.asked.uid_Q) <= 9
+    total, divided, placement = seen[-1]
+    assert divided == {"scale": 8 / block} and seen[0][1] == {"scale": 1.0}
+    assert float(placement.weight_B.sum()) == pytest.approx(total * 8 / block, rel=1e-5)
 
 
 def test_group_sizes_follow_history(toy, monkeypatch):

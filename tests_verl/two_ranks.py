@@ -1,7 +1,7 @@
 """Two data-parallel ranks over gloo: ``two_ranks.py RANK PORT TOY OUT``. Rank 0 is verl's trainer and a worker.
 
 Every outcome of a draw is sent, the gradients of both ranks are reduced by the engine, and their mean is compared with
-that of verl's own update of the whole batch. The second draw leaves one rank with fillers alone.
+that of verl's own update of the whole batch.
 """
 
 import sys

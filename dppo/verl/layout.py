@@ -48,7 +48,9 @@ class Placement:
     """Rows among them that are there to fill only."""
 
 
-def place(weight_UN: Tensor, rows: Rows, ranks: int, tokens_U: Tensor | None = None) -> Placement:
+def place(
+    weight_UN: Tensor, rows: Rows, ranks: int, *, tokens_U: Tensor | None = None, scale: float = 1.0
+) -> Placement:
     """Deal the rows with a weight to ranks, equally many to each in every optimizer step.
 
     Within a step rows are dealt by falling length, to and fro over the ranks, so that ranks forward about as much.
@@ -60,6 +62,7 @@ def place(weight_UN: Tensor, rows: Rows, ranks: int, tokens_U: Tensor | None = N
         ranks: data-parallel ranks, >= 1.
         tokens_U: (U,) tokens of each step's share of the full batch, where the engine divides the loss by the tokens
             that it is sent: weights then make up for the difference. None where it divides by a fixed number.
+        scale: what all weights are multiplied by: that fixed number over the one that the step is made of.
 
     Raises:
         ShapeError: a row has weights in two steps, or there are too few rows to fill up with.
@@ -74,9 +77,8 @@ def place(weight_UN: Tensor, rows: Rows, ranks: int, tokens_U: Tensor | None = N
     per_step = max(1, -(-most // ranks)) * ranks
     chosen = _filled([kept_N.nonzero()[:, 0].tolist() for kept_N in kept_UN], rows, per_step)
     length = rows.length_N.tolist()
-    weight_N = weight_UN.sum(0)
+    weight_N = weight_UN.sum(0) * scale
     if tokens_U is not None:
-        weight_N = weight_N.clone()
         for step, taken in enumerate(chosen):
             sent = float(rows.tokens_N[torch.tensor(taken)].sum())
             weight_N[kept_UN[step]] *= sent / float(tokens_U[step]) if float(tokens_U[step]) else 0.0

@@ -99,7 +99,7 @@ def expected_gradient(tokens_U, ranks):
         chance = float(torch.where(keep_N > 0, PROB_N, 1 - PROB_N).prod())
         weight_UN = torch.cat([keep_N / PROB_N, torch.zeros(2, dtype=torch.float64)])[None]
         if chance:
-            expected += chance * engine_gradient(place(weight_UN, rows, ranks, tokens_U), rows)
+            expected += chance * engine_gradient(place(weight_UN, rows, ranks, tokens_U=tokens_U), rows)
     return expected
 
 
@@ -113,6 +113,12 @@ def test_a_mean_over_the_tokens_sent_becomes_one_over_all_tokens(ranks):
 def test_the_check_above_sees_weights_that_do_not_make_up_for_the_tokens(ranks):
     full = float(GRADIENT_N[: len(LENGTHS)].sum()) / sum(LENGTHS)
     assert abs(expected_gradient(None, ranks) / full - 1) > 0.05
+
+
+def test_where_the_engine_divides_by_fewer_completions_than_the_step_is_made_of_weights_shrink():
+    weight_UN = torch.tensor([[2.0, 0, 4.0, 0]], dtype=torch.float64)
+    placement = place(weight_UN, rows_of([4, 3, 2, 1]), ranks=1, scale=8 / 12)
+    assert placement.weight_B.tolist() == pytest.approx([4 / 3, 8 / 3]) and weight_UN.sum() == 6
 
 
 def test_a_row_in_two_steps_and_too_few_rows_to_fill_up_with_are_errors():
