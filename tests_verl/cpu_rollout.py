@@ -21,7 +21,6 @@ class Server:
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa").eval()
         self.longest, self.step, self.seen = longest, 0, {}
 
-    @torch.no_grad()
     async def generate(self, request_id, prompt_ids, sampling_params, image_data=None, video_data=None, **others):
         key = (self.step, tuple(prompt_ids))
         self.seen[key] = self.seen.get(key, 0) + 1
@@ -30,7 +29,8 @@ class Server:
         eos, longest = self.model.config.eos_token_id, sampling_params.get("max_tokens", self.longest)
         tokens, logp = [], []
         while len(tokens) < longest and eos not in tokens:
-            logits = self.model(torch.tensor([list(prompt_ids) + tokens]), use_cache=False).logits
+            with torch.no_grad():  # not around an async method: it would pass the coroutine on
+                logits = self.model(torch.tensor([list(prompt_ids) + tokens]), use_cache=False).logits
             scores = torch.log_softmax(logits[0, -1].float(), -1)
             tokens.append(int(torch.multinomial(scores.exp(), 1, generator=rng)))
             logp.append(float(scores[tokens[-1]]))
