@@ -159,7 +159,7 @@ def test_blocks_of_fill_are_longer_and_still_a_mean_over_their_prompts(toy, monk
     block = len(made.asked.prompts.candidates.row_P)
     assert block > 8 and made.asked.prompts.sequences == 2 * block and len(made.asked.uid_Q) <= 9
     total, divided, placement = seen[-1]
-    assert divided == {"scale": 8 / block} and seen[0][1] == {"scale": 1.0}
+    assert divided == {"tokens_U": None, "scale": 8 / block} and seen[0][1]["scale"] == 1.0
     assert float(placement.weight_B.sum()) == pytest.approx(total * 8 / block, rel=1e-5)
 
 

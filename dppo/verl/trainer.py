@@ -176,12 +176,13 @@ class DynamicPruningTrainer(PPOTrainerSync):
         row_N = found.row_N[there_N]
         weight_UN = plan.weight_UN.new_zeros(len(plan.weight_UN), len(batch.keys))
         weight_UN[:, row_N] = plan.weight_UN[:, there_N]
+        by_tokens = self.config.actor_rollout_ref.actor.loss_agg_mode == "token-mean"
         # Blocks of ``fill`` have more prompts than verl divides by; a mean over the tokens that are sent does not care.
         counted = self.config.data.train_batch_size * self.generations
-        by_tokens = self.config.actor_rollout_ref.actor.loss_agg_mode == "token-mean"
-        divided = {"tokens_U": plan.tokens_U} if by_tokens else {"scale": counted / plan.prompts.sequences}
+        scale = 1.0 if by_tokens else counted / plan.prompts.sequences
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
-        placement = place(weight_UN, found.rows, ranks, **divided)
+        tokens_U = plan.tokens_U if by_tokens else None
+        placement = place(weight_UN, found.rows, ranks, tokens_U=tokens_U, scale=scale)
         if self.method.advantages.from_history:
             advantage_B = plan.advantage_N.new_zeros(len(batch.keys))
             advantage_B[row_N] = plan.advantage_N[there_N]
