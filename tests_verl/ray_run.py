@@ -118,7 +118,7 @@ def main() -> int:
         time.sleep(20)
         for steps in (3, 4):
             train = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, steps)]
-            train.append(f"+ray_kwargs.ray_init.address=127.0.0.1:{port}")
+            train += [f"+ray_kwargs.ray_init.address=127.0.0.1:{port}", f"hydra.run.dir={folder}/hydra"]
             if code := subprocess.run(train, env=env, cwd=HERE, stdout=log, stderr=subprocess.STDOUT).returncode:
                 return code
         log.flush()
