@@ -1,12 +1,13 @@
 PYTHON ?= python3
 BIN = .venv/bin
 VLLM = .venv-vllm/bin
+VERL = .venv-verl/bin
 DOCS = .venv-docs/bin
 
 # Two processes; each test process computes with one thread (tests/conftest.py).
 PARALLEL = --numprocesses 2 --dist worksteal
 
-.PHONY: setup demo test test-slow test-vllm docs lint clean
+.PHONY: setup demo test test-slow test-vllm test-verl docs lint clean
 
 setup: .venv/.ready  ## make .venv with everything in it
 
@@ -44,10 +45,19 @@ test-vllm: .venv-vllm/.ready  ## vLLM itself on the CPU, in an environment of it
 docs: .venv-docs/.ready  ## the pages and the API reference as a site in site/; a broken link or reference fails
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs build --quiet
 
+.venv-verl/.ready: pyproject.toml constraints-verl.txt
+	$(PYTHON) -m venv .venv-verl
+	$(VERL)/pip install --quiet --constraint constraints-verl.txt torch
+	$(VERL)/pip install --quiet --constraint constraints-verl.txt --editable '.[verl]' pytest
+	touch $@
+
+test-verl: .venv-verl/.ready  ## the adapter for verl, in an environment of its own: verl and TRL need other versions
+	$(VERL)/pytest tests_verl
+
 lint: setup  ## format, rules, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
 clean:
-	rm -rf .venv .venv-docs .venv-vllm runs site
+	rm -rf .venv .venv-docs .venv-verl .venv-vllm runs site

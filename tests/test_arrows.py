@@ -1,7 +1,7 @@
 """The arrows between parts point one way.
 
-errors, groups, types, rng, files, statistics, typed <- pruning | packing | objective <- methods <- step <- demo, trl
-demo, trl <- runs <- verification <- comparison <- report, cli
+errors, groups, types, rng, files, statistics, typed <- pruning | packing | objective <- methods <- step
+step <- demo, trl, verl; demo, trl <- runs <- verification <- comparison <- report, cli
 grading <- problems <- evaluation <- runs, cli; grading <- demo
 """
 
@@ -34,6 +34,7 @@ ALLOWED = {
     "step": STEP,
     "demo": STEP | {"packing", "grading"},
     "trl": STEP | {"packing", "problems"},
+    "verl": STEP | {"problems"},
     "evaluation": SHARED | DATA,
     "runs": RUNS,
     "verification": RUNS - {"evaluation"},

@@ -14,8 +14,9 @@ from dppo.pruning import Pruning, advantage_with_length
 from dppo.runs.arguments import TRAINING_OURS, AnyRun
 from dppo.runs.folder import STOCK
 from dppo.runs.parsing import parse_fields
+from dppo.step.asked import AUTO, RATES, not_chosen
 from dppo.trl.config import DPPOConfig
-from dppo.trl.fields import AUTO, DEFAULT_METHOD, RATES, not_chosen
+from dppo.trl.fields import DEFAULT_METHOD
 from dppo.trl.objective import fields_of
 
 STOCK_PAPER = METHODS["grpo"].paper

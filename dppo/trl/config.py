@@ -15,11 +15,9 @@ from dppo.methods import METHODS, Method
 from dppo.objective import emphasised
 from dppo.pruning import PIVOTAL, Pruning
 from dppo.pruning.schedules import FULL_SHARE
-from dppo.trl.asked import pruned
+from dppo.step.asked import AUTO, RATES, pruned
 from dppo.trl.fields import (
-    AUTO,
     DEFAULT_METHOD,
-    RATES,
     contradictions,
     field_problems,
     read_rate,

@@ -6,19 +6,14 @@ from typing import Any, get_type_hints
 
 from dppo.methods import METHODS, Method
 from dppo.objective import ADVANTAGE_RULES
-from dppo.pruning import COMPLETION_AUTO, DESIGNS, PIVOTAL, PROMPT_AUTO, SCHEDULES, SCORES, Auto, Pruning
-from dppo.pruning.ceiling import LARGEST
 from dppo.pruning.schedules import FULL_SHARE
+from dppo.step.asked import CHOICES, choice_problems, rate_problems, unread_problems
 from dppo.trl.difficulty import difficulty_problems
 from dppo.trl.objective import LOSS_TYPES, RATIOS, SETTINGS, WORDS, advantage_rules, fields_of, unnamed_parts
 from dppo.typed import mismatch
 
-AUTO = "auto"
 DEFAULT_METHOD = "dppo"
 """What prunes where no method is named: then the objective is that of TRL's own defaults."""
-
-RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO}
-"""Fields that are a share or ``auto``, and how that chooses."""
 
 AT_LEAST: dict[str, float] = dict.fromkeys(("epsilon", "epsilon_high", "beta", "max_rounds", "record_completions"), 0)
 AT_LEAST |= dict.fromkeys(
@@ -56,12 +51,6 @@ def read_rate(rate: Any) -> Any:
         return rate
 
 
-def rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
-    """The rate of a level, or the most that it may choose and how it chooses; of arguments that were checked."""
-    rate = getattr(args, name)
-    return (LARGEST, RATES[name]) if rate == AUTO else (rate, None)
-
-
 def contradictions(method: str, given: dict[str, Any]) -> list[str]:
     """One sentence per field that says another objective than the method's own; empty where there is none."""
     own, any_objective = fields_of(METHODS[method]), "dppo" if METHODS[method].completions.rate else "grpo"
@@ -85,20 +74,15 @@ def field_problems(args: Any) -> list[str]:
     problems = _choice_problems(args) + difficulty_problems(args)
     base = METHODS.get(args.method)
     if base is not None:
-        problems += _rate_problems(args, base) + _unread_problems(args, base) + _round_problems(args, base)
+        problems += rate_problems(args, base) + unread_problems(args, base) + _round_problems(args, base)
     if not 0 <= args.prune_until <= 1:
         problems.append(f"prune_until={args.prune_until:g} must be in [0, 1]. Try prune_until: {FULL_SHARE}.")
     return problems
 
 
 def _choice_problems(args: Any) -> list[str]:
-    choices = {
-        "method": METHODS,
-        "prompt_mode": ("thin", "fill"),
+    choices = CHOICES | {
         "layout": ("rows", "packed", "auto", "padded"),
-        "completion_score": (AUTO, *SCORES),
-        "prune_schedule": (AUTO, *SCHEDULES),
-        "completion_budget": ("rows", "tokens"),
         "loss_type": LOSS_TYPES,
         "importance_sampling_level": RATIOS,
         "scale_rewards": ADVANTAGE_RULES,
@@ -106,66 +90,8 @@ def _choice_problems(args: Any) -> list[str]:
             {rule.settings.get("multi_objective_aggregation", "sum_then_normalize") for rule in advantage_rules()},
             reverse=True,
         ),
-        "sampling_design": [name for name, design in DESIGNS.items() if design.unbiased],
     }
-    return [
-        f"{name}={getattr(args, name)!r} is not one of {', '.join(map(repr, allowed))}."
-        for name, allowed in choices.items()
-        if getattr(args, name) not in allowed
-    ]
-
-
-def _rate_problems(args: Any, base: Method) -> list[str]:
-    problems = []
-    pruned = f"dppo_{args.method.removesuffix('_loss')}"
-    pruned = pruned if pruned in METHODS else "dppo"
-    for name in RATES:
-        rate = getattr(args, name)
-        text = rate if isinstance(rate, str) else f"{rate:g}"
-        largest = LARGEST if rate == AUTO else rate
-        prunes = bool(base.completions.rate or base.prompts.rate)
-        if rate and not prunes:
-            problems.append(
-                f"method={args.method!r} prunes nothing, but {name}={text}. Use method={pruned!r}, or {name}: 0."
-            )
-        if isinstance(largest, str) or not 0 <= largest < 1:
-            problems.append(f"{name}={text} must be in [0, 1), or auto. To prune half, write {name}: 0.5.")
-        elif args.prune_floor is not None and not 0 < args.prune_floor <= round(1 - largest, 9):
-            problems.append(
-                f"prune_floor={args.prune_floor:g} must be in (0, {1 - largest:g}], the share that {name}={text} "
-                f"keeps{' at least' if rate == AUTO else ''}. Try prune_floor: {(1 - largest) / 2:g}."
-            )
-        if rate == AUTO and prunes and (reason := not_chosen(name, base)):
-            problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")
-    return problems
-
-
-def not_chosen(name: str, base: Method) -> str:
-    """Why a level of a method does not choose its own rate; empty where it does."""
-    level = base.prompts if name == "prompt_prune_rate" else base.completions
-    if level is base.completions and not isinstance(level, Pruning):
-        return f"method={base.name!r} ranks completions, and what it drops costs bias and no variance"
-    biased = level.at_rate(LARGEST).bias
-    return f"what method={base.name!r} drops costs bias ({biased}), which a choice does not weigh" if biased else ""
-
-
-def _unread_problems(args: Any, base: Method) -> list[str]:
-    """Settings of draws that the method does not make."""
-    draws, prunes = isinstance(base.completions, Pruning), bool(base.completions.rate or base.prompts.rate)
-    any_level = prunes and (draws or args.prompt_prune_rate)
-    why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
-    unread = {
-        "completion_score": args.completion_score != AUTO and not (draws and prunes),
-        "completion_budget": args.completion_budget == "tokens" and not (draws and prunes),
-        "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
-        "prune_floor": args.prune_floor is not None and not any_level,
-        "prune_schedule": args.prune_schedule != AUTO and not prunes,
-    }
-    return [
-        f"{why}, but {name}={getattr(args, name)!r}. Leave {name} out, or use method='dppo'."
-        for name, is_unread in unread.items()
-        if is_unread
-    ]
+    return choice_problems(args, choices)
 
 
 def _round_problems(args: Any, base: Method) -> list[str]:

@@ -1,0 +1,121 @@
+"""Our part of a checkpoint, in verl's ``global_step_N``: where a run is among its prompts, and their history.
+
+Written before verl writes its part and names the folder in ``latest_checkpointed_iteration.txt``, so a folder that verl
+resumes from has ours. JSON and npz only.
+"""
+
+import json
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dppo.errors import CheckpointError, FileError
+from dppo.files import encoded, read_json, write_json
+from dppo.step import PromptSource
+from dppo.typed import check_fields
+from dppo.verl.settings import PruningSettings
+
+STATE_FILE = "dppo_state.json"
+OF_VERL = (
+    "data.train_batch_size",
+    "data.max_response_length",
+    "data.shuffle",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.rollout.temperature",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.actor.loss_agg_mode",
+    "actor_rollout_ref.actor.use_kl_loss",
+    "actor_rollout_ref.actor.entropy_coeff",
+    "algorithm.adv_estimator",
+    "algorithm.norm_adv_by_std_in_grpo",
+)
+"""Options of verl that prompts and draws depend on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """Where a run is, beside what verl saves."""
+
+    step: int
+    """``global_steps`` done: the clock of the history."""
+    position: dict[str, Any]
+    """Place among the prompts, from ``PromptSource.save``."""
+    settings: dict[str, Any]
+    """What prompts and draws depend on; a resumed run with other settings says so."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "the state of another checkpoint")
+
+
+def settings_to_save(settings: PruningSettings, of_verl: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """What a resumed run should have in common with the one that was saved, as JSON has it.
+
+    Args:
+        settings: of the run.
+        of_verl: options of verl by their paths.
+        ranks: data-parallel ranks.
+    """
+    return json.loads(encoded(asdict(settings) | of_verl | {"data-parallel ranks": ranks}, default=str))
+
+
+def save(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]) -> None:
+    """Write our part into ``folder``, which is made where it is not there; the state comes last.
+
+    Args:
+        folder: ``global_step_N``.
+        source: of the run.
+        step: N.
+        settings: of ``settings_to_save``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    state = RunState(step=step, position=source.save(folder), settings=settings)
+    write_json(folder / STATE_FILE, asdict(state))
+
+
+def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]) -> None:
+    """Read our part back; warnings name settings that changed, or say that there is no such part.
+
+    Args:
+        folder: that verl resumes from.
+        source: of the run, with the dataset of the checkpoint.
+        step: of verl's part.
+        settings: of ``settings_to_save``, of this run.
+
+    Raises:
+        CheckpointError: our part is damaged, or of another step.
+    """
+    path = folder / STATE_FILE
+    if not path.exists():
+        warnings.warn(
+            f"{folder} was not written with dynamic_pruning: training goes on from its weights with an empty prompt "
+            "history and the prompt order of a new run.",
+            stacklevel=2,
+        )
+        return
+    try:
+        state = RunState(**read_json(path, advice=""))
+    except (FileError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error}). Resume from an earlier one: trainer.resume_mode=resume_path "
+            "trainer.resume_from_path=.../global_step_N."
+        ) from error
+    if state.step != step:
+        raise CheckpointError(
+            f"{path} is of step {state.step}, and the folder of step {step}. Resume from a folder that was not mixed."
+        )
+    source.load(folder, state.position)
+    for name, before in state.settings.items():
+        if name in settings and settings[name] != before:
+            warnings.warn(f"resumed with {name}: {before!r} -> {settings[name]!r}; it holds from here.", stacklevel=2)
+
+
+def resumed_folder(step: int, resume_path: str | None, local_folder: str) -> Path:
+    """The folder that verl has resumed from.
+
+    Args:
+        step: ``global_steps`` after loading, >= 1.
+        resume_path: ``trainer.resume_from_path`` where ``trainer.resume_mode`` asks for it, else None.
+        local_folder: ``trainer.default_local_dir``.
+    """
+    return Path(resume_path).absolute() if resume_path else Path(local_folder).absolute() / f"global_step_{step}"

@@ -1,0 +1,171 @@
+"""Where completions go: from the weights of a plan to the rows that each rank is sent for each optimizer step.
+
+Pure tensors and lists, without verl. verl cuts a batch into as many equal contiguous parts as there are data-parallel
+ranks, and each of these into equal mini-batches, so every rank needs as many rows in every mini-batch. What is missing
+is filled with rows at weight 0: the shortest of those that were dropped.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dppo.errors import ShapeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What is known of the rows of a batch before some are chosen, of fillers that the engine added too.
+
+    Raises:
+        ShapeError: tensors of different lengths.
+    """
+
+    length_N: Tensor
+    """(N,) tokens of each row, prompt and completion: what a forward pass costs."""
+    tokens_N: Tensor
+    """(N,) tokens of each row that carry loss; 0 for rows that the engine added."""
+
+    def __post_init__(self) -> None:
+        if self.length_N.shape != self.tokens_N.shape or self.length_N.dim() != 1:
+            raise ShapeError(
+                f"lengths {tuple(self.length_N.shape)} and tokens {tuple(self.tokens_N.shape)}: expected one shape (N,)"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The rows that are sent: rank after rank, and for each rank mini-batch after mini-batch."""
+
+    row_B: list[int]
+    """Rows of the batch in the order in which they are sent, no row twice."""
+    weight_B: Tensor
+    """(B,) float32 what multiplies the gradient of each; 0 for fillers."""
+    rows_per_step: int
+    """Rows of one optimizer step, of all ranks together."""
+    fillers: int
+    """Rows among them that are there to fill only."""
+
+
+def place(
+    weight_UN: Tensor, rows: Rows, ranks: int, *, tokens_U: Tensor | None = None, scale: float = 1.0
+) -> Placement:
+    """Deal the rows with a weight to ranks, equally many to each in every optimizer step.
+
+    Within a step rows are dealt by falling length, to and fro over the ranks, so that ranks forward about as much.
+
+    Args:
+        weight_UN: (U, N) weight of each row of the batch in each optimizer step, 0 where it is left out; a row may have
+            a weight in one step only.
+        rows: of the batch.
+        ranks: data-parallel ranks, >= 1.
+        tokens_U: (U,) tokens of each step's share of the full batch, where the engine divides the loss by the tokens
+            that it is sent: weights then make up for the difference. None where it divides by a fixed number.
+        scale: what all weights are multiplied by: that fixed number over the one that the step is made of.
+
+    Raises:
+        ShapeError: a row has weights in two steps, or there are too few rows to fill up with.
+    """
+    kept_UN = weight_UN > 0
+    if bool((kept_UN.sum(0) > 1).any()) or weight_UN.shape[1:] != rows.length_N.shape:
+        raise ShapeError(
+            f"weights {tuple(weight_UN.shape)} for {len(rows.length_N)} rows: expected (steps, rows), and each row "
+            "in one step only. Write actor.ppo_epochs=1."
+        )
+    most = int(kept_UN.sum(1).max())
+    per_step = max(1, -(-most // ranks)) * ranks
+    chosen = _filled([kept_N.nonzero()[:, 0].tolist() for kept_N in kept_UN], rows, per_step)
+    length = rows.length_N.tolist()
+    weight_N = weight_UN.sum(0) * scale
+    if tokens_U is not None:
+        for step, taken in enumerate(chosen):
+            sent = float(rows.tokens_N[torch.tensor(taken)].sum())
+            weight_N[kept_UN[step]] *= sent / float(tokens_U[step]) if float(tokens_U[step]) else 0.0
+    dealt: list[list[int]] = [[] for _ in range(ranks)]
+    for taken in chosen:
+        for place_in_step, row in enumerate(sorted(taken, key=lambda row: (-length[row], row))):
+            lap, rank = divmod(place_in_step, ranks)
+            dealt[rank if lap % 2 == 0 else ranks - 1 - rank].append(row)
+    row_B = [row for rank in dealt for row in rank]
+    return Placement(
+        row_B=row_B,
+        weight_B=weight_N[torch.tensor(row_B)].float(),
+        rows_per_step=per_step,
+        fillers=len(row_B) - int(kept_UN.sum()),
+    )
+
+
+def _filled(kept: Sequence[list[int]], rows: Rows, per_step: int) -> list[list[int]]:
+    """The rows of each step with fillers, the emptiest step first: it gets those whose tokens can be divided by."""
+    used = {row for step in kept for row in step}
+    length, tokens = rows.length_N.tolist(), rows.tokens_N.tolist()
+    idle = sorted(
+        (row for row in range(len(length)) if row not in used), key=lambda row: (not tokens[row], length[row])
+    )
+    missing = len(kept) * per_step - len(used)
+    if missing > len(idle):
+        raise ShapeError(
+            f"{len(kept)} optimizer steps of {per_step} rows need {missing} rows to fill up with, and {len(idle)} are "
+            "left. Pad the batch to rows_needed(completions, steps, ranks)."
+        )
+    filled = [list(step) for step in kept]
+    for step in sorted(range(len(kept)), key=lambda step: len(kept[step])):
+        wanted = per_step - len(kept[step])
+        filled[step] += idle[:wanted]
+        del idle[:wanted]
+    return filled
+
+
+def rows_needed(completions: int, steps: int, ranks: int) -> int:
+    """Rows that a batch must have so that any choice among its completions can be placed.
+
+    Args:
+        completions: that were asked for.
+        steps: optimizer steps, >= 1, among which completions are dealt as evenly as can be.
+        ranks: data-parallel ranks, >= 1.
+    """
+    whole = steps * ranks
+    return -(-completions // whole) * whole
+
+
+def places(keys: Mapping[int, str], asked: Sequence[str], size_Q: Sequence[int]) -> list[int]:
+    """Where each completion that was asked for is in a batch: its row, or -1 where there is none.
+
+    A batch lists rows in the order in which they were finished; this puts them in the order of the prompts, so that
+    draws do not depend on the speed of a sampler.
+
+    Args:
+        keys: of the rows that hold completions, ``{prompt}_{session}_{output}``, by row.
+        asked: prompts in their order.
+        size_Q: completions asked of each.
+
+    Raises:
+        ShapeError: a session has several outputs, or a row is of no prompt that was asked for.
+    """
+    start, total = {}, 0
+    for prompt, size in zip(asked, size_Q, strict=True):
+        start[prompt] = (total, size)
+        total += size
+    row_N = [-1] * total
+    for row, key in keys.items():
+        prompt, session, output = key.rsplit("_", 2)
+        first, size = start.get(prompt, (0, 0))
+        if int(output) or int(session) >= size:
+            raise ShapeError(
+                f"row {key!r} is output {output} of session {session} of a prompt that {size} were asked of: one "
+                "output of each session is served. Use an agent loop that returns one."
+            )
+        row_N[first + int(session)] = row
+    return row_N
+
+
+def scaled_gradient(value: Tensor, factor: Tensor) -> Tensor:
+    """``value`` as it is, whose gradient is multiplied by ``factor``.
+
+    Args:
+        value: of any shape.
+        factor: that broadcasts to it, without a gradient.
+    """
+    fixed = value.detach()
+    return fixed + (value - fixed) * factor

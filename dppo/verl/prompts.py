@@ -1,0 +1,91 @@
+"""The prompts of a run: the rows of verl's dataset as a ``PromptSource``.
+
+verl's loader decides a batch without a history. So it is left unused, and candidates, draws and examples come from
+here: functions of the seed, the step and what was learned before.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dppo.errors import ConfigError, DataError
+from dppo.methods import Method
+from dppo.problems import identities
+from dppo.pruning import PromptHistory, PromptStream
+from dppo.step import PromptSource, StepPrompts
+from dppo.verl.settings import PruningSettings
+
+EPOCHS_REMEMBERED = 3
+"""Default half-life of the prompt history."""
+GENERATIONS = "__rollout_n__"
+"""The column by which verl's agent loops are told how many completions a prompt gets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The prompts of a step, once they are on their way to the samplers."""
+
+    prompts: StepPrompts
+    uid_Q: list[str]
+    """verl's name of each, by which its completions come back."""
+    size_Q: list[int]
+    """Completions asked of each."""
+
+    @property
+    def completions(self) -> int:
+        """N, completions of all of them."""
+        return sum(self.size_Q)
+
+
+def prompt_source(
+    dataset: Any, settings: PruningSettings, method: Method, *, prompts: int, shuffle: bool, prompt_key: str
+) -> PromptSource:
+    """The prompts of a run.
+
+    Args:
+        dataset: verl's training set.
+        settings: of the run.
+        method: built from them.
+        prompts: P, ``data.train_batch_size``.
+        shuffle: ``data.shuffle``; the order is ours, by the seed in ``settings``.
+        prompt_key: ``data.prompt_key``, the column that tells prompts apart.
+
+    Raises:
+        ConfigError: a dataset without a table of rows.
+        DataError: fewer prompts than a step has.
+    """
+    table = getattr(dataset, "dataframe", None)
+    if table is None or prompt_key not in getattr(table, "column_names", ()):
+        raise ConfigError(
+            f"data.train_files gives a {type(dataset).__name__} without a table with the column {prompt_key!r}, and a "
+            "history needs rows to come back to. Write data.custom_cls.path=null, or give the dataset a dataframe."
+        )
+    if len(table) < prompts:
+        raise DataError(
+            f"data.train_files has {len(table)} prompts, fewer than data.train_batch_size={prompts}. Write "
+            f"data.train_batch_size={len(table)}."
+        )
+    half_life = settings.history_half_life or EPOCHS_REMEMBERED * len(table) / prompts
+    return PromptSource(
+        PromptStream(len(table), seed=settings.seed, shuffle=shuffle),
+        PromptHistory(identities(table[prompt_key]), half_life=half_life),
+        method,
+        prompts=prompts,
+        fill=settings.prompt_mode == "fill",
+    )
+
+
+def examples(dataset: Any, row_Q: Tensor, size_Q: Tensor | None) -> list[dict[str, Any]]:
+    """The examples of prompts, for verl's ``collate_fn``; with their numbers of completions where these differ.
+
+    Args:
+        dataset: verl's training set.
+        row_Q: (Q,) rows of it.
+        size_Q: (Q,) completions of each; None where all have ``rollout.n``.
+    """
+    found = [dict(dataset[row]) for row in row_Q.tolist()]
+    if size_Q is not None:
+        for example, size in zip(found, size_Q.tolist(), strict=True):
+            example[GENERATIONS] = size
+    return found

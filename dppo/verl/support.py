@@ -1,0 +1,158 @@
+"""What the adapter serves: the range of verl, and every option that it refuses, with the reason and what to use."""
+
+from collections.abc import Callable
+from typing import Any
+
+from dppo.errors import ConfigError
+from dppo.methods import Method
+
+OLDEST, BEFORE = (0, 9, 0), (0, 10, 0)
+"""The supported range of verl: the bodies of the methods that are overridden were compared within it."""
+ROW_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "dro", "cispo")
+"""Losses whose terms are of one row each, over a denominator of the whole mini-batch."""
+WHY_NOT = {
+    "clip_cov": "picks tokens by their covariance over all rows of a micro-batch",
+    "kl_cov": "picks tokens by their covariance over all rows of a micro-batch",
+    "geo_mean": "divides by the rows of each micro-batch",
+    "bypass_mode": "rejects and normalises over the rows of a micro-batch",
+}
+GROUP_ESTIMATORS = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "opo", "grpo_passk")
+"""Advantages that are one number per completion, from the rewards of its own group."""
+
+
+def check_verl_version(installed: str) -> None:
+    """Return where ``installed`` is in the supported range of verl.
+
+    Raises:
+        ConfigError: naming the installed version, the range, and the command that installs one from it.
+    """
+    numbers = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
+    if not OLDEST <= numbers < BEFORE:
+        oldest, before = (".".join(map(str, each)) for each in (OLDEST, BEFORE))
+        raise ConfigError(
+            f"verl {installed} is not supported: methods that are overridden were checked on {oldest} <= verl < "
+            f"{before} only. Install one: pip install 'verl[verl-core]>={oldest},<{before}'"
+        )
+
+
+def unsupported_options(get: Callable[[str], Any], method: Method) -> list[str]:
+    """One sentence per option of verl that would be silently wrong here; empty when all are served.
+
+    Args:
+        get: the value of an option by its path in verl's configuration, None where there is none.
+        method: of the run.
+    """
+    return _loss_problems(get) + _advantage_problems(get, method) + _step_problems(get)
+
+
+def _loss_problems(get: Callable[[str], Any]) -> list[str]:
+    actor = "actor_rollout_ref.actor"
+    mode, aggregation = get(f"{actor}.policy_loss.loss_mode") or "vanilla", get(f"{actor}.loss_agg_mode")
+    problems = []
+    if mode not in ROW_LOSSES:
+        why = WHY_NOT.get(mode, "is not one whose rows are known to be independent")
+        problems.append(
+            f"{actor}.policy_loss.loss_mode={mode} {why}, so no weight of a row makes up for rows that are left out. "
+            f"Write {actor}.policy_loss.loss_mode=vanilla."
+        )
+    if mode == "sapo" and aggregation != "seq-mean-token-mean":
+        problems.append(
+            f"{actor}.loss_agg_mode={aggregation} with loss_mode=sapo, which averages over sequences whatever it says: "
+            f"its terms would be divided by two different numbers. Write {actor}.loss_agg_mode=seq-mean-token-mean."
+        )
+    if aggregation == "seq-mean-token-sum-norm" and get(f"{actor}.loss_scale_factor") is None:
+        longest = get("data.max_response_length")
+        problems.append(
+            f"{actor}.loss_scale_factor=null with loss_agg_mode=seq-mean-token-sum-norm: the loss is divided by the "
+            f"longest row of each micro-batch, which pruning changes. Write {actor}.loss_scale_factor={longest}."
+        )
+    rules = [
+        ("distillation.enabled", "its loss is not weighted"),
+        ("actor_rollout_ref.model.mtp.enable", "its loss is not weighted"),
+        (f"{actor}.use_prefix_grouper", "it needs whole groups, of which rows are left out"),
+        ("algorithm.rollout_correction.rollout_rs", "it masks tokens that denominators still count"),
+        ("algorithm.rollout_correction.rollout_is_batch_normalize", "it divides by a mean over the batch"),
+    ]
+    return problems + [_switch_off(name, value, why) for name, why in rules if (value := get(name))]
+
+
+def _advantage_problems(get: Callable[[str], Any], method: Method) -> list[str]:
+    problems, estimator = [], get("algorithm.adv_estimator")
+    estimator = getattr(estimator, "value", estimator)
+    if estimator not in GROUP_ESTIMATORS:
+        problems.append(
+            f"algorithm.adv_estimator={estimator} is not one number per completion from its own group. Write "
+            f"algorithm.adv_estimator=grpo; served are {', '.join(GROUP_ESTIMATORS)}."
+        )
+    elif method.advantages.from_history and estimator != "grpo":
+        problems.append(
+            f"algorithm.adv_estimator={estimator} with method={method.name}, which has advantages of its own. Write "
+            "algorithm.adv_estimator=grpo."
+        )
+    generations = get("actor_rollout_ref.rollout.n")
+    if generations == 1 and not method.advantages.from_history:
+        problems.append(
+            "actor_rollout_ref.rollout.n=1: verl takes the raw reward of a group of one as its advantage. Write "
+            "actor_rollout_ref.rollout.n=8, or method=dppo_history, whose baseline is from history."
+        )
+    if get("critic.enable"):
+        problems.append(_switch_off("critic.enable", True, "a critic is trained on whole batches"))
+    return problems
+
+
+def _step_problems(get: Callable[[str], Any]) -> list[str]:
+    actor = "actor_rollout_ref.actor"
+    whole, part = get("data.train_batch_size"), get(f"{actor}.ppo_mini_batch_size")
+    strategy, epochs, fetched = get(f"{actor}.strategy"), get(f"{actor}.ppo_epochs"), get("data.gen_batch_size")
+    problems = []
+    if strategy not in ("fsdp", "fsdp2"):
+        problems.append(
+            f"{actor}.strategy={strategy}: weights were checked on verl's FSDP engine alone. Write "
+            f"{actor}.strategy=fsdp2."
+        )
+    if epochs != 1:
+        problems.append(
+            f"{actor}.ppo_epochs={epochs}: later epochs would train on the draw of the first, which is biased. Write "
+            f"{actor}.ppo_epochs=1."
+        )
+    if not get(f"{actor}.use_dynamic_bsz"):
+        problems.append(
+            f"{actor}.use_dynamic_bsz=False cuts rows into micro-batches of one size, and as many rows as are kept do "
+            f"not divide by it. Write {actor}.use_dynamic_bsz=True."
+        )
+    if not whole or not part or whole % part:
+        problems.append(
+            f"data.train_batch_size={whole} is not a multiple of {actor}.ppo_mini_batch_size={part}. Write "
+            f"{actor}.ppo_mini_batch_size={whole}."
+        )
+    if get("actor_rollout_ref.hybrid_engine") is False:
+        problems.append(
+            "actor_rollout_ref.hybrid_engine=False: samplers that lag behind would finish prompts of other steps. "
+            "Write actor_rollout_ref.hybrid_engine=True."
+        )
+    if fetched not in (None, whole):
+        problems.append(
+            f"data.gen_batch_size={fetched}: prompts of a step are one block, chosen at once. Write "
+            "data.gen_batch_size=null."
+        )
+    if get("trainer.critic_warmup"):
+        problems.append(
+            f"trainer.critic_warmup={get('trainer.critic_warmup')}: there is no critic. Write trainer.critic_warmup=0."
+        )
+    rules = [
+        (f"{actor}.shuffle", "it deals rows to mini-batches anew, each of which has a draw of its own"),
+        ("algorithm.filter_groups.enable", "it takes prompts until enough are left, which is biased"),
+        ("trainer.v1.sampler.sync_refill_failed_groups", "it takes prompts that were not drawn"),
+        ("skip.rollout_tq.enable", "it trains on the rollouts of another run"),
+    ]
+    problems += [_switch_off(name, value, why) for name, why in rules if (value := get(name))]
+    if get("trainer.v1.sampler.custom_sampler.path"):
+        problems.append(
+            "trainer.v1.sampler.custom_sampler.path is set: which prompts a step has is chosen here. Write "
+            "trainer.v1.sampler.custom_sampler.path=null."
+        )
+    return problems
+
+
+def _switch_off(name: str, value: Any, why: str) -> str:
+    return f"{name}={value}: {why}. Write {name}={'False' if isinstance(value, bool) else 'null'}."

@@ -1,0 +1,159 @@
+"""Rows over ranks and optimizer steps, as verl cuts them up: nothing lost, nothing twice, and the gradient unbiased."""
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dppo.errors import ShapeError
+from dppo.verl.layout import Rows, place, places, rows_needed, scaled_gradient
+
+
+def rows_of(lengths, tokens=None):
+    length_N = torch.tensor(lengths)
+    return Rows(length_N=length_N, tokens_N=length_N if tokens is None else torch.tensor(tokens))
+
+
+def mini_batches(placement, ranks, steps):
+    """What each rank trains on in each optimizer step, cut up as verl's workers do."""
+    per_rank = placement.rows_per_step // ranks
+    cut = [placement.row_B[start : start + per_rank] for start in range(0, len(placement.row_B), per_rank)]
+    return {(rank, step): cut[rank * steps + step] for rank in range(ranks) for step in range(steps)}
+
+
+@st.composite
+def choices(draw):
+    """Weights of a batch that is as long as ``rows_needed`` says, each row in one step's share."""
+    steps, ranks = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    completions = draw(st.integers(1, 20))
+    share = draw(st.permutations([row % steps for row in range(completions)]))
+    kept = draw(st.lists(st.booleans(), min_size=completions, max_size=completions))
+    size = rows_needed(completions, steps, ranks)
+    weight_UN = torch.zeros(steps, size, dtype=torch.float64)
+    for row, (step, keep) in enumerate(zip(share, kept, strict=True)):
+        weight_UN[step, row] = float(keep) * (1 + row)
+    lengths = draw(st.lists(st.integers(1, 50), min_size=size, max_size=size))
+    return weight_UN, rows_of(lengths), ranks
+
+
+@given(choices())
+def test_every_kept_row_goes_to_one_rank_in_its_own_step_and_all_ranks_get_as_many(chosen):
+    weight_UN, rows, ranks = chosen
+    placement = place(weight_UN, rows, ranks)
+    assert len(set(placement.row_B)) == len(placement.row_B) == placement.rows_per_step * len(weight_UN)
+    sent = mini_batches(placement, ranks, len(weight_UN))
+    assert len(sent) == ranks * len(weight_UN)
+    for step, weight_N in enumerate(weight_UN):
+        here = {row for (_, at), taken in sent.items() if at == step for row in taken}
+        assert {row for row in here if weight_UN[:, row].sum() > 0} == set(weight_N.nonzero()[:, 0].tolist())
+    weights = dict(zip(placement.row_B, placement.weight_B.tolist(), strict=True))
+    assert all(weights[row] == pytest.approx(float(weight_UN[:, row].sum())) for row in placement.row_B)
+
+
+@given(choices())
+def test_ranks_forward_about_as_much_in_a_step(chosen):
+    weight_UN, rows, ranks = chosen
+    sent = mini_batches(place(weight_UN, rows, ranks), ranks, len(weight_UN))
+    for step in range(len(weight_UN)):
+        loads = [sum(int(rows.length_N[row]) for row in sent[rank, step]) for rank in range(ranks)]
+        assert max(loads) - min(loads) <= int(rows.length_N.max())
+
+
+def test_fillers_are_the_shortest_rows_that_were_dropped_and_weigh_nothing():
+    weight_UN = torch.tensor([[2.0, 0, 0, 4.0, 2.0, 0, 0, 0]], dtype=torch.float64)
+    placement = place(weight_UN, rows_of([9, 3, 5, 9, 9, 4, 8, 8]), ranks=4)
+    assert set(placement.row_B) == {0, 3, 4, 1} and placement.fillers == 1 and placement.rows_per_step == 4
+    assert dict(zip(placement.row_B, placement.weight_B.tolist(), strict=True)) == {0: 2, 3: 4, 4: 2, 1: 0}
+
+
+def test_a_step_that_keeps_nothing_is_filled_with_rows_whose_tokens_can_be_divided_by():
+    weight_UN = torch.tensor([[1.0, 1, 1, 0, 0, 0, 0, 0], [0.0] * 8], dtype=torch.float64)
+    rows = rows_of([9, 9, 9, 7, 2, 2, 2, 2], tokens=[5, 5, 5, 5, 0, 0, 0, 0])
+    sent = mini_batches(place(weight_UN, rows, ranks=2), 2, 2)
+    assert sum(int(rows.tokens_N[row]) for rank in range(2) for row in sent[rank, 1]) == 5
+
+
+def test_without_a_completion_kept_every_rank_still_gets_one_row():
+    placement = place(torch.zeros(1, 4, dtype=torch.float64), rows_of([3, 1, 2, 4]), ranks=2)
+    assert placement.rows_per_step == 2 and placement.weight_B.tolist() == [0, 0] and set(placement.row_B) == {1, 2}
+
+
+GRADIENT_N = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.0, 7.0, 7.0], dtype=torch.float64)
+"""Of the token sum of each row; the last two are rows that the engine added, whose weight must be 0."""
+LENGTHS = [4, 2, 7, 3, 5, 6]
+PROB_N = torch.tensor([0.5, 0.75, 1.0, 0.25, 0.5, 0.9], dtype=torch.float64)
+
+
+def engine_gradient(placement, rows):
+    """Token-mean of the rows that are sent, as verl's engine computes it."""
+    sent = torch.tensor(placement.row_B)
+    return float((placement.weight_B.double() * GRADIENT_N[sent]).sum() / rows.tokens_N[sent].sum())
+
+
+def expected_gradient(tokens_U, ranks):
+    rows, expected = rows_of([*LENGTHS, 9, 9], [*LENGTHS, 0, 0]), 0.0
+    for kept in product([0.0, 1.0], repeat=len(LENGTHS)):
+        keep_N = torch.tensor(kept, dtype=torch.float64)
+        chance = float(torch.where(keep_N > 0, PROB_N, 1 - PROB_N).prod())
+        weight_UN = torch.cat([keep_N / PROB_N, torch.zeros(2, dtype=torch.float64)])[None]
+        if chance:
+            expected += chance * engine_gradient(place(weight_UN, rows, ranks, tokens_U=tokens_U), rows)
+    return expected
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_mean_over_the_tokens_sent_becomes_one_over_all_tokens(ranks):
+    full = float(GRADIENT_N[: len(LENGTHS)].sum()) / sum(LENGTHS)
+    assert expected_gradient(torch.tensor([float(sum(LENGTHS))]), ranks) == pytest.approx(full, rel=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_check_above_sees_weights_that_do_not_make_up_for_the_tokens(ranks):
+    full = float(GRADIENT_N[: len(LENGTHS)].sum()) / sum(LENGTHS)
+    assert abs(expected_gradient(None, ranks) / full - 1) > 0.05
+
+
+def test_where_the_engine_divides_by_fewer_completions_than_the_step_is_made_of_weights_shrink():
+    weight_UN = torch.tensor([[2.0, 0, 4.0, 0]], dtype=torch.float64)
+    placement = place(weight_UN, rows_of([4, 3, 2, 1]), ranks=1, scale=8 / 12)
+    assert placement.weight_B.tolist() == pytest.approx([4 / 3, 8 / 3]) and weight_UN.sum() == 6
+
+
+def test_a_row_in_two_steps_and_too_few_rows_to_fill_up_with_are_errors():
+    with pytest.raises(ShapeError, match="ppo_epochs=1"):
+        place(torch.ones(2, 4), rows_of([1, 2, 3, 4]), ranks=2)
+    with pytest.raises(ShapeError, match="need 1 rows to fill up with, and 0 are left"):
+        place(torch.ones(1, 3), rows_of([1, 2, 3]), ranks=2)
+    with pytest.raises(ShapeError, match=r"expected \(steps, rows\)"):
+        place(torch.ones(1, 3), rows_of([1, 2]), ranks=1)
+    with pytest.raises(ShapeError, match="expected one shape"):
+        Rows(length_N=torch.ones(2), tokens_N=torch.ones(3))
+
+
+@pytest.mark.parametrize(("completions", "steps", "ranks", "rows"), [(32, 2, 4, 32), (5, 2, 2, 8), (1, 3, 2, 6)])
+def test_rows_are_asked_for_in_whole_mini_batches_of_all_ranks(completions, steps, ranks, rows):
+    assert rows_needed(completions, steps, ranks) == rows
+
+
+def test_completions_are_put_in_the_order_of_prompts_whatever_finished_first():
+    keys = ["b_0_0", "a_2_0", "a_0_0", "b_1_0"]
+    assert places(dict(enumerate(keys)), ["a", "b"], [3, 2]) == [2, -1, 1, 0, 3]
+    shuffled = {row: keys[row] for row in (3, 1, 0, 2)}
+    assert places(shuffled, ["a", "b"], [3, 2]) == [2, -1, 1, 0, 3]
+
+
+@pytest.mark.parametrize("key", ["a_0_1", "a_2_0", "c_0_0"])
+def test_several_outputs_of_a_session_and_unknown_prompts_are_errors(key):
+    with pytest.raises(ShapeError, match=key):
+        places({0: key}, ["a", "b"], [2, 2])
+
+
+def test_a_scaled_gradient_leaves_the_value_alone():
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    factor = torch.tensor([0.0, 1.0, 2.5])
+    scaled = scaled_gradient(x.exp(), factor)
+    scaled.sum().backward()
+    assert torch.equal(scaled.detach(), x.detach().exp())
+    torch.testing.assert_close(x.grad, factor * x.detach().exp())

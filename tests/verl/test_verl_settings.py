@@ -1,0 +1,186 @@
+"""What a run on verl may ask for: everything else is refused at its start, by name, value and a line that works."""
+
+from dataclasses import fields
+from typing import ClassVar
+
+import pytest
+
+from dppo.errors import ConfigError, raise_problems
+from dppo.methods import METHODS
+from dppo.pruning import SCORES
+from dppo.verl.settings import NORMALISERS, PruningSettings, keeps_all, lines, method_of, read_settings
+from dppo.verl.support import GROUP_ESTIMATORS, ROW_LOSSES, check_verl_version, unsupported_options
+
+ACTOR = "actor_rollout_ref.actor"
+SERVED = {
+    "algorithm.adv_estimator": "grpo",
+    "actor_rollout_ref.rollout.n": 8,
+    f"{ACTOR}.strategy": "fsdp2",
+    f"{ACTOR}.ppo_epochs": 1,
+    f"{ACTOR}.ppo_mini_batch_size": 4,
+    f"{ACTOR}.use_dynamic_bsz": True,
+    f"{ACTOR}.loss_agg_mode": "token-mean",
+    f"{ACTOR}.policy_loss.loss_mode": "vanilla",
+    "data.train_batch_size": 8,
+    "data.max_response_length": 1024,
+}
+"""Options of verl that are served as they are."""
+
+
+def method(name="dppo", mode="token-mean", penalty=0.0, entropy=0.0, **options):
+    settings = read_settings({"method": name, **options})
+    return method_of(settings, loss_agg_mode=mode, penalty=penalty, entropy_coef=entropy)
+
+
+def problems(changed, name="dppo"):
+    return unsupported_options((SERVED | changed).get, method(name))
+
+
+def test_a_run_of_verl_as_it_is_has_no_problem():
+    assert not problems({}) and not problems({f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"})
+
+
+REFUSED = [
+    ({f"{ACTOR}.policy_loss.loss_mode": "clip_cov"}, "loss_mode=clip_cov picks tokens", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "kl_cov"}, "loss_mode=kl_cov picks tokens", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "divides by the rows of each micro-batch", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "mine"}, "loss_mode=mine is not one whose rows", "loss_mode=vanilla"),
+    ({f"{ACTOR}.policy_loss.loss_mode": "sapo"}, "loss_agg_mode=token-mean with loss_mode=sapo", "seq-mean-token-mean"),
+    (
+        {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"},
+        "loss_scale_factor=null with loss_agg_mode=seq-mean-token-sum-norm",
+        f"{ACTOR}.loss_scale_factor=1024.",
+    ),
+    ({f"{ACTOR}.ppo_epochs": 2}, "ppo_epochs=2: later epochs", "ppo_epochs=1"),
+    ({f"{ACTOR}.use_dynamic_bsz": False}, "use_dynamic_bsz=False cuts", "use_dynamic_bsz=True"),
+    ({f"{ACTOR}.strategy": "megatron"}, "strategy=megatron: weights were checked", "strategy=fsdp2"),
+    ({f"{ACTOR}.shuffle": True}, "shuffle=True: it deals rows", "shuffle=False"),
+    ({f"{ACTOR}.ppo_mini_batch_size": 3}, "data.train_batch_size=8 is not a multiple", "ppo_mini_batch_size=8"),
+    ({f"{ACTOR}.use_prefix_grouper": True}, "use_prefix_grouper=True: it needs whole groups", "=False"),
+    ({"algorithm.adv_estimator": "gae"}, "adv_estimator=gae is not one number", "adv_estimator=grpo"),
+    ({"algorithm.adv_estimator": "reinforce_plus_plus"}, "adv_estimator=reinforce_plus_plus", "adv_estimator=grpo"),
+    ({"actor_rollout_ref.rollout.n": 1}, "rollout.n=1: verl takes the raw reward", "method=dppo_history"),
+    ({"algorithm.filter_groups.enable": True}, "filter_groups.enable=True: it takes prompts until", "=False"),
+    ({"algorithm.rollout_correction.rollout_rs": "token"}, "rollout_rs=token: it masks tokens", "rollout_rs=null"),
+    ({"data.gen_batch_size": 2}, "data.gen_batch_size=2: prompts of a step are one block", "gen_batch_size=null"),
+    ({"trainer.critic_warmup": 5}, "trainer.critic_warmup=5: there is no critic", "critic_warmup=0"),
+    ({"critic.enable": True}, "critic.enable=True: a critic is trained on whole batches", "critic.enable=False"),
+    ({"distillation.enabled": True}, "distillation.enabled=True: its loss is not weighted", "=False"),
+    ({"actor_rollout_ref.model.mtp.enable": True}, "mtp.enable=True: its loss is not weighted", "=False"),
+    ({"actor_rollout_ref.hybrid_engine": False}, "hybrid_engine=False: samplers that lag", "hybrid_engine=True"),
+    ({"trainer.v1.sampler.sync_refill_failed_groups": True}, "it takes prompts that were not drawn", "=False"),
+    ({"trainer.v1.sampler.custom_sampler.path": "mine.py"}, "custom_sampler.path is set", "path=null"),
+    ({"skip.rollout_tq.enable": True}, "it trains on the rollouts of another run", "=False"),
+]
+
+
+@pytest.mark.parametrize(("changed", "what", "instead"), REFUSED, ids=[what[:40] for _, what, _ in REFUSED])
+def test_what_would_be_silently_wrong_is_refused_in_one_line_with_one_that_works(changed, what, instead):
+    (problem,) = problems(changed)
+    assert what in problem and instead in problem and "\n" not in problem
+    with pytest.raises(ConfigError, match="1 problem"):
+        raise_problems("verl", [problem])
+
+
+@pytest.mark.parametrize("loss_mode", [loss for loss in ROW_LOSSES if loss != "sapo"])
+@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+def test_losses_of_rows_and_advantages_of_groups_are_served(loss_mode, estimator):
+    assert not problems({f"{ACTOR}.policy_loss.loss_mode": loss_mode, "algorithm.adv_estimator": estimator})
+
+
+def test_all_problems_are_said_at_once():
+    assert len(problems({f"{ACTOR}.ppo_epochs": 2, f"{ACTOR}.shuffle": True, "algorithm.adv_estimator": "gae"})) == 3
+
+
+def test_a_baseline_from_history_serves_groups_of_one_and_wants_verls_plain_advantages():
+    assert not problems({"actor_rollout_ref.rollout.n": 1}, "dppo_history")
+    (problem,) = problems({"algorithm.adv_estimator": "rloo"}, "dppo_history")
+    assert "has advantages of its own" in problem
+
+
+@pytest.mark.parametrize("installed", ["0.9.0", "0.9.1", "0.9.1.post1", "0.9.7"])
+def test_versions_in_the_range_are_served(installed):
+    check_verl_version(installed)
+
+
+@pytest.mark.parametrize("installed", ["0.8.0", "0.10.0", "1.0"])
+def test_versions_outside_of_the_range_are_refused(installed):
+    with pytest.raises(ConfigError, match=rf"verl {installed} is not supported.*pip install"):
+        check_verl_version(installed)
+
+
+class TestOptions:
+    WRONG: ClassVar = [
+        ({"completion_rate": 0.5}, "completion_rate is no option"),
+        ({"completion_prune_rate": 1.0}, "completion_prune_rate=1 must be in"),
+        ({"completion_prune_rate": "half"}, "completion_prune_rate=half must be in"),
+        ({"prompt_prune_rate": -0.1}, "prompt_prune_rate=-0.1 must be in"),
+        ({"method": "none"}, "method='none' is not one of"),
+        ({"method": "dapo"}, "rolls prompts out in rounds"),
+        ({"method": "gspo"}, "brings an objective of its own"),
+        ({"method": "pods", "accept_bias": True}, "brings an objective of its own"),
+        ({"method": "dppo_deterministic"}, "is biased.*accept_bias=True"),
+        ({"method": "grpo", "completion_prune_rate": 0.5}, "prunes nothing, but completion_prune_rate=0.5"),
+        ({"completion_score": "best"}, "completion_score='best' is not one of"),
+        ({"prune_floor": 0.9}, "prune_floor=0.9 must be in"),
+        ({"prompt_mode": "thick"}, "prompt_mode='thick' is not one of"),
+        ({"history_half_life": 0.0}, "history_half_life=0 must be > 0"),
+        ({"prune_until": 1.5}, "prune_until=1.5 must be in"),
+        ({"seed": -1}, "seed=-1 must be >= 0"),
+        ({"seed": 0.5}, "seed=0.5 is float"),
+    ]
+
+    @pytest.mark.parametrize(("options", "what"), WRONG, ids=[str(options) for options, _ in WRONG])
+    def test_an_option_that_cannot_be_is_refused(self, options, what):
+        with pytest.raises(ConfigError, match=what):
+            read_settings(options)
+
+    def test_left_out_they_are_those_of_dppo(self):
+        assert read_settings({}) == PruningSettings()
+        assert read_settings({"prompt_prune_rate": 0}).prompt_prune_rate == 0.0
+
+    def test_what_is_biased_can_be_accepted(self):
+        assert method("dppo_deterministic", accept_bias=True).selection_bias
+
+    def test_a_method_that_prunes_less_is_not_asked_for_more(self):
+        assert method("grpo").completions.rate == 0 and method("infobatch").prompts.rate == 0.5
+
+    def test_every_option_says_what_it_is(self):
+        import inspect
+
+        source = inspect.getsource(PruningSettings)
+        for field in fields(PruningSettings):
+            after = source.split(f"    {field.name}: ")[1].split("\n")[1]
+            assert after.strip().startswith('"""'), field.name
+
+
+def test_confidence_is_the_score_since_verl_knows_every_probability():
+    assert method().score is SCORES["confidence"] and method(completion_score="length").score is SCORES["length"]
+
+
+@pytest.mark.parametrize("mode", NORMALISERS)
+def test_a_token_mean_is_biased_where_prompts_are_pruned_and_no_other_mode_is(mode):
+    both = method(mode=mode, prompt_prune_rate=0.3)
+    assert bool(both.biases()) == (mode == "token-mean") and not method(mode=mode).biases()
+
+
+def test_with_a_penalty_completions_without_an_advantage_have_a_gradient():
+    import torch
+
+    zero = torch.zeros(2)
+    assert (
+        not method().live(zero).any() and method(penalty=0.1).live(zero).all() and method(entropy=0.1).live(zero).all()
+    )
+
+
+def test_what_drops_nothing_is_left_to_verl():
+    assert keeps_all(method("grpo")) and not keeps_all(method("grpo_history"))
+    assert not keeps_all(method("dppo", completion_prune_rate=0.0))
+    assert {name for name in METHODS if keeps_all(METHODS[name])} >= {"grpo"}
+
+
+def test_the_plan_says_what_is_dropped_and_what_is_biased():
+    said = lines(method(prompt_prune_rate=0.3), prompts=8, generations=4, optimizer_steps=2)
+    assert "gradient BIASED" in said[0] and any("block of 8, 4 each" in line for line in said)
+    assert sum(line.startswith("biased: ") for line in said) == 2
+    assert "its whole batch" in lines(method("grpo"), prompts=8, generations=4, optimizer_steps=1)[1]

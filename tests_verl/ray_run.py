@@ -1,0 +1,136 @@
+"""verl's own command from end to end on CPUs, Ray, TransferQueue and agent loops included: ``python ray_run.py LOG``.
+
+Two workers train and two samplers sample; three steps, then the run is resumed from its checkpoint for a fourth. Too
+slow and too dependent on the machine for every change: what a run that went through said is in ``ray_run.log``.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from environment import FIXED, free_port
+
+HERE = Path(__file__).parent
+PATIENCE = {
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_worker_register_timeout_seconds": "900",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_health_check_initial_delay_ms": "600000",
+    "RAY_health_check_timeout_ms": "300000",
+    "RAY_health_check_period_ms": "60000",
+    "RAY_agent_register_timeout_ms": "600000",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Ray gives up on processes that take half a minute to start, which on two busy cores they do."""
+PORTS = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "metrics-export-port", "runtime-env-agent-port")
+FILES = ("metrics_agent_port", "dashboard_agent_listen_port", "metrics_export_port", "runtime_env_agent_port")
+
+
+def settings(toy: Path, steps: int) -> list[str]:
+    """verl's command line."""
+    from in_process_settings import BASE
+
+    return [
+        *(option for option in BASE if "rollout.name" not in option and "resume_mode" not in option),
+        *(f"data.train_files={toy}/train.parquet", f"data.val_files={toy}/val.parquet"),
+        f"actor_rollout_ref.model.path={toy}/model",
+        *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.train_max_samples=16"),
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=256",
+        *("actor_rollout_ref.rollout.name=plain_cpu", "actor_rollout_ref.rollout.n=4"),
+        *("actor_rollout_ref.rollout.agent.num_workers=1", "actor_rollout_ref.rollout.calculate_log_probs=True"),
+        *("reward.num_workers=1", f"reward.custom_reward_function.path={HERE}/toy.py"),
+        "reward.custom_reward_function.name=compute_score",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        *(
+            "trainer.nnodes=1",
+            "trainer.n_gpus_per_node=2",
+            "trainer.logger=[console]",
+            "trainer.val_before_train=False",
+        ),
+        *(
+            "trainer.test_freq=-1",
+            "trainer.save_freq=3",
+            "trainer.total_epochs=9",
+            f"trainer.total_training_steps={steps}",
+        ),
+        *(f"trainer.default_local_dir={toy}/checkpoints", "trainer.v1.trainer_mode=dynamic_pruning"),
+        "+trainer.v1.sampler.sampler_kwargs.pruning.completion_prune_rate=0.5",
+        "+trainer.v1.sampler.sampler_kwargs.pruning.prompt_prune_rate=0.3",
+    ]
+
+
+def write_ports(folder: Path, ports: dict[str, int]) -> None:
+    """Ray's agent writes its ports when it is up, and its raylet does not wait: write them first."""
+    for _ in range(3000):
+        for found in (folder / "session_latest").glob("gcs_server_port_*"):
+            node = found.name.removeprefix("gcs_server_port_")
+            for name, port in zip(FILES, ports.values(), strict=True):
+                file = found.parent / f"{name}_{node}"
+                if not file.exists():
+                    file.write_text(str(port))
+            return
+        time.sleep(0.1)
+
+
+SHOWN = ("training/global_step", "actor/pg_loss", "actor/grad_norm", "candidates/reward", "critic/score/mean")
+SHOWN += ("prune/prompts_kept_share", "prune/kept_share", "prune/largest_weight", "rows/sent", "rows/fillers")
+
+
+def told(log: str) -> list[str]:
+    """What the run said of itself: our lines, and of each step some figures."""
+    lines = []
+    for line in log.splitlines():
+        if "dppo | " in line:
+            lines.append(line[line.index("dppo | ") :])
+        elif "Resuming from " in line:
+            lines.append("verl | resuming from global_step_" + line.split("global_step_")[1].split(",")[0])
+        elif "step:" in line and " - " in line:
+            figures = dict(part.rsplit(":", 1) for part in line.split(" - ") if ":" in part)
+            numbers = {name: float(re.sub(r"[^0-9.eE+-]", "", figures[name])) for name in SHOWN if name in figures}
+            lines.append("verl | " + ", ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
+    return lines
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that Ray is stopped
+    log = Path(sys.argv[1]).absolute().open("w")
+    folder = Path(tempfile.mkdtemp(prefix="ray"))
+    subprocess.run([sys.executable, "toy.py", str(folder)], cwd=HERE, check=True)
+    env = os.environ | FIXED | PATIENCE
+    env |= {"VERL_USE_EXTERNAL_MODULES": "platform_cpu,cpu_rollout", "PYTHONPATH": str(HERE), "HYDRA_FULL_ERROR": "1"}
+    for name in ("LOCAL_RANK", "MASTER_ADDR"):
+        env.pop(name)
+    ports, port = {name: free_port() for name in PORTS}, free_port()
+    command = [f"{Path(sys.executable).parent}/ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
+    command += [f"--port={port}", "--num-cpus=64", "--num-gpus=2", "--object-store-memory=300000000"]
+    command += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}/ray"]
+    command += [f"--{name}={number}" for name, number in ports.items()]
+    head = subprocess.Popen(command, env=env, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        write_ports(folder / "ray", ports)
+        time.sleep(20)
+        for steps in (3, 4):
+            train = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, steps)]
+            train += [f"+ray_kwargs.ray_init.address=127.0.0.1:{port}", f"hydra.run.dir={folder}/hydra"]
+            if code := subprocess.run(train, env=env, cwd=HERE, stdout=log, stderr=subprocess.STDOUT).returncode:
+                return code
+        log.flush()
+        print(*told(Path(log.name).read_text(errors="replace")), sep="\n")
+        return 0
+    finally:
+        os.killpg(head.pid, signal.SIGTERM)
+        try:
+            head.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(head.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

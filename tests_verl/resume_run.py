@@ -1,0 +1,50 @@
+"""A run of the toy in a process of its own: ``resume_run.py TOY CHECKPOINTS STEPS OUT [KILLED_AT]``.
+
+It resumes from the newest checkpoint, saves after every second step, and writes its parameters and what it asked for.
+With KILLED_AT it kills itself in the middle of that step, when prompts are drawn and rolled out but not yet trained on.
+"""
+
+import os
+import signal
+import sys
+
+from environment import set_up
+
+set_up()
+
+import torch  # noqa: E402
+from in_process import PRUNING, parameters, train, trainer  # noqa: E402
+
+OPTIONS = (
+    *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.rollout.n=2"),
+    *(
+        "data.train_max_samples=16",
+        "data.shuffle=True",
+        "data.seed=1",
+        "trainer.total_training_steps=6",
+        "trainer.save_freq=2",
+    ),
+    *(f"{PRUNING}.prompt_prune_rate=0.4", "trainer.resume_mode=auto"),
+)
+
+
+def main(toy, checkpoints, steps, out, killed_at=None):
+    made = trainer(toy, "dynamic_pruning", *OPTIONS, f"trainer.default_local_dir={checkpoints}")
+    if killed_at is not None:
+        update = made._update_actor
+
+        def killed(batch, metrics):
+            if made.global_steps == int(killed_at):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return update(batch, metrics)
+
+        made._update_actor = killed
+    first = made.global_steps
+    logged = train(made, int(steps) + 1 - first)
+    kept = [each["prune/prompts_kept_share"] for each in logged]
+    found = {"parameters": parameters(made), "asked": made.agent_loop_manager.asked, "first": first, "kept": kept}
+    torch.save(found, out)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,80 @@
+"""The command lines on the page and in the examples are options that verl has, and none of them is refused."""
+
+import os
+import re
+import shlex
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from dppo.verl.settings import method_of, read_settings
+from dppo.verl.support import unsupported_options
+
+ROOT = Path(__file__).parents[1]
+PRUNING = "trainer.v1.sampler.sampler_kwargs.pruning"
+
+
+def options_of(script: Path, folder: Path) -> list[str]:
+    """What a script gives to verl, by a ``python`` that prints its arguments."""
+    stand_in = folder / "python"
+    stand_in.write_text('#!/bin/sh\nfor each in "$@"; do echo "$each"; done\n')
+    stand_in.chmod(0o755)
+    env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(folder)}
+    said = subprocess.run(
+        ["bash", str(script)], env=env, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert said[:2] == ["-m", "verl.trainer.main_ppo"]
+    return said[2:]
+
+
+def options_of_page() -> list[str]:
+    """The worked command of docs/verl.md."""
+    (block,) = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs" / "verl.md").read_text(), re.DOTALL | re.MULTILINE)
+    return shlex.split(block.replace("\\\n", " "))[3:]
+
+
+def problems(options: list[str]) -> list[str]:
+    """What our trainer would refuse of a command line."""
+    GlobalHydra.instance().clear()
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=options)
+    get = partial(OmegaConf.select, config)
+    assert get("trainer.v1.trainer_mode") == "dynamic_pruning"
+    mode = get("actor_rollout_ref.actor.loss_agg_mode")
+    method = method_of(read_settings(get(PRUNING)), loss_agg_mode=mode, penalty=0.0, entropy_coef=0.0)
+    assert method.prompts.rate == 0.3 and method.completions.rate == 0.5 and not method.biases()
+    return unsupported_options(get, method)
+
+
+@pytest.mark.parametrize("name", ["gsm8k_8_gpus.sh", "gsm8k_64_gpus.sh"])
+def test_examples_are_served(name, tmp_path):
+    assert problems(options_of(ROOT / "examples" / "verl" / name, tmp_path)) == []
+
+
+def test_the_command_on_the_page_is_served():
+    assert problems(options_of_page()) == []
+
+
+def test_the_check_sees_an_option_that_is_refused():
+    assert len(problems([*options_of_page(), "actor_rollout_ref.actor.ppo_epochs=2"])) == 1
+
+
+def test_the_settings_of_the_ray_run_are_served(toy):
+    from ray_run import settings
+
+    assert problems(settings(toy, 3)) == []
+
+
+def test_every_option_of_ours_is_on_the_page():
+    from dataclasses import fields
+
+    from dppo.verl.settings import PruningSettings
+
+    rows = re.findall(r"^\| (`[\w`, ]+`) \| .* \| .* \|$", (ROOT / "docs" / "verl.md").read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {field.name for field in fields(PruningSettings)} <= named

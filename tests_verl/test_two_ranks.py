@@ -1,0 +1,40 @@
+"""Two data-parallel ranks: rows are dealt to both, fillers make up what is missing, and the gradient stays unbiased."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from environment import free_port
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def found(toy, tmp_path_factory):
+    out, port = tmp_path_factory.mktemp("ranks") / "found.json", str(free_port())
+    command = [[sys.executable, "two_ranks.py", str(rank), port, str(toy), str(out)] for rank in (0, 1)]
+    ranks = [subprocess.Popen(each, cwd=HERE, stderr=subprocess.PIPE, text=True) for each in command]
+    try:
+        errors = [rank.communicate(timeout=900)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], errors[0][-2000:] + errors[1][-2000:]
+    return {each["mode"]: each for each in json.loads(out.read_text())}
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_the_mean_over_every_draw_on_two_ranks_is_verls_gradient(found, mode):
+    print(found[mode])
+    assert found[mode]["bias"] < 1e-6 < 0.1 < found[mode]["forgotten"]  # and forgotten weights are seen
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_ranks_get_as_many_rows_each_and_fillers_where_some_are_missing(found, mode):
+    sent = found[mode]["sent"]
+    assert {rows for rows, *_ in sent} == {4, 6, 8} and all(
+        rows == step and whole == 8 for rows, step, whole, _ in sent
+    )
+    assert {fillers for *_, fillers in sent} == {0, 1}
