@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dppo import __version__
+from dppo.cli.words import INTERRUPTED
 from dppo.errors import DPPOError
 
 COMMANDS = {
@@ -26,7 +27,7 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand, by default the process's own, and return its exit code.
 
-    0 is success, 1 a failed check, 2 bad input.
+    0 is success, 1 a failed check, 2 bad input, 130 a command that was stopped by Ctrl-C.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
@@ -40,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         return import_module(f"dppo.cli.{words[0]}").main(words[1:])
+    except KeyboardInterrupt:
+        print(f"dppo {words[0]}: stopped", file=sys.stderr)
+        return INTERRUPTED
     except DPPOError as error:
         print(f"dppo {words[0]}: {error}", file=sys.stderr)
         return 2

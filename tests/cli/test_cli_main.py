@@ -60,6 +60,17 @@ def test_a_package_that_is_there_and_broken_is_not_called_none(capsys, monkeypat
     assert "None" not in said and "torchvision::nms does not exist" in said and "pip check" in said
 
 
+def test_a_stop_is_one_line_and_exit_code_130(capsys, monkeypatch):
+    import dppo.cli.demo
+
+    def stops(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dppo.cli.demo, "main", stops)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "dppo demo: stopped\n"
+
+
 def test_other_errors_keep_their_traceback(monkeypatch):
     import dppo.cli.demo
 
