@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,12 @@ def main(words: Sequence[str]) -> int:
     if not words or "-h" in words or "--help" in words:
         print(build_parser().format_help())
         return 0 if words else 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+        return _run(words)
+
+
+def _run(words: Sequence[str]) -> int:
     run = parse_run(words)
     if run.data.dry_run:
         return _check(run)

@@ -16,6 +16,7 @@ from dppo.runs.arguments import Run
 from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.embedded import TASKS
 from dppo.runs.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
+from dppo.runs.preflight import model_problems, output_problems, tracker_problems, weight_problems
 from dppo.trl.plan import step_plan
 from dppo.typed import typed
 
@@ -40,6 +41,7 @@ def dry_run(run: Run) -> list[Finding]:
         ConfigError: it is no parsed run.
     """
     findings = [Finding("ok", "all fields are known, in range and served"), *_output(run), *_model(run)]
+    findings += [Finding("wrong", problem) for check in (tracker_problems, weight_problems) for problem in check(run)]
     if run.without_gpu:
         text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
         findings.append(Finding("unchecked", text))
@@ -62,6 +64,9 @@ def _output(run: Run) -> Iterator[Finding]:
         checkpoint = output_checkpoint(run)
     except DPPOError as error:
         yield Finding("wrong", str(error))
+        return
+    if problems := list(output_problems(run)):
+        yield from (Finding("wrong", problem) for problem in problems)
     else:
         start = f"resumes from {checkpoint}" if checkpoint else "is free"
         yield Finding("ok", f"output_dir={run.training.output_dir} {start}")
@@ -69,12 +74,10 @@ def _output(run: Run) -> Iterator[Finding]:
 
 def _model(run: Run) -> Iterator[Finding]:
     name = run.model.model_name_or_path or ""
-    if not name:
-        yield Finding("wrong", "model_name_or_path is not set")
+    if problems := list(model_problems(run)):
+        yield from (Finding("wrong", problem) for problem in problems)
     elif name.startswith(SCRATCH):
         yield Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")
-    elif not Path(name).exists() and name.startswith(("/", ".", "~")):
-        yield Finding("wrong", f"model {name}: no such folder. Write model_name_or_path: FOLDER, or a name of the hub")
     elif not Path(name).exists():
         yield Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")
     else:

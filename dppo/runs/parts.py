@@ -33,6 +33,7 @@ from dppo.runs.arguments import AnyRun, Run
 from dppo.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo.runs.folder import RECORDS
+from dppo.runs.preflight import check_run
 from dppo.runs.recorder import RunRecorder
 from dppo.trl.checkpoint_files import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
@@ -286,7 +287,8 @@ def train_with(
     """As ``train``, with a trainer of that kind, ours or TRL's own, which ``prepare`` is given before it trains.
 
     Raises:
-        ConfigError: it is no parsed run, its folder is in use, or the launch has another number of processes.
+        ConfigError: it is no parsed run, its folder is in use, the launch has another number of processes, or
+            ``preflight_problems`` finds any.
     """
     launched = run.training.world_size
     if run.data.processes not in (None, launched):
@@ -294,8 +296,9 @@ def train_with(
             f"processes={run.data.processes}, but this launch has {launched}. Start it with: accelerate launch "
             f"--num_processes {run.data.processes} -m dppo.cli.main train CONFIG.yaml"
         )
-    benchmarks = load_benchmarks(run)
+    check_run(run)
     checkpoint = output_checkpoint(run)
+    benchmarks = load_benchmarks(run)
     folder = Path(run.training.output_dir or "")
     PartialState().wait_for_everyone()  # all have looked before anyone writes
     if checkpoint is None and PartialState().is_main_process:

@@ -73,7 +73,8 @@ class DPPOTrainer(Joints):
         args = DPPOConfig("dppo-output") if args is None else args
         check("args", args, DPPOConfig, "DPPOConfig in place of GRPOConfig: it takes the same arguments.")
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
-        super().__init__(model, guarded_rewards(reward_funcs, args.reward_time_limit), args, *others, **kwargs)
+        rewards = guarded_rewards(reward_funcs, args.reward_time_limit, args.reward_weights)
+        super().__init__(model, rewards, args, *others, **kwargs)
         for refusal in refusals(self):
             raise ConfigError(refusal)
         log_probs = self.use_vllm or self.rollout_func is not None
