@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dppo.cli import INTERRUPTED
 from dppo.cli.progress import open_board
-from dppo.cli.words import INTERRUPTED, listed, read_words, wide_console
+from dppo.cli.words import listed, read_words, wide_console
 
 if TYPE_CHECKING:
     from dppo.comparison.runner import Event

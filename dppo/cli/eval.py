@@ -15,7 +15,8 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from dppo.cli.words import INTERRUPTED, numbers, wide_console
+from dppo.cli import INTERRUPTED
+from dppo.cli.words import numbers, wide_console
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import ConfigError
 from dppo.evaluation import (

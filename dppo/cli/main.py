@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dppo import __version__
-from dppo.cli.words import INTERRUPTED
+from dppo.cli import INTERRUPTED
 from dppo.errors import DPPOError
+from dppo.install import install_line
 
 COMMANDS = {
     "compare": "methods side by side from one start, TRL's trainer among them: dppo compare CONFIG.yaml --seeds 5",
@@ -16,6 +17,8 @@ COMMANDS = {
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
     "verify": "prove that pruning leaves the expected gradient alone, on your model and data",
 }
+EXTRAS = {"eval": "eval", "report": "report"}
+"""Extras of pyproject.toml that commands need; the others need ``trl``."""
 
 
 def usage() -> str:
@@ -54,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         if error.name.startswith("dppo"):
             raise
-        print(f"dppo {words[0]} needs {error.name}: pip install 'dppo[trl]'", file=sys.stderr)
+        line = install_line(EXTRAS.get(words[0], "trl"))
+        print(f"dppo {words[0]} needs {error.name}, which is not installed: {line}", file=sys.stderr)
         return 2
 
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from dppo.cli import INTERRUPTED
 from dppo.cli.progress import open_board
-from dppo.cli.words import INTERRUPTED
 from dppo.runs.arguments import Run
 from dppo.runs.dry_run import dry_run
 from dppo.runs.follow import Follow

@@ -9,9 +9,6 @@ from rich.console import Console
 from dppo.errors import ConfigError
 from dppo.runs.words import split_words
 
-INTERRUPTED = 130
-"""Exit code of a command that was stopped by Ctrl-C, as shells have it."""
-
 Number = TypeVar("Number", int, float)
 
 

@@ -31,7 +31,8 @@ def load(spec: ModelSpec) -> Engine:
         vllm: Any = import_module("vllm")
     except ImportError as error:
         raise ConfigError(
-            f"--engine vllm: vLLM is not installed ({error}): pip install 'dppo[vllm]', or --engine transformers"
+            f"--engine vllm: vLLM is not installed ({error}): pip install 'vllm>={OLDEST},<{BEFORE}', "
+            "or --engine transformers"
         ) from error
     if vllm.__version__[:1].isdigit() and not OLDEST <= Version(Version(vllm.__version__).base_version) < BEFORE:
         raise ConfigError(

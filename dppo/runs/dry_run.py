@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import DPPOError
+from dppo.install import install_line
 from dppo.problems.loading import is_local
 from dppo.runs.arguments import Run
 from dppo.runs.benchmarks import load_benchmarks
@@ -48,7 +49,7 @@ def dry_run(run: Run) -> list[Finding]:
     rows, found = _data(run)
     findings += found
     if run.training.use_vllm and importlib.util.find_spec("vllm") is None:
-        findings.append(Finding("unchecked", "use_vllm: vLLM is not installed here: pip install 'dppo[vllm]'"))
+        findings.append(Finding("unchecked", f"use_vllm: vLLM is not installed here: {install_line('vllm')}"))
     processes = run.data.processes or run.training.world_size
     method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=_model_config(run))
     try:

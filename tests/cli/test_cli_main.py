@@ -3,6 +3,7 @@ import pytest
 from dppo import __version__
 from dppo.cli.main import COMMANDS, main
 from dppo.errors import ConfigError
+from dppo.install import install_line
 
 
 def test_help_names_every_command(capsys):
@@ -41,7 +42,7 @@ def test_missing_extra_names_the_install_line(capsys, monkeypatch):
 
     monkeypatch.setattr(dppo.cli.demo, "main", fails)
     assert main(["demo"]) == 2
-    assert "dppo demo needs trl: pip install 'dppo[trl]'" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"dppo demo needs trl, which is not installed: {install_line('trl')}\n"
 
 
 def test_a_package_that_is_there_and_broken_is_not_called_none(capsys, monkeypatch):
