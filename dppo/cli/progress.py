@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
@@ -126,6 +127,21 @@ def open_board(console: Console, *, first: bool = True, plain: bool = False) -> 
     terminal = console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter
     # rich takes a pipe for a terminal where the environment says so; a file must never get control characters.
     return Bars(console) if terminal and console.file.isatty() and not plain else Lines(console)
+
+
+@contextmanager
+def open_status(console: Console, text: str) -> Iterator[Callable[[str], None]]:
+    """A context that shows ``text``, then what it is called with: in one place on a terminal, elsewhere as lines."""
+    if console.is_terminal and console.file.isatty():
+        with console.status(text) as status:
+            yield status.update
+        return
+
+    def line(text: str) -> None:
+        print(text, file=console.file, flush=True)
+
+    line(text)
+    yield line
 
 
 def measured(progress: Progress, name: str, done: float, total: float) -> Task:

@@ -21,6 +21,7 @@ from dppo.runs.preflight import model_problems, output_problems, tracker_problem
 from dppo.trl.plan import step_plan
 from dppo.typed import typed
 
+TEMPLATE = {True: "with a chat template", False: "without a chat template: prompts will be plain text"}
 Kind = Literal["ok", "wrong", "unchecked", "plan"]
 
 
@@ -88,7 +89,7 @@ def _model(run: Run) -> Iterator[Finding]:
         except (OSError, ValueError) as error:
             yield Finding("wrong", f"model {name}: {error}")
         else:
-            yield Finding("ok", f"model {name}: {kind}, {'with' if template else 'without'} a chat template")
+            yield Finding("ok", f"model {name}: {kind}, {TEMPLATE[bool(template)]}")
 
 
 def _model_config(run: Run) -> Any:

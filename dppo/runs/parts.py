@@ -247,6 +247,8 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
         raise ConfigError(
             f"model_name_or_path={model}: {first_line(error)} Without a network name a local folder."
         ) from error
+    if tokenizer.chat_template is None:
+        PartialState().print(f"dppo | {model} has no chat template: it is given the prompts as they are, as plain text")
     dataset = load_dataset(run, tokenizer=tokenizer)
     held_out = run.training.eval_strategy != "no"
     given = run.training.model_init_kwargs

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from transformers import PrinterCallback, ProgressCallback
 
 from dppo.cli.main import main
-from dppo.cli.progress import RECENT, Bars, Board, Lines, count, left, measured, open_board, rate, shown
+from dppo.cli.progress import RECENT, Bars, Board, Lines, count, left, measured, open_board, open_status, rate, shown
 from dppo.runs.follow import Follow
 
 FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
@@ -186,3 +186,14 @@ def test_what_transformers_shows_is_replaced_and_the_rest_stays(small_run):
     assert kinds["after"] == [kind for kind in kinds["before"] if kind not in (PrinterCallback, ProgressCallback)] + [
         Follow
     ]
+
+
+def test_a_status_is_one_line_after_the_other_in_a_pipe():
+    file = io.StringIO()
+    with open_status(Console(file=file, force_terminal=True), "loading") as status:
+        status("rolling out")
+    assert file.getvalue() == "loading\nrolling out\n"
+    terminal = Terminal()
+    with open_status(Console(file=terminal, force_terminal=True), "loading") as status:
+        status("rolling out")
+    assert "\x1b" in terminal.getvalue() and "rolling out" in terminal.getvalue()
