@@ -16,21 +16,14 @@ from matplotlib.axes import Axes
 
 from dppo.comparison.curves import Point, reach
 from dppo.comparison.survival import survival
+from dppo.palette import FIXED, SERIES, colour_of
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "embedded_compare.json"
-SHOWN = {
-    "trl": "#444444",
-    "grpo": "#7fb2e5",
-    "cppo": "#c28e0e",
-    "greso": "#86c98c",
-    "dapo": "#b07cc6",
-    "dppo": "#c0392b",
-    "trl_g8": "#999999",
-    "grpo_rows": "#1f6fb4",
-    "fewer_prompts": "#2a9d8f",
+SHOWN = {name: colour_of(name) for name in FIXED} | {
+    name: SERIES[colour][0] for name, colour in (("trl_g8", "sky"), ("grpo_rows", "indigo"), ("fewer_prompts", "wine"))
 }
-BEST = "#d62728"
-"""Of the best of ours, whichever it is."""
+BEST = "#1d1f24"
+"""Of the best of ours where it is none of those."""
 POINTS = 60
 
 
@@ -51,7 +44,7 @@ def curves(axes: Axes, results: dict[str, Any]) -> None:
 def colours(results: dict[str, Any]) -> dict[str, str]:
     """Of the methods that are shown."""
     shown = {name: colour for name, colour in SHOWN.items() if name in results["methods"]}
-    return shown | ({results["best"]: BEST} if "best" in results else {})
+    return shown | ({results["best"]: BEST} if results.get("best", "dppo") not in shown else {})
 
 
 def arrivals(axes: Axes, task: dict[str, Any]) -> None:

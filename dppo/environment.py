@@ -99,7 +99,8 @@ def load_vllm(setting: str, otherwise: str) -> Any:
         vllm: Any = import_module("vllm")
     except ImportError as error:
         raise ConfigError(
-            f"{setting}: vLLM is not installed ({error}): pip install 'dppo[vllm]', or {otherwise}"
+            f"{setting}: vLLM is not installed ({error}): pip install 'vllm>={VLLM_OLDEST},<{VLLM_BEFORE}', or "
+            f"{otherwise}"
         ) from error
     known = vllm.__version__[:1].isdigit()  # builds from a checkout may have no number
     if known and not Version(VLLM_OLDEST) <= Version(Version(vllm.__version__).base_version) < Version(VLLM_BEFORE):

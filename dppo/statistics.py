@@ -101,6 +101,11 @@ def expanded_tail(seeds: int) -> float:
     return float(stats.norm.cdf(-math.sqrt(seeds / (seeds - 1)) * quantile))
 
 
+def most_covered(seeds: int) -> float:
+    """How often an interval within the range of n >= 2 seeds holds a median at most: all but all on one side of it."""
+    return 1 - 2.0 ** (1 - seeds)
+
+
 def percentile_ends(values: np.ndarray, statistic: Callable[..., np.ndarray], tail: float) -> tuple[float, float]:
     """The quantiles of the resampled statistic at ``tail`` and ``1 - tail``, of two values or more; exact for few.
 

@@ -1,7 +1,8 @@
 """The arrows between parts point one way.
 
-errors, groups, types, rng, files, statistics, typed <- pruning | packing | objective <- methods <- step
-step <- demo, trl, verl; demo, trl <- runs <- verification <- comparison <- report, cli
+errors, install, palette, groups, types, rng, files, statistics, typed <- pruning | packing | objective <- methods
+methods <- step <- demo, trl, verl
+demo, trl <- runs <- verification <- comparison <- report, cli
 grading <- problems <- evaluation <- runs, cli; grading <- demo
 """
 
@@ -12,12 +13,14 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dppo"
-SHARED = {"errors", "groups", "types", "rng", "environment", "files", "statistics", "typed"}
+SHARED = {"errors", "install", "palette", "groups", "types", "rng", "environment", "files", "statistics", "typed"}
 DATA = {"grading", "problems"}
 STEP = SHARED | {"pruning", "objective", "methods", "step"}
 RUNS = STEP | DATA | {"packing", "demo", "trl", "evaluation", "runs"}
 ALLOWED = {
     "errors": set(),
+    "install": set(),
+    "palette": set(),
     "groups": set(),
     "types": {"errors", "groups", "typed"},
     "rng": {"errors"},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dppo.cli import INTERRUPTED
 from dppo.cli.progress import open_board
 from dppo.cli.words import listed, read_words, wide_console
 
@@ -68,7 +69,7 @@ def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[st
             results = run_comparison(comparison, told, overwrite=options.overwrite)
         except KeyboardInterrupt:
             print(f"stopped; the same command goes on from here: {command}", file=sys.stderr)
-            return 130
+            return INTERRUPTED
     show(results, wide_console(NARROWEST))
     print(f"\nresults.json and one folder per run are in {comparison.folder}")
     return int(any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"]))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dppo.cli.progress import open_status
 from dppo.cli.words import listed, numbers, read_words, wide_console
 from dppo.files import write_json
 
@@ -27,9 +28,9 @@ EMBEDDED_PROMPTS = 24
 def main(words: Sequence[str]) -> int:
     """Print bias and variance of every method at every rate; 1 if one is biased that says it is not, else 0."""
     config, options, flags = read_words(_parser(), words)
-    with warnings.catch_warnings(), Console(file=sys.stderr).status("loading") as status:
+    with warnings.catch_warnings(), open_status(Console(file=sys.stderr), "loading") as status:
         warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
-        found = _measure(config, flags, options, status.update)
+        found = _measure(config, flags, options, status)
     from dppo.comparison.frozen_table import NARROWEST, show
 
     show(found, wide_console(NARROWEST))

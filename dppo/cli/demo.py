@@ -59,17 +59,17 @@ def show(results: dict[str, Any], console: Console) -> None:
     table.add_column()
     for name in results["methods"]:
         table.add_column(name, justify="right")
-    columns = [_column(method) for method in results["methods"].values()]
+    columns = [_column(method, improved=results.get("grpo_improved", True)) for method in results["methods"].values()]
     for heading in columns[0]:
         table.add_row(heading, *(column[heading] for column in columns))
     console.print(table)
 
 
-def _column(method: dict[str, Any]) -> dict[str, str]:
+def _column(method: dict[str, Any], *, improved: bool) -> dict[str, str]:
     """What the table says of a method, by row."""
     reached = [seconds for seconds in method["seconds_to_grpo_final"] if seconds is not None]
     missed = len(method["seconds_to_grpo_final"]) - len(reached)
-    to_final = f"{np.median(reached):.1f}" if reached else "not reached"
+    to_final = f"{np.median(reached):.1f}" if reached else "not reached" if improved else "GRPO did not improve"
     updates = [point for point in method["equal_updates"] if point]
     cells = {
         "accuracy before": _accuracy(method, "accuracy_start", 0),

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from dppo.cli import INTERRUPTED
 from dppo.cli.words import numbers, wide_console
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import ConfigError
@@ -39,7 +40,6 @@ from dppo.runs.embedded import TASKS
 
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""
-INTERRUPTED = 130
 _DEFAULTS = Sampling()
 
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dppo import __version__
+from dppo.cli import INTERRUPTED
 from dppo.errors import DPPOError
+from dppo.install import install_line
 
 COMMANDS = {
     "compare": "methods side by side from one start, TRL's trainer among them: dppo compare CONFIG.yaml --seeds 5",
@@ -15,6 +17,8 @@ COMMANDS = {
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
     "verify": "prove that pruning leaves the expected gradient alone, on your model and data",
 }
+EXTRAS = {"eval": "eval", "report": "report"}
+"""Extras of pyproject.toml that commands need; the others need ``trl``."""
 
 
 def usage() -> str:
@@ -26,7 +30,7 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand, by default the process's own, and return its exit code.
 
-    0 is success, 1 a failed check, 2 bad input.
+    0 is success, 1 a failed check, 2 bad input, 130 a command that was stopped by Ctrl-C.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
@@ -40,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         return import_module(f"dppo.cli.{words[0]}").main(words[1:])
+    except KeyboardInterrupt:
+        print(f"dppo {words[0]}: stopped", file=sys.stderr)
+        return INTERRUPTED
     except DPPOError as error:
         print(f"dppo {words[0]}: {error}", file=sys.stderr)
         return 2
@@ -50,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         if error.name.startswith("dppo"):
             raise
-        print(f"dppo {words[0]} needs {error.name}: pip install 'dppo[trl]'", file=sys.stderr)
+        line = install_line(EXTRAS.get(words[0], "trl"))
+        print(f"dppo {words[0]} needs {error.name}, which is not installed: {line}", file=sys.stderr)
         return 2
 
 

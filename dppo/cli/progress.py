@@ -2,23 +2,29 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn
+from rich.table import Column
 
 EVERY = 30.0
 """Seconds between plain lines."""
 MOST_BARS = 8
 """Bars on a screen: what was updated longest ago makes place."""
+NARROW = 120
+"""Columns of a screen below which figures take the place of the bar, and what does not fit is cut off their end."""
 RECENT = 3600.0
 """Seconds that a speed is measured over; longer than any step takes, or there would be no speed."""
 SHOWN = (
     ("loss", "loss {:.3f}"),
-    ("prune/kept_share", "kept {:.0%}"),
+    ("reward", "reward {:.3f}"),
+    ("candidates/reward", "candidates {:.3f}"),
     ("accuracy", "accuracy {:.3f}"),
     ("eval/average/pass@1", "accuracy {:.3f}"),
+    ("prune/kept_share", "kept {:.0%}"),
 )
 """Figures worth a place, in order, by metric."""
 Clock = Callable[[], float]
@@ -29,13 +35,14 @@ def shown(figures: Mapping[str, float]) -> list[str]:
 
     Unknown ones are left out, and the loss of a run with rewards, which says nothing.
     """
-    words = []
+    words = [
+        text.format(figures[name])
+        for name, text in SHOWN
+        if name in figures and not (name == "loss" and "reward" in figures)
+    ]
     seconds = figures.get("total/seconds", 0.0)
     if seconds > 0 and "total/rollouts" in figures:
         words.append(f"{figures['total/rollouts'] / seconds:.3g} completions/s")
-    for name, text in SHOWN:
-        if name in figures and not (name == "loss" and "reward" in figures):
-            words.append(text.format(figures[name]))
     return words
 
 
@@ -82,16 +89,19 @@ class Lines(Board):
 
 
 class Bars(Board):
-    """One bar per name, the latest few, on a terminal.
+    """One bar per name, the latest few, on a terminal; on a ``NARROW`` one its figures alone.
 
     They begin with the first update, so what is printed before stays as it is.
     """
 
     def __init__(self, console: Console, *, now: Clock = time.monotonic) -> None:
-        names = ("count", "rate", "figures", "left")
-        texts = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in names]
-        columns = TextColumn("{task.description}", markup=False), BarColumn(20), *texts
-        self._bars = Progress(*columns, console=console, get_time=now, speed_estimate_period=RECENT)
+        narrow = console.width < NARROW
+        texts = [
+            TextColumn(f"{{task.fields[{name}]}}", markup=False, table_column=Column(no_wrap=True, ratio=ratio))
+            for name, ratio in (("count", None), ("rate", None), ("figures", 1), ("left", None))
+        ]
+        columns = TextColumn("{task.description}", markup=False), *([] if narrow else [BarColumn(20)]), *texts
+        self._bars = Progress(*columns, console=console, get_time=now, speed_estimate_period=RECENT, expand=narrow)
         self._latest: dict[str, TaskID] = {}
 
     def update(self, name: str, done: float, total: float = 1.0, figures: Mapping[str, float] | None = None) -> None:
@@ -117,6 +127,21 @@ def open_board(console: Console, *, first: bool = True, plain: bool = False) -> 
     terminal = console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter
     # rich takes a pipe for a terminal where the environment says so; a file must never get control characters.
     return Bars(console) if terminal and console.file.isatty() and not plain else Lines(console)
+
+
+@contextmanager
+def open_status(console: Console, text: str) -> Iterator[Callable[[str], None]]:
+    """A context that shows ``text``, then what it is called with: in one place on a terminal, elsewhere as lines."""
+    if console.is_terminal and console.file.isatty():
+        with console.status(text) as status:
+            yield status.update
+        return
+
+    def line(text: str) -> None:
+        print(text, file=console.file, flush=True)
+
+    line(text)
+    yield line
 
 
 def measured(progress: Progress, name: str, done: float, total: float) -> Task:

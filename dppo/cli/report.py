@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dppo.report import write_report
 from dppo.report.text import visible
+from dppo.runs.words import check_output
 
 
 def main(words: Sequence[str]) -> int:
@@ -23,6 +24,8 @@ def main(words: Sequence[str]) -> int:
         "go beside it as PNG and SVG, into FILE_figures"
     )  # fmt: skip
     options = parser.parse_args(words)
+    if options.output is not None:
+        check_output(options.output)
     output = options.output or options.folders[0] / "report.html"
     written = write_report(options.folders, output)
     print(f"wrote {written.page}, and {len(written.figures)} figure files into {output.stem}_figures beside it")

@@ -1,20 +1,26 @@
 """``dppo train CONFIG.yaml [--any_field value]``."""
 
+import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from dppo.cli import INTERRUPTED
 from dppo.cli.progress import open_board
 from dppo.runs.arguments import Run
 from dppo.runs.dry_run import dry_run
 from dppo.runs.follow import Follow
 from dppo.runs.parsing import build_parser, parse_run
 from dppo.runs.parts import train_with
+from dppo.runs.reader import is_run
 from dppo.trl import DPPOTrainer
+from dppo.trl.checkpoint_files import latest_checkpoint
 
 MARKS = {
     "ok": "[green]ok       [/]",
@@ -25,12 +31,37 @@ MARKS = {
 
 
 def main(words: Sequence[str]) -> int:
-    """Train, or with ``--dry_run`` check; 0 for success, 1 if a dry run found something wrong."""
+    """Train, or with ``--dry_run`` check; 0 for success, 1 if a dry run found something wrong, 130 if stopped."""
     if not words or "-h" in words or "--help" in words:
         print(build_parser().format_help())
         return 0 if words else 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+        return _run(words)
+
+
+def _run(words: Sequence[str]) -> int:
     run = parse_run(words)
-    return _check(run) if run.data.dry_run else _train(run)
+    if run.data.dry_run:
+        return _check(run)
+    try:
+        return _train(run)
+    except KeyboardInterrupt:
+        if run.training.process_index == 0:
+            print(f"\n{_stopped(run, shlex.join(['dppo', 'train', *words]))}", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _stopped(run: Run, command: str) -> str:
+    """The line that a stopped run ends with: from where it goes on, and with which command."""
+    command = command if run.training.world_size == 1 else "the same launch of dppo train"
+    folder = Path(run.training.output_dir or "")
+    checkpoint = latest_checkpoint(folder)
+    if checkpoint is not None:
+        return f"stopped; it goes on from {checkpoint} with: {command}{' --resume' * (not run.data.resume)}"
+    begun = is_run(folder) and not run.data.overwrite
+    never = "save_strategy=no" if run.training.save_strategy == "no" else f"save_steps={run.training.save_steps:g}"
+    return f"stopped before a checkpoint ({never}); it starts again with: {command}{' --overwrite' * begun}"
 
 
 def _check(run: Run) -> int:

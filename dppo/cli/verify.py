@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dppo.cli.progress import open_status
 from dppo.cli.words import read_words, wide_console
 from dppo.comparison.table import figures_table
 from dppo.errors import ConfigError
@@ -61,7 +62,7 @@ def main(words: Sequence[str]) -> int:
 def _verify(config: str | None, fields: Sequence[str]) -> tuple[Findings, tuple[str, ...]]:
     """What was found, and the reasons why the method is biased by its own account."""
     started = time.perf_counter()
-    with warnings.catch_warnings(), Console(file=sys.stderr).status("loading") as status:
+    with warnings.catch_warnings(), open_status(Console(file=sys.stderr), "loading") as status:
         warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
         from dppo.verification.verify import verify
 
@@ -71,7 +72,7 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple[Findings, tuple[
             from dppo.verification.embedded import embedded_subject
 
             methods = (METHODS["dppo"], METHODS["dppo_threshold"])
-            status.update("warming up the embedded policy")
+            status("warming up the embedded policy")
             subject = embedded_subject()
         else:
             from dppo.runs.parsing import parse_run
@@ -80,11 +81,11 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple[Findings, tuple[
 
             run = parse_run([config, *fields])
             steps = Cycle.of_arguments(run.training).passes.steps
-            status.update("rolling out")
+            status("rolling out")
             subject = subject_from_run(run)
             log_probs, model_config = run.sampler_log_probs, subject.model.config
             methods = (run.training.build_method(sampler_log_probs=log_probs, model_config=model_config),)
-        found = verify(subject, methods, started=started, progress=status.update)
+        found = verify(subject, methods, started=started, progress=status)
     return found, tuple(reason for method in methods for reason in method.biases(steps))
 
 

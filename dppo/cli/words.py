@@ -7,7 +7,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from dppo.errors import ConfigError
-from dppo.runs.words import split_words
+from dppo.runs.words import check_output, split_words
 
 Number = TypeVar("Number", int, float)
 
@@ -30,8 +30,8 @@ def read_words(
     if alone and fields and config is None:
         raise ConfigError(f"{fields[0]} needs a configuration to change: {parser.prog} CONFIG.yaml {' '.join(fields)}")
     output = getattr(options, "output", None)
-    if output is not None and not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}. Make it first.")
+    if output is not None:
+        check_output(output)
     return config, options, fields
 
 

@@ -17,6 +17,7 @@ from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.folder import FORMAT, STOCK
 from dppo.runs.parsing import COMPARISON, read_file, read_flags
 from dppo.runs.parts import load_rewards, load_rollouts
+from dppo.runs.preflight import check_run
 from dppo.runs.reader import read_record
 
 QUICK = Path(__file__).with_name("quick.yaml")
@@ -79,7 +80,10 @@ class Comparison:
         if not self.config.get("model_name_or_path"):
             raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
         runs = {each.name: each.parse(self.fields(each, self.seeds[0])) for each in self.contestants}
-        for run in runs.values():
+        model = {"model_name_or_path": self.config["model_name_or_path"]} if self.scratch else {}  # not made yet
+        for each in self.contestants:
+            run = each.parse({**self.fields(each, self.seeds[0]), **model})
+            check_run(run)
             load_rewards(run, None)
         first = runs[self.contestants[0].name]
         load_rollouts(first)

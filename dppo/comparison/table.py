@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dppo.comparison.curves import AMOUNTS
-from dppo.statistics import FEWEST
+from dppo.statistics import FEWEST, most_covered
 
 NARROWEST = 110
 """Columns that the tables need; where fewer are known, lines wrap."""
@@ -42,7 +42,7 @@ def notes(results: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield (
             f"Intervals: 95% bootstrap over seeds, tails expanded for few seeds; {seeds} seeds can cover "
-            f"{1 - 2 ** (1 - seeds):.0%} at most. None where fewer than {FEWEST} finished."
+            f"{most_covered(seeds):.0%} at most. None where fewer than {FEWEST} finished."
         )
     for name, method in results["methods"].items():
         for reason in method["biased"]:

@@ -10,7 +10,8 @@ matplotlib.use("Agg")  # no display is needed, and none is asked for
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-COLOURS = {"grpo": "#888888", "dppo": "#0b6e4f"}
+from dppo.palette import colour_of
+
 PANELS = (("seconds", "training seconds"), ("step", "optimizer steps"))
 
 
@@ -29,7 +30,7 @@ def draw_curves(results: dict[str, Any], path: Path) -> None:
 
 
 def _draw_method(axis: Axes, name: str, curves: list[list[dict[str, float]]], quantity: str) -> None:
-    colour = COLOURS.get(name)
+    colour = colour_of(name)
     for curve in curves:
         axis.plot([p[quantity] for p in curve], [p["accuracy"] for p in curve], color=colour, alpha=0.35, linewidth=0.8)
     mean_x = np.mean([[p[quantity] for p in curve] for curve in curves], axis=0)

@@ -21,6 +21,7 @@ from dppo.demo.warmup import warm_up
 from dppo.environment import environment
 from dppo.files import write_json
 from dppo.rng import Purpose, torch_generator
+from dppo.statistics import seed_interval
 
 SHARE_SAMPLES = 32
 """Completions per training question from which its difficulty is judged."""
@@ -120,16 +121,28 @@ def summarise(
         records = [runners[index].record() for runners in races]
         methods[first.name] = {name: [record[name] for record in records] for name in records[0]}
     first, *_ = methods.values()
+    improved = improves(first["accuracy_start"], first["accuracy_end"])
     for method in methods.values():
         pairs = zip(method["curve"], first["accuracy_end"], strict=True)
-        method["seconds_to_grpo_final"] = [seconds_to(curve, target) for curve, target in pairs]
+        method["seconds_to_grpo_final"] = [seconds_to(curve, target) if improved else None for curve, target in pairs]
     return {
         "methods": methods,
         "difficulty_at_start": list(shares),
         "seeds": list(seeds),
+        "grpo_improved": improved,
         "setting": asdict(setting),
         "environment": environment(seeds=list(seeds)),
     }
+
+
+def improves(starts: Sequence[float], ends: Sequence[float]) -> bool:
+    """Whether accuracy rose: the interval over seeds is above 0; with too few seeds for one, every seed rose.
+
+    Where it did not there is nothing to reach, and a time to it would be a clock reading at the start.
+    """
+    gain = seed_interval({seed: end - start for seed, (start, end) in enumerate(zip(starts, ends, strict=True))})
+    rises = [end - start for start, end in zip(starts, ends, strict=True)]
+    return (min(rises) if gain.low is None else gain.low) > 0
 
 
 def seconds_to(curve: Sequence[dict[str, float]], target: float) -> float | None:

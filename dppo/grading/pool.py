@@ -237,7 +237,7 @@ class WorkerPool:
                 reason = reason or f"the process ended with exit status {worker.process.returncode} and said nothing"
                 raise RewardError(
                     f"verifier workers could not be started ({STARTS} attempts with {sys.executable}). "
-                    f"If a package is missing, pip install 'dppo[trl]'. The worker's own error:\n{reason}"
+                    f"If a package is missing, pip install math-verify. The worker's own error:\n{reason}"
                 )
         self.start()
 

@@ -86,7 +86,7 @@ class Verifier:
             import_module("latex2sympy2_extended")  # math-verify's grammar: see docs/verifier.md
             from dppo.grading.judge import judge
         except ImportError as error:
-            raise ConfigError(f"verifying answers needs math-verify ({error}): pip install 'dppo[trl]'") from error
+            raise ConfigError(f"verifying answers needs math-verify ({error}): pip install math-verify") from error
         self.limit_seconds = limit_seconds
         limits: dict[str, Any] = {"limit_seconds": limit_seconds, "memory_mb": memory_mb, "refused": REFUSED}
         self._pool = WorkerPool(judge, workers=workers, probes=_PROBES, **limits)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from dppo.runs.reader import RunRecord, number
 
 FIGURES = ("reward", "advantage", "probability", "weight", "tokens")
 """Of a completion, as recorded."""
+OURS = "dppo"
 MOST = 300
 """Completions that a page shows at most."""
 MOST_CHARACTERS = 4000
@@ -66,6 +67,8 @@ class Shown:
     """Reasons for keeping or leaving out, "kept" first; index is ``Completion.filter``."""
     shown: int
     recorded: int
+    opened: int = 0
+    """Index of the group that is open at first: one of ``dppo`` with completions that were pruned, if there is one."""
 
 
 def choose(contents: Contents, most: int = MOST) -> Shown:
@@ -78,12 +81,20 @@ def choose(contents: Contents, most: int = MOST) -> Shown:
     if len(reasons) > MOST_REASONS:
         reasons = [*reasons[: MOST_REASONS - 1], "other"]
     places = {why: min(place, len(reasons) - 1) for place, why in enumerate(reasons)}
+    groups = tuple(_answers(label, group, places, len(reasons) - 1) for label, group in chosen)
     return Shown(
-        groups=tuple(_answers(label, group, places, len(reasons) - 1) for label, group in chosen),
+        groups=groups,
+        opened=_opened(groups, {g.label for g in contents.groups if any(run.method == OURS for run in g.runs)}),
         reasons=tuple(reasons),
         shown=sum(len(group) for _, group in chosen),
         recorded=recorded,
     )
+
+
+def _opened(groups: Sequence[Answers], ours: Collection[str]) -> int:
+    """The first group with most of: of our method, with completions that were kept and others that were not."""
+    worth = [(0 < group.kept < len(group.completions), group.method in ours) for group in groups]
+    return worth.index(max(worth)) if worth else 0
 
 
 def _groups(run: RunRecord) -> list[list[CompletionLine]]:

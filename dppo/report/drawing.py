@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from dppo.report.sources import Contents, Group
-from dppo.report.style import INK, MUTED, Look, new_figure
+from dppo.report.style import INK, MUTED, WIDTH, Look, new_figure
 from dppo.report.text import counted, shortened, visible
 
 THOUSANDS = FuncFormatter(lambda value, place: f"{value / 1000:,.6g}k" if abs(value) >= 1000 else f"{value:g}")
@@ -21,15 +21,21 @@ def short_label(label: str) -> str:
     return f" {text}" if text.startswith("_") else text  # matplotlib leaves such names out of legends
 
 
-def lines_figure(groups: Collection[Group], height: float) -> tuple[Figure, Axes]:
-    """A figure with room for a legend of all groups below ``height`` inches."""
-    figure = new_figure(height=height + 0.17 * ((len(groups) + 2) // 3))
+def lines_figure(groups: Collection[Group], height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
+    """A figure of ``width`` inches with room for a legend of all groups below ``height`` inches."""
+    figure = new_figure(height=height + 0.2 * -(-len(groups) // _columns(groups, width)), width=width)
     return figure, figure.subplots()
 
 
 def name_methods(figure: Figure, groups: Collection[Group]) -> None:
     """The legend of a figure of lines."""
-    figure.legend(loc="outside lower center", ncols=min(3, len(groups)))
+    figure.legend(loc="outside lower center", ncols=_columns(groups, figure.get_figwidth()))
+
+
+def _columns(groups: Collection[Group], width: float) -> int:
+    """How many names of a legend stand side by side in ``width`` inches, none of them cut off or over another."""
+    longest = max((len(short_label(group.label)) for group in groups), default=1)
+    return max(1, min(len(groups), int(width / (0.55 + 0.085 * longest))))
 
 
 def mean_line(axes: Axes, x_I: np.ndarray, y_I: np.ndarray, look: Look, group: Group, size: float = 3.2) -> None:

@@ -1,7 +1,7 @@
 """Figures of lines: held-out accuracy over what it cost, and what pruning did over updates."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
@@ -19,10 +19,10 @@ from dppo.report.drawing import (
     short_label,
 )
 from dppo.report.sources import Contents, Group
-from dppo.report.style import MUTED, Chart, Look
+from dppo.report.style import MUTED, WIDE, WIDTH, Chart, Look
 from dppo.runs.folder import ACCURACY, TOTALS
 from dppo.runs.reader import Series, mapping, number
-from dppo.statistics import FEWEST
+from dppo.statistics import FEWEST, most_covered
 
 OVERS = {
     "seconds": (
@@ -45,7 +45,18 @@ RECORD_ACCURACY = (
 RECORD_TOTAL = "The evaluations do not say {name}. Runs of this version record it at every log: train again."
 
 
-def accuracy_chart(contents: Contents, look: Mapping[str, Look], over: str) -> Chart:
+def accuracy_charts(contents: Contents, look: Mapping[str, Look]) -> tuple[Chart, ...]:
+    """Accuracy over each of ``OVERS``, the first over the whole width of a screen, and narrow for a phone."""
+    first, *others = OVERS
+    narrow = accuracy_chart(contents, look, first)
+    rest = tuple(accuracy_chart(contents, look, over) for over in others)
+    if narrow.figure is None:
+        return (narrow, *rest)
+    wide = accuracy_chart(contents, look, first, width=WIDE)
+    return (replace(wide, key=f"{wide.key}-wide", screen="wide"), replace(narrow, screen="narrow"), *rest)
+
+
+def accuracy_chart(contents: Contents, look: Mapping[str, Look], over: str, width: float = WIDTH) -> Chart:
     """Accuracy over one of ``OVERS``: a thin line per seed, the mean in bold, and its interval."""
     name, axis, unit = OVERS[over]
     key, title = f"accuracy-{over}", f"Accuracy against {over}"
@@ -55,7 +66,7 @@ def accuracy_chart(contents: Contents, look: Mapping[str, Look], over: str) -> C
         evaluated = any(ACCURACY in log for run in contents.runs for log in run.logs)
         text = RECORD_TOTAL.format(name=name) if evaluated else RECORD_ACCURACY.format(name=ACCURACY)
         return Chart(key=key, title=title, caption=text)
-    figure, axes = lines_figure(drawn, 3.1)
+    figure, axes = lines_figure(drawn, 3.1 if width == WIDTH else 3.9, width)
     for group in drawn:
         _draw(axes, group, curves[group], look[group.label], name)
     _target(axes, contents)
@@ -101,7 +112,15 @@ def how_to_read(contents: Contents) -> str:
     lines = "; ".join(map(seeds_in_words, contents.groups))
     enough = any(len(averaged(group)) >= FEWEST for group in contents.groups)
     shown = "mean over seeds, with its 95% bootstrap interval where accuracy is shown" if enough else "mean over seeds"
-    return f"Bold: {shown}; thin: each seed. Seeds in the mean: {lines}."
+    return f"Bold: {shown}; thin: each seed. Seeds in the mean: {lines}. {coverage(contents)}".rstrip()
+
+
+def coverage(contents: Contents) -> str:
+    """How often an interval over the fewest seeds of a mean can hold the truth; empty where no mean has an interval."""
+    seeds = min((n for group in contents.groups if (n := len(averaged(group))) >= FEWEST), default=None)
+    if seeds is None:
+        return ""
+    return f"95% is meant: an interval over {seeds} seeds can cover {most_covered(seeds):.0%} at most."
 
 
 def as_percent(axes: Axes) -> None:

@@ -14,7 +14,7 @@ from dppo.errors import ConfigError
 from dppo.report.bibtex import bibtex
 from dppo.report.browser import choose
 from dppo.report.figures_cost import fill_chart, phases_chart, phases_over_updates, tokens_chart
-from dppo.report.figures_curves import FIGURES, OVERS, accuracy_chart, how_to_read, pruning_chart
+from dppo.report.figures_curves import FIGURES, accuracy_charts, coverage, how_to_read, pruning_chart
 from dppo.report.figures_prompts import prompts_chart
 from dppo.report.sources import Contents, read_sources
 from dppo.report.style import VARIABLES, Chart, Look, as_inline_svg, as_png, as_svg, drawing, looks
@@ -97,7 +97,7 @@ def draw_panels(contents: Contents, look: Mapping[str, Look]) -> tuple[Panel, ..
             key="accuracy",
             title="Accuracy",
             intro="Accuracy on held-out problems against what it cost.",
-            charts=tuple(accuracy_chart(contents, look, over) for over in OVERS),
+            charts=accuracy_charts(contents, look),
             note=note,
         ),
         Panel(
@@ -160,6 +160,7 @@ def render(contents: Contents, panels: Sequence[Panel], svgs: Mapping[str, bytes
         target=next((f"Target: {group.target}." for group in contents.groups if group.target), ""),
         runs=run_lines(contents),
         findings=findings(contents),
+        coverage=coverage(contents),
         shown=shown,
         bibtex=bibtex(group.paper for group in contents.groups),
         papers=tuple(dict.fromkeys(group.paper for group in contents.groups if group.paper)),

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, product
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import matplotlib
 from matplotlib.figure import Figure
 
+from dppo.palette import FIXED, SERIES
 from dppo.report.text import visible
 
 SVG = "http://www.w3.org/2000/svg"
@@ -20,20 +21,6 @@ LINK = "{http://www.w3.org/1999/xlink}href"
 INK, MUTED, GRID, PAPER = "#1d1f24", "#5c6068", "#dcdfe4", "#ffffff"
 CHROME = {"ink": (INK, "#e8eaed"), "muted": (MUTED, "#a9afb9"), "grid": (GRID, "#3a3f47"), "paper": (PAPER, "#16181d")}
 """Colours that are not data, on light and on dark paper."""
-SERIES = {
-    "grey": ("#6e6e73", "#b0b3ba"),
-    "blue": ("#0072b2", "#4db1ee"),
-    "vermilion": ("#d55e00", "#ff8a3d"),
-    "green": ("#009e73", "#31cfa1"),
-    "purple": ("#b5548c", "#ee9fcb"),
-    "amber": ("#b57a00", "#f5bd3d"),
-    "indigo": ("#332288", "#a79cf2"),
-    "sky": ("#4198c9", "#9bdcff"),
-    "wine": ("#882255", "#dd7fa9"),
-}
-"""Colours of methods on light and on dark paper, after Okabe and Ito and after Tol: apart in hue and in lightness."""
-FIXED = {"trl": "grey", "dppo": "blue", "cppo": "vermilion", "grpo": "green", "greso": "purple", "dapo": "amber"}
-"""Methods that have the same colour in every report; the others take what is left, in their order."""
 PHASE_LOOKS = {
     "rollout": ("#77aadd", "rollout"),
     "reward": ("#eedd88", "reward"),
@@ -67,13 +54,15 @@ RC: dict[Any, Any] = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "legend.frameon": False,
-    "legend.fontsize": 9.5,
+    "legend.fontsize": 10,
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
     "lines.linewidth": 1.8,
 }
 WIDTH, HEIGHT = 4.6, 3.1
 """Inches of a figure: narrow, so that on a phone its text is as large as the page's small print."""
+WIDE = 9.6
+"""Inches of a figure over the whole width of a screen; a phone gets the same one narrow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +86,8 @@ class Chart:
     caption: str
     figure: Figure | None = None
     """None where figures are missing; ``caption`` then says which, and which setting records them."""
+    screen: Literal["any", "wide", "narrow"] = "any"
+    """Where the page shows it: on every screen, or on one that is wide, or narrow."""
 
 
 @contextmanager

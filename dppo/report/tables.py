@@ -35,6 +35,8 @@ class MethodLine:
     speedup: Cell
     differences: tuple[Cell, ...]
     """Accuracy minus the baseline's, in the order of ``EQUAL``."""
+    rates: Cell
+    """Shares that are pruned: of completions with a gradient, of prompts with a history."""
     biased: Cell
     accuracy: Cell
     seeds: Cell
@@ -124,10 +126,11 @@ def _has_speedup(group: Group) -> bool:
 def _finding(group: Group) -> str:
     target = group.target.removesuffix(", same seed") or f"final accuracy of {group.baseline}"
     median, low, high = (number(group.speedup.get(name)) for name in ("median", "low", "high"))
+    name = f"{group.label} (biased)" if group.biased else group.label
     if not median > 0:
         reached = group.speedup.get("reached")
-        return f"{group.label} did not reach the {target} in most seeds{f' ({reached} did)' if reached else ''}."
-    part = f"{group.label} reached the {target} in {1 / median:.0%} of the time of {group.baseline}"
+        return f"{name} did not reach the {target} in most seeds{f' ({reached} did)' if reached else ''}."
+    part = f"{name} reached the {target} in {1 / median:.0%} of the time of {group.baseline}"
     says = f"{part} or less: at least {median:.2f}×" if _or_more(group) else f"{part}: {median:.2f}×"
     if math.isnan(low):
         return f"{says}. There are too few seeds for an interval."
@@ -179,10 +182,21 @@ def method_line(group: Group) -> MethodLine:
         settings=settings if group.source else next((run.describe for run in group.runs), ""),
         speedup=speedup,
         differences=differences,
+        rates=_rates(group),
         biased=Cell(text=biased, detail="; ".join(group.biased)),
         accuracy=_accuracy(group),
         seeds=Cell(text=f"{states['finished']} of {states.total() + len(group.awaited)}", detail=", ".join(detail)),
     )
+
+
+def _rates(group: Group) -> Cell:
+    """The rates of the first run that has settings, or what the comparison set; a dash for TRL's own trainer."""
+    config = next((run.config for run in group.runs if run.config), group.overrides)
+    rates = [config.get(f"{level}_prune_rate") for level in ("completion", "prompt")]
+    if rates == [None, None]:
+        return Cell(text=NOT_THERE)
+    shown = [rate if isinstance(rate, str) else f"{number(rate or 0.0):.0%}" for rate in rates]
+    return Cell(text=", ".join(shown))
 
 
 def _accuracy(group: Group) -> Cell:

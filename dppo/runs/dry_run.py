@@ -11,14 +11,17 @@ from transformers import AutoConfig, AutoTokenizer
 
 from dppo.demo.scratch import SCRATCH
 from dppo.errors import DPPOError
+from dppo.install import install_line
 from dppo.problems.loading import is_local
 from dppo.runs.arguments import Run
 from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.embedded import TASKS
 from dppo.runs.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
+from dppo.runs.preflight import model_problems, output_problems, tracker_problems, weight_problems
 from dppo.trl.plan import step_plan
 from dppo.typed import typed
 
+TEMPLATE = {True: "with a chat template", False: "without a chat template: prompts will be plain text"}
 Kind = Literal["ok", "wrong", "unchecked", "plan"]
 
 
@@ -40,13 +43,14 @@ def dry_run(run: Run) -> list[Finding]:
         ConfigError: it is no parsed run.
     """
     findings = [Finding("ok", "all fields are known, in range and served"), *_output(run), *_model(run)]
+    findings += [Finding("wrong", problem) for check in (tracker_problems, weight_problems) for problem in check(run)]
     if run.without_gpu:
         text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
         findings.append(Finding("unchecked", text))
     rows, found = _data(run)
     findings += found
     if run.training.use_vllm and importlib.util.find_spec("vllm") is None:
-        findings.append(Finding("unchecked", "use_vllm: vLLM is not installed here: pip install 'dppo[vllm]'"))
+        findings.append(Finding("unchecked", f"use_vllm: vLLM is not installed here: {install_line('vllm')}"))
     processes = run.data.processes or run.training.world_size
     method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=_model_config(run))
     try:
@@ -62,6 +66,9 @@ def _output(run: Run) -> Iterator[Finding]:
         checkpoint = output_checkpoint(run)
     except DPPOError as error:
         yield Finding("wrong", str(error))
+        return
+    if problems := list(output_problems(run)):
+        yield from (Finding("wrong", problem) for problem in problems)
     else:
         start = f"resumes from {checkpoint}" if checkpoint else "is free"
         yield Finding("ok", f"output_dir={run.training.output_dir} {start}")
@@ -69,12 +76,10 @@ def _output(run: Run) -> Iterator[Finding]:
 
 def _model(run: Run) -> Iterator[Finding]:
     name = run.model.model_name_or_path or ""
-    if not name:
-        yield Finding("wrong", "model_name_or_path is not set")
+    if problems := list(model_problems(run)):
+        yield from (Finding("wrong", problem) for problem in problems)
     elif name.startswith(SCRATCH):
         yield Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")
-    elif not Path(name).exists() and name.startswith(("/", ".", "~")):
-        yield Finding("wrong", f"model {name}: no such folder. Write model_name_or_path: FOLDER, or a name of the hub")
     elif not Path(name).exists():
         yield Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")
     else:
@@ -84,7 +89,7 @@ def _model(run: Run) -> Iterator[Finding]:
         except (OSError, ValueError) as error:
             yield Finding("wrong", f"model {name}: {error}")
         else:
-            yield Finding("ok", f"model {name}: {kind}, {'with' if template else 'without'} a chat template")
+            yield Finding("ok", f"model {name}: {kind}, {TEMPLATE[bool(template)]}")
 
 
 def _model_config(run: Run) -> Any:

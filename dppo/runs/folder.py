@@ -20,9 +20,9 @@ FORMAT = 1
 STOCK = "trl"
 """Name of TRL's own trainer among methods."""
 STATUSES = ("finished", "running", "stopped", "failed")
-"""What became of a run: "stopped" is one that was interrupted and can go on, which its file calls "failed"."""
+"""What became of a run: "stopped" is one that was interrupted and can go on."""
 INTERRUPTED = "KeyboardInterrupt"
-"""How the error of a run begins that was stopped."""
+"""How the error of a run begins that was stopped, in files of earlier versions, which call it "failed"."""
 TOTALS = {name: f"total/{name}" for name in ("seconds", "rollouts", "rollout_tokens", "tokens_trained")}
 """Figures that count from the beginning of a run, by what they count."""
 ACCURACY = "eval/average/pass@1"
@@ -50,7 +50,7 @@ class RunFacts:
     """Settings that are not at their defaults."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     status: str
-    """``running``, ``finished`` or ``failed``."""
+    """``running``, ``finished``, ``stopped`` or ``failed``."""
     error: str | None = None
     started: str = ""
     """ISO 8601, in UTC."""

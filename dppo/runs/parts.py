@@ -33,6 +33,7 @@ from dppo.runs.arguments import AnyRun, Run
 from dppo.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo.runs.folder import RECORDS
+from dppo.runs.preflight import check_run
 from dppo.runs.recorder import RunRecorder
 from dppo.trl.checkpoint_files import latest_checkpoint
 from dppo.trl.trainer import DPPOTrainer
@@ -246,6 +247,8 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
         raise ConfigError(
             f"model_name_or_path={model}: {first_line(error)} Without a network name a local folder."
         ) from error
+    if tokenizer.chat_template is None:
+        PartialState().print(f"dppo | {model} has no chat template: it is given the prompts as they are, as plain text")
     dataset = load_dataset(run, tokenizer=tokenizer)
     held_out = run.training.eval_strategy != "no"
     given = run.training.model_init_kwargs
@@ -286,7 +289,8 @@ def train_with(
     """As ``train``, with a trainer of that kind, ours or TRL's own, which ``prepare`` is given before it trains.
 
     Raises:
-        ConfigError: it is no parsed run, its folder is in use, or the launch has another number of processes.
+        ConfigError: it is no parsed run, its folder is in use, the launch has another number of processes, or
+            ``preflight_problems`` finds any.
     """
     launched = run.training.world_size
     if run.data.processes not in (None, launched):
@@ -294,8 +298,9 @@ def train_with(
             f"processes={run.data.processes}, but this launch has {launched}. Start it with: accelerate launch "
             f"--num_processes {run.data.processes} -m dppo.cli.main train CONFIG.yaml"
         )
-    benchmarks = load_benchmarks(run)
+    check_run(run)
     checkpoint = output_checkpoint(run)
+    benchmarks = load_benchmarks(run)
     folder = Path(run.training.output_dir or "")
     PartialState().wait_for_everyone()  # all have looked before anyone writes
     if checkpoint is None and PartialState().is_main_process:

@@ -165,8 +165,9 @@ class RunRecorder(TrainerCallback):
             yield
         except BaseException as error:
             self._watch.stop()
-            said = ": ".join(filter(None, (type(error).__name__, str(error))))
-            self._write_run(status="failed", error=said, seconds=self._watch.seconds)
+            stopped = isinstance(error, KeyboardInterrupt)
+            said = None if stopped else ": ".join(filter(None, (type(error).__name__, str(error))))
+            self._write_run(status="stopped" if stopped else "failed", error=said, seconds=self._watch.seconds)
             raise
         self._write_run(status="finished", error=None, seconds=self._watch.seconds)
 

@@ -1,6 +1,14 @@
 """The adapter to TRL: ``DPPOConfig`` and ``DPPOTrainer`` in place of ``GRPOConfig`` and ``GRPOTrainer``."""
 
-from dppo.trl.support import check_trl_version
+from dppo.install import install_line
+
+try:
+    from dppo.trl.support import check_trl_version
+except ModuleNotFoundError as error:
+    if error.name is None:  # as transformers raises for a package that is there and does not load
+        raise
+    line = f"dppo.trl needs {error.name}, which is not installed: {install_line('trl')}"
+    raise ModuleNotFoundError(line, name=error.name) from None
 
 check_trl_version()  # before anything imports what another TRL may not have
 

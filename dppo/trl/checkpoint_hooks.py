@@ -9,12 +9,14 @@ from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import CheckpointError
+from dppo.files import write_text
 from dppo.trl.checkpoint import saved_by
 from dppo.trl.checkpoint_files import STATE, begin, check_whole, flush, latest_checkpoint, reading, seal, writing
 from dppo.trl.config import DPPOConfig
 
 OF_CHECKPOINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "_save_checkpoint": ("(self, model, trial)", ("super()._save_checkpoint(model, trial)",)),
+    "create_model_card": ("(self, model_name, dataset_name, tags)", ('self.args.output_dir, "README.md"',)),
     "save_model": ("(self, output_dir, _internal_call)", ('if "FULL_STATE_DICT" in str(',)),
     "_load_optimizer_and_scheduler": ("(self, checkpoint)", ("super()._load_optimizer_and_scheduler(checkpoint)",)),
     "_load_from_checkpoint": ("(self, resume_from_checkpoint, model)", ("Can't find a valid checkpoint",)),
@@ -49,6 +51,10 @@ class CheckpointHooks(GRPOTrainer):
         Args:
             folder: of the checkpoint.
         """
+
+    def card(self) -> str:
+        """What stands on the card of a saved model below TRL's own text, as Markdown."""
+        return ""
 
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""
@@ -114,13 +120,33 @@ class CheckpointHooks(GRPOTrainer):
             rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
         self.last_checkpoint = folder
 
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+    ) -> None:
+        """As TRL's, with ``card`` below.
+
+        Args:
+            model_name: of the model.
+            dataset_name: of what it was trained on.
+            tags: beside TRL's and ``dppo``.
+        """
+        given = [tags] if isinstance(tags, str) else tags or []
+        super().create_model_card(model_name, dataset_name, ["dppo", *given])
+        if self.is_world_process_zero():
+            path = Path(self.args.output_dir or "") / "README.md"
+            write_text(path, f"{path.read_text(encoding='utf-8').rstrip()}\n\n{self.card()}")
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As TRL's; under FSDP the model itself, too, where checkpoints hold its shards: TRL writes nothing there.
+        """As TRL's, with its card in the run's own folder; under FSDP the model itself, too, where checkpoints hold its
+        shards: TRL writes nothing there.
 
         Args:
             output_dir: where to; the run's own by default.
             _internal_call: set by transformers for checkpoints, which stay sharded.
         """
+        own = Path(self.args.output_dir or "")
+        if not _internal_call and Path(output_dir or own) == own:
+            self.create_model_card(own.resolve().name)
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
         kind = None if plugin is None else plugin.state_dict_type
         if plugin is None or _internal_call:

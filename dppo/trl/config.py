@@ -24,6 +24,7 @@ from dppo.trl.fields import (
     value_problems,
 )
 from dppo.trl.objective import CONSTANTS, SETTINGS, fields_of, objective_of, unnamed_parts
+from dppo.trl.ranges import range_problems
 from dppo.trl.support import unsupported_options
 
 LEFT_OUT: Any = None
@@ -238,7 +239,7 @@ class DPPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         for name in RATES:
             setattr(self, name, read_rate(getattr(self, name)))
-        raise_problems("DPPOConfig", value_problems(self, DPPOConfig.__annotations__))
+        raise_problems("DPPOConfig", [*value_problems(self, DPPOConfig.__annotations__), *range_problems(self)])
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self._fill_in()
         with self._groups_of_one():

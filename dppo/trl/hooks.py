@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
+from trl.data_utils import is_conversational
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
@@ -299,6 +301,20 @@ def refusals(trainer: GRPOTrainer) -> list[str]:
                 "the adapter covers lm_head, which the fused head scores by its own weight: the adapter would never "
                 "train. Take lm_head out of target_modules, or train it in full: modules_to_save=['lm_head'].",
             ),
+            (
+                _lacks_chat_template(trainer),
+                "prompts are conversations, and the tokenizer has no chat template to write them as text. Give prompts "
+                "as text: dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']}), or set its chat_template.",
+            ),
         )
         if wrong
     ]
+
+
+def _lacks_chat_template(trainer: GRPOTrainer) -> bool:
+    """Whether the first prompt is a conversation that the tokenizer cannot write as text; a rollout_func might."""
+    data = trainer.train_dataset
+    if trainer.rollout_func is not None or not isinstance(data, Dataset) or "prompt" not in data.column_names:
+        return False
+    template = trainer.chat_template or getattr(trainer.processing_class, "chat_template", None)
+    return len(data) > 0 and is_conversational({"prompt": data[0]["prompt"]}) and template is None

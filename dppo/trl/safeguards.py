@@ -1,7 +1,7 @@
 """What keeps a run alive and honest: steps that are skipped, and warnings that say why nothing is learned."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from dppo.errors import OutOfMemoryError, RoundsError
+from dppo.errors import ConfigError, OutOfMemoryError, RoundsError
 from dppo.problems import guarded
 from dppo.step import PromptSource
 from dppo.typed import check
@@ -147,11 +147,28 @@ def saved_at_the_limit(trainer: Any, source: PromptSource) -> Iterator[None]:
         raise RoundsError(f"step {step}: {error} {saved}") from error
 
 
-def guarded_rewards(reward_funcs: Any, limit_seconds: float | None) -> Any:
-    """Reward functions that are checked when they are called; models and names of models as they are."""
+def weights_mismatch(weights: Sequence[float] | None, rewards: int) -> str:
+    """What is wrong with a number of ``reward_weights`` that is not that of ``rewards``; empty where it is."""
+    if weights is None or len(weights) == rewards:
+        return ""
+    return (
+        f"reward_weights={list(weights)} must have one number for each of {rewards} reward functions. Try "
+        f"reward_weights: {[1.0] * rewards}, or leaving it out."
+    )
+
+
+def guarded_rewards(reward_funcs: Any, limit_seconds: float | None, weights: Sequence[float] | None = None) -> Any:
+    """Reward functions that are checked when they are called; models and names of models as they are.
+
+    Raises:
+        ConfigError: something else among them, or another number of ``weights``, which TRL finds once the model is
+            loaded.
+    """
     functions = reward_funcs if isinstance(reward_funcs, list | tuple) or reward_funcs is None else [reward_funcs]
     for function in functions or ():
         check("reward_funcs", function, str | Callable, "reward_funcs=[my_reward]")
+    if functions is not None and (wrong := weights_mismatch(weights, len(functions))):
+        raise ConfigError(wrong)
     return functions and [
         guarded(function, limit_seconds=limit_seconds)
         if callable(function) and not isinstance(function, torch.nn.Module)

@@ -16,6 +16,7 @@ from dppo.errors import ConfigError
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
+from dppo.trl.card import card_section
 from dppo.trl.checkpoint import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
 from dppo.trl.choices import CeilingLines
 from dppo.trl.config import DPPOConfig
@@ -77,7 +78,8 @@ class DPPOTrainer(Joints):
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
         if args.use_vllm:
             load_vllm("use_vllm: true", "use_vllm: false")
-        super().__init__(model, guarded_rewards(reward_funcs, args.reward_time_limit), args, *others, **kwargs)
+        rewards = guarded_rewards(reward_funcs, args.reward_time_limit, args.reward_weights)
+        super().__init__(model, rewards, args, *others, **kwargs)
         for refusal in refusals(self):
             raise ConfigError(refusal)
         log_probs = self.use_vllm or self.rollout_func is not None
@@ -313,6 +315,10 @@ class DPPOTrainer(Joints):
             return super().training_step(*args, **kwargs)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def card(self) -> str:
+        """Method, rates, biases and paper, for the card of the model."""
+        return card_section(self.method, self.cycle.passes.steps)
 
     def save_extra(self, folder: Path) -> None:
         """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""

@@ -8,7 +8,7 @@ from rich.console import Console
 
 import dppo.cli.demo as command
 from dppo.demo.race import RaceSetting
-from dppo.demo.run import DemoSetting
+from dppo.demo.run import DemoSetting, improves
 from dppo.demo.task import QUICK
 from dppo.errors import ConfigError
 
@@ -56,6 +56,22 @@ def test_table_says_how_often_the_target_was_missed(capsys):
     results = {"methods": {"dppo": method}, "seeds": [0, 1], "difficulty_at_start": [{"a": 1.0, "b": 0.0, "c": 0.0}]}
     command.show(results, Console(width=100))
     assert "4.0 (not reached: 1)" in capsys.readouterr().out
+    method["seconds_to_grpo_final"] = [None, None]
+    command.show(results | {"grpo_improved": False}, Console(width=100))
+    assert "GRPO did not improve" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "rose"),
+    [
+        ([0.0], [0.0], False),
+        ([0.4, 0.4], [0.6, 0.4], False),
+        ([0.4, 0.4], [0.6, 0.5], True),
+        ([0.4] * 3, [0.6, 0.3, 0.5], False),
+    ],
+)
+def test_there_is_nothing_to_reach_where_grpo_did_not_improve(starts, ends, rose):
+    assert improves(starts, ends) is rose
 
 
 def test_no_seeds_is_an_error():

@@ -135,7 +135,7 @@ def test_help(capsys):
 def test_engine_that_is_not_installed(words, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     assert main([*words, "--engine", "vllm"]) == 2
-    assert "pip install 'dppo[vllm]', or --engine transformers" in capsys.readouterr().err
+    assert "pip install 'vllm>=0.22,<0.32', or --engine transformers" in capsys.readouterr().err
 
 
 def test_stopped_by_hand(words, capsys, monkeypatch):

@@ -3,6 +3,7 @@ import pytest
 from dppo import __version__
 from dppo.cli.main import COMMANDS, main
 from dppo.errors import ConfigError
+from dppo.install import install_line
 
 
 def test_help_names_every_command(capsys):
@@ -41,7 +42,7 @@ def test_missing_extra_names_the_install_line(capsys, monkeypatch):
 
     monkeypatch.setattr(dppo.cli.demo, "main", fails)
     assert main(["demo"]) == 2
-    assert "dppo demo needs trl: pip install 'dppo[trl]'" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"dppo demo needs trl, which is not installed: {install_line('trl')}\n"
 
 
 def test_a_package_that_is_there_and_broken_is_not_called_none(capsys, monkeypatch):
@@ -58,6 +59,17 @@ def test_a_package_that_is_there_and_broken_is_not_called_none(capsys, monkeypat
     assert main(["demo"]) == 2
     said = capsys.readouterr().err
     assert "None" not in said and "torchvision::nms does not exist" in said and "pip check" in said
+
+
+def test_a_stop_is_one_line_and_exit_code_130(capsys, monkeypatch):
+    import dppo.cli.demo
+
+    def stops(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dppo.cli.demo, "main", stops)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "dppo demo: stopped\n"
 
 
 def test_other_errors_keep_their_traceback(monkeypatch):

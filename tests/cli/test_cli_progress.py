@@ -11,7 +11,7 @@ from rich.progress import Progress
 from transformers import PrinterCallback, ProgressCallback
 
 from dppo.cli.main import main
-from dppo.cli.progress import RECENT, Bars, Board, Lines, count, left, measured, open_board, rate, shown
+from dppo.cli.progress import RECENT, Bars, Board, Lines, count, left, measured, open_board, open_status, rate, shown
 from dppo.runs.follow import Follow
 
 FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
@@ -33,8 +33,9 @@ class Time:
 
 
 def test_figures_in_words():
-    assert shown(FIGURES) == ["50 completions/s", "kept 48%"]
-    assert shown(FIGURES | {"eval/average/pass@1": 0.53125}) == ["50 completions/s", "kept 48%", "accuracy 0.531"]
+    assert shown(FIGURES) == ["reward 0.500", "kept 48%", "50 completions/s"]
+    more = FIGURES | {"candidates/reward": 0.4321, "eval/average/pass@1": 0.53125}
+    assert shown(more) == ["reward 0.500", "candidates 0.432", "accuracy 0.531", "kept 48%", "50 completions/s"]
     assert shown({"loss": 1.25}) == ["loss 1.250"]
     assert shown({"total/seconds": 0.0, "total/rollouts": 0}) == [] == shown({})
 
@@ -73,9 +74,9 @@ def test_lines_come_now_and_then_and_at_the_end():
         board.update("other", 1, 1)
     printed = file.getvalue().splitlines()
     assert printed == [
-        "train: 16/40 steps, 0.5 steps/s, 50 completions/s, kept 48%, 0:48 left",
-        "train: 31/40 steps, 0.5 steps/s, 50 completions/s, kept 48%, 0:18 left",
-        "train: 40/40 steps, 0.5 steps/s, 50 completions/s, kept 48%",
+        "train: 16/40 steps, 0.5 steps/s, reward 0.500, kept 48%, 50 completions/s, 0:48 left",
+        "train: 31/40 steps, 0.5 steps/s, reward 0.500, kept 48%, 50 completions/s, 0:18 left",
+        "train: 40/40 steps, 0.5 steps/s, reward 0.500, kept 48%, 50 completions/s",
         "other: 100%",
     ]
 
@@ -90,8 +91,18 @@ def test_bars_show_the_same_on_a_terminal():
             board.update("[b]train", step, 40, FIGURES)
         board.update("other", 0.5)
     printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
-    assert "5/40 steps 0.5 steps/s 50 completions/s  kept 48% 1:10 left" in printed
+    assert "5/40 steps 0.5 steps/s reward 0.500  kept 48%  50 completions/s 1:10 left" in printed
     assert "[b]train" in printed and "other" in printed and "50%" in printed
+
+
+def test_on_a_narrow_terminal_the_reward_and_the_time_that_is_left_are_whole():
+    now, file = Time(), Terminal()
+    with Bars(Console(file=file, force_terminal=True, width=80), now=now) as board:
+        for step in range(1, 6):
+            now.at += 2
+            board.update("train", step, 400, FIGURES | {"candidates/reward": 0.4321})
+    printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
+    assert "5/400 steps 0.5 steps/s reward 0.500  candidates 0.432" in printed and "13:10 left" in printed
 
 
 def test_bars_that_were_not_updated_make_place():
@@ -142,7 +153,7 @@ def test_train_shows_lines_in_a_pipe(small_run, capsys, monkeypatch):
     printed = capsys.readouterr()
     said = [line for line in printed.err.splitlines() if line.startswith("train: ")]
     assert [line.split(",")[0].split()[1] for line in said] == ["1/3", "1/3", "2/3", "2/3", "3/3"]
-    assert "completions/s" in said[1] and "kept" in said[1]
+    assert "reward 0.000, candidates 0.000, kept" in said[1] and "completions/s" in said[1]
     assert "\x1b" not in printed.err + printed.out
     assert "| 3/3 [" not in printed.err  # the bar of transformers
     assert "'loss':" not in printed.out and "trained 3 steps" in printed.out
@@ -175,3 +186,14 @@ def test_what_transformers_shows_is_replaced_and_the_rest_stays(small_run):
     assert kinds["after"] == [kind for kind in kinds["before"] if kind not in (PrinterCallback, ProgressCallback)] + [
         Follow
     ]
+
+
+def test_a_status_is_one_line_after_the_other_in_a_pipe():
+    file = io.StringIO()
+    with open_status(Console(file=file, force_terminal=True), "loading") as status:
+        status("rolling out")
+    assert file.getvalue() == "loading\nrolling out\n"
+    terminal = Terminal()
+    with open_status(Console(file=terminal, force_terminal=True), "loading") as status:
+        status("rolling out")
+    assert "\x1b" in terminal.getvalue() and "rolling out" in terminal.getvalue()

@@ -26,7 +26,11 @@ def test_a_run_gets_a_page_in_its_own_folder(tmp_path, capsys):
 
 def test_output_names_the_page_and_its_figures(tmp_path, capsys):
     runs = [small_run(tmp_path / name) for name in ("a", "b")]
-    assert main(["report", *map(str, runs), "--output", str(tmp_path / "new" / "both.html")]) == 0
+    words = ["report", *map(str, runs), "--output", str(tmp_path / "new" / "both.html")]
+    assert main(words) == 2
+    assert f"there is no folder {tmp_path / 'new'}. Make it first." in capsys.readouterr().err
+    (tmp_path / "new").mkdir()
+    assert main(words) == 0
     page = (tmp_path / "new" / "both.html").read_text(encoding="utf-8")
     assert "<title>a and b: dppo report</title>" in page
     assert (tmp_path / "new" / "both_figures" / "prune-kept_share.png").is_file()

@@ -68,3 +68,29 @@ def test_a_run_ends_its_process_group_last(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("dppo.cli.train.train_with", lambda *_: Trained())
     assert main(["train", str(EXAMPLES / "embedded.yaml"), "--output_dir", str(tmp_path / "out")]) == 0
     assert len(said) == 1 and "trained 3 steps" in said[0]
+
+
+def test_a_stopped_run_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "my out"
+    words = ["train", str(EXAMPLES / "embedded.yaml"), "--output_dir", str(out)]
+    command = f"dppo train {EXAMPLES / 'embedded.yaml'} --output_dir '{out}'"
+
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dppo.cli.train.train_with", stops)
+    assert main(words) == 130
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line == f"stopped before a checkpoint (save_steps=30); it starts again with: {command}"
+
+    out.mkdir()
+    (out / "run.json").write_text("{}")
+    assert main(words) == 130
+    assert capsys.readouterr().err.strip().endswith(f"it starts again with: {command} --overwrite")
+
+    (out / "checkpoint-30").mkdir()
+    (out / "checkpoint-30" / "trainer_state.json").write_text("{}")
+    for given in ([], ["--resume"]):
+        assert main([*words, *given]) == 130
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert line == f"stopped; it goes on from {out / 'checkpoint-30'} with: {command} --resume"

@@ -67,7 +67,7 @@ def test_every_request_has_a_seed_and_no_default_applies(library, tiny_folder, t
 def test_not_installed_names_the_install_line(tiny_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(
-        ConfigError, match=r"vLLM is not installed .*: pip install 'dppo\[vllm\]', or --engine transformers"
+        ConfigError, match=r"vLLM is not installed .*: pip install 'vllm>=0\.22,<0\.32', or --engine transformers"
     ):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))
 

@@ -1,18 +1,22 @@
 import json
 import re
+import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import report_folders as made
+from matplotlib.figure import Figure
 
+from dppo.demo.figures import _draw_method
+from dppo.palette import FIXED, SERIES
 from dppo.report.figures_cost import fill, fill_chart, phase_seconds, phases_chart, phases_over_updates, tokens_chart
 from dppo.report.figures_curves import FIGURES, OVERS, accuracy_chart, pruning_chart
 from dppo.report.figures_prompts import prompt_map, prompts_chart
 from dppo.report.page import draw_panels
 from dppo.report.sources import Contents, Group, read_sources
-from dppo.report.style import CHROME, DASHES, SERIES, Chart, as_inline_svg, as_svg, drawing, looks, new_figure
+from dppo.report.style import CHROME, DASHES, Chart, as_inline_svg, as_svg, drawing, looks, new_figure
 from dppo.runs.folder import PromptLine, record_of
 from dppo.runs.reader import RunRecord
 
@@ -43,7 +47,7 @@ def contents_of(*runs):
 def test_every_figure_of_a_whole_comparison_is_drawn_with_units_on_its_axes(panels):
     charts = [chart for panel in panels for chart in panel.charts]
     assert [chart.key for chart in charts if chart.figure is None] == []
-    assert len({chart.key for chart in charts}) == len(charts) == 3 + 1 + 6 + 2 + 2
+    assert len({chart.key for chart in charts}) == len(charts) == 4 + 1 + 6 + 2 + 2
     for chart in charts:
         assert chart.caption
         first = chart.figure.axes[0]
@@ -194,6 +198,15 @@ def test_a_method_has_one_colour_everywhere_and_no_two_look_alike():
     assert len({(look.colour, look.dash) for look in found.values()}) == len(labels)
     assert found["trl"].colour == SERIES["grey"][0]
     assert len(labels) <= len(SERIES) * len(DASHES)
+
+
+def test_the_demonstration_and_the_pictures_of_the_docs_have_the_colours_of_the_report():
+    axes = Figure().subplots()
+    _draw_method(axes, "dppo", [[{"seconds": 1.0, "accuracy": 0.5}]], "seconds")
+    assert {line.get_color() for line in axes.lines} == {looks(["dppo"])["dppo"].colour}
+    shown = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "results_figure.py"))["SHOWN"]
+    assert {name: shown[name] for name in FIXED} == {name: looks([name])[name].colour for name in FIXED}
+    assert len(set(shown.values())) == len(shown)
 
 
 def luminance(colour):

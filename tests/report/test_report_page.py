@@ -62,7 +62,7 @@ def test_figures_lie_beside_the_page_as_png_and_svg(written):
     assert written.missing == ()
     assert {path.parent.name for path in written.figures} == {"page_figures"}
     assert sorted({path.suffix for path in written.figures}) == [".png", ".svg"]
-    assert len(written.figures) == 2 * (3 + 1 + 6 + 1 + 2)
+    assert len(written.figures) == 2 * (4 + 1 + 6 + 1 + 2)
     assert all(path.stat().st_size > 1000 for path in written.figures)
     assert (written.page.parent / "page_figures" / "accuracy-seconds.png").read_bytes().startswith(b"\x89PNG")
 

@@ -6,6 +6,7 @@ import report_folders as made
 
 from dppo.report.bibtex import bibtex
 from dppo.report.browser import choose
+from dppo.report.figures_curves import coverage
 from dppo.report.sources import Contents, Group, read_sources
 from dppo.report.tables import ceiling_lines, findings, method_line, points, run_lines, target_lines
 from dppo.report.text import amount, duration, shortened, visible
@@ -44,6 +45,37 @@ def test_the_table_has_the_papers_columns():
     assert (row.biased.text, row.biased.detail) == ("yes", "first; second")
     assert (row.accuracy.text, row.accuracy.detail) == ("70.0%", "60.0% to 80.0%")
     assert row.seeds.text == "1 of 1"
+
+
+def test_a_biased_method_is_marked_where_its_speedup_is_said():
+    speedup = {"median": 3.0, **INTERVAL}
+    (said,) = findings(contents_of(compared("cppo", speedup=speedup, readout={"biased": ["no weights"]})))
+    assert said.startswith("cppo (biased) reached the final accuracy of trl in 33% of the time")
+    (said,) = findings(contents_of(compared("dppo", speedup=speedup)))
+    assert said.startswith("dppo reached")
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"completion_prune_rate": 0.5, "prompt_prune_rate": 0.3}, "50%, 30%"),
+        ({"completion_prune_rate": "auto", "prompt_prune_rate": 0.0}, "auto, 0%"),
+        ({"learning_rate": 1e-5}, "—"),
+    ],
+)
+def test_rates_stand_in_the_table(config, says):
+    run = RunRecord(folder=Path("r"), method="dppo", status="finished", seed=0, config=config)
+    assert method_line(Group(label="dppo", runs=(run,))).rates.text == says
+
+
+@pytest.mark.parametrize(
+    ("seeds", "says"), [(3, "3 seeds can cover 75% at most"), (5, "5 seeds can cover 94% at most")]
+)
+def test_a_report_says_how_far_its_seeds_can_cover(seeds, says):
+    logs = ({"step": 1, "loss": 0.1},)
+    runs = [RunRecord(folder=Path("r"), method="m", status="finished", seed=n, logs=logs) for n in range(seeds)]
+    assert says in coverage(contents_of(Group(label="m", runs=tuple(runs))))
+    assert coverage(contents_of(Group(label="m", runs=tuple(runs[:2])))) == "", "no interval is shown"
 
 
 def test_the_baseline_is_compared_with_nobody():
@@ -155,6 +187,22 @@ def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(t
     assert [name for name, _ in first.completions[0].figures] == [
         *("reward", "advantage", "probability", "weight", "tokens"),
     ]
+
+
+def test_a_group_of_dppo_with_pruned_completions_is_open_at_first():
+    def run(method, kept):
+        records = [
+            {"step": 1, "row": k, "group": k, "prompt": f"p{k}", "kept": kept[k][n]} for k in (0, 1) for n in (0, 1)
+        ]
+        lines = tuple(record_of(CompletionLine, record) for record in records)
+        return Group(
+            label=method, runs=(RunRecord(folder=Path("r"), method=method, status="finished", completions=lines),)
+        )
+
+    whole, part = [True, True], [True, False]
+    cppo, dppo = run("cppo", [part, part]), run("dppo", [whole, part])
+    assert choose(contents_of(cppo, dppo)).opened == 3
+    assert choose(contents_of(cppo)).opened == 0 and choose(contents_of(run("dppo", [whole, whole]))).opened == 0
 
 
 def test_many_reasons_share_the_last_filter():

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from dppo.errors import CheckpointError, ConfigError, DataError
+from dppo.install import install_line
 from dppo.runs.dry_run import dry_run
 from dppo.runs.parsing import parse_run
 from dppo.runs.parts import load_dataset, load_rewards, output_checkpoint, train
@@ -104,7 +105,7 @@ def test_dry_run_says_what_is_fine_wrong_and_unchecked(tmp_path, problems_file):
     assert {f.kind for f in fine} == {"ok", "plan"}
     hub = dry_run(run_of(tmp_path, "owner/name", "--use_vllm", "true", model="owner/model"))
     unchecked = " ".join(f.text for f in hub if f.kind == "unchecked")
-    assert "owner/name" in unchecked and "owner/model" in unchecked and "pip install 'dppo[vllm]'" in unchecked
+    assert "owner/name" in unchecked and "owner/model" in unchecked and install_line("vllm") in unchecked
     bad = dry_run(run_of(tmp_path, tmp_path / "nothing.jsonl"))
     assert any(f.kind == "wrong" and "nothing.jsonl" in f.text for f in bad)
     assert not (tmp_path / "out").exists()  # a dry run touches nothing

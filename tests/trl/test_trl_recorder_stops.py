@@ -108,7 +108,7 @@ def test_an_interrupt_is_on_record(tiny_path, tmp_path):
     trainer, _ = make(tiny_path, tmp_path, callbacks=[StopAfter(0, KeyboardInterrupt)])
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
-    assert run_file(tmp_path)["status"] == "failed" and run_file(tmp_path)["error"] == "KeyboardInterrupt"
+    assert run_file(tmp_path)["status"] == "stopped" and run_file(tmp_path)["error"] is None
 
 
 def full_after(writes, monkeypatch):

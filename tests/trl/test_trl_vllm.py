@@ -177,7 +177,7 @@ def test_weights_that_cannot_be_sent_are_its_failure_and_a_reward_is_not(engine,
 def test_training_without_vllm_names_the_install_line(tiny_path, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(
-        ConfigError, match=r"use_vllm: true: vLLM is not installed .*pip install 'dppo\[vllm\]', or use"
+        ConfigError, match=r"use_vllm: true: vLLM is not installed .*pip install 'vllm>=0.22,<0.32', or use"
     ):
         run(tiny_path, tmp_path)
 

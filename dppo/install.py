@@ -1,0 +1,52 @@
+"""How to install what is missing: a line that works for the copy of this library that is running.
+
+dppo is on no registry, so a line such as ``pip install 'dppo[trl]'`` finds nothing, or a stranger's package.
+"""
+
+import importlib.metadata
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+NAME = "dppo"
+
+
+def install_line(extra: str) -> str:
+    """The pip command for an extra of pyproject.toml: from the clone, from where pip got it, or by its packages."""
+    clone = Path(__file__).parents[1]
+    if (clone / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
+    source = _source()
+    return f"pip install {shlex.quote(f'{NAME}[{extra}] @ {source}')}" if source else _packages_line(extra)
+
+
+def _source() -> str:
+    """Where pip got this library, as it notes (PEP 610): a repository with its commit, or an archive; empty if not."""
+    try:
+        text = importlib.metadata.distribution(NAME).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        text = None
+    noted: dict[str, Any] = json.loads(text) if text else {}
+    repository = noted.get("vcs_info")
+    if repository:
+        return f"{repository['vcs']}+{noted['url']}@{repository['commit_id']}"
+    return str(noted.get("url", ""))
+
+
+def _packages_line(extra: str) -> str:
+    return f"pip install {shlex.join(dict.fromkeys(_packages(extra)))}"
+
+
+def _packages(extra: str) -> Iterator[str]:
+    """What an extra brings along, those of extras within it included."""
+    for requirement in importlib.metadata.requires(NAME) or ():
+        package, _, condition = (part.strip() for part in requirement.partition(";"))
+        if re.fullmatch(rf"extra == ['\"]{extra}['\"]", condition):
+            own = re.fullmatch(rf"{NAME}\[(.+)\]", package)
+            for inner in own[1].split(",") if own else ():
+                yield from _packages(inner)
+            if own is None:
+                yield package

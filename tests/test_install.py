@@ -1,0 +1,116 @@
+"""What is printed to install something can be installed: dppo itself is on no registry."""
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dppo import install
+from dppo.install import install_line
+
+ROOT = Path(__file__).parent.parent
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+class Installed:
+    """A distribution that pip has noted the source of."""
+
+    def __init__(self, **noted):
+        self.noted = noted
+
+    def read_text(self, name):
+        return json.dumps(self.noted) if name == "direct_url.json" and self.noted else None
+
+
+@pytest.fixture
+def no_clone(monkeypatch, tmp_path):
+    """As from site-packages: without pyproject.toml above it."""
+    monkeypatch.setattr(install, "__file__", str(tmp_path / "site-packages" / "dppo" / "install.py"))
+
+
+def test_a_clone_installs_from_itself():
+    assert install_line("trl") == f"pip install -e '{ROOT}[trl]'"
+
+
+@pytest.mark.parametrize(
+    ("noted", "line"),
+    [
+        (
+            {"url": "https://host/dppo.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}},
+            "pip install 'dppo[trl] @ git+https://host/dppo.git@abc123'",
+        ),
+        ({"url": "file:///src/dppo", "dir_info": {}}, "pip install 'dppo[trl] @ file:///src/dppo'"),
+    ],
+)
+def test_a_copy_that_pip_knows_the_source_of_installs_from_there(no_clone, monkeypatch, noted, line):
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(**noted))
+    assert install_line("trl") == line
+
+
+def test_any_other_copy_installs_the_packages_of_the_extra(no_clone, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
+    listed = [
+        "numpy>=2.0",
+        "a<2,>=1; extra == 'in'",
+        'dppo[in]; extra == "out"',
+        "b; extra == 'out'",
+        "c; extra == 'd'",
+    ]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: listed)
+    assert install_line("out") == "pip install 'a<2,>=1' b"
+
+
+def test_no_line_sends_a_reader_to_a_registry_for_this_library():
+    """The wrong twin is a line as they were: it names a package that is on no registry."""
+    bare = re.compile(r"""pip install (?!-e|\.)[^\n`]*['" ]dppo(\[[\w,]+\])?(?! ?@)['" ]""")
+    assert bare.search("pip install 'dppo[trl]'") and not bare.search('pip install "dppo[trl] @ git+URL"')
+    sources = [*(ROOT / "dppo").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    found = {str(path): hit[0] for path in sources if (hit := bare.search(path.read_text(encoding="utf-8")))}
+    found.pop(str(ROOT / "dppo" / "install.py"), None)  # which says so
+    assert found == {}
+
+
+def test_extras_are_by_use_and_reading_a_report_needs_no_trl():
+    assert {"trl", "report", "eval", "vllm", "all", "dev"} <= EXTRAS.keys()
+    names = {re.split(r"[<>=]", requirement)[0] for requirement in EXTRAS["report"]}
+    assert names == {"jinja2", "matplotlib", "scipy"}
+
+
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+{code}
+"""
+
+
+def without(blocked, code):
+    """What a process says in which those packages are not installed."""
+    program = WITHOUT.format(blocked=blocked, code=code)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_importing_the_adapter_without_trl_says_what_to_install():
+    _, _, error = without({"trl"}, "import dppo.trl")
+    assert error.splitlines()[-1] == (
+        f"ModuleNotFoundError: dppo.trl needs trl, which is not installed: pip install -e '{ROOT}[trl]'"
+    )
+
+
+def test_a_report_is_read_with_its_own_extra_alone(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "prune/kept_share": 0.5}\n')
+    heavy = {"trl", "transformers", "datasets", "accelerate", "peft", "math_verify", "rich", "yaml", "pandas"}
+    code = f"from dppo.cli.main import main; sys.exit(main(['report', {str(tmp_path)!r}]))"
+    status, said, error = without(heavy, code)
+    assert (status, error) == (0, "") and (tmp_path / "report.html").is_file() and "wrote" in said
+    status, _, error = without({"matplotlib"}, code)
+    assert status == 2 and error.strip().endswith(f"pip install -e '{ROOT}[report]'") and error.count("\n") == 1

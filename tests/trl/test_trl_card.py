@@ -1,0 +1,40 @@
+"""What a saved model says of its training, and what a script is told of a tokenizer without a chat template."""
+
+import pytest
+from conftest_trl import length_reward
+from datasets import Dataset
+from trl_recorder_runs import make
+
+from dppo.errors import ConfigError
+from dppo.methods import METHODS
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.card import card_section
+
+
+def test_the_card_of_a_saved_model_names_method_rates_biases_and_paper(tiny_path, tmp_path):
+    trainer, _ = make(tiny_path, tmp_path, recorded=False, max_steps=1)
+    trainer.save_model()
+    card = (tmp_path / "README.md").read_text()
+    assert card.count("## How it was trained: dppo") == 1 and "- dppo" in card
+    assert f"| method | `{trainer.method.name}` |" in card and f"| paper | {trainer.method.paper} |" in card
+    assert f"| completions pruned | {trainer.method.completions.rate:.0%} of those with a gradient |" in card
+    trainer.save_model(str(tmp_path / "elsewhere"))
+    assert not (tmp_path / "elsewhere" / "README.md").exists()
+
+
+@pytest.mark.parametrize("name", ["dppo", "cppo"])
+def test_a_card_says_biased_where_the_method_is(name):
+    method, card = METHODS[name], card_section(METHODS[name], 1)
+    assert ("**biased**" in card) == bool(method.biases(1))
+    assert all(reason in card for reason in method.biases(1))
+
+
+def test_a_conversation_without_a_chat_template_is_our_error(tiny_path, tmp_path):
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"w{i} w1"}]} for i in range(8)])
+    args = DPPOConfig(
+        str(tmp_path), use_cpu=True, bf16=False, num_generations=4, per_device_train_batch_size=8, report_to="none"
+    )
+    with pytest.raises(ConfigError, match="the tokenizer has no chat template to write them as text"):
+        DPPOTrainer(tiny_path, length_reward, args, rows)
+    text = rows.map(lambda row: {"prompt": row["prompt"][-1]["content"]})
+    assert DPPOTrainer(tiny_path, length_reward, args, text).train_dataset is not None
