@@ -1,6 +1,5 @@
 """Ranges of fields of TRL and transformers that neither checks: a run would die late, or train on nonsense."""
 
-import math
 from collections.abc import Mapping
 from numbers import Real
 from types import MappingProxyType
@@ -8,7 +7,7 @@ from typing import Any
 
 RANGES: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_steps"), "[0, inf)"),
+        **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "warmup_steps"), "[0, inf)"),
         **dict.fromkeys(("adam_beta1", "adam_beta2"), "[0, 1)"),
         **dict.fromkeys(("num_train_epochs", "logging_steps", "save_steps", "eval_steps"), "(0, inf)"),
         **dict.fromkeys(("temperature", "repetition_penalty"), "(0, inf)"),
@@ -19,6 +18,7 @@ RANGES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), "[1, inf)"),
         **dict.fromkeys(("max_completion_length", "num_iterations", "num_generations_eval"), "[1, inf)"),
         "ref_model_sync_steps": "[1, inf)",
+        "max_grad_norm": "[0, inf]",  # inf: never clipped
     }
 )
 """Interval of each; None, where a field allows it, is in every range."""
@@ -43,4 +43,4 @@ def _within(value: float, interval: str) -> bool:
     """Whether a number is in an interval such as ``[0, 1)``; NaN is in none."""
     low, high = map(float, interval[1:-1].split(", "))
     above = low <= value if interval[0] == "[" else low < value
-    return above and (value <= high if interval[-1] == "]" else value < high) and math.isfinite(value)
+    return above and (value <= high if interval[-1] == "]" else value < high)

@@ -17,7 +17,8 @@ from dppo.methods import METHODS
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
 from dppo.runs.ceilings import run_ceilings
 from dppo.runs.reader import read_run
-from dppo.trl import DPPOConfig, DPPOTrainer, fields
+from dppo.step import asked
+from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.choices import CeilingLines
 from dppo.trl.plan import step_plan
 
@@ -29,8 +30,8 @@ STEPS = 8
 @pytest.fixture
 def eager(monkeypatch):
     """Prompts are pruned from eight visits on, if that gains anything, and completions in batches of a few."""
-    monkeypatch.setitem(fields.RATES, "prompt_prune_rate", Auto(fewest=8, least_gain=1.0))
-    monkeypatch.setitem(fields.RATES, "completion_prune_rate", replace(COMPLETION_AUTO, fewest=4))
+    monkeypatch.setitem(asked.RATES, "prompt_prune_rate", Auto(fewest=8, least_gain=1.0))
+    monkeypatch.setitem(asked.RATES, "completion_prune_rate", replace(COMPLETION_AUTO, fewest=4))
 
 
 def test_both_levels_choose_up_to_a_rate():
