@@ -383,8 +383,6 @@ def trained(
                 os.environ |= {name: str(value) for name, value in names.items()}
                 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
             train(fields, point if rank == ranks - 1 else None, sizes)
-            if ranks > 1:
-                torch.distributed.destroy_process_group()
 
         return work
 

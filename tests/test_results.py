@@ -73,3 +73,16 @@ def test_the_table_of_drafts_is_that_of_the_file():
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
 def test_no_page_has_a_place_left_to_fill(page):
     assert not re.search(r"@@|TODO|\?\?\?", page.read_text())
+
+
+def test_what_ranks_wait_is_that_of_the_file():
+    rows = json.loads((RESULTS / "scale.json").read_text())["rows"]
+    found = {(row["figure"], row["size"]): row["median"] for row in rows}
+    page = (ROOT / "docs" / "ranks.md").read_text()
+    for ranks, prompts in ((8, 2), (8, 8), (64, 8), (512, 8)):
+        names = ("idle_share_at_home", "idle_share_dealt", "share_of_tokens_moved")
+        shares = [f"{found[f'{name}_{prompts}_prompts_a_rank', ranks]:.2f}".removeprefix("0") for name in names]
+        assert f"| {ranks} | {prompts} | {' | '.join(shares)} |" in page
+    taken = [found[name, 2**20] / 1e3 for name in ("plan_step", "deal_to_512_ranks")]
+    assert "takes {:.1f} s and {:.1f} s on one core".format(*taken) in page
+    assert f"{found['memory_of_history', 10**8] / 1e9:.1f} GB" in page

@@ -87,5 +87,4 @@ def _train(run: Run) -> int:
         trainer = train_with(DPPOTrainer, run, warm_up, follow)
     if trainer.accelerator.is_main_process:
         print(f"trained {trainer.state.global_step} steps; model and records are in {run.training.output_dir}")
-    trainer.accelerator.end_training()  # a gloo group that is left to the interpreter's exit now and then aborts it
     return 0

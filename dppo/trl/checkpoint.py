@@ -109,6 +109,8 @@ class RunState:
     """What draws and batches depend on; a resumed run with other settings says so."""
     draw_figures: list[Any] = field(default_factory=list)
     """Of each draw of the generation in use, for the logs; of checkpoints of earlier versions none."""
+    evidence: dict[str, Any] | None = None
+    """Completions with a gradient of the last steps of a streamed dataset; of any other they are in ``position``."""
     listed: bool = False
     """Whether its files are listed at the end; those of earlier versions are not."""
 

@@ -2,7 +2,7 @@
 
 A rank's draws may keep few of its own completions, or none, and the others would wait for it to do nothing. A row takes
 its weight along, and the denominator was settled before: gradients are sums over ranks, so where a row is forwarded
-changes the order of a sum and nothing else.
+changes the order of a sum and nothing else. (A router loss balances each forward pass by itself, here as in TRL.)
 """
 
 from collections.abc import Callable

@@ -53,6 +53,12 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
     lines.append(
         f"optimizer steps per generation: {steps}" + (" (completions drawn anew for each)" if steps > 1 else "")
     )
+    calls, accumulated = cycle.calls * cycle.passes.shares, args.gradient_accumulation_steps
+    if accumulated > calls:
+        lines.append(
+            f"an optimizer step takes {accumulated // calls} generations: gradient_accumulation_steps={accumulated} "
+            f"calls, and a generation has {calls}"
+        )
     if prompts_in_dataset is not None and method.prompts.rate:
         lines.append(f"an epoch is {prompts_in_dataset / block:.0f} generations; none is pruned in the first one")
     return lines + [f"biased: {reason}" for reason in reasons]

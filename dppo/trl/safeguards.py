@@ -1,11 +1,13 @@
 """What keeps a run alive and honest: steps that are skipped, and warnings that say why nothing is learned."""
 
+import atexit
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
@@ -125,6 +127,18 @@ class MemoryAdvice:
                 f"out of memory in a forward or backward pass over {self.in_flight} tokens "
                 f"(max_tokens_per_row={self.budget}). Set {lower}, or gradient_checkpointing: true."
             ) from error
+
+
+def end_at_exit() -> None:
+    """End a gloo group before the interpreter does: left to that, its threads now and then abort the process."""
+    if distributed.is_initialized() and distributed.get_backend() == "gloo":
+        atexit.unregister(_end_group)
+        atexit.register(_end_group)
+
+
+def _end_group() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 @contextmanager

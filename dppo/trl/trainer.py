@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dppo.environment import load_vllm
 from dppo.errors import ConfigError
+from dppo.pruning import Evidence
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
@@ -30,7 +31,7 @@ from dppo.trl.plan import step_plan
 from dppo.trl.prompts import prompt_source
 from dppo.trl.records import Recorder, generation_of
 from dppo.trl.rollouts import gathered_order, joined, rank_batch, read_examples, rolled_out
-from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, guarded_rewards, saved_at_the_limit
+from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, end_at_exit, guarded_rewards, saved_at_the_limit
 from dppo.trl.sampler import precision_line
 from dppo.typed import check
 from dppo.types import Block, Rewards
@@ -105,12 +106,15 @@ class DPPOTrainer(Joints):
         """Generations so far: the clock of the history, and with the seed the key of every draw."""
         self.in_use: InUse | None = None
         """The generation that is trained on; None before the first."""
+        self.evidence: Evidence | None = None
+        """Completions with a gradient of a streamed dataset; of any other the source remembers them."""
         self._dealt: list[list[MicroBatch]] = []
         self._figures = LossFigures(self.method)
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
         self.guard = NonFiniteGuard(self)
         self.add_callback(self.guard)
+        end_at_exit()
         self._announce()
 
     def _announce(self) -> None:
@@ -179,7 +183,7 @@ class DPPOTrainer(Joints):
         if self.source is None:
             generated = self.roll_out(examples)
             completions = len(generated.reward_NF)
-            return whole_block(completions // group, completions), generated
+            return replace(whole_block(completions // group, completions), evidence=self.evidence), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(self.source)
         multiple = processes // math.gcd(group, processes)
@@ -226,6 +230,7 @@ class DPPOTrainer(Joints):
             passes=self.cycle.passes,
             done=share_done(self.state),
         )
+        self.evidence = plan.evidence
         if self.source is not None:
             self.source.learn(
                 prompts, rewards, plan.signal_Q, everything.tokens_N, self.generation, evidence=plan.evidence
@@ -332,6 +337,7 @@ class DPPOTrainer(Joints):
             generation=self.generation,
             calls=calls,
             position=None if self.source is None else self.source.save(folder),
+            evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
             skipped=self.guard.skipped,
             settings=settings_of(self.args, self.accelerator.num_processes),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
@@ -358,6 +364,7 @@ class DPPOTrainer(Joints):
         goes_on = batch_goes_on(folder, state, settings, new_optimizer=lost)
         if self.source is not None and state.position is not None:
             self.source.load(folder, state.position)
+        self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
         self.generation, self.guard.skipped = state.generation, state.skipped
         if goes_on:
             file = batch_file(folder, self.accelerator.process_index)

@@ -1,7 +1,7 @@
 """The options of a run, ``trainer.v1.sampler.sampler_kwargs.pruning``, and the ``Method`` they ask for."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -130,6 +130,31 @@ def read_settings(options: Mapping[str, Any]) -> PruningSettings:
 
 def _number(rate: Any) -> Any:
     return float(rate) if isinstance(rate, int) and not isinstance(rate, bool) else rate
+
+
+def unreadable_options(get: Callable[[str], Any]) -> list[str]:
+    """One sentence per option of verl that a method is made of and that cannot be read as what it is.
+
+    Args:
+        get: the value of an option by its path in verl's configuration, None where there is none.
+    """
+    actor, problems = "actor_rollout_ref.actor", []
+    mode = get(f"{actor}.loss_agg_mode")
+    if mode not in NORMALISERS:
+        problems.append(
+            f"{actor}.loss_agg_mode={mode} is not one of {', '.join(NORMALISERS)}. "
+            f"Write {actor}.loss_agg_mode=token-mean."
+        )
+    numbers = {f"{actor}.entropy_coeff": 0.0, f"{actor}.policy_loss.dro_beta": 0.0}
+    if get(f"{actor}.use_kl_loss"):
+        numbers[f"{actor}.kl_loss_coef"] = 0.001
+        if get(f"{actor}.kl_loss_coef") is None:
+            problems.append(f"{actor}.kl_loss_coef=null with use_kl_loss=True. Write {actor}.kl_loss_coef=0.001.")
+    for name, example in numbers.items():
+        value = get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            problems.append(f"{name}={value!r} is no number. Write {name}={example}.")
+    return problems
 
 
 def method_of(settings: PruningSettings, *, loss_agg_mode: str, penalty: float, entropy_coef: float) -> Method:

@@ -25,7 +25,7 @@ from dppo.verl.checkpoint import OF_VERL, load, resumed_folder, save, settings_t
 from dppo.verl.layout import place, rows_needed
 from dppo.verl.loss import WEIGHT, weighted_ppo_loss
 from dppo.verl.prompts import Asked, examples, prompt_source
-from dppo.verl.settings import keeps_all, lines, method_of, read_settings
+from dppo.verl.settings import keeps_all, lines, method_of, read_settings, unreadable_options
 from dppo.verl.support import check_verl_version, unsupported_options
 
 NAME = "dynamic_pruning"
@@ -50,6 +50,7 @@ class DynamicPruningTrainer(PPOTrainerSync):
         get = partial(OmegaConf.select, config)
         self.settings = read_settings(get("trainer.v1.sampler.sampler_kwargs.pruning") or {})
         actor = "actor_rollout_ref.actor"
+        raise_problems(f"trainer.v1.trainer_mode={NAME}", unreadable_options(get))
         penalty = float(get(f"{actor}.kl_loss_coef")) if get(f"{actor}.use_kl_loss") else 0.0
         if get(f"{actor}.policy_loss.loss_mode") == "dro":  # its square pulls at completions without an advantage too
             penalty += float(get(f"{actor}.policy_loss.dro_beta") or 0.0)

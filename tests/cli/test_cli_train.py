@@ -1,7 +1,6 @@
 """``dppo train --dry_run`` and its exit codes, on the examples that ship."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +27,15 @@ def test_the_papers_setting_is_planned_without_a_network(tmp_path, capsys):
     assert "no GPU here" in printed or torch.accelerator.is_available()
 
 
+def test_a_step_of_several_generations_is_said(tmp_path, capsys):
+    """On twice the processes a generation has half of the calls, and the accumulation that was set does not follow."""
+    words = [str(EXAMPLES / "qwen3_4b_math.yaml"), "--dry_run", "true", "--output_dir", str(tmp_path / "out")]
+    main(["train", *words, "--processes", "16"])
+    assert "an optimizer step takes 2 generations: gradient_accumulation_steps=10" in capsys.readouterr().out
+    main(["train", *words, "--processes", "16", "--gradient_accumulation_steps", "5"])
+    assert "an optimizer step takes" not in capsys.readouterr().out
+
+
 def test_local_copy_of_the_papers_data_is_checked(tmp_path, capsys):
     real = Path(__file__).parents[3] / "shared" / "data" / "train" / "math_train.jsonl.gz"
     if not real.exists():
@@ -49,25 +57,6 @@ def test_bad_field_is_one_line_and_exit_code_two(tmp_path, capsys):
     words = [str(EXAMPLES / "embedded.yaml"), "--completion_prune_rate", "2", "--output_dir", str(tmp_path / "out")]
     assert main(["train", *words]) == 2
     assert "completion_prune_rate=2 must be in [0, 1)" in capsys.readouterr().err
-
-
-def test_a_run_ends_its_process_group_last(tmp_path, monkeypatch, capsys):
-    """Left to the interpreter's exit, a gloo group of two processes aborts one of them now and then."""
-    said = []
-
-    class Trained:
-        state = SimpleNamespace(global_step=3)
-
-        class accelerator:
-            is_main_process = True
-
-            @staticmethod
-            def end_training():
-                said.append(capsys.readouterr().out)
-
-    monkeypatch.setattr("dppo.cli.train.train_with", lambda *_: Trained())
-    assert main(["train", str(EXAMPLES / "embedded.yaml"), "--output_dir", str(tmp_path / "out")]) == 0
-    assert len(said) == 1 and "trained 3 steps" in said[0]
 
 
 def test_a_stopped_run_says_how_to_go_on(tmp_path, monkeypatch, capsys):

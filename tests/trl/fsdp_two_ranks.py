@@ -25,9 +25,11 @@ from conftest_trl import GENERATIONS, SHARDED, UNEVEN
 from peft import LoraConfig
 from test_trl_contract import gradients
 from torch.distributed.tensor import DTensor
-from two_ranks import rank_rollout
+from two_ranks import at_home, rank_rollout
 
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl import trainer as trainer_module
+from dppo.trl.dealing import over_ranks
 
 
 def choose_fsdp_on_cpus() -> None:
@@ -70,11 +72,16 @@ def main(path: str, folder: Path) -> None:
         path, folder / "adapter", peft=lambda: LoraConfig(target_modules=["q_proj", "v_proj"]), max_steps=2
     )
     trainer.save_model(str(folder / "adapter"))
-    _, trainer = run(path, folder / "empty", completion_prune_rate=0.5, **UNEVEN)
-    results["steps with an empty rank"] = trainer.state.global_step
+    trainer_module.over_ranks = at_home
+    steps, trainer = run(path, folder / "empty", completion_prune_rate=0.5, **UNEVEN)
+    trainer_module.over_ranks = over_ranks
+    empty = [{name: value.full_tensor() for name, value in step.items()} for step in steps]
+    kept = [None, None]
+    dist.all_gather_object(kept, int((trainer.in_use.batch.weight_UB > 0).sum()))
+    results["rows of each rank"] = kept
     if dist.get_rank() == 0:
+        torch.save(empty, folder / "empty.pt")
         (folder / "fsdp.json").write_text(json.dumps(results))
-    dist.destroy_process_group()  # left to the interpreter, gloo now and then aborts a process at its exit
 
 
 def resumed(path: str, folder: Path, checkpoint: Path) -> DPPOTrainer:

@@ -164,3 +164,23 @@ def test_a_level_that_was_left_off_speaks_again_when_it_begins_to_drop(tiny_path
         told.tell(each, drawn, None)
     assert len(said) == 2 and "left off, since" in said[0] and "left off" not in said[1]
     assert plan.completions.live_N.sum() >= GENERATIONS
+
+
+def test_a_streamed_dataset_remembers_its_completions_too(tiny_path, tmp_path):
+    """Steps of a stream have as few completions with a gradient as any; a resumed run knows those before."""
+    from trl_recorder_runs import length_reward, problems, scripted
+
+    def train(folder, resume=None):
+        options = {**CONFIG, "output_dir": str(folder), "logging_steps": 1, "save_strategy": "steps", "save_steps": 1}
+        options |= {"max_steps": 3, "per_device_train_batch_size": 4 * GENERATIONS, "num_generations": GENERATIONS}
+        args = DPPOConfig(**options | {"max_completion_length": 12, "disable_tqdm": True}, completion_prune_rate="auto")
+        stream = problems(8).to_iterable_dataset()
+        made = DPPOTrainer(tiny_path, length_reward, args, stream, rollout_func=scripted)
+        made.train(resume_from_checkpoint=resume)
+        return made
+
+    whole = train(tmp_path / "whole")
+    live = int(whole.in_use.plan.completions.live_N.sum())
+    assert len(whole.evidence) > live, "of earlier steps too"
+    resumed = train(tmp_path / "whole", resume=str(tmp_path / "whole" / "checkpoint-2"))
+    assert resumed.evidence.saved() == whole.evidence.saved()

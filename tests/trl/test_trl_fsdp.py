@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest_trl import SHARDED, relative_difference, two_processes
+from conftest_trl import SHARDED, UNEVEN, relative_difference, two_processes
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
 from test_trl_contract import TOLERANCE, gradients
@@ -30,12 +30,21 @@ def alone(tiny_path, tmp_path_factory):
 def test_it_is_fsdp2_that_was_run(folder):
     found = json.loads((folder / "fsdp.json").read_text())
     assert found["wrapper"] == "FSDPQwen3ForCausalLM" and found["sharded"] > 20 and found["list"]
-    assert found["steps with an empty rank"] == 2
 
 
 def test_gradients_are_those_of_one_process(folder, alone):
     steps, _ = alone
     assert relative_difference(torch.load(folder / "first.pt"), steps[0]) < TOLERANCE
+
+
+def test_a_rank_without_rows_changes_no_gradient(folder, tiny_path, tmp_path):
+    """Left at home all rows are the first rank's; the second forwards as often, at weight 0."""
+    first, second = json.loads((folder / "fsdp.json").read_text())["rows of each rank"]
+    assert first > 0 == second
+    alone, _ = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.5, **UNEVEN)
+    together = torch.load(folder / "empty.pt")
+    assert len(together) == len(alone) == 2
+    assert max(relative_difference(*pair) for pair in zip(together, alone, strict=True)) < TOLERANCE
 
 
 def test_the_model_is_written_whole_though_checkpoints_are_sharded(folder, alone, tiny_path):

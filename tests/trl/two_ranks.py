@@ -101,7 +101,6 @@ def main(path: str, folder: str) -> None:
     recorded_runs(path, folder)
     if dist.get_rank() == 0:
         Path(folder, "two_ranks.json").write_text(json.dumps(results))
-    dist.destroy_process_group()  # left to the interpreter, gloo now and then aborts a process at its exit
 
 
 def uneven(path: str, folder: str, **options) -> tuple[list, list]:

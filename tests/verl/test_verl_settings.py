@@ -8,7 +8,15 @@ import pytest
 from dppo.errors import ConfigError, raise_problems
 from dppo.methods import METHODS
 from dppo.pruning import SCORES
-from dppo.verl.settings import NORMALISERS, PruningSettings, keeps_all, lines, method_of, read_settings
+from dppo.verl.settings import (
+    NORMALISERS,
+    PruningSettings,
+    keeps_all,
+    lines,
+    method_of,
+    read_settings,
+    unreadable_options,
+)
 from dppo.verl.support import GROUP_ESTIMATORS, ROW_LOSSES, check_verl_version, unsupported_options
 
 ACTOR = "actor_rollout_ref.actor"
@@ -86,6 +94,22 @@ def test_what_would_be_silently_wrong_is_refused_in_one_line_with_one_that_works
 @pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
 def test_losses_of_rows_and_advantages_of_groups_are_served(loss_mode, estimator):
     assert not problems({f"{ACTOR}.policy_loss.loss_mode": loss_mode, "algorithm.adv_estimator": estimator})
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"loss_agg_mode": "bogus"}, "loss_agg_mode=bogus is not one of token-mean"),
+        ({"use_kl_loss": True}, "kl_loss_coef=null with use_kl_loss=True"),
+        ({"use_kl_loss": True, "kl_loss_coef": "much"}, "kl_loss_coef='much' is no number"),
+        ({"entropy_coeff": "some"}, "entropy_coeff='some' is no number"),
+    ],
+)
+def test_what_a_method_is_made_of_must_be_readable(changed, what):
+    options = {"loss_agg_mode": "token-mean"} | changed
+    (said,) = unreadable_options(lambda path: options.get(path.removeprefix("actor_rollout_ref.actor.")))
+    assert what in said and "Write actor_rollout_ref.actor." in said
+    assert unreadable_options(lambda path: {"actor_rollout_ref.actor.loss_agg_mode": "token-mean"}.get(path)) == []
 
 
 def test_all_problems_are_said_at_once():
