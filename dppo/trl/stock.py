@@ -4,6 +4,7 @@ The trainer stays as it is: its methods are called through others that look at w
 """
 
 import functools
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -33,13 +34,18 @@ class StockWatch(TrainerCallback):
         trainer: TRL's own, not trained yet.
         recorder: what receives the generations.
         paused: a context in which the run's clock stands still.
+        now: the clock, in seconds.
     """
 
     def __init__(
-        self, trainer: GRPOTrainer, recorder: Recorder, paused: Callable[[], AbstractContextManager[Any]]
+        self,
+        trainer: GRPOTrainer,
+        recorder: Recorder,
+        paused: Callable[[], AbstractContextManager[Any]],
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._trainer, self._recorder, self._paused = trainer, recorder, paused
-        self._clock, self._cycle = PhaseClock(), Cycle.of_arguments(cast(GRPOConfig, trainer.args))
+        self._clock, self._cycle = PhaseClock(now), Cycle.of_arguments(cast(GRPOConfig, trainer.args))
         self._rows = RowFinder(trainer.train_dataset)
         self._generations, self._forwards = 0, 0
         self._reward_N, self._seen_2 = torch.empty(0), torch.zeros(2, dtype=torch.int64)
