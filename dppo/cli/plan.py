@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dppo.cli.words import read_words, wide_console
 from dppo.errors import ConfigError
-from dppo.files import write_json
+from dppo.files import write_json, write_text
 
 PLAN_FILE, PAGE_FILE = "plan.json", "plan.html"
 NARROWEST = 150
@@ -121,11 +121,13 @@ def _table(plan: Any) -> Table:
 
 
 def _write(plan: Any, folder: Path) -> None:
+    from dppo.planning.page import calculator
     from dppo.planning.written import as_json
 
     try:
         folder.mkdir(exist_ok=True)
         write_json(folder / PLAN_FILE, as_json(plan))
+        write_text(folder / PAGE_FILE, calculator(plan))
     except OSError as error:
         raise ConfigError(f"--output {folder} cannot be written ({error}). Try --output plan") from error
-    print(f"wrote {folder / PLAN_FILE}")
+    print(f"wrote {folder / PLAN_FILE} and {folder / PAGE_FILE}, a calculator that opens in a browser")

@@ -156,9 +156,12 @@ def probabilities(count_N: np.ndarray, score_N: np.ndarray, rate: float, floor: 
     """
     if not rate or not len(count_N):
         return np.ones(len(count_N))
-    floor = min(floor, (1 - rate) / 2)
+    floor, budget, sized_N = min(floor, (1 - rate) / 2), (1 - rate) * float(count_N.sum()), score_N > 0
+    sized, unsized = float(count_N[sized_N].sum()), float(count_N[~sized_N].sum())
+    if budget - floor * unsized >= sized:  # all that matter are kept, and what is left over goes to the others alike
+        return np.where(sized_N, 1.0, max((budget - sized) / max(unsized, TINY), floor))
     count, size = torch.from_numpy(count_N), torch.from_numpy(score_N * np.sqrt(count_N))
-    return inclusion_probabilities(size, (1 - rate) * float(count_N.sum()), floor=floor, cost_N=count).numpy()
+    return inclusion_probabilities(size, budget, floor=floor, cost_N=count).numpy()
 
 
 def prompt_values(workload: Workload, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ def test_figures_by_hand_give_an_estimate_with_its_sources(tmp_path, capsys):
     words = ["plan", CONFIG, "--figures", str(FIGURES), "--gpu_hour_price", "2.5", "--watts", "700"]
     assert main([*words, "--output", str(tmp_path / "plan")]) == 0
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert "Estimate, by paper and pencil" in (tmp_path / "plan" / "plan.html").read_text()
     assert "ESTIMATE" in text and "nothing was measured" in text and saved["estimate"]
     for name in yaml.safe_load(FIGURES.read_text())["sources"]:
         assert f"{name}:" in text, "every figure is named with its source"
