@@ -25,8 +25,9 @@ from results_file import write
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.planning.model import Figures, seconds_of
+from dppo.planning.model import seconds_of
 from dppo.planning.observed import timed_steps
+from dppo.planning.outcome import Figures
 from dppo.planning.pilot import quietly, run_pilot
 from dppo.planning.records import Option, Step
 from dppo.runs.parsing import parse_fields, read_file

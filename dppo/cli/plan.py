@@ -14,7 +14,7 @@ from dppo.errors import ConfigError
 from dppo.files import write_json, write_text
 
 PLAN_FILE, PAGE_FILE = "plan.json", "plan.html"
-NARROWEST = 150
+NARROWEST = 165
 """Columns that the table needs; where fewer are known, lines wrap."""
 WAYS = (
     "--pilot 32 rolls out 32 prompts and times a few updates; --run runs/mine reads the records of a run; "
@@ -22,7 +22,7 @@ WAYS = (
 )
 LEGEND = (
     "noise: variance of a step's gradient, in second moments, over that of TRL's step; x TRL: at equal steps;",
-    "equal noise: hours to as many steps as make up for it. Prompts: from the second epoch on.",
+    "equal noise: for as many steps as make up for it. Prompts are pruned from the second epoch on.",
 )
 
 
@@ -61,7 +61,8 @@ def _check(config: str | None, options: argparse.Namespace) -> None:
         raise ConfigError(f"{' and '.join(named)} are different sources of the same figures. Name one of them.")
     if not named:
         raise ConfigError(f"there are no figures to plan with. Name one of three: {WAYS}")
-    from dppo.planning.model import Prices
+
+    from dppo.planning.outcome import Prices
 
     gpus = 1 if options.gpus is None else options.gpus
     Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
@@ -104,7 +105,18 @@ def _table(plan: Any) -> Table:
     from dppo.planning.written import amount, spread
 
     table = Table(box=None, pad_edge=False)
-    headings = ["s / step", "rollout", "update", "rest", "x TRL", "noise", "hours", "equal noise, hours"]
+    headings = [
+        "s / step",
+        "rollout",
+        "update",
+        "rest",
+        "x TRL",
+        "noise",
+        "hours",
+        "equal noise: hours",
+        "compl., k",
+        "tokens, M",
+    ]
     headings += [] if plan.prices.gpu_hour is None else ["price"]
     headings += [] if plan.prices.watts is None else ["kWh"]
     table.add_column("", no_wrap=True)
@@ -115,6 +127,7 @@ def _table(plan: Any) -> Table:
         cells = [spread(row.per_step), amount(seconds.rollout), amount(seconds.update)]
         cells += [amount(seconds.reward + seconds.rest), spread(row.speedup), spread(row.noise)]
         cells += [amount(row.hours.value), spread(row.equal_hours)]
+        cells += [amount(row.completions / 1e3), amount(row.tokens / 1e6)]
         cells += [amount(value) for value in (row.price, row.kilowatt_hours) if value is not None]
         table.add_row(row.option.name, *cells)
     return table

@@ -8,7 +8,7 @@ from typing import Any
 
 from dppo.errors import ConfigError, raise_problems
 from dppo.planning.costs import Costs
-from dppo.planning.model import Figures
+from dppo.planning.outcome import Figures
 from dppo.planning.workload import Kind, Workload, log_normal_curve
 from dppo.runs.parsing import read_file
 

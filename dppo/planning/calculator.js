@@ -155,6 +155,7 @@ function compute(input) {
     const first = Math.min(input.first_epoch, input.steps);
     const hours = (first * early + (input.steps - first) * total(seconds)) / 3600;
     return { name: option.name, work, noise, seconds, per_step: total(seconds), hours, equal_hours: hours * noise,
+      completions: work.completions * input.steps * noise, tokens: (work.generated + work.forwarded) * input.steps * noise,
       price: hours * input.gpus * input.price, kilowatt_hours: (hours * input.gpus * input.watts) / 1000 };
   });
   rows.forEach((row) => (row.speedup = rows[0].per_step / row.per_step));
@@ -214,7 +215,7 @@ function drawTable(rows, input) {
     const line = element("tr", {}, null, body, html);
     element("th", { scope: "row" }, nameOf(input.options[place], row.name), line, html);
     [row.per_step, row.seconds.rollout, row.seconds.update, row.seconds.rest, row.speedup, row.noise, row.hours,
-      row.equal_hours, row.price, row.kilowatt_hours].forEach((value) => element("td", {}, shown(value), line, html));
+      row.equal_hours, row.completions / 1e3, row.tokens / 1e6, row.price, row.kilowatt_hours].forEach((value) => element("td", {}, shown(value), line, html));
   });
 }
 
@@ -243,7 +244,8 @@ function drawChart(rows, input) {
     });
     const equal = label + row.per_step * row.noise * scale;
     element("line", { x1: equal, x2: equal, y1: top - 3, y2: top + 25, class: "equal" }, null, svg);
-    element("text", { x: Math.max(x, equal) + 6, y: top + 16, class: "value" }, `${shown(row.per_step)} s`, svg);
+    const beside = equal < x + 66 ? Math.max(x, equal) : x; // where the mark would cross the words, behind it
+    element("text", { x: beside + 6, y: top + 16, class: "value" }, `${shown(row.per_step)} s`, svg);
   });
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 from dppo.errors import ConfigError
 from dppo.planning.costs import Timed, fitted
 from dppo.planning.kinds import Groups
-from dppo.planning.model import Figures
+from dppo.planning.outcome import Figures
 from dppo.planning.workload import DOUBLINGS, longest_curve
 from dppo.rng import Purpose, generator
 from dppo.runs.ceilings import CeilingRow, run_ceilings

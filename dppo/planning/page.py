@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dppo import __version__
-from dppo.planning.model import Plan
+from dppo.planning.outcome import Plan
 from dppo.planning.written import as_json, findings
 
 COMPLETIONS, PROMPTS = 3, 4

@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dppo.planning.by_hand import read_figures
-from dppo.planning.model import Plan, Prices, make_plan
+from dppo.planning.model import make_plan
 from dppo.planning.observed import Observed, observed_run
+from dppo.planning.outcome import Plan, Prices
 from dppo.planning.pilot import run_pilot
 from dppo.planning.sizing import dataset_prompts, length_of, rates_of, step_of
 from dppo.runs.arguments import Run

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dppo.errors import ConfigError
-from dppo.planning.model import Length
+from dppo.planning.outcome import Length
 from dppo.planning.records import FLOOR, Step
 from dppo.problems.loading import is_local
 from dppo.runs.arguments import Run

@@ -3,7 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from dppo.planning.model import EXACT, Interval, Plan
+from dppo.planning.model import EXACT
+from dppo.planning.outcome import Interval, Plan
 
 FORMAT = 1
 """Of ``plan.json``."""

@@ -1,7 +1,7 @@
 """A workload and costs that a pencil can check."""
 
 from dppo.planning.costs import Costs
-from dppo.planning.model import Figures
+from dppo.planning.outcome import Figures
 from dppo.planning.workload import Kind, Workload
 
 

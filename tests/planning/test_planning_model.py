@@ -8,7 +8,8 @@ from planning_worlds import COSTS, MIXED, WORLD, workload
 
 from dppo.planning.costs import Timed, fitted
 from dppo.planning.kinds import Groups
-from dppo.planning.model import EXACT, Figures, Length, Prices, gain, make_plan
+from dppo.planning.model import EXACT, gain, make_plan
+from dppo.planning.outcome import Figures, Length, Prices
 from dppo.planning.records import Option, Step
 from dppo.planning.work import work_of
 from dppo.planning.workload import log_normal_curve, longest_curve, longest_of

@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from report_browser import CHROMIUM, HOW_TO, Browser
 
 from dppo.planning.cells import probabilities
-from dppo.planning.model import Figures, Length, Prices, make_plan
+from dppo.planning.model import make_plan
+from dppo.planning.outcome import Figures, Length, Prices
 from dppo.planning.page import calculator
 from dppo.planning.records import Step
 from dppo.planning.workload import Workload
@@ -63,6 +64,7 @@ def same(rows, plan, rel=1e-4):
         expected = {
             "per_step": row.per_step.value, "noise": row.noise.value, "hours": row.hours.value,
             "equal_hours": row.equal_hours.value, "speedup": row.speedup.value, "price": row.price,
+            "tokens": row.tokens, "completions": row.completions,
         }  # fmt: skip
         for name, value in expected.items():
             assert found[name] == pytest.approx(value, rel=rel), (row.option.name, name)
