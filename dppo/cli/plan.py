@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dppo.cli.words import read_words, wide_console
@@ -14,7 +15,7 @@ from dppo.errors import ConfigError
 from dppo.files import write_json, write_text
 
 PLAN_FILE, PAGE_FILE = "plan.json", "plan.html"
-NARROWEST = 165
+NARROWEST = 150
 """Columns that the table needs; where fewer are known, lines wrap."""
 WAYS = (
     "--pilot 32 rolls out 32 prompts and times a few updates; --run runs/mine reads the records of a run; "
@@ -22,7 +23,7 @@ WAYS = (
 )
 LEGEND = (
     "noise: variance of a step's gradient, in second moments, over that of TRL's step; x TRL: at equal steps;",
-    "equal noise: for as many steps as make up for it. Prompts are pruned from the second epoch on.",
+    "in brackets 95% intervals; equal noise: for as many steps as make up for it; prompts: from the second epoch on.",
 )
 
 
@@ -102,21 +103,11 @@ def show(plan: Any, console: Console) -> None:
 
 
 def _table(plan: Any) -> Table:
-    from dppo.planning.written import amount, spread
+    from dppo.planning.written import amount
 
-    table = Table(box=None, pad_edge=False)
-    headings = [
-        "s / step",
-        "rollout",
-        "update",
-        "rest",
-        "x TRL",
-        "noise",
-        "hours",
-        "equal noise: hours",
-        "compl., k",
-        "tokens, M",
-    ]
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    words = "s / step,rollout,update,rest,x TRL,noise,hours,equal noise\nhours,\ncompl. k,\ntokens M"
+    headings = words.split(",")
     headings += [] if plan.prices.gpu_hour is None else ["price"]
     headings += [] if plan.prices.watts is None else ["kWh"]
     table.add_column("", no_wrap=True)
@@ -124,13 +115,21 @@ def _table(plan: Any) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in plan.rows:
         seconds = row.seconds
-        cells = [spread(row.per_step), amount(seconds.rollout), amount(seconds.update)]
-        cells += [amount(seconds.reward + seconds.rest), spread(row.speedup), spread(row.noise)]
-        cells += [amount(row.hours.value), spread(row.equal_hours)]
+        cells = [_cell(row.per_step), amount(seconds.rollout), amount(seconds.update)]
+        cells += [amount(seconds.reward + seconds.rest), _cell(row.speedup), _cell(row.noise)]
+        cells += [amount(row.hours.value), _cell(row.equal_hours)]
         cells += [amount(row.completions / 1e3), amount(row.tokens / 1e6)]
         cells += [amount(value) for value in (row.price, row.kilowatt_hours) if value is not None]
         table.add_row(row.option.name, *cells)
     return table
+
+
+def _cell(found: Any) -> str:
+    """A figure, and below it its interval where it has one."""
+    from dppo.planning.written import amount
+
+    ends = "" if found.low == found.high else f"\n[{amount(found.low)}, {amount(found.high)}]"
+    return escape(f"{amount(found.value)}{ends}")
 
 
 def _write(plan: Any, folder: Path) -> None:

@@ -63,7 +63,7 @@ def plan_run(
         prices = replace(prices, gpus=seen.processes)
     return make_plan(
         seen.figures(limit), seen.resampled(limit), step, length, prices, rates_of(run), title=title, source=source,
-        notes=(*seen.notes, *(f"found when prompts came back: {row}" for row in seen.ceilings)),
+        notes=(*seen.notes, *(f"found in the records, by the run's own score: {row}" for row in seen.ceilings)),
     )  # fmt: skip
 
 

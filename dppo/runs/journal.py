@@ -1,6 +1,5 @@
 """The files of a run in progress, which are never a reason for the run to stop, and its clock."""
 
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dppo.files import append_lines, keep_lines, write_json
+from dppo.trl.metrics import wall
 
 
 class Journal:
@@ -63,7 +63,7 @@ class Stopwatch:
         now: the clock, in seconds.
     """
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, now: Callable[[], float] = wall) -> None:
         self._now = now
         self._seconds = self._since = 0.0
         self._running, self._pauses = False, 0

@@ -4,7 +4,6 @@ Totals so far (``total/*``) go into every log. docs/metrics.md has their units.
 """
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
@@ -23,7 +22,7 @@ from dppo.runs.journal import Journal, Stopwatch
 from dppo.runs.written import completion_lines, describe_run, prompt_line
 from dppo.trl.config import DPPOConfig
 from dppo.trl.hooks import watch
-from dppo.trl.metrics import RECORD, logs_at
+from dppo.trl.metrics import RECORD, logs_at, wall
 from dppo.trl.records import Generation
 from dppo.trl.stock import StockWatch
 from dppo.trl.trainer import DPPOTrainer
@@ -51,7 +50,7 @@ class RunRecorder(TrainerCallback):
         *,
         task: Mapping[str, Any] | None = None,
         completions: int | None = None,
-        now: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = wall,
     ) -> None:
         self.journal = Journal(folder)
         self._task, self._completions, self._now = task, completions, now

@@ -32,6 +32,11 @@ def share_done(state: TrainerState) -> float:
     return min(state.global_step / max(state.max_steps, 1), 1.0)
 
 
+def wall() -> float:
+    """Seconds of the wall's clock."""
+    return time.perf_counter()
+
+
 class PhaseClock:
     """Seconds spent in each phase since the last ``flush``; nested phases are not counted twice.
 
@@ -39,7 +44,7 @@ class PhaseClock:
         now: the clock, in seconds: of the wall, or ``time.process_time`` where other work runs on the machine.
     """
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, now: Callable[[], float] = wall) -> None:
         self.now = now
         self._seconds: dict[str, float] = defaultdict(float)
         self._started: dict[str, float] = {}

@@ -4,7 +4,6 @@ The trainer stays as it is: its methods are called through others that look at w
 """
 
 import functools
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -20,7 +19,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from dppo.problems import identities
 from dppo.trl.cycle import Cycle
 from dppo.trl.hooks import add_figures, logged_prompts, watch
-from dppo.trl.metrics import RECORD, PhaseClock
+from dppo.trl.metrics import RECORD, PhaseClock, wall
 from dppo.trl.records import WHY, Generation, Recorder
 
 NOT_TIMED = "time/prune"
@@ -42,7 +41,7 @@ class StockWatch(TrainerCallback):
         trainer: GRPOTrainer,
         recorder: Recorder,
         paused: Callable[[], AbstractContextManager[Any]],
-        now: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = wall,
     ) -> None:
         self._trainer, self._recorder, self._paused = trainer, recorder, paused
         self._clock, self._cycle = PhaseClock(now), Cycle.of_arguments(cast(GRPOConfig, trainer.args))

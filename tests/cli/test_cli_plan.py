@@ -71,6 +71,7 @@ def test_records_of_a_run_are_read(tmp_path, capsys):
     assert costs["rest"] == pytest.approx(0.1) and "ESTIMATE" not in text
     assert saved["figures"]["workload"]["prompt_tokens"] == pytest.approx(11)
     assert "96 groups, 11 timed steps" in text and "a token in the other is taken to cost the same" in text
+    assert "…" not in text, "nothing is cut off"
     exact = next(row for row in saved["rows"] if row["option"]["name"] == "without zero advantages")
     assert exact["per_step"]["low"] < exact["per_step"]["value"] < exact["per_step"]["high"]
 
