@@ -21,6 +21,10 @@ with one meaning in the whole library; a digit is that many:
 ``K``  coordinates of a gradient, coefficients of a regression
 ``I``  points of a curve
 ``E``  epochs
+``C``  kinds of prompts that are alike
+``W``  histories: how many of a prompt's earlier completions were right, from none to all
+``J``  right completions of a group, from none to all
+``X``  sorts of groups: kind, history and right completions
 ====== ==========================================================================================
 
 ``prob`` is always an inclusion probability, ``weight`` always multiplies a whole completion,

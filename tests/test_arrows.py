@@ -3,6 +3,7 @@
 errors, install, palette, groups, types, rng, files, statistics, typed <- pruning | packing | objective <- methods
 methods <- step <- demo, trl, verl
 demo, trl <- runs <- verification <- comparison <- report, cli
+runs <- planning <- cli
 grading <- problems <- evaluation <- runs, cli; grading <- demo
 """
 
@@ -43,7 +44,8 @@ ALLOWED = {
     "verification": RUNS - {"evaluation"},
     "comparison": RUNS | {"verification"},
     "report": SHARED | {"methods", "runs", "comparison"},
-    "cli": RUNS | {"verification", "comparison", "report"},
+    "planning": RUNS - {"evaluation"},
+    "cli": RUNS | {"verification", "comparison", "report", "planning"},
 }
 CORE = ("pruning", "packing", "objective", "methods", "step", "errors", "groups", "types", "rng", "files", "typed")
 CORE_LIBRARIES = {"torch", "numpy"}

@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_named(arguments, message):
 def test_text_is_no_list_and_a_list_is_no_text():
     with pytest.raises(ConfigError, match="names='abc' is str, expected a list or None"):
         add(1, 2, names="abc")
-    with pytest.raises(ConfigError, match=r"x=\['a'\] is list, expected text or Path"):
+    with pytest.raises(ConfigError, match=r"x=\['a'\] is list, expected (text or Path|Path or text)"):
         check("x", ["a"], str | Path, "f('a')")
 
 

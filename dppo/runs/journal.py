@@ -1,6 +1,5 @@
 """The files of a run in progress, which are never a reason for the run to stop, and its clock."""
 
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dppo.files import append_lines, keep_lines, write_json
+from dppo.trl.metrics import wall
 
 
 class Journal:
@@ -57,16 +57,21 @@ def _step(record: Mapping[str, Any]) -> float:
 
 
 class Stopwatch:
-    """Counts the seconds of a run that are training: from ``start`` to ``stop``, less those within ``paused``."""
+    """Counts the seconds of a run that are training: from ``start`` to ``stop``, less those within ``paused``.
 
-    def __init__(self) -> None:
+    Args:
+        now: the clock, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = wall) -> None:
+        self._now = now
         self._seconds = self._since = 0.0
         self._running, self._pauses = False, 0
 
     @property
     def seconds(self) -> float:
         """Seconds so far."""
-        return self._seconds + (time.perf_counter() - self._since if self._counting else 0.0)
+        return self._seconds + (self._now() - self._since if self._counting else 0.0)
 
     @property
     def _counting(self) -> bool:
@@ -74,7 +79,7 @@ class Stopwatch:
 
     def start(self, seconds: float) -> None:
         """Go on from ``seconds``."""
-        self._seconds, self._since, self._running = seconds, time.perf_counter(), True
+        self._seconds, self._since, self._running = seconds, self._now(), True
 
     def stop(self) -> None:
         """Count no more."""
@@ -88,4 +93,4 @@ class Stopwatch:
             yield
         finally:
             self._pauses -= 1
-            self._since = time.perf_counter()
+            self._since = self._now()

@@ -29,6 +29,7 @@ from dppo.problems import (
     majority_vote_reward,
     overlong_penalty,
 )
+from dppo.rng import Purpose, generator
 from dppo.runs.arguments import AnyRun, Run
 from dppo.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.runs.embedded import EMBEDDED, TASKS, embedded_rows
@@ -237,8 +238,14 @@ def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | No
     return str(folder)
 
 
-def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
-    """The trainer of a run, ours or TRL's own, with its data and rewards; ``model`` is from ``prepare_model``."""
+def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None = None) -> Kind:
+    """The trainer of a run, ours or TRL's own, with its data and rewards; ``model`` is from ``prepare_model``.
+
+    With ``prompts`` it has that many of the training set, drawn by the run's seed.
+
+    Raises:
+        ConfigError: the model cannot be loaded, or the training set has fewer prompts.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             model, revision=run.model.model_revision, trust_remote_code=run.training.trust_remote_code
@@ -250,6 +257,8 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
     if tokenizer.chat_template is None:
         PartialState().print(f"dppo | {model} has no chat template: it is given the prompts as they are, as plain text")
     dataset = load_dataset(run, tokenizer=tokenizer)
+    if prompts is not None:
+        dataset = _some(dataset, prompts, run.training.seed)
     held_out = run.training.eval_strategy != "no"
     given = run.training.model_init_kwargs
     run.training.model_init_kwargs = {
@@ -269,6 +278,14 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind]) -> Kind:
         quantization_config=get_quantization_config(run.model),
         peft_config=get_peft_config(run.model),
     )
+
+
+def _some(dataset: Dataset, prompts: int, seed: int) -> Dataset:
+    if prompts > len(dataset):
+        raise ConfigError(
+            f"{prompts} prompts were asked for, and the training set has {len(dataset)}. Try {len(dataset)}."
+        )
+    return dataset.select(generator(seed, Purpose.CHECK, 6).permutation(len(dataset))[:prompts].tolist())
 
 
 def train(run: Run, progress: WarmUp | None = None) -> DPPOTrainer:

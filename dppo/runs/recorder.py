@@ -22,7 +22,7 @@ from dppo.runs.journal import Journal, Stopwatch
 from dppo.runs.written import completion_lines, describe_run, prompt_line
 from dppo.trl.config import DPPOConfig
 from dppo.trl.hooks import watch
-from dppo.trl.metrics import RECORD, logs_at
+from dppo.trl.metrics import RECORD, logs_at, wall
 from dppo.trl.records import Generation
 from dppo.trl.stock import StockWatch
 from dppo.trl.trainer import DPPOTrainer
@@ -41,14 +41,20 @@ class RunRecorder(TrainerCallback):
         folder: where the files go, usually the run's ``output_dir``.
         task: ``model``, ``dataset`` and ``prompts`` for ``run.json``; default: what the trainer knows of them.
         completions: most completions of a logged step, >= 0; default: ``record_completions`` of the arguments.
+        now: the clock that seconds are read from; ``time.process_time`` where other work runs on the machine.
     """
 
     def __init__(
-        self, folder: str | Path, *, task: Mapping[str, Any] | None = None, completions: int | None = None
+        self,
+        folder: str | Path,
+        *,
+        task: Mapping[str, Any] | None = None,
+        completions: int | None = None,
+        now: Callable[[], float] = wall,
     ) -> None:
         self.journal = Journal(folder)
-        self._task, self._completions = task, completions
-        self._watch = Stopwatch()
+        self._task, self._completions, self._now = task, completions, now
+        self._watch = Stopwatch(now)
         self._counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
         self._trained = torch.zeros((), dtype=torch.int64)
         self._attached: GRPOTrainer | None = None
@@ -81,9 +87,9 @@ class RunRecorder(TrainerCallback):
             save=self._with_totals(),
         )
         if isinstance(trainer, DPPOTrainer):
-            trainer.recorder = self
+            trainer.recorder, trainer.clock.now = self, self._now
         else:
-            StockWatch(trainer, self, self.paused)
+            StockWatch(trainer, self, self.paused, self._now)
         return self
 
     def paused(self) -> Any:

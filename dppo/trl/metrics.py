@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,10 +32,20 @@ def share_done(state: TrainerState) -> float:
     return min(state.global_step / max(state.max_steps, 1), 1.0)
 
 
-class PhaseClock:
-    """Seconds spent in each phase since the last ``flush``; nested phases are not counted twice."""
+def wall() -> float:
+    """Seconds of the wall's clock."""
+    return time.perf_counter()
 
-    def __init__(self) -> None:
+
+class PhaseClock:
+    """Seconds spent in each phase since the last ``flush``; nested phases are not counted twice.
+
+    Args:
+        now: the clock, in seconds: of the wall, or ``time.process_time`` where other work runs on the machine.
+    """
+
+    def __init__(self, now: Callable[[], float] = wall) -> None:
+        self.now = now
         self._seconds: dict[str, float] = defaultdict(float)
         self._started: dict[str, float] = {}
         self._inner = [0.0]
@@ -43,22 +53,22 @@ class PhaseClock:
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Add the time of a ``with`` block to ``phase``, less what inner phases took."""
-        start = time.perf_counter()
+        start = self.now()
         self._inner.append(0.0)
         try:
             yield
         finally:
-            seconds = time.perf_counter() - start
+            seconds = self.now() - start
             self._seconds[phase] += seconds - self._inner.pop()
             self._inner[-1] += seconds
 
     def start(self, phase: str) -> None:
         """Begin a phase that ends in another call: ``stop`` adds its time."""
-        self._started[phase] = time.perf_counter()
+        self._started[phase] = self.now()
 
     def stop(self, phase: str) -> None:
         """Add the time since ``start``."""
-        self._seconds[phase] += time.perf_counter() - self._started.pop(phase)
+        self._seconds[phase] += self.now() - self._started.pop(phase)
 
     def flush(self) -> dict[str, float]:
         """``time/<phase>`` to seconds, and start again from zero."""

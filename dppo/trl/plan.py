@@ -17,7 +17,7 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
         prompts_in_dataset: rows of the training set; None where it is streamed.
         processes: how many the run is meant for; default: those of this launch.
     """
-    completions, cycle = _sizes(args, processes or args.world_size)
+    completions, cycle = generation_sizes(args, processes or args.world_size)
     block = completions // (args.num_generations or 1)
     kept = max(1, round(block * (1 - method.prompts.rate)))
     reasons = method.biases(cycle.passes.steps)
@@ -64,8 +64,16 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
     return lines + [f"biased: {reason}" for reason in reasons]
 
 
-def _sizes(args: Any, processes: int) -> tuple[int, Cycle]:
-    """Completions of a generation and the cycle of its calls, for a number of processes."""
+def generation_sizes(args: Any, processes: int) -> tuple[int, Cycle]:
+    """Completions of a generation and the cycle of its calls.
+
+    Args:
+        args: the run's arguments, a ``DPPOConfig``.
+        processes: how many the run is meant for.
+
+    Raises:
+        ConfigError: they cannot share the generation.
+    """
     per_call = args.per_device_train_batch_size * processes
     steps = args.steps_per_generation or 1
     if args.generation_batch_given:

@@ -19,7 +19,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from dppo.problems import identities
 from dppo.trl.cycle import Cycle
 from dppo.trl.hooks import add_figures, logged_prompts, watch
-from dppo.trl.metrics import RECORD, PhaseClock
+from dppo.trl.metrics import RECORD, PhaseClock, wall
 from dppo.trl.records import WHY, Generation, Recorder
 
 NOT_TIMED = "time/prune"
@@ -33,13 +33,18 @@ class StockWatch(TrainerCallback):
         trainer: TRL's own, not trained yet.
         recorder: what receives the generations.
         paused: a context in which the run's clock stands still.
+        now: the clock, in seconds.
     """
 
     def __init__(
-        self, trainer: GRPOTrainer, recorder: Recorder, paused: Callable[[], AbstractContextManager[Any]]
+        self,
+        trainer: GRPOTrainer,
+        recorder: Recorder,
+        paused: Callable[[], AbstractContextManager[Any]],
+        now: Callable[[], float] = wall,
     ) -> None:
         self._trainer, self._recorder, self._paused = trainer, recorder, paused
-        self._clock, self._cycle = PhaseClock(), Cycle.of_arguments(cast(GRPOConfig, trainer.args))
+        self._clock, self._cycle = PhaseClock(now), Cycle.of_arguments(cast(GRPOConfig, trainer.args))
         self._rows = RowFinder(trainer.train_dataset)
         self._generations, self._forwards = 0, 0
         self._reward_N, self._seen_2 = torch.empty(0), torch.zeros(2, dtype=torch.int64)

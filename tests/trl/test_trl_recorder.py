@@ -11,7 +11,6 @@ from trl import GRPOTrainer
 from trl_recorder_runs import PROMPTS, ROWS, lines, make, run_file
 
 from dppo.errors import ConfigError
-from dppo.runs import journal
 from dppo.runs.recorder import RunRecorder
 from dppo.trl.stock import RowFinder
 
@@ -248,7 +247,7 @@ def test_run_file_says_what_was_run(ours, tiny_path, tmp_path):
 def test_evaluation_and_saving_are_not_training(tiny_path, tmp_path, monkeypatch):
     """A clock that moves only where a test moves it: a second a step, and long pauses elsewhere."""
     now = [0.0]
-    monkeypatch.setattr(journal.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
     saving = GRPOTrainer._save_checkpoint
 
     def slow_save(*args):
