@@ -120,5 +120,8 @@ def test_the_picture_shows_when_seeds_arrive(record):
     found = {line.get_label(): line for line in axes.lines}
     assert found["dppo"].get_xdata()[-2:].tolist() == [pytest.approx(20), 40]
     assert found["dppo"].get_ydata()[-2:].tolist() == pytest.approx([0.9, 0.9])
-    assert results_figure.colours(record)["dppo"] == results_figure.BEST and "dapo" in found
+    assert results_figure.colours(record)["dppo"] == results_figure.SHOWN["dppo"] and "dapo" in found
+    others = {**record["methods"], "ours": record["methods"]["dppo"]}
+    unnamed = results_figure.colours({**record, "methods": others, "best": "ours"})
+    assert unnamed["ours"] == results_figure.BEST, "the best of ours has a colour where it is none of the known"
     results_figure.plt.close("all")

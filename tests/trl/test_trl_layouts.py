@@ -258,7 +258,10 @@ class TestModelsInTraining:
             gradients(DPPOTrainer, DPPOConfig, path, tmp_path, peft=peft)
         wrapped = get_peft_model(AutoModelForCausalLM.from_pretrained(path), peft())
         accelerator = SimpleNamespace(unwrap_model=lambda model: model)
-        trainer = SimpleNamespace(is_deepspeed_enabled=False, _is_vlm=False, model=wrapped, accelerator=accelerator)
+        trainer = SimpleNamespace(
+            is_deepspeed_enabled=False, _is_vlm=False, model=wrapped, accelerator=accelerator,
+            rollout_func=None, train_dataset=None,
+        )  # fmt: skip
         (refusal,) = refusals(trainer)
         assert "adapter covers lm_head" in refusal and "modules_to_save=['lm_head']" in refusal
 
