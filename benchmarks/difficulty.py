@@ -136,10 +136,10 @@ def recorded(seed: int, setting: Setting) -> Run:
     loop = Loop(setting.started(seed), build_tokenizer(), problems, method, seed=seed, generations=GROUP)
     rows, rewards, features, learn = [], [], [], loop.source.learn
 
-    def recording(prompts: StepPrompts, found: Rewards, *others: Any) -> None:
+    def recording(prompts: StepPrompts, found: Rewards, *others: Any, **named: Any) -> None:
         rows.append(prompts.row_Q)
         rewards.append(found.reward_NF.view(-1, GROUP))
-        learn(prompts, found, *others)
+        learn(prompts, found, *others, **named)
 
     loop.source.learn = recording
     clock = {"features": 0.0, "steps": 0.0}

@@ -61,9 +61,9 @@ def recorded(seed: int, size: int, setting: Setting, steps: int) -> Recorded:
     loop = Loop(model, build_tokenizer(), problems, method, seed=seed, prompts=COMPLETIONS // size, generations=size)
     found, learn = [], loop.source.learn
 
-    def recording(prompts: StepPrompts, rewards: Rewards, *others: Any) -> None:
+    def recording(prompts: StepPrompts, rewards: Rewards, *others: Any, **named: Any) -> None:
         found.append((prompts.row_Q, rewards.reward_NF.double()))
-        learn(prompts, rewards, *others)
+        learn(prompts, rewards, *others, **named)
 
     loop.source.learn = recording
     for step in range(steps):
