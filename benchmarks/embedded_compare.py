@@ -88,26 +88,6 @@ def reported(
     return tuple(found)
 
 
-def distinct(folder: Path, contestants: tuple[Contestant, ...]) -> tuple[Contestant, ...]:
-    """Contestants without those that are an earlier one by another name: their folder of runs links to its.
-
-    Args:
-        folder: of the reported runs.
-        contestants: with their settings.
-    """
-    kept: list[Contestant] = []
-    for each in contestants:
-        link, same = folder / "runs" / each.name, [other for other in kept if replace(other, name=each.name) == each]
-        if same and not link.is_dir() and not link.is_symlink():
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(same[0].name)
-        if same and link.is_symlink():
-            print(f"{each.name} has the setting of {same[0].name}: the same runs", flush=True)
-        else:
-            kept.append(each)
-    return tuple(kept)
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock for the block; another process waits until it is free.
@@ -245,7 +225,6 @@ def main() -> int:
     contestants = reported(entries, chosen, seconds, Timing(work, task).pilot)
     for seed in seeds:
         start_of(work, task, CONTESTANTS["trl"], folder, seed)
-    contestants = distinct(folder, contestants)
     print(f"{len(contestants) * len(seeds)} runs of about {seconds:g} s of training each", flush=True)
     return int(failed(run_comparison(comparison(folder, task, contestants, seeds), show)))
 

@@ -6,7 +6,6 @@ import multiprocessing
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from compared_runs import (
@@ -105,15 +104,6 @@ def test_stock_trl_at_eight_completions_is_a_part_of_the_grid_of_trl():
     assert CONTESTANTS["trl_g8"].grid() == () and len(CONTESTANTS["trl"].grid()) == 18
     sizes = {name: {setting.group for setting in entry.grid()} for name, entry in CONTESTANTS.items()}
     assert sizes["grpo_rows"] == {2, 4, 8} == sizes["trl"] and sizes["dppo_predicted"] == {*entries.WITH_HISTORY}
-
-
-def test_one_contestant_by_two_names_is_trained_once(tmp_path):
-    eight = CONTESTANTS["trl_g8"].contestant("trl_g8", POINT, 3)
-    same, other = (CONTESTANTS["trl"].contestant("trl", POINT, steps) for steps in (3, 4))
-    assert compare.distinct(tmp_path, (eight, other)) == (eight, other) and not (tmp_path / "runs").exists()
-    assert compare.distinct(tmp_path, (eight, same)) == (eight,)
-    assert compare.distinct(tmp_path, (eight, same)) == (eight,), "as often as it is asked"
-    assert (tmp_path / "runs" / "trl").readlink() == Path("trl_g8")
 
 
 def near(best):
