@@ -2,6 +2,7 @@
 
 python benchmarks/embedded_compare.py grid --task embedded [--work FOLDER] [--only trl,dppo]
 python benchmarks/embedded_summary.py grid                  # chooses: benchmarks/results/embedded_settings.json
+python benchmarks/embedded_compare.py ours --task embedded  # then `embedded_summary.py grid` again: the best of ours
 python benchmarks/embedded_compare.py main --task embedded  # and: more, ablation
 python benchmarks/embedded_summary.py                       # benchmarks/results/embedded_compare.json, the tables
 
@@ -36,6 +37,7 @@ from embedded_entries import (
     LEARNING_RATES,
     MORE,
     MORE_SEEDS,
+    OURS_SEEDS,
     RUNGS,
     SEEDS,
     SETTINGS_FILE,
@@ -58,7 +60,7 @@ from dppo.errors import ConfigError
 from dppo.runs.folder import TOTALS
 from dppo.runs.reader import read_logs
 
-STAGES = ("grid", "main", "more", "ablation")
+STAGES = ("grid", "ours", "main", "more", "ablation")
 TIMED_STEPS = 8
 """Of a run that times steps; the first half is for warming up."""
 PILOT_SEED = 103
@@ -191,6 +193,8 @@ def entries_of(stage: str, best: str = "") -> dict[str, Entry]:
         best: of ours, for ``more``.
     """
     entries = known(ablation() if stage == "ablation" else CONTESTANTS)
+    if stage == "ours":
+        return {name: entry for name, entry in entries.items() if entry.ours and entry.unbiased}
     return {name: entry for name, entry in entries.items() if stage != "more" or name in (*MORE, best)}
 
 
@@ -219,9 +223,9 @@ def main() -> int:
     entries = {name: entry for name, entry in entries.items() if name in only}
     if stage == "grid":
         return run_grid(work, task, entries)
-    seeds = MORE_SEEDS if stage == "more" else SEEDS
+    seeds = {"ours": OURS_SEEDS, "more": MORE_SEEDS}.get(stage, SEEDS)
     seeds = tuple(int(word) for word in options.seeds.split(",")) if options.seeds else seeds
-    seconds, folder = options.seconds or TASKS[task].reported, work / task / "reported"
+    seconds, folder = options.seconds or TASKS[task].reported, work / task / ("ours" if stage == "ours" else "reported")
     contestants = reported(entries, chosen, seconds, Timing(work, task).pilot)
     for seed in seeds:
         start_of(work, task, CONTESTANTS["trl"], folder, seed)

@@ -29,7 +29,9 @@ def show_grid(found: Mapping[str, Any]) -> str:
         for name, each in found["settings"].items()
     ]
     left = f"\n\nnot finished: {', '.join(found['unfinished'])}" if found["unfinished"] else ""
-    return f"{table(headings, rows)}\n\nbest of ours: `{found['best']}`{left}"
+    ours = ", ".join(f"`{name}` {accuracy:.3f}" for name, accuracy in found["ours"].items())
+    said = f" ({ours}, at the length of reported runs)" if ours else ""
+    return f"{table(headings, rows)}\n\nbest of ours: `{found['best']}`{said}{left}"
 
 
 def show_task(record: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from dppo.comparison.results import paired
 from dppo.demo.evaluate import accuracy
 from dppo.demo.task import Problem, make_split
+from dppo.files import read_json, write_json
 from dppo.rng import Purpose, torch_generator
 from dppo.runs.embedded import TASKS
 from dppo.statistics import seed_interval
@@ -38,10 +39,7 @@ def unseen(folder: Path, task: str, contestants: Sequence[str], seeds: Sequence[
         for seed in seeds:
             run = folder / "runs" / name / f"seed_{seed}"
             if (run / "model.safetensors").exists():
-                model = AutoModelForCausalLM.from_pretrained(run).eval()
-                tokenizer = AutoTokenizer.from_pretrained(run)
-                right = accuracy(model, tokenizer, asked[seed], SAMPLES, torch_generator(seed, Purpose.EVALUATION))
-                found[name][seed] = right.double().mean().item()
+                found[name][seed] = answered(run, asked[seed], seed)
     first = found[contestants[0]]
     return {
         "questions": {str(seed): len(problems) for seed, problems in asked.items()},
@@ -55,6 +53,23 @@ def unseen(folder: Path, task: str, contestants: Sequence[str], seeds: Sequence[
             for name, values in found.items()
         },
     }
+
+
+def answered(run: Path, problems: Sequence[Problem], seed: int) -> float:
+    """Accuracy of a run's saved model, kept in ``unseen.json`` beside it: hundreds of answers take seconds each time.
+
+    Args:
+        run: its folder.
+        problems: the questions.
+        seed: of the run, which answers are drawn with.
+    """
+    kept = run / "unseen.json"
+    if not kept.exists():
+        model = AutoModelForCausalLM.from_pretrained(run).eval()
+        tokenizer = AutoTokenizer.from_pretrained(run)
+        right = accuracy(model, tokenizer, problems, SAMPLES, torch_generator(seed, Purpose.EVALUATION))
+        write_json(kept, {"accuracy": right.double().mean().item(), "questions": len(problems)})
+    return read_json(kept, advice=f"Remove {kept}: the model answers again.")["accuracy"]
 
 
 def held_out(task: str, seed: int) -> tuple[Problem, ...]:

@@ -1,7 +1,6 @@
-"""Draws docs/results.png from benchmarks/results/embedded_compare.json.
+"""Draws docs/results.png and docs/arrivals.png from benchmarks/results/embedded_compare.json, a panel for each task.
 
-Of several tasks: accuracy over seconds, and the share of seeds at the first target over seconds (Kaplan-Meier), a row
-for each task. Of the file of the first comparison, which has one task: accuracy, and rates against it.
+Held-out accuracy over training seconds, and the share of seeds at the first target over seconds (Kaplan-Meier).
 
 python docs/results_figure.py
 """
@@ -74,45 +73,17 @@ def arrivals(axes: Axes, task: dict[str, Any]) -> None:
     axes.legend(frameon=False, fontsize=9)
 
 
-def trade_off(axes: Axes, results: dict[str, Any]) -> None:
-    """Final accuracy minus that of TRL's short run, against seconds per step, for every pair of rates."""
-    rates = sorted({float(name.split("_rq")[1].split("_ro")[0]) for name in results["stages"]["rates"]})
-    short = results["methods"]["trl_short"]["final"]["per_seed"]
-    whole = mean_step(results["methods"]["trl_short"])
-    for prompt, marker in zip(rates, "osD^", strict=True):
-        methods = [results["methods"][f"dppo_rq{prompt}_ro{completion}"] for completion in rates]
-        gain = [
-            np.mean([value - short[seed] for seed, value in m["final"]["per_seed"].items() if value is not None])
-            for m in methods
-        ]
-        axes.plot([whole / mean_step(m) for m in methods], gain, marker=marker, label=f"prompts pruned: {prompt}")
-    axes.set_xlabel("candidate prompts per second over TRL's; along a line completions pruned 0.3 to 0.9")
-    axes.set_ylabel("final accuracy minus TRL's, equal seconds")
-    axes.axhline(0, color="#999999", linewidth=0.8)
-    axes.legend(frameon=False, fontsize=9)
-
-
-def mean_step(method: dict[str, Any]) -> float:
-    """Training seconds per completion of a step's block, in the fastest run: others shared the machine."""
-    block = method["overrides"]["per_device_train_batch_size"]
-    ends = [run["curve"][-1] for run in method["runs"] if run["status"] == "finished"]
-    return min(end["seconds"] / end["step"] for end in ends) / block
-
-
 def main() -> None:
     """Draw and save."""
-    results = json.loads(RESULTS.read_text())
-    tasks = results.get("tasks", {"": results})
-    figure, places = plt.subplots(len(tasks), 2, figsize=(12, 4.6 * len(tasks)), squeeze=False)
-    for (task, record), (left, right) in zip(tasks.items(), places, strict=True):
-        curves(left, record)
-        (arrivals if task else trade_off)(right, record)
-        left.set_title(task)
-        for axes in (left, right):
+    tasks = json.loads(RESULTS.read_text())["tasks"]
+    for drawn, name in ((curves, "results.png"), (arrivals, "arrivals.png")):
+        figure, places = plt.subplots(1, len(tasks), figsize=(12, 4.4), squeeze=False)
+        for axes, (task, record) in zip(places[0], tasks.items(), strict=True):
+            drawn(axes, record)
+            axes.set_title(task)
             axes.spines[["top", "right"]].set_visible(False)
-            axes.xaxis.label.set_fontsize(9)
-    figure.tight_layout()
-    figure.savefig(Path(__file__).with_name("results.png"), dpi=120)
+        figure.tight_layout()
+        figure.savefig(Path(__file__).with_name(name), dpi=120)
 
 
 if __name__ == "__main__":

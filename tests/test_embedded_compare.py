@@ -45,7 +45,7 @@ def test_every_stage_parses_on_every_task(tmp_path):
         for compared in rungs:
             replace(compared, contestants=compared.contestants[: len(entries.GROUPS)]).check()  # every group size
         asked.clear()
-        for stage in ("main", "more", "ablation"):
+        for stage in ("ours", "main", "more", "ablation"):
             stages[stage] = compare.reported(compare.entries_of(stage, "dppo"), chosen, seconds.reported, pace)
         assert asked == [each.name for contestants in stages.values() for each in contestants], "a pilot of each"
         for contestants in stages.values():
@@ -53,7 +53,8 @@ def test_every_stage_parses_on_every_task(tmp_path):
         assert {each.name for each in stages["more"]} == {*entries.MORE, "dppo"}
     of_grid = [seed for rung in entries.RUNGS for seed in rung.seeds]
     of_grid.append(compare.PILOT_SEED)
-    assert not {*of_grid} & {*entries.SEEDS, *entries.MORE_SEEDS} and len({*of_grid}) == len(of_grid)
+    reported = {*entries.SEEDS, *entries.MORE_SEEDS}
+    assert not {*of_grid, *entries.OURS_SEEDS} & reported and len({*of_grid}) == len(of_grid)
     assert {*entries.TARGETS, *entries.OPPONENTS} <= CONTESTANTS.keys()
 
 
@@ -179,11 +180,25 @@ def test_the_best_of_ours_is_unbiased_and_no_control(monkeypatch):
     accuracy = {"grpo_rows": 0.95, "cppo": 0.94, "dppo": 0.8, "dppo_threshold": 0.81, "mine": 0.9}
     monkeypatch.setitem(CONTESTANTS, "mine", Entry(method="dppo_unweighted", groups=(8,), ours=True))
     monkeypatch.setitem(CONTESTANTS, "dppo_threshold", Entry(method="dppo_threshold", groups=(8,), ours=True))
-    chosen = {name: replace(chosen_for([name])[name], accuracy=value) for name, value in accuracy.items()}
-    assert choice.best_of_ours(chosen) == "dppo_threshold"
-    assert max(chosen, key=lambda name: chosen[name].accuracy) == "grpo_rows", "the wrong twin takes any"
+    assert choice.best_of_ours(accuracy) == "dppo_threshold"
+    assert max(accuracy, key=lambda name: accuracy[name]) == "grpo_rows", "the wrong twin takes any"
     with pytest.raises(ConfigError, match="no unbiased method of ours"):
-        choice.best_of_ours({"cppo": chosen["cppo"], "mine": chosen["mine"]})
+        choice.best_of_ours({"cppo": 0.94, "mine": 0.9})
+
+
+def test_longer_runs_settle_the_best_of_ours(tmp_path):
+    """In the grid every contestant reaches the same, and the first would be taken."""
+    for name in ("dppo_completions", "dppo"):
+        trained(tmp_path, name, reach=near(POINT))
+    assert choice.grid_of(tmp_path, "embedded")["best"] == "dppo_completions"
+    for name, reached in (("dppo_completions", 0.7), ("dppo", 0.8), ("dppo_predicted", 0.9)):
+        for seed in entries.OURS_SEEDS[: 2 if name == "dppo_predicted" else None]:
+            write_run(
+                tmp_path / "embedded" / "ours", name, seed, CONTESTANTS[name], POINT, [(0, 0, 0.2), (9, 9, reached)]
+            )
+    found = choice.grid_of(tmp_path, "embedded")
+    assert found["best"] == "dppo" and found["ours"] == pytest.approx({"dppo_completions": 0.7, "dppo": 0.8})
+    assert "`dppo` 0.800" in tables.show_grid(found)
 
 
 def test_settings_are_read_as_they_are_written(tmp_path):

@@ -40,7 +40,7 @@ class DemoSetting:
     task: Task = FULL
 
 
-QUICK = DemoSetting(task=QUICK_TASK, race=RaceSetting(steps=20, evaluations=4, samples=2))
+QUICK = DemoSetting(task=QUICK_TASK, race=RaceSetting(steps=15, evaluations=3, samples=2))
 """Under 90 seconds: enough to see it work, too short to measure by."""
 
 
