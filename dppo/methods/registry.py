@@ -2,6 +2,12 @@
 
 from dppo.methods.cppo import CPPO, CPPO_TRL, CPPO_VERL
 from dppo.methods.dapo import DAPO, DAPO_LOSS
+from dppo.methods.divergence_ppo import (
+    DIVERGENCE_PPO_KL,
+    DIVERGENCE_PPO_TV,
+    DPPO_DIVERGENCE_PPO_KL,
+    DPPO_DIVERGENCE_PPO_TV,
+)
 from dppo.methods.dppo import (
     DPPO,
     DPPO_DAPO,
@@ -30,6 +36,7 @@ METHODS = {
         *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC, DPPO_UNWEIGHTED),
         *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),
         *(GDPO, DPPO_GDPO),
+        *(DIVERGENCE_PPO_TV, DIVERGENCE_PPO_KL, DPPO_DIVERGENCE_PPO_TV, DPPO_DIVERGENCE_PPO_KL),
         *(GRPO_HISTORY, DPPO_HISTORY, DPPO_HISTORY_SCALED, DPPO_HISTORY_SIZES),
     )
 }

@@ -19,6 +19,7 @@ from dppo.objective.baselines import (
     history_advantages,
     history_scaled_advantages,
 )
+from dppo.objective.divergence import Divergence, binary_kl, binary_tv, divergence_ppo
 from dppo.objective.kl import k3
 from dppo.objective.losses import (
     Ratio,
@@ -50,11 +51,14 @@ __all__ = [
     "NORMALISERS",
     "WHOLE_GROUPS",
     "AdvantageRule",
+    "Divergence",
     "Normaliser",
     "Ratio",
     "Statistics",
     "TokenLoss",
     "Tokens",
+    "binary_kl",
+    "binary_tv",
     "cispo",
     "clipped_surrogate",
     "clipped_tokens",

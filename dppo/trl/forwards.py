@@ -65,8 +65,7 @@ class ForwardPasses:
         if trainer.method.beta:
             with trainer.reference_model() as model:
                 ref = self.log_probs(batch, any_B, model)
-        masked = trainer.args.off_policy_mask_threshold is not None
-        return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio, sampler_logp=sampler_logp if masked else None)
+        return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio)
 
     def calls(
         self, rank_batch: RankBatch, weight_B: Tensor, calls: int

@@ -1,7 +1,8 @@
 """What the test file of each paper says of its methods, for the tests that hold all methods to it.
 
 ``UNBIASED`` says by name whether the gradient is, with both levels pruned as far as the preset prunes them at all;
-``BY_HAND`` the objective written out by hand, where it is another than GRPO's.
+``BY_HAND`` the objective written out by hand, where it is another than GRPO's, and ``ALIKE`` those that have its
+gradient on the tiny policy.
 """
 
 import importlib

@@ -1,0 +1,92 @@
+"""Trust regions by divergence: a token is left out where the policy has gone too far from the sampler, and goes on.
+
+The mask is by how far two *probabilities* are apart, where a clipped ratio goes by their quotient: a rare token may have a
+large ratio and still hardly move the distribution. Both policies are seen at the sampled token alone, as two outcomes:
+this token, or any other. The paper's masks over the sampler's most likely tokens need those tokens' log-probabilities,
+which no trainer records.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dppo.objective.losses import Tokens
+from dppo.typed import typed
+
+Divergence = Callable[[Tensor, Tensor], Tensor]
+"""``divergence(behaviour_logp, logp)``: how far two log-probabilities of the same tokens are apart, >= 0."""
+
+
+def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
+    """Total variation between "this token" and "any other", ``|pi - mu|``, in [0, 1].
+
+    Args:
+        behaviour_logp: log-probabilities under the policy that sampled, in nats, any shape.
+        logp: of the same tokens under the policy in training.
+
+    Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
+    """
+    return (logp.exp() - behaviour_logp.exp()).abs()
+
+
+def binary_kl(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
+    """KL divergence of the policy from the sampler over "this token" and "any other", in nats, >= 0.
+
+    ``mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))``; infinite only where a policy has become certain.
+
+    Args:
+        behaviour_logp: log-probabilities under the policy that sampled, in nats, any shape.
+        logp: of the same tokens under the policy in training.
+
+    Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
+    """
+    mu, other, other_now = behaviour_logp.exp(), -torch.expm1(behaviour_logp), -torch.expm1(logp)
+    rest = torch.where(other > 0, other * (other.log() - other_now.log()), 0.0)
+    return mu * (behaviour_logp - logp) + rest
+
+
+@typed("divergence_ppo(tokens)")
+def divergence_ppo(
+    tokens: Tokens,
+    *,
+    divergence: Divergence = binary_tv,
+    delta_low: float = 0.15,
+    delta_high: float = 0.15,
+    ratio_max: float = 20.0,
+) -> Tensor:
+    """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp`` with the capped ratio held constant, or 0.
+
+    A token is left out where going on would take the policy further away than it may go: up, where the advantage is above
+    0 and the token has become more likely by more than ``delta_high``; down, where it is not and the token has become
+    less likely by more than ``delta_low``. The ratio is to the policy that sampled: the rollout engine's own
+    log-probabilities where they are told, else those of the old policy. So the correction between the two is in it
+    already, and ``correction_B1`` is not applied.
+
+    Args:
+        tokens: what was sampled.
+        divergence: how far the two policies are apart at a token.
+        delta_low: largest divergence of a token that may become less likely still, >= 0.
+        delta_high: the same for one that may become more likely.
+        ratio_max: cap of the ratio, > 0.
+
+    Source: Divergence Proximal Policy Optimization (arXiv:2602.04879); thresholds 0.15 for total variation, 0.05 for KL.
+    """
+    with torch.no_grad():
+        behaviour_BT = _behaviour(tokens)
+        log_ratio_BT = tokens.logp_BT - behaviour_BT
+        far_BT = divergence(behaviour_BT, tokens.logp_BT)
+        up_B1 = tokens.advantage_B[:, None] > 0
+        too_high_BT = up_B1 & (log_ratio_BT > 0) & (far_BT > delta_high)
+        too_low_BT = ~up_B1 & (log_ratio_BT < 0) & (far_BT > delta_low)
+        left_out_BT = too_high_BT | too_low_BT | (tokens.mask_BT == 0)
+        ratio_BT = log_ratio_BT.exp().clamp(max=ratio_max).masked_fill(left_out_BT, 0.0)
+    return -ratio_BT * tokens.advantage_B[:, None] * tokens.logp_BT.masked_fill(left_out_BT, 0.0)
+
+
+def _behaviour(tokens: Tokens) -> Tensor:
+    """(B, T) log-probabilities under the policy that sampled: where the engine could not tell, the old policy's."""
+    if tokens.sampler_logp_BT is None:
+        return tokens.old_logp_BT
+    told = tokens.sampler_logp_BT.isfinite()
+    return torch.where(told, tokens.sampler_logp_BT, tokens.old_logp_BT)
