@@ -83,7 +83,7 @@ def data_problems(run: AnyRun) -> Iterator[str]:
     Names of the hub are not looked up.
     """
     data = run.data
-    sources = [("dataset", data.dataset_name, data.dataset_path)]
+    sources: list[tuple[str, str | None, str | None]] = [("dataset", data.dataset_name, data.dataset_path)]
     if run.training.eval_strategy != "no":
         sources.append(("eval_dataset", data.eval_dataset_name, data.eval_dataset_path))
     for field, name, path in sources:

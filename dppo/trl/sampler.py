@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
-from typing import Any
+from typing import Any, cast
 
 import torch
 import trl.trainer.grpo_trainer as of_trl
@@ -89,7 +89,7 @@ def start_named(args: GRPOConfig, model: Any) -> Iterator[None]:
 
 def _of_vllm(error: BaseException) -> bool:
     """Whether an error came out of what TRL starts vLLM, or speaks to its server, with."""
-    engine = (of_trl.VLLMGeneration, VLLMClient)
+    engine = (cast(Any, of_trl).VLLMGeneration, VLLMClient)  # as TRL's trainer knows it
     return any(isinstance(frame.f_locals.get("self"), engine) for frame, _ in walk_tb(error.__traceback__))
 
 
