@@ -1,5 +1,8 @@
 """Errors that say what is wrong, with which value, and one line that works."""
 
+from collections.abc import Iterable
+from difflib import SequenceMatcher, get_close_matches
+
 
 class DPPOError(Exception):
     """Base of every error this library raises on purpose."""
@@ -34,7 +37,7 @@ class OutOfMemoryError(DPPOError, RuntimeError):
 
 
 class EngineError(DPPOError, RuntimeError):
-    """The engine that samples completions failed in the middle of training."""
+    """The engine that samples completions could not start, or failed in the middle of training."""
 
 
 class CheckpointError(DPPOError, RuntimeError):
@@ -57,6 +60,24 @@ def first_line(error: BaseException) -> str:
 def in_one_line(error: BaseException) -> str:
     """Kind and message without line breaks, up to 600 characters: pydantic's first line says only how many problems."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:600]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The question that names what is meant by a misspelt word, with a space behind it; empty where nothing is near.
+
+    Args:
+        word: that is not known.
+        known: names; of those equally near all are named, at most three, in their order here. Names that the word is
+            a part of are near too: ``model`` is of ``model_name_or_path``.
+    """
+    word, names = word.lower(), list(known)
+    near = get_close_matches(word, names, n=1, cutoff=0.8)
+    if near:
+        likeness = {name: SequenceMatcher(a=name, b=word).ratio() for name in names}
+        near = [name for name in names if likeness[name] == likeness[near[0]]]
+    parts = sorted((name for name in names if f"_{word}_" in f"_{name}_"), key=lambda name: not name.startswith(word))
+    near = near or parts or get_close_matches(word, names, n=1, cutoff=0.7)
+    return f"Did you mean {' or '.join(near[:3])}? " if near else ""
 
 
 def raise_problems(where: str, problems: list[str]) -> None:

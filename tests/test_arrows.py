@@ -1,7 +1,7 @@
 """The arrows between parts point one way.
 
-errors, install, palette, groups, types, rng, files, statistics, typed <- pruning | packing | objective <- methods
-methods <- step <- demo, trl, verl
+errors, install, palette, settings, groups, types, rng, files, statistics, typed <- pruning | packing | objective
+pruning, packing, objective <- methods <- step <- demo, trl, verl
 demo, trl <- runs <- verification <- comparison <- report, cli
 runs <- planning <- cli
 grading <- problems <- evaluation <- runs, cli; grading <- demo
@@ -14,7 +14,19 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dppo"
-SHARED = {"errors", "install", "palette", "groups", "types", "rng", "environment", "files", "statistics", "typed"}
+SHARED = {
+    "errors",
+    "install",
+    "palette",
+    "settings",
+    "groups",
+    "types",
+    "rng",
+    "environment",
+    "files",
+    "statistics",
+    "typed",
+}
 DATA = {"grading", "problems"}
 STEP = SHARED | {"pruning", "objective", "methods", "step"}
 RUNS = STEP | DATA | {"packing", "demo", "trl", "evaluation", "runs"}
@@ -22,6 +34,7 @@ ALLOWED = {
     "errors": set(),
     "install": set(),
     "palette": set(),
+    "settings": set(),
     "groups": set(),
     "types": {"errors", "groups", "typed"},
     "rng": {"errors"},
@@ -140,7 +153,14 @@ def test_the_check_sees_a_circle_inside_a_function_and_one_through_a_package():
     )
 
 
-READERS = {"runs/reader.py", "runs/folder.py", "runs/words.py", "comparison/folder.py", "comparison/curves.py"}
+READERS = {
+    "runs/reader.py",
+    "runs/folder.py",
+    "runs/fields.py",
+    "runs/words.py",
+    "comparison/folder.py",
+    "comparison/curves.py",
+}
 """Who reads what was run elsewhere, or a command line, needs none of what runs it: neither TRL nor torch."""
 READABLE = {name.removesuffix(".py").replace("/", ".") for name in READERS} | {"errors", "files"}
 

@@ -186,7 +186,7 @@ def flags():
             main([*words, "--help"])
         return set(re.findall(r"--\w+", printed.getvalue()))
 
-    found = {name: of(name) for name in COMMANDS}
+    found = {name: of(name) for name in COMMANDS} | {"train": of("train", "--help_all")}
     return {
         **found,
         "compare": found["compare"] | of("compare", "--frozen") | found["train"],

@@ -1,12 +1,14 @@
 """The ``dppo`` command: a table of subcommands, each in a file of its own that is imported only when called."""
 
+import os
+import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from dppo import __version__
-from dppo.cli import INTERRUPTED
-from dppo.errors import DPPOError
+from dppo.cli import INTERRUPTED, NOT_READ
+from dppo.errors import DPPOError, did_you_mean
 from dppo.install import install_line
 
 COMMANDS = {
@@ -31,9 +33,33 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand, by default the process's own, and return its exit code.
 
-    0 is success, 1 a failed check, 2 bad input, 130 a command that was stopped by Ctrl-C.
+    0 is success, 1 a failed check, 2 bad input, 130 a command that was stopped by Ctrl-C, 141 one whose output nobody
+    read to its end, as in ``dppo train --help | head``.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _abandoned():  # some other pipe, such as that of a worker
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to be flushed at the exit
+        return NOT_READ
+    except SystemExit as stopped:
+        if isinstance(stopped.__context__, BrokenPipeError):  # rich's own answer, with exit code 1
+            return NOT_READ
+        raise
+
+
+def _abandoned() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0 if words else 2
@@ -41,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     if words[0] not in COMMANDS:
-        print(f"dppo: unknown command {words[0]!r}\n\n{usage()}", file=sys.stderr)
+        meant = did_you_mean(words[0], COMMANDS)
+        print(f"dppo: unknown command {words[0]!r}. {meant}".rstrip() + f"\n\n{usage()}", file=sys.stderr)
         return 2
     try:
         return import_module(f"dppo.cli.{words[0]}").main(words[1:])

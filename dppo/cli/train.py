@@ -6,21 +6,21 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.cli import INTERRUPTED
 from dppo.cli.progress import open_board
-from dppo.runs.arguments import Run
-from dppo.runs.dry_run import dry_run
-from dppo.runs.follow import Follow
-from dppo.runs.parsing import build_parser, parse_run
-from dppo.runs.parts import train_with
+from dppo.cli.train_help import full_help, short_help
 from dppo.runs.reader import is_run
-from dppo.trl import DPPOTrainer
-from dppo.trl.checkpoint_files import latest_checkpoint
+from dppo.runs.words import check_config, split_words
+
+if TYPE_CHECKING:
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from dppo.runs.arguments import Run
 
 MARKS = {
     "ok": "[green]ok       [/]",
@@ -32,15 +32,20 @@ MARKS = {
 
 def main(words: Sequence[str]) -> int:
     """Train, or with ``--dry_run`` check; 0 for success, 1 if a dry run found something wrong, 130 if stopped."""
-    if not words or "-h" in words or "--help" in words:
-        print(build_parser().format_help())
+    if not words or {"-h", "--help", "--help_all"} & {*words}:
+        print(full_help() if "--help_all" in words else short_help())
         return 0 if words else 2
+    config, _ = split_words(words)
+    if config is not None:
+        check_config(config)  # before what takes seconds to import
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
         return _run(words)
 
 
 def _run(words: Sequence[str]) -> int:
+    from dppo.runs.parsing import parse_run
+
     run = parse_run(words)
     if run.data.dry_run:
         return _check(run)
@@ -52,8 +57,10 @@ def _run(words: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def _stopped(run: Run, command: str) -> str:
+def _stopped(run: "Run", command: str) -> str:
     """The line that a stopped run ends with: from where it goes on, and with which command."""
+    from dppo.trl.checkpoint_files import latest_checkpoint
+
     command = command if run.training.world_size == 1 else "the same launch of dppo train"
     folder = Path(run.training.output_dir or "")
     checkpoint = latest_checkpoint(folder)
@@ -64,7 +71,9 @@ def _stopped(run: Run, command: str) -> str:
     return f"stopped before a checkpoint ({never}); it starts again with: {command}{' --overwrite' * begun}"
 
 
-def _check(run: Run) -> int:
+def _check(run: "Run") -> int:
+    from dppo.runs.dry_run import dry_run
+
     findings = dry_run(run)
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
@@ -72,7 +81,11 @@ def _check(run: Run) -> int:
     return int(any(finding.kind == "wrong" for finding in findings))
 
 
-def _train(run: Run) -> int:
+def _train(run: "Run") -> int:
+    from dppo.runs.follow import Follow
+    from dppo.runs.parts import train_with
+    from dppo.trl import DPPOTrainer
+
     board = open_board(
         Console(file=sys.stderr), first=run.training.process_index == 0, plain=bool(run.training.disable_tqdm)
     )
@@ -81,7 +94,7 @@ def _train(run: Run) -> int:
         def warm_up(done: float, loss: float) -> None:
             board.update("warm-up", done, figures={"loss": loss})
 
-        def follow(trainer: GRPOTrainer) -> None:
+        def follow(trainer: "GRPOTrainer") -> None:
             Follow.instead(trainer, partial(board.update, "train"))
 
         trainer = train_with(DPPOTrainer, run, warm_up, follow)

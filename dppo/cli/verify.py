@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,11 +15,11 @@ from rich.table import Table
 
 from dppo.cli.progress import open_status
 from dppo.cli.words import read_words, wide_console
-from dppo.comparison.table import figures_table
 from dppo.errors import ConfigError
 from dppo.files import write_json
-from dppo.methods import METHODS, Method
-from dppo.verification.records import Check, Findings, VarianceRow
+
+if TYPE_CHECKING:
+    from dppo.verification.records import Check, Findings, VarianceRow
 
 SECTIONS = {
     "1": "1 Completion pruning is unbiased",
@@ -59,11 +60,12 @@ def main(words: Sequence[str]) -> int:
     return 0 if found.passed else 1
 
 
-def _verify(config: str | None, fields: Sequence[str]) -> tuple[Findings, tuple[str, ...]]:
+def _verify(config: str | None, fields: Sequence[str]) -> tuple["Findings", tuple[str, ...]]:
     """What was found, and the reasons why the method is biased by its own account."""
     started = time.perf_counter()
     with warnings.catch_warnings(), open_status(Console(file=sys.stderr), "loading") as status:
         warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+        from dppo.methods import METHODS, Method
         from dppo.verification.verify import verify
 
         methods: tuple[Method, ...]
@@ -111,7 +113,7 @@ def _of_run(folder: Path, fields: Sequence[str], output: Path | None) -> int:
     return 0 if rows else 1
 
 
-def show(found: Findings, reasons: Sequence[str], console: Console) -> None:
+def show(found: "Findings", reasons: Sequence[str], console: Console) -> None:
     """Print what was found: the subject, every check, what figures mean, the variance table, the verdict.
 
     ``reasons`` are why the method is biased by its own account, none where it is not.
@@ -136,7 +138,7 @@ def show(found: Findings, reasons: Sequence[str], console: Console) -> None:
     console.print(f"\n{verdict} {len(found.checks)} checks, {found.seconds:.0f} s")
 
 
-def _checks(checks: Sequence[Check]) -> Table:
+def _checks(checks: Sequence["Check"]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for justify in ("left", "left", "right", "left", "right", "left"):
         table.add_column(justify=justify, no_wrap=True)
@@ -150,7 +152,9 @@ def _checks(checks: Sequence[Check]) -> Table:
     return table
 
 
-def _variance(normaliser: str, rows: Sequence[VarianceRow]) -> Table:
+def _variance(normaliser: str, rows: Sequence["VarianceRow"]) -> Table:
+    from dppo.comparison.table import figures_table
+
     keeps = dict.fromkeys(row.keep for row in rows)
     title = f"Cost of pruning completions under the {normaliser} normaliser"
     headings = [heading for keep in keeps for heading in (f"keep {keep:g}\nvariance", "\nrows", "\nweight")]

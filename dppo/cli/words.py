@@ -7,7 +7,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from dppo.errors import ConfigError
-from dppo.runs.words import check_output, split_words
+from dppo.runs.words import check_config, check_output, split_words
 
 Number = TypeVar("Number", int, float)
 
@@ -19,16 +19,19 @@ def read_words(
 
     Args:
         parser: of the command; its ``prog`` is named in messages, and its ``output`` must be in a folder that is there.
+            What it can say is checked before torch and TRL are imported, which takes seconds.
         words: what follows the command.
         alone: whether fields without a configuration to change are an error.
 
     Raises:
-        ConfigError: fields without a configuration, or no folder for the output.
+        ConfigError: a configuration that is not there, fields without one, or no folder for the output.
     """
     config, rest = split_words(words)
     options, fields = parser.parse_known_args(rest)
     if alone and fields and config is None:
         raise ConfigError(f"{fields[0]} needs a configuration to change: {parser.prog} CONFIG.yaml {' '.join(fields)}")
+    if config is not None:
+        check_config(config)
     output = getattr(options, "output", None)
     if output is not None:
         check_output(output)

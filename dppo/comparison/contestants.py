@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, did_you_mean
 from dppo.methods import ALL_PROMPTS, METHODS, Method
 from dppo.pruning import Pruning, advantage_with_length
 from dppo.runs.arguments import TRAINING_OURS, AnyRun
 from dppo.runs.folder import STOCK
 from dppo.runs.parsing import parse_fields
-from dppo.step.asked import AUTO, RATES, not_chosen
+from dppo.settings import AUTO
+from dppo.step.asked import RATES, not_chosen
 from dppo.trl.config import DPPOConfig
 from dppo.trl.fields import DEFAULT_METHOD
 from dppo.trl.objective import fields_of
@@ -153,10 +153,8 @@ def _contestant(name: str, block: Mapping[str, Any]) -> Contestant:
     known = [STOCK, *METHODS]
     if method not in known or (name not in block and name not in known):
         listed = [*dict.fromkeys([*block, *known])]
-        near = get_close_matches(str(method), listed, n=1, cutoff=0.5)
-        nearest = f"Did you mean {near[0]}? " if near else ""
         where = f"method {method!r}" if method == name else f"method {method!r} of {name}"
-        raise ConfigError(f"{where} is unknown. {nearest}There are: {', '.join(listed)}.")
+        raise ConfigError(f"{where} is unknown. {did_you_mean(str(method), listed)}There are: {', '.join(listed)}.")
     overrides = {field: value for field, value in own.items() if field != "method"}
     shared = sorted(overrides.keys() & (SHARED | GIVEN))
     if shared:

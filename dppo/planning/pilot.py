@@ -21,7 +21,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.planning.observed import Observed, observed_run, timed_steps
-from dppo.runs.arguments import OURS, Run, RunArguments
+from dppo.runs.arguments import OURS, Run
+from dppo.runs.fields import RunArguments
 from dppo.runs.follow import Follow
 from dppo.runs.parsing import parse_fields
 from dppo.runs.parts import build_trainer, prepare_model

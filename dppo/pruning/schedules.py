@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 
+from dppo.settings import FULL_SHARE
 from dppo.typed import typed
 
 Schedule = Callable[[float], float]
 """``schedule(done) -> factor``: the share of training done, in [0, 1], to what multiplies the rate, in [0, 1]."""
-
-FULL_SHARE = 0.875
-"""Share of a run that InfoBatch prunes in (its delta)."""
 
 
 @typed("constant(0.5)")

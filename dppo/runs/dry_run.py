@@ -17,7 +17,7 @@ from dppo.runs.arguments import Run
 from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.embedded import TASKS
 from dppo.runs.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
-from dppo.runs.preflight import model_problems, output_problems, tracker_problems, weight_problems
+from dppo.runs.preflight import data_problems, model_problems, output_problems, tracker_problems, weight_problems
 from dppo.trl.plan import step_plan
 from dppo.typed import typed
 
@@ -106,6 +106,8 @@ def _data(run: Run) -> tuple[int | None, list[Finding]]:
     source = run.data.dataset_path or run.data.dataset_name
     findings: list[Finding] = []
     dataset = None
+    if problems := list(data_problems(run)):
+        return None, [Finding("wrong", problem) for problem in problems]
     try:
         if source in TASKS or is_local(source):
             dataset = load_dataset(run)

@@ -8,7 +8,6 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
-from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -19,9 +18,10 @@ from trl.scripts.utils import TrlParser
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
 
-from dppo.errors import ConfigError
-from dppo.runs.arguments import OURS, Run, RunArguments
-from dppo.runs.words import split_words
+from dppo.errors import ConfigError, did_you_mean
+from dppo.runs.arguments import Run
+from dppo.runs.fields import RunArguments
+from dppo.runs.words import check_config, split_words
 from dppo.trl.config import DPPOConfig
 
 Config = TypeVar("Config", bound=GRPOConfig)
@@ -32,23 +32,11 @@ ENVIRONMENT = "env"
 
 
 class Parser(TrlParser):
-    """TRL's parser, with our fields ahead of the several hundred of TRL and transformers in its help."""
+    """TRL's parser, whose errors are ours."""
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print below its usage of several hundred lines."""
-        raise ConfigError(f"{message}. dppo train --help lists all fields.")
-
-    def format_help(self) -> str:
-        """Usage, then our fields, then all others."""
-        formatter = self._get_formatter()
-        formatter.add_text(self.description)
-        ours = [a for a in self._actions if a.dest in OURS]
-        others = [a for a in self._actions if a.dest not in OURS and not isinstance(a, argparse._HelpAction)]
-        for title, actions in (("dppo", ours), ("TRL and transformers", others)):
-            formatter.start_section(title)
-            formatter.add_arguments(actions)
-            formatter.end_section()
-        return formatter.format_help()
+        raise ConfigError(f"{message}. dppo train --help_all lists all fields.")
 
     def hints(self) -> dict[str, Any]:
         """The type of every field."""
@@ -71,7 +59,7 @@ def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:
     return Parser(
         cast(Any, (RunArguments, config, ModelConfig)),
         prog="dppo train",
-        description="usage: dppo train CONFIG.yaml [--any_field value]. Fields of the file and flags are the same.",
+        add_help=False,
         allow_abbrev=False,
     )
 
@@ -96,10 +84,11 @@ def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> d
     Raises:
         ConfigError: there is no such file, or it is not a mapping of fields.
     """
+    check_config(path, example=example)
     try:
         read = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"there is no configuration file {path}. Try {example}") from error
+        raise ConfigError(f"{path} cannot be read ({error.strerror}). Try {example}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}. Try {example}") from error
     if not isinstance(read, dict):
@@ -158,10 +147,9 @@ def parse_fields(fields: Mapping[str, Any], config: type[Config], *, without_gpu
 
 
 def _refuse(unknown: Sequence[str], parser: Parser) -> NoReturn:
-    names = [word.removeprefix("--").split("=")[0] for word in unknown if word.startswith("--")]
-    near = [match for name in names for match in get_close_matches(name, parser.hints(), n=1, cutoff=0.8)]
-    meant = f"Did you mean {', '.join(near)}? " if near else ""
-    raise ConfigError(f"unknown fields: {' '.join(unknown)}. {meant}dppo train --help lists all of them.")
+    names = [word.removeprefix("--").split("=")[0].replace("-", "_") for word in unknown if word.startswith("--")]
+    meant = "".join(did_you_mean(name, parser.hints()) for name in names)
+    raise ConfigError(f"unknown fields: {' '.join(unknown)}. {meant}dppo train --help_all lists all of them.")
 
 
 def _typed(parser: Parser, name: str, value: Any, hint: Any) -> Any:

@@ -8,8 +8,10 @@ from types import MappingProxyType
 from transformers.integrations import integration_utils
 
 from dppo.demo.scratch import SCRATCH
-from dppo.errors import ConfigError, raise_problems
+from dppo.errors import ConfigError, did_you_mean, raise_problems
+from dppo.problems.loading import is_local
 from dppo.runs.arguments import AnyRun
+from dppo.runs.embedded import TASKS
 from dppo.trl.ranges import range_problems
 from dppo.trl.safeguards import weights_mismatch
 
@@ -38,7 +40,7 @@ def preflight_problems(run: AnyRun) -> list[str]:
 
     Nothing is loaded, and nothing stays on the disk.
     """
-    checks = (range_problems_of, output_problems, model_problems, tracker_problems, weight_problems)
+    checks = (range_problems_of, output_problems, model_problems, data_problems, tracker_problems, weight_problems)
     return [problem for check in checks for problem in check(run)]
 
 
@@ -75,12 +77,31 @@ def _is_path(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or name.count("/") > 1
 
 
+def data_problems(run: AnyRun) -> Iterator[str]:
+    """Training sets, and sets to evaluate on, that are local and not there: a model from scratch is made before them.
+
+    Names of the hub are not looked up.
+    """
+    data = run.data
+    sources: list[tuple[str, str | None, str | None]] = [("dataset", data.dataset_name, data.dataset_path)]
+    if run.training.eval_strategy != "no":
+        sources.append(("eval_dataset", data.eval_dataset_name, data.eval_dataset_path))
+    for field, name, path in sources:
+        local = path or (name if name and name not in TASKS and is_local(name) else None)
+        if local and not Path(local).expanduser().exists():
+            yield (
+                f"{field}_{'path' if path else 'name'}={local}: no such file or folder (looked in {Path.cwd()}). Write "
+                f"{field}_path: FILE.jsonl, or {field}_name: a name of the hub"
+            )
+
+
 def tracker_problems(run: AnyRun) -> Iterator[str]:
     """Trackers that are not known, or not installed."""
     found = run.training.report_to
     for name in [found] if isinstance(found, str) else found or ():
         if name not in TRACKERS:
-            yield f"report_to: {name!r} is not one of {', '.join(sorted(TRACKERS))}. Write report_to: none"
+            meant = did_you_mean(str(name), TRACKERS)
+            yield f"report_to: {name!r} is not one of {', '.join(sorted(TRACKERS))}. {meant}Write report_to: none"
             continue
         probe, package = TRACKERS[name]
         installed: Callable[[], bool] = getattr(integration_utils, f"is_{probe}_available")

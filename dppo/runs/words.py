@@ -12,6 +12,16 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (rest[0], rest[1:]) if rest and not rest[0].startswith("-") else (None, rest)
 
 
+def check_config(path: str | Path, *, example: str = "examples/embedded.yaml") -> None:
+    """Return where there is such a configuration; a message names ``example`` as one that works.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not Path(path).exists():
+        raise ConfigError(f"there is no configuration file {path}. Try {example}")
+
+
 def check_output(output: Path) -> None:
     """Return where the file of ``--output`` has a folder to go into.
 

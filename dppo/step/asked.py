@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from dppo.errors import did_you_mean
 from dppo.methods import METHODS, Method
 from dppo.pruning import (
     COMPLETION_AUTO,
@@ -24,8 +25,8 @@ from dppo.pruning import (
     constant,
 )
 from dppo.pruning.ceiling import LARGEST
+from dppo.settings import AUTO
 
-AUTO = "auto"
 RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO}
 """Fields that are a share or ``auto``, and how that chooses."""
 DEFAULT_FLOOR = 0.2
@@ -109,9 +110,9 @@ def rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
 def choice_problems(args: Any, choices: Mapping[str, Collection[str]]) -> list[str]:
     """One sentence per field that names none of its choices."""
     return [
-        f"{name}={getattr(args, name)!r} is not one of {', '.join(map(repr, allowed))}."
+        f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}. {did_you_mean(str(value), allowed)}".rstrip()
         for name, allowed in choices.items()
-        if getattr(args, name) not in allowed
+        if (value := getattr(args, name)) not in allowed
     ]
 
 

@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,8 @@ from dppo.errors import raise_problems
 from dppo.methods import METHODS, Method
 from dppo.objective import emphasised
 from dppo.pruning import PIVOTAL, Pruning
-from dppo.pruning.schedules import FULL_SHARE
-from dppo.step.asked import AUTO, RATES, pruned
+from dppo.settings import OwnSettings, described
+from dppo.step.asked import RATES, pruned
 from dppo.trl.fields import (
     DEFAULT_METHOD,
     contradictions,
@@ -27,219 +27,20 @@ from dppo.trl.objective import CONSTANTS, SETTINGS, fields_of, objective_of, unn
 from dppo.trl.ranges import range_problems
 from dppo.trl.support import unsupported_options
 
-LEFT_OUT: Any = None
-"""Default of fields that the method fills in: None in a configuration, never in a ``DPPOConfig``."""
-
 
 @dataclass
-class DPPOConfig(GRPOConfig):
-    """Arguments of ``DPPOTrainer``. TRL's fields keep their meaning; these come on top.
+class DPPOConfig(OwnSettings, GRPOConfig):
+    """Arguments of ``DPPOTrainer``: those of ``OwnSettings``, and all of TRL's ``GRPOConfig``, with their meaning.
 
     Raises:
         ConfigError: at construction, listing every field that is out of range, biased without ``accept_bias``,
             or a TRL option this trainer does not serve (with what to use instead).
     """
 
-    method: str = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "How completions and prompts are pruned: `dppo` (the default: probability proportional to the "
-            "score, unbiased), `dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's "
-            "Algorithm 1, biased), `infobatch` (prompts only), `cppo`, `cppo_trl`, `cppo_verl`, `pods` "
-            "(biased), `dapo` (rounds of rollouts until enough groups have rewards that differ, biased), `greso` (such "
-            "rounds without prompts that gave nothing time after time, biased), `greso_compat` (as in its code, for "
-            "rewards of 0, 0.1 and 1), `dppo_history` (a baseline from each prompt's history, for 1, 2 or 4 "
-            "completions a prompt; `_scaled` divides by a deviation from history, `_sizes` has group sizes by it), "
-            "`grpo_history` (the same, nothing pruned), or `grpo` (nothing is pruned). Names with an objective of "
-            "their own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all "
-            "others work on the objective that TRL's fields describe, whose normaliser decides whether pruned prompts "
-            "are biased."
-        },
-    )
-    loss_type: str = field(
-        default=LEFT_OUT,
-        metadata={"help": "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`."},
-    )
-    importance_sampling_level: str = field(
-        default=LEFT_OUT, metadata={"help": "As in TRL: `token` or `sequence`. Default: the method's own, or `token`."}
-    )
-    scale_rewards: str = field(
-        default=LEFT_OUT,
-        metadata={"help": "As in TRL: `group`, `batch` or `none`. Default: the method's own, or `group`."},
-    )
-    multi_objective_aggregation: str = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "As in TRL: `sum_then_normalize` or `normalize_then_sum`. Default: the method's own, or the first."
-        },
-    )
-    epsilon: float = field(
-        default=LEFT_OUT, metadata={"help": "As in TRL: lower clip. Default: the method's own, or 0.2."}
-    )
-    beta: float = field(
-        default=LEFT_OUT,
-        metadata={"help": "As in TRL: coefficient of the KL term, >= 0. Default: the method's own, or 0."},
-    )
-    entropy_coef: float = field(
-        default=LEFT_OUT,
-        metadata={"help": "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0."},
-    )
-    completion_prune_rate: float | str | None = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without "
-            "a gradient (zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from "
-            "the scores, before the draw, 0 where nothing is to be had. Default: the method's, 0.5 for those that "
-            "prune completions."
-        },
-    )
-    prompt_prune_rate: float | str | None = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "Share of the candidate prompts with a history that is not rolled out, in [0, 1). Prompts never "
-            "seen are always rolled out, so this does nothing in the first epoch. `auto`: starts unpruned and is "
-            "chosen from what prompts gave when they came back, 0 where nothing is to be had. Default: the method's, "
-            "0 for all but `infobatch`, which has 0.5."
-        },
-    )
-    prune_schedule: str = field(
-        default=AUTO,
-        metadata={
-            "help": "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (down to 0 "
-            "in a straight line from prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` "
-            "and `constant` for all others."
-        },
-    )
-    prune_until: float = field(
-        default=FULL_SHARE,
-        metadata={"help": "Share of the run, in [0, 1], with the full rates where prune_schedule is not `constant`."},
-    )
-    advantage_power: float = field(
-        default=0.0,
-        metadata={
-            "help": "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare "
-            "outcomes. That is another objective than the reward's; pruning it is as unbiased as pruning its own."
-        },
-    )
-    prompt_mode: str = field(
-        default="thin",
-        metadata={
-            "help": "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. "
-            "`fill`: blocks are longer and rollout batches stay full; a run takes as many steps and sees more prompts "
-            "(`candidates/epoch` counts its epochs)."
-        },
-    )
-    max_rounds: int | None = field(
-        default=None,
-        metadata={
-            "help": "Most rounds of rollouts per generation where the method has rounds, >= 0; 0 is no limit. There "
-            "`dapo` saves the run and stops, `greso` trains on the groups there are. Default: the method's, 10."
-        },
-    )
-    round_factor: float | None = field(
-        default=None,
-        metadata={
-            "help": "Prompts of a round as a multiple of those of a generation, > 0, where the method has rounds. "
-            "Default: the method's, 1 for `dapo` (3 in its paper), 1.5 for `greso`, whose later rounds are smaller."
-        },
-    )
-    prune_floor: float | None = field(
-        default=None,
-        metadata={
-            "help": "Smallest probability of keeping a prompt or completion, in (0, 1 - rate]; no weight exceeds one "
-            "over it per level. Default: 0.2, or half of 1 - rate where that is smaller."
-        },
-    )
-    completion_score: str = field(
-        default=AUTO,
-        metadata={
-            "help": "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `confidence` "
-            "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), `uniform` (all alike: the control "
-            "that shows what a score is worth), or `auto`: the score of the "
-            "method's paper, and for `dppo` `confidence` where rollouts come with log-probabilities (vLLM, "
-            "rollout_func), otherwise `length`, or `advantage` where the loss is a mean over tokens (grpo)."
-        },
-    )
-    completion_budget: str = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "What completion_prune_rate is a share of: `rows` (completions) or `tokens` (long completions then "
-            "cost more). Default: the method's own, or `rows`."
-        },
-    )
-    sampling_design: str = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. "
-            "Prompts are always drawn with a fixed size. Default: the method's own, or `pivotal`."
-        },
-    )
-    history_half_life: float | None = field(
-        default=None,
-        metadata={
-            "help": "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. "
-            "Default: those of three epochs, since a prompt comes back once an epoch."
-        },
-    )
-    difficulty_features: str | None = field(
-        default=None,
-        metadata={
-            "help": "What predicts how well a prompt will be answered before its first visit, for methods with a "
-            "baseline from history: `length` (of the prompt) and `column:NAME` (a column of numbers), with commas "
-            "between. Default: nothing, all prompts start from the mean over all. docs/difficulty.md."
-        },
-    )
-    reward_range: list[float] | None = field(
-        default=None,
-        metadata={
-            "help": "Lowest and highest reward that `difficulty_features` predict, of every reward function or of each "
-            "in turn. A reward outside stops the run. Default: 0 and 1."
-        },
-    )
-    max_tokens_per_row: int | None = field(
-        default=None,
-        metadata={
-            "help": "Tokens of one forward pass, >= 1: what bounds memory, whatever per_device_train_batch_size is. "
-            "Default: per_device_train_batch_size times the longest sequence of the batch, which is what TRL itself "
-            "would forward at once. How to choose it: docs/packing.md."
-        },
-    )
-    layout: str = field(
-        default="rows",
-        metadata={
-            "help": "How kept completions are forwarded. `rows`: dense, nothing padded, shared prompts once; a model "
-            "that rows cannot serve is padded, and the run says so. `packed`: the same without sharing prompts. "
-            "`auto`: `rows`, and padded too if the self-check at the start fails, which otherwise stops the run. "
-            "`padded`: length-sorted padding."
-        },
-    )
-    reward_time_limit: float | None = field(
-        default=None,
-        metadata={"help": "Seconds a reward function may take for one batch before the run stops with an error, > 0."},
-    )
-    record_completions: int = field(
-        default=16,
-        metadata={
-            "help": "Most completions that a logged step writes to completions.jsonl, >= 0, in whole groups (one group "
-            "at least where it is not 0)."
-        },
-    )
-    accept_bias: bool = field(
-        default=False,
-        metadata={"help": "Must be set to train with a method whose expected gradient is not the full batch's."},
-    )
-    accept_missing: bool = field(
-        default=False,
-        metadata={
-            "help": "Must be set to resume from a checkpoint without its optimizer, scheduler or random numbers, with "
-            "new ones: the run is then another one."
-        },
-    )
-
     def __post_init__(self) -> None:
         for name in RATES:
             setattr(self, name, read_rate(getattr(self, name)))
-        raise_problems("DPPOConfig", [*value_problems(self, DPPOConfig.__annotations__), *range_problems(self)])
+        raise_problems("DPPOConfig", [*value_problems(self, OwnSettings.__annotations__), *range_problems(self)])
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self._fill_in()
         with self._groups_of_one():
@@ -339,3 +140,6 @@ class DPPOConfig(GRPOConfig):
         objective = objective_of(self, model_config) | own
         objective["advantages"] = emphasised(objective["advantages"], self.advantage_power)
         return pruned(self, replace(base, **objective), sampler_log_probs)
+
+
+DPPOConfig.__doc__ = described(DPPOConfig, OwnSettings)

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 from dppo.methods import METHODS, Method
 from dppo.objective import ADVANTAGE_RULES
-from dppo.pruning.schedules import FULL_SHARE
+from dppo.settings import FULL_SHARE
 from dppo.step.asked import CHOICES, choice_problems, rate_problems, unread_problems
 from dppo.trl.difficulty import difficulty_problems
 from dppo.trl.objective import LOSS_TYPES, RATIOS, SETTINGS, WORDS, advantage_rules, fields_of, unnamed_parts

@@ -1,12 +1,22 @@
-"""What TRL leaves unsaid of vLLM: that it samples more coarsely than the trainer computes, and that it has died."""
+"""What TRL leaves unsaid of vLLM: that it cannot start, samples more coarsely than the trainer, or has died."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from traceback import walk_tb
+from typing import Any, cast
 
 import torch
+import trl.trainer.grpo_trainer as of_trl
+from trl.generation.vllm_client import VLLMClient
+from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import EngineError, in_one_line
+
+SERVE = (
+    'VLLM_SERVER_DEV_MODE=1 vllm serve {} --weight-transfer-config \'{{"backend": "nccl"}}\' '
+    "--logprobs-mode processed_logprobs"
+)
+"""The server that TRL's client talks to: docs/vllm.md."""
 
 
 def precision_line(trainer: Any) -> str | None:
@@ -44,6 +54,43 @@ def _sampled_in(trainer: Any) -> torch.dtype:
         name = engine.vllm_client.get_server_info()["model_config"]["dtype"]
         return getattr(torch, name.removeprefix("torch."))
     return engine.llm.llm_engine.model_config.dtype
+
+
+@contextmanager
+def start_named(args: GRPOConfig, model: Any) -> Iterator[None]:
+    """A context around TRL's constructor, which starts vLLM in its process or looks for its server.
+
+    Args:
+        args: of the trainer.
+        model: as it is given: a name or path, or a module.
+
+    Raises:
+        EngineError: in place of whatever was raised while vLLM started, which stays its cause: with what works. Other
+            errors of the constructor stay as they are.
+    """
+    try:
+        yield
+    except Exception as error:  # of its engine, its workers, or the connection to its server
+        if not _of_vllm(error):
+            raise
+        if args.vllm_mode == "server":
+            address = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
+            failed = f"vllm_mode: server: no vLLM server could be used at {address}"
+            works = f"Start one: {SERVE.format(model if isinstance(model, str) else 'MODEL')}"
+        else:
+            failed = "vllm_mode: colocate: vLLM could not start in the trainer's process"
+            longest = args.vllm_max_model_length or "not set, so the model's own limit"
+            works = (
+                f"Its part of the memory is vllm_gpu_memory_utilization: {args.vllm_gpu_memory_utilization:g}, its "
+                f"longest sequence vllm_max_model_length: {longest}"
+            )
+        raise EngineError(f"{failed} ({in_one_line(error)}). {works}. Or without vLLM: use_vllm: false") from error
+
+
+def _of_vllm(error: BaseException) -> bool:
+    """Whether an error came out of what TRL starts vLLM, or speaks to its server, with."""
+    engine = (cast(Any, of_trl).VLLMGeneration, VLLMClient)  # as TRL's trainer knows it
+    return any(isinstance(frame.f_locals.get("self"), engine) for frame, _ in walk_tb(error.__traceback__))
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from dppo.trl.prompts import prompt_source
 from dppo.trl.records import Recorder, generation_of
 from dppo.trl.rollouts import gathered_order, joined, rank_batch, read_examples, rolled_out
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, end_at_exit, guarded_rewards, saved_at_the_limit
-from dppo.trl.sampler import precision_line
+from dppo.trl.sampler import precision_line, start_named
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
@@ -67,6 +67,7 @@ class DPPOTrainer(Joints):
     Raises:
         ConfigError: for an unsupported TRL, model or option, with what to use instead.
         DataError: if the dataset holds fewer prompts than one generation needs.
+        EngineError: vLLM cannot start, or its server cannot be used.
     """
 
     args: DPPOConfig
@@ -80,7 +81,8 @@ class DPPOTrainer(Joints):
         if args.use_vllm:
             load_vllm("use_vllm: true", "use_vllm: false")
         rewards = guarded_rewards(reward_funcs, args.reward_time_limit, args.reward_weights)
-        super().__init__(model, rewards, args, *others, **kwargs)
+        with start_named(args, model):
+            super().__init__(model, rewards, args, *others, **kwargs)
         for refusal in refusals(self):
             raise ConfigError(refusal)
         log_probs = self.use_vllm or self.rollout_func is not None

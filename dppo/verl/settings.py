@@ -9,8 +9,8 @@ from dppo.errors import ConfigError, raise_problems
 from dppo.methods import METHODS, Method, in_words
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, WHOLE_GROUPS, Normaliser
 from dppo.pruning import PIVOTAL
-from dppo.pruning.schedules import FULL_SHARE
-from dppo.step.asked import AUTO, CHOICES, RATES, choice_problems, pruned, rate_problems, unread_problems
+from dppo.settings import AUTO, FULL_SHARE
+from dppo.step.asked import CHOICES, RATES, choice_problems, pruned, rate_problems, unread_problems
 from dppo.typed import check_fields
 
 WHERE = "trainer.v1.sampler.sampler_kwargs.pruning"

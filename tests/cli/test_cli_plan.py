@@ -91,6 +91,8 @@ def test_what_cannot_be_planned_is_refused_with_what_works(tmp_path, capsys):
         ([EMBEDDED, "--run", str(silent)], "has no groups"),
         ([EMBEDDED, "--run", str(run), "--gpu_hour_price", "-1"], "gpu_hour_price=-1 must be >= 0"),
         ([EMBEDDED, "--run", str(run), "--gpus", "0"], "gpus=0 must be >= 1"),
+        ([EMBEDDED, "--pilot", "8", "--method", "dppo_histroy"], "Did you mean dppo_history?"),
+        ([EMBEDDED, "--pilot", "8", "--learning_rte", "1"], "Did you mean learning_rate?"),
         ([EMBEDDED, "--pilot", "3"], "must be an even number of prompts >= 4"),
         ([EMBEDDED, "--figures", str(tmp_path / "none.yaml")], "there is no configuration file"),
         ([EMBEDDED, "--figures", EMBEDDED], "'beta' is no figure"),

@@ -22,7 +22,7 @@ def quick(subject, monkeypatch):
         {"grpo": {"loss_type": "grpo"}, "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"}},
     )
     methods = {"dppo": METHODS["dppo"], "dppo_threshold": METHODS["dppo"]}
-    monkeypatch.setattr(command, "METHODS", methods)
+    monkeypatch.setattr("dppo.methods.METHODS", methods)
     return methods
 
 

@@ -33,7 +33,12 @@ def test_flags_win_over_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("completion_prune_rat: 0.5\n", "completion_prune_rat"),
+        (
+            "completion_prune_rat: 0.5\n",
+            r"completion_prune_rat 0\.5\. Did you mean completion_prune_rate\? dppo train ",
+        ),
+        ("batch: 8\nlearning_rte: 1e-5\n", r"Did you mean learning_rate\? "),
+        ("method: dppo_histroy\n", r"method='dppo_histroy' is not one of .* Did you mean dppo_history\?"),
         ("completion_prune_rate: 1.5\n", r"completion_prune_rate=1\.5 must be in \[0, 1\)"),
         ("reward_workers: 0\n", "reward_workers=0 must be greater than 0"),
         ("num_generations: 1\n", "num_generations=1 with advantages by 'group' has no gradient"),
@@ -162,6 +167,10 @@ def test_a_flag_that_is_cut_short_is_unknown_as_it_is_in_a_file(tmp_path):
         ConfigError, match=r"unknown fields: --completion_prune_rat 0\.5\. Did you mean completion_prune_rate"
     ):
         parse_run([config(tmp_path, ""), "--completion_prune_rat", "0.5"])
+    with pytest.raises(ConfigError, match=r"--learning-rte=1\. Did you mean learning_rate\? dppo train --help_all"):
+        read_flags(["--learning-rte=1"])
+    with pytest.raises(ConfigError, match=r"method='dpo' is not one of .* Did you mean .*\bdppo\b.*\?"):
+        parse_run([config(tmp_path, ""), "--method", "dpo"])
 
 
 def test_the_block_of_a_comparison_is_not_trained(tmp_path):
@@ -178,13 +187,6 @@ def test_missing_file_and_missing_dataset(tmp_path):
         parse_run([str(tmp_path / "nothing.yaml")])
     with pytest.raises(ConfigError, match="dataset_name is not set"):
         parse_run(["--output_dir", str(tmp_path), "--use_cpu", "true", "--bf16", "false"])
-
-
-def test_help_has_ours_first():
-    text = build_parser().format_help()
-    ours, theirs = text.index("--completion_prune_rate"), text.index("--num_generations")
-    assert text.index("--dataset_name") < ours < theirs
-    assert text.count("--completion_prune_rate COMPLETION_PRUNE_RATE") == 1
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)

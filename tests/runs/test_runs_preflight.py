@@ -14,6 +14,8 @@ from dppo.trl.ranges import RANGES, range_problems
 WORDS = "--dataset_name embedded --model_name_or_path scratch:embedded --use_cpu true --bf16 false "
 WORDS += "--report_to none --num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8"
 
+EVALUATED = ["--eval_strategy", "steps"]
+
 
 def words_of(tmp_path, *more):
     return [*WORDS.split(), "--output_dir", str(tmp_path / "out"), *more]
@@ -38,6 +40,10 @@ def nothing_is_loaded(monkeypatch):
         (["--report_to", "wanbd"], "report_to: 'wanbd' is not one of azure_ml,"),
         (["--model_name_or_path", "/no/such/model"], "model /no/such/model: no such folder."),
         (["--model_name_or_path", "models/mine/final"], "model models/mine/final: no such folder."),
+        (["--dataset_path", "/no/such.jsonl"], "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
+        (["--dataset_name", "none.jsonl"], "dataset_name=none.jsonl: no such file or folder (looked in "),
+        ([*EVALUATED, "--eval_dataset_path", "no.parquet"], "eval_dataset_path=no.parquet: no such file or folder"),
+        ([*EVALUATED, "--eval_dataset_name", "./no"], "eval_dataset_name=./no: no such file or folder"),
         (["--reward_weights", "1", "2"], "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
     ],
 )
@@ -61,6 +67,27 @@ def test_all_problems_are_said_at_once(tmp_path, capsys):
 def test_a_run_that_can_start_has_no_problems(tmp_path):
     assert preflight_problems(parse_run(words_of(tmp_path))) == []
     assert list(tmp_path.iterdir()) == [], "nothing stays on the disk"
+
+
+def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
+    here = tmp_path / "here.jsonl"
+    here.write_text("")
+    for more in (
+        ["--dataset_path", str(here)],
+        ["--dataset_name", "owner/somewhere"],
+        ["--eval_dataset_path", "nowhere.jsonl"],  # nothing is evaluated
+        [*EVALUATED, "--eval_dataset_name", "embedded"],
+        [*EVALUATED, "--eval_dataset_name", "none.jsonl", "--eval_dataset_path", str(tmp_path)],
+    ):
+        assert preflight_problems(parse_run(words_of(tmp_path, *more))) == [], more
+
+
+def test_a_path_from_home_is_looked_for_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = words_of(tmp_path, "--dataset_path", "~/problems.jsonl")
+    assert "dataset_path=~/problems.jsonl: no such" in preflight_problems(parse_run(words))[0]
+    (tmp_path / "problems.jsonl").write_text("")
+    assert preflight_problems(parse_run(words)) == []
 
 
 def test_every_tracker_of_transformers_has_a_probe_that_is_there():

@@ -24,6 +24,8 @@ BAD = [
     (dict(prompt_prune_rate=-0.1), r"prompt_prune_rate=-0\.1 must be in \[0, 1\)"),
     (dict(completion_prune_rate=0.8, prune_floor=0.5), r"prune_floor=0\.5 must be in \(0, 0\.2\]"),
     (dict(method="ppo"), r"method='ppo' is not one of .*'dppo'"),
+    (dict(method="dppo_histroy"), r"method='dppo_histroy' is not one of .*\. Did you mean dppo_history\?$"),
+    (dict(loss_type="dr_gpro"), r"loss_type='dr_gpro' is not one of .*\. Did you mean dr_grpo\?$"),
     (dict(method="cppo"), r"method='cppo' is biased: .* accept_bias"),
     (dict(method="dppo_deterministic"), r"is biased: .*accept_bias"),
     (dict(method="gspo", importance_sampling_level="token"), r"importance_sampling_level: sequence, and .*='token' is"),

@@ -11,7 +11,9 @@ import pytest
 import torch
 import trl.trainer.grpo_trainer
 from conftest_trl import GENERATIONS, length_reward, problems, scripted
+from trl.generation.vllm_client import VLLMClient
 
+from dppo.cli.main import main
 from dppo.errors import ConfigError, EngineError
 from dppo.trl import DPPOConfig, DPPOTrainer
 
@@ -19,10 +21,13 @@ from dppo.trl import DPPOConfig, DPPOTrainer
 class Engine:
     """Stands in for TRL's ``VLLMGeneration``: scripted completions, an engine of some precision, and a day to die."""
 
+    broken = None
     dtype, dies_in, error = torch.float32, None, RuntimeError("EngineCore encountered an issue.\nSee stack trace.")
 
     def __init__(self, *, processing_class, mode, **options):
         self.tokenizer, self.asked = processing_class, []
+        if self.broken is not None:
+            raise self.broken
         config = SimpleNamespace(dtype=self.dtype, max_model_len=512)
         if mode == "colocate":
             self.llm = SimpleNamespace(llm_engine=SimpleNamespace(model_config=config))
@@ -111,6 +116,79 @@ def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(mode, mended,
 def test_a_sampler_as_fine_as_the_trainer_is_worth_no_word(sampled, options, engine, tiny_path, tmp_path):
     engine.dtype = sampled
     assert warned_at_start(tiny_path, tmp_path, **options) == []
+
+
+# -- an engine that does not start ------------------------------------------------------------------------------------
+
+NO_MEMORY = ValueError("Free memory on device (2.1/79.2 GiB) on startup is less than desired\nGPU memory utilization.")
+NO_DTYPE = ValueError("Bfloat16 is only supported on GPUs with compute capability of at least 8.0.")
+NO_SERVER = ConnectionError("The vLLM server can't be reached at http://gpu7:8000 after 240 seconds.")
+COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
+
+
+@pytest.mark.parametrize(
+    ("broken", "options", "failed", "works"),
+    [
+        (
+            NO_MEMORY,
+            {"vllm_gpu_memory_utilization": 0.35, "vllm_max_model_length": 64},
+            COLOCATED,
+            "Its part of the memory is vllm_gpu_memory_utilization: 0.35, its longest sequence "
+            "vllm_max_model_length: 64",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory."), {}, COLOCATED, "not set, so the model's own limit"),
+        (NO_DTYPE, {}, COLOCATED, "vllm_gpu_memory_utilization: 0.3,"),
+        (
+            NO_SERVER,
+            {"vllm_mode": "server", "vllm_server_base_url": "http://gpu7:8000"},
+            "vllm_mode: server: no vLLM server could be used at http://gpu7:8000",
+            'Start one: VLLM_SERVER_DEV_MODE=1 vllm serve {path} --weight-transfer-config \'{{"backend": "nccl"}}\' '
+            "--logprobs-mode processed_logprobs",
+        ),
+        (NO_SERVER, {"vllm_mode": "server"}, "no vLLM server could be used at http://0.0.0.0:8000", "Start one: "),
+    ],
+    ids=["memory", "out of memory", "dtype", "server", "host and port"],
+)
+def test_an_engine_that_does_not_start_is_one_line(broken, options, failed, works, engine, tiny_path, tmp_path):
+    engine.broken = broken
+    with pytest.raises(EngineError) as caught:
+        run(tiny_path, tmp_path, **options)
+    said = str(caught.value)
+    cause = " ".join(f"{type(broken).__name__}: {broken}".split())
+    assert f"{failed} ({cause}). " in said and works.format(path=tiny_path) in said and "\n" not in said
+    assert said.endswith(". Or without vLLM: use_vllm: false") and caught.value.__cause__ is broken
+
+
+def test_a_server_that_answers_with_an_error_is_named_too(engine, tiny_path, tmp_path, monkeypatch):
+    """TRL's own client, in the place of the stand-in's: it is asked once more after the engine is made."""
+    client = object.__new__(VLLMClient)
+    client.base_url, client.session = "http://gpu7:8000", SimpleNamespace(get=lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(VLLMClient, "__del__", lambda self: None, raising=False)
+    make = engine.__init__
+
+    def with_client(self, **options):
+        make(self, **options)
+        self.vllm_client = client
+
+    monkeypatch.setattr(engine, "__init__", with_client)
+    with pytest.raises(
+        EngineError, match=r"no vLLM server could be used at .* \(ZeroDivisionError: division by zero\)"
+    ):
+        run(tiny_path, tmp_path, vllm_mode="server")
+
+
+def test_other_errors_of_the_constructor_stay_as_they_are(engine, tiny_path, tmp_path):
+    with pytest.raises(OSError, match="nowhere"):
+        run(str(tmp_path / "nowhere"), tmp_path)
+
+
+def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tmp_path, capsys):
+    engine.broken = NO_MEMORY
+    words = "--dataset_name embedded --model_name_or_path scratch:embedded_quick --use_cpu true --bf16 false "
+    words += "--num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 --use_vllm"
+    assert main(["train", *words.split(), "--output_dir", str(tmp_path / "out")]) == 2
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dppo train: ")]
+    assert said.startswith(f"dppo train: {COLOCATED} (ValueError: Free memory") and said.endswith("use_vllm: false")
 
 
 # -- an engine that dies ----------------------------------------------------------------------------------------------
