@@ -63,6 +63,7 @@ __all__ = [
     "clipped_surrogate",
     "clipped_tokens",
     "deviation",
+    "divergence_ppo",
     "emphasised",
     "group_advantages",
     "history_advantages",

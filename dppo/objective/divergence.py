@@ -1,8 +1,8 @@
 """Trust regions by divergence: a token is left out where the policy has gone too far from the sampler, and goes on.
 
-The mask is by how far two *probabilities* are apart, where a clipped ratio goes by their quotient: a rare token may have a
-large ratio and still hardly move the distribution. Both policies are seen at the sampled token alone, as two outcomes:
-this token, or any other. The paper's masks over the sampler's most likely tokens need those tokens' log-probabilities,
+The mask is by how far two *probabilities* are apart, where a clipped ratio goes by their quotient: a rare token may
+have a large ratio and still hardly move the distribution. Both policies are seen at the sampled token alone, as two
+outcomes: this token, or any other. The paper's masks over the sampler's most likely tokens need those tokens' log-probabilities,
 which no trainer records.
 """
 
@@ -57,9 +57,9 @@ def divergence_ppo(
 ) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp`` with the capped ratio held constant, or 0.
 
-    A token is left out where going on would take the policy further away than it may go: up, where the advantage is above
-    0 and the token has become more likely by more than ``delta_high``; down, where it is not and the token has become
-    less likely by more than ``delta_low``. The ratio is to the policy that sampled: the rollout engine's own
+    A token is left out where going on would take the policy further away than it may go: up, where the advantage is
+    above 0 and the token has become more likely by more than ``delta_high``; down, where it is not and the token has
+    become less likely by more than ``delta_low``. The ratio is to the policy that sampled: the rollout engine's own
     log-probabilities where they are told, else those of the old policy. So the correction between the two is in it
     already, and ``correction_B1`` is not applied.
 
@@ -70,7 +70,7 @@ def divergence_ppo(
         delta_high: the same for one that may become more likely.
         ratio_max: cap of the ratio, > 0.
 
-    Source: Divergence Proximal Policy Optimization (arXiv:2602.04879); thresholds 0.15 for total variation, 0.05 for KL.
+    Source: Divergence Proximal Policy Optimization (arXiv:2602.04879); 0.15 is for total variation, KL has 0.05.
     """
     with torch.no_grad():
         behaviour_BT = _behaviour(tokens)

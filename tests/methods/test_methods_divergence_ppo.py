@@ -1,4 +1,4 @@
-"""Divergence PPO: a token that went too far from the sampler is left out, by probabilities and not by their quotient."""
+"""Divergence PPO: a token that went too far from the sampler is left out, by probabilities, not by their quotient."""
 
 import math
 from dataclasses import replace
