@@ -42,7 +42,9 @@ test-vllm: .venv-vllm/.ready  ## vLLM itself on the CPU, in an environment of it
 	$(DOCS)/pip install --quiet --constraint constraints-docs.txt mkdocs-material 'mkdocstrings[python]' ruff
 	touch $@
 
-docs: .venv-docs/.ready  ## the pages and the API reference as a site in site/; a broken link or reference fails
+docs: .venv-docs/.ready setup  ## the pages, the API reference and a sample report as a site in site/; a broken link or reference fails
+	mkdir -p build
+	$(BIN)/dppo report examples/sample_compare --output build/sample_report.html
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs build --quiet
 
 .venv-verl/.ready: pyproject.toml constraints-verl.txt
@@ -60,4 +62,4 @@ lint: setup  ## format, rules, types
 	$(BIN)/pyright
 
 clean:
-	rm -rf .venv .venv-docs .venv-verl .venv-vllm runs site
+	rm -rf .venv .venv-docs .venv-verl .venv-vllm build runs site

@@ -1,12 +1,12 @@
 """Intervals, each for what it is over; all cover about 95%.
 
-======================= =========================================================================================
-``seed_interval``       over a handful of seeds, of a mean or a median: the bootstrap with its tails moved out
-``problem_interval``    over the problems of a benchmark, of a mean: the percentile bootstrap
-``benchmark_interval``  the same for the unweighted mean of several benchmarks
-``normal_interval``     over many problems, of a mean: normal, without draws, for curves that ask at every point
-``student_interval``    over a handful of seeds, of a mean of nearly normal figures: Student's t
-======================= =========================================================================================
+| interval | over what, of what, how |
+|---|---|
+| ``seed_interval`` | over a handful of seeds, of a mean or a median: the bootstrap with its tails moved out |
+| ``problem_interval`` | over the problems of a benchmark, of a mean: the percentile bootstrap |
+| ``benchmark_interval`` | the same for the unweighted mean of several benchmarks |
+| ``normal_interval`` | over many problems, of a mean: normal, without draws, for curves that ask at every point |
+| ``student_interval`` | over a handful of seeds, of a mean of nearly normal figures: Student's t |
 
 They do not stand in for each other. Over seeds the plain percentile interval is too narrow: resamples spread by
 sqrt((n-1)/n) less than the estimate does, and quantiles of the normal stand where those of Student's t belong; the

@@ -3,29 +3,29 @@
 Each record checks the shapes of its tensors when it is made. Names of arrays end in their dimensions, one letter each,
 with one meaning in the whole library; a digit is that many:
 
-====== ==========================================================================================
-``P``  prompts: candidates of a step, problems of a set
-``Q``  prompts that were rolled out, each one a group of completions
-``N``  completions of all groups, of all processes; units of a draw
-``G``  completions of one group
-``F``  reward functions
-``R``  those of them that a draw is made among: the live ones, or those with a history
-``U``  optimizer steps that train on one rollout, each with a draw of its own
-``B``  completions of one micro-batch, or of one process
-``T``  tokens, padded to the longest
-``L``  positions of a row that are scored
-``S``  segments of a row
-``V``  tokens of the vocabulary
-``D``  width of hidden states; features of a prompt
-``M``  repetitions of one experiment: draws, resamples
-``K``  coordinates of a gradient, coefficients of a regression
-``I``  points of a curve
-``E``  epochs
-``C``  kinds of prompts that are alike
-``W``  histories: how many of a prompt's earlier completions were right, from none to all
-``J``  right completions of a group, from none to all
-``X``  sorts of groups: kind, history and right completions
-====== ==========================================================================================
+| letter | what it counts |
+|---|---|
+| ``P`` | prompts: candidates of a step, problems of a set |
+| ``Q`` | prompts that were rolled out, each one a group of completions |
+| ``N`` | completions of all groups, of all processes; units of a draw |
+| ``G`` | completions of one group |
+| ``F`` | reward functions |
+| ``R`` | those of them that a draw is made among: the live ones, or those with a history |
+| ``U`` | optimizer steps that train on one rollout, each with a draw of its own |
+| ``B`` | completions of one micro-batch, or of one process |
+| ``T`` | tokens, padded to the longest |
+| ``L`` | positions of a row that are scored |
+| ``S`` | segments of a row |
+| ``V`` | tokens of the vocabulary |
+| ``D`` | width of hidden states; features of a prompt |
+| ``M`` | repetitions of one experiment: draws, resamples |
+| ``K`` | coordinates of a gradient, coefficients of a regression |
+| ``I`` | points of a curve |
+| ``E`` | epochs |
+| ``C`` | kinds of prompts that are alike |
+| ``W`` | histories: how many of a prompt's earlier completions were right, from none to all |
+| ``J`` | right completions of a group, from none to all |
+| ``X`` | sorts of groups: kind, history and right completions |
 
 ``prob`` is always an inclusion probability, ``weight`` always multiplies a whole completion,
 ``keep`` is always boolean, and ``mask`` is only ever about tokens.

@@ -1,38 +1,30 @@
-"""Code on the pages runs as it stands, and what pages name is there: files, imports, commands, flags, fields."""
+"""Python on the pages runs as it stands, and what pages name is there: files, links, imports, arguments."""
 
 import ast
+import contextlib
 import importlib
 import inspect
-import io
 import re
 import sys
-from contextlib import redirect_stdout, suppress
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "trl"))
 
 from conftest_trl import tiny_path  # noqa: E402
+from pages import PAGES, all_blocks, blocks  # noqa: E402
 from test_arrows import ALLOWED  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
-from dppo.cli.main import COMMANDS, main  # noqa: E402
 from dppo.objective import Tokens  # noqa: E402
 from dppo.types import Rewards  # noqa: E402
 
 __all__ = ["tiny_path"]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a language on a page, in order."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    return [code for name, code in fenced if name == language]
 
 
 def run(page: Path, found: list[str], names: dict) -> None:
@@ -42,19 +34,44 @@ def run(page: Path, found: list[str], names: dict) -> None:
 
 
 @pytest.fixture(scope="module")
-def extending():
+def ran(tmp_path_factory):
+    """``ran(page)``: the names that the blocks of a page leave behind, all that are not marked, in an empty folder."""
+
+    @cache
+    def names_of(page: Path) -> dict:
+        names = {"__name__": page.stem}
+        with contextlib.chdir(tmp_path_factory.mktemp(page.stem)):
+            run(
+                page,
+                [block.code for block in all_blocks(page) if block.language == "python" and not block.marked],
+                names,
+            )
+        return names
+
+    return names_of
+
+
+@pytest.fixture
+def extending(ran):
     """The names that docs/extending.md leaves behind, its engine among them."""
-    page, names = ROOT / "docs" / "extending.md", {"__name__": "extending"}
-    found = blocks(page, "python")
-    assert len(found) >= 9
-    run(page, found, names)
-    return names
+    return ran(ROOT / "docs" / "extending.md")
 
 
-def test_the_example_for_a_pencil_is_right():
-    """The code runs, and the table beside it has its figures."""
-    page, names = ROOT / "docs" / "estimators.md", {}
-    run(page, blocks(page, "python")[:1], names)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_on_pages_runs(page, ran):
+    found = [block for block in all_blocks(page) if block.language == "python"]
+    assert len(ran(page)) > 2 or all(block.marked for block in found)
+
+
+def test_python_that_does_not_run_is_found():
+    with pytest.raises(NameError):
+        run(ROOT / "README.md", ["assert 1 + 1 == 2", "never_made"], {})
+
+
+def test_the_example_for_a_pencil_is_right(ran):
+    """The table beside the code has its figures."""
+    page = ROOT / "docs" / "estimators.md"
+    names = ran(page)
     draws, gradient = names["draws"], names["gradient"]
     unweighted = (draws * gradient).sum(1)
     columns = [names["estimates"], unweighted / 4, unweighted / 2]
@@ -154,7 +171,7 @@ def importable(dotted: str) -> bool:
 
 def chains(page: Path) -> list[list[set[str]]]:
     """Lines of arrows in blocks of a page, each as the parts that stand between its arrows."""
-    lines = [line for block in blocks(page, "") for line in block.splitlines() if " <- " in line]
+    lines = [line for block in blocks(page, "text") for line in block.splitlines() if " <- " in line]
     return [[set(re.findall(r"\w+", parts)) for parts in line.split(" <- ")] for line in lines]
 
 
@@ -169,44 +186,3 @@ def test_arrows_on_pages_are_those_that_are_enforced(name):
         for place, parts in enumerate(chain):
             later = set().union(*chain[place + 1 :])
             assert all(not ALLOWED[part] & later for part in parts), chain
-
-
-def commands(page: Path) -> list[str]:
-    """Every line that calls the command in a block without a language, lines that go on joined."""
-    text = "\n".join([*blocks(page, ""), *blocks(page, "bash")]).replace("\\\n", " ")
-    return [line.split(" #")[0] for line in text.splitlines() if re.match(r"(\w+=\S+ )*dppo ", line)]
-
-
-@pytest.fixture(scope="module")
-def flags():
-    """Flags of each command, as its help says; those with a configuration take its fields too."""
-
-    def of(*words: str) -> set[str]:
-        with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
-            main([*words, "--help"])
-        return set(re.findall(r"--\w+", printed.getvalue()))
-
-    found = {name: of(name) for name in COMMANDS} | {"train": of("train", "--help_all")}
-    return {
-        **found,
-        "compare": found["compare"] | of("compare", "--frozen") | found["train"],
-        "verify": found["verify"] | found["train"],
-    }
-
-
-def test_commands_on_pages_have_those_flags(flags):
-    found = [(page.name, line) for page in PAGES for line in commands(page)]
-    assert len(found) > 20
-    for page, line in found:
-        name = line.split("dppo ")[1].split()[0]
-        assert set(re.findall(r"(?<=\s)--\w+", line)) <= flags[name], (page, line)
-    assert "--target" in flags["compare"] and "--no_such_flag" not in flags["compare"]
-
-
-def test_settings_on_pages_are_fields(flags):
-    found = [setting for page in PAGES for block in blocks(page, "yaml") for setting in yaml.safe_load(block).items()]
-    assert len(found) > 5
-    settings = {name for name, _ in found} | {
-        name for key, value in found if key == "compare" for own in value["methods"].values() for name in own
-    }
-    assert {f"--{name}" for name in settings - {"compare"}} <= flags["train"]

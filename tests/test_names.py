@@ -7,7 +7,7 @@ from pathlib import Path
 import dppo.types
 
 HERE = Path(__file__).parent.parent
-DEFINED = dict(re.findall(r"^``(\w)`` {2}(.*)$", dppo.types.__doc__ or "", re.MULTILINE))
+DEFINED = dict(re.findall(r"^\| ``(\w)`` \| (.*) \|$", dppo.types.__doc__ or "", re.MULTILINE))
 
 
 def letters(code: str) -> dict[str, str]:
@@ -25,7 +25,7 @@ def test_every_letter_that_a_name_ends_in_is_defined_once():
     for path in sorted((HERE / "dppo").rglob("*.py")):
         found |= letters(path.read_text())
     assert set(found) == set(DEFINED), {letter: found.get(letter) for letter in set(found) ^ set(DEFINED)}
-    assert len(DEFINED) == len(re.findall(r"^``\w`` ", dppo.types.__doc__ or "", re.MULTILINE))
+    assert len(DEFINED) == len(re.findall(r"^\| ``\w`` ", dppo.types.__doc__ or "", re.MULTILINE))
 
 
 def test_the_glossary_has_the_same_table():

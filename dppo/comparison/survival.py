@@ -6,14 +6,12 @@ neither left out nor counted as if it had needed nothing, or just what it had.
 The speedup of a method is the baseline's amount over the method's, seed by seed. Where a run is censored the ratio of
 its seed is only known to lie between two ends:
 
-=================== ========================== ==========================
-who missed           at least                   at most
-=================== ========================== ==========================
-nobody               the ratio                  the ratio
-the method           0                          baseline's / all it had
-the baseline         all it had / the method's  no end
-both                 0                          no end
-=================== ========================== ==========================
+| who missed | at least | at most |
+|---|---|---|
+| nobody | the ratio | the ratio |
+| the method | 0 | baseline's / all it had |
+| the baseline | all it had / the method's | no end |
+| both | 0 | no end |
 
 ``Ratio.median`` is the median over seeds of what the ratio is *at least*: what was not seen counts against the method.
 """

@@ -1,11 +1,11 @@
 """What the folder of a run holds: names of files, and the records in them. Writer and reader share this page.
 
-==================== ================================================================================================
-``run.json``         ``RunFacts``: what was run, on what, and how it ended
-``metrics.jsonl``    ``step`` and figures, one line per log; docs/metrics.md has their names
-``completions.jsonl`` ``CompletionLine``: some completions of every logged step, with what was drawn and why
-``prompts.jsonl``    ``PromptLine``: every generation's candidates, with what was rolled out and what it gave
-==================== ================================================================================================
+| file | what is in it |
+|---|---|
+| ``run.json`` | ``RunFacts``: what was run, on what, and how it ended |
+| ``metrics.jsonl`` | ``step`` and figures, one line per log; docs/metrics.md has their names |
+| ``completions.jsonl`` | ``CompletionLine``: some completions of every logged step, with what was drawn and why |
+| ``prompts.jsonl`` | ``PromptLine``: every generation's candidates, with what was rolled out and what it gave |
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,0 +1,80 @@
+"""The notebook of ``examples`` runs from top to bottom in a kernel of its own, and what it says of the proof is so."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "first_look.ipynb"
+
+
+@pytest.fixture
+def execute(tmp_path, monkeypatch):
+    """Runs the notebook in an empty folder, after a change to its text, and gives what it printed, and its pictures."""
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+    def run(before: str, after: str) -> tuple[str, int]:
+        text = NOTEBOOK.read_text()
+        assert text.count(before) == 1
+        notebook = nbformat.reads(text.replace(before, after), as_version=4)
+        NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        return said(notebook)
+
+    return run
+
+
+def said(notebook) -> tuple[str, int]:
+    """All that a notebook's cells printed, and how many pictures they drew."""
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    printed = "".join("".join(output.get("text", "")) for output in outputs)
+    return printed, sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+def distances(printed: str, method: str) -> list[float]:
+    """How far the mean of one draw, of some, and of all of them is from the full gradient."""
+    (line,) = re.findall(rf"^{method}: (.* after .*)$", printed, flags=re.MULTILINE)
+    return [float(part.split()[0]) for part in line.split(", ")]
+
+
+def check(printed: str, pictures: int, fall: float) -> None:
+    """Fail unless the unbiased rule's distance fell by this factor and the biased one's did not."""
+    unbiased, biased = distances(printed, "dppo"), distances(printed, "cppo")
+    assert unbiased[-1] < unbiased[0] / fall and len(set(biased)) == 1 and biased[0] > 0.1
+    exact = dict(re.findall(r"^(\w+) +relative bias over all outcomes: (\S+)$", printed, flags=re.MULTILINE))
+    assert max(float(exact[name]) for name in ("dppo", "dppo_threshold")) < 1e-12
+    assert min(float(exact[name]) for name in ("cppo", "dppo_unweighted")) > 0.1
+    assert pictures == 3 and "no gradient" in printed and "of them on one core" in printed
+
+
+def test_it_runs_at_a_small_size(execute):
+    check(*execute("SMALL = False", "SMALL = True"), fall=2)
+
+
+@pytest.mark.slow
+def test_it_runs_as_it_stands(execute):
+    check(*execute("SMALL = False", "SMALL = False"), fall=8)
+
+
+def test_what_is_stored_is_of_a_whole_run_and_small():
+    notebook = json.loads(NOTEBOOK.read_text())
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert "SMALL = False" in "".join(code[0]["source"])
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    check(*said(notebook), fall=8)
+    pictures = [o["data"]["image/png"] for cell in code for o in cell["outputs"] if "image/png" in o.get("data", {})]
+    assert max(map(len, pictures)) < 100_000 and NOTEBOOK.stat().st_size < 300_000
+    assert not any(
+        output["output_type"] == "error" or output.get("name") == "stderr"
+        for cell in code
+        for output in cell["outputs"]
+    )
+
+
+def test_a_cell_that_fails_is_found(execute):
+    with pytest.raises(CellExecutionError):
+        execute("import time\\n", "import no_such_module\\n")

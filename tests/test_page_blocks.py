@@ -1,0 +1,200 @@
+"""Blocks on the pages that are no Python: commands parse as they stand, files are there, settings pass a dry run."""
+
+import argparse
+import importlib.util
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from accelerate.commands.launch import launch_command_parser
+from pages import LANGUAGES, PAGES, ROOT, Block, all_blocks, lines_of
+
+import dppo.cli.main as command
+from dppo.comparison.plan import plan
+from dppo.errors import ConfigError
+from dppo.runs.dry_run import dry_run
+from dppo.runs.parsing import build_parser, parse_fields, read_file, read_flags
+from dppo.runs.words import split_words
+from dppo.trl import DPPOConfig
+
+BLOCKS = [block for page in PAGES for block in all_blocks(page)]
+SHELL = [block for block in BLOCKS if block.language == "bash"]
+TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+NOBODYS = re.compile("^nobody checks")
+HERE = re.compile(r"(?:dppo|tests|benchmarks|docs|examples)/[\w./-]+")
+
+
+class Parsed(Exception):
+    """Carries what a command's own parser made of its words, out of the command before it does anything."""
+
+
+def options_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words that a command's own parser leaves over: flags that are fields. It exits where it refuses any."""
+    parse = argparse.ArgumentParser.parse_known_args
+
+    def parse_and_stop(self, *given, **named):
+        raise Parsed(parse(self, *given, **named)[1])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(argparse.ArgumentParser, "parse_known_args", parse_and_stop)
+        try:
+            command.import_module(f"dppo.cli.{words[0]}").main(words[1:])
+        except Parsed as found:
+            return found.args[0]
+    raise AssertionError(f"dppo {words[0]} has no parser")
+
+
+def dppo_problems(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is wrong with the words after ``dppo``."""
+    name, *rest = words
+    if name not in command.COMMANDS:
+        return [f"there is no command {name}"]
+    try:
+        fields = split_words(rest)[1] if name == "train" else options_of(words, monkeypatch)
+        if name in ("demo", "eval", "report") or "--frozen" in words:
+            return [f"no flag {word}" for word in fields if word.startswith("-")]
+        read_flags(fields)
+    except (ConfigError, SystemExit) as error:
+        return [str(error)]
+    return []
+
+
+def line_problems(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is wrong with a line of shell: an unknown command is wrong, too."""
+    words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+    missing = [f"no file {path}" for path in HERE.findall(line) if not (ROOT / path).exists()]
+    first, rest = words[0], words[1:]
+    if first == "dppo":
+        return missing + dppo_problems(rest, monkeypatch)
+    if first == "make":
+        return [f"make has no {target}" for target in rest if target not in TARGETS]
+    if first == "pip" and rest[0] == "install":
+        named = {extra for found in re.findall(r"\[([\w,]+)\]", line) for extra in found.split(",")}
+        return [f"no extra {extra}" for extra in named - EXTRAS]
+    if words[:2] == ["accelerate", "launch"]:
+        place = words.index("dppo.cli.main")
+        try:
+            launch_command_parser().parse_args(words[2 : place + 1])
+        except SystemExit:
+            return [f"accelerate refuses {line}"]
+        return missing + dppo_problems(words[place + 1 :], monkeypatch)
+    if first == "python" and rest[0] == "-m":
+        if not rest[1].startswith("dppo"):
+            return [f"nobody checks {rest[1]}"]
+        return [] if importlib.util.find_spec(rest[1]) else [f"no module {rest[1]}"]
+    if first == "python" and HERE.fullmatch(rest[0]) and not missing:
+        source = (ROOT / rest[0]).read_text()
+        words = [word.split("=")[0] for word in rest if word.startswith("--")]
+        return [f"{rest[0]} has no {word}" for word in words if f'"{word}"' not in source]
+    return missing or [f"nobody checks {first}"]
+
+
+@pytest.mark.parametrize("block", SHELL, ids=lambda block: block.place)
+def test_lines_of_shell_parse_and_name_what_is_there(block, monkeypatch):
+    lines = lines_of(block)
+    found = {line: problems for line in lines if (problems := line_problems(line, monkeypatch))}
+    if block.marked:  # commands of others, which nobody checks here; ours among them are checked all the same
+        found = {line: wrong for line, wrong in found.items() if not any(map(NOBODYS.search, wrong))}
+    assert lines and not found
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "dppo trian examples/embedded.yaml",
+        "dppo train examples/embeded.yaml",
+        "dppo train examples/embedded.yaml --learningrate 1e-6",
+        "dppo train examples/embedded.yaml --max_steps many",
+        "dppo compare --seeds five",
+        "dppo compare --no_such_flag 1",
+        "dppo compare --frozen --seeds 5",
+        "dppo eval MODEL --benchmark",
+        "dppo report runs/a --outptu b.html",
+        "dppo plan CONFIG.yaml --pilots 32",
+        "make demos",
+        "pip install -e '.[tlr]'",
+        "accelerate launch --num_process_ 8 -m dppo.cli.main train CONFIG.yaml",
+        "accelerate launch --num_processes 8 -m dppo.cli.main train CONFIG.yaml --lr 1",
+        "python -m dppo.verl.plug",
+        "python benchmarks/no_such.py",
+        "python benchmarks/embedded_compare.py main --tasks embedded",
+        "rm -rf runs",
+    ],
+)
+def test_wrong_lines_of_shell_are_found(wrong, monkeypatch, capsys):
+    assert line_problems(wrong, monkeypatch)
+
+
+def settings(block: Block) -> dict:
+    """The fields of a YAML block on top of an example that they fit."""
+    fields = yaml.safe_load(block.code)
+    base = "qwen3_4b_math" if "use_vllm" in fields else "embedded"
+    return {**read_file(ROOT / "examples" / f"{base}.yaml"), **fields}
+
+
+def setting_problems(block: Block, folder: Path) -> list[str]:
+    """What a dry run, or the checks before a comparison, find wrong with a block of settings."""
+    fields = {**settings(block), "output_dir": str(folder)}
+    try:
+        if "compare" in fields:
+            fields = {**read_file(ROOT / "examples" / "embedded_compare.yaml"), **fields}
+            file = folder / "compare.yaml"
+            file.write_text(yaml.safe_dump(fields))
+            plan(file).check()
+            return []
+        run = parse_fields({**fields, "use_cpu": True}, DPPOConfig, without_gpu=True)
+        return [finding.text for finding in dry_run(run) if finding.kind == "wrong"]
+    except ConfigError as error:
+        return [str(error)]
+
+
+YAML = [block for block in BLOCKS if block.language == "yaml"]
+
+
+@pytest.mark.parametrize("block", [b for b in YAML if not b.marked], ids=lambda block: block.place)
+def test_settings_pass_a_dry_run(block, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    assert setting_problems(block, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", ["reward_funcs: [majority_votes]", "prompt_prune_rate: 2", "compare: {methods: {dpo: {}}}"]
+)
+def test_wrong_settings_are_found(wrong, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    (block,) = all_blocks(ROOT / "README.md", f"```yaml\n{wrong}\n```\n")
+    assert setting_problems(block, tmp_path)
+
+
+def test_settings_are_fields_also_where_they_cannot_be_tried():
+    found = [yaml.safe_load(block.code) for block in YAML]
+    contestants = [own for fields in found for own in fields.pop("compare", {"methods": {}})["methods"].values()]
+    names = {name for fields in [*found, *contestants] for name in fields}
+    assert len(names) > 15 and names <= build_parser().hints().keys()
+
+
+def test_every_block_is_run_or_says_why_it_is_not():
+    assert {block.place: block.language for block in BLOCKS if block.language not in LANGUAGES} == {}
+    found = (ROOT / "tests" / "test_docs.py").read_text()
+    assert [block.place for block in BLOCKS if block.test and f"def {block.test}(" not in found] == []
+    needless = [block.place for block in BLOCKS if block.marked and block.language in ("text", "json", "bibtex")]
+    assert needless == [] and len(BLOCKS) > 50
+    for block in BLOCKS:
+        if block.language == "json":
+            json.loads(block.code)
+
+
+def test_marks_are_those_right_before_a_block():
+    text = (
+        "<!-- not run: a reason -->\n```python\n1/0\n```\n\n<!-- not run: -->\n```python\n1/0\n```\n  ```\n  x\n  ```\n"
+    )
+    first, second, third = all_blocks(ROOT / "README.md", text)
+    assert (first.marked, second.marked, third.marked) == (True, False, False)
+    assert third.language == "" and third.code == "x\n" and third.line == 10
+    (named,) = all_blocks(ROOT / "README.md", "<!-- run by test_x -->\n```python\n```\n")
+    assert named.marked and named.test == "test_x"

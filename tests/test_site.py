@@ -1,0 +1,59 @@
+"""What the site is made of: all parts of the library, docstrings that Markdown can show, and a sample report."""
+
+import ast
+import re
+from pathlib import Path
+
+from dppo.report import write_report
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "examples" / "sample_compare"
+SOURCES = sorted((ROOT / "dppo").rglob("*.py"))
+RST = re.compile(r"^\s*=+( =+)+\s*$|^\s*\.\. \w|:(class|func|meth|mod|attr|py:\w+):`|\S::$", re.MULTILINE)
+
+
+def docstrings(source: str) -> list[str]:
+    """Every string that stands alone in a file: what the reference shows."""
+    found = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr))
+    return [node.value for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def test_every_part_of_the_map_is_in_the_reference():
+    named = set(re.findall(r"^\| `dppo/(\w+)` \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE))
+    modules = {path.stem for path in (ROOT / "dppo").glob("*.py")} - {"__init__"}
+    pages = {path: path.read_text() for path in (ROOT / "docs" / "api").glob("*.md")}
+    shown = set(re.findall(r"^::: dppo\.(\w+)$", "\n".join(pages.values()), flags=re.MULTILINE))
+    assert len(named) > 15 and (named | modules) - shown == set()
+    nav = (ROOT / "mkdocs.yml").read_text()
+    assert [path.name for path in pages if f"api/{path.name}" not in nav] == []
+
+
+def test_docstrings_have_no_markup_that_markdown_shows_as_it_stands():
+    found = [
+        f"{path.relative_to(ROOT)}: {m[0]}"
+        for path in SOURCES
+        for d in docstrings(path.read_text())
+        if (m := RST.search(d))
+    ]
+    assert found == []
+    for wrong in ("==== ===\na    b\n==== ===", "See :class:`Draw`.", "Example::\n\n  x", ".. note:: x"):
+        assert RST.search(docstrings(f'"""{wrong}"""')[0])
+
+
+def test_the_sample_report_is_whole(tmp_path):
+    files = [path for path in SAMPLE.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 300_000
+    written = write_report([SAMPLE], tmp_path / "sample.html")
+    assert written.missing == ()
+    page = written.page.read_text()
+    assert all(re.search(rf"\b{name}\b", page) for name in ("trl", "grpo", "cppo", "dppo"))
+    assert "not show" not in page and "damaged" not in page
+
+
+def test_records_of_the_sample_name_no_place_of_the_machine_that_made_them():
+    found = [
+        path.name
+        for path in SAMPLE.rglob("*")
+        if path.is_file() and re.search(r"/(tmp|home|root|work|Users)/", path.read_text())
+    ]
+    assert found == []
