@@ -25,8 +25,8 @@ def batch(seed):
 def test_loss_and_gradient_are_verls(name, seed):
     method, delta = NAMES[name]
     old, logp, advantage, mask = batch(seed)
-    config = ActorConfig(strategy="fsdp", clip_ratio=delta, clip_ratio_low=delta, clip_ratio_high=delta, clip_ratio_c=20.0,
-                         ppo_micro_batch_size_per_gpu=1, rollout_n=1)  # fmt: skip
+    clips = {"clip_ratio": delta, "clip_ratio_low": delta, "clip_ratio_high": delta, "clip_ratio_c": 20.0}
+    config = ActorConfig(strategy="fsdp", ppo_micro_batch_size_per_gpu=1, rollout_n=1, **clips)
     theirs = logp.clone().requires_grad_()
     loss, figures = get_policy_loss_fn(name)(old, theirs, advantage[:, None].expand_as(old), mask, "token-mean", config)
     loss.backward()

@@ -1,4 +1,4 @@
-"""Divergence PPO, arXiv:2602.04879, which TRL, verl and prime-rl call DPPO: a trust region by divergence, not by ratio."""
+"""Divergence PPO, arXiv:2602.04879, which TRL, verl and prime-rl call DPPO: a trust region by divergence."""
 
 from dataclasses import replace
 from functools import partial
