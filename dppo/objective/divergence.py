@@ -2,8 +2,8 @@
 
 The mask is by how far two *probabilities* are apart, where a clipped ratio goes by their quotient: a rare token may
 have a large ratio and still hardly move the distribution. Both policies are seen at the sampled token alone, as two
-outcomes: this token, or any other. The paper's masks over the sampler's most likely tokens need the log-probabilities of those
-tokens, which no trainer records.
+outcomes: this token, or any other. The paper's masks over the sampler's most likely tokens need log-probabilities of
+tokens that were not sampled, which no trainer records.
 """
 
 from collections.abc import Callable
