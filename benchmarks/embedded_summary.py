@@ -35,7 +35,7 @@ from embedded_entries import (
     read_settings,
 )
 from embedded_grid import comparison
-from embedded_tables import show_task
+from embedded_tables import show_all
 from embedded_unseen import unseen
 from transformers.utils import logging as transformers_logging
 
@@ -95,8 +95,7 @@ def write_summary(work: Path, settings: Path, output: Path) -> None:
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     write_json(output, record)
-    for task, each in tasks.items():
-        print(f"{task}\n\n{show_task(each)}\n")
+    print(show_all(record))
 
 
 def task_record(folder: Path, task: str, chosen: Mapping[str, Chosen], best: str) -> dict[str, Any]:
@@ -152,13 +151,12 @@ def contestant_of(folder: Path, name: str, entry: Entry, setting: Setting) -> Co
 
 
 def asked_for(found: Results) -> Results:
-    """Runs of the seeds that the contestant was given: those of ``MORE_SEEDS`` only where one was started.
+    """Runs of the seeds that the contestant was given: of ``MORE_SEEDS`` those that were started.
 
     Args:
         found: by seed.
     """
-    more = any(found[seed].status != "missing" for seed in MORE_SEEDS)
-    return {seed: run for seed, run in found.items() if more or seed in SEEDS}
+    return {seed: run for seed, run in found.items() if seed in SEEDS or run.status != "missing"}
 
 
 def against(curves: Mapping[str, Curves], target: str, opponent: str, best: str) -> dict[str, Any]:

@@ -34,6 +34,16 @@ def show_grid(found: Mapping[str, Any]) -> str:
     return f"{table(headings, rows)}\n\nbest of ours: `{found['best']}`{said}{left}"
 
 
+def show_all(record: Mapping[str, Any]) -> str:
+    """All tables of all tasks.
+
+    Args:
+        record: the file of results.
+    """
+    tasks = [f"{task}\n\n{show_task(each)}" for task, each in record["tasks"].items()]
+    return "\n\n".join([headline(record), *tasks])
+
+
 def show_task(record: Mapping[str, Any]) -> str:
     """All tables of a task.
 
@@ -49,6 +59,25 @@ def show_task(record: Mapping[str, Any]) -> str:
                       for key, target in record["targets"].items()]  # fmt: skip
             parts += [f"{stage}: seconds", seconds(record, names)]
     return "\n\n".join(parts)
+
+
+HEADLINE = (("trl_g8", "trl_g8"), ("trl", "trl_g8"), ("grpo_rows", "trl_g8"), ("grpo_rows", "grpo_rows"))
+"""Opponents of the first table, and whose final accuracy is the target."""
+
+
+def headline(record: Mapping[str, Any]) -> str:
+    """How many times sooner the best of ours is at a target than an opponent, on every task.
+
+    Args:
+        record: the file of results.
+    """
+    tasks = record["tasks"]
+    headings = ("sooner than", "at the final accuracy of", *(f"`{task}`" for task in tasks))
+    rows = []
+    for opponent, target in HEADLINE:
+        found = [each["best_against"][opponent][target] for each in tasks.values()]
+        rows.append([f"`{opponent}`", f"`{target}`", *(speedup(each, each["missing"]) for each in found)])
+    return table(headings, rows)
 
 
 def against(record: Mapping[str, Any]) -> str:

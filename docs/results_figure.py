@@ -27,17 +27,24 @@ POINTS = 60
 
 
 def curves(axes: Axes, results: dict[str, Any]) -> None:
-    """Mean held-out accuracy over the seeds, against training seconds, as far as every seed goes."""
+    """Mean held-out accuracy against training seconds as far as every run goes, over the seeds that all lines have."""
+    runs_of = {name: finished(results["methods"][name]) for name in colours(results)}
+    seeds = set.intersection(*(set(runs) for runs in runs_of.values()))
     for name, colour in colours(results).items():
-        runs = [run["curve"] for run in results["methods"][name]["runs"] if run["status"] == "finished"]
+        runs = [runs_of[name][seed]["curve"] for seed in sorted(seeds)]
         second_S = np.linspace(0, min(curve[-1]["seconds"] for curve in runs), POINTS)
         accuracy_RS = [
             np.interp(second_S, [p["seconds"] for p in curve], [p["accuracy"] for p in curve]) for curve in runs
         ]
-        axes.plot(second_S, np.mean(accuracy_RS, axis=0), color=colour, label=f"{name} ({len(runs)} seeds)")
+        axes.plot(second_S, np.mean(accuracy_RS, axis=0), color=colour, label=name)
     axes.set_xlabel("training seconds")
-    axes.set_ylabel("held-out accuracy")
+    axes.set_ylabel(f"held-out accuracy, mean of {len(seeds)} seeds")
     axes.legend(frameon=False, fontsize=9)
+
+
+def finished(method: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Runs by seed."""
+    return {run["seed"]: run for run in method["runs"] if run["status"] == "finished"}
 
 
 def colours(results: dict[str, Any]) -> dict[str, str]:
