@@ -1,0 +1,111 @@
+"""What hostile programs do to the sandbox, by kind, and how many programs it judges in a second.
+
+python benchmarks/hostile_programs.py [--count 560] [--workers 2] [--throughput 400] [--output FILE.json]
+
+Twice: in bubblewrap, where that is installed, and without it. Memory is limited to 256 MiB a program.
+"""
+
+import argparse
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hostile_corpus import KINDS, SECRET, hostile_programs, tests
+from results_file import write
+
+from dppo.sandbox import VERDICTS, Limits, Sandbox, Task
+from dppo.sandbox.servers import bubblewrap
+
+OUTPUT = Path(__file__).parent / "results" / "hostile_programs.json"
+LIMITS = Limits(wall_seconds=5.0, cpu_seconds=1, memory_mb=256)
+
+
+def filtered() -> set[int]:
+    """Process ids under a filter of system calls, which nothing that a program starts can shake off."""
+    found = set()
+    for place in Path("/proc").glob("[0-9]*/status"):
+        try:
+            text = place.read_text()
+        except OSError:
+            continue
+        if "Seccomp:\t2" in text and "State:\tZ" not in text:
+            found.add(int(place.parent.name))
+    return found
+
+
+def attack(sandbox: Sandbox, count: int, chunk: int = 40) -> list[dict[str, Any]]:
+    """One row per kind: verdicts, what was accepted, the largest memory; processes left over are in the last row."""
+    before, checks = filtered(), tests()
+    programs = list(hostile_programs(count))
+    verdicts: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    memory: dict[str, float] = dict.fromkeys(KINDS, 0.0)
+    left = set[int]()
+    for start in range(0, count, chunk):
+        part = programs[start : start + chunk]
+        outcomes = sandbox.run_many([Task(text, checks, ("f",)) for _, text in part])
+        left |= filtered() - before
+        for (kind, _), outcome in zip(part, outcomes, strict=True):
+            verdicts[kind][outcome.verdict] += 1
+            memory[kind] = max(memory[kind], outcome.memory_mb)
+    sandbox.close()
+    time.sleep(0.5)
+    left_at_end = filtered() - before
+    rows = [
+        {
+            "figure": "attack",
+            "kind": kind,
+            "programs": verdicts[kind].total(),
+            "accepted": verdicts[kind]["right"],
+            **{verdict: verdicts[kind][verdict] for verdict in VERDICTS[1:]},
+            "largest_mb": memory[kind],
+        }
+        for kind in KINDS
+    ]
+    total = {name: sum(row[name] for row in rows) for name in ("programs", "accepted", *VERDICTS[1:])}
+    ends = {"processes_left": len(left | left_at_end), "largest_mb": max(memory.values())}
+    return [*rows, {"figure": "attack", "kind": "all", **total, **ends}]
+
+
+def throughput(sandbox: Sandbox, count: int) -> dict[str, Any]:
+    """Programs a second that are right, with 15 calls each, all workers at once."""
+    sandbox.run(task := Task(f"f = {SECRET}", tests(), ("f",)))
+    began, spent = time.perf_counter(), time.process_time()
+    outcomes = sandbox.run_many([task] * count)
+    seconds = time.perf_counter() - began
+    assert all(outcome.verdict == "right" for outcome in outcomes), outcomes[0]
+    return {
+        "figure": "throughput",
+        "programs": count,
+        "workers": sandbox.workers,
+        "per_second": count / seconds,
+        "program_cpu_ms": 1000 * sum(outcome.cpu_seconds for outcome in outcomes) / count,
+        "caller_cpu_ms": 1000 * (time.process_time() - spent) / count,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=560)
+    parser.add_argument("--throughput", type=int, default=400)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--output", default=str(OUTPUT))
+    options = parser.parse_args()
+    rows = []
+    for wrapper in (bubblewrap(), "") if bubblewrap() else ("",):
+        with Sandbox(workers=options.workers, limits=LIMITS, wrapper=wrapper) as sandbox:
+            print(sandbox.describe())
+            held = {"bubblewrap": bool(wrapper), "layers": " ".join(name.replace(" ", "-") for name in sandbox.layers)}
+            rows.append({**throughput(sandbox, options.throughput), **held})
+            print({name: value for name, value in rows[-1].items() if name != "layers"})
+            for row in attack(sandbox, options.count):
+                rows.append({**row, **held})
+                cells = ", ".join(f"{row[verdict]} {verdict}" for verdict in VERDICTS[1:] if row[verdict])
+                left = f", {row['processes_left']} processes left" if "processes_left" in row else ""
+                print(f"{row['kind']:26} {row['programs']:4} accepted {row['accepted']} ({cells}) "
+                      f"{row['largest_mb']:.0f} MiB{left}", flush=True)  # fmt: skip
+    write(options.output, rows, [])
+
+
+if __name__ == "__main__":
+    main()
