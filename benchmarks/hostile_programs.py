@@ -21,22 +21,32 @@ OUTPUT = Path(__file__).parent / "results" / "hostile_programs.json"
 LIMITS = Limits(wall_seconds=5.0, cpu_seconds=1, memory_mb=256)
 
 
-def filtered() -> set[int]:
-    """Process ids under a filter of system calls, which nothing that a program starts can shake off."""
+def filtered(memory_mb: int) -> set[int]:
+    """Process ids under a filter of system calls and that limit of memory: nothing that a program starts sheds both."""
     found = set()
-    for place in Path("/proc").glob("[0-9]*/status"):
+    for place in Path("/proc").glob("[0-9]*"):
         try:
-            text = place.read_text()
+            status, limits = (place / "status").read_text(), (place / "limits").read_text()
         except OSError:
             continue
-        if "Seccomp:\t2" in text and "State:\tZ" not in text:
-            found.add(int(place.parent.name))
+        space = next((line.split()[3] for line in limits.splitlines() if line.startswith("Max address space")), "")
+        if "Seccomp:\t2" in status and "State:\tZ" not in status and space == str(memory_mb << 20):
+            found.add(int(place.name))
     return found
+
+
+def left_over(before: set[int], memory_mb: int, seconds: float = 40.0) -> set[int]:
+    """Those that were not there before and do not go: programs of another sandbox with the same limit soon do."""
+    left, deadline = filtered(memory_mb) - before, time.monotonic() + seconds
+    while left and time.monotonic() < deadline:
+        time.sleep(0.5)
+        left &= filtered(memory_mb)
+    return left
 
 
 def attack(sandbox: Sandbox, count: int, chunk: int = 40) -> list[dict[str, Any]]:
     """One row per kind: verdicts, what was accepted, the largest memory; processes left over are in the last row."""
-    before, checks = filtered(), tests()
+    before, checks = filtered(LIMITS.memory_mb), tests()
     programs = list(hostile_programs(count))
     verdicts: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     memory: dict[str, float] = dict.fromkeys(KINDS, 0.0)
@@ -44,13 +54,12 @@ def attack(sandbox: Sandbox, count: int, chunk: int = 40) -> list[dict[str, Any]
     for start in range(0, count, chunk):
         part = programs[start : start + chunk]
         outcomes = sandbox.run_many([Task(text, checks, ("f",)) for _, text in part])
-        left |= filtered() - before
+        left |= left_over(before, LIMITS.memory_mb)
         for (kind, _), outcome in zip(part, outcomes, strict=True):
             verdicts[kind][outcome.verdict] += 1
             memory[kind] = max(memory[kind], outcome.memory_mb)
     sandbox.close()
-    time.sleep(0.5)
-    left_at_end = filtered() - before
+    left |= left_over(before, LIMITS.memory_mb)
     rows = [
         {
             "figure": "attack",
@@ -63,7 +72,7 @@ def attack(sandbox: Sandbox, count: int, chunk: int = 40) -> list[dict[str, Any]
         for kind in KINDS
     ]
     total = {name: sum(row[name] for row in rows) for name in ("programs", "accepted", *VERDICTS[1:])}
-    ends = {"processes_left": len(left | left_at_end), "largest_mb": max(memory.values())}
+    ends = {"processes_left": len(left), "largest_mb": max(memory.values())}
     return [*rows, {"figure": "attack", "kind": "all", **total, **ends}]
 
 

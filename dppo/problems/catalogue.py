@@ -141,6 +141,7 @@ _SETS = (
         name="humaneval", hub="openai/openai_humaneval", file="HumanEval.jsonl", problems=164,
         licence="MIT (openai/human-eval)", template=CODE_TEMPLATE,
         rule="humaneval", correct="the program passes all tests",
+        content="38b18fbaa9075f2ec730040d3473a0e14c2419e162df51fc75ddfacd676f7070",
     ),
     Benchmark(
         name="mbpp", hub="google-research-datasets/mbpp:full", splits=("train", "validation", "prompt", "test"),
@@ -152,9 +153,10 @@ _SETS = (
 SETS: Mapping[str, Benchmark] = MappingProxyType({record.name: record for record in _SETS})
 """Every set by name.
 
-Problems and sizes are those that Qwen2.5-Math's evaluation, PRM800K (MATH-500) and OpenAI (GSM8K) publish. Hashes are
-of final answers: of GSM8K what follows ``####``, of AIME and AMC plain integers, of Minerva LaTeX (``4.5 \\times
-10^{33}``, not ``4.5e33``); several answers are separated by commas."""
+Problems and sizes are those that Qwen2.5-Math's evaluation, PRM800K (MATH-500), OpenAI (GSM8K, HumanEval) and Google
+(MBPP) publish. Hashes are of final answers: of GSM8K what follows ``####``, of AIME and AMC plain integers, of Minerva
+LaTeX (``4.5 \\times 10^{33}``, not ``4.5e33``); several answers are separated by commas; of HumanEval its tests. MBPP
+has none: its file was out of reach."""
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
     {name: record for name, record in SETS.items() if record.problems}
 )

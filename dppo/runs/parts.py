@@ -4,7 +4,7 @@ import importlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -100,7 +100,7 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
         template=data.prompt_template,
         extract=data.extract,
         chat=tokenizer is None or tokenizer.chat_template is not None,
-        answers=not all(map(is_check, data.reward_funcs or [None])),
+        answers=_needs_answers(data.reward_funcs or []),
     )
     return check_problems(
         dataset,
@@ -109,6 +109,11 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
         minimum=1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1),
         on_bad_rows=data.on_bad_rows,
     )
+
+
+def _needs_answers(rewards: Sequence[str]) -> bool:
+    """Whether problems need an answer: not where a checker judges, unless beside a reward that reads it."""
+    return not any(map(is_check, rewards)) or bool({"accuracy", "code_tests"} & set(rewards))
 
 
 def clear(folder: Path) -> None:

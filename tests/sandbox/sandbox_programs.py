@@ -1,5 +1,6 @@
 """Hostile programs, and what runs them the usual way: everything in one process."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,13 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import hostile_corpus  # noqa: E402
-from hostile_programs import filtered  # noqa: E402
+from hostile_programs import filtered, left_over  # noqa: E402
 
 from dppo.sandbox import Limits, Task  # noqa: E402
 
-__all__ = ["LIMITS", "filtered", "hostile_corpus", "naive", "task"]
-LIMITS = Limits(wall_seconds=30.0, cpu_seconds=1, memory_mb=256)
+__all__ = ["LIMITS", "filtered", "hostile_corpus", "left_over", "naive", "task"]
+LIMITS = Limits(wall_seconds=30.0, cpu_seconds=1, memory_mb=200 + os.getpid() % 56)
+"""Memory that tells processes of this test process from those of another."""
 
 
 def task(program, tests="assert f(2) == 4", names=("f",), before=""):

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sandbox_programs import LIMITS, filtered, hostile_corpus, naive, task
+from sandbox_programs import LIMITS, filtered, hostile_corpus, left_over, naive, task
 
 import dppo.sandbox.servers as servers
 from dppo.sandbox import Sandbox
@@ -16,11 +16,11 @@ TESTS = hostile_corpus.tests()
 
 def attack(sandbox, programs):
     """What was accepted, what used too much memory, and processes left over."""
-    before = filtered()
+    before = filtered(LIMITS.memory_mb)
     outcomes = sandbox.run_many([task(text, TESTS) for _, text in programs])
     accepted = [pair for pair, outcome in zip(programs, outcomes, strict=True) if outcome.verdict == "right"]
     large = [(pair, o) for pair, o in zip(programs, outcomes, strict=True) if o.memory_mb > LIMITS.memory_mb]
-    return accepted, large, filtered() - before
+    return accepted, large, left_over(before, LIMITS.memory_mb)
 
 
 def test_the_programs_are_many_different_and_of_every_kind():
@@ -28,6 +28,20 @@ def test_the_programs_are_many_different_and_of_every_kind():
     assert len({text for _, text in found}) == 560 and len(hostile_corpus.KINDS) >= 20
     assert {kind for kind, _ in found} == set(hostile_corpus.KINDS)
     assert {kind for kind, _ in hostile_corpus.sample()} == set(hostile_corpus.KINDS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes by their filter")
+def test_a_process_that_is_left_over_is_seen(sandbox):
+    """The wrong twin of what looks for survivors: a program that is still running is one."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    before = filtered(LIMITS.memory_mb)
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(sandbox.run, task("import time\ntime.sleep(8)"))
+        seen = set()
+        while not seen and not running.done():
+            seen = filtered(LIMITS.memory_mb) - before
+    assert seen and left_over(before, LIMITS.memory_mb) == set()
 
 
 def test_the_tests_accept_what_is_right(sandbox, tmp_path):
@@ -102,3 +116,15 @@ def test_a_filter_is_whole_and_no_call_is_in_two_lists():
 def test_the_benchmarks_page_has_the_same_programs():
     text = Path(hostile_corpus.__file__).with_name("hostile_programs.txt").read_text()
     assert text.count("\n---") == sum(map(len, hostile_corpus.KINDS.values())) >= 250
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux confines by these")
+def test_where_users_have_no_namespaces_the_kernels_filters_are_enough(monkeypatch):
+    real = servers.sources()
+    without = [(name, f"{text}\nseparate = lambda: False\n" if name == "kernel" else text) for name, text in real]
+    monkeypatch.setattr(servers, "sources", lambda: without)
+    with Sandbox(workers=1, limits=LIMITS, wrapper="") as sandbox:
+        assert {"files", "system calls"} <= set(sandbox.layers) and "own folder" not in sandbox.layers
+        assert sandbox.run(task("open('note', 'w')\ndef f(x): return 4")).verdict == "forbidden"
+        kinds = ("/proc and /sys", "network", "signals", "files", "reading the tests")
+        assert attack(sandbox, [pair for pair in hostile_corpus.sample() if pair[0] in kinds]) == ([], [], set())
