@@ -93,6 +93,29 @@ def throughput(sandbox: Sandbox, count: int) -> dict[str, Any]:
     }
 
 
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The table of docs/code.md: both runs added up."""
+    found = [row for row in rows if row["figure"] == "attack"]
+    columns = ("programs", "accepted", *VERDICTS[1:])
+    lines = [f"| kind | {' | '.join(columns)} | largest, MiB |", "|---" * (len(columns) + 2) + "|"]
+    for kind in dict.fromkeys(row["kind"] for row in found):
+        own = [row for row in found if row["kind"] == kind]
+        counts = " | ".join(str(sum(row[name] for row in own) or "") for name in columns[2:])
+        asked, taken = (sum(row[name] for row in own) for name in columns[:2])
+        lines.append(f"| {kind} | {asked:,} | {taken} | {counts} | {max(row['largest_mb'] for row in own):.0f} |")
+    return "\n".join(lines)
+
+
+def speed(rows: list[dict[str, Any]]) -> str:
+    """The table of speed in docs/code.md."""
+    lines = ["| | programs a second | CPU of a program, ms | of the caller, ms |", "|---|---|---|---|"]
+    for row in (row for row in rows if row["figure"] == "throughput"):
+        name = "with bubblewrap" if row["bubblewrap"] else "without"
+        cpu = f"{row['program_cpu_ms']:.1f} | {row['caller_cpu_ms']:.1f}"
+        lines.append(f"| {name} | {row['per_second']:.0f} | {cpu} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=560)

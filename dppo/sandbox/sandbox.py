@@ -45,8 +45,8 @@ LAYERS = {
 """What can hold a program, by name. The limits of ``Limits`` hold beside them, memory not on macOS."""
 
 _ADVICE = (
-    "Install bubblewrap (apt-get install bubblewrap), or use Linux 6.2 or later on x86_64 or aarch64. To run programs "
-    "all the same, with the rights of this user: accept_weak_sandbox: true"
+    "Use Linux on x86_64 or aarch64, 6.2 or later or with bubblewrap (apt-get install bubblewrap). To run programs all "
+    "the same, with the rights of this user: accept_weak_sandbox: true"
 )
 
 
@@ -225,10 +225,11 @@ class Sandbox:
         layers = self._tried()
         if not is_strong(layers):
             if not self.accept_weak:
-                missing = [name for name in ("bubblewrap", "files", "system calls") if name not in layers]
+                calls = "" if "system calls" in layers else "no filter of system calls (seccomp)"
+                files = "" if {"bubblewrap", "files"} & set(layers) else "neither bubblewrap nor Landlock hides files"
                 raise ConfigError(
                     f"programs of a model cannot be confined on this system ({sys.platform}): "
-                    f"no {', no '.join(missing)}. {_ADVICE}"
+                    f"{', '.join(filter(None, (calls, files)))}. {_ADVICE}"
                 )
             self.close()  # servers of weak sandboxes give programs a folder of their own another way
         self._layers = layers
@@ -272,7 +273,7 @@ class Sandbox:
 
 def is_strong(layers: Sequence[str]) -> bool:
     """Whether a program can reach neither the files, processes and network around it, nor those who judge it."""
-    return "bubblewrap" in layers or {"files", "system calls"} <= set(layers)
+    return "system calls" in layers and bool({"bubblewrap", "files"} & set(layers))
 
 
 def _end(servers: list[Server], owner: int) -> None:

@@ -28,7 +28,7 @@ PRELOADED = (
 )  # fmt: skip
 """Modules that programs often import: there already, so that an import costs nothing and reads no file."""
 PROCESSES = 64
-"""Processes and threads of the user nobody, where nothing stronger forbids them."""
+"""Processes and threads of a user who has none but the sandbox's; only threads, where system calls are filtered."""
 
 
 def main(control: socket.socket, settings: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ class Server:
             cpu_seconds=given["cpu_seconds"],
             memory_mb=given["memory_mb"],
             file_mb=given["file_mb"],
-            processes=PROCESSES if folder else None,
+            processes=PROCESSES if folder or self.separate else None,
         )
         files = kernel.confine_files(rules)
         os.closerange(62, 64)
