@@ -141,9 +141,11 @@ def readable() -> Iterator[str]:
     for name in os.listdir(library):
         if name not in ("site-packages", "dist-packages", "test"):
             yield os.path.join(library, name)
-    triplet = sysconfig.get_config_var("MULTIARCH") or ""
-    yield from (f"{root}{triplet}" for root in ("/lib/", "/usr/lib/") if triplet)
-    yield from ("/lib64", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom")
+    triplet = sysconfig.get_config_var("MULTIARCH") or "."
+    roots = (f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib64", "/usr/lib64", os.path.join(sys.base_prefix, "lib"))
+    for root in dict.fromkeys(os.path.realpath(root) for root in roots if os.path.isdir(root)):
+        yield from (os.path.join(root, name) for name in os.listdir(root) if ".so" in name)
+    yield from ("/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom")
 
 
 def landlock_abi() -> int:

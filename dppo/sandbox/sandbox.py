@@ -5,33 +5,18 @@ import functools
 import json
 import os
 import queue
-import signal
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 from dppo.errors import ConfigError, RewardError
-from dppo.sandbox.servers import (
-    START_SECONDS,
-    Child,
-    EndedError,
-    FloodError,
-    LateError,
-    Limits,
-    Server,
-    bubblewrap,
-    check_platform,
-)
-from dppo.sandbox.values import NOT_CONFINED, line
+from dppo.sandbox.judging import Outcome, Task, judged
+from dppo.sandbox.servers import START_SECONDS, EndedError, LateError, Limits, Server, bubblewrap, check_platform
 from dppo.typed import typed
-
-VERDICTS = ("right", "wrong", "error", "timeout", "memory", "forbidden")
-"""Every verdict on a program. Only ``right`` is worth 1."""
 
 LAYERS = {
     "bubblewrap": "its own processes, network, users and files, by bubblewrap",
@@ -48,34 +33,6 @@ _ADVICE = (
     "Use Linux on x86_64 or aarch64, 6.2 or later or with bubblewrap (apt-get install bubblewrap). To run programs all "
     "the same, with the rights of this user: accept_weak_sandbox: true"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A program and its tests."""
-
-    program: str
-    """Python, run once from top to bottom."""
-    tests: str
-    """Python, run in another process; what it names of ``names`` is the program's, by value."""
-    names: tuple[str, ...]
-    """What the tests take from the program."""
-    before: str = ""
-    """Python of the tests' own, run before ``names`` are bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a program."""
-
-    verdict: str
-    """``right``; ``wrong``: a test failed; ``error``: the program, or a test of what it gave, raised, or it ended by
-    itself; ``timeout``: too many seconds; ``memory``: too much of it; ``forbidden``: it tried what it may not do."""
-    detail: str = ""
-    """In words, for people."""
-    cpu_seconds: float = 0.0
-    memory_mb: float = 0.0
-    """The largest its process had in memory, that of the interpreter included."""
 
 
 _PROBES = (
@@ -107,7 +64,7 @@ class Sandbox:
         accept_weak: run programs also where nothing confines them but limits and the time.
 
     Raises:
-        ConfigError: a setting out of range, or another system than Linux or macOS.
+        ConfigError: a setting out of range.
     """
 
     @typed("Sandbox(workers=2, limits=Limits(memory_mb=256))")
@@ -120,7 +77,6 @@ class Sandbox:
     ) -> None:
         if workers < 1:
             raise ConfigError(f"workers={workers} must be at least 1. Try workers=2")
-        check_platform()
         self.workers, self.limits, self.accept_weak = workers, limits or Limits(), accept_weak
         self.wrapper = bubblewrap() if wrapper is None else wrapper or None
         self._layers: tuple[str, ...] | None = None
@@ -158,11 +114,12 @@ class Sandbox:
         """What confines a program on this system, keys of ``LAYERS``: found out by trying.
 
         Raises:
-            ConfigError: too little does, and ``accept_weak`` is not set.
+            ConfigError: too little does, and ``accept_weak`` is not set; or neither Linux nor macOS.
             RewardError: servers cannot be started, or do not hold what they should.
         """
         with self._probing:
             if self._layers is None:
+                check_platform()
                 self._layers = self._probed()
             return self._layers
 
@@ -208,18 +165,22 @@ class Sandbox:
         self._servers.append(server)
         return server
 
-    def _run(self, task: Task, required: list[str]) -> Outcome:
-        server = self._take()
-        try:
-            return judged(server, task, required, self.limits)
-        except (OSError, EndedError, LateError) as error:  # of the server itself: what it forked ends with it
-            server.close()
-            raise RewardError(f"the sandbox's server ended while a program ran: {error!r}") from error
-        except BaseException:
-            server.close()
-            raise
-        finally:
-            self._free.put(server)
+    def _run(self, task: Task, required: list[str], limits: Limits | None = None) -> Outcome:
+        """The outcome of one program; where its server is ended meanwhile, by the system, that of a second try."""
+        for last in (False, True):
+            server = self._take()
+            try:
+                return judged(server, task, required, limits or self.limits)
+            except (OSError, EndedError, LateError) as error:
+                server.close()  # what it forked ends with it
+                if last:
+                    raise RewardError(f"two servers of the sandbox ended while a program ran: {error!r}") from error
+            except BaseException:
+                server.close()
+                raise
+            finally:
+                self._free.put(server)
+        raise AssertionError("unreachable")
 
     def _probed(self) -> tuple[str, ...]:
         layers = self._tried()
@@ -261,9 +222,10 @@ class Sandbox:
 
     def _prove(self, layers: tuple[str, ...]) -> None:
         required = [name for name in layers if name != "bubblewrap"]
+        patient = replace(self.limits, wall_seconds=START_SECONDS)  # the machine may be busy
         held = (*(_HELD if "system calls" in layers else ()), *([(_CANNOT_READ, "wrong")] if is_strong(layers) else ()))
         for task, expected in (*_PROBES, *held):
-            found = self._run(task, required)
+            found = self._run(task, required, patient)
             if found.verdict != expected:
                 raise RewardError(
                     f"the sandbox does not do what it should here: {task.program!r} is {found.verdict} "
@@ -281,76 +243,3 @@ def _end(servers: list[Server], owner: int) -> None:
     if owner == os.getpid():
         while servers:
             servers.pop().close()
-
-
-def judged(server: Server, task: Task, required: list[str], limits: Limits) -> Outcome:
-    """Run one task: the tests' process asks, the program's answers, and lines are passed on unread.
-
-    Raises:
-        RewardError: a process could not confine itself as required.
-    """
-    program = server.start("program", required)
-    try:
-        tests = server.start("tests", required)
-        try:
-            found = _conversation(program, tests, task, limits.wall_seconds)
-        finally:
-            ended_tests = tests.close()
-    finally:
-        ended = program.close()
-    for report in (ended, ended_tests):
-        if os.WIFEXITED(report["status"]) and os.WEXITSTATUS(report["status"]) == NOT_CONFINED:
-            raise RewardError(f"a program's process could not be confined again as at the start: {', '.join(required)}")
-    if isinstance(found, str):
-        of, whose = (ended, "the program") if found == "program" else (ended_tests, "the tests, on what it gave,")
-        verdict, detail = _how_it_ended(of, whose, limits)
-    else:
-        verdict, detail = found
-    return Outcome(verdict, detail, round(ended["cpu"], 4), round(ended["memory_kb"] / 1024, 1))
-
-
-def _conversation(program: Child, tests: Child, task: Task, wall_seconds: float) -> tuple[str, str] | str:
-    """The verdict and its detail, or whose process ended before there was one: ``program`` or ``tests``."""
-    speaking, deadline = "tests", time.monotonic() + wall_seconds
-    try:
-        given = {"program": task.program, "before": task.before, "tests": task.tests, "names": list(task.names)}
-        tests.send(line(given), deadline)
-        while True:
-            speaking = "tests"
-            asked = tests.receive(deadline)
-            if asked.startswith(b'{"verdict"'):
-                return _verdict(json.loads(asked))
-            speaking = "program"
-            program.send(asked, deadline)
-            answer = program.receive(deadline)
-            speaking = "tests"
-            tests.send(answer, deadline)
-    except EndedError:
-        return speaking
-    except LateError:
-        return "timeout", f"no verdict in the {wall_seconds:g} seconds it had"
-    except FloodError:
-        return "error", "it answered a call with more than may be"
-
-
-def _verdict(said: dict[str, Any]) -> tuple[str, str]:
-    """The verdict of the tests' process; of an exception of the program's, by its kind."""
-    if said["verdict"] != "raised":
-        return said["verdict"], said.get("detail", "")
-    return {"MemoryError": "memory", "PermissionError": "forbidden"}.get(said["kind"], "error"), said["detail"]
-
-
-def _how_it_ended(report: dict[str, Any], whose: str, limits: Limits) -> tuple[str, str]:
-    """The verdict on a process that ended before its time."""
-    status = report["status"]
-    if not os.WIFSIGNALED(status):
-        return "error", f"{whose} ended by itself, with exit status {os.WEXITSTATUS(status)}"
-    number = os.WTERMSIG(status)
-    name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
-    if number == signal.SIGXCPU or report["cpu"] >= limits.cpu_seconds:
-        return "timeout", f"{whose} took more than {limits.cpu_seconds} CPU seconds"
-    if number == signal.SIGSYS:
-        return "forbidden", f"{whose} was ended by the system, for what it asked of it"
-    if report["memory_kb"] / 1024 > 0.8 * limits.memory_mb:
-        return "memory", f"{whose} was ended by {name} near its limit of {limits.memory_mb} MiB"
-    return "error", f"{whose} was ended by {name}"

@@ -15,8 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sandbox_programs import LIMITS, task
 
+import dppo.sandbox.judging as judging
+import dppo.sandbox.sandbox as module
 from dppo.errors import ConfigError, RewardError
 from dppo.sandbox import LAYERS, VERDICTS, Limits, Sandbox, is_strong
+from dppo.sandbox.servers import EndedError
 from dppo.sandbox.values import decode, encode
 
 PROGRAMS = {
@@ -145,6 +148,25 @@ def test_several_threads_share_a_sandbox(sandbox):
     with ThreadPoolExecutor(3) as threads:
         found = threads.map(lambda n: sandbox.run(task(f"def f(x): return {n}")).verdict, range(3, 6))
     assert list(found) == ["wrong", "right", "wrong"]
+
+
+def test_a_server_that_is_gone_is_replaced(sandbox, monkeypatch):
+    sandbox.run(task("def f(x): return 4"))
+    os.kill(sandbox.pids[0], signal.SIGKILL)
+    assert sandbox.run(task("def f(x): return 4")).verdict == "right"
+    real, killed = judging.judged, []
+
+    def dying(server, *given):
+        if len(killed) < 1:
+            killed.append(server.process.pid)
+            os.kill(server.process.pid, signal.SIGKILL)
+        return real(server, *given)
+
+    monkeypatch.setattr(module, "judged", dying)
+    assert sandbox.run(task("def f(x): return 4")).verdict == "right" and killed
+    monkeypatch.setattr(module, "judged", lambda server, *given: (_ for _ in ()).throw(EndedError()))
+    with pytest.raises(RewardError, match="two servers of the sandbox ended while a program ran"):
+        sandbox.run(task("def f(x): return 4"))
 
 
 def test_nothing_of_the_callers_environment(sandbox, monkeypatch):
