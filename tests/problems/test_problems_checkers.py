@@ -1,6 +1,7 @@
 """Functions of the user's as judges: scores, faults that are told once and cost no run, names that lead nowhere."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -43,6 +44,14 @@ def test_scores_are_the_functions(file):
     assert asked(reward, ["w0", "W1", "no", "so w3"], log_metric=logged.__setitem__) == [1.0, 0.5, 0.0, 1.0]
     assert reward.__name__ == "says" and logged["check/right"] == 0.5 and sum(logged.values()) == 1.0
     assert asked(reward_of("numpy_score"), ["w0", "no"]) == [1.0, 0.0]
+
+
+def test_the_pages_function_is_one():
+    page = (Path(__file__).parents[2] / "docs" / "own_tasks.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    names = {}
+    exec(code, names)
+    assert names["right"]("so w1", {"word": "w1"}) == 1.0 and names["right"]("w2", {"word": "w1"}) == 0.0
 
 
 def test_the_answer_column_is_asked_for_without_a_checker(file):
