@@ -4,7 +4,7 @@ errors, install, palette, settings, groups, types, rng, files, statistics, typed
 pruning, packing, objective <- methods <- step <- demo, trl, verl
 demo, trl <- runs <- verification <- comparison <- report, cli
 runs <- planning <- cli
-grading <- problems <- evaluation <- runs, cli; grading <- demo
+grading, sandbox <- problems <- evaluation <- runs, cli; grading <- demo
 """
 
 import ast
@@ -27,7 +27,7 @@ SHARED = {
     "statistics",
     "typed",
 }
-DATA = {"grading", "problems"}
+DATA = {"grading", "sandbox", "problems"}
 STEP = SHARED | {"pruning", "objective", "methods", "step"}
 RUNS = STEP | DATA | {"packing", "demo", "trl", "evaluation", "runs"}
 ALLOWED = {
@@ -46,7 +46,8 @@ ALLOWED = {
     "packing": SHARED,
     "objective": SHARED,
     "grading": {"errors", "typed"},
-    "problems": SHARED | {"grading"},
+    "sandbox": {"errors", "typed"},
+    "problems": SHARED | {"grading", "sandbox"},
     "methods": SHARED | {"pruning", "objective"},
     "step": STEP,
     "demo": STEP | {"packing", "grading"},
@@ -62,8 +63,8 @@ ALLOWED = {
 }
 CORE = ("pruning", "packing", "objective", "methods", "step", "errors", "groups", "types", "rng", "files", "typed")
 CORE_LIBRARIES = {"torch", "numpy"}
-GRADING_LIBRARIES = {"sympy", "latex2sympy2_extended"}
-"""Answers are judged without torch, and in a worker that imports as little as can be."""
+LIBRARIES = {"grading": {"sympy", "latex2sympy2_extended"}, "sandbox": set()} | dict.fromkeys(CORE, CORE_LIBRARIES)
+"""Answers are judged without torch, and in a worker that imports as little as can be; programs by nothing else."""
 TRANSFORMERS = {"packing/attention.py", "packing/head.py"}
 """Where rows meet the models of transformers; the rest of packing is arithmetic."""
 
@@ -84,9 +85,9 @@ def forbidden(part: str, names: set[str], *, standard_library: frozenset[str]) -
     """Imports that point the wrong way, or bring a library into the core."""
     parts = {name.split(".")[1] for name in names if name.startswith("dppo.")}
     wrong = parts - ALLOWED[part] - {part} - {"__version__"}
-    if part in CORE or part == "grading":
+    if part in LIBRARIES:
         libraries = {name.split(".")[0] for name in names} - {"dppo"}
-        wrong |= libraries - (CORE_LIBRARIES if part in CORE else GRADING_LIBRARIES) - standard_library
+        wrong |= libraries - LIBRARIES[part] - standard_library
     return wrong
 
 
@@ -111,6 +112,7 @@ def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():
     assert forbidden("objective", {"transformers.AutoModel"}, standard_library=stdlib) == {"transformers"}
     found = forbidden("grading", {"dppo.problems.columns", "numpy.array"}, standard_library=stdlib)
     assert found == {"problems", "numpy"}
+    assert forbidden("sandbox", {"dppo.grading.answers", "seccomp"}, standard_library=stdlib) == {"grading", "seccomp"}
     assert not forbidden("methods", {"dppo.pruning.Pruning", "torch.nn", "math"}, standard_library=stdlib)
 
 

@@ -71,7 +71,7 @@ def public(tmp_path_factory):
         "Verifier": {"workers": 1, "limit_seconds": 5.0, "memory_mb": 1024},
         "verify": {"completion": r"\boxed{2}", "answer": "2", "benchmark": None, "details": None},
         "load_problems": {"source": own.path, "split": "train", "path": None, "prompt_column": None, "extract": None}
-        | {"answer_column": None, "template": None, "chat": True},
+        | {"answer_column": None, "template": None, "chat": True, "answers": True},
         "check_problems": {"dataset": table, "tokenizer": None, "max_prompt_tokens": None, "minimum": 1}
         | {"on_bad_rows": "error"},
         "identities": {"prompts": ["a"]},
@@ -79,6 +79,10 @@ def public(tmp_path_factory):
         "accuracy_reward": {"answer_column": "answer", "benchmark": None, "workers": 1, "limit_seconds": 5.0}
         | {"verifier": None},
         "format_reward": {"has_format": None},
+        "code_tests": {"answer_column": "answer", "workers": 1, "limits": None, "accept_weak_sandbox": False},
+        "checker_reward": {"name": "check:json:loads", "workers": 1, "limit_seconds": 5.0},
+        "Checker": {"name": "check:json:loads", "workers": 1, "limit_seconds": 5.0, "memory_mb": 1024},
+        "Judges": {"workers": 1, "limit_seconds": 5.0, "limits": None, "accept_weak_sandbox": False},
         "overlong_penalty": {"max_tokens": 10, "cache_tokens": 5},
         "majority_vote_reward": {"votes": 2, "benchmark": None, "workers": 1, "limit_seconds": 5.0, "verifier": None},
         "same_answers": {"judge": verifier, "benchmark": None},

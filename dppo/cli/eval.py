@@ -34,9 +34,11 @@ from dppo.evaluation import (
 from dppo.evaluation.compare import PairedResults
 from dppo.evaluation.engines import DTYPES, load_engine
 from dppo.files import explaining, write_json
-from dppo.grading import REASONS, Verifier
-from dppo.problems import load_problems
+from dppo.grading import REASONS
+from dppo.problems import Judges, load_problems
+from dppo.problems.code import FORMATS
 from dppo.runs.embedded import TASKS
+from dppo.sandbox import Limits
 
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""
@@ -48,8 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dppo eval",
         usage="dppo eval MODEL --benchmarks NAMES [--data FOLDER] [--output DIR] | dppo eval --compare RUN_A RUN_B",
-        description="Accuracy on mathematics benchmarks, with intervals over problems. Stopped, it goes on from there "
-        "when the same command is given again. Protocol and templates: docs/evaluation.md.",
+        description="Accuracy on benchmarks of mathematics and code, with intervals over problems. Stopped, it goes on "
+        "from there when the same command is given again. Protocol and templates: docs/evaluation.md.",
     )
     add = parser.add_argument
     add("model", nargs="?", help="folder or hub name of a model, scratch:embedded or scratch:text")
@@ -82,6 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("--engine_args", type=_object, default={}, metavar="JSON", help="arguments of from_pretrained or vllm.LLM")
     add("--workers", type=int, default=2, help="processes that judge answers")
     add("--answer_time_limit", type=float, default=5.0, help="seconds that judging one answer may take")
+    add("--program_cpu_seconds", type=int, default=5, help="CPU seconds one program may take (default 5)")
+    add("--program_memory_mb", type=int, default=256, help="memory of one program in MiB (default 256)")
+    add("--accept_weak_sandbox", action="store_true", help="run programs where nothing confines them: docs/code.md")
     add("--scratch_data", metavar="FILE", help="problems with worked solutions, for the warm-up of scratch:text")
     add("--scratch_minutes", type=float, default=3.0, help="length of that warm-up")
     add("--compare", nargs=2, type=Path, metavar=("RUN_A", "RUN_B"), help="paired differences, B minus A")
@@ -150,7 +155,15 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         engine = load_engine(options.engine, spec)
     for note in engine.notes:
         console.print(f"[yellow]note[/] {escape(note)}")
-    with Verifier(workers=options.workers, limit_seconds=options.answer_time_limit) as judge, _bars() as bars:
+    judges = Judges(
+        workers=options.workers,
+        limit_seconds=options.answer_time_limit,
+        limits=Limits.of(options.program_cpu_seconds, options.program_memory_mb),
+        accept_weak_sandbox=options.accept_weak_sandbox,
+    )
+    if any(problems.benchmark.rule in FORMATS for problems in protocol.sets):
+        console.print(f"[yellow]note[/] {escape(judges.sandbox.describe())}")
+    with judges as judge, _bars() as bars:
         shown: dict[str, TaskID] = {}
 
         def report(event: Progress) -> None:
@@ -221,12 +234,13 @@ def show(results: dict[str, Any], console: Console) -> None:
     figures = _table("share right, 95% bootstrap interval over problems", "problems", "samples", "pass@1")
     for heading in ("pass@k", "maj@k") if several else ():
         figures.add_column(heading, justify="right", no_wrap=True)
-    outcomes = _table("outcomes of all samples", *REASONS, "truncated", "no room", "mean tokens")
+    reasons = list(dict.fromkeys([*REASONS, *(reason for found in sets.values() for reason in found["outcomes"])]))
+    outcomes = _table("outcomes of all samples", *reasons, "truncated", "no room", "mean tokens")
     for name, found in sets.items():
         label, k = name + ("" if found["standard"] else " *"), found["samples"]
         cells = [label, f"{found['problems']:,}", f"{k}", _cell(found["pass@1"])]
         figures.add_row(*cells, *(_cell(found.get(f"{kind}@{k}"), f"@{k} ") for kind in ("pass", "maj") if several))
-        counts = [f"{found['outcomes'][reason]:,}" for reason in REASONS]
+        counts = [f"{found['outcomes'].get(reason, 0):,}" for reason in reasons]
         shares = [f"{found[part]:.1%}" for part in ("truncated", "no_room")]
         outcomes.add_row(label, *counts, *shares, f"{found['mean_tokens']:,.0f}")
     if len(sets) > 1:

@@ -1,6 +1,7 @@
 """The benchmarks of an evaluation and their problems: chosen, read, checked by row, compared with the standard set."""
 
 import hashlib
+import json
 import re
 import unicodedata
 from collections import Counter
@@ -13,8 +14,10 @@ import numpy as np
 
 from dppo.errors import ConfigError, DataError
 from dppo.grading.rules import DETAILS, RULES
-from dppo.problems.catalogue import BENCHMARKS, Benchmark
+from dppo.problems.catalogue import BENCHMARKS, Benchmark, is_rule
+from dppo.problems.checkers import is_check
 from dppo.problems.checks import numbered, text_key
+from dppo.problems.code import FORMATS, code_format, code_record, code_rows
 from dppo.problems.columns import COLUMNS, EXTRACTIONS, gold_answers, read_part
 from dppo.problems.loading import read_rows
 from dppo.typed import check, typed
@@ -29,7 +32,8 @@ def parse_benchmark(text: str) -> Benchmark:
 
     With the name of a known set it is that set, read from the given file. Fields are the parts of a problem
     (``problem``, ``answer``, ``id``, ``level``, ``subject``), each followed by the column that holds it; ``extract``,
-    followed by how the answer is taken from its column; and ``rule``, followed by the benchmark to judge like.
+    followed by how the answer is taken from its column; and ``rule``, followed by the benchmark to judge like, or by
+    ``check:package.module:function``.
 
     Raises:
         ConfigError: text that does not read like that.
@@ -39,12 +43,12 @@ def parse_benchmark(text: str) -> Benchmark:
     if not separator or not path or not _NAME.fullmatch(name):
         raise ConfigError(f"--benchmark {text}: expected name=path.jsonl[:field=column]. Try mine=mine.jsonl")
     given = dict(pair.split("=", 1) for pair in pairs)
-    choices = {"rule": RULES, "extract": EXTRACTIONS}
+    choices = {"rule": (*RULES, *FORMATS, "check:package.module:function"), "extract": EXTRACTIONS}
     for key, value in given.items():
         if key not in (*COLUMNS, *choices) or not value:
             wrong = f"is not one of {', '.join((*COLUMNS, *choices))}" if value else "has no value"
             raise ConfigError(f"--benchmark {text}: {key!r} {wrong}. Try {name}={path}:problem=question")
-        if value not in choices.get(key, (value,)):
+        if not (is_rule(value) if key == "rule" else value in choices.get(key, (value,))):
             raise ConfigError(f"--benchmark {text}: {key}={value} is not one of {', '.join(choices[key])}")
     base = BENCHMARKS.get(name) or Benchmark(name=name)
     rule, extract = given.pop("rule", base.rule), given.pop("extract", None)
@@ -171,7 +175,8 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
         raise ConfigError(f"--limit {limit} must be at least 1. Leave it out for all problems")
     where = f"{benchmark.name} ({benchmark.path or benchmark.hub})"
     advice = f"Without a network name a folder that has {benchmark.file}: --data FOLDER"
-    rows, values = read_rows(benchmark, benchmark.splits[-1], advice), dict[str, list[Any]]()
+    rows, benchmark = _judged(read_rows(benchmark, benchmark.splits[-1], advice), benchmark, where)
+    values = dict[str, list[Any]]()
     for part in COLUMNS:
         how = f"--benchmark {benchmark.name}=FILE:{part}={{}}"
         _, values[part] = read_part(part, rows, benchmark.columns, where=where, how=how)
@@ -189,6 +194,20 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
     found = tuple(Problem(*row) for row in zip(ids, problems, answers, *labels, _details(rows), strict=True))
     content = content_hash(zip(problems, answers, strict=True))
     return ProblemSet(benchmark, _subset(found, limit), content, _notes(benchmark, content, len(found), limit))
+
+
+def _judged(rows: Any, benchmark: Benchmark, where: str) -> tuple[Any, Benchmark]:
+    """Rows whose answer is what their judge needs, as text, where that is no gold answer; and the record for them."""
+    rule = code_format(benchmark.rule, rows.column_names)
+    if rule is not None:
+        return code_rows(rows, rule, where), code_record(benchmark, rule)
+    if not is_check(benchmark.rule):
+        return rows, benchmark
+    texts = [json.dumps(row, sort_keys=True, default=str) for row in rows]
+    rows = rows.remove_columns([name for name in ("answer",) if name in rows.column_names]).add_column("answer", texts)
+    columns = {part: column for part, column in benchmark.columns.items() if part != "answer"}
+    correct = f"{benchmark.rule} says so"
+    return rows, replace(benchmark, columns=columns, extract="verbatim", correct=correct)
 
 
 def _said(cell: Any) -> str | None:

@@ -21,6 +21,7 @@ from dppo.evaluation.samples import Judge, graded_samples
 from dppo.evaluation.sampling import Sampling
 from dppo.evaluation.summary import GO_ON, summarise
 from dppo.files import append_lines, explaining, read_json, read_lines, sole_writer, write_json
+from dppo.problems.judges import judged_by
 from dppo.typed import check, check_fields, typed
 
 SETTINGS, SAMPLES, PROBLEMS, RESULTS = "settings.json", "samples.jsonl", "problems.jsonl", "results.json"
@@ -118,7 +119,9 @@ def evaluate(
     folder = Path(folder)
     path, started, tokens = folder / SAMPLES, time.monotonic(), 0
     with sole_writer(path, advice="give --output ANOTHER"):
-        graders = {**_graders(), "limit_seconds": getattr(judge, "limit_seconds", None)}
+        own = [judged_by(problems.benchmark.rule) for problems in protocol.sets]
+        graders = {**_graders(), **{name: code for found in own for name, code in found.items()}}
+        graders |= {"limit_seconds": getattr(judge, "limit_seconds", None)}
         _claim(folder, {**protocol.identity, "engine": {"name": engine.name, **engine.facts}, "graded_by": graders})
         done = _done(protocol, path)
         for problems in protocol.sets:

@@ -17,7 +17,7 @@ from dppo.problems.checks import text_key
 
 
 class Judge(Protocol):
-    """What of ``dppo.grading.Verifier`` an evaluation needs."""
+    """What of ``dppo.problems.Judges`` an evaluation needs."""
 
     @property
     def verify_many(self) -> Callable[..., Sequence[Any]]:
@@ -127,7 +127,7 @@ def graded_samples(
 
 
 def _judge(problems: ProblemSet, judge: Judge, new: list[tuple[tuple[int, int], Generated]]) -> list[GradedSample]:
-    asked = [problems.problems[row] for (row, _), _ in new]
+    asked, votes = [problems.problems[row] for (row, _), _ in new], problems.benchmark.votes
     verdicts = judge.verify_many(
         [generated.text for _, generated in new],
         [problem.answer for problem in asked],
@@ -135,7 +135,7 @@ def _judge(problems: ProblemSet, judge: Judge, new: list[tuple[tuple[int, int], 
         details=[problem.details for problem in asked],
     )
     return [
-        GradedSample(*member, generated, verdict.reason, _vote(generated.text, problem))
+        GradedSample(*member, generated, verdict.reason, _vote(generated.text, problem) if votes else None)
         for (member, generated), verdict, problem in zip(new, verdicts, asked, strict=True)
     ]
 

@@ -37,9 +37,14 @@ class Tally:
     _rows: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = [*(f"pass@{k}" for k in self.ks), *(f"maj@{k}" for k in self.ks if k > 1)]
+        names = [*(f"pass@{k}" for k in self.ks), *(f"maj@{k}" for k in self._voted)]
         self.figures = {name: np.full(len(self.problems.problems), np.nan) for name in names}
         self._rows = {problem.id: row for row, problem in enumerate(self.problems.problems)}
+
+    @property
+    def _voted(self) -> list[int]:
+        """The k of maj@k: none where completions have no answers to vote with."""
+        return [k for k in self.ks if k > 1 and self.problems.benchmark.votes]
 
     def add(self, line: Mapping[str, Any]) -> dict[str, Any] | None:
         """Count one sample; the record of its problem in a problems file, where this was the last of its samples."""
@@ -57,7 +62,7 @@ class Tally:
         right = [line["reason"] == "right" for line in lines]
         votes = [line["vote"] for line in lines]
         figures = {f"pass@{k}": pass_at_k(self.samples, sum(right), k) for k in self.ks}
-        figures |= {f"maj@{k}": maj_at_k(votes, right, k) for k in self.ks if k > 1}
+        figures |= {f"maj@{k}": maj_at_k(votes, right, k) for k in self._voted}
         for name, value in figures.items():
             self.figures[name][self._rows[id]] = value
         return {
@@ -88,7 +93,7 @@ class Tally:
             "mean_tokens": self.tokens / self.drawn,
             "truncated": self.finishes["length"] / self.drawn,
             "no_room": self.finishes["no_room"] / self.drawn,
-            "outcomes": {reason: self.reasons[reason] for reason in REASONS},
+            "outcomes": {reason: self.reasons[reason] for reason in dict.fromkeys((*REASONS, *sorted(self.reasons)))},
             "by_level": breakdown([problem.level for problem in problems], mean, rng),
             "by_subject": breakdown([problem.subject for problem in problems], mean, rng),
         }

@@ -1,8 +1,10 @@
 """Problems to train on and to evaluate with, and rewards for answers: what comes in, checked where it comes in."""
 
 from dppo.problems.catalogue import BENCHMARKS, SETS, Benchmark
+from dppo.problems.checkers import Checker, checker_reward
 from dppo.problems.checks import check_problems, identities
 from dppo.problems.guard import guarded
+from dppo.problems.judges import Judges, code_tests
 from dppo.problems.loading import load_problems
 from dppo.problems.rewards import (
     accuracy_reward,
@@ -17,10 +19,14 @@ __all__ = [
     "BENCHMARKS",
     "SETS",
     "Benchmark",
+    "Checker",
+    "Judges",
     "Settled",
     "accuracy_reward",
     "check_problems",
     "check_rewards",
+    "checker_reward",
+    "code_tests",
     "format_reward",
     "guarded",
     "identities",

@@ -6,6 +6,8 @@ from types import MappingProxyType
 
 from dppo.errors import ConfigError
 from dppo.grading.rules import RULES
+from dppo.problems.checkers import is_check
+from dppo.problems.code import CODE_TEMPLATE, FORMATS
 from dppo.problems.columns import COLUMNS
 from dppo.typed import check_fields
 
@@ -46,7 +48,8 @@ class Benchmark:
     template: str = STEP_BY_STEP
     """Text of the user's turn; ``{problem}`` is where the problem goes."""
     rule: str | None = None
-    """How answers are judged: a key of ``RULES``, or None for the default."""
+    """How answers are judged: a key of ``RULES``, or None for the default; a key of ``code.FORMATS`` where they are
+    programs; or ``check:package.module:function``, see ``checkers``."""
     correct: str = "the final answer has the value of the gold answer"
     """What counts as correct, in words."""
     samples: int = 4
@@ -58,15 +61,28 @@ class Benchmark:
             raise ConfigError(
                 f"template={self.template!r} of {self.name} does not say where the problem goes. Try '{{problem}}'"
             )
-        if self.rule is not None and self.rule not in RULES:
-            raise ConfigError(f"rule={self.rule!r} of {self.name} is not one of {', '.join(RULES)}")
+        if self.rule is not None and not is_rule(self.rule):
+            raise ConfigError(
+                f"rule={self.rule!r} of {self.name} is not one of {', '.join((*RULES, *FORMATS))}, "
+                "nor check:package.module:function"
+            )
         unknown = [part for part in self.columns if part not in COLUMNS]
         if unknown:
             raise ConfigError(f"columns of {self.name}: {unknown[0]!r} is not one of {', '.join(COLUMNS)}")
 
+    @property
+    def votes(self) -> bool:
+        """Whether completions have answers to vote with: programs and what a checker judges have none."""
+        return self.rule is None or self.rule in RULES
+
     def prompt(self, problem: str) -> str:
         """The text of the user's turn."""
         return self.template.replace("{problem}", problem)
+
+
+def is_rule(name: str) -> bool:
+    """Whether answers can be judged by a rule of this name."""
+    return name in RULES or name in FORMATS or is_check(name)
 
 
 _QWEN_COPY = "not stated for the problems themselves; MIT for the copy in QwenLM/Qwen2.5-Math"
@@ -121,17 +137,30 @@ _SETS = (
         rule="olympiadbench", correct="every gold answer is given, in any order, and no other",
         content="ed073f273d951a6c9490e761319ea83696a06b099e3aaf03500abc096cc6af14",
     ),
+    Benchmark(
+        name="humaneval", hub="openai/openai_humaneval", file="HumanEval.jsonl", problems=164,
+        licence="MIT (openai/human-eval)", template=CODE_TEMPLATE,
+        rule="humaneval", correct="the program passes all tests",
+        content="38b18fbaa9075f2ec730040d3473a0e14c2419e162df51fc75ddfacd676f7070",
+    ),
+    Benchmark(
+        name="mbpp", hub="google-research-datasets/mbpp:full", splits=("train", "validation", "prompt", "test"),
+        file="mbpp.jsonl", problems=500,
+        licence="CC BY 4.0 (google-research/google-research)", template=CODE_TEMPLATE,
+        rule="mbpp", correct="the program passes all tests", samples=1,
+    ),
 )  # fmt: skip
 SETS: Mapping[str, Benchmark] = MappingProxyType({record.name: record for record in _SETS})
 """Every set by name.
 
-Problems and sizes are those that Qwen2.5-Math's evaluation, PRM800K (MATH-500) and OpenAI (GSM8K) publish. Hashes are
-of final answers: of GSM8K what follows ``####``, of AIME and AMC plain integers, of Minerva LaTeX (``4.5 \\times
-10^{33}``, not ``4.5e33``); several answers are separated by commas."""
+Problems and sizes are those that Qwen2.5-Math's evaluation, PRM800K (MATH-500), OpenAI (GSM8K, HumanEval) and Google
+(MBPP) publish. Hashes are of final answers: of GSM8K what follows ``####``, of AIME and AMC plain integers, of Minerva
+LaTeX (``4.5 \\times 10^{33}``, not ``4.5e33``); several answers are separated by commas; of HumanEval its tests. MBPP
+has none: its file was out of reach."""
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
     {name: record for name, record in SETS.items() if record.problems}
 )
-"""The sets with a standard split to evaluate on. Open-ended, English, text only."""
+"""The sets with a standard split to evaluate on: mathematics and Python, English, text only."""
 
 
 def known_set(source: str) -> Benchmark | None:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from dppo.errors import ConfigError, DataError
 from dppo.problems.catalogue import Benchmark, known_set
+from dppo.problems.code import CODE_TEMPLATE, code_format, code_rows
 from dppo.problems.columns import gold_answers, read_part
 from dppo.typed import typed
 
@@ -32,11 +33,13 @@ def load_problems(
     extract: str | None = None,
     template: str | None = None,
     chat: bool = True,
+    answers: bool = True,
 ) -> datasets.Dataset:
     r"""Problems as a dataset with the columns ``prompt`` and ``answer`` and every original column.
 
     An original column called ``prompt`` or ``answer`` that had to change is kept as ``original_prompt`` or
-    ``original_answer``. Nothing is dropped and no row is judged: that is ``check_problems``.
+    ``original_answer``. Nothing is dropped and no row is judged: that is ``check_problems``. Problems in the columns of
+    HumanEval or MBPP become ``id``, ``problem``, ``prompt`` and ``answer``, which holds their tests.
 
     Args:
         source: a local .jsonl, .jsonl.gz, .json or .parquet file, a folder of those, the name of a set in
@@ -48,6 +51,7 @@ def load_problems(
         extract: how the answer is taken from that column, a key of ``EXTRACTIONS``. Default: what a known set on the
             hub needs; else what the column's own texts call for, see ``columns.gold_answers``.
         template: text of the user's turn; ``{problem}`` is where the problem goes.
+        answers: False where a checker judges, which needs no answer: the column may be missing, and is left as it is.
         chat: True gives ``prompt`` as a list of messages, for models with a chat template; False as plain text.
 
     Raises:
@@ -57,11 +61,16 @@ def load_problems(
     record = _record(source, path, {"problem": prompt_column, "answer": answer_column}, extract)
     advice = f"Without a network use a local copy: load_problems({source!r}, path='problems.jsonl')"
     dataset, where = read_rows(record, split, advice), record.path or f"dataset {source!r}"
+    if answers and (rule := code_format(record.rule, dataset.column_names)):
+        dataset, record = code_rows(dataset, rule, where), replace(record, columns={}, extract="verbatim")
+        template = (CODE_TEMPLATE if chat else None) if template is None else template
     name, problems = read_part("problem", dataset, record.columns, where=where, how="prompt_column={!r}")
     prompts = _prompts(name, problems, template, chat)
+    if not answers:
+        return _with_column(dataset, "prompt", prompts)
     name, values = read_part("answer", dataset, record.columns, where=where, how="answer_column={!r}")
-    answers = gold_answers(values, record.extract, where=f"{where}, column {name!r}", how="extract={!r}")
-    return _with_column(_with_column(dataset, "prompt", prompts), "answer", answers)
+    golds = gold_answers(values, record.extract, where=f"{where}, column {name!r}", how="extract={!r}")
+    return _with_column(_with_column(dataset, "prompt", prompts), "answer", golds)
 
 
 def _record(source: str, path: str | None, columns: Mapping[str, str | None], extract: str | None) -> Benchmark:

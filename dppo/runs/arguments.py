@@ -8,7 +8,14 @@ from trl.trainer.model_config import ModelConfig
 from typing_extensions import TypeVar
 
 from dppo.runs.fields import RunArguments
+from dppo.sandbox import Limits
 from dppo.trl.config import DPPOConfig
+
+
+def program_limits(data: RunArguments) -> Limits:
+    """What one program of the model may use."""
+    return Limits.of(data.program_cpu_seconds, data.program_memory_mb)
+
 
 Config = TypeVar("Config", bound=GRPOConfig, default=DPPOConfig, covariant=True)
 

@@ -13,8 +13,8 @@ from dppo.errors import ConfigError
 from dppo.evaluation import Engine, ProblemSet, Sampling, choose, load_set
 from dppo.evaluation.during_training import BenchmarkCallback
 from dppo.evaluation.transformers_engine import of_model
-from dppo.grading import Verifier
-from dppo.runs.arguments import AnyRun
+from dppo.problems import Judges
+from dppo.runs.arguments import AnyRun, program_limits
 from dppo.runs.embedded import TASKS, EmbeddedJudge, check_alone, embedded_engine, held_out_set
 from dppo.trl.trainer import DPPOTrainer
 
@@ -83,7 +83,12 @@ def benchmark_callback(
         engine=engine,
         judge=EmbeddedJudge()
         if embedded
-        else Verifier(workers=run.data.reward_workers, limit_seconds=run.data.answer_time_limit),
+        else Judges(
+            workers=run.data.reward_workers,
+            limit_seconds=run.data.answer_time_limit,
+            limits=program_limits(run.data),
+            accept_weak_sandbox=run.data.accept_weak_sandbox,
+        ),
         log=log,
         generating=generating,
         reduce=partial(_summed, trainer) if accelerator.num_processes > 1 else lambda tensor: tensor,

@@ -11,6 +11,8 @@ from dppo.errors import ConfigError
 POSITIVE = (
     "reward_workers",
     "answer_time_limit",
+    "program_cpu_seconds",
+    "program_memory_mb",
     "embedded_problems",
     "scratch_minutes",
     "eval_benchmark_every",
@@ -72,7 +74,8 @@ class RunArguments:
         None,
         "Rewards, added up: `accuracy` (math-verify, the default), `format` (a \\boxed answer is there), "
         "`overlong` (DAPO's penalty for long ones), `majority_vote` (the answer most of a group gave, no gold answer), "
-        "`embedded`, or dotted paths such as package.module.function.",
+        "`code_tests` (the program passes its tests, docs/code.md), `check:package.module:function` (a checker of your "
+        "own, docs/own_tasks.md), `embedded`, or dotted paths such as package.module.function.",
     )
     overlong_cache_tokens: int = _field(
         512, "Tokens before max_completion_length over which `overlong` grows from 0 to -1, >= 1."
@@ -84,6 +87,13 @@ class RunArguments:
     )
     reward_workers: int = _field(2, "Processes that verify answers, >= 1.")
     answer_time_limit: float = _field(5.0, "Seconds one answer may take to verify, > 0.")
+    program_cpu_seconds: int = _field(
+        5, "CPU seconds one program may take in `code_tests`, >= 1; four times as many by the clock."
+    )
+    program_memory_mb: int = _field(256, "Memory of one program in `code_tests` in MiB, >= 128.")
+    accept_weak_sandbox: bool = _field(
+        False, "Run programs of the model also where this system cannot confine them (docs/code.md)."
+    )
     rollout_func: str | None = _field(
         None,
         "What completes prompts: `embedded` (the decoder of dppo demo, with log-probabilities) or the dotted path of a "

@@ -4,7 +4,7 @@ import importlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,13 +24,16 @@ from dppo.problems import (
     accuracy_reward,
     check_problems,
     check_rewards,
+    checker_reward,
+    code_tests,
     format_reward,
     load_problems,
     majority_vote_reward,
     overlong_penalty,
 )
+from dppo.problems.checkers import is_check
 from dppo.rng import Purpose, generator
-from dppo.runs.arguments import AnyRun, Run
+from dppo.runs.arguments import AnyRun, Run, program_limits
 from dppo.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo.runs.folder import RECORDS
@@ -97,6 +100,7 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
         template=data.prompt_template,
         extract=data.extract,
         chat=tokenizer is None or tokenizer.chat_template is not None,
+        answers=_needs_answers(data.reward_funcs or []),
     )
     return check_problems(
         dataset,
@@ -105,6 +109,11 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
         minimum=1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1),
         on_bad_rows=data.on_bad_rows,
     )
+
+
+def _needs_answers(rewards: Sequence[str]) -> bool:
+    """Whether problems need an answer: not where a checker judges, unless beside a reward that reads it."""
+    return not any(map(is_check, rewards)) or bool({"accuracy", "code_tests"} & set(rewards))
 
 
 def clear(folder: Path) -> None:
@@ -130,14 +139,27 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
         "format": format_reward,
         "overlong": lambda: overlong_penalty(longest, data.overlong_cache_tokens),
         "majority_vote": lambda: _vote(run),
+        "code_tests": lambda: code_tests(
+            workers=data.reward_workers,
+            limits=program_limits(data),
+            accept_weak_sandbox=data.accept_weak_sandbox,
+        ),
         EMBEDDED: lambda: task.score,
     }
     names = data.reward_funcs or [EMBEDDED if data.dataset_name in TASKS else "accuracy"]
     functions = [
-        makers[name]() if name in makers else imported(name, field="reward_funcs", known=makers) for name in names
+        makers[name]()
+        if name in makers
+        else checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
+        if is_check(name)
+        else imported(name, field="reward_funcs", known=makers)
+        for name in names
     ]
     if dataset is not None:
         check_rewards(dataset, functions)
+        for sandbox in (getattr(function, "sandbox", None) for function in functions):
+            if sandbox is not None:  # before anything is trained: it may be refused here
+                PartialState().print(f"dppo | {sandbox.describe()}")
     return functions
 
 

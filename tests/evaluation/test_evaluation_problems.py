@@ -168,7 +168,7 @@ def test_content_hash_is_of_the_content_alone():
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", [name for name, record in BENCHMARKS.items() if record.votes])
 def test_real_files_are_the_standard_sets(name):
     found = load_set(choose([name], [], folder=str(REAL))[0])
     assert found.standard and found.notes == () and len(found.problems) == BENCHMARKS[name].problems

@@ -120,6 +120,12 @@ def follow(tmp_path):
     return flags.split()
 
 
+def test_a_checker_of_ones_own_judges_while_training(tmp_path, trained):
+    file = f"own={tmp_path / 'sums.jsonl'}:rule=check:evaluation_fakes:every_other"
+    _, records = trained("own", "--eval_benchmarks", file, "--answer_time_limit", "60", "--max_steps", "1")
+    assert [record["eval/own/pass@1"] for record in records if "eval/own/pass@1" in record] == [0.5, 0.5]
+
+
 def equal(left, right):
     return all(torch.equal(left[name], right[name]) for name in right)
 

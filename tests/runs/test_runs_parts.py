@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_a_majority_vote_needs_groups_of_one_size(tmp_path, problems_file):
 def test_reward_that_is_not_there(tmp_path, problems_file):
     run = run_of(tmp_path, problems_file, "--reward_funcs", "acuracy")
     with pytest.raises(
-        ConfigError, match="'acuracy' is neither one of accuracy, format, overlong, majority_vote, embedded"
+        ConfigError, match="'acuracy' is neither one of accuracy, format, overlong, majority_vote, code_tests, embedded"
     ):
         load_rewards(run, load_dataset(run))
 
@@ -182,3 +183,25 @@ def test_unknown_scratch_model(tmp_path):
 def test_what_is_no_run_is_said(function):
     with pytest.raises(ConfigError, match=rf"run=None is NoneType, expected Run\. Try {function.__name__}\(parse_run"):
         function(None)
+
+
+def test_programs_and_checkers_as_rewards(tmp_path, capsys, monkeypatch):
+    here = Path(__file__).parents[1] / "problems"
+    monkeypatch.syspath_prepend(str(here))
+    run = run_of(tmp_path, here / "code_mbpp.jsonl", "--reward_funcs", "code_tests", "--program_memory_mb", "300")
+    run.training.generation_batch_size = 4
+    (tests,) = load_rewards(run, dataset := load_dataset(run))
+    assert "dppo | programs run with " in capsys.readouterr().out and tests.sandbox.limits.memory_mb == 300
+    program = "```python\ndef sum(a, b):\n    return a + b\n```"
+    assert tests(prompts=[""], completions=[program], answer=[dataset["answer"][1]]) == [1.0]
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps({"question": f"Say w{i}.", "word": f"w{i}"}) for i in range(4)))
+    run = run_of(tmp_path, path, "--reward_funcs", "check:own_checkers:says", "accuracy")
+    with pytest.raises(DataError, match="no column 'answer'"):  # the other reward needs it
+        load_dataset(run)
+    run.data.reward_funcs = ["check:own_checkers:says", "format"]
+    says, *_ = load_rewards(run, dataset := load_dataset(run))
+    assert says(prompts=dataset["prompt"], completions=["w0"] * 4, word=dataset["word"]) == [1.0, 0.0, 0.0, 0.0]
+    run.data.reward_funcs = ["check:own_checkers:nowhere"]
+    with pytest.raises(ConfigError, match="check:own_checkers:nowhere: AttributeError"):
+        load_rewards(run, None)

@@ -1,0 +1,98 @@
+"""Values between the program and its tests: by value, as text that has no code in it.
+
+Subclasses come out as the built-in type they are of, so that no method of a program's own runs where it is judged.
+What is no value of these types crosses as the number or name that stands for it.
+"""
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+NOT_CONFINED = 97
+"""Exit status of a process that could not confine itself as its task demands, and ran nothing."""
+LARGEST = 1 << 62
+"""Integers from here on are written in base 16, which is read in linear time."""
+
+
+def encode(value: Any, refer: Callable[[Any], int | str]) -> Any:
+    """The value as JSON can hold it; ``refer`` gives the number or name of an object that is none of them.
+
+    Raises:
+        RecursionError, ValueError: nested too deep, or within itself.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        value = int.__index__(value)
+        return value if abs(value) < LARGEST else {"i": hex(value)}
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, list):
+        return [encode(each, refer) for each in list.__iter__(value)]
+    for kind, key in _COLLECTIONS:
+        if isinstance(value, kind):
+            return {key: [encode(each, refer) for each in kind.__iter__(value)]}
+    if isinstance(value, dict):
+        return {"d": [[encode(key, refer), encode(entry, refer)] for key, entry in dict.items(value)]}
+    if isinstance(value, bytes | bytearray):
+        return {"b": bytes(value).hex()}
+    if isinstance(value, complex):
+        return {"c": [value.real, value.imag]}
+    if isinstance(value, range):
+        return {"r": [encode(each, refer) for each in (value.start, value.stop, value.step)]}
+    if isinstance(value, Decimal):
+        return {"m": str(value)}
+    if isinstance(value, Fraction):
+        return {"q": [encode(value.numerator, refer), encode(value.denominator, refer)]}
+    return {"o": refer(value)}
+
+
+_COLLECTIONS: tuple[tuple[Any, str], ...] = ((tuple, "t"), (set, "s"), (frozenset, "f"))
+
+
+def decode(found: Any, referred: Callable[[Any], Any]) -> Any:
+    """The value that ``encode`` wrote; ``referred`` gives what stands here for an object with that number or name.
+
+    Raises:
+        ValueError, TypeError, RecursionError: it is nothing that ``encode`` writes.
+    """
+    if isinstance(found, list):
+        return [decode(each, referred) for each in found]
+    if not isinstance(found, dict):
+        return found
+    if len(found) != 1:
+        raise ValueError("not a value")
+    ((key, inner),) = found.items()
+    if key == "o":
+        return referred(inner)
+    if key == "i":
+        return int(inner, 16)
+    if key == "d":
+        return {decode(name, referred): decode(entry, referred) for name, entry in inner}
+    if key == "b":
+        return bytes.fromhex(inner)
+    if key == "m":
+        return Decimal(inner)
+    make = _MAKERS.get(key)
+    if make is None:
+        raise ValueError("not a value")
+    return make([decode(each, referred) for each in inner])
+
+
+_MAKERS: dict[str, Callable[[list[Any]], Any]] = {
+    "t": tuple,
+    "s": set,
+    "f": frozenset,
+    "c": lambda parts: complex(*parts),
+    "r": lambda parts: range(*parts),
+    "q": lambda parts: Fraction(*parts),
+}
+
+
+def line(message: Any) -> bytes:
+    """A message as one line of ASCII."""
+    return json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"

@@ -1,0 +1,14 @@
+import pytest
+from sandbox_programs import LIMITS
+
+from dppo.sandbox import Sandbox
+from dppo.sandbox.servers import bubblewrap
+
+
+@pytest.fixture(scope="session", params=["bubblewrap", "alone"])
+def sandbox(request):
+    """A sandbox in bubblewrap, where that is installed, and one without it."""
+    if request.param == "bubblewrap" and bubblewrap() is None:
+        pytest.skip("bubblewrap is not installed")
+    with Sandbox(workers=1, limits=LIMITS, wrapper=None if request.param == "bubblewrap" else "") as made:
+        yield made

@@ -1,0 +1,68 @@
+"""The task of one's own in examples: its problems, its checker, and that it trains, evaluates and reports."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from dppo.cli.main import main  # noqa: E402
+from dppo.evaluation import read_results  # noqa: E402
+from examples.countdown.task import problems, right  # noqa: E402
+
+FOLDER = ROOT / "examples" / "countdown"
+ROW = {"numbers": [3, 5, 7], "target": 26}
+ANSWERS = {
+    r"\boxed{3*7+5}": True,
+    r"\boxed{1} no: \boxed{ (7 * 3) + 5 }": True,
+    r"\boxed{3*7+5": False,
+    "3*7+5": False,
+    r"\boxed{26}": False,
+    r"\boxed{5*5+1}": False,
+    r"\boxed{3*7+5+0}": False,
+    r"\boxed{3*7+5.0}": False,
+    r"\boxed{3*7+5-3+3}": False,
+    r"\boxed{7**3}": False,
+    r"\boxed{5/(3-3)+7}": False,
+    r"\boxed{__import__('os')}": False,
+    rf"\boxed{{{'-' * 150}3*7+5}}": False,
+    rf"\boxed{{{'9**' * 50}9}}": False,
+}
+
+
+@pytest.mark.parametrize("completion", ANSWERS)
+def test_the_checker(completion):
+    assert right(completion, ROW) is ANSWERS[completion]
+
+
+def test_a_checker_that_only_evaluates_would_be_fooled():
+    naive = lambda text: eval(text.split("{")[1].split("}")[0]) == ROW["target"]  # noqa: E731
+    assert naive(r"\boxed{26}") and naive(r"\boxed{5*5+1}") and not right(r"\boxed{26}", ROW)
+
+
+def test_the_file_is_what_the_generator_writes():
+    rows = [json.loads(line) for line in (FOLDER / "problems.jsonl").read_text().splitlines()]
+    assert rows == problems(96, 0) != problems(96, 1)
+    assert all(right(row["solution"], row) and right(f"\\boxed{{{row['answer']}}}", row) for row in rows)
+    assert len({row["problem"] for row in rows}) == 96
+
+
+def test_it_trains_evaluates_and_reports(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    out, rule = tmp_path / "run", "check:examples.countdown.task:right"
+    words = f"--output_dir {out} --scratch_minutes 0.02 --max_steps 2 --per_device_train_batch_size 16"
+    small = "--num_generations 4 --max_completion_length 6 --disable_tqdm true --save_steps 2 --answer_time_limit 60"
+    assert main(["train", "examples/countdown/countdown.yaml", *words.split(), *small.split()]) == 0
+    steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert sum("rewards/right/mean" in step for step in steps) == 2
+    file = f"countdown=examples/countdown/problems.jsonl:rule={rule}"
+    given = f"--limit 2 --samples 2 --max_new_tokens 4 --answer_time_limit 60 --output {tmp_path / 'eval'}"
+    assert main(["eval", str(out), "--benchmark", file, *given.split()]) == 0
+    found = read_results(tmp_path / "eval")["benchmarks"]["countdown"]
+    assert found["correct"] == f"{rule} says so" and sum(found["outcomes"].values()) == 4
+    assert "pass@2" in found and "maj@2" not in found
+    assert main(["report", str(out)]) == 0
+    capsys.readouterr()
