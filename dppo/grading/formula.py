@@ -93,7 +93,7 @@ def name_of(text: str) -> tuple[str, str] | None:
         return None
     argument = (found["argument"] or "").strip()
     symbol = _SPACING.sub("", found["symbol"] or "")
-    if symbol in (r"\pi", "e", "i", r"\infty"):
+    if symbol in (r"\pi", r"\infty"):
         return None
     applied = _ONE_LETTER.fullmatch(argument) or symbol[:1] in _FUNCTION_LETTERS or symbol[:1] == "\\"
     if found["argument"] is not None and not applied:

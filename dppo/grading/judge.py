@@ -11,6 +11,7 @@ from typing import Any
 import dppo.grading.values as v
 from dppo.grading.compare import same
 from dppo.grading.equality import is_constant
+from dppo.grading.options import named_options
 from dppo.grading.patterns import pattern
 from dppo.grading.reading import read
 from dppo.grading.rules import Grading
@@ -53,6 +54,8 @@ def judge(task: dict[str, Any]) -> str:
     gold = read_gold(task["gold"], grading.several, grading.unit)
     if gold is None:
         return "right" if _bare(task["gold"]) == _bare(task["answer"]) else "wrong"
+    if _is_option(gold) and len(named_options(task["answer"])) > 1:
+        return "wrong"
     found = _judge(gold, task["answer"], grading)
     if found != "right" and task.get("listed") and _is_list(gold):
         return _judge(gold, task["listed"], grading)
@@ -67,6 +70,11 @@ def _judge(gold: v.Value, text: str, grading: Grading) -> str:
         return "right" if same(gold, answer, grading) else "wrong"
     except Unreadable:
         return "unparsed"
+
+
+def _is_option(value: v.Value) -> bool:
+    """Whether a gold answer names an option, so that an answer with the letters of two is none."""
+    return any(isinstance(part, v.Text) and part.option for part in v.readings(value))
 
 
 def _is_list(value: v.Value) -> bool:

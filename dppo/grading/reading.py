@@ -4,12 +4,13 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from sympy import nan, zoo
+from sympy import E, I, Symbol, nan, zoo
 
 import dppo.grading.values as v
 from dppo.grading.canonical import canonical
 from dppo.grading.formula import name_of, parse
 from dppo.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
+from dppo.grading.options import labelled
 from dppo.grading.patterns import pattern, rewritings, rewritten
 from dppo.grading.text import Unreadable, cut, outer_brackets, tidy
 from dppo.grading.units import compound, split_unit
@@ -54,10 +55,6 @@ _BASED = pattern(
 )
 _ZEROS = pattern(r"^(-?)0+(?=[0-9A-Z])", {"-0012": "-00"})
 _BASES = {word: base for word, base in NUMBER_WORDS.items() if 2 <= base <= 10 or base in (12, 16)}
-_LABELLED = pattern(
-    r"^(?:\\text\{\s*\(?([A-J])\)?[.:]?\s*\}|\(([A-J])\)|(?<![A-Za-z])([A-J])[.)])(?=[\s\\])\s*[.:]?\s*",
-    {"(D) 14": "(D) ", r"\text{(D)} 14": r"\text{(D)} ", "B. 5": "B. "},
-)
 _NO_SET = v.Items("{}", ())
 _NAMED_SETS: dict[str, v.Value] = {
     **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), v.Everything()),
@@ -75,6 +72,19 @@ def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.V
     ``labels`` words after a number may be a unit that is not in the table, as in ``17 students``.
     """
     return _Reader(several, labels).value(answer_alone(tidy(text)))
+
+
+def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
+    """The sides of an inequality; e or i is a letter in one that has no other: numbers alone would say nothing."""
+    formulas = [side for side in sides if isinstance(side, v.Expression)]
+    constants = {part for side in formulas for part in side.tree.atoms(E, I)} & {E, I}
+    if len(constants) != 1 or any(side.tree.free_symbols for side in formulas):
+        return sides
+    letter = {constant: Symbol({E: "e", I: "i"}[constant]) for constant in constants}
+    return tuple(
+        v.Expression(f"{side.latex} ", side.tree.xreplace(letter), side.decimal) if side in formulas else side
+        for side in sides
+    )
 
 
 class _Reader:
@@ -114,12 +124,12 @@ class _Reader:
 
     def labelled(self, text: str) -> v.Value | None:
         """An answer after the letter of an option: ``(D) 14`` is D, and 14, and a product."""
-        found = _LABELLED.match(text)
-        if not found or not text[found.end() :].strip() or _SEPARATOR.match(text, found.end()):
+        found = labelled(text)
+        if found is None:
             return None
-        letter = found[1] or found[2] or found[3]
+        letter, behind = found
         values: list[v.Value] = [v.Text(f"({letter})".lower(), letter)]
-        for rest in (text[found.end() :].strip(), text):
+        for rest in (behind, text):
             try:
                 values.append(self.expression(rest) if rest == text else self.value(rest))
             except Unreadable:
@@ -185,16 +195,22 @@ class _Reader:
             return self._equal(sides)
         if {"=", r"\in", r"\approx"} & set(signs) or len({_DIRECTION[sign] for sign in signs}) > 1:
             raise Unreadable("mixed relations")
-        return v.Inequality(tuple(self.value(side) for side in sides), tuple(signs))
+        return v.Inequality(with_letters(tuple(map(self.side, sides))), tuple(signs))
+
+    def side(self, text: str) -> v.Value:
+        """A side of a relation, in which a letter is no option."""
+        found = self.value(text)
+        formulas = [part for part in v.readings(found) if isinstance(part, v.Formula)]
+        return formulas[0] if formulas and any(isinstance(part, v.Text) for part in v.readings(found)) else found
 
     def _equal(self, sides: list[str]) -> v.Value:
         name = name_of(sides[0])
         if name is None and len(sides) == 2 and name_of(sides[1]) is not None:
             sides, name = sides[::-1], name_of(sides[1])
-        members = tuple(self.value(side) for side in sides[1:])
+        members = tuple(map(self.side, sides[1:]))
         if name is None:
             try:
-                return v.Equation((self.value(sides[0]), *members))
+                return v.Equation((self.side(sides[0]), *members))
             except Unreadable:
                 if not ASKED.match(sides[0]):
                     raise

@@ -1,16 +1,11 @@
 """Answers in words: names, yes and no, the letter of an option, a clock time; and words around any answer."""
 
+from dppo.grading.options import option_alone
 from dppo.grading.patterns import pattern
 from dppo.grading.text import TEXT, TYPED
 from dppo.grading.units import changes_value
 from dppo.grading.values import Text
 
-_LETTER = pattern(
-    r"^(?i:the )?(?i:correct )?(?i:option|choice|answer)?(?i: is)?[:\s]*(?:\(([A-Ja-j])\)|([A-Ja-j]))$"
-    r"|^(?i:option |choice )?(?:\(([A-J])\)|([A-J])[.:)])\s",
-    {"The correct option is (b)": "The correct option is (b)", "(D) east": "(D) ", "C: two": "C: "},
-)
-_MANY_LETTERS = pattern(r"\([A-J]\)|\b(?:or|and)\b", {"B or D": "or", "(B) (C)": "(B)"})
 _NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
 _PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", ("John's (old) dog",))
 _WRAPPED_WORDS = pattern(r"[A-Za-z][A-Za-z .,;'\"!?()-]*", ("yes, it is",))
@@ -48,10 +43,7 @@ def words_of(text: str) -> Text | None:
     r"""The words of a text, where it has nothing else: no formula, no number except in a clock time."""
     bare = TEXT.sub(lambda match: f" {match[1]} ", text)
     bare = " ".join(bare.replace("{", " ").replace("}", " ").split())
-    option = _LETTER.match(bare)
-    letter = next((part for part in option.groups() if part), "").upper() if option else ""
-    if letter and _MANY_LETTERS.search(bare[option.end() :] if option else ""):
-        letter = ""
+    letter = option_alone(bare)
     if clock := _CLOCK.fullmatch(bare.lower().replace(".", "")):
         return Text(f"{int(clock[1])}:{clock[2] or '00'} {clock[3] or ''}".strip())
     if date := _DATE.fullmatch(bare.lower()):
