@@ -1,20 +1,16 @@
 """Whether an answer is the gold answer: kind by kind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import dppo.grading.parts as parts
 import dppo.grading.values as v
-from dppo.grading.equality import proportional, rational, same_values, tree
-from dppo.grading.numbers import endless
+from dppo.grading.equality import agree, proportional, rational, same_values, tree
 from dppo.grading.regions import FLIPPED, as_set, is_settled, same_sets
 from dppo.grading.rules import Grading
 from dppo.grading.text import Unreadable
 from dppo.grading.units import DEGREE, PERCENT, RADIAN, compatible_label, compatible_labels, same_dimension
-
-_NEAR_MEMBERS = 0.01
-"""In ``x = \\sqrt{2} = 1.41`` the later members may differ from the right one by this share."""
 
 
 def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -127,6 +123,8 @@ def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
             return False
         return same(gold.members[-1], answer, grading)
     assert isinstance(answer, v.Named)
+    if parts.is_capital(gold) and len(answer.name) == 1 and answer.name.isupper():
+        return False  # B = A for A
     if isinstance(gold, v.Equation):
         return _same_equations(gold, answer, grading)
     if parts.is_number(gold):
@@ -135,21 +133,31 @@ def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 
 def _same_members(gold: v.Value, members: tuple[v.Value, ...], grading: Grading) -> bool:
-    """One member of a chain of equalities is right, and no other contradicts it."""
+    """One member of a chain of equalities is right, and no other contradicts it.
+
+    Beside the exact value its decimals may stand. Plain numbers agree with each other under any rule: with a tolerance
+    ``100 = 101`` are still two answers.
+    """
     right = [same(gold, member, grading) for member in members]
-    if all(right) or not any(right):
-        return all(right)
     bare = v.without_unit(gold)
-    if not isinstance(bare, v.Formula):
-        return False
-    exact = rational(bare)
-    if exact is not None and not endless(exact):  # it has nothing to be rounded: another number is a second answer
-        return False
-    loose = Grading(relative=_NEAR_MEMBERS)
-    near = (
-        fits or (_is_decimal(member) and same(gold, member, loose)) for fits, member in zip(right, members, strict=True)
-    )
-    return all(near)
+    if not all(right):
+        if not any(right) or not isinstance(bare, v.Formula):
+            return False
+        if not all(
+            fits or (_is_decimal(member) and agree(bare, v.without_unit(member)))
+            for fits, member in zip(right, members, strict=True)
+        ):
+            return False
+    if grading.exact:
+        return True
+    units = {member.unit if isinstance(member, v.Quantity) else None for member in members}
+    numbers = [number for number in map(v.without_unit, members) if isinstance(number, v.Number)]
+    return len(units) > 1 or _one_number(numbers)
+
+
+def _one_number(values: Sequence[v.Formula]) -> bool:
+    """Whether formulas side by side are one number, in several forms."""
+    return all(agree(one, other) for one, other in combinations(values, 2))
 
 
 def _is_decimal(value: v.Value) -> bool:
@@ -213,7 +221,9 @@ def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Lists and sets in any order, tuples and intervals in theirs."""
     if not isinstance(gold, v.Items) or not isinstance(answer, v.Items):
         if isinstance(answer, v.Items) and not answer.brackets:
-            return all(same(gold, item, grading) for item in answer.items)  # one value in several forms
+            formulas = [item for item in map(v.without_unit, answer.items) if isinstance(item, v.Formula)]
+            one = grading.exact or (len(formulas) == len(answer.items) and _one_number(formulas))
+            return one and all(same(gold, item, grading) for item in answer.items)  # one value in several forms
         alone, other = (gold, answer) if isinstance(gold, v.Items) else (answer, gold)
         if not (isinstance(alone, v.Items) and alone.brackets == "{}" and len(alone.items) == 1):
             return False

@@ -93,21 +93,3 @@ def _decimal(found: re.Match[str]) -> Number | None:
     digits = len((whole + part).lstrip("0"))
     value = -value if found["sign"] == "-" else value
     return Number(value, step, digits) if part or found["power"] else Number(value)
-
-
-def endless(value: Fraction) -> bool:
-    """Whether a number has no finite decimal form, so that a decimal can only be near it."""
-    rest = value.denominator
-    for prime in (2, 5):
-        while rest % prime == 0:
-            rest //= prime
-    return rest != 1
-
-
-ENOUGH_DIGITS = 6
-"""Significant digits from which a decimal stands for the endless number it is cut from."""
-
-
-def shortened(value: Fraction, answer: Number) -> bool:
-    """Whether a decimal is a number rounded or cut to at least ``ENOUGH_DIGITS`` digits."""
-    return answer.step is not None and answer.digits >= ENOUGH_DIGITS and abs(answer.value - value) < answer.step

@@ -147,6 +147,11 @@ def readings(value: Value) -> tuple[Value, ...]:
     return value.values if isinstance(value, Either) else (value,)
 
 
+def as_formula(value: Value) -> Formula | None:
+    """A value as a formula, where it is one or can be read as one."""
+    return next((part for part in readings(value) if isinstance(part, Formula)), None)
+
+
 def without_unit(value: Value) -> Value:
     """A value without its unit, where it has one."""
     return value.value if isinstance(value, Quantity) else value
