@@ -133,8 +133,12 @@ _TEXT_FONTS = (
 )  # fmt: skip
 _FONT = pattern(rf"\\({'|'.join((*_PLAIN_FONTS, *_TEXT_FONTS))})\*?\s*\{{", {r"x\mathbf{y}": r"\mathbf{"})
 _CONNECTOR = pattern(r"^[,;]?\s*(and|or)\s*$", (", and",))
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_SCALE_WORD = f"({'|'.join(_SCALES)})\\b"
+_SCALES = {
+    "hundred": "10^{2}", "thousand": "10^{3}", **dict.fromkeys(("lakh", "lac"), "10^{5}"), "million": "10^{6}",
+    "crore": "10^{7}", "billion": "10^{9}", "trillion": "10^{12}", "quadrillion": "10^{15}", "dozen": "12",
+}  # fmt: skip
+"""Words behind a number that multiply it."""
+_SCALE_WORD = rf"({'|'.join(_SCALES)})(?:(?<!hundred)(?<!thousand)s)?\b"
 _SCALE = pattern(
     rf"(?<=\d)\s*(?:\\text\{{\s*{_SCALE_WORD}([^{{}}]*)\}}|{_SCALE_WORD})",
     {"5 million": " million", r"5\text{ million dollars}": r"\text{ million dollars}"},
@@ -161,7 +165,7 @@ _DOLLAR = pattern(r"(?<!\\)\$", {r"\$5 is $x$": "$"})
 _AMOUNT = pattern(r"(?<!\\)\$(?=\s*\d)", {"$x is $ 5": "$"})
 _SPACES = pattern(r"\s+", {"a  b": "  "})
 _NO_WORDS = pattern(r"[{}$\\]", {r"\max": "\\"})
-_A_LETTER = pattern(r"[A-Za-z]", {"5x": "x"})
+_A_LETTER = pattern(r"[^\W\d_]", {"5x": "x", "3 м": "м"})
 _COMMAND = pattern(r"\\([A-Za-z]+)", {r"2\lt3": r"\lt"})
 _ENDING = pattern(
     r"(?:(?<=\d)\.\.\.|(?<![\s.,;:])\s?\.)?[\s,;:]*$", {"5 . ,": " . ,", "0.25...": "...", "1, 2, ...": ""}
@@ -197,9 +201,9 @@ def _spelt_out(found: re.Match[str]) -> str:
 
 
 def _scaled(found: re.Match[str]) -> str:
-    """A power of ten for "million" and its like."""
+    """A factor for "million", "dozen" and their like."""
     rest = f" \\text{{{found[2].strip()}}}" if found[2] and found[2].strip() else ""
-    return rf" \cdot 10^{{{_SCALES[found[1] or found[3]]}}}{rest}"
+    return rf" \cdot {_SCALES[found[1] or found[3]]}{rest}"
 
 
 def _command(word: re.Match[str]) -> str:

@@ -1,9 +1,9 @@
 """Answers in words: names, yes and no, the letter of an option, a clock time; and words around any answer."""
 
+from dppo.grading.changes import unsays
 from dppo.grading.options import option_alone
 from dppo.grading.patterns import pattern
 from dppo.grading.text import TEXT, TYPED
-from dppo.grading.units import changes_value
 from dppo.grading.values import Text
 
 _NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
@@ -36,7 +36,7 @@ def answer_alone(text: str) -> str:
     """A tidy text without "the answer is" or "about" before it, "for all x" after it, and brackets around "or 0.5"."""
     text = _AGAIN.sub(r" \1\2", _CONDITION.sub("", text))
     found = _PREAMBLE.match(text)
-    return text[found.end() :].strip() if found and not changes_value(found[0]) else text.strip()
+    return text[found.end() :].strip() if found and not unsays(found[0]) else text.strip()
 
 
 def words_of(text: str) -> Text | None:
