@@ -6,7 +6,9 @@ from itertools import combinations, product
 
 import dppo.grading.parts as parts
 import dppo.grading.values as v
+from dppo.grading.cases import same_pieces
 from dppo.grading.equality import agree, proportional, rational, same_values, tree
+from dppo.grading.families import as_family, same_steps
 from dppo.grading.regions import FLIPPED, as_set, is_settled, same_sets
 from dppo.grading.rules import Grading
 from dppo.grading.text import Unreadable
@@ -33,6 +35,47 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
         except Unreadable:
             continue
     return False
+
+
+def _same_families(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
+    """The same for all whole numbers together, under any letter."""
+    one, other = as_family(gold), as_family(answer)
+    if one is None or other is None:
+        return False
+    lists = [_alone(part) for part in (one, other)]
+    if any(items is None for items in lists):
+        return same(one, other, grading)
+    left = list(lists[1] or ())
+    for item in lists[0] or ():
+        match = next((i for i, part in enumerate(left) if same_steps(item, part) or same(item, part, grading)), None)
+        if match is None:
+            return False
+        left.pop(match)
+    return not left
+
+
+def _alone(value: v.Value) -> tuple[v.Value, ...] | None:
+    """The formulas a value lists, or the one it is; None where it is a tuple, an interval or the like."""
+    if isinstance(value, v.Named):
+        value = value.members[-1]
+    if isinstance(value, v.Items) and value.brackets in ("", "{}"):
+        parts = [_alone(item) for item in value.items]
+        return tuple(part for some in parts for part in some or ()) if all(parts) else None
+    return (value,) if isinstance(value, v.Formula) else None
+
+
+def _same_cases(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
+    """Functions in pieces."""
+    if not (isinstance(gold, v.Pieces) and isinstance(answer, v.Pieces)):
+        return False
+    return same_pieces(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
+
+
+def _same_or_unreadable(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
+    try:
+        return same(gold, answer, grading)
+    except Unreadable:
+        return False
 
 
 def _same_texts(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -289,11 +332,13 @@ def _is(kind: type) -> Callable[[v.Value], bool]:
 _Comparison = Callable[[v.Value, v.Value, Grading], bool]
 _COMPARISONS: tuple[tuple[Callable[[v.Value], bool], _Comparison, tuple[str, str]], ...] = (
     (_is(v.Either), _either, ("D", r"\text{(D)}")),  # first: "(D) 14" is the option too
+    (_is(v.Family), _same_families, (r"k\pi, k \in \mathbb{Z}", r"n\pi, n \in \mathbb{Z}")),
     (_is(v.Text), _same_texts, ("the East", "east")),
     (_is(v.Quantity), _same_quantities, ("9 ft", "3 yards")),
     # A name or an equation before what it says.
     (_is(v.Named), _same_named, ("x=(1,2)", "(1,2)")),
     (_is(v.Equation), _same_equations, (r"A \cup B=\{1,2\}", r"\{1,2\}")),
+    (_is(v.Pieces), _same_cases, (r"\begin{cases} 1 & x>0 \\ 0 & x\le 0 \end{cases}",) * 2),
     # A set of numbers and a column before a list: an interval is written like one, a column may be.
     (is_settled, _same_regions, (r"[6,\infty)", r"k \ge 6")),
     (_is(v.Matrix), _same_matrices, (r"\begin{pmatrix}1\\2\\3\end{pmatrix}", "(1,2,3)")),

@@ -76,10 +76,11 @@ _NAME = pattern(
     r"|(?P<size>\|\s*\\?[A-Za-z]+\s*(?:\{[^{}]*\})?\s*\|)"
     r"|(?P<described>\\text\{[A-Za-z ]+\}\s*(?:\\triangle\s*)?[A-Z]{1,5})"
     r"|(?P<segment>\|?\s*[A-Z]{1,5}\s*\|?|\[[A-Z]+\]|\\(?:angle|triangle|overline)\s*\{?(?:\s*[A-Z](?:_\{?\w+\}?)?)+\s*\}?)"
+    r"|(?P<ratio>[A-Za-z]{1,5}(?: ?_ ?(?:\{[^{}]*\}|\w))?(?: ?: ?[A-Za-z]{1,5}(?: ?_ ?(?:\{[^{}]*\}|\w))?)+)"
     r"|(?P<words>[A-Za-z]{3,}(?: [A-Za-z]+)*)"
     r"|(?P<point>\(\s*\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\s*,\s*\\?[A-Za-z]+\s*(?:_\{?\w+\}?)?)+\s*\))"
     r"|(?P<inverse>[A-Za-z]\s*\^\s*(?:\{\s*-1\s*\}|-1)\s*\(\s*[A-Za-z]\s*\))",
-    (r"f_{1}'(x)", r"|\vec{a}|", r"\text{area of }\triangle ABC", r"\angle ABC", "side length", "(x, y)", "f^{-1}(x)"),
+    (r"f_{1}'(x)", r"|\vec{a}|", r"\text{area of }\triangle ABC", r"\angle ABC", "S_{ABC}:S", "side length", "(x, y)", "f^{-1}(x)"),
 )
 _SPACING = pattern(r"[{}\s]|\\text(?![A-Za-z])", {r"\text{max}": r"\text", "x_{1}": "{"})
 _ONE_LETTER = pattern(r"[A-Za-z]|\\[a-z]+", {"t": "t", r"\theta": r"\theta"})

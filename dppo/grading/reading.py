@@ -8,12 +8,16 @@ from sympy import E, I, Symbol, nan, zoo
 
 import dppo.grading.values as v
 from dppo.grading.canonical import canonical
+from dppo.grading.cases import read_cases
+from dppo.grading.families import declared
 from dppo.grading.formula import name_of, parse
+from dppo.grading.notation import usual
 from dppo.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
 from dppo.grading.options import labelled
 from dppo.grading.patterns import pattern, rewritings, rewritten
 from dppo.grading.text import Unreadable, cut, outer_brackets, tidy
 from dppo.grading.units import compound, split_unit
+from dppo.grading.vectors import as_tuples, with_hats
 from dppo.grading.words import ASKED, NUMBER_WORDS, answer_alone, words_of
 
 _SEPARATOR = pattern(
@@ -56,9 +60,13 @@ _BASED = pattern(
 _ZEROS = pattern(r"^(-?)0+(?=[0-9A-Z])", {"-0012": "-00"})
 _BASES = {word: base for word, base in NUMBER_WORDS.items() if 2 <= base <= 10 or base in (12, 16)}
 _NO_SET = v.Items("{}", ())
+_NO_SOLUTION = pattern(
+    r"(?:there (?:are |exists? )?|(?:this |given )?(?:equation|system|inequality) has )?no (?:real )?solutions?(?: exists?)?",
+    ("no real solutions", "there no solution", "equation has no solution", "no solution exists"),
+)
 _NAMED_SETS: dict[str, v.Value] = {
     **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), v.Everything()),
-    **dict.fromkeys(("no solution", "no solutions", "empty set", "no real solutions", "no real solution"), _NO_SET),
+    "empty set": _NO_SET,
 }
 _ABOVE_ZERO = frozenset(rf"\mathbb{{R}}{sign}" for sign in ("^+", "^{+}", "_+", "_{+}", "_{>0}", "_{> 0}"))
 _SETS = {r"\mathbb{R}": v.Everything(), r"\emptyset": _NO_SET, r"\mathbf{R}": v.Everything()}
@@ -71,7 +79,17 @@ def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.V
     ``several`` says whether it is a list of answers, where that is known, and decides what ``70,110`` is. With
     ``labels`` words after a number may be a unit that is not in the table, as in ``17 students``.
     """
-    return _Reader(several, labels).value(answer_alone(tidy(text)))
+    reader = _Reader(several, labels)
+    hats = with_hats(text)
+    if hats is None:
+        return reader.whole(answer_alone(tidy(text)))
+    found: list[v.Value] = []
+    try:
+        found += v.readings(reader.whole(answer_alone(tidy(text))))
+    except Unreadable:
+        reader = _Reader(several, labels)
+    found += as_tuples(reader.whole(answer_alone(tidy(hats))))
+    return v.Either(tuple(found))
 
 
 def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
@@ -93,6 +111,15 @@ class _Reader:
     def __init__(self, several: bool | None, labels: bool) -> None:
         self.several, self.labels, self.depth = several, labels, 0
 
+    def whole(self, text: str) -> v.Value:
+        """The value of a whole answer, whose letter may stand for every whole number."""
+        text = usual(text)
+        found = declared(text)
+        return v.Family(self.value(found[0]), found[1]) if found else self.value(text)
+
+    def cases(self, text: str) -> v.Value | None:
+        return read_cases(text, self.value)
+
     def value(self, text: str) -> v.Value:
         self.depth += 1
         if not text or self.depth > 12:
@@ -109,7 +136,7 @@ class _Reader:
         words = words_of(text)
         if words is None:
             return None
-        known = _NAMED_SETS.get(words.words)
+        known = _NO_SET if _NO_SOLUTION.fullmatch(words.words) else _NAMED_SETS.get(words.words)
         if known is not None:
             return known
         if words.words == "infinity":
@@ -313,6 +340,7 @@ _KINDS: tuple[tuple[Callable[[_Reader, str], v.Value | None], str], ...] = (
     (_Reader.labelled, "(B) 5"),  # before words and formulas: it is the option, 5, and a product
     (_Reader.text, "Yes, it is."),  # before a list: of words
     (_Reader.compound, "1 hour and 30 minutes"),  # before a list: of an hour and of minutes
+    (_Reader.cases, r"\begin{cases} x & x>0 \\ 0 & x \le 0 \end{cases}"),  # before a list: rows may end in commas
     # From here on from the outside in: a list of equations, an equation of sets, a union of intervals.
     (_Reader.listing, "x=1, y=2"),
     (_Reader.relation, r"A=(1,2)\cup(3,4)"),

@@ -68,6 +68,7 @@ _LAYOUT = rewritings(
     (r"\\(?:textcolor|color|colorbox)\s*\{[^{}]*\}", "", r"\color{red}x", "x"),
     (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|equation\*?|gathered|split)\}", " ", r"\begin{align*}x", " x"),
     (r"(?:\\(?:checkmark|blacksquare|square|Box|qed)(?![A-Za-z])\s*|\\\\\s*)+$", "", r"5 \\ \checkmark", "5 "),
+    (r"(?<!\\)\{ ?: ?\}|\\math(?:bin|rel) ?\{ ?: ?\}", ":", "7{:}32", "7:32"),
     (r"\\[hv]space\s*\{[^{}]*\}|\\[hv]?phantom\s*(?:\{[^{}]*\}|\S)", " ", r"5\hspace{1cm}x", "5 x"),
     (r"\\(?:[dtc]|nice|s)frac(?![A-Za-z])", r"\\frac", r"\dfrac{1}{2}", r"\frac{1}{2}"),
     (r"\\[dt]binom(?![A-Za-z])", r"\\binom", r"\tbinom{5}{2}", r"\binom{5}{2}"),
@@ -120,6 +121,10 @@ _SPELLINGS = rewritings(
     ),
     (r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([A-Za-z]+)", r"\\text{µ\1", r"5\mu\text{m}", r"5\text{µm}"),
     (r"(?<!\d)(\d{0,40}\.\d{0,20}?)(\d{1,9}?)\2{1,60}\s*\.\.\.", r"\1\\overline{\2}", "0.333...", r"0.\overline{3}"),
+    (
+        r"\.(\d*)\\dot ?\{? ?(\d) ?\}?(\d*)\\dot ?\{? ?(\d) ?\}?", r".\1\\overline{\2\3\4}",
+        r"0.\dot{2}\dot{7}", r"0.\overline{27}",
+    ),
     (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}", r"{1\over2}", r"\frac{1}{2}"),
 )  # fmt: skip
 

@@ -1,0 +1,73 @@
+r"""Values with a letter that stands for every whole number: ``\frac{\pi}{2} + k\pi, k \in \mathbb{Z}``."""
+
+from typing import Any
+
+import sympy
+
+import dppo.grading.values as v
+from dppo.grading.equality import tree
+from dppo.grading.patterns import pattern
+
+_LETTER = (
+    r"(?P<letter>[A-Za-z]) ?(?:\\in ?\\mathbb\{Z\}|(?:\\text\{ ?)?(?:is |being )?(?:an? |any )?integer ?\}?|\\in ?Z(?![A-Za-z]))"
+)
+_DECLARED = pattern(
+    rf" ?[,;]? ?(?P<open>\()? ?(?:\\text\{{ ?,? ?(?:where|for|with|and)(?: any| all| some)? ?\}}|(?:where|for|with) )? ?{_LETTER} ?(?P<close>\))?$",
+    {r"k\pi, k \in \mathbb{Z}": r", k \in \mathbb{Z}", r"x \text{ where } k\in \mathbb{Z}": r" \text{ where } k\in \mathbb{Z}"},
+)
+_IN_BRACES = pattern(
+    rf"\\\{{(?P<value>[^|]*)\|{_LETTER} ?\\\}}".replace(r"\|{", r"\| ?{").replace(r"\|(", r"\| ?("),
+    (r"\{k\pi | k \in \mathbb{Z}\}",),
+)
+_OPEN_SET = pattern(r"\\\{ ?[A-Za-z] ?[|:] ?(?P<value>.*)\\\}", (r"\{x | x=k\pi, k \in \mathbb{Z}\}",))
+USUAL = frozenset("klmn")
+"""Letters that stand for whole numbers where one side says so and the other does not."""
+WHOLE = sympy.Symbol("WHOLE")
+
+
+def declared(text: str) -> tuple[str, str] | None:
+    """A tidy text without "k is whole" at its end, and the letter; None where it does not say so."""
+    if found := _IN_BRACES.fullmatch(text):
+        return found["value"].strip(), found["letter"]
+    if inside := _OPEN_SET.fullmatch(text):
+        text = inside["value"].strip()
+    found = _DECLARED.search(text)
+    if not found or not text[: found.start()].strip() or (found["open"] is None) != (found["close"] is None):
+        return None
+    return text[: found.start()].strip(" ,;"), found["letter"]
+
+
+def as_family(value: v.Value) -> v.Value | None:
+    """A value with its letter under a name of its own, where it has the letter or has one that is usual; or None."""
+    letters = {symbol for part in v.formulas(value) for symbol in tree(part).free_symbols}
+    if isinstance(value, v.Family):
+        chosen = {sympy.Symbol(value.letter)} & letters
+        value = value.value
+    else:
+        chosen = {symbol for symbol in letters if symbol.name in USUAL}
+    if len(chosen) != 1:
+        return None
+    (letter,) = chosen
+    return v.mapped(value, lambda part: _renamed(part, letter))
+
+
+def _renamed(part: v.Expression, letter: Any) -> v.Expression:
+    if letter not in part.tree.free_symbols:
+        return part
+    return v.Expression(f"{part.latex} in whole {letter.name}", part.tree.xreplace({letter: WHOLE}), part.decimal)
+
+
+def same_steps(one: v.Value, other: v.Value) -> bool:
+    """Whether two formulas take the same values over all whole numbers: same distance, and one starts on the other."""
+    if not (isinstance(one, v.Expression) and isinstance(other, v.Expression)):
+        return False
+    slopes = [part.tree.diff(WHOLE) for part in (one, other)]
+    starts = [part.tree.subs(WHOLE, 0) for part in (one, other)]
+    if any(slope == 0 or slope.free_symbols for slope in slopes) or any(start.free_symbols for start in starts):
+        return False
+    turns = ((starts[1] - starts[0]) / slopes[0]).evalf(40)
+    ratio = (slopes[1] / slopes[0]).evalf(40)
+    near = sympy.Rational(1, 10**25)
+    return bool(
+        ratio.is_real and turns.is_real and abs(abs(ratio) - 1) < near and abs(turns - sympy.Integer(round(turns))) < near
+    )
