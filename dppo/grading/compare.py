@@ -39,7 +39,7 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 def _same_families(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """The same for all whole numbers together, under any letter."""
-    one, other = as_family(gold), as_family(answer)
+    one, other = as_family(gold, is_gold=True), as_family(answer, is_gold=False)
     if one is None or other is None:
         return False
     lists = [_alone(part) for part in (one, other)]

@@ -37,14 +37,19 @@ def declared(text: str) -> tuple[str, str] | None:
     return text[: found.start()].strip(" ,;"), found["letter"]
 
 
-def as_family(value: v.Value) -> v.Value | None:
-    """A value with its letter under a name of its own, where it has the letter or has one that is usual; or None."""
+def as_family(value: v.Value, *, is_gold: bool) -> v.Value | None:
+    """A value with its letter under a name of its own, where it has the letter or has one that is usual; or None.
+
+    A gold answer that does not say what its letter is has one only beside pi.
+    """
     letters = {symbol for part in v.formulas(value) for symbol in tree(part).free_symbols}
     if isinstance(value, v.Family):
         chosen = {sympy.Symbol(value.letter)} & letters
         value = value.value
     else:
         chosen = {symbol for symbol in letters if symbol.name in USUAL}
+        if is_gold and not all(tree(part).has(sympy.pi) for part in v.formulas(value)):
+            return None  # k^2 for whole k is no n^2
     if len(chosen) != 1:
         return None
     (letter,) = chosen

@@ -4,7 +4,6 @@ Only the LaTeX grammar of math-verify is used (``latex2sympy``): math-verify's p
 and operators to Python's ``eval``. See ``grading`` for what happens before and after the grammar.
 """
 
-import re
 from functools import lru_cache
 from typing import Any
 
@@ -18,12 +17,24 @@ from dppo.grading.rules import Grading
 from dppo.grading.text import Unreadable, tidy
 from dppo.grading.units import parse_unit
 
-_WHERE = pattern(
-    r"[\s,;]*(?:\\q?quad)?\s*(?:\\(?:text|mbox|textrm)\s*\{[\s,]*)?(?<![A-Za-z])where\b.*$",
-    {r"ax+b, \text{ where a = 2}": r", \text{ where a = 2}"},
-    re.DOTALL,
-)
-"""What an answer's letters stand for, at its end. A gold answer that says so is no answer without it."""
+_WHERE = pattern(r"(?<![A-Za-z\\])where\b", {r"ax+b, \text{ where a = 2}": "where"})
+_INTO_WORDS = ("\\text{", "\\mbox{", "\\textrm{", "\\text {", "\\quad", "\\qquad")
+_WHOLE = pattern(r"\\in ?\\?(?:mathbb|Z)|integer", {r"k \in \mathbb{Z}": r"\in \mathbb"})
+
+
+def without_where(text: str) -> str:
+    """An answer without what its letters stand for, at its end; that one stands for every whole number is left.
+
+    A gold answer that says so is no answer without it.
+    """
+    found = _WHERE.search(text)
+    if not found or _WHOLE.search(text, found.end()):
+        return text
+    head, before = text[: found.start()], None
+    while head != before:
+        before, head = head, head.rstrip(" \t\n,;")
+        head = next((head.removesuffix(end) for end in _INTO_WORDS if head.endswith(end)), head)
+    return head
 
 
 @lru_cache(maxsize=4096)
@@ -63,7 +74,7 @@ def judge(task: dict[str, Any]) -> str:
 
 
 def _judge(gold: v.Value, text: str, grading: Grading) -> str:
-    answer = _read(_WHERE.sub("", text), grading.several, _is_number(gold))
+    answer = _read(without_where(text), grading.several, _is_number(gold))
     if answer is None or (isinstance(answer, v.Text) and not _has_text(gold)):
         return "unparsed"
     try:
