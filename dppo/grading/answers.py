@@ -30,7 +30,7 @@ _PHRASE = pattern(
     },
     re.IGNORECASE | re.MULTILINE,
 )
-_HEADING = pattern(r"[*\s]*[A-Za-z]{3}", {"**Final Answer**": "**Fin"})
+_HEADING = pattern(r"\A[*\s]*[A-Za-z]{3}", {"**Final Answer**": "**Fin"})
 _SENTENCE_END = pattern(
     r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|",
     {"3.5. So": ".", "0.333... So": "", "4</s>": "</", "4<|im_end|>": "<|", "4\nso": "\n"},
@@ -43,11 +43,11 @@ _FENCED = pattern(
 """A block of code with one line, which is no program."""
 _FORMULA = r"(?:\$\$[^$]*\$\$|\$[^$\n]*\$|\\\((?:[^\\]|\\[^)])*\\\)|\\\[(?:[^\\]|\\[^\]])*\\\])"
 _FORMULAS = pattern(
-    rf"{_FORMULA}(?:[ \t]*(?:,(?:[ \t]*(?:and|or))?|and|or)[ \t]*{_FORMULA})*",
+    rf"\A{_FORMULA}(?:[ \t]*(?:,(?:[ \t]*(?:and|or))?|and|or)[ \t]*{_FORMULA})*",
     {"$3$ and $4$, which": "$3$ and $4$", r"\(x\) so": r"\(x\)"},
 )
 _WORDS_FOLLOW = pattern(
-    r"[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]", {" cm long": " c", r"\%": "\\"}
+    r"(?<![ \t])[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]", {" cm long": " c", r"\%": "\\"}
 )
 _REASON = pattern(
     r"(?:,\s*|(?<!\s)\s+)(?:because|since|as|so|which|by|given|hence|therefore|thus)\s",

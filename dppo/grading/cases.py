@@ -20,7 +20,7 @@ _IF = pattern(
     r"[,;]? ?(?:\\text\{ ?,? ?(?:if|when|for|where|as)(?P<more>[^{}]*)\}|(?<![A-Za-z\\])(?:if|when|for|where)(?![A-Za-z]))",
     {r"x, \text{if } x>0": r", \text{if }", "x if y": " if"},
 )
-_ELSE = pattern(r"\W*(?:text)?\W*(?:otherwise|else|elsewhere|in all other cases)\W*", (r"\text{otherwise}", "else."))
+_ELSE = pattern(r"\W*(?:text\W*)?(?:otherwise|else|elsewhere|in all other cases)\W*", (r"\text{otherwise}", "else."))
 _COMMA = pattern(r"[,;]", {"x, y": ","})
 _SIGNS = pattern(r"[<>=]|\\(?:le|ge|ne|in)(?![A-Za-z])", {r"x\le 2": r"\le"})
 

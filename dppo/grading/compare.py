@@ -39,6 +39,10 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 def _same_families(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """The same for all whole numbers together, under any letter."""
+    if not (isinstance(gold, v.Family) and isinstance(answer, v.Family)):
+        values = [part.value if isinstance(part, v.Family) else part for part in (gold, answer)]
+        if _same_or_unreadable(values[0], values[1], grading):
+            return True  # under the same letter, said to be whole or not
     one, other = as_family(gold, is_gold=True), as_family(answer, is_gold=False)
     if one is None or other is None:
         return False

@@ -7,7 +7,7 @@ from dppo.grading.patterns import pattern
 from dppo.grading.text import Unreadable
 
 _TOKEN = pattern(
-    r"(?P<number>\d*\.?\d*\\(?:overline|bar)\s*\{\d+\}|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\w.]))?)"
+    r"(?P<number>(?:\d+(?:\.\d*)?|\.\d*)?\\(?:overline|bar)\s*\{\d+\}|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\w.]))?)"
     r"|(?P<text>\\text\{[^{}]*\})"
     r"|(?P<accent>\\(?:d?dot|bar|hat|vec|tilde|widehat|widetilde|overline|overrightarrow)\s*(?:\{\s*\\?[A-Za-z]+\s*\}|[A-Za-z]))"
     r"|(?P<command>\\(?:[A-Za-z]+|.))|(?P<letter>[A-Za-z])|(?P<sign>[-+/:^_!|()\[\]{},'%])|(?P<space>\s+)",

@@ -14,11 +14,10 @@ from dppo.grading.options import named_options
 from dppo.grading.patterns import pattern
 from dppo.grading.reading import read
 from dppo.grading.rules import Grading
-from dppo.grading.text import Unreadable, tidy
+from dppo.grading.text import Unreadable, head, tidy
 from dppo.grading.units import parse_unit
 
 _WHERE = pattern(r"(?<![A-Za-z\\])where\b", {r"ax+b, \text{ where a = 2}": "where"})
-_INTO_WORDS = ("\\text{", "\\mbox{", "\\textrm{", "\\text {", "\\quad", "\\qquad")
 _WHOLE = pattern(r"\\in ?\\?(?:mathbb|Z)|integer", {r"k \in \mathbb{Z}": r"\in \mathbb"})
 
 
@@ -30,11 +29,7 @@ def without_where(text: str) -> str:
     found = _WHERE.search(text)
     if not found or _WHOLE.search(text, found.end()):
         return text
-    head, before = text[: found.start()], None
-    while head != before:
-        before, head = head, head.rstrip(" \t\n,;")
-        head = next((head.removesuffix(end) for end in _INTO_WORDS if head.endswith(end)), head)
-    return head
+    return head(text, found.start())
 
 
 @lru_cache(maxsize=4096)

@@ -17,8 +17,8 @@ _DECIMAL = pattern(
 )
 _REPEATING = pattern(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\{{(\d+)\}}", (r"0.1\overline{6}",))
 _FRACTION = pattern(
-    rf"{_SIGN}(?P<whole>\d+(?=[\s\\]))?\s*"
-    r"(?:\\frac\s*(?:\{\s*(?P<a>[-+]?\s*\d+)\s*\}|(?P<c>\d))\s*(?:\{\s*(?P<b>[-+]?\s*\d+)\s*\}|(?P<d>\d+))"
+    rf"{_SIGN}(?:(?P<whole>\d+)(?=[\s\\])\s*)?"
+    r"(?:\\frac\s*(?:\{\s*(?P<a>(?:[-+]\s*)?\d+)\s*\}|(?P<c>\d))\s*(?:\{\s*(?P<b>(?:[-+]\s*)?\d+)\s*\}|(?P<d>\d+))"
     r"|(?P<e>\d+)\.?\s*/\s*(?P<f>-?\d+)\.?)",
     (r"3\frac{1}{2}", r"-\frac12", "3 1/2", "1./3", "7/ -2"),
 )

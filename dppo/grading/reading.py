@@ -42,19 +42,18 @@ _SET_BUILDER = pattern(
     r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:)\s*([^{}|]*)\\\}",
     (r"\{x \in \mathbb{R} | x > 3\}", r"\{x: x > 3\}"),
 )
-_REVERSED = pattern(r"[\]\[][^\[\]]*,[^\[\]]*[\[\]]", ("]1,2]",))
 _MATRIX = pattern(
-    r"(?P<factor>[^&()\[\]=,]*)[(\[]?\s*"
-    r"\\begin\{(?P<kind>(?:[pbvBV]|small)?matrix|array)\}(?P<body>.*)\\end\{(?P=kind)\}\s*[)\]]?",
-    (r"2\begin{pmatrix}1&2\end{pmatrix}", r"(\begin{array}{c}1\end{array})"),
+    r"(?P<kind>(?:[pbvBV]|small)?matrix|array)\}(?P<body>.*)\\end\{(?P=kind)\}\s*[)\]]?",
+    (r"pmatrix}1&2\end{pmatrix}", r"array}{c}1\end{array})"),
     re.DOTALL,
 )
+_NO_FACTOR = pattern(r"[&()\[\]=,]", {"x=": "="})
 _COLUMNS = pattern(r"^\s*\{[^{}]*\}", {"{cc}1&2": "{cc}"})
 _ROW_END = pattern(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])", {r"1\\[2pt]2": r"\\[2pt]", r"1\cr 2": r"\cr"})
 _DETERMINANTS = ("vmatrix", "Vmatrix")
 _MIXED = pattern(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))", ("3 and 1/2",))
 _BASED = pattern(
-    r"\(?(?:\\text\{)?(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?)\}?\)?\s*_\s*\{?\s*(?:\\text\{)?\s*([0-9]{1,2}|[a-z]+)\s*\}?\}?",
+    r"\(?(?:\\text\{)?(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?)\}?\)?\s*_(?:\s*\{)?(?:\s*\\text\{)?\s*([0-9]{1,2}|[a-z]+)\s*\}?\}?",
     ("63_8", r"(1A)_{\text{sixteen}}", r"\text{1A}_{16}"),
 )
 _ZEROS = pattern(r"^(-?)0+(?=[0-9A-Z])", {"-0012": "-00"})
@@ -270,8 +269,6 @@ class _Reader:
     def bracketed(self, text: str) -> v.Value | None:
         """What stands in brackets: a tuple, an interval, a set, a point with its name, or just a value."""
         text = _POINT.sub("(", text, count=1)
-        if _REVERSED.fullmatch(text):
-            text = {"]": "(", "[": "["}[text[0]] + text[1:-1] + {"[": ")", "]": "]"}[text[-1]]
         kind = outer_brackets(text)
         if kind is None:
             return None
@@ -296,10 +293,12 @@ class _Reader:
 
     def matrix(self, text: str) -> v.Value | None:
         """Rows and columns; what stands before them multiplies every cell."""
-        found = _MATRIX.fullmatch(text)
-        if not found:
+        before, begins, rest = text.partition(r"\begin{")
+        found = _MATRIX.fullmatch(rest) if begins else None
+        factor = before.rstrip().removesuffix("(").removesuffix("[").strip().removesuffix(r"\cdot").strip()
+        if not found or _NO_FACTOR.search(factor):
             return None
-        factor, kind, body = found["factor"].strip().removesuffix(r"\cdot").strip(), found["kind"], found["body"]
+        kind, body = found["kind"], found["body"]
         if factor and kind in _DETERMINANTS:
             raise Unreadable("a multiple of a determinant")
         if factor:

@@ -67,7 +67,6 @@ _LAYOUT = rewritings(
     (r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![A-Za-z])", " ", r"\Large x", "  x"),
     (r"\\(?:textcolor|color|colorbox)\s*\{[^{}]*\}", "", r"\color{red}x", "x"),
     (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|equation\*?|gathered|split)\}", " ", r"\begin{align*}x", " x"),
-    (r"(?:\\(?:checkmark|blacksquare|square|Box|qed)(?![A-Za-z])\s*|\\\\\s*)+$", "", r"5 \\ \checkmark", "5 "),
     (r"(?<!\\)\{ ?: ?\}|\\math(?:bin|rel) ?\{ ?: ?\}", ":", "7{:}32", "7:32"),
     (r"\\[hv]space\s*\{[^{}]*\}|\\[hv]?phantom\s*(?:\{[^{}]*\}|\S)", " ", r"5\hspace{1cm}x", "5 x"),
     (r"\\(?:[dtc]|nice|s)frac(?![A-Za-z])", r"\\frac", r"\dfrac{1}{2}", r"\frac{1}{2}"),
@@ -93,7 +92,7 @@ _SPELLINGS = rewritings(
     (r"~=", r"\\approx ", "x~=2", r"x\approx 2"),
     (r":=", "=", "x:=2", "x=2"),
     (
-        r"\^\s*\{?\s*\\circ\s*\}?\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![A-Za-z]))",
+        r"\^(?:\s*\{)?\s*\\circ(?:\s*\})?\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![A-Za-z]))",
         r" \\text{degrees \1\2}", r"30^{\circ}\text{C}", r"30 \text{degrees C}",
     ),
     (
@@ -155,7 +154,7 @@ _SHORT_SCALE = pattern(
     {r"\$2.5M": r"\$2.5M", r"5\text{k}": r"\text{k}"},
 )
 _WRAPPED = pattern(
-    r"\\text\{\s*([-+]?\s*\d[^{}]*|\(?[A-Z]\)?(?:\s*(?:,\s*(?:and\b)?|and\b)\s*\(?[A-Z]\)?)+)\}",
+    r"\\text\{\s*([-+]?\s*\d[^{}]*|\(?[A-Z]\)?(?:\s*(?:,(?:\s*and\b)?|and\b)\s*\(?[A-Z]\)?)+)\}",
     {r"\text{5 cm}": r"\text{5 cm}", r"\text{A, B and C}": r"\text{A, B and C}"},
 )
 _BASE = pattern(
@@ -172,10 +171,8 @@ _SPACES = pattern(r"\s+", {"a  b": "  "})
 _NO_WORDS = pattern(r"[{}$\\]", {r"\max": "\\"})
 _A_LETTER = pattern(r"[^\W\d_]", {"5x": "x", "3 м": "м"})
 _COMMAND = pattern(r"\\([A-Za-z]+)", {r"2\lt3": r"\lt"})
-_ENDING = pattern(
-    r"(?:(?<=\d)\.\.\.|(?<![\s.,;:])\s?\.)?[\s,;:]*$", {"5 . ,": " . ,", "0.25...": "...", "1, 2, ...": ""}
-)
-"""What may follow an answer; dots that stand for more items are no ending."""
+_INTO_WORDS = ("\\text{", "\\mbox{", "\\textrm{", "\\text {", "\\quad", "\\qquad")
+_MARKS = ("\\\\", *(f"\\{name}" for name in ("checkmark", "blacksquare", "square", "Box", "qed")))
 
 
 def tidy(text: str) -> str:
@@ -185,7 +182,7 @@ def tidy(text: str) -> str:
     text = _RAISED_RUN.sub(lambda match: f"^{{{match[0].translate(_RAISED_SIGNS)}}}", text)
     text = _LOWERED_RUN.sub(lambda match: f"_{{{match[0].translate(_LOWERED_SIGNS)}}}", text)
     text = _ROOT.sub(r"\\sqrt{\1}", text).replace("√", r"\sqrt ")
-    text = _undelimited(text.translate(_TRANSLATION).strip())
+    text = _unmarked(_undelimited(_SPACES.sub(" ", text.translate(_TRANSLATION))).strip())
     if r"\begin" not in text:  # in a matrix it ends a row
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMAND.sub(lambda match: _SPELT.get(match[1], match[0]), rewritten(text, _LAYOUT))
@@ -197,7 +194,34 @@ def tidy(text: str) -> str:
     parts = TEXT.split(text)
     parts[::2] = [_WORD.sub(_command, part) for part in parts[::2]]
     text = "".join(rf"\text{{{part}}}" if i % 2 else part for i, part in enumerate(parts))
-    return _ENDING.sub("", _SPACES.sub(" ", text)).lstrip(" ,;:")
+    return _ended(_SPACES.sub(" ", text)).lstrip(" ,;:")
+
+
+def head(text: str, end: int) -> str:
+    r"""The text before a place, without the commas, spaces and the start of ``\text{`` that lead to it."""
+    text, before = text[:end], None
+    while text != before:
+        before, text = text, text.rstrip(" \t\n,;")
+        text = next((text.removesuffix(lead) for lead in _INTO_WORDS if text.endswith(lead)), text)
+    return text
+
+
+def _ended(text: str) -> str:
+    """The text without the full stop and the signs that may follow an answer; dots that stand for more items stay."""
+    text = text.rstrip(" ,;:")
+    if text.endswith("..."):
+        return text[:-3] if text[-4:-3].isdigit() else text
+    bare = text.removesuffix(".").removesuffix(" ") if text.endswith(".") else text
+    return text if bare.endswith((" ", ".", ",", ";", ":")) else bare
+
+
+def _unmarked(text: str) -> str:
+    """The text without line ends and the marks of a finished proof behind it."""
+    before = None
+    while text != before:
+        before, text = text, text.rstrip()
+        text = next((text.removesuffix(mark) for mark in _MARKS if text.endswith(mark)), text)
+    return text
 
 
 def _spelt_out(found: re.Match[str]) -> str:
@@ -224,24 +248,37 @@ def _undelimited(text: str) -> str:
 
 def _fonts(text: str) -> str:
     r"""The text without fonts: words as ``\text{...}``, everything else bare."""
-    done, position = "", 0
-    while found := _FONT.search(text, position):
-        end = closing(text, found.end() - 1)
-        done += text[position : found.start()]
-        inner = text[found.end() : end]
-        text, position = _content(found[1], inner) + text[end + 1 :], 0
-        if text.startswith("\\text{"):
-            stop = text.index("}") + 1
-            done, text = done + text[:stop], text[stop:]
-    return done + text[position:]
+    ends, opened = {}, []
+    for found in _BRACE.finditer(text):
+        if found[0] == "{":
+            opened.append(found.start())
+        elif found[0] == "}" and opened:
+            ends[opened.pop()] = found.start()
+    return _without_fonts(text, 0, len(text), ends, 0)
 
 
-def _content(font: str, inner: str) -> str:
+def _without_fonts(text: str, start: int, stop: int, ends: dict[int, int], depth: int) -> str:
+    if depth > DEEPEST:
+        raise Unreadable("too deep")
+    done, position = [], start
+    while found := _FONT.search(text, position, stop):
+        end = ends.get(found.end() - 1)
+        if end is None:
+            raise Unreadable("braces do not match")
+        words = _words(found[1], text[found.end() : end])
+        done += [text[position : found.start()]]
+        done += [_without_fonts(text, found.end(), end, ends, depth + 1) if words is None else words]
+        position = end + 1
+    return "".join(done) + text[position:stop]
+
+
+def _words(font: str, inner: str) -> str | None:
+    """What words in a font become; None for a formula, which stands as it is."""
     words = _NO_WORDS.sub(" ", inner).strip()
     if font in _PLAIN_FONTS or not _A_LETTER.search(words) or (font == "mathrm" and words in tuple("eid")):
-        return inner
+        return None
     if "\\" in inner and font != "operatorname":
-        return inner
+        return None
     if _CONNECTOR.match(words):
         return f" {words.strip(',; ')} "
     command = words in TYPED and (font == "operatorname" or words not in ("min", "max"))
@@ -290,16 +327,6 @@ def outer_brackets(text: str) -> tuple[str, str] | None:
         return None
     outer = [position for position, depth, _ in brackets(text) if depth == 0]
     return (opening, ending) if outer == [0, len(text) - len(ending)] else None
-
-
-def closing(text: str, start: int) -> int:
-    """Position of the brace that closes the one at ``start``."""
-    depth = 0
-    for found in _BRACE.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(found[0], 0)
-        if depth == 0:
-            return found.start()
-    raise Unreadable("braces do not match")
 
 
 def cut(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:

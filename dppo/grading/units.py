@@ -68,7 +68,7 @@ def _known(word: str | None) -> tuple[dict[str, int], Fraction] | None:
 
 
 _PART_OF_COMPOUND = pattern(
-    r"(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?),? ?(?:and )?",
+    r"(?<![\d.])(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?),? ?(?:and )?",
     {r"5 \text{ ft } 6 \text{ in}": r"5 \text{ ft } ", "1 hour and 30 minutes": "1 hour and "},
 )
 
@@ -89,19 +89,19 @@ def compound(text: str) -> tuple[Fraction, Unit] | None:
 
 _LAST = pattern(
     r"(?:(?:/|\\cdot)\s*)?"
-    r"(?:\\text\{([^{}]*)\}|(?<![\\A-Za-z])([^\W\d_]{2,}|(?<=[ /])[msghNJWKVAL]|[\u3400-\u9fff])\.?)"
-    r"\s*(?:\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$",
+    r"(?:\\text\{([^{}]*)\}|(?<!\\)(?<![^\W\d_])([^\W\d_]{2,}|(?<=[ /])[msghNJWKVAL]|[\u3400-\u9fff])\.?)"
+    r"(?:\s*\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$",
     {r"5 \text{ cm}^2": r"\text{ cm}^2", "5 km/h": "/h", "5 square feet": "feet"},
 )
 _PERCENT = pattern(
-    r"\s*(?:\\?%|\\text\{\s*(?:per ?cent|pct|percentage)\s*\}|(?<![A-Za-z])(?:per ?cent|pct|percentage))\s*$",
+    r"(?<!\s)\s*(?:\\?%|\\text\{\s*(?:per ?cent|pct|percentage)\s*\}|(?<![A-Za-z])(?:per ?cent|pct|percentage))\s*$",
     {r"5\%": r"\%", "5 per cent": " per cent", r"5\text{ percent}": r"\text{ percent}"},
 )
 _MONEY = pattern(
     r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|EUR|GBP|Rs\.?|INR|US\\?\$)\s*\}|(?:USD|EUR|GBP|INR|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=[\d.\\])",
     {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
 )
-_DEGREES = pattern(r"\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
+_DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
 _END_OF_VALUE = pattern(r"[\d)}\]!%]$", {"(x+1)": ")", "5": "5"})
 _AROUND = (*_LINEAR, "per")

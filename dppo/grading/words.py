@@ -3,7 +3,7 @@
 from dppo.grading.changes import unsays
 from dppo.grading.options import option_alone
 from dppo.grading.patterns import pattern
-from dppo.grading.text import TEXT, TYPED
+from dppo.grading.text import TEXT, TYPED, head
 from dppo.grading.values import Text
 
 _NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
@@ -13,8 +13,7 @@ _LONE_LETTER = pattern(r"\b[A-Za-z]\b(?<!\ba)", {"a line of x": "x"})
 
 
 _CONDITION = pattern(
-    r",?\s*(?:\\text\{\s*,?\s*)?(?<![A-Za-z])for (?:all|any|every|each)\b.*$",
-    {r"f(x)=0\text{ for all }x": r"\text{ for all }x", "2n, for each n": ", for each n"},
+    r"(?<![A-Za-z])for (?:all|any|every|each)\b", {r"f(x)=0\text{ for all }x": "for all", "2n, for each n": "for each"}
 )
 _PREAMBLE = pattern(
     r"^(?:\\text\{(?:[^{}]*\b(?:is|are|equals|=|:)|\s*(?:about|approximately|approx\.?|roughly|around))\s*\}\s*[:=]?"
@@ -22,7 +21,7 @@ _PREAMBLE = pattern(
     {r"\text{The area is } 5": r"\text{The area is } ", "about 5": "about "},
 )
 _AGAIN = pattern(
-    r"\s*\(\s*(or\b|=|\\approx(?![A-Za-z]))([^()]*)\)$", {"1/2 (or 0.5)": " (or 0.5)", "1/2 (= 0.5)": " (= 0.5)"}
+    r"(?<!\s)\s*\(\s*(or\b|=|\\approx(?![A-Za-z]))([^()]*)\)$", {"1/2 (or 0.5)": " (or 0.5)", "1/2 (= 0.5)": " (= 0.5)"}
 )
 
 ASKED = pattern(
@@ -34,7 +33,8 @@ ASKED = pattern(
 
 def answer_alone(text: str) -> str:
     """A tidy text without "the answer is" or "about" before it, "for all x" after it, and brackets around "or 0.5"."""
-    text = _AGAIN.sub(r" \1\2", _CONDITION.sub("", text))
+    condition = _CONDITION.search(text)
+    text = _AGAIN.sub(r" \1\2", head(text, condition.start()) if condition else text)
     found = _PREAMBLE.match(text)
     return text[found.end() :].strip() if found and not unsays(found[0]) else text.strip()
 
