@@ -82,10 +82,16 @@ def _points(one: Any, other: Any, names: list[Any]) -> Iterator[tuple[bool, dict
             yield True, {name: _whole_coordinate(point, i) for i, name in enumerate(names)}
     if all(wholes):
         return
-    if one.has(*_KINKS) or other.has(*_KINKS):
+    if _has_kinks(one) or _has_kinks(other):
         yield from ((True, at) for at in _around_kinks(one, other, names))
     for point in range(len(_POINTS) + len(_MORE_POINTS)):
         yield point < len(_POINTS), {name: _coordinate(point, i) for i, name in enumerate(names)}
+
+
+def _has_kinks(formula: Any) -> bool:
+    """Whether a formula may be another one beyond some number: absolute values, floors, roots of squares."""
+    roots = (power.base for power in formula.atoms(sympy.Pow) if not power.exp.is_integer and power.base.free_symbols)
+    return formula.has(*_KINKS) or any(p.exp.is_even for root in roots for p in root.atoms(sympy.Pow))
 
 
 def _around_kinks(one: Any, other: Any, names: list[Any]) -> Iterator[dict[Any, Any]]:

@@ -96,7 +96,7 @@ _SPELLINGS = rewritings(
         r" \\text{degrees \1\2}", r"30^{\circ}\text{C}", r"30 \text{degrees C}",
     ),
     (
-        r"\^\s*\{?\s*(?:\\text\s*\{\s*o\s*\}|(?<=\d\^)o(?![A-Za-z])|(?<=\d\^\{)o(?=\}))\s*\}?",
+        r"\^(?:\s*\{)?\s*(?:\\text\s*\{\s*o\s*\}|(?<=\d\^)o(?![A-Za-z])|(?<=\d\^\{)o(?=\}))\s*\}?",
         r"^\\circ ", "30^o", r"30^\circ ",
     ),
     (r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ ", r"5^{\circ}", r"5^\circ "),

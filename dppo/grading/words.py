@@ -1,7 +1,7 @@
 """Answers in words: names, yes and no, the letter of an option, a clock time; and words around any answer."""
 
 from dppo.grading.changes import unsays
-from dppo.grading.options import option_alone
+from dppo.grading.options import labelled, option_alone
 from dppo.grading.patterns import pattern
 from dppo.grading.text import TEXT, TYPED, head
 from dppo.grading.values import Text
@@ -35,7 +35,7 @@ def answer_alone(text: str) -> str:
     """A tidy text without "the answer is" or "about" before it, "for all x" after it, and brackets around "or 0.5"."""
     condition = _CONDITION.search(text)
     text = _AGAIN.sub(r" \1\2", head(text, condition.start()) if condition else text)
-    found = _PREAMBLE.match(text)
+    found = None if labelled(text) else _PREAMBLE.match(text)
     return text[found.end() :].strip() if found and not unsays(found[0]) else text.strip()
 
 
@@ -81,6 +81,6 @@ _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
 _DATE = pattern(rf"{_MONTH} {_DAY}|{_DAY} {_MONTH}", {"march 3rd": "march 3rd", "3 mar.": "3 mar."})
 _LONG_FORMS = {"dne": "does not exist"}
 _CLOCK = pattern(
-    r"(\d{1,2})(?::(\d{2})(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?",
+    r"([01]?\d|2[0-4])(?::([0-5]\d)(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?",
     ("12:30 pm", "7 am", "9:05"),
 )
