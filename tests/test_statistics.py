@@ -198,7 +198,7 @@ BEFORE = [
     (seed_interval(dict(enumerate(SEEDS[1]))), (2.625, 1.0625, 4.5625)),
     (seed_interval(dict(enumerate(SEEDS[1])), np.median), (2.25, 0.75, 5.0)),
     (problem_interval(PROBLEMS, np.random.default_rng(3)), (0.5, 0.3875, 0.6125)),
-    (problem_interval(np.zeros(30), np.random.default_rng(3)), (0.0, 0.0, 0.11570306878)),
+    (problem_interval(np.zeros(30), np.random.default_rng(3)), (0.0, 0.0, 1 - 0.025 ** (1 / 30))),
     (
         benchmark_interval({"a": PROBLEMS, "b": PROBLEMS[:7] - 0.5}, np.random.default_rng(3), (-1.0, 1.0)),
         (0.19642857142857142, 0.06026785714285715, 0.3433035714285714),

@@ -47,7 +47,8 @@ _FORMULAS = pattern(
     {"$3$ and $4$, which": "$3$ and $4$", r"\(x\) so": r"\(x\)"},
 )
 _WORDS_FOLLOW = pattern(
-    r"(?<![ \t])[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]", {" cm long": " c", r"\%": "\\"}
+    r"(?<![ \t])[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]",
+    {" cm long": " c", r"\%": "\\"},
 )
 _REASON = pattern(
     r"(?:,\s*|(?<!\s)\s+)(?:because|since|as|so|which|by|given|hence|therefore|thus)\s",

@@ -9,10 +9,11 @@ decimals as exact fractions. What is not in the lists of ``formula`` is unreadab
 import math
 from collections.abc import Callable, Collection
 
+from dppo.grading.brackets import DEEPEST, Unreadable
 from dppo.grading.formula import DERIVATIVE, LETTERS, symbol_name, tokens
 from dppo.grading.numbers import read_number
 from dppo.grading.patterns import pattern
-from dppo.grading.text import DEEPEST, FUNCTIONS, OF_SEVERAL, TRIGONOMETRIC, Unreadable
+from dppo.grading.text import FUNCTIONS, OF_SEVERAL, TRIGONOMETRIC
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")

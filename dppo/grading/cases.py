@@ -5,10 +5,11 @@ from collections.abc import Callable
 import sympy
 
 import dppo.grading.values as v
+from dppo.grading.brackets import Unreadable, cut
 from dppo.grading.formula import name_of
 from dppo.grading.patterns import pattern
 from dppo.grading.regions import as_set, same_sets
-from dppo.grading.text import TEXT, Unreadable, cut
+from dppo.grading.text import TEXT
 
 _CASES = pattern(
     r"(?:(?P<name>[^=&{}]{1,60})= ?)?(?:\\begin\{[dr]?cases\*?\}|\\\{ ?\\begin\{array\} ?\{[lcr| ]*\})(?P<body>.*)"
@@ -17,7 +18,8 @@ _CASES = pattern(
 )
 _ROW_END = pattern(r"\\\\(?:\[[^\]]{0,20}\])?", {r"1\\[2pt]2": r"\\[2pt]"})
 _IF = pattern(
-    r"[,;]? ?(?:\\text\{ ?,? ?(?:if|when|for|where|as)(?P<more>[^{}]*)\}|(?<![A-Za-z\\])(?:if|when|for|where)(?![A-Za-z]))",
+    r"[,;]? ?(?:\\text\{ ?,? ?(?:if|when|for|where|as)(?P<more>[^{}]*)\}"
+    r"|(?<![A-Za-z\\])(?:if|when|for|where)(?![A-Za-z]))",
     {r"x, \text{if } x>0": r", \text{if }", "x if y": " if"},
 )
 _ELSE = pattern(r"\W*(?:text\W*)?(?:otherwise|else|elsewhere|in all other cases)\W*", (r"\text{otherwise}", "else."))

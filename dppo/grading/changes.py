@@ -23,7 +23,8 @@ _PARTS = (
 _MULTIPLES = "doubled?|tripled?|trebled?|quadrupled?|twice|thrice|squared|cubed|factorial|exponents?|root|powers? of"
 _CALCULATION = (
     "plus|minus|negative|divided|multiplied|multiply|added|subtract(?:ed)?|increased|decreased|reduced|over|mod|modulo"
-    "|remainder|base|choose|permute|reciprocal|inverse|complement|logarithm|log|sum|product|to the (?!nearest)|raised|below|point"
+    "|remainder|base|choose|permute|reciprocal|inverse|complement|logarithm|log|sum|product|to the (?!nearest)"
+    "|raised|below|point"
 )
 _COMPARISON = "or|than|least|most|exceeding|between|up to|if|unless|when|but|except|excluding|versus|vs|instead|rather"
 _DOUBT = (

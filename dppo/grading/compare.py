@@ -6,12 +6,12 @@ from itertools import combinations, product
 
 import dppo.grading.parts as parts
 import dppo.grading.values as v
+from dppo.grading.brackets import Unreadable
 from dppo.grading.cases import same_pieces
 from dppo.grading.equality import agree, proportional, rational, same_values, tree
-from dppo.grading.families import as_family, same_steps
+from dppo.grading.families import same_families
 from dppo.grading.regions import FLIPPED, as_set, is_settled, same_sets
 from dppo.grading.rules import Grading
-from dppo.grading.text import Unreadable
 from dppo.grading.units import DEGREE, PERCENT, RADIAN, compatible_label, compatible_labels, same_dimension
 
 
@@ -39,33 +39,7 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 def _same_families(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """The same for all whole numbers together, under any letter."""
-    if not (isinstance(gold, v.Family) and isinstance(answer, v.Family)):
-        values = [part.value if isinstance(part, v.Family) else part for part in (gold, answer)]
-        if _same_or_unreadable(values[0], values[1], grading):
-            return True  # under the same letter, said to be whole or not
-    one, other = as_family(gold, is_gold=True), as_family(answer, is_gold=False)
-    if one is None or other is None:
-        return False
-    lists = [_alone(part) for part in (one, other)]
-    if any(items is None for items in lists):
-        return same(one, other, grading)
-    left = list(lists[1] or ())
-    for item in lists[0] or ():
-        match = next((i for i, part in enumerate(left) if same_steps(item, part) or same(item, part, grading)), None)
-        if match is None:
-            return False
-        left.pop(match)
-    return not left
-
-
-def _alone(value: v.Value) -> tuple[v.Value, ...] | None:
-    """The formulas a value lists, or the one it is; None where it is a tuple, an interval or the like."""
-    if isinstance(value, v.Named):
-        value = value.members[-1]
-    if isinstance(value, v.Items) and value.brackets in ("", "{}"):
-        parts = [_alone(item) for item in value.items]
-        return tuple(part for some in parts for part in some or ()) if all(parts) else None
-    return (value,) if isinstance(value, v.Formula) else None
+    return same_families(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
 
 
 def _same_cases(gold: v.Value, answer: v.Value, grading: Grading) -> bool:

@@ -1,6 +1,7 @@
 """Whether two formulas are equal, or as near as a benchmark allows.
 
-Rational numbers are compared exactly, other constants by many digits, formulas with letters at ``points``, to 20 digits.
+Rational numbers are compared exactly, other constants by many digits, formulas with letters at ``points``, to 20
+digits.
 """
 
 from collections.abc import Mapping
@@ -10,10 +11,10 @@ from typing import Any
 import sympy
 
 import dppo.grading.values as v
+from dppo.grading.brackets import Unreadable
 from dppo.grading.points import LEAST_POINTS, POINT_NEAR, is_finite, values_at_points
 from dppo.grading.rounding import ENOUGH_DIGITS, FEWEST_DIGITS, endless, shortened
 from dppo.grading.rules import Grading
-from dppo.grading.text import Unreadable
 
 CONSTANT_DIGITS = 60
 _CONSTANT_NEAR = sympy.Rational(1, 10**45)

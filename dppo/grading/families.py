@@ -1,5 +1,6 @@
 r"""Values with a letter that stands for every whole number: ``\frac{\pi}{2} + k\pi, k \in \mathbb{Z}``."""
 
+from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -9,11 +10,16 @@ from dppo.grading.equality import tree
 from dppo.grading.patterns import pattern
 
 _LETTER = (
-    r"(?P<letter>[A-Za-z]) ?(?:\\in ?\\mathbb\{Z\}|(?:\\text\{ ?)?(?:is |being )?(?:an? |any )?integer ?\}?|\\in ?Z(?![A-Za-z]))"
+    r"(?P<letter>[A-Za-z]) ?(?:\\in ?\\mathbb\{Z\}"
+    r"|(?:\\text\{ ?)?(?:is |being )?(?:an? |any )?integer ?\}?|\\in ?Z(?![A-Za-z]))"
 )
 _DECLARED = pattern(
-    rf" ?[,;]? ?(?P<open>\()? ?(?:\\text\{{ ?,? ?(?:where|for|with|and)(?: any| all| some)? ?\}}|(?:where|for|with) )? ?{_LETTER} ?(?P<close>\))?$",
-    {r"k\pi, k \in \mathbb{Z}": r", k \in \mathbb{Z}", r"x \text{ where } k\in \mathbb{Z}": r" \text{ where } k\in \mathbb{Z}"},
+    rf" ?[,;]? ?(?P<open>\()? ?(?:\\text\{{ ?,? ?(?:where|for|with|and)(?: any| all| some)? ?\}}"
+    rf"|(?:where|for|with) )? ?{_LETTER} ?(?P<close>\))?$",
+    {
+        r"k\pi, k \in \mathbb{Z}": r", k \in \mathbb{Z}",
+        r"x \text{ where } k\in \mathbb{Z}": r" \text{ where } k\in \mathbb{Z}",
+    },
 )
 _IN_BRACES = pattern(
     rf"\\\{{(?P<value>[^|]*)\|{_LETTER} ?\\\}}".replace(r"\|{", r"\| ?{").replace(r"\|(", r"\| ?("),
@@ -37,7 +43,7 @@ def declared(text: str) -> tuple[str, str] | None:
     return text[: found.start()].strip(" ,;"), found["letter"]
 
 
-def as_family(value: v.Value, *, is_gold: bool) -> v.Value | None:
+def _as_family(value: v.Value, *, is_gold: bool) -> v.Value | None:
     """A value with its letter under a name of its own, where it has the letter or has one that is usual; or None.
 
     A gold answer that does not say what its letter is has one only beside pi.
@@ -62,7 +68,7 @@ def _renamed(part: v.Expression, letter: Any) -> v.Expression:
     return v.Expression(f"{part.latex} in whole {letter.name}", part.tree.xreplace({letter: WHOLE}), part.decimal)
 
 
-def same_steps(one: v.Value, other: v.Value) -> bool:
+def _same_steps(one: v.Value, other: v.Value) -> bool:
     """Whether two formulas take the same values over all whole numbers: same distance, and one starts on the other."""
     if not (isinstance(one, v.Expression) and isinstance(other, v.Expression)):
         return False
@@ -74,5 +80,39 @@ def same_steps(one: v.Value, other: v.Value) -> bool:
     ratio = (slopes[1] / slopes[0]).evalf(40)
     near = sympy.Rational(1, 10**25)
     return bool(
-        ratio.is_real and turns.is_real and abs(abs(ratio) - 1) < near and abs(turns - sympy.Integer(round(turns))) < near
+        ratio.is_real
+        and turns.is_real
+        and abs(abs(ratio) - 1) < near
+        and abs(turns - sympy.Integer(round(turns))) < near
     )
+
+
+def same_families(gold: v.Value, answer: v.Value, same: Callable[[v.Value, v.Value], bool]) -> bool:
+    """Whether two values are the same for all whole numbers together, under any letter."""
+    if not (isinstance(gold, v.Family) and isinstance(answer, v.Family)):
+        values = [part.value if isinstance(part, v.Family) else part for part in (gold, answer)]
+        if same(values[0], values[1]):
+            return True  # under the same letter, said to be whole or not
+    one, other = _as_family(gold, is_gold=True), _as_family(answer, is_gold=False)
+    if one is None or other is None:
+        return False
+    lists = [_alone(part) for part in (one, other)]
+    if any(items is None for items in lists):
+        return same(one, other)
+    left = list(lists[1] or ())
+    for item in lists[0] or ():
+        match = next((i for i, part in enumerate(left) if _same_steps(item, part) or same(item, part)), None)
+        if match is None:
+            return False
+        left.pop(match)
+    return not left
+
+
+def _alone(value: v.Value) -> tuple[v.Value, ...] | None:
+    """The formulas a value lists, or the one it is; None where it is a tuple, an interval or the like."""
+    if isinstance(value, v.Named):
+        value = value.members[-1]
+    if isinstance(value, v.Items) and value.brackets in ("", "{}"):
+        parts = [_alone(item) for item in value.items]
+        return tuple(part for some in parts for part in some or ()) if all(parts) else None
+    return (value,) if isinstance(value, v.Formula) else None

@@ -3,8 +3,8 @@
 from functools import lru_cache
 from typing import Any
 
+from dppo.grading.brackets import Unreadable
 from dppo.grading.patterns import pattern
-from dppo.grading.text import Unreadable
 
 _TOKEN = pattern(
     r"(?P<number>(?:\d+(?:\.\d*)?|\.\d*)?\\(?:overline|bar)\s*\{\d+\}|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\w.]))?)"
@@ -80,7 +80,16 @@ _NAME = pattern(
     r"|(?P<words>[A-Za-z]{3,}(?: [A-Za-z]+)*)"
     r"|(?P<point>\(\s*\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\s*,\s*\\?[A-Za-z]+\s*(?:_\{?\w+\}?)?)+\s*\))"
     r"|(?P<inverse>[A-Za-z]\s*\^\s*(?:\{\s*-1\s*\}|-1)\s*\(\s*[A-Za-z]\s*\))",
-    (r"f_{1}'(x)", r"|\vec{a}|", r"\text{area of }\triangle ABC", r"\angle ABC", "S_{ABC}:S", "side length", "(x, y)", "f^{-1}(x)"),
+    (
+        r"f_{1}'(x)",
+        r"|\vec{a}|",
+        r"\text{area of }\triangle ABC",
+        r"\angle ABC",
+        "S_{ABC}:S",
+        "side length",
+        "(x, y)",
+        "f^{-1}(x)",
+    ),
 )
 _SPACING = pattern(r"[{}\s]|\\text(?![A-Za-z])", {r"\text{max}": r"\text", "x_{1}": "{"})
 _ONE_LETTER = pattern(r"[A-Za-z]|\\[a-z]+", {"t": "t", r"\theta": r"\theta"})

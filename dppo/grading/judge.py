@@ -8,13 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 import dppo.grading.values as v
+from dppo.grading.brackets import Unreadable
 from dppo.grading.compare import same
 from dppo.grading.equality import is_constant
 from dppo.grading.options import named_options
 from dppo.grading.patterns import pattern
 from dppo.grading.reading import read
 from dppo.grading.rules import Grading
-from dppo.grading.text import Unreadable, head, tidy
+from dppo.grading.text import head, tidy
 from dppo.grading.units import parse_unit
 
 _WHERE = pattern(r"(?<![A-Za-z\\])where\b", {r"ax+b, \text{ where a = 2}": "where"})

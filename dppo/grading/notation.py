@@ -8,7 +8,8 @@ _SQUARE = pattern(r"[\[\]]", {"(1,2]": "]"})
 _ENDS = pattern(r"[^\[\](){},;]+[,;][^\[\](){},;]+", ("0,5", r"-\infty; 2"))
 _INDEX = r"(?:\{ ?\d{1,4} ?\}|\d)"
 _COUNTED = pattern(
-    rf"(?<![A-Za-z\\])(?P<kind>[CPA]) ?(?:_ ?(?P<n>{_INDEX}) ?\^ ?(?P<k>{_INDEX})|\^ ?(?P<l>{_INDEX}) ?_ ?(?P<m>{_INDEX}))",
+    rf"(?<![A-Za-z\\])(?P<kind>[CPA]) ?(?:_ ?(?P<n>{_INDEX}) ?\^ ?(?P<k>{_INDEX})"
+    rf"|\^ ?(?P<l>{_INDEX}) ?_ ?(?P<m>{_INDEX}))",
     {"2C_{10}^3": "C_{10}^3", "A^2_5": "A^2_5"},
 )
 _AROUND = pattern(

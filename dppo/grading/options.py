@@ -18,7 +18,8 @@ _GOES_ON = pattern(
 )
 """How a text goes on that is one formula with the letter before it."""
 _TAKEN_BACK = pattern(
-    r"(?:\\text\{ ?)?(?:it |this |that )?(?:is |was |are )?(?:not|n't|isn't|wrong|incorrect|false|no|never|nor|neither|or|and|but|versus|vs)\b.*",
+    r"(?:\\text\{ ?)?(?:it |this |that )?(?:is |was |are )?"
+    r"(?:not|n't|isn't|wrong|incorrect|false|no|never|nor|neither|or|and|but|versus|vs)\b.*",
     ("is wrong", "not this one", r"\text{not } x"),
 )
 _WORDS = pattern(r"\\text\{([^{}]*)\}", (r"\text{(B) 5}",))

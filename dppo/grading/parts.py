@@ -48,7 +48,12 @@ def is_number(value: v.Value) -> bool:
 
 def is_capital(value: v.Value) -> bool:
     """Whether a value is one capital letter, as a formula."""
-    return isinstance(value, v.Expression) and value.tree.is_Symbol and len(name := value.tree.name) == 1 and name.isupper()
+    return (
+        isinstance(value, v.Expression)
+        and value.tree.is_Symbol
+        and len(name := value.tree.name) == 1
+        and name.isupper()
+    )
 
 
 def says_what_was_asked(side: v.Value, gold: v.Value) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import sympy
 
-from dppo.grading.text import Unreadable
+from dppo.grading.brackets import Unreadable
 
 POINT_DIGITS = 30
 POINT_NEAR = sympy.Rational(1, 10**20)
@@ -96,12 +96,15 @@ def _has_kinks(formula: Any) -> bool:
 
 def _around_kinks(one: Any, other: Any, names: list[Any]) -> Iterator[dict[Any, Any]]:
     """Points next to the numbers in two formulas, on both sides of 0, and beyond all of them."""
-    numbers = sorted({abs(number) for formula in (one, other) for number in formula.atoms(sympy.Rational)})[-_MOST_KINKS:]
+    numbers = sorted({abs(number) for formula in (one, other) for number in formula.atoms(sympy.Rational)})[
+        -_MOST_KINKS:
+    ]
     far = 3 * (1 + sum(numbers))
     for centre in (*numbers, far):
         for sign, row in ((1, _POINTS[3]), (-1, _POINTS[4])):
             yield {
-                name: sign * centre + sympy.Rational(row[i % len(row)]) * (1 + i // len(row)) for i, name in enumerate(names)
+                name: sign * centre + sympy.Rational(row[i % len(row)]) * (1 + i // len(row))
+                for i, name in enumerate(names)
             }
 
 

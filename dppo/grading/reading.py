@@ -7,6 +7,8 @@ from fractions import Fraction
 from sympy import E, I, Symbol, nan, zoo
 
 import dppo.grading.values as v
+from dppo.grading.bases import read_based
+from dppo.grading.brackets import Unreadable, cut, outer_brackets
 from dppo.grading.canonical import canonical
 from dppo.grading.cases import read_cases
 from dppo.grading.families import declared
@@ -15,7 +17,7 @@ from dppo.grading.notation import usual
 from dppo.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
 from dppo.grading.options import labelled
 from dppo.grading.patterns import pattern, rewritings, rewritten
-from dppo.grading.text import Unreadable, cut, outer_brackets, tidy
+from dppo.grading.text import tidy
 from dppo.grading.units import compound, split_unit
 from dppo.grading.vectors import as_tuples, with_hats
 from dppo.grading.words import ASKED, NUMBER_WORDS, answer_alone, words_of
@@ -52,15 +54,10 @@ _COLUMNS = pattern(r"^\s*\{[^{}]*\}", {"{cc}1&2": "{cc}"})
 _ROW_END = pattern(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])", {r"1\\[2pt]2": r"\\[2pt]", r"1\cr 2": r"\cr"})
 _DETERMINANTS = ("vmatrix", "Vmatrix")
 _MIXED = pattern(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))", ("3 and 1/2",))
-_BASED = pattern(
-    r"\(?(?:\\text\{)?(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?)\}?\)?\s*_(?:\s*\{)?(?:\s*\\text\{)?\s*([0-9]{1,2}|[a-z]+)\s*\}?\}?",
-    ("63_8", r"(1A)_{\text{sixteen}}", r"\text{1A}_{16}"),
-)
-_ZEROS = pattern(r"^(-?)0+(?=[0-9A-Z])", {"-0012": "-00"})
-_BASES = {word: base for word, base in NUMBER_WORDS.items() if 2 <= base <= 10 or base in (12, 16)}
 _NO_SET = v.Items("{}", ())
 _NO_SOLUTION = pattern(
-    r"(?:there (?:are |exists? )?|(?:this |given )?(?:equation|system|inequality) has )?no (?:real )?solutions?(?: exists?)?",
+    r"(?:there (?:are |exists? )?|(?:this |given )?(?:equation|system|inequality) has )?"
+    r"no (?:real )?solutions?(?: exists?)?",
     ("no real solutions", "there no solution", "equation has no solution", "no solution exists"),
 )
 _NAMED_SETS: dict[str, v.Value] = {
@@ -313,15 +310,7 @@ class _Reader:
         return v.Matrix(cells, bars=kind in _DETERMINANTS)
 
     def based(self, text: str) -> v.Value | None:
-        found = _BASED.fullmatch(text)
-        if not found:
-            return None
-        base = _BASES.get(found[2].lower()) or (int(found[2]) if found[2].isdigit() else 0)
-        digits = _ZEROS.sub(r"\1", found[1])
-        if base == 10:
-            return read_number(digits)
-        fits = 2 <= base <= 36 and all(int(digit, 36) < base for digit in digits.replace("-", "").replace(".", ""))
-        return v.Based(digits, base) if fits else None
+        return read_based(text)
 
     def number(self, text: str) -> v.Value | None:
         return None if self.several and "," in joined_groups(text) else read_number(text)

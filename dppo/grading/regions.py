@@ -5,8 +5,8 @@ from typing import Any
 import sympy
 
 import dppo.grading.values as v
+from dppo.grading.brackets import Unreadable
 from dppo.grading.equality import tree
-from dppo.grading.text import Unreadable
 
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
 

@@ -1,18 +1,10 @@
-"""Answers as text: one way of writing each thing, and cutting at places outside all brackets. Linear in the text."""
+"""Answers as text: one way of writing each thing. Linear in the text."""
 
 import re
 import unicodedata
-from collections.abc import Iterator
 
+from dppo.grading.brackets import BRACE, DEEPEST, Unreadable
 from dppo.grading.patterns import pattern, rewritings, rewritten
-
-DEEPEST = 40
-"""Brackets within brackets; no answer needs more, and recursion stays far from Python's own limit."""
-
-
-class Unreadable(ValueError):
-    """A text that is not mathematics we can read. Every reader and comparison may raise it; ``judge`` catches it."""
-
 
 _CHARACTERS = {
     **dict.fromkeys("−–—‐‑‒﹣", "-"),
@@ -59,7 +51,7 @@ _WORD = pattern(
 _LAYOUT = rewritings(
     (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*(?:\.(?!\d))?", "", r"\left( x \right.", "( x "),
     (r"(?<!\\)\\[()\[\]]", " ", r"\(x\)", " x "),
-    (r"(?<=\d)(?:,\s*\\!|\{,\}|\\,|\\ |,\\,)\s*(?=\d{3}(?!\d))", "", r"1,\!250\,000", "1250000"),
+    (r"(?<=\d)(?:,\s*\\!| ?\{ ?, ?\}|\\,|\\ |,\\,)\s*(?=\d{3}(?!\d))", "", r"1,\!250\,000", "1250000"),
     (r"(?<!\\)\\!", "", r"5\!x", "5x"),
     (r"(?<!\\)\\[,:;> ]|(?<!\\)~", " ", r"(1,\ 2)", "(1, 2)"),
     (r"\\(?:q?quad|enspace|thinspace|hfill|noindent|limits|mathstrut|rm|bf|it)(?![A-Za-z])", " ", r"5\quad x", "5  x"),
@@ -172,7 +164,7 @@ _NO_WORDS = pattern(r"[{}$\\]", {r"\max": "\\"})
 _A_LETTER = pattern(r"[^\W\d_]", {"5x": "x", "3 м": "м"})
 _COMMAND = pattern(r"\\([A-Za-z]+)", {r"2\lt3": r"\lt"})
 _INTO_WORDS = ("\\text{", "\\mbox{", "\\textrm{", "\\text {", "\\quad", "\\qquad")
-_MARKS = ("\\\\", *(f"\\{name}" for name in ("checkmark", "blacksquare", "square", "Box", "qed")))
+_MARKS = ("\\\\", "\\", *(f"\\{name}" for name in ("checkmark", "blacksquare", "square", "Box", "qed")))
 
 
 def tidy(text: str) -> str:
@@ -249,7 +241,7 @@ def _undelimited(text: str) -> str:
 def _fonts(text: str) -> str:
     r"""The text without fonts: words as ``\text{...}``, everything else bare."""
     ends, opened = {}, []
-    for found in _BRACE.finditer(text):
+    for found in BRACE.finditer(text):
         if found[0] == "{":
             opened.append(found.start())
         elif found[0] == "}" and opened:
@@ -283,65 +275,3 @@ def _words(font: str, inner: str) -> str | None:
         return f" {words.strip(',; ')} "
     command = words in TYPED and (font == "operatorname" or words not in ("min", "max"))
     return rf"\{words} " if command else rf"\text{{{words}}}"
-
-
-_BRACKET = pattern(
-    r"\\[{}]|\\text\{[^{}]*\}|[()\[\]{}]|\\.",
-    {r"x\{": r"\{", r"\text{a, b}": r"\text{a, b}", r"\alpha": r"\a"},
-    re.DOTALL,
-)
-_BRACE = pattern(r"\\.|[{}]", {r"x\{": r"\{", "x}": "}"}, re.DOTALL)
-_OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}, {")", "]", "}", r"\}"}
-
-
-def brackets(text: str) -> Iterator[tuple[int, int, str]]:
-    """Every bracket as (position, depth outside it, the bracket); ``\\text{...}`` counts as one pair.
-
-    ``(`` may close with ``]`` and ``[`` with ``)``, as half-open intervals do; braces only with their own kind.
-    """
-    stack: list[str] = []
-    for found in _BRACKET.finditer(text):
-        bracket = found[0]
-        if len(bracket) > 2:  # words are a pair of brackets of their own
-            yield found.start(), len(stack), "{"
-            yield found.end() - 1, len(stack), "}"
-        elif bracket in _OPEN:
-            yield found.start(), len(stack), bracket
-            stack.append(bracket)
-            if len(stack) > DEEPEST:
-                raise Unreadable("too deep")
-        elif bracket in _CLOSE:
-            if not stack or (_OPEN[stack[-1]] != bracket and not (stack[-1] in "([" and bracket in ")]")):
-                raise Unreadable("brackets do not match")
-            stack.pop()
-            yield found.start(), len(stack), bracket
-    if stack:
-        raise Unreadable("brackets do not match")
-
-
-def outer_brackets(text: str) -> tuple[str, str] | None:
-    """The brackets around a whole text, or None."""
-    opening = r"\{" if text.startswith(r"\{") else text[:1]
-    ending = r"\}" if text.endswith(r"\}") else text[-1:]
-    if opening not in ("(", "[", "{", r"\{") or ending not in (")", "]", "}", r"\}") or len(text) < 2:
-        return None
-    outer = [position for position, depth, _ in brackets(text) if depth == 0]
-    return (opening, ending) if outer == [0, len(text) - len(ending)] else None
-
-
-def cut(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """The pieces of a text between separators outside all brackets, and the separators."""
-    spans, start = [], 0
-    for position, depth, bracket in brackets(text):
-        if depth == 0 and bracket in _OPEN:
-            spans.append((start, position))
-        elif depth == 0:
-            start = position + len(bracket)
-    spans.append((start, len(text)))
-    pieces, found, last = [], [], 0
-    for low, high in spans:
-        for match in separator.finditer(text, low, high):
-            pieces.append(text[last : match.start()].strip())
-            found.append(match[0].strip())
-            last = match.end()
-    return [*pieces, text[last:].strip()], found

@@ -52,7 +52,8 @@ _WORDS: tuple[tuple[dict[str, int], dict[str, int | str]], ...] = (
         "kilomètre kilomètres kilómetro kilómetros quilômetro quilômetros chilometro chilometri километр километра "
         "километров км 千米 公里": 1000,
         "millimètre millimètres milímetro milímetros millimetro millimetri мм 毫米": "1/1000",
-        "dm decimeter decimeters decimetre decimetres дм 分米": "1/10", "μm": "1/1000000", "Å angstrom angstroms": "1/10000000000",
+        "dm decimeter decimeters decimetre decimetres дм 分米": "1/10", "μm": "1/1000000",
+        "Å angstrom angstroms": "1/10000000000",
     }),
     ({"s": 1}, {
         "seconde secondes segundo segundos secondo secondi sekunde sekunden секунда секунды секунд с 秒": 1,
@@ -81,7 +82,7 @@ _WORDS: tuple[tuple[dict[str, int], dict[str, int | str]], ...] = (
     ({"F": 1}, {"farad farads": 1, "µF μF microfarad microfarads": "1/1000000", "nF": "1/1000000000"}),
     ({"C": 1}, {"coulomb coulombs": 1, "µC μC": "1/1000000"}),
     ({"T": 1}, {"tesla teslas": 1}),
-    ({"kg": 1, "m": -1, "s": -2}, {"Pa pascal pascals": 1, "kPa": 1000, "MPa": 1000000, "atm": 101325, "bar bars": 100000}),
+    ({"kg": 1, "m": -1, "s": -2}, {"Pa pascal pascals": 1, "kPa": 1000, "MPa": 1000000, "atm": 101325}),
     ({"kg": 1, "m": 1, "s": -2}, {"kN": 1000, "mN": "1/1000"}),
     ({"kg": 1, "m": 2, "s": -2}, {"cal calorie calories": "4184/1000", "kcal": 4184, "MJ": 1000000, "kWh": 3600000}),
     ({"V": 1}, {"mV": "1/1000", "kV": 1000, "µV μV": "1/1000000"}),
@@ -94,7 +95,9 @@ _WORDS: tuple[tuple[dict[str, int], dict[str, int | str]], ...] = (
 """The same for names that are units among words alone, and not in a formula, where ``cd`` is a product."""
 
 
-def _by_spelling(rows: tuple[tuple[dict[str, int], dict[str, int | str]], ...]) -> dict[str, tuple[dict[str, int], Fraction]]:
+def _by_spelling(
+    rows: tuple[tuple[dict[str, int], dict[str, int | str]], ...],
+) -> dict[str, tuple[dict[str, int], Fraction]]:
     return {
         spelling: (base, Fraction(factor))
         for base, factors in rows

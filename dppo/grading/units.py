@@ -1,13 +1,12 @@
 """Units: their names, their products, and taking them off an answer."""
 
-import re
 from fractions import Fraction
 from itertools import pairwise
 
+from dppo.grading.brackets import Unreadable
 from dppo.grading.changes import changes_value
 from dppo.grading.numbers import read_number
 from dppo.grading.patterns import pattern, rewritings, rewritten
-from dppo.grading.text import Unreadable
 from dppo.grading.unit_names import IN_FORMULAS, TABLE
 from dppo.grading.values import Unit
 
@@ -68,7 +67,8 @@ def _known(word: str | None) -> tuple[dict[str, int], Fraction] | None:
 
 
 _PART_OF_COMPOUND = pattern(
-    r"(?<![\d.])(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?),? ?(?:and )?",
+    r"(?<![\d.])(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?)"
+    r",? ?(?:and )?",
     {r"5 \text{ ft } 6 \text{ in}": r"5 \text{ ft } ", "1 hour and 30 minutes": "1 hour and "},
 )
 
@@ -101,12 +101,13 @@ _MONEY = pattern(
     r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|EUR|GBP|Rs\.?|INR|US\\?\$)\s*\}|(?:USD|EUR|GBP|INR|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=[\d.\\])",
     {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
 )
+_PRICE = pattern(r"(?<=[\d}]) ?(\\\$|[€£¥₹])$", {r"5 \$": r" \$", "1,000€": "€"})
 _DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
 _END_OF_VALUE = pattern(r"[\d)}\]!%]$", {"(x+1)": ")", "5": "5"})
 _AROUND = (*_LINEAR, "per")
 _UNIT_WORDS = 6
-_ONE_LETTER = pattern(r"[abd-eg-su-z]", ("x",))
+_ONE_LETTER = pattern(r"[abd-eg-su-z]|\([a-z]\)", ("x", "(b)"))
 """No name of a thing; C, F and T are units."""
 _SYMBOLS = rewritings(
     (r"(?<=[\d }])(?:\\text\{ ?([kM]) ?\}|([kM]))? ?\\Omega ?$", r" \\text{\1\2Ω}", r"12 \Omega", r"12 \text{Ω}"),
@@ -116,6 +117,8 @@ _SYMBOLS = rewritings(
     ),
 )  # fmt: skip
 """Units with a Greek letter, where words behind a number are units."""
+
+
 def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     r"""The text before a unit of a tidy text, and the unit; None when there is none.
 
@@ -126,6 +129,8 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         return _rest(text[: found.start()], PERCENT)
     if (found := _DEGREES.search(text)) and not _OF_ANGLES.search(text):
         return _rest(text[: found.start()], DEGREE)
+    if found := _PRICE.search(text):
+        return _rest(text[: found.start()], parse_unit(found[1]))
     money = _MONEY.match(text)
     if money:
         text = money[1] + text[money.end() :]

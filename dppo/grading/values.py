@@ -178,7 +178,9 @@ def mapped(value: Any, change: Callable[[Expression], Expression]) -> Any:
         return tuple(mapped(part, change) for part in value)
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    return replace(value, **{part.name: mapped(getattr(value, part.name), change) for part in fields(value) if part.init})
+    return replace(
+        value, **{part.name: mapped(getattr(value, part.name), change) for part in fields(value) if part.init}
+    )
 
 
 def formulas(value: Value) -> list[Expression]:

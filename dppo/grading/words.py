@@ -9,6 +9,8 @@ from dppo.grading.values import Text
 _NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
 _PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", ("John's (old) dog",))
 _WRAPPED_WORDS = pattern(r"[A-Za-z][A-Za-z .,;'\"!?()-]*", ("yes, it is",))
+_LATE_CAPITAL = pattern(r"(?<=\w) A\b", {"east A": " A"})
+"""No article."""
 _LONE_LETTER = pattern(r"\b[A-Za-z]\b(?<!\ba)", {"a line of x": "x"})
 
 
@@ -59,8 +61,9 @@ def words_of(text: str) -> Text | None:
         return None
     if not wrapped and _LONE_LETTER.search(bare):
         return None  # letters of a formula between the words
+    late = " A" if _LATE_CAPITAL.search(bare) else ""
     bare = " ".join(word for word in words if word not in ("a", "an", "the", "it", "is", "on"))
-    return Text(_LONG_FORMS.get(bare, bare))
+    return Text(_LONG_FORMS.get(bare, bare) + late)
 
 
 _SAID = pattern(

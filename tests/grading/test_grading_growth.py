@@ -4,6 +4,7 @@ What is compared is CPU time of the same work on texts of two lengths, eight to 
 times as long, a quadratic one 64 times. No clock is compared with a number of seconds.
 """
 
+import contextlib
 import importlib
 import pkgutil
 import re
@@ -13,10 +14,11 @@ import pytest
 
 import dppo.grading as grading
 from dppo.grading.answers import final_answer, joined_boxes, plain_match
+from dppo.grading.brackets import Unreadable
 from dppo.grading.judge import without_where
 from dppo.grading.options import named_options
 from dppo.grading.patterns import EXAMPLES
-from dppo.grading.text import Unreadable, tidy
+from dppo.grading.text import tidy
 from dppo.grading.words import answer_alone
 
 for module in pkgutil.iter_modules(grading.__path__, f"{grading.__name__}."):
@@ -89,20 +91,39 @@ def test_every_expression_takes_time_in_proportion_to_the_text():
 
 def quietly(function):
     def work(text):
-        try:
+        with contextlib.suppress(Unreadable):
             function(text)
-        except Unreadable:
-            pass
 
     return work
 
 
-READERS = (final_answer, joined_boxes, tidy, without_where, answer_alone, named_options, lambda text: plain_match(text, "5"))
+READERS = (
+    final_answer,
+    joined_boxes,
+    tidy,
+    without_where,
+    answer_alone,
+    named_options,
+    lambda text: plain_match(text, "5"),
+)
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
 def test_every_function_that_sees_a_whole_text_takes_time_in_proportion_to_it(reader):
-    units = (" ", "1", "\\", "{", "\\text{", "\\mathbf{a}", "\\boxed{1},", "answer is ", "where ", " for all", "(A) ", "```\n")
+    units = (
+        " ",
+        "1",
+        "\\",
+        "{",
+        "\\text{",
+        "\\mathbf{a}",
+        "\\boxed{1},",
+        "answer is ",
+        "where ",
+        " for all",
+        "(A) ",
+        "```\n",
+    )
     assert culprits(quietly(reader), [("", unit, "@") for unit in units]) == []
 
 

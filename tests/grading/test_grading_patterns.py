@@ -11,10 +11,11 @@ import pytest
 import dppo.grading as grading
 import dppo.grading.judge as judge_module
 from dppo.grading import canonical, compare, reading, text, units
+from dppo.grading.brackets import Unreadable
 from dppo.grading.judge import judge
 from dppo.grading.patterns import EXAMPLES, Example, pattern, rewritten
 from dppo.grading.rules import Grading
-from dppo.grading.text import Unreadable, tidy
+from dppo.grading.text import tidy
 
 FOLDER = Path(grading.__file__).parent
 FILES = sorted(FOLDER.glob("*.py"))
