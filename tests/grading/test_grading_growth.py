@@ -26,13 +26,10 @@ for module in pkgutil.iter_modules(grading.__path__, f"{grading.__name__}."):
 
 FACTOR, TOO_MUCH = 8, 28
 """How much longer the longer text is, and how much longer it may take."""
-SHORT, LONG = 8_000, 100_000
+SHORT, LONG = 4_000, 100_000
 MEASURABLE = 0.003
 """Seconds of CPU time below which a ratio says nothing."""
-UNITS = (
-    " ", "1", "a", "A", "(", "{", "\\", "1,", "1 ", "a ", "\\{", "{}", "\\text{", "a.", "=", "$", "#", "*", "\n", "\\(",
-    "\\quad", "^", ":", "|", "\\\\", "-", ".", "_", ", and ", "[", "]", "1,000", ",", "é", "k\\in", "A,", "&", "\\dot{",
-)  # fmt: skip
+UNITS = (" ", "1", "a", "A", "(", "{", "\\", "1,", "a ", "\\text{", "$", "\n", "\\quad ", "\\\\", ".", ", and ", "é")
 FIRST = {}
 for example in EXAMPLES:
     FIRST.setdefault(example.regex, example)
@@ -79,9 +76,9 @@ def use(example):
 
 def attacks(text):
     """Beginnings, repeated pieces and ends."""
-    pieces = {text, text[: len(text) // 2], text[len(text) // 2 :], text[:-1]} - {""}
+    pieces = {text, text[: len(text) // 2], text[len(text) // 2 :]} - {""}
     yield from (("", unit, "@") for unit in (*UNITS, *sorted(pieces)))
-    yield from ((text[:-1], unit, "@") for unit in (" ", "1", "a"))
+    yield text[:-1], " ", "@"
 
 
 def test_every_expression_takes_time_in_proportion_to_the_text():

@@ -1,4 +1,4 @@
-"""A text that names several answers earns nothing, and letters are only letters: properties over golds of every kind."""
+"""A text that names several answers earns nothing, and a letter is a letter: properties of golds of every kind."""
 
 import csv
 import random
@@ -33,7 +33,8 @@ GOLDS = {
 }
 JOINTS = (
     " ", ", ", "; ", " or ", " and ", r" \text{ or } ", r" \text{ and } ", r" \quad ", " = ", r" \approx ", " / ",
-    r" \\ ",    r"\text{ alternatively }", r" \lor ", r" \cup ", " | ", r" \to ", r" \ne ", r"\text{, maybe }", r" \text{ not } ",
+    r" \\ ", r"\text{ alternatively }", r" \lor ", r" \cup ", " | ", r" \to ", r" \ne ",
+    r"\text{, maybe }", r" \text{ not } ",
 )  # fmt: skip
 
 
