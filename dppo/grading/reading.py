@@ -51,7 +51,7 @@ _MATRIX = pattern(
 )
 _NO_FACTOR = pattern(r"[&()\[\]=,]", {"x=": "="})
 _COLUMNS = pattern(r"^\s*\{[^{}]*\}", {"{cc}1&2": "{cc}"})
-_ROW_END = pattern(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])", {r"1\\[2pt]2": r"\\[2pt]", r"1\cr 2": r"\cr"})
+_ROW_END = pattern(r"\\\\(?:\[[^\]]{0,20}\])?|\\cr(?![A-Za-z])", {r"1\\[2pt]2": r"\\[2pt]", r"1\cr 2": r"\cr"})
 _DETERMINANTS = ("vmatrix", "Vmatrix")
 _MIXED = pattern(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))", ("3 and 1/2",))
 _NO_SET = v.Items("{}", ())
