@@ -169,7 +169,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         def report(event: Progress) -> None:
             if event.benchmark not in shown:
                 shown[event.benchmark] = bars.add_task(event.benchmark, total=event.total, right=0.0, speed=0.0)
-            share, speed = event.right / max(1, event.judged), event.tokens / max(event.seconds, 1e-9)
+            share, speed = event.right / max(1, event.done), event.tokens / max(event.seconds, 1e-9)
             bars.update(shown[event.benchmark], completed=event.done, right=share, speed=speed)
 
         return evaluate(protocol, engine, judge, folder, report)

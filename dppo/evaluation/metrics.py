@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from dppo.errors import ConfigError
+from dppo.grading.brackets import Unreadable
 from dppo.grading.numbers import read_number
-from dppo.grading.text import Unreadable, tidy
+from dppo.grading.text import tidy
 from dppo.statistics import problem_interval
 from dppo.typed import typed
 

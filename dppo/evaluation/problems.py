@@ -1,5 +1,6 @@
 """The benchmarks of an evaluation and their problems: chosen, read, checked by row, compared with the standard set."""
 
+import gzip
 import hashlib
 import json
 import re
@@ -189,7 +190,7 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
     answers = gold_answers(values["answer"], benchmark.extract, where=where, how=how)
     ids = [_said(cell) or f"{benchmark.name}/{row}" for row, cell in enumerate(values["id"])]
     problems = [_said(cell) or "" for cell in values["problem"]]
-    _check(where, ids, problems, answers)
+    _check(where, ids, problems, answers, benchmark.path)
     labels = (map(_said, values[part]) for part in ("level", "subject"))
     found = tuple(Problem(*row) for row in zip(ids, problems, answers, *labels, _details(rows), strict=True))
     content = content_hash(zip(problems, answers, strict=True))
@@ -228,7 +229,7 @@ def _details(rows: Any) -> Iterator[dict[str, Any] | None]:
         yield {name: said[name] for name in DETAILS if said.get(name) is not None} or None
 
 
-def _check(where: str, ids: list[str], problems: list[str], answers: list[str]) -> None:
+def _check(where: str, ids: list[str], problems: list[str], answers: list[str], path: str | None) -> None:
     """Raise one error that names every row that cannot be asked."""
     repeated = {id for id, count in Counter(ids).items() if count > 1}
     bad = {
@@ -237,10 +238,21 @@ def _check(where: str, ids: list[str], problems: list[str], answers: list[str]) 
         "an id that another row has": [row for row, id in enumerate(ids) if id in repeated],
     }
     if any(bad.values()):
-        reasons = "; ".join(f"{reason} in {numbered(rows)}" for reason, rows in bad.items() if rows)
+        reasons = "; ".join(f"{reason} in {numbered(rows)}{_lines(path, rows)}" for reason, rows in bad.items() if rows)
         raise DataError(f"{where} has rows that cannot be graded: {reasons}. Correct the file, or leave them out of it")
     if not ids:
         raise DataError(f"{where} holds no problems")
+
+
+def _lines(path: str | None, rows: list[int]) -> str:
+    """Where rows stand in a file of lines, the first five; empty for other files."""
+    if path is None or not path.endswith((".jsonl", ".jsonl.gz")):
+        return ""
+    opened = gzip.open if path.endswith(".gz") else open
+    with opened(Path(path).expanduser(), "rt", encoding="utf-8") as file:
+        numbers = [number for number, line in enumerate(file, 1) if line.strip()]
+    found = ", ".join(str(numbers[row]) for row in rows[:5] if row < len(numbers))
+    return f", line{'s' if len(rows) > 1 else ''} {found}{', ...' if len(rows) > 5 else ''}" if found else ""
 
 
 def _subset(problems: tuple[Problem, ...], limit: int | None) -> tuple[Problem, ...]:

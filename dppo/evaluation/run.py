@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -90,8 +91,7 @@ class Progress:
     total: int
     """Samples of the benchmark."""
     right: int
-    """Of those judged since the start or continuation."""
-    judged: int
+    """Of those done, before an interruption too: what the table will say of them."""
     tokens: int
     """Generated since the start or continuation, over all benchmarks."""
     seconds: float
@@ -123,20 +123,20 @@ def evaluate(
         graders = {**_graders(), **{name: code for found in own for name, code in found.items()}}
         graders |= {"limit_seconds": getattr(judge, "limit_seconds", None)}
         _claim(folder, {**protocol.identity, "engine": {"name": engine.name, **engine.facts}, "graded_by": graders})
-        done = _done(protocol, path)
+        done, right_before = _done(protocol, path)
         for problems in protocol.sets:
             name = problems.benchmark.name
-            done_PG, right, judged = done[name], 0, 0
+            done_PG, right = done[name], right_before[name]
             asked: dict[str, Any] = {"samples": protocol.samples_of[name], "seed": protocol.seed}
             for batch in graded_samples(problems, engine, judge, protocol.sampling, done_PG=done_PG.copy(), **asked):
                 with explaining(path, GO_ON):
                     append_lines(path, [sample.as_line(name, problems.problems[sample.row]) for sample in batch])
                 for sample in batch:
                     done_PG[sample.row, sample.sample] = True
-                right, judged = right + sum(sample.right for sample in batch), judged + len(batch)
+                right += sum(sample.right for sample in batch)
                 tokens += sum(sample.generated.tokens for sample in batch)
                 if on_progress is not None:
-                    counts = {"done": int(done_PG.sum()), "total": done_PG.size, "right": right, "judged": judged}
+                    counts = {"done": int(done_PG.sum()), "total": done_PG.size, "right": right}
                     seconds = time.monotonic() - started
                     on_progress(Progress(benchmark=name, **counts, tokens=tokens, seconds=seconds))
         figures = summarise(
@@ -206,8 +206,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _done(protocol: Protocol, path: Path) -> dict[str, np.ndarray]:
-    """(P, samples) bool by benchmark: which samples there are.
+def _done(protocol: Protocol, path: Path) -> tuple[dict[str, np.ndarray], Counter[str]]:
+    """(P, samples) bool by benchmark: which samples there are; and how many of them are right.
 
     Raises:
         EvaluationError: a sample that is there twice, or belongs to no problem of this evaluation.
@@ -215,6 +215,7 @@ def _done(protocol: Protocol, path: Path) -> dict[str, np.ndarray]:
     sets = {s.benchmark.name: s.problems for s in protocol.sets}
     done = {name: np.zeros((len(sets[name]), count), dtype=bool) for name, count in protocol.samples_of.items()}
     rows = {name: {problem.id: row for row, problem in enumerate(problems)} for name, problems in sets.items()}
+    right: Counter[str] = Counter()
     lines = read_lines(path, advice="Delete that line: its sample will be drawn again")
     for number, line in enumerate(lines, 1):
         try:
@@ -225,4 +226,5 @@ def _done(protocol: Protocol, path: Path) -> dict[str, np.ndarray]:
         if twice:
             raise EvaluationError(f"{path}, line {number} repeats a sample that an earlier line has. Delete that line")
         done[line["benchmark"]][place] = True
-    return done
+        right[line["benchmark"]] += line.get("reason") == "right"
+    return done, right

@@ -30,19 +30,25 @@ _PHRASE = pattern(
     },
     re.IGNORECASE | re.MULTILINE,
 )
-_HEADING = pattern(r"[*\s]*[A-Za-z]{3}", {"**Final Answer**": "**Fin"})
+_HEADING = pattern(r"\A[*\s]*[A-Za-z]{3}", {"**Final Answer**": "**Fin"})
 _SENTENCE_END = pattern(
     r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|",
     {"3.5. So": ".", "0.333... So": "", "4</s>": "</", "4<|im_end|>": "<|", "4\nso": "\n"},
 )
 _LONGEST_SENTENCE = 4000
+_FENCED = pattern(
+    r"\s{0,9}```(?:text|plaintext|latex|tex|math|markdown)?[ \t]{0,9}\n[ \t]*([^\n`]+)\n\s{0,9}```",
+    ("```\n42\n```", "\n```latex\n\\frac{1}{2}\n```"),
+)
+"""A block of code with one line, which is no program."""
 _FORMULA = r"(?:\$\$[^$]*\$\$|\$[^$\n]*\$|\\\((?:[^\\]|\\[^)])*\\\)|\\\[(?:[^\\]|\\[^\]])*\\\])"
 _FORMULAS = pattern(
-    rf"{_FORMULA}(?:[ \t]*(?:,(?:[ \t]*(?:and|or))?|and|or)[ \t]*{_FORMULA})*",
+    rf"\A{_FORMULA}(?:[ \t]*(?:,(?:[ \t]*(?:and|or))?|and|or)[ \t]*{_FORMULA})*",
     {"$3$ and $4$, which": "$3$ and $4$", r"\(x\) so": r"\(x\)"},
 )
 _WORDS_FOLLOW = pattern(
-    r"[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]", {" cm long": " c", r"\%": "\\"}
+    r"(?<![ \t])[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]",
+    {" cm long": " c", r"\%": "\\"},
 )
 _REASON = pattern(
     r"(?:,\s*|(?<!\s)\s+)(?:because|since|as|so|which|by|given|hence|therefore|thus)\s",
@@ -142,10 +148,21 @@ def _final(text: str) -> str | None:
         return _trimmed(boxed)
     marked = deque(_MARKED.finditer(text), maxlen=1)
     if not marked:
-        return _phrased(text, 0)
+        return _phrased(text, 0) or _fenced(text)
     line = marked[0]
     stated = _phrased(text, line.start()) if _HEADING.match(line[1]) else None
     return stated or _trimmed(_THOUSANDS_COMMA.sub("", line[1].strip()))
+
+
+def _fenced(text: str) -> str | None:
+    """The one line of the block of code that a text ends with, or None."""
+    text = text.rstrip()
+    fences = text.count("```")
+    start = text.rfind("```", 0, -3)
+    if not text.endswith("```") or fences % 2 or start < 0:
+        return None
+    found = _FENCED.fullmatch(text, start)
+    return _trimmed(found[1]) if found else None
 
 
 def _phrased(text: str, start: int) -> str | None:
@@ -160,6 +177,8 @@ def _phrased(text: str, start: int) -> str | None:
 def _stated(text: str, start: int) -> str:
     """What a sentence states from ``start`` on: formulas to their delimiters, words up to a reason or the full stop."""
     rest = text[start : start + _LONGEST_SENTENCE]
+    if block := _FENCED.match(rest):
+        return block[1]
     formula = _FORMULAS.match(rest)
     if formula and not _WORDS_FOLLOW.match(rest, formula.end()):
         return formula[0]

@@ -9,18 +9,19 @@ decimals as exact fractions. What is not in the lists of ``formula`` is unreadab
 import math
 from collections.abc import Callable, Collection
 
+from dppo.grading.brackets import DEEPEST, Unreadable
 from dppo.grading.formula import DERIVATIVE, LETTERS, symbol_name, tokens
 from dppo.grading.numbers import read_number
 from dppo.grading.patterns import pattern
-from dppo.grading.text import DEEPEST, FUNCTIONS, OF_SEVERAL, TRIGONOMETRIC, Unreadable
+from dppo.grading.text import FUNCTIONS, OF_SEVERAL, TRIGONOMETRIC
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")
 """What ends the argument of a function without brackets."""
 _PLAIN_NUMBER = pattern(r"\\variable\{(\d+)\}", {r"2\cdot \variable{12}": r"\variable{12}"})
 _NAME = pattern(r"e|\\variable\{\w+\}", {r"(\variable{xSUB1})": r"\variable{xSUB1}"})
-_FRACTION_AHEAD = pattern(r"\\frac\{\d+\}\{\d+\}|\d+/\d+", {r"\frac{1}{2}x": r"\frac{1}{2}", "1/2": "1/2"})
-_ACCENT = pattern(r"\\([a-z]+)\s*\{?\s*(\\?[A-Za-z]+)", {r"\bar{x}": r"\bar{x", r"\vec\alpha": r"\vec\alpha"})
+_FRACTION_AHEAD = pattern(r"\A(?:\\frac\{\d+\}\{\d+\}|\d+/\d+)", {r"\frac{1}{2}x": r"\frac{1}{2}", "1/2": "1/2"})
+_ACCENT = pattern(r"\A\\([a-z]+)(?:\s*\{)?\s*(\\?[A-Za-z]+)", {r"\bar{x}": r"\bar{x", r"\vec\alpha": r"\vec\alpha"})
 
 
 def canonical(text: str) -> tuple[str, bool]:

@@ -1,20 +1,18 @@
 """Whether an answer is the gold answer: kind by kind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import dppo.grading.parts as parts
 import dppo.grading.values as v
-from dppo.grading.equality import proportional, rational, same_values, tree
-from dppo.grading.numbers import endless
+from dppo.grading.brackets import Unreadable
+from dppo.grading.cases import same_pieces
+from dppo.grading.equality import agree, proportional, rational, same_values, tree
+from dppo.grading.families import same_families
 from dppo.grading.regions import FLIPPED, as_set, is_settled, same_sets
 from dppo.grading.rules import Grading
-from dppo.grading.text import Unreadable
 from dppo.grading.units import DEGREE, PERCENT, RADIAN, compatible_label, compatible_labels, same_dimension
-
-_NEAR_MEMBERS = 0.01
-"""In ``x = \\sqrt{2} = 1.41`` the later members may differ from the right one by this share."""
 
 
 def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -37,6 +35,25 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
         except Unreadable:
             continue
     return False
+
+
+def _same_families(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
+    """The same for all whole numbers together, under any letter."""
+    return same_families(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
+
+
+def _same_cases(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
+    """Functions in pieces."""
+    if not (isinstance(gold, v.Pieces) and isinstance(answer, v.Pieces)):
+        return False
+    return same_pieces(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
+
+
+def _same_or_unreadable(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
+    try:
+        return same(gold, answer, grading)
+    except Unreadable:
+        return False
 
 
 def _same_texts(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -127,6 +144,8 @@ def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
             return False
         return same(gold.members[-1], answer, grading)
     assert isinstance(answer, v.Named)
+    if parts.is_capital(gold) and len(answer.name) == 1 and answer.name.isupper():
+        return False  # B = A for A
     if isinstance(gold, v.Equation):
         return _same_equations(gold, answer, grading)
     if parts.is_number(gold):
@@ -135,21 +154,31 @@ def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 
 def _same_members(gold: v.Value, members: tuple[v.Value, ...], grading: Grading) -> bool:
-    """One member of a chain of equalities is right, and no other contradicts it."""
+    """One member of a chain of equalities is right, and no other contradicts it.
+
+    Beside the exact value its decimals may stand. Plain numbers agree with each other under any rule: with a tolerance
+    ``100 = 101`` are still two answers.
+    """
     right = [same(gold, member, grading) for member in members]
-    if all(right) or not any(right):
-        return all(right)
     bare = v.without_unit(gold)
-    if not isinstance(bare, v.Formula):
-        return False
-    exact = rational(bare)
-    if exact is not None and not endless(exact):  # it has nothing to be rounded: another number is a second answer
-        return False
-    loose = Grading(relative=_NEAR_MEMBERS)
-    near = (
-        fits or (_is_decimal(member) and same(gold, member, loose)) for fits, member in zip(right, members, strict=True)
-    )
-    return all(near)
+    if not all(right):
+        if not any(right) or not isinstance(bare, v.Formula):
+            return False
+        if not all(
+            fits or (_is_decimal(member) and agree(bare, v.without_unit(member)))
+            for fits, member in zip(right, members, strict=True)
+        ):
+            return False
+    if grading.exact:
+        return True
+    units = {member.unit if isinstance(member, v.Quantity) else None for member in members}
+    numbers = [number for number in map(v.without_unit, members) if isinstance(number, v.Number)]
+    return len(units) > 1 or _one_number(numbers)
+
+
+def _one_number(values: Sequence[v.Formula]) -> bool:
+    """Whether formulas side by side are one number, in several forms."""
+    return all(agree(one, other) for one, other in combinations(values, 2))
 
 
 def _is_decimal(value: v.Value) -> bool:
@@ -213,7 +242,9 @@ def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Lists and sets in any order, tuples and intervals in theirs."""
     if not isinstance(gold, v.Items) or not isinstance(answer, v.Items):
         if isinstance(answer, v.Items) and not answer.brackets:
-            return all(same(gold, item, grading) for item in answer.items)  # one value in several forms
+            formulas = [item for item in map(v.without_unit, answer.items) if isinstance(item, v.Formula)]
+            one = grading.exact or (len(formulas) == len(answer.items) and _one_number(formulas))
+            return one and all(same(gold, item, grading) for item in answer.items)  # one value in several forms
         alone, other = (gold, answer) if isinstance(gold, v.Items) else (answer, gold)
         if not (isinstance(alone, v.Items) and alone.brackets == "{}" and len(alone.items) == 1):
             return False
@@ -279,11 +310,13 @@ def _is(kind: type) -> Callable[[v.Value], bool]:
 _Comparison = Callable[[v.Value, v.Value, Grading], bool]
 _COMPARISONS: tuple[tuple[Callable[[v.Value], bool], _Comparison, tuple[str, str]], ...] = (
     (_is(v.Either), _either, ("D", r"\text{(D)}")),  # first: "(D) 14" is the option too
+    (_is(v.Family), _same_families, (r"k\pi, k \in \mathbb{Z}", r"n\pi, n \in \mathbb{Z}")),
     (_is(v.Text), _same_texts, ("the East", "east")),
     (_is(v.Quantity), _same_quantities, ("9 ft", "3 yards")),
     # A name or an equation before what it says.
     (_is(v.Named), _same_named, ("x=(1,2)", "(1,2)")),
     (_is(v.Equation), _same_equations, (r"A \cup B=\{1,2\}", r"\{1,2\}")),
+    (_is(v.Pieces), _same_cases, (r"\begin{cases} 1 & x>0 \\ 0 & x\le 0 \end{cases}",) * 2),
     # A set of numbers and a column before a list: an interval is written like one, a column may be.
     (is_settled, _same_regions, (r"[6,\infty)", r"k \ge 6")),
     (_is(v.Matrix), _same_matrices, (r"\begin{pmatrix}1\\2\\3\end{pmatrix}", "(1,2,3)")),

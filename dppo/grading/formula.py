@@ -3,11 +3,11 @@
 from functools import lru_cache
 from typing import Any
 
+from dppo.grading.brackets import Unreadable
 from dppo.grading.patterns import pattern
-from dppo.grading.text import Unreadable
 
 _TOKEN = pattern(
-    r"(?P<number>\d*\.?\d*\\(?:overline|bar)\s*\{\d+\}|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\w.]))?)"
+    r"(?P<number>(?:\d+(?:\.\d*)?|\.\d*)?\\(?:overline|bar)\s*\{\d+\}|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\w.]))?)"
     r"|(?P<text>\\text\{[^{}]*\})"
     r"|(?P<accent>\\(?:d?dot|bar|hat|vec|tilde|widehat|widetilde|overline|overrightarrow)\s*(?:\{\s*\\?[A-Za-z]+\s*\}|[A-Za-z]))"
     r"|(?P<command>\\(?:[A-Za-z]+|.))|(?P<letter>[A-Za-z])|(?P<sign>[-+/:^_!|()\[\]{},'%])|(?P<space>\s+)",
@@ -76,10 +76,20 @@ _NAME = pattern(
     r"|(?P<size>\|\s*\\?[A-Za-z]+\s*(?:\{[^{}]*\})?\s*\|)"
     r"|(?P<described>\\text\{[A-Za-z ]+\}\s*(?:\\triangle\s*)?[A-Z]{1,5})"
     r"|(?P<segment>\|?\s*[A-Z]{1,5}\s*\|?|\[[A-Z]+\]|\\(?:angle|triangle|overline)\s*\{?(?:\s*[A-Z](?:_\{?\w+\}?)?)+\s*\}?)"
+    r"|(?P<ratio>[A-Za-z]{1,5}(?: ?_ ?(?:\{[^{}]*\}|\w))?(?: ?: ?[A-Za-z]{1,5}(?: ?_ ?(?:\{[^{}]*\}|\w))?)+)"
     r"|(?P<words>[A-Za-z]{3,}(?: [A-Za-z]+)*)"
     r"|(?P<point>\(\s*\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\s*,\s*\\?[A-Za-z]+\s*(?:_\{?\w+\}?)?)+\s*\))"
     r"|(?P<inverse>[A-Za-z]\s*\^\s*(?:\{\s*-1\s*\}|-1)\s*\(\s*[A-Za-z]\s*\))",
-    (r"f_{1}'(x)", r"|\vec{a}|", r"\text{area of }\triangle ABC", r"\angle ABC", "side length", "(x, y)", "f^{-1}(x)"),
+    (
+        r"f_{1}'(x)",
+        r"|\vec{a}|",
+        r"\text{area of }\triangle ABC",
+        r"\angle ABC",
+        "S_{ABC}:S",
+        "side length",
+        "(x, y)",
+        "f^{-1}(x)",
+    ),
 )
 _SPACING = pattern(r"[{}\s]|\\text(?![A-Za-z])", {r"\text{max}": r"\text", "x_{1}": "{"})
 _ONE_LETTER = pattern(r"[A-Za-z]|\\[a-z]+", {"t": "t", r"\theta": r"\theta"})
@@ -93,7 +103,7 @@ def name_of(text: str) -> tuple[str, str] | None:
         return None
     argument = (found["argument"] or "").strip()
     symbol = _SPACING.sub("", found["symbol"] or "")
-    if symbol in (r"\pi", "e", "i", r"\infty"):
+    if symbol in (r"\pi", r"\infty"):
         return None
     applied = _ONE_LETTER.fullmatch(argument) or symbol[:1] in _FUNCTION_LETTERS or symbol[:1] == "\\"
     if found["argument"] is not None and not applied:

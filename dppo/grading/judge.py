@@ -4,25 +4,33 @@ Only the LaTeX grammar of math-verify is used (``latex2sympy``): math-verify's p
 and operators to Python's ``eval``. See ``grading`` for what happens before and after the grammar.
 """
 
-import re
 from functools import lru_cache
 from typing import Any
 
 import dppo.grading.values as v
+from dppo.grading.brackets import Unreadable
 from dppo.grading.compare import same
 from dppo.grading.equality import is_constant
+from dppo.grading.options import named_options
 from dppo.grading.patterns import pattern
 from dppo.grading.reading import read
 from dppo.grading.rules import Grading
-from dppo.grading.text import Unreadable, tidy
+from dppo.grading.text import head, tidy
 from dppo.grading.units import parse_unit
 
-_WHERE = pattern(
-    r"[\s,;]*(?:\\q?quad)?\s*(?:\\(?:text|mbox|textrm)\s*\{[\s,]*)?(?<![A-Za-z])where\b.*$",
-    {r"ax+b, \text{ where a = 2}": r", \text{ where a = 2}"},
-    re.DOTALL,
-)
-"""What an answer's letters stand for, at its end. A gold answer that says so is no answer without it."""
+_WHERE = pattern(r"(?<![A-Za-z\\])where\b", {r"ax+b, \text{ where a = 2}": "where"})
+_WHOLE = pattern(r"\\in ?\\?(?:mathbb|Z)|integer", {r"k \in \mathbb{Z}": r"\in \mathbb"})
+
+
+def without_where(text: str) -> str:
+    """An answer without what its letters stand for, at its end; that one stands for every whole number is left.
+
+    A gold answer that says so is no answer without it.
+    """
+    found = _WHERE.search(text)
+    if not found or _WHOLE.search(text, found.end()):
+        return text
+    return head(text, found.start())
 
 
 @lru_cache(maxsize=4096)
@@ -53,6 +61,8 @@ def judge(task: dict[str, Any]) -> str:
     gold = read_gold(task["gold"], grading.several, grading.unit)
     if gold is None:
         return "right" if _bare(task["gold"]) == _bare(task["answer"]) else "wrong"
+    if _is_option(gold) and len(named_options(task["answer"])) > 1:
+        return "wrong"
     found = _judge(gold, task["answer"], grading)
     if found != "right" and task.get("listed") and _is_list(gold):
         return _judge(gold, task["listed"], grading)
@@ -60,13 +70,18 @@ def judge(task: dict[str, Any]) -> str:
 
 
 def _judge(gold: v.Value, text: str, grading: Grading) -> str:
-    answer = _read(_WHERE.sub("", text), grading.several, _is_number(gold))
+    answer = _read(without_where(text), grading.several, _is_number(gold))
     if answer is None or (isinstance(answer, v.Text) and not _has_text(gold)):
         return "unparsed"
     try:
         return "right" if same(gold, answer, grading) else "wrong"
     except Unreadable:
         return "unparsed"
+
+
+def _is_option(value: v.Value) -> bool:
+    """Whether a gold answer names an option, so that an answer with the letters of two is none."""
+    return any(isinstance(part, v.Text) and part.option for part in v.readings(value))
 
 
 def _is_list(value: v.Value) -> bool:

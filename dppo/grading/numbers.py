@@ -12,13 +12,13 @@ _POWER = (
     r"(?:\s*(?:\\cdot\s*)?(?P<ten>(?<=\d)[eE]|(?<![\d.])10\s*\^)\s*(?P<power>\{\s*[-+]?\s*\d{1,4}\s*\}|[-+]?\d{1,4}))?"
 )
 _DECIMAL = pattern(
-    rf"{_SIGN}{_DIGITS}{_POWER}",
+    rf"{_SIGN}(?=[\d.]){_DIGITS}{_POWER}",
     ("-1,250.5", "1 250", ".5", "4.5e33", r"4.5 \cdot 10^{33}", "10^6"),
 )
 _REPEATING = pattern(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\{{(\d+)\}}", (r"0.1\overline{6}",))
 _FRACTION = pattern(
-    rf"{_SIGN}(?P<whole>\d+(?=[\s\\]))?\s*"
-    r"(?:\\frac\s*(?:\{\s*(?P<a>[-+]?\s*\d+)\s*\}|(?P<c>\d))\s*(?:\{\s*(?P<b>[-+]?\s*\d+)\s*\}|(?P<d>\d+))"
+    rf"{_SIGN}(?:(?P<whole>\d+)(?=[\s\\])\s*)?"
+    r"(?:\\frac\s*(?:\{\s*(?P<a>(?:[-+]\s*)?\d+)\s*\}|(?P<c>\d))\s*(?:\{\s*(?P<b>(?:[-+]\s*)?\d+)\s*\}|(?P<d>\d+))"
     r"|(?P<e>\d+)\.?\s*/\s*(?P<f>-?\d+)\.?)",
     (r"3\frac{1}{2}", r"-\frac12", "3 1/2", "1./3", "7/ -2"),
 )
@@ -93,21 +93,3 @@ def _decimal(found: re.Match[str]) -> Number | None:
     digits = len((whole + part).lstrip("0"))
     value = -value if found["sign"] == "-" else value
     return Number(value, step, digits) if part or found["power"] else Number(value)
-
-
-def endless(value: Fraction) -> bool:
-    """Whether a number has no finite decimal form, so that a decimal can only be near it."""
-    rest = value.denominator
-    for prime in (2, 5):
-        while rest % prime == 0:
-            rest //= prime
-    return rest != 1
-
-
-ENOUGH_DIGITS = 6
-"""Significant digits from which a decimal stands for the endless number it is cut from."""
-
-
-def shortened(value: Fraction, answer: Number) -> bool:
-    """Whether a decimal is a number rounded or cut to at least ``ENOUGH_DIGITS`` digits."""
-    return answer.step is not None and answer.digits >= ENOUGH_DIGITS and abs(answer.value - value) < answer.step

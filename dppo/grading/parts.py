@@ -37,19 +37,23 @@ def both_sides(value: v.Value) -> tuple[Any, Any] | None:
         sides = value.sides
     else:
         return None
-    left, right = map(_formula, sides)
+    left, right = map(v.as_formula, sides)
     return None if left is None or right is None else (tree(left), tree(right))
-
-
-def _formula(value: v.Value) -> v.Formula | None:
-    """A value as a formula, where it is one or can be read as one."""
-    values = v.readings(value)
-    return next((part for part in values if isinstance(part, v.Formula)), None)
 
 
 def is_number(value: v.Value) -> bool:
     value = v.without_unit(value)
     return isinstance(value, v.Formula) and is_constant(value)
+
+
+def is_capital(value: v.Value) -> bool:
+    """Whether a value is one capital letter, as a formula."""
+    return (
+        isinstance(value, v.Expression)
+        and value.tree.is_Symbol
+        and len(name := value.tree.name) == 1
+        and name.isupper()
+    )
 
 
 def says_what_was_asked(side: v.Value, gold: v.Value) -> bool:
@@ -60,9 +64,9 @@ def says_what_was_asked(side: v.Value, gold: v.Value) -> bool:
     """
     if isinstance(gold, (v.Matrix, v.Items)):
         parts = side.parts if isinstance(side, v.Region) else (side,)
-        formulas = [_formula(part) for part in parts]
+        formulas = [v.as_formula(part) for part in parts]
         return all(isinstance(found, v.Expression) and _has_no_coefficient(found.tree) for found in formulas)
-    found = _formula(side)
+    found = v.as_formula(side)
     if not isinstance(found, v.Expression):
         return False
     formula = found.tree

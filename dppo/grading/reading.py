@@ -4,15 +4,22 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from sympy import nan, zoo
+from sympy import E, I, Symbol, nan, zoo
 
 import dppo.grading.values as v
+from dppo.grading.bases import read_based
+from dppo.grading.brackets import Unreadable, cut, outer_brackets
 from dppo.grading.canonical import canonical
+from dppo.grading.cases import read_cases
+from dppo.grading.families import declared
 from dppo.grading.formula import name_of, parse
+from dppo.grading.notation import usual
 from dppo.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
+from dppo.grading.options import labelled
 from dppo.grading.patterns import pattern, rewritings, rewritten
-from dppo.grading.text import Unreadable, cut, outer_brackets, tidy
+from dppo.grading.text import tidy
 from dppo.grading.units import compound, split_unit
+from dppo.grading.vectors import as_tuples, with_hats
 from dppo.grading.words import ASKED, NUMBER_WORDS, answer_alone, words_of
 
 _SEPARATOR = pattern(
@@ -37,31 +44,25 @@ _SET_BUILDER = pattern(
     r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:)\s*([^{}|]*)\\\}",
     (r"\{x \in \mathbb{R} | x > 3\}", r"\{x: x > 3\}"),
 )
-_REVERSED = pattern(r"[\]\[][^\[\]]*,[^\[\]]*[\[\]]", ("]1,2]",))
 _MATRIX = pattern(
-    r"(?P<factor>[^&()\[\]=,]*)[(\[]?\s*"
-    r"\\begin\{(?P<kind>(?:[pbvBV]|small)?matrix|array)\}(?P<body>.*)\\end\{(?P=kind)\}\s*[)\]]?",
-    (r"2\begin{pmatrix}1&2\end{pmatrix}", r"(\begin{array}{c}1\end{array})"),
+    r"(?P<kind>(?:[pbvBV]|small)?matrix|array)\}(?P<body>.*)\\end\{(?P=kind)\}\s*[)\]]?",
+    (r"pmatrix}1&2\end{pmatrix}", r"array}{c}1\end{array})"),
     re.DOTALL,
 )
+_NO_FACTOR = pattern(r"[&()\[\]=,]", {"x=": "="})
 _COLUMNS = pattern(r"^\s*\{[^{}]*\}", {"{cc}1&2": "{cc}"})
-_ROW_END = pattern(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])", {r"1\\[2pt]2": r"\\[2pt]", r"1\cr 2": r"\cr"})
+_ROW_END = pattern(r"\\\\(?:\[[^\]]{0,20}\])?|\\cr(?![A-Za-z])", {r"1\\[2pt]2": r"\\[2pt]", r"1\cr 2": r"\cr"})
 _DETERMINANTS = ("vmatrix", "Vmatrix")
 _MIXED = pattern(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))", ("3 and 1/2",))
-_BASED = pattern(
-    r"\(?(?:\\text\{)?(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?)\}?\)?\s*_\s*\{?\s*(?:\\text\{)?\s*([0-9]{1,2}|[a-z]+)\s*\}?\}?",
-    ("63_8", r"(1A)_{\text{sixteen}}", r"\text{1A}_{16}"),
-)
-_ZEROS = pattern(r"^(-?)0+(?=[0-9A-Z])", {"-0012": "-00"})
-_BASES = {word: base for word, base in NUMBER_WORDS.items() if 2 <= base <= 10 or base in (12, 16)}
-_LABELLED = pattern(
-    r"^(?:\\text\{\s*\(?([A-J])\)?[.:]?\s*\}|\(([A-J])\)|(?<![A-Za-z])([A-J])[.)])(?=[\s\\])\s*[.:]?\s*",
-    {"(D) 14": "(D) ", r"\text{(D)} 14": r"\text{(D)} ", "B. 5": "B. "},
-)
 _NO_SET = v.Items("{}", ())
+_NO_SOLUTION = pattern(
+    r"(?:there (?:are |exists? )?|(?:this |given )?(?:equation|system|inequality) has )?"
+    r"no (?:real )?solutions?(?: exists?)?",
+    ("no real solutions", "there no solution", "equation has no solution", "no solution exists"),
+)
 _NAMED_SETS: dict[str, v.Value] = {
     **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), v.Everything()),
-    **dict.fromkeys(("no solution", "no solutions", "empty set", "no real solutions", "no real solution"), _NO_SET),
+    "empty set": _NO_SET,
 }
 _ABOVE_ZERO = frozenset(rf"\mathbb{{R}}{sign}" for sign in ("^+", "^{+}", "_+", "_{+}", "_{>0}", "_{> 0}"))
 _SETS = {r"\mathbb{R}": v.Everything(), r"\emptyset": _NO_SET, r"\mathbf{R}": v.Everything()}
@@ -74,7 +75,30 @@ def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.V
     ``several`` says whether it is a list of answers, where that is known, and decides what ``70,110`` is. With
     ``labels`` words after a number may be a unit that is not in the table, as in ``17 students``.
     """
-    return _Reader(several, labels).value(answer_alone(tidy(text)))
+    reader = _Reader(several, labels)
+    hats = with_hats(text)
+    if hats is None:
+        return reader.whole(answer_alone(tidy(text)))
+    found: list[v.Value] = []
+    try:
+        found += v.readings(reader.whole(answer_alone(tidy(text))))
+    except Unreadable:
+        reader = _Reader(several, labels)
+    found += as_tuples(reader.whole(answer_alone(tidy(hats))))
+    return v.Either(tuple(found))
+
+
+def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
+    """The sides of an inequality; e or i is a letter in one that has no other: numbers alone would say nothing."""
+    formulas = [side for side in sides if isinstance(side, v.Expression)]
+    constants = {part for side in formulas for part in side.tree.atoms(E, I)} & {E, I}
+    if len(constants) != 1 or any(side.tree.free_symbols for side in formulas):
+        return sides
+    letter = {constant: Symbol({E: "e", I: "i"}[constant]) for constant in constants}
+    return tuple(
+        v.Expression(f"{side.latex} ", side.tree.xreplace(letter), side.decimal) if side in formulas else side
+        for side in sides
+    )
 
 
 class _Reader:
@@ -82,6 +106,15 @@ class _Reader:
 
     def __init__(self, several: bool | None, labels: bool) -> None:
         self.several, self.labels, self.depth = several, labels, 0
+
+    def whole(self, text: str) -> v.Value:
+        """The value of a whole answer, whose letter may stand for every whole number."""
+        text = usual(text)
+        found = declared(text)
+        return v.Family(self.value(found[0]), found[1]) if found else self.value(text)
+
+    def cases(self, text: str) -> v.Value | None:
+        return read_cases(text, self.value)
 
     def value(self, text: str) -> v.Value:
         self.depth += 1
@@ -99,7 +132,7 @@ class _Reader:
         words = words_of(text)
         if words is None:
             return None
-        known = _NAMED_SETS.get(words.words)
+        known = _NO_SET if _NO_SOLUTION.fullmatch(words.words) else _NAMED_SETS.get(words.words)
         if known is not None:
             return known
         if words.words == "infinity":
@@ -114,12 +147,12 @@ class _Reader:
 
     def labelled(self, text: str) -> v.Value | None:
         """An answer after the letter of an option: ``(D) 14`` is D, and 14, and a product."""
-        found = _LABELLED.match(text)
-        if not found or not text[found.end() :].strip() or _SEPARATOR.match(text, found.end()):
+        found = labelled(text)
+        if found is None:
             return None
-        letter = found[1] or found[2] or found[3]
+        letter, behind = found
         values: list[v.Value] = [v.Text(f"({letter})".lower(), letter)]
-        for rest in (text[found.end() :].strip(), text):
+        for rest in (behind, text):
             try:
                 values.append(self.expression(rest) if rest == text else self.value(rest))
             except Unreadable:
@@ -185,16 +218,22 @@ class _Reader:
             return self._equal(sides)
         if {"=", r"\in", r"\approx"} & set(signs) or len({_DIRECTION[sign] for sign in signs}) > 1:
             raise Unreadable("mixed relations")
-        return v.Inequality(tuple(self.value(side) for side in sides), tuple(signs))
+        return v.Inequality(with_letters(tuple(map(self.side, sides))), tuple(signs))
+
+    def side(self, text: str) -> v.Value:
+        """A side of a relation, in which a letter is no option."""
+        found = self.value(text)
+        formulas = [part for part in v.readings(found) if isinstance(part, v.Formula)]
+        return formulas[0] if formulas and any(isinstance(part, v.Text) for part in v.readings(found)) else found
 
     def _equal(self, sides: list[str]) -> v.Value:
         name = name_of(sides[0])
         if name is None and len(sides) == 2 and name_of(sides[1]) is not None:
             sides, name = sides[::-1], name_of(sides[1])
-        members = tuple(self.value(side) for side in sides[1:])
+        members = tuple(map(self.side, sides[1:]))
         if name is None:
             try:
-                return v.Equation((self.value(sides[0]), *members))
+                return v.Equation((self.side(sides[0]), *members))
             except Unreadable:
                 if not ASKED.match(sides[0]):
                     raise
@@ -227,8 +266,6 @@ class _Reader:
     def bracketed(self, text: str) -> v.Value | None:
         """What stands in brackets: a tuple, an interval, a set, a point with its name, or just a value."""
         text = _POINT.sub("(", text, count=1)
-        if _REVERSED.fullmatch(text):
-            text = {"]": "(", "[": "["}[text[0]] + text[1:-1] + {"[": ")", "]": "]"}[text[-1]]
         kind = outer_brackets(text)
         if kind is None:
             return None
@@ -253,10 +290,12 @@ class _Reader:
 
     def matrix(self, text: str) -> v.Value | None:
         """Rows and columns; what stands before them multiplies every cell."""
-        found = _MATRIX.fullmatch(text)
-        if not found:
+        before, begins, rest = text.partition(r"\begin{")
+        found = _MATRIX.fullmatch(rest) if begins else None
+        factor = before.rstrip().removesuffix("(").removesuffix("[").strip().removesuffix(r"\cdot").strip()
+        if not found or _NO_FACTOR.search(factor):
             return None
-        factor, kind, body = found["factor"].strip().removesuffix(r"\cdot").strip(), found["kind"], found["body"]
+        kind, body = found["kind"], found["body"]
         if factor and kind in _DETERMINANTS:
             raise Unreadable("a multiple of a determinant")
         if factor:
@@ -271,15 +310,7 @@ class _Reader:
         return v.Matrix(cells, bars=kind in _DETERMINANTS)
 
     def based(self, text: str) -> v.Value | None:
-        found = _BASED.fullmatch(text)
-        if not found:
-            return None
-        base = _BASES.get(found[2].lower()) or (int(found[2]) if found[2].isdigit() else 0)
-        digits = _ZEROS.sub(r"\1", found[1])
-        if base == 10:
-            return read_number(digits)
-        fits = 2 <= base <= 36 and all(int(digit, 36) < base for digit in digits.replace("-", "").replace(".", ""))
-        return v.Based(digits, base) if fits else None
+        return read_based(text)
 
     def number(self, text: str) -> v.Value | None:
         return None if self.several and "," in joined_groups(text) else read_number(text)
@@ -297,6 +328,7 @@ _KINDS: tuple[tuple[Callable[[_Reader, str], v.Value | None], str], ...] = (
     (_Reader.labelled, "(B) 5"),  # before words and formulas: it is the option, 5, and a product
     (_Reader.text, "Yes, it is."),  # before a list: of words
     (_Reader.compound, "1 hour and 30 minutes"),  # before a list: of an hour and of minutes
+    (_Reader.cases, r"\begin{cases} x & x>0 \\ 0 & x \le 0 \end{cases}"),  # before a list: rows may end in commas
     # From here on from the outside in: a list of equations, an equation of sets, a union of intervals.
     (_Reader.listing, "x=1, y=2"),
     (_Reader.relation, r"A=(1,2)\cup(3,4)"),

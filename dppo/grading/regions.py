@@ -5,8 +5,8 @@ from typing import Any
 import sympy
 
 import dppo.grading.values as v
+from dppo.grading.brackets import Unreadable
 from dppo.grading.equality import tree
-from dppo.grading.text import Unreadable
 
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
 
@@ -55,9 +55,10 @@ def _end(value: v.Value) -> Any:
     """A number at the end of an interval or in a set."""
     if isinstance(value, v.Named) and len(value.members) == 1:
         value = value.members[0]
-    if not isinstance(value, v.Formula):
+    formula = v.as_formula(value)
+    if formula is None:
         raise Unreadable("not a number")
-    found = tree(value).doit()
+    found = tree(formula).doit()
     if found.free_symbols or not (found.is_extended_real):
         raise Unreadable("not a real number")
     return found

@@ -1,18 +1,10 @@
-"""Answers as text: one way of writing each thing, and cutting at places outside all brackets. Linear in the text."""
+"""Answers as text: one way of writing each thing. Linear in the text."""
 
 import re
 import unicodedata
-from collections.abc import Iterator
 
+from dppo.grading.brackets import BRACE, DEEPEST, Unreadable
 from dppo.grading.patterns import pattern, rewritings, rewritten
-
-DEEPEST = 40
-"""Brackets within brackets; no answer needs more, and recursion stays far from Python's own limit."""
-
-
-class Unreadable(ValueError):
-    """A text that is not mathematics we can read. Every reader and comparison may raise it; ``judge`` catches it."""
-
 
 _CHARACTERS = {
     **dict.fromkeys("−–—‐‑‒﹣", "-"),
@@ -59,7 +51,7 @@ _WORD = pattern(
 _LAYOUT = rewritings(
     (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*(?:\.(?!\d))?", "", r"\left( x \right.", "( x "),
     (r"(?<!\\)\\[()\[\]]", " ", r"\(x\)", " x "),
-    (r"(?<=\d)(?:,\s*\\!|\{,\}|\\,|\\ |,\\,)\s*(?=\d{3}(?!\d))", "", r"1,\!250\,000", "1250000"),
+    (r"(?<=\d)(?:,\s*\\!| ?\{ ?, ?\}|\\,|\\ |,\\,)\s*(?=\d{3}(?!\d))", "", r"1,\!250\,000", "1250000"),
     (r"(?<!\\)\\!", "", r"5\!x", "5x"),
     (r"(?<!\\)\\[,:;> ]|(?<!\\)~", " ", r"(1,\ 2)", "(1, 2)"),
     (r"\\(?:q?quad|enspace|thinspace|hfill|noindent|limits|mathstrut|rm|bf|it)(?![A-Za-z])", " ", r"5\quad x", "5  x"),
@@ -67,7 +59,7 @@ _LAYOUT = rewritings(
     (r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![A-Za-z])", " ", r"\Large x", "  x"),
     (r"\\(?:textcolor|color|colorbox)\s*\{[^{}]*\}", "", r"\color{red}x", "x"),
     (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|equation\*?|gathered|split)\}", " ", r"\begin{align*}x", " x"),
-    (r"(?:\\(?:checkmark|blacksquare|square|Box|qed)(?![A-Za-z])\s*|\\\\\s*)+$", "", r"5 \\ \checkmark", "5 "),
+    (r"(?<!\\)\{ ?: ?\}|\\math(?:bin|rel) ?\{ ?: ?\}", ":", "7{:}32", "7:32"),
     (r"\\[hv]space\s*\{[^{}]*\}|\\[hv]?phantom\s*(?:\{[^{}]*\}|\S)", " ", r"5\hspace{1cm}x", "5 x"),
     (r"\\(?:[dtc]|nice|s)frac(?![A-Za-z])", r"\\frac", r"\dfrac{1}{2}", r"\frac{1}{2}"),
     (r"\\[dt]binom(?![A-Za-z])", r"\\binom", r"\tbinom{5}{2}", r"\binom{5}{2}"),
@@ -92,11 +84,11 @@ _SPELLINGS = rewritings(
     (r"~=", r"\\approx ", "x~=2", r"x\approx 2"),
     (r":=", "=", "x:=2", "x=2"),
     (
-        r"\^\s*\{?\s*\\circ\s*\}?\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![A-Za-z]))",
+        r"\^(?:\s*\{)?\s*\\circ(?:\s*\})?\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![A-Za-z]))",
         r" \\text{degrees \1\2}", r"30^{\circ}\text{C}", r"30 \text{degrees C}",
     ),
     (
-        r"\^\s*\{?\s*(?:\\text\s*\{\s*o\s*\}|(?<=\d\^)o(?![A-Za-z])|(?<=\d\^\{)o(?=\}))\s*\}?",
+        r"\^(?:\s*\{)?\s*(?:\\text\s*\{\s*o\s*\}|(?<=\d\^)o(?![A-Za-z])|(?<=\d\^\{)o(?=\}))\s*\}?",
         r"^\\circ ", "30^o", r"30^\circ ",
     ),
     (r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ ", r"5^{\circ}", r"5^\circ "),
@@ -120,6 +112,10 @@ _SPELLINGS = rewritings(
     ),
     (r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([A-Za-z]+)", r"\\text{µ\1", r"5\mu\text{m}", r"5\text{µm}"),
     (r"(?<!\d)(\d{0,40}\.\d{0,20}?)(\d{1,9}?)\2{1,60}\s*\.\.\.", r"\1\\overline{\2}", "0.333...", r"0.\overline{3}"),
+    (
+        r"\.(\d*)\\dot ?\{? ?(\d) ?\}?(\d*)\\dot ?\{? ?(\d) ?\}?", r".\1\\overline{\2\3\4}",
+        r"0.\dot{2}\dot{7}", r"0.\overline{27}",
+    ),
     (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}", r"{1\over2}", r"\frac{1}{2}"),
 )  # fmt: skip
 
@@ -133,8 +129,12 @@ _TEXT_FONTS = (
 )  # fmt: skip
 _FONT = pattern(rf"\\({'|'.join((*_PLAIN_FONTS, *_TEXT_FONTS))})\*?\s*\{{", {r"x\mathbf{y}": r"\mathbf{"})
 _CONNECTOR = pattern(r"^[,;]?\s*(and|or)\s*$", (", and",))
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_SCALE_WORD = f"({'|'.join(_SCALES)})\\b"
+_SCALES = {
+    "hundred": "10^{2}", "thousand": "10^{3}", **dict.fromkeys(("lakh", "lac"), "10^{5}"), "million": "10^{6}",
+    "crore": "10^{7}", "billion": "10^{9}", "trillion": "10^{12}", "quadrillion": "10^{15}", "dozen": "12",
+}  # fmt: skip
+"""Words behind a number that multiply it."""
+_SCALE_WORD = rf"({'|'.join(_SCALES)})(?:(?<!hundred)(?<!thousand)s)?\b"
 _SCALE = pattern(
     rf"(?<=\d)\s*(?:\\text\{{\s*{_SCALE_WORD}([^{{}}]*)\}}|{_SCALE_WORD})",
     {"5 million": " million", r"5\text{ million dollars}": r"\text{ million dollars}"},
@@ -146,7 +146,7 @@ _SHORT_SCALE = pattern(
     {r"\$2.5M": r"\$2.5M", r"5\text{k}": r"\text{k}"},
 )
 _WRAPPED = pattern(
-    r"\\text\{\s*([-+]?\s*\d[^{}]*|\(?[A-Z]\)?(?:\s*(?:,\s*(?:and\b)?|and\b)\s*\(?[A-Z]\)?)+)\}",
+    r"\\text\{\s*([-+]?\s*\d[^{}]*|\(?[A-Z]\)?(?:\s*(?:,(?:\s*and\b)?|and\b)\s*\(?[A-Z]\)?)+)\}",
     {r"\text{5 cm}": r"\text{5 cm}", r"\text{A, B and C}": r"\text{A, B and C}"},
 )
 _BASE = pattern(
@@ -161,12 +161,10 @@ _DOLLAR = pattern(r"(?<!\\)\$", {r"\$5 is $x$": "$"})
 _AMOUNT = pattern(r"(?<!\\)\$(?=\s*\d)", {"$x is $ 5": "$"})
 _SPACES = pattern(r"\s+", {"a  b": "  "})
 _NO_WORDS = pattern(r"[{}$\\]", {r"\max": "\\"})
-_A_LETTER = pattern(r"[A-Za-z]", {"5x": "x"})
+_A_LETTER = pattern(r"[^\W\d_]", {"5x": "x", "3 м": "м"})
 _COMMAND = pattern(r"\\([A-Za-z]+)", {r"2\lt3": r"\lt"})
-_ENDING = pattern(
-    r"(?:(?<=\d)\.\.\.|(?<![\s.,;:])\s?\.)?[\s,;:]*$", {"5 . ,": " . ,", "0.25...": "...", "1, 2, ...": ""}
-)
-"""What may follow an answer; dots that stand for more items are no ending."""
+_INTO_WORDS = ("\\text{", "\\mbox{", "\\textrm{", "\\text {", "\\quad", "\\qquad")
+_MARKS = ("\\\\", "\\", *(f"\\{name}" for name in ("checkmark", "blacksquare", "square", "Box", "qed")))
 
 
 def tidy(text: str) -> str:
@@ -176,7 +174,7 @@ def tidy(text: str) -> str:
     text = _RAISED_RUN.sub(lambda match: f"^{{{match[0].translate(_RAISED_SIGNS)}}}", text)
     text = _LOWERED_RUN.sub(lambda match: f"_{{{match[0].translate(_LOWERED_SIGNS)}}}", text)
     text = _ROOT.sub(r"\\sqrt{\1}", text).replace("√", r"\sqrt ")
-    text = _undelimited(text.translate(_TRANSLATION).strip())
+    text = _unmarked(_undelimited(_SPACES.sub(" ", text.translate(_TRANSLATION))).strip())
     if r"\begin" not in text:  # in a matrix it ends a row
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMAND.sub(lambda match: _SPELT.get(match[1], match[0]), rewritten(text, _LAYOUT))
@@ -188,7 +186,34 @@ def tidy(text: str) -> str:
     parts = TEXT.split(text)
     parts[::2] = [_WORD.sub(_command, part) for part in parts[::2]]
     text = "".join(rf"\text{{{part}}}" if i % 2 else part for i, part in enumerate(parts))
-    return _ENDING.sub("", _SPACES.sub(" ", text)).lstrip(" ,;:")
+    return _ended(_SPACES.sub(" ", text)).lstrip(" ,;:")
+
+
+def head(text: str, end: int) -> str:
+    r"""The text before a place, without the commas, spaces and the start of ``\text{`` that lead to it."""
+    text, before = text[:end], None
+    while text != before:
+        before, text = text, text.rstrip(" \t\n,;")
+        text = next((text.removesuffix(lead) for lead in _INTO_WORDS if text.endswith(lead)), text)
+    return text
+
+
+def _ended(text: str) -> str:
+    """The text without the full stop and the signs that may follow an answer; dots that stand for more items stay."""
+    text = text.rstrip(" ,;:")
+    if text.endswith("..."):
+        return text[:-3] if text[-4:-3].isdigit() else text
+    bare = text.removesuffix(".").removesuffix(" ") if text.endswith(".") else text
+    return text if bare.endswith((" ", ".", ",", ";", ":")) else bare
+
+
+def _unmarked(text: str) -> str:
+    """The text without line ends and the marks of a finished proof behind it."""
+    before = None
+    while text != before:
+        before, text = text, text.rstrip()
+        text = next((text.removesuffix(mark) for mark in _MARKS if text.endswith(mark)), text)
+    return text
 
 
 def _spelt_out(found: re.Match[str]) -> str:
@@ -197,9 +222,9 @@ def _spelt_out(found: re.Match[str]) -> str:
 
 
 def _scaled(found: re.Match[str]) -> str:
-    """A power of ten for "million" and its like."""
+    """A factor for "million", "dozen" and their like."""
     rest = f" \\text{{{found[2].strip()}}}" if found[2] and found[2].strip() else ""
-    return rf" \cdot 10^{{{_SCALES[found[1] or found[3]]}}}{rest}"
+    return rf" \cdot {_SCALES[found[1] or found[3]]}{rest}"
 
 
 def _command(word: re.Match[str]) -> str:
@@ -215,97 +240,38 @@ def _undelimited(text: str) -> str:
 
 def _fonts(text: str) -> str:
     r"""The text without fonts: words as ``\text{...}``, everything else bare."""
-    done, position = "", 0
-    while found := _FONT.search(text, position):
-        end = closing(text, found.end() - 1)
-        done += text[position : found.start()]
-        inner = text[found.end() : end]
-        text, position = _content(found[1], inner) + text[end + 1 :], 0
-        if text.startswith("\\text{"):
-            stop = text.index("}") + 1
-            done, text = done + text[:stop], text[stop:]
-    return done + text[position:]
+    ends, opened = {}, []
+    for found in BRACE.finditer(text):
+        if found[0] == "{":
+            opened.append(found.start())
+        elif found[0] == "}" and opened:
+            ends[opened.pop()] = found.start()
+    return _without_fonts(text, 0, len(text), ends, 0)
 
 
-def _content(font: str, inner: str) -> str:
+def _without_fonts(text: str, start: int, stop: int, ends: dict[int, int], depth: int) -> str:
+    if depth > DEEPEST:
+        raise Unreadable("too deep")
+    done, position = [], start
+    while found := _FONT.search(text, position, stop):
+        end = ends.get(found.end() - 1)
+        if end is None:
+            raise Unreadable("braces do not match")
+        words = _words(found[1], text[found.end() : end])
+        done += [text[position : found.start()]]
+        done += [_without_fonts(text, found.end(), end, ends, depth + 1) if words is None else words]
+        position = end + 1
+    return "".join(done) + text[position:stop]
+
+
+def _words(font: str, inner: str) -> str | None:
+    """What words in a font become; None for a formula, which stands as it is."""
     words = _NO_WORDS.sub(" ", inner).strip()
     if font in _PLAIN_FONTS or not _A_LETTER.search(words) or (font == "mathrm" and words in tuple("eid")):
-        return inner
+        return None
     if "\\" in inner and font != "operatorname":
-        return inner
+        return None
     if _CONNECTOR.match(words):
         return f" {words.strip(',; ')} "
     command = words in TYPED and (font == "operatorname" or words not in ("min", "max"))
     return rf"\{words} " if command else rf"\text{{{words}}}"
-
-
-_BRACKET = pattern(
-    r"\\[{}]|\\text\{[^{}]*\}|[()\[\]{}]|\\.",
-    {r"x\{": r"\{", r"\text{a, b}": r"\text{a, b}", r"\alpha": r"\a"},
-    re.DOTALL,
-)
-_BRACE = pattern(r"\\.|[{}]", {r"x\{": r"\{", "x}": "}"}, re.DOTALL)
-_OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}, {")", "]", "}", r"\}"}
-
-
-def brackets(text: str) -> Iterator[tuple[int, int, str]]:
-    """Every bracket as (position, depth outside it, the bracket); ``\\text{...}`` counts as one pair.
-
-    ``(`` may close with ``]`` and ``[`` with ``)``, as half-open intervals do; braces only with their own kind.
-    """
-    stack: list[str] = []
-    for found in _BRACKET.finditer(text):
-        bracket = found[0]
-        if len(bracket) > 2:  # words are a pair of brackets of their own
-            yield found.start(), len(stack), "{"
-            yield found.end() - 1, len(stack), "}"
-        elif bracket in _OPEN:
-            yield found.start(), len(stack), bracket
-            stack.append(bracket)
-            if len(stack) > DEEPEST:
-                raise Unreadable("too deep")
-        elif bracket in _CLOSE:
-            if not stack or (_OPEN[stack[-1]] != bracket and not (stack[-1] in "([" and bracket in ")]")):
-                raise Unreadable("brackets do not match")
-            stack.pop()
-            yield found.start(), len(stack), bracket
-    if stack:
-        raise Unreadable("brackets do not match")
-
-
-def outer_brackets(text: str) -> tuple[str, str] | None:
-    """The brackets around a whole text, or None."""
-    opening = r"\{" if text.startswith(r"\{") else text[:1]
-    ending = r"\}" if text.endswith(r"\}") else text[-1:]
-    if opening not in ("(", "[", "{", r"\{") or ending not in (")", "]", "}", r"\}") or len(text) < 2:
-        return None
-    outer = [position for position, depth, _ in brackets(text) if depth == 0]
-    return (opening, ending) if outer == [0, len(text) - len(ending)] else None
-
-
-def closing(text: str, start: int) -> int:
-    """Position of the brace that closes the one at ``start``."""
-    depth = 0
-    for found in _BRACE.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(found[0], 0)
-        if depth == 0:
-            return found.start()
-    raise Unreadable("braces do not match")
-
-
-def cut(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """The pieces of a text between separators outside all brackets, and the separators."""
-    spans, start = [], 0
-    for position, depth, bracket in brackets(text):
-        if depth == 0 and bracket in _OPEN:
-            spans.append((start, position))
-        elif depth == 0:
-            start = position + len(bracket)
-    spans.append((start, len(text)))
-    pieces, found, last = [], [], 0
-    for low, high in spans:
-        for match in separator.finditer(text, low, high):
-            pieces.append(text[last : match.start()].strip())
-            found.append(match[0].strip())
-            last = match.end()
-    return [*pieces, text[last:].strip()], found

@@ -1,62 +1,14 @@
 """Units: their names, their products, and taking them off an answer."""
 
-import re
 from fractions import Fraction
 from itertools import pairwise
 
+from dppo.grading.brackets import Unreadable
+from dppo.grading.changes import changes_value
 from dppo.grading.numbers import read_number
 from dppo.grading.patterns import pattern, rewritings, rewritten
-from dppo.grading.text import Unreadable
+from dppo.grading.unit_names import IN_FORMULAS, TABLE
 from dppo.grading.values import Unit
-
-_UNITS: tuple[tuple[dict[str, int], dict[str, int | str]], ...] = (
-    ({"m": 1}, {
-        "m meter meters metre metres": 1, "mm millimeter millimeters millimetre millimetres": "1/1000",
-        "cm centimeter centimeters centimetre centimetres": "1/100",
-        "km kilometer kilometers kilometre kilometres kms": 1000, "nm nanometer nanometers": "1/1000000000",
-        "micron microns micrometer micrometers µm": "1/1000000", "inch inches in ins": "254/10000",
-        "foot feet ft": "3048/10000", "yard yards yd yds": "9144/10000",
-        "mile miles mi": "1609344/1000", "pc parsec parsecs": "30856775814913673", "AU au": "149597870700",
-    }),
-    ({"s": 1}, {
-        "s sec secs second seconds": 1, "ms millisecond milliseconds": "1/1000", "minute minutes min mins": 60,
-        "hour hours hr hrs h": 3600, "day days": 86400, "week weeks wk": 604800, "month months": 2629746,
-        "year years yr yrs": 31556952,
-    }),
-    ({"kg": 1}, {
-        "kg kilogram kilograms kgs": 1, "g gram grams gm": "1/1000", "mg milligram milligrams": "1/1000000",
-        "pound pounds lb lbs": "45359237/100000000", "ounce ounces oz": "45359237/1600000000",
-        "ton tons tonne tonnes": 1000,
-    }),
-    ({"m": 3}, {
-        "liter liters litre litres L l": "1/1000", "mL ml milliliter milliliters": "1/1000000",
-        "gallon gallons gal": "3785411784/1000000000000",
-    }),
-    ({"a.m.": 1}, {"am AM": 1}),
-    ({"p.m.": 1}, {"pm PM": 1}),
-    ({"$": 1}, {"$ dollar dollars USD usd bucks": 1, "cent cents": "1/100"}),
-    ({"€": 1}, {"€ euro euros EUR": 1}),
-    ({"%": 1}, {"% percent pct percentage": "1/100"}),
-    ({"degree": 1}, {"degree degrees deg": 1}),
-    ({"radian": 1}, {"radian radians rad": 1}),
-    ({"m": 1, "s": -1}, {"mph": "44704/100000", "kph kmh kmph": "1000/3600"}),
-    ({"kg": 1, "m": 1, "s": -2}, {"N newton newtons": 1, "dyn dyne dynes": "1/100000"}),
-    ({"kg": 1, "m": 2, "s": -2}, {"J joule joules": 1, "kJ": 1000, "erg ergs": "1/10000000"}),
-    ({"kg": 1, "m": 2, "s": -3}, {"W watt watts": 1, "kW": 1000, "MW": 1000000}),
-    ({"eV": 1}, {"eV": 1, "keV": 1000, "MeV": 1000000}),
-    ({"K": 1}, {"K kelvin kelvins": 1}),
-    ({"s": -1}, {"Hz hertz": 1, "kHz": 1000, "MHz": 1000000}),
-    ({"mol": 1}, {"mol mole moles mols": 1}),
-    ({"V": 1}, {"V volt volts": 1}),
-    ({"A": 1}, {"A amp amps ampere amperes": 1}),
-)  # fmt: skip
-"""Base units, and the units that measure the same: spellings, with spaces between, and how many base units each is."""
-_TABLE: dict[str, tuple[dict[str, int], Fraction]] = {
-    spelling: (base, Fraction(factor))
-    for base, factors in _UNITS
-    for spellings, factor in factors.items()
-    for spelling in spellings.split()
-}
 
 DEGREE = Unit((("degree", 1),))
 RADIAN = Unit((("radian", 1),))
@@ -76,7 +28,7 @@ _BARE = rewritings(
 )
 """Units without commands; money is money, whatever it is paid for."""
 _PART = pattern(
-    r"(?P<slash>/|per\b)|(?P<word>[A-Za-zµ$€%]+)\.?\s*(?:\^?\s*\{?\s*(?P<power>-?\d)\s*\}?)?|\S",
+    r"(?P<slash>/|per\b)|(?P<word>[^\W\d_]+|[$€£¥₹%])\.?\s*(?:\^?\s*\{?\s*(?P<power>-?\d)\s*\}?)?|\S",
     {"/s": "/", "per hour": "per", "cm^{2}": "cm^{2}", "ft. 3": "ft. 3"},
 )
 
@@ -111,11 +63,12 @@ def parse_unit(text: str) -> Unit:
 def _known(word: str | None) -> tuple[dict[str, int], Fraction] | None:
     """Base units and factor of one word; only a short one must be spelt as in the table, since ``mm`` is not ``MM``."""
     word = word or ""
-    return _TABLE.get(word) or (_TABLE.get(word.lower()) if len(word) > 2 else None)
+    return TABLE.get(word) or (TABLE.get(word.lower()) if len(word) > 2 else None)
 
 
 _PART_OF_COMPOUND = pattern(
-    r"(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?),? ?(?:and )?",
+    r"(?<![\d.])(?P<value>\d[\d.]*) ?(?:\\text\{ ?(?P<set>[A-Za-z]+)\.?(?: and)? ?\}|(?P<typed>[A-Za-z]+)\.?)"
+    r",? ?(?:and )?",
     {r"5 \text{ ft } 6 \text{ in}": r"5 \text{ ft } ", "1 hour and 30 minutes": "1 hour and "},
 )
 
@@ -136,30 +89,34 @@ def compound(text: str) -> tuple[Fraction, Unit] | None:
 
 _LAST = pattern(
     r"(?:(?:/|\\cdot)\s*)?"
-    r"(?:\\text\{([^{}]*)\}|(?<![\\A-Za-z])([A-Za-z]{2,}|(?<=[ /])[msghNJWKVAL])\.?)"
-    r"\s*(?:\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$",
+    r"(?:\\text\{([^{}]*)\}|(?<!\\)(?<![^\W\d_])([^\W\d_]{2,}|(?<=[ /])[msghNJWKVAL]|[\u3400-\u9fff])\.?)"
+    r"(?:\s*\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$",
     {r"5 \text{ cm}^2": r"\text{ cm}^2", "5 km/h": "/h", "5 square feet": "feet"},
 )
 _PERCENT = pattern(
-    r"\s*(?:\\?%|\\text\{\s*(?:per ?cent|pct|percentage)\s*\}|(?<![A-Za-z])(?:per ?cent|pct|percentage))\s*$",
+    r"(?<!\s)\s*(?:\\?%|\\text\{\s*(?:per ?cent|pct|percentage)\s*\}|(?<![A-Za-z])(?:per ?cent|pct|percentage))\s*$",
     {r"5\%": r"\%", "5 per cent": " per cent", r"5\text{ percent}": r"\text{ percent}"},
 )
 _MONEY = pattern(
-    r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|Rs\.?)\s*\})\s*(?=[\d.\\])",
+    r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|EUR|GBP|Rs\.?|INR|US\\?\$)\s*\}|(?:USD|EUR|GBP|INR|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=[\d.\\])",
     {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
 )
-_DEGREES = pattern(r"\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
+_PRICE = pattern(r"(?<=[\d}]) ?(\\\$|[€£¥₹])$", {r"5 \$": r" \$", "1,000€": "€"})
+_DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
 _END_OF_VALUE = pattern(r"[\d)}\]!%]$", {"(x+1)": ")", "5": "5"})
+_AROUND = (*_LINEAR, "per")
 _UNIT_WORDS = 6
-_CHANGES = pattern(
-    r"(?<![\^{-])\d|\b(?:(?:hundred|thousand|million|billion|trillion)(?:s|ths?)?|tenths?|thirds|halves|half|squared|cubed|factorial"
-    r"|(?:four|fif|six|seven|eigh|nin)ths|one|two|three|four|five|six|seven|eight|nine|ten|twenty|plus|minus|divided"
-    r"|multiplied|over|mod|modulo|remainder|base|or|than|least|most|if|unless|when|but|except|maybe|perhaps|possibly"
-    r"|not|wrong|incorrect|false|never|between)\b|n't\b",
-    {"more than x": "than", "ft 6": "6", "millions": "millions", "isn't": "n't"},
-    re.IGNORECASE,
-)
+_ONE_LETTER = pattern(r"[abd-eg-su-z]|\([a-z]\)", ("x", "(b)"))
+"""No name of a thing; C, F and T are units."""
+_SYMBOLS = rewritings(
+    (r"(?<=[\d }])(?:\\text\{ ?([kM]) ?\}|([kM]))? ?\\Omega ?$", r" \\text{\1\2Ω}", r"12 \Omega", r"12 \text{Ω}"),
+    (
+        r"(?<=[\d }])\\mu ?(?:\\text\{ ?([A-Za-z]{1,2}) ?\}|([A-Za-z]{1,2})) ?$",
+        r" \\text{µ\1\2}", r"12 \mu m", r"12  \text{µm}",
+    ),
+)  # fmt: skip
+"""Units with a Greek letter, where words behind a number are units."""
 
 
 def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
@@ -167,10 +124,13 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
 
     With ``labels`` plain words that are not in the table count too, as in ``17 students``.
     """
+    text = rewritten(text, _SYMBOLS) if labels else text
     if found := _PERCENT.search(text):
         return _rest(text[: found.start()], PERCENT)
     if (found := _DEGREES.search(text)) and not _OF_ANGLES.search(text):
         return _rest(text[: found.start()], DEGREE)
+    if found := _PRICE.search(text):
+        return _rest(text[: found.start()], parse_unit(found[1]))
     money = _MONEY.match(text)
     if money:
         text = money[1] + text[money.end() :]
@@ -180,7 +140,7 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         if not found or not (found[1] is not None or labels or _is_unit_word(found[2])):
             break
         value, names = value[: found.start()].rstrip(), value[found.start() :] + " " + names
-    if names and value and parse_unit(names).label and changes_value(names):
+    if names and value and not _counts_things(parse_unit(names).label):
         raise Unreadable(f"{names.strip()[:60]!r} behind a value")
     if names and (percent := _PERCENT.search(value)):
         return _rest(value[: percent.start()], PERCENT)  # 20\% off
@@ -191,14 +151,14 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     return _rest(value, parse_unit(names))
 
 
-def changes_value(words: str) -> bool:
-    """Whether words around a number make another of it, or take it back: they are no unit and no introduction."""
-    return _CHANGES.search(words) is not None
+def _counts_things(label: str) -> bool:
+    """Whether a label that is not in the table can be what is counted: words that leave the number as it is."""
+    return not label or (label.isascii() and not changes_value(label) and _ONE_LETTER.fullmatch(label) is None)
 
 
 def _is_unit_word(word: str) -> bool:
     """Whether a plain word is a unit in any formula; a single letter is one only where words are units anyway."""
-    return len(word) > 1 and (_known(word) is not None or word in (*_LINEAR, "per"))
+    return len(word) > 1 and (word in IN_FORMULAS or (len(word) > 2 and word.lower() in IN_FORMULAS) or word in _AROUND)
 
 
 def _rest(value: str, unit: Unit) -> tuple[str, Unit] | None:

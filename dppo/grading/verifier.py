@@ -83,10 +83,14 @@ class Verifier:
     @typed("Verifier(workers=2, limit_seconds=5.0, memory_mb=1024)")
     def __init__(self, workers: int = 2, limit_seconds: float = 5.0, memory_mb: int = 1024) -> None:
         try:
-            import_module("latex2sympy2_extended")  # math-verify's grammar: see docs/verifier.md
+            import_module(
+                "latex2sympy2_extended"
+            )  # math-verify's LaTeX grammar, all that is used of it: see docs/verifier.md
             from dppo.grading.judge import judge
         except ImportError as error:
-            raise ConfigError(f"verifying answers needs math-verify ({error}): pip install math-verify") from error
+            raise ConfigError(
+                f"verifying answers needs math-verify's LaTeX grammar ({error}): pip install math-verify"
+            ) from error
         self.limit_seconds = limit_seconds
         limits: dict[str, Any] = {"limit_seconds": limit_seconds, "memory_mb": memory_mb, "refused": REFUSED}
         self._pool = WorkerPool(judge, workers=workers, probes=_PROBES, **limits)

@@ -1,25 +1,21 @@
 """Answers in words: names, yes and no, the letter of an option, a clock time; and words around any answer."""
 
+from dppo.grading.changes import unsays
+from dppo.grading.options import labelled, option_alone
 from dppo.grading.patterns import pattern
-from dppo.grading.text import TEXT, TYPED
-from dppo.grading.units import changes_value
+from dppo.grading.text import TEXT, TYPED, head
 from dppo.grading.values import Text
 
-_LETTER = pattern(
-    r"^(?i:the )?(?i:correct )?(?i:option|choice|answer)?(?i: is)?[:\s]*(?:\(([A-Ja-j])\)|([A-Ja-j]))$"
-    r"|^(?i:option |choice )?(?:\(([A-J])\)|([A-J])[.:)])\s",
-    {"The correct option is (b)": "The correct option is (b)", "(D) east": "(D) ", "C: two": "C: "},
-)
-_MANY_LETTERS = pattern(r"\([A-J]\)|\b(?:or|and)\b", {"B or D": "or", "(B) (C)": "(B)"})
 _NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
 _PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", ("John's (old) dog",))
 _WRAPPED_WORDS = pattern(r"[A-Za-z][A-Za-z .,;'\"!?()-]*", ("yes, it is",))
+_LATE_CAPITAL = pattern(r"(?<=\w) A\b", {"east A": " A"})
+"""No article."""
 _LONE_LETTER = pattern(r"\b[A-Za-z]\b(?<!\ba)", {"a line of x": "x"})
 
 
 _CONDITION = pattern(
-    r",?\s*(?:\\text\{\s*,?\s*)?(?<![A-Za-z])for (?:all|any|every|each)\b.*$",
-    {r"f(x)=0\text{ for all }x": r"\text{ for all }x", "2n, for each n": ", for each n"},
+    r"(?<![A-Za-z])for (?:all|any|every|each)\b", {r"f(x)=0\text{ for all }x": "for all", "2n, for each n": "for each"}
 )
 _PREAMBLE = pattern(
     r"^(?:\\text\{(?:[^{}]*\b(?:is|are|equals|=|:)|\s*(?:about|approximately|approx\.?|roughly|around))\s*\}\s*[:=]?"
@@ -27,7 +23,7 @@ _PREAMBLE = pattern(
     {r"\text{The area is } 5": r"\text{The area is } ", "about 5": "about "},
 )
 _AGAIN = pattern(
-    r"\s*\(\s*(or\b|=|\\approx(?![A-Za-z]))([^()]*)\)$", {"1/2 (or 0.5)": " (or 0.5)", "1/2 (= 0.5)": " (= 0.5)"}
+    r"(?<!\s)\s*\(\s*(or\b|=|\\approx(?![A-Za-z]))([^()]*)\)$", {"1/2 (or 0.5)": " (or 0.5)", "1/2 (= 0.5)": " (= 0.5)"}
 )
 
 ASKED = pattern(
@@ -39,19 +35,17 @@ ASKED = pattern(
 
 def answer_alone(text: str) -> str:
     """A tidy text without "the answer is" or "about" before it, "for all x" after it, and brackets around "or 0.5"."""
-    text = _AGAIN.sub(r" \1\2", _CONDITION.sub("", text))
-    found = _PREAMBLE.match(text)
-    return text[found.end() :].strip() if found and not changes_value(found[0]) else text.strip()
+    condition = _CONDITION.search(text)
+    text = _AGAIN.sub(r" \1\2", head(text, condition.start()) if condition else text)
+    found = None if labelled(text) else _PREAMBLE.match(text)
+    return text[found.end() :].strip() if found and not unsays(found[0]) else text.strip()
 
 
 def words_of(text: str) -> Text | None:
     r"""The words of a text, where it has nothing else: no formula, no number except in a clock time."""
     bare = TEXT.sub(lambda match: f" {match[1]} ", text)
     bare = " ".join(bare.replace("{", " ").replace("}", " ").split())
-    option = _LETTER.match(bare)
-    letter = next((part for part in option.groups() if part), "").upper() if option else ""
-    if letter and _MANY_LETTERS.search(bare[option.end() :] if option else ""):
-        letter = ""
+    letter = option_alone(bare)
     if clock := _CLOCK.fullmatch(bare.lower().replace(".", "")):
         return Text(f"{int(clock[1])}:{clock[2] or '00'} {clock[3] or ''}".strip())
     if date := _DATE.fullmatch(bare.lower()):
@@ -67,8 +61,9 @@ def words_of(text: str) -> Text | None:
         return None
     if not wrapped and _LONE_LETTER.search(bare):
         return None  # letters of a formula between the words
+    late = " A" if _LATE_CAPITAL.search(bare) else ""
     bare = " ".join(word for word in words if word not in ("a", "an", "the", "it", "is", "on"))
-    return Text(_LONG_FORMS.get(bare, bare))
+    return Text(_LONG_FORMS.get(bare, bare) + late)
 
 
 _SAID = pattern(
@@ -89,6 +84,6 @@ _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
 _DATE = pattern(rf"{_MONTH} {_DAY}|{_DAY} {_MONTH}", {"march 3rd": "march 3rd", "3 mar.": "3 mar."})
 _LONG_FORMS = {"dne": "does not exist"}
 _CLOCK = pattern(
-    r"(\d{1,2})(?::(\d{2})(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?",
+    r"([01]?\d|2[0-4])(?::([0-5]\d)(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?",
     ("12:30 pm", "7 am", "9:05"),
 )

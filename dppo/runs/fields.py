@@ -72,7 +72,7 @@ class RunArguments:
     )
     reward_funcs: list[str] | None = _field(  # noqa: RUF009 (it is a field)
         None,
-        "Rewards, added up: `accuracy` (math-verify, the default), `format` (a \\boxed answer is there), "
+        "Rewards, added up: `accuracy` (dppo's verifier, the default), `format` (a \\boxed answer is there), "
         "`overlong` (DAPO's penalty for long ones), `majority_vote` (the answer most of a group gave, no gold answer), "
         "`code_tests` (the program passes its tests, docs/code.md), `check:package.module:function` (a checker of your "
         "own, docs/own_tasks.md), `embedded`, or dotted paths such as package.module.function.",

@@ -96,11 +96,14 @@ def test_what_a_problem_says_of_its_answer(written):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({2: {"answer": ""}}, r"an empty answer in 1 row \(counted from 0: 2\)"),
+        ({2: {"answer": ""}}, r"an empty answer in 1 row \(counted from 0: 2\), line 3\."),
         ({2: {"answer": None}, 5: {"answer": " $ $ "}}, r"an empty answer in 2 rows \(counted from 0: 2, 5\)"),
         ({3: {"id": "a/1"}}, r"an id that another row has in 2 rows \(counted from 0: 1, 3\)"),
         ({4: {"problem": "  "}}, r"no problem text in 1 row \(counted from 0: 4\)"),
-        ({0: {"problem": ""}, 7: {"answer": ""}}, r"no problem text in .* 0\); an empty answer in .* 7\)"),
+        (
+            {0: {"problem": ""}, 7: {"answer": ""}},
+            r"no problem text in .* 0\), line 1; an empty answer in .* 7\), line 8",
+        ),
         ({i: {"answer": ""} for i in range(8)}, r"an empty answer in 8 rows \(counted from 0: 0, 1, 2, 3, 4, \.\.\.\)"),
     ],
 )

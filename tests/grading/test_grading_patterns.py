@@ -11,10 +11,11 @@ import pytest
 import dppo.grading as grading
 import dppo.grading.judge as judge_module
 from dppo.grading import canonical, compare, reading, text, units
+from dppo.grading.brackets import Unreadable
 from dppo.grading.judge import judge
 from dppo.grading.patterns import EXAMPLES, Example, pattern, rewritten
 from dppo.grading.rules import Grading
-from dppo.grading.text import Unreadable, tidy
+from dppo.grading.text import tidy
 
 FOLDER = Path(grading.__file__).parent
 FILES = sorted(FOLDER.glob("*.py"))
@@ -97,7 +98,7 @@ KIND = {kind.__name__: (kind, example) for kind, example in reading._KINDS}
     [
         ("thousands", "number", "70,110", "110, 70"),
         ("number", "listing", "1,234.5", "1234.5"),
-        ("labelled", "text", "(B) 5", "5"),
+        ("labelled", "text", r"\text{D. east}", "D"),
         ("text", "listing", "Yes, it is.", "yes"),
         ("compound", "listing", "1 hour and 30 minutes", "90 minutes"),
         ("listing", "expression", "4 and -9", "-9, 4"),

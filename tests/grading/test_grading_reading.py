@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dppo.errors import DataError
+from dppo.grading.brackets import Unreadable, brackets, cut
 from dppo.grading.canonical import canonical
 from dppo.grading.equality import same_formulas
 from dppo.grading.formula import parse
@@ -20,7 +21,7 @@ from dppo.grading.judge import judge
 from dppo.grading.numbers import read_number
 from dppo.grading.reading import read
 from dppo.grading.rules import Grading, with_details
-from dppo.grading.text import Unreadable, brackets, cut, tidy
+from dppo.grading.text import tidy
 from dppo.grading.units import parse_unit, same_dimension, split_unit
 from dppo.grading.values import Expression, Number
 

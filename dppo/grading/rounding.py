@@ -1,0 +1,37 @@
+"""Decimals that stand for a number they are not: cut or rounded, correctly, at a last digit that says how far."""
+
+from fractions import Fraction
+
+from dppo.grading.values import Number
+
+ENOUGH_DIGITS = 6
+"""Significant digits from which a decimal stands for the endless number it is cut from."""
+FEWEST_DIGITS = 2
+"""Significant digits of a decimal that may follow the exact value in a chain, as in ``\\sqrt{2} = 1.41``."""
+
+
+def endless(value: Fraction) -> bool:
+    """Whether a number has no finite decimal form, so that a decimal can only be near it."""
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return rest != 1
+
+
+def rounds_to(value: Fraction, decimal: Number) -> bool:
+    """Whether a decimal is a value rounded, half either way, or cut off, at the decimal's own last digit.
+
+    >>> [rounds_to(Fraction(2, 3), Number(Fraction(n, 100), Fraction(1, 100), 2)) for n in (65, 66, 67, 68)]
+    [False, True, True, False]
+    """
+    step = decimal.step
+    if step is None:
+        return False
+    cut = abs(value) // step * step
+    return abs(decimal.value - value) * 2 <= step or decimal.value == (cut if value >= 0 else -cut)
+
+
+def shortened(value: Fraction, decimal: Number, fewest: int = ENOUGH_DIGITS) -> bool:
+    """Whether a decimal is a number rounded or cut to at least ``fewest`` digits."""
+    return decimal.digits >= fewest and rounds_to(value, decimal)
