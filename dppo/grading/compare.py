@@ -164,10 +164,8 @@ def _same_members(gold: v.Value, members: tuple[v.Value, ...], grading: Grading)
     if not all(right):
         if not any(right) or not isinstance(bare, v.Formula):
             return False
-        if not all(
-            fits or (_is_decimal(member) and agree(bare, v.without_unit(member)))
-            for fits, member in zip(right, members, strict=True)
-        ):
+        others = [v.without_unit(member) for member, fits in zip(members, right, strict=True) if not fits]
+        if not all(isinstance(other, v.Formula) and _is_decimal(other) and agree(bare, other) for other in others):
             return False
     if grading.exact:
         return True
@@ -308,6 +306,7 @@ def _is(kind: type) -> Callable[[v.Value], bool]:
 
 
 _Comparison = Callable[[v.Value, v.Value, Grading], bool]
+_CASES = r"\begin{cases} 1 & x>0 \\ 0 & x\le 0 \end{cases}"
 _COMPARISONS: tuple[tuple[Callable[[v.Value], bool], _Comparison, tuple[str, str]], ...] = (
     (_is(v.Either), _either, ("D", r"\text{(D)}")),  # first: "(D) 14" is the option too
     (_is(v.Family), _same_families, (r"k\pi, k \in \mathbb{Z}", r"n\pi, n \in \mathbb{Z}")),
@@ -316,7 +315,7 @@ _COMPARISONS: tuple[tuple[Callable[[v.Value], bool], _Comparison, tuple[str, str
     # A name or an equation before what it says.
     (_is(v.Named), _same_named, ("x=(1,2)", "(1,2)")),
     (_is(v.Equation), _same_equations, (r"A \cup B=\{1,2\}", r"\{1,2\}")),
-    (_is(v.Pieces), _same_cases, (r"\begin{cases} 1 & x>0 \\ 0 & x\le 0 \end{cases}",) * 2),
+    (_is(v.Pieces), _same_cases, (_CASES, _CASES)),
     # A set of numbers and a column before a list: an interval is written like one, a column may be.
     (is_settled, _same_regions, (r"[6,\infty)", r"k \ge 6")),
     (_is(v.Matrix), _same_matrices, (r"\begin{pmatrix}1\\2\\3\end{pmatrix}", "(1,2,3)")),

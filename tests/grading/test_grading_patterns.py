@@ -10,7 +10,7 @@ import pytest
 
 import dppo.grading as grading
 import dppo.grading.judge as judge_module
-from dppo.grading import canonical, compare, reading, text, units
+from dppo.grading import canonical, compare, reading, text, unit_names, units
 from dppo.grading.brackets import Unreadable
 from dppo.grading.judge import judge
 from dppo.grading.patterns import EXAMPLES, Example, pattern, rewritten
@@ -78,7 +78,7 @@ def test_every_spelling_is_another_way_of_writing(name):
 
 
 def test_every_spelling_of_a_unit_is_read_as_one():
-    for spelling, (base, factor) in units._TABLE.items():
+    for spelling, (base, factor) in unit_names.TABLE.items():
         found = units.parse_unit(spelling)
         assert found.powers == tuple(sorted(base.items())) and found.factor == factor and not found.label, spelling
 
