@@ -34,6 +34,19 @@ def subject():
     )
 
 
+@pytest.fixture(scope="session")
+def confined():
+    """Skips where the system cannot confine a program: the library then refuses to run any."""
+    from dppo.errors import ConfigError
+    from dppo.sandbox import Sandbox
+
+    with Sandbox(workers=1) as sandbox:
+        try:
+            assert sandbox.layers
+        except ConfigError as refused:
+            pytest.skip(str(refused))
+
+
 def pytest_collection_finish():
     """What is imported stays until the end: the garbage collector need not walk it again.
 

@@ -29,7 +29,7 @@ def answer(request, sampling):
 
 
 @pytest.fixture
-def evaluated(tmp_path, monkeypatch):
+def evaluated(tmp_path, monkeypatch, confined):
     def run(*words):
         monkeypatch.setattr(command, "load_engine", lambda name, spec: fake_engine(answer))
         given = f"--samples 4 --k 1,2,4 --program_cpu_seconds 2 --workers 1 --output {tmp_path / 'out'}"

@@ -21,7 +21,7 @@ def rows_of(path):
 
 
 @pytest.fixture(scope="module")
-def judges():
+def judges(confined):
     with Judges(workers=1, limits=LIMITS) as made:
         yield made
 

@@ -185,6 +185,7 @@ def test_what_is_no_run_is_said(function):
         function(None)
 
 
+@pytest.mark.usefixtures("confined")
 def test_programs_and_checkers_as_rewards(tmp_path, capsys, monkeypatch):
     here = Path(__file__).parents[1] / "problems"
     monkeypatch.syspath_prepend(str(here))

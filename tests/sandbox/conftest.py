@@ -5,8 +5,13 @@ from dppo.sandbox import Sandbox
 from dppo.sandbox.servers import bubblewrap
 
 
+@pytest.fixture(autouse=True)
+def _confined(confined):
+    """All of these run programs."""
+
+
 @pytest.fixture(scope="session", params=["bubblewrap", "alone"])
-def sandbox(request):
+def sandbox(request, confined):
     """A sandbox in bubblewrap, where that is installed, and one without it."""
     if request.param == "bubblewrap" and bubblewrap() is None:
         pytest.skip("bubblewrap is not installed")
