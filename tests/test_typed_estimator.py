@@ -115,6 +115,12 @@ CALLS = {
     "sapo": {"tokens": TOKENS, "ratio": dppo.objective.token_ratio, "temperature_pos": 1.0, "temperature_neg": 1.0},
     "vespo": {"tokens": TOKENS, "k_pos": 2.0, "lambda_pos": 3.0, "k_neg": 3.0, "lambda_neg": 2.0},
     "off_policy_masked": {"tokens": TOKENS, "loss": clipped_surrogate, "threshold": 0.1},
+    "binary_tv": {"behaviour_logp": LOGP, "logp": LOGP},
+    "binary_kl": {"behaviour_logp": LOGP, "logp": LOGP},
+    "divergence_ppo": {
+        **{"tokens": TOKENS, "divergence": dppo.objective.binary_tv},
+        **{"delta_low": 0.15, "delta_high": 0.15, "ratio_max": 20.0},
+    },
     "k3": {"tokens": TOKENS, "ratio": None},
     "weighted_sum": {"loss_BT": LOGP, "mask_BT": LOGP, "weight_B": torch.ones(2), "per_sequence": False},
     "group_advantages": {"rewards": REWARDS, "scale": "group", "ddof": 1, "eps": 1e-4},
@@ -124,7 +130,19 @@ CALLS = {
     "powered": {"advantage": ONE_N, "power": 0.5},
     "emphasised": {"rule": GROUP_SCALED, "power": 0.5},
 }
-NOT_TRIED = {"Part", "Ratio", "TokenLoss", "Rule", "Schedule", "Score", "StepPlan", "Selection", "Skipping", "Request"}
+NOT_TRIED = {
+    "Divergence",
+    "Part",
+    "Ratio",
+    "TokenLoss",
+    "Rule",
+    "Schedule",
+    "Score",
+    "StepPlan",
+    "Selection",
+    "Skipping",
+    "Request",
+}
 """Types of functions and values, and records that the library makes."""
 PARTS = (dppo.step, dppo.methods, dppo.pruning, dppo.objective)
 

@@ -18,6 +18,7 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 """``divergence(behaviour_logp, logp)``: how far two log-probabilities of the same tokens are apart, >= 0."""
 
 
+@typed("binary_tv(behaviour_logp, logp)")
 def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     """Total variation between "this token" and "any other", ``|pi - mu|``, in [0, 1].
 
@@ -30,6 +31,7 @@ def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     return (logp.exp() - behaviour_logp.exp()).abs()
 
 
+@typed("binary_kl(behaviour_logp, logp)")
 def binary_kl(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     """KL divergence of the policy from the sampler over "this token" and "any other", in nats, >= 0.
 
