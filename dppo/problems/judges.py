@@ -12,7 +12,7 @@ from dppo.errors import DataError
 from dppo.grading import Verdict, Verifier
 from dppo.problems.checkers import Checker, find_checker, is_check
 from dppo.problems.code import FORMATS, task_of
-from dppo.problems.rewards import PASSED_BY_TRAINER, Reward, completion_text
+from dppo.problems.rewards import PASSED_BY_TRAINER, Reward, completion_text, log_verdicts
 from dppo.sandbox import VERDICTS, Limits, Sandbox
 from dppo.typed import typed
 
@@ -141,12 +141,7 @@ def code_tests(
             raise DataError(f"code_tests needs a column {answer_column!r} with tests, but the dataset has {present}")
         texts = [completion_text(completion) for completion in completions]
         verdicts = programs_judged(used, texts, columns[answer_column])
-        reasons = [verdict.reason for verdict in verdicts]
-        if columns.get("log_extra"):
-            columns["log_extra"]("verdict", reasons)
-        if columns.get("log_metric") and reasons:
-            for reason in CODE_REASONS:
-                columns["log_metric"](f"code/{reason}", reasons.count(reason) / len(reasons))
+        log_verdicts(columns, "code", CODE_REASONS, [verdict.reason for verdict in verdicts])
         return [verdict.value for verdict in verdicts]
 
     tested.__name__ = "code_tests"

@@ -1,7 +1,7 @@
 """Reward functions with TRL's signature, and the check that a dataset has the columns they need."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -46,6 +46,22 @@ def completion_text(completion: Any) -> str:
         ) from error
 
 
+def log_verdicts(columns: Mapping[str, Any], part: str, known: Iterable[str], reasons: list[str]) -> None:
+    """Give TRL the verdict of each completion, and the share of each verdict as ``part/verdict``.
+
+    Args:
+        columns: what TRL called the reward function with, its loggers among them where it has any.
+        part: of the metric's name.
+        known: every verdict there is.
+        reasons: the verdicts, one a completion.
+    """
+    if columns.get("log_extra"):
+        columns["log_extra"]("verdict", reasons)
+    if columns.get("log_metric") and reasons:
+        for reason in known:
+            columns["log_metric"](f"{part}/{reason}", reasons.count(reason) / len(reasons))
+
+
 @typed("accuracy_reward(workers=2, limit_seconds=5.0)")
 def accuracy_reward(
     *,
@@ -83,12 +99,7 @@ def accuracy_reward(
         said = [{name: columns[name][i] for name in DETAILS if name in columns} or None for i in range(len(golds))]
         texts = [completion_text(completion) for completion in completions]
         verdicts = judge.verify_many(texts, golds, benchmark=benchmark, details=said)
-        reasons = [verdict.reason for verdict in verdicts]
-        if columns.get("log_extra"):
-            columns["log_extra"]("verdict", reasons)
-        if columns.get("log_metric") and reasons:
-            for reason in REASONS:
-                columns["log_metric"](f"verify/{reason}", reasons.count(reason) / len(reasons))
+        log_verdicts(columns, "verify", REASONS, [verdict.reason for verdict in verdicts])
         return [verdict.value for verdict in verdicts]
 
     accuracy.__name__ = "accuracy_reward"
