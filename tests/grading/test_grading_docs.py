@@ -1,5 +1,6 @@
 """What docs/verifier.md says of the grammar is what happens."""
 
+import json
 import re
 from pathlib import Path
 
@@ -45,3 +46,28 @@ def test_only_one_function_calls_math_verify():
     ] == []
     calls = {name: len(re.findall(r"\blatex2sympy\(", source)) for name, source in library.items()}
     assert {name: count for name, count in calls.items() if count} == {"formula.py": 1}
+
+
+def test_measured_figures_are_those_recorded():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "verifier.json").read_text())["rows"]
+    by_figure = {name: [row for row in rows if row["figure"] == name] for name in {row["figure"] for row in rows}}
+    table, hostile = by_figure["table"][-1], by_figure["hostile"][-1]
+    golds, peer = by_figure["gold answers"], {r["what"]: r for r in by_figure["math-verify"] if r["kind"] == "all"}
+    said = [
+        f"{table['right']:,} right and {table['wrong']:,} wrong; no false accept, "
+        f"{table['false_reject']} false rejects",
+        f"{sum(r['right'] for r in golds):,} of {sum(r['rows'] for r in golds):,} right",
+        f"| {sum(r['numbers_changed'] for r in golds):,}; {sum(r['changed_accepted'] for r in golds)} accepted",
+        *(f"{r['kind'].removesuffix(' 6:3:1')} {r['per_second']:,.0f}" for r in by_figure["throughput"][:3]),
+        f"a mixture of 6 : 3 : 1 of them {by_figure['throughput'][3]['per_second']:,.0f}",
+        f"{hostile['answers']:,} hostile answers, limit {hostile['limit_seconds']:.0f} s | {hostile['seconds']:.0f} s",
+        ", ".join(f"{hostile[name]:,} {name.replace('_', ' ')}" for name in ("right", "wrong", "no_answer", "unparsed"))
+        + f", {hostile['timeout']} timeouts, {hostile['crashed']} crashes",
+        f"; workers at most {hostile['worker_peak_mb']} MB, the caller grew by {hostile['caller_growth_mb']} MB",
+        f"{peer['right answer, dppo has it']['of']:,} pairs of the default rule | it says no to "
+        f"{peer['right answer, dppo has it']['count']} right answers that are right here",
+        f"yes to {peer['wrong answer, dppo has it']['count']} wrong ones; "
+        f"{peer['right answer, math-verify has it']['count']} right ones are right there alone",
+    ]
+    assert [text for text in said if text not in PAGE] == []
+    assert table["false_accept"] == hostile["right"] == 0
