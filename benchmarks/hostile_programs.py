@@ -77,7 +77,7 @@ def attack(sandbox: Sandbox, count: int, chunk: int = 40) -> list[dict[str, Any]
 
 
 def throughput(sandbox: Sandbox, count: int) -> dict[str, Any]:
-    """Programs a second that are right, with 15 calls each, all workers at once."""
+    """Programs a second that are right, with 20 calls each, all workers at once."""
     sandbox.run(task := Task(f"f = {SECRET}", tests(), ("f",)))
     began, spent = time.perf_counter(), time.process_time()
     outcomes = sandbox.run_many([task] * count)
