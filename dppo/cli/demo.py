@@ -4,18 +4,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from dppo.cli.progress import open_board
-from dppo.demo.figures import draw_curves
-from dppo.demo.run import QUICK, DemoSetting, Progress, fastest_threads, run_demo
 from dppo.errors import ConfigError
-from dppo.statistics import student_interval
+
+if TYPE_CHECKING:
+    from dppo.demo.run import Progress
 
 
 def main(words: Sequence[str]) -> int:
@@ -30,13 +29,18 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     if options.seeds < 1:
         raise ConfigError(f"seeds={options.seeds} must be at least 1. Try dppo demo --seeds 5")
+    import torch
+
+    from dppo.demo.figures import draw_curves
+    from dppo.demo.run import QUICK, DemoSetting, fastest_threads, run_demo
+
     torch.set_num_threads(options.threads or fastest_threads())
     console = Console()
     setting = QUICK if options.quick else DemoSetting()
     folder = Path(options.output)
     with open_board(Console(file=sys.stderr)) as board:
 
-        def report(event: Progress) -> None:
+        def report(event: "Progress") -> None:
             board.update(f"seed {event.seed}  {event.stage}", event.done, figures=event.figures)
 
         results = run_demo(folder, range(options.seeds), setting, report)
@@ -88,6 +92,8 @@ def _column(method: dict[str, Any], *, improved: bool) -> dict[str, str]:
 
 def _accuracy(method: dict[str, Any], name: str, place: int) -> str:
     """Mean over seeds with its interval; of a single seed, the interval over questions."""
+    from dppo.statistics import student_interval
+
     found = student_interval(method[name])
     low, high = found.low, found.high
     if np.isnan(low):

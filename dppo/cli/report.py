@@ -4,8 +4,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dppo.report import write_report
-from dppo.report.text import visible
 from dppo.runs.words import check_output
 
 
@@ -26,6 +24,9 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     if options.output is not None:
         check_output(options.output)
+    from dppo.report import write_report
+    from dppo.report.text import visible
+
     output = options.output or options.folders[0] / "report.html"
     written = write_report(options.folders, output)
     print(f"wrote {written.page}, and {len(written.figures)} figure files into {output.stem}_figures beside it")

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 import dppo.cli.demo as command
+import dppo.demo.run
 from dppo.demo.race import RaceSetting
 from dppo.demo.run import DemoSetting, improves
 from dppo.demo.task import QUICK
@@ -18,7 +19,7 @@ TINY = DemoSetting(
 
 
 def test_demo_writes_results_curves_and_checkpoint(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "QUICK", TINY)
+    monkeypatch.setattr(dppo.demo.run, "QUICK", TINY)
     assert command.main(["--quick", "--seeds", "2", "--threads", "1", "--output", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     assert set(results["methods"]) == {"grpo", "dppo"}
