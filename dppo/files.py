@@ -12,6 +12,7 @@ Nothing here needs torch.
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -115,6 +116,17 @@ def _write_all(file: Any, data: bytes) -> None:
 
 def _take_back(file: Any, size: int) -> None:
     file.truncate(size)
+
+
+@contextmanager
+def current_folder_first() -> Iterator[None]:
+    """Modules are looked for in the current folder first, as with ``python -m``; the command ``dppo`` does not."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 @contextmanager

@@ -230,16 +230,21 @@ def _object(text: str) -> dict[str, Any]:
 def show(results: dict[str, Any], console: Console) -> None:
     """Print what ``evaluate`` gives: benchmarks and their average, outcomes, then levels and subjects."""
     sets = results["benchmarks"]
-    several = any(found["samples"] > 1 for found in sets.values())
-    figures = _table("share right, 95% bootstrap interval over problems", "problems", "samples", "pass@1")
-    for heading in ("pass@k", "maj@k") if several else ():
-        figures.add_column(heading, justify="right", no_wrap=True)
+    ks = {
+        name: [int(figure.removeprefix("pass@")) for figure in found if figure.startswith("pass@")]
+        for name, found in sets.items()
+    }
+    most = {name: max(those) for name, those in ks.items()}
+    at_k = ("pass", "maj") if max(most.values()) > 1 else ()
+    figures = _table("share right, 95% interval over problems", "problems", "samples", "pass@1")
+    for kind in at_k:
+        figures.add_column(f"{kind}@k", justify="right", no_wrap=True)
     reasons = list(dict.fromkeys([*REASONS, *(reason for found in sets.values() for reason in found["outcomes"])]))
     outcomes = _table("outcomes of all samples", *reasons, "truncated", "no room", "mean tokens")
     for name, found in sets.items():
-        label, k = name + ("" if found["standard"] else " *"), found["samples"]
-        cells = [label, f"{found['problems']:,}", f"{k}", _cell(found["pass@1"])]
-        figures.add_row(*cells, *(_cell(found.get(f"{kind}@{k}"), f"@{k} ") for kind in ("pass", "maj") if several))
+        label = name + ("" if found["standard"] else " *")
+        cells = [label, f"{found['problems']:,}", f"{found['samples']}", _cell(found["pass@1"])]
+        figures.add_row(*cells, *(_cell(found.get(f"{kind}@{most[name]}"), f"@{most[name]} ") for kind in at_k))
         counts = [f"{found['outcomes'].get(reason, 0):,}" for reason in reasons]
         shares = [f"{found[part]:.1%}" for part in ("truncated", "no_room")]
         outcomes.add_row(label, *counts, *shares, f"{found['mean_tokens']:,.0f}")
@@ -250,6 +255,11 @@ def show(results: dict[str, Any], console: Console) -> None:
     if not all(found["standard"] for found in sets.values()):
         console.print("* not the standard set, or of one's own")
     console.print(outcomes)
+    if any(len(those) > 2 for those in ks.values()):
+        by_k = _table("by k", "k", "pass@k", "maj@k")
+        for name, k in ((name, k) for name, those in ks.items() for k in those if k > 1):
+            by_k.add_row(name, f"{k}", _cell(sets[name][f"pass@{k}"]), _cell(sets[name].get(f"maj@{k}")))
+        console.print(by_k)
     for name, found in sets.items():
         for part in ("by_level", "by_subject"):
             if found[part]:

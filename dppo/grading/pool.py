@@ -236,8 +236,9 @@ class WorkerPool:
             if self._failures >= STARTS:
                 reason = reason or f"the process ended with exit status {worker.process.returncode} and said nothing"
                 raise RewardError(
-                    f"verifier workers could not be started ({STARTS} attempts with {sys.executable}). "
-                    f"If a package is missing, pip install math-verify. The worker's own error:\n{reason}"
+                    f"worker processes could not be started ({STARTS} attempts with {sys.executable}). "
+                    "If a package is missing, install it there; for the verifier, pip install math-verify. "
+                    f"The worker's own error:\n{reason}"
                 )
         self.start()
 

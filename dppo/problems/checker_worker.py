@@ -13,9 +13,12 @@ def score(task: dict[str, Any]) -> dict[str, Any]:
     """``{"value": v}`` with v in [0, 1], or ``{"fault": why}``.
 
     Args:
-        task: ``module``, ``function``, ``text`` of the completion, and ``row`` of the problem.
+        task: ``module``, ``function``, ``text`` of the completion, and ``row`` of the problem; without a text, the
+            module is imported and nothing said.
     """
     function = getattr(importlib.import_module(task["module"]), task["function"])
+    if "text" not in task:
+        return {}
     try:
         value = function(task["text"], task["row"])
     except MemoryError:

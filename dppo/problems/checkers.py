@@ -4,12 +4,12 @@ import importlib
 import json
 import os
 import re
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dppo.errors import ConfigError, DataError, RewardError
+from dppo.files import current_folder_first
 from dppo.grading.pool import WorkerPool
 from dppo.problems.checker_worker import score
 from dppo.problems.rewards import PASSED_BY_TRAINER, Reward, completion_text
@@ -38,16 +38,14 @@ def find_checker(name: str) -> Callable[..., Any]:
     if form is None:
         raise ConfigError(f"{name!r} is not of the form check:package.module:function, such as check:countdown:right")
     module, attribute = form.groups()
-    sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # of the user's module as well
+        with current_folder_first():
+            found = getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # of the user's module as well
         raise ConfigError(
             f"{name}: {type(error).__name__}: {error}. It must be a function that can be imported from here "
             f"({os.getcwd()}), {_FORM}"
         ) from error
-    finally:
-        sys.path.pop(0)
     if not callable(found):
         raise ConfigError(f"{name} is {type(found).__name__}, not a function. Write {_FORM}")
     return found
@@ -74,7 +72,11 @@ class Checker:
         find_checker(name)
         self.name, self.limit_seconds = name, limit_seconds
         self.module, self.function = name.removeprefix(CHECK).split(":")
-        self._pool = WorkerPool(score, workers=workers, limit_seconds=limit_seconds, memory_mb=memory_mb)
+        imported = ({"module": self.module, "function": self.function}, {})  # before the clock of the first completion
+        with current_folder_first():
+            self._pool = WorkerPool(
+                score, workers=workers, limit_seconds=limit_seconds, memory_mb=memory_mb, probes=[imported]
+            )
         self._scored = self._faults = 0
 
     def close(self) -> None:
@@ -90,12 +92,7 @@ class Checker:
         """
         named = {"module": self.module, "function": self.function}
         tasks = [{**named, "text": text, "row": _plain(row)} for text, row in zip(texts, rows, strict=True)]
-        sys.path.insert(0, os.getcwd())
-        try:
-            outcomes = self._pool.map(tasks)
-        finally:
-            sys.path.pop(0)
-        found = [self._read(outcome) for outcome in outcomes]
+        found = [self._read(outcome) for outcome in self._pool.map(tasks)]
         faults = [(place, said) for place, (_, said) in enumerate(found) if said not in ("right", "wrong")]
         self._scored += len(found) - len(faults)
         if faults and not self._scored:

@@ -63,8 +63,18 @@ class CodeTests:
 
 
 def _humaneval(row: Mapping[str, Any]) -> tuple[str, CodeTests]:
-    entry, prompt = str(row["entry_point"]), str(row["prompt"])
-    return prompt, CodeTests(prompt, (entry,), prompt, f"{row['test']}\n\ncheck({entry})\n")
+    prompt, entry, test = (_text(row, name) for name in ("prompt", "entry_point", "test"))
+    if not entry.isidentifier():
+        raise ValueError(f"entry_point {entry!r} is no name of a function")
+    if "check" not in {node.name for node in ast.parse(test).body if isinstance(node, _DEFINITIONS)}:
+        raise ValueError("test defines no function check(candidate)")
+    return prompt, CodeTests(prompt, (entry,), prompt, f"{test}\n\ncheck({entry})\n")
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    if not isinstance(row[name], str) or not row[name].strip():
+        raise ValueError(f"{name} is {row[name]!r}, expected text")
+    return str(row[name])
 
 
 def _mbpp(row: Mapping[str, Any]) -> tuple[str, CodeTests]:

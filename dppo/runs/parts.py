@@ -1,9 +1,7 @@
 """The parts of a run, each loaded and checked on its own: output folder, model, data, rewards, trainer."""
 
 import importlib
-import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -19,6 +17,7 @@ from dppo.demo.drafts import LastCompletions
 from dppo.demo.rollouts import EmbeddedRollouts
 from dppo.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo.errors import CheckpointError, ConfigError, first_line
+from dppo.files import current_folder_first
 from dppo.methods import METHODS
 from dppo.problems import (
     accuracy_reward,
@@ -190,15 +189,13 @@ def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., An
         ConfigError: there is none; the message has the ``field`` and the names ``known`` to it beside dotted paths.
     """
     module, _, attribute = name.rpartition(".")
-    sys.path.insert(0, os.getcwd())
     try:
-        return getattr(importlib.import_module(module), attribute)
+        with current_folder_first():
+            return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"{field}: {name!r} is neither one of {', '.join(known)} nor an importable dotted path ({error})."
         ) from error
-    finally:
-        sys.path.pop(0)
 
 
 def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:

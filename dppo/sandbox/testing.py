@@ -103,5 +103,6 @@ class Testing:
         return {"verdict": "right"}
 
 
-UNUSUAL = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, ExceptionGroup)
-"""Exceptions that cannot be made from a message alone."""
+ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
+UNUSUAL = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, ExceptionGroup, *ENDS_OF_LOOPS)
+"""Exceptions that cannot be made from a message alone, and those that a loop of the tests would take for its end."""

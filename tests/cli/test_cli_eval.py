@@ -82,6 +82,14 @@ def test_comparison(words, tmp_path, capsys):
     assert "no finished evaluation" in capsys.readouterr().err
 
 
+def test_each_k_that_is_asked_for_is_shown(words, capsys):
+    assert main([*words, "--k", "1,2,3"]) == 0
+    printed = capsys.readouterr().out
+    table = printed[printed.index("by k") :].splitlines()
+    assert [line.split()[:2] for line in table[2:4]] == [["sums", "2"], ["sums", "3"]]
+    assert "@3 " in printed and "@4 " not in printed
+
+
 def test_one_sample_has_no_columns_for_several(words, capsys):
     assert main([*words, "--samples", "1", "--temperature", "0"]) == 0
     printed = capsys.readouterr().out

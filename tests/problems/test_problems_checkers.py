@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import warnings
 from pathlib import Path
 
@@ -98,13 +99,27 @@ def test_one_that_fails_now_and_then_costs_those_completions_alone():
         ),
         ("check:no_such_module:f", r"ModuleNotFoundError: No module named 'no_such_module'"),
         ("check:own_checkers:not_a_function", r"is int, not a function\. Write def right\(completion"),
+        ("check:exits_at_import:f", r"SystemExit: 0\. It must be a function that can be imported from here"),
         ("check:own_checkers", r"not of the form check:package\.module:function, such as"),
         ("check:", r"not of the form"),
     ],
 )
-def test_names_that_lead_nowhere(name, said):
+def test_names_that_lead_nowhere(name, said, tmp_path, monkeypatch):
+    (tmp_path / "exits_at_import.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=said):
         Checker(name)
+
+
+def test_a_module_of_the_current_folder_is_imported_before_any_clock(tmp_path, monkeypatch):
+    """As the command ``dppo`` finds it, which has no current folder on its path; its import is longer than the limit."""
+    (tmp_path / "slow_checker.py").write_text(
+        "import time\ntime.sleep(3)\ndef right(completion, row): return row['word'] in completion\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    reward = checker_reward("check:slow_checker:right", workers=1, limit_seconds=2.0)
+    assert asked(reward, ["w0", "no"]) == [1.0, 0.0] and str(tmp_path) not in sys.path
 
 
 def test_a_set_is_judged_by_it(file):

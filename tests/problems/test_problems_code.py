@@ -122,6 +122,24 @@ def write(tmp_path, rows):
     return str(path)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("test", None, "test is None, expected text"),
+        ("test", "", "test is '', expected text"),
+        ("test", "assert inc(1) == 2", r"test defines no function check\(candidate\)"),
+        ("entry_point", None, "entry_point is None"),
+        ("entry_point", "in c", "entry_point 'in c' is no name of a function"),
+        ("prompt", None, "prompt is None"),
+    ],
+)
+def test_rows_that_no_program_or_every_one_would_pass_are_named(tmp_path, column, value, said):
+    rows = rows_of(HUMANEVAL)
+    load_problems(write(tmp_path, rows))
+    with pytest.raises(DataError, match=rf"tests cannot be run in 1 row \(counted from 0: 1\): {said}"):
+        load_problems(write(tmp_path, [rows[0], {**rows[1], column: value}]))
+
+
 def test_rows_that_cannot_be_run_are_named(tmp_path):
     good = rows_of(MBPP)[0]
     bad = [

@@ -100,6 +100,21 @@ def test_what_tests_can_do(sandbox):
     assert {tests: outcome for tests, outcome in found.items() if outcome.verdict != "right"} == {}
 
 
+@pytest.mark.parametrize("raised", ["StopIteration", "StopAsyncIteration"])
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "assert all(map(lambda x: f(x) == x, [1, 2]))",
+        "assert all(map(f, [1, 2]))",
+        "for found, x in zip(map(f, [1, 2]), [1, 2]): assert found == x",
+    ],
+)
+def test_a_program_cannot_end_the_loops_of_its_tests(sandbox, tests, raised):
+    """``map`` and ``zip`` take a ``StopIteration`` from the function for their end; then ``all([])`` is true."""
+    assert sandbox.run(task(f"def f(x): raise {raised}", tests)).verdict == "error"
+    assert sandbox.run(task("def f(x): return x", tests)).verdict == "right"
+
+
 def test_helpers_of_the_tests_are_not_the_programs(sandbox):
     """HumanEval/32 checks a root with the polynomial of its prompt: a program's own ``poly`` must not be that one."""
     before = "def poly(x):\n    return x * x - 2\n\ndef f():\n    '''A root.'''\n"
