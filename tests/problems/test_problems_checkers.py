@@ -112,7 +112,7 @@ def test_names_that_lead_nowhere(name, said, tmp_path, monkeypatch):
 
 
 def test_a_module_of_the_current_folder_is_imported_before_any_clock(tmp_path, monkeypatch):
-    """As the command ``dppo`` finds it, which has no current folder on its path; its import is longer than the limit."""
+    """As the command ``dppo`` finds it, without that folder on its path; its import takes longer than the limit."""
     (tmp_path / "slow_checker.py").write_text(
         "import time\ntime.sleep(3)\ndef right(completion, row): return row['word'] in completion\n"
     )
