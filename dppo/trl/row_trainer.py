@@ -104,6 +104,9 @@ class RowTrainer(CheckpointHooks):
         """
         raise NotImplementedError
 
+    def step_ended(self) -> None:
+        """Called after the last loss of an optimizer step, on all ranks."""
+
     # -- what a subclass calls ----------------------------------------------------------------------------------
 
     def start_rows(self, identities: np.ndarray, tokens: np.ndarray) -> None:
@@ -180,13 +183,14 @@ class RowTrainer(CheckpointHooks):
         kept = draw.keep_N.nonzero().flatten().tolist()
         cost = self.source.scores.tokens[self._block[kept].numpy()].tolist()
         dealt = longest_processing_time(cost, self.accelerator.num_processes)[self.accelerator.process_index]
-        places = sorted(kept[which] for which in dealt) or [0]  # a rank without rows forwards one at weight 0
+        places = sorted(kept[which] for which in dealt)
+        idle = not places  # a rank without rows forwards one of another's, at weight 0
         sequences, self._place_B, weights = [], [], []
-        for place in places:
+        for place in places or [0]:
             for each in self.sequences_of(self._rows[int(self._block[place])]):
                 sequences.append(each)
                 self._place_B.append(place)
-                weights.append(float(draw.weight_N[place]))
+                weights.append(0.0 if idle else float(draw.weight_N[place]))
         return batch_of(
             sequences,
             torch.tensor(weights),
@@ -218,6 +222,7 @@ class RowTrainer(CheckpointHooks):
         loss = self._part(model, last) + logged
         if inputs["last"]:
             self._record()
+            self.step_ended()
         return loss
 
     def _part(self, model: Any, batch: MicroBatch) -> Tensor:

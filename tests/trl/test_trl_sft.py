@@ -174,8 +174,8 @@ def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):
 
 
 def test_two_ranks_train_as_one_process_does(tiny_path, tmp_path):
-    two_processes("sft_two_ranks.py", tiny_path, str(tmp_path))
-    one = ours(tiny_path, tmp_path, data=solutions(12), max_steps=6)
+    two_processes("sft_two_ranks.py", tiny_path, str(tmp_path), "rows")
+    one = ours(tiny_path, tmp_path, data=solutions(12), per_device_train_batch_size=2, max_steps=9)
     one.train()
     two = json.loads((tmp_path / "two.json").read_text())
     assert two["processes"] == 2 and two["apart"] == 0.0
