@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     MODEL = 10
     PROMPT_SKIP = 11
     PROJECTION = 12
+    ROW_DRAW = 13
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:

@@ -34,7 +34,10 @@ def run(tiny_path, tmp_path, monkeypatch, capsys):
 
 
 def test_every_script_is_run_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*NEED_A_MODEL, "without_trainer.py", "read_results.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        *NEED_A_MODEL,
+        *("without_trainer.py", "read_results.py", "preferences.py"),
+    }
 
 
 @pytest.mark.parametrize("name", NEED_A_MODEL[:2])
@@ -64,3 +67,13 @@ def test_the_method_without_a_trainer_learns(run):
     first, *_, last = run("without_trainer.py").splitlines()
     rewards = [float(line.rpartition(" ")[2]) for line in (first, last)]
     assert rewards[0] < 0.6 < 0.8 < rewards[1]
+
+
+def test_preferences_are_a_right_answer_and_a_wrong_one(run, verifier):
+    """After few steps the policy is right now and then, and never always."""
+    printed = run("preferences.py", "pairs.jsonl", "--questions", "24", "--warm_up", "60")
+    pairs = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
+    assert pairs and printed.startswith(f"{len(pairs)} pairs of 24 questions")
+    for pair in pairs:
+        judged = [verifier.verify(pair[name][0]["content"], pair["answer"]).value for name in ("chosen", "rejected")]
+        assert judged == [1.0, 0.0] and pair["prompt"][0]["role"] == "user"

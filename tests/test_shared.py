@@ -69,6 +69,7 @@ def test_purposes_keep_their_numbers():
         "MODEL": 10,
         "PROMPT_SKIP": 11,
         "PROJECTION": 12,
+        "ROW_DRAW": 13,
     }
 
 

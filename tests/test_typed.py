@@ -72,6 +72,8 @@ def public(tmp_path_factory):
         "verify": {"completion": r"\boxed{2}", "answer": "2", "benchmark": None, "details": None},
         "load_problems": {"source": own.path, "split": "train", "path": None, "prompt_column": None, "extract": None}
         | {"answer_column": None, "template": None, "chat": True, "answers": True},
+        "load_solutions": {"source": own.path, "split": "train", "path": None, "solution_column": "answer"}
+        | {"template": None, "chat": True},
         "check_problems": {"dataset": table, "tokenizer": None, "max_prompt_tokens": None, "minimum": 1}
         | {"on_bad_rows": "error"},
         "identities": {"prompts": ["a"]},

@@ -1,6 +1,5 @@
 """Small policies made from nothing, warmed up on worked solutions and saved: a start for runs without a download."""
 
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from dppo.demo.tokenizer import ASSISTANT, EOS, PAD, USER, build_tokenizer, chat
 from dppo.demo.warmup import warm_up
 from dppo.environment import one_thread
 from dppo.errors import ConfigError, DataError
-from dppo.grading.answers import last_boxed
+from dppo.grading.solutions import worked_solution
 from dppo.rng import Purpose, generator
 
 SCRATCH = "scratch:"
@@ -42,9 +41,6 @@ LONGEST_SEQUENCE = 1024
 
 OnStep = Callable[[float, float], None]
 """Called after each step with the share of the warm-up done, in [0, 1], and the loss in nats per completion token."""
-
-_CALCULATOR_NOTE = re.compile(r"<<[^<>\n]*=[^<>\n]*>>")
-_ANSWER_LINE = re.compile(r"\n?^[ \t]*####[^\n]*\s*\Z", re.MULTILINE)
 
 
 def prepare_embedded(
@@ -119,15 +115,6 @@ def _appearing(folder: Path) -> Iterator[Path]:
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def worked_solution(solution: str, answer: str) -> str:
-    r"""A solution as a completion: without calculator notes such as ``<<48/2=24>>``, the answer in ``\boxed{...}``.
-
-    A last line such as ``#### 24`` becomes ``\boxed{24}``; a solution without a box at all gets one as a last line.
-    """
-    text = _ANSWER_LINE.sub("", _CALCULATOR_NOTE.sub("", solution)).strip()
-    return text if last_boxed(text) is not None else f"{text}\n\\boxed{{{answer}}}".lstrip()
 
 
 def _pairs(dataset: datasets.Dataset) -> tuple[list[Any], list[str]]:

@@ -2,6 +2,18 @@
 
 from dppo.methods.dppo import on_top_of
 from dppo.methods.method import ALL_PROMPTS, NO_PRUNING, Method, Part, in_words
-from dppo.methods.registry import METHODS
+from dppo.methods.registry import METHODS, ROW_METHODS
+from dppo.methods.rows import RowMethod, RowScore
 
-__all__ = ["ALL_PROMPTS", "METHODS", "NO_PRUNING", "Method", "Part", "in_words", "on_top_of"]
+__all__ = [
+    "ALL_PROMPTS",
+    "METHODS",
+    "NO_PRUNING",
+    "ROW_METHODS",
+    "Method",
+    "Part",
+    "RowMethod",
+    "RowScore",
+    "in_words",
+    "on_top_of",
+]

@@ -25,7 +25,9 @@ from dppo.methods.grpo import GRPO
 from dppo.methods.gspo import GSPO
 from dppo.methods.history import DPPO_HISTORY, DPPO_HISTORY_SCALED, DPPO_HISTORY_SIZES, GRPO_HISTORY
 from dppo.methods.infobatch import INFOBATCH
+from dppo.methods.infobatch_rows import INFOBATCH_KEPT_ROWS, INFOBATCH_ROWS
 from dppo.methods.pods import PODS
+from dppo.methods.rows import DPPO_ROWS, UNIFORM_ROWS
 
 METHODS = {
     method.name: method
@@ -41,3 +43,6 @@ METHODS = {
     )
 }
 """Rates are starting points: ``METHODS["dppo"].with_rates(prompt=0.3, completion=0.5)``."""
+
+ROW_METHODS = {method.name: method for method in (DPPO_ROWS, UNIFORM_ROWS, INFOBATCH_ROWS, INFOBATCH_KEPT_ROWS)}
+"""For rows that are there before a step, of supervised training and of preferences: ``method`` of ``DPPOSFTConfig``."""

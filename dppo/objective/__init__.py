@@ -34,6 +34,7 @@ from dppo.objective.losses import (
     token_ratio,
     vespo,
 )
+from dppo.objective.preference import margin_weights, sigmoid_preference
 from dppo.objective.reduce import BNPO, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, NORMALISERS, Normaliser, weighted_sum
 
 __all__ = [
@@ -69,10 +70,12 @@ __all__ = [
     "history_advantages",
     "history_scaled_advantages",
     "k3",
+    "margin_weights",
     "off_policy_masked",
     "powered",
     "sapo",
     "sequence_ratio",
+    "sigmoid_preference",
     "token_ratio",
     "vespo",
     "weighted_sum",

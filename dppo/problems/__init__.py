@@ -13,6 +13,7 @@ from dppo.problems.rewards import (
     overlong_penalty,
     required_columns,
 )
+from dppo.problems.solutions import load_solutions
 from dppo.problems.votes import Settled, majority_vote_reward, same_answers, vote_until_settled
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "guarded",
     "identities",
     "load_problems",
+    "load_solutions",
     "majority_vote_reward",
     "overlong_penalty",
     "required_columns",

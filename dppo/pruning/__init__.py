@@ -18,6 +18,7 @@ from dppo.pruning.features import column_features, length_features
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
 from dppo.pruning.prune import PromptPruning, Pruning, Selection
+from dppo.pruning.recorded import RecordedScores, mean_loss
 from dppo.pruning.rounds import Request, Rounds, Skipping
 from dppo.pruning.schedules import SCHEDULES, Schedule, constant, fade, stop
 from dppo.pruning.scores import (
@@ -68,6 +69,7 @@ __all__ = [
     "PromptPruning",
     "PromptStream",
     "Pruning",
+    "RecordedScores",
     "Request",
     "Rounds",
     "Rule",
@@ -89,6 +91,7 @@ __all__ = [
     "fade",
     "inclusion_probabilities",
     "length_features",
+    "mean_loss",
     "proportional",
     "relative_added_variance",
     "selection_ceiling",

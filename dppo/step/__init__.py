@@ -9,18 +9,21 @@ from dppo.step.passes import Passes
 from dppo.step.plan import ONCE, RolledOut, StepPlan, completions_of, plan_step, signals
 from dppo.step.prompts import PromptSource
 from dppo.step.records import StepPrompts, drawn_block, whole_block
+from dppo.step.rows import RowSource, row_figures
 
 __all__ = [
     "ONCE",
     "Passes",
     "PromptSource",
     "RolledOut",
+    "RowSource",
     "StepPlan",
     "StepPrompts",
     "completions_of",
     "drawn_block",
     "micro_batch_loss",
     "plan_step",
+    "row_figures",
     "signals",
     "whole_block",
 ]

@@ -1,4 +1,8 @@
-"""The adapter to TRL: ``DPPOConfig`` and ``DPPOTrainer`` in place of ``GRPOConfig`` and ``GRPOTrainer``."""
+"""The adapter to TRL: ``DPPOConfig`` and ``DPPOTrainer`` in place of ``GRPOConfig`` and ``GRPOTrainer``.
+
+For rows of a dataset: ``DPPOSFTConfig`` and ``DPPOSFTTrainer`` in place of ``SFTConfig`` and ``SFTTrainer``, and
+``DPPODPOConfig`` and ``DPPODPOTrainer`` in place of ``DPOConfig`` and ``DPOTrainer``.
+"""
 
 from dppo.install import install_line
 
@@ -13,6 +17,8 @@ except ModuleNotFoundError as error:
 check_trl_version()  # before anything imports what another TRL may not have
 
 from dppo.trl.config import DPPOConfig  # noqa: E402
+from dppo.trl.dpo import DPPODPOConfig, DPPODPOTrainer  # noqa: E402
+from dppo.trl.sft import DPPOSFTConfig, DPPOSFTTrainer  # noqa: E402
 from dppo.trl.trainer import DPPOTrainer  # noqa: E402
 
-__all__ = ["DPPOConfig", "DPPOTrainer"]
+__all__ = ["DPPOConfig", "DPPODPOConfig", "DPPODPOTrainer", "DPPOSFTConfig", "DPPOSFTTrainer", "DPPOTrainer"]

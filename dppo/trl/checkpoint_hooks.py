@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from transformers.trainer_utils import rotate_checkpoints
-from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.base_trainer import _BaseTrainer
 
 from dppo.errors import CheckpointError
 from dppo.files import write_text
@@ -30,8 +30,11 @@ OF_CHECKPOINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """A part of ``hooks.RELIED_ON``."""
 
 
-class CheckpointHooks(GRPOTrainer):
-    """What a subclass writes into a checkpoint and reads out of it, and that the whole of it is there."""
+class CheckpointHooks(_BaseTrainer):
+    """What a subclass writes into a checkpoint and reads out of it, and that the whole of it is there.
+
+    It goes before a trainer of TRL among the bases: ``class Joints(CheckpointHooks, GRPOTrainer)``.
+    """
 
     lacking: Sequence[str] = ()
     """Of the checkpoint that was resumed from, what it did not have, in words."""

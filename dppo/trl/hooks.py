@@ -93,7 +93,7 @@ class Generated:
     """(N, F) rewards of all ranks in rank order, on the CPU; NaN where a function gave none."""
 
 
-class Joints(CheckpointHooks):
+class Joints(CheckpointHooks, GRPOTrainer):
     """``GRPOTrainer`` with public names for what a subclass puts in its place, while it trains.
 
     A subclass says what a call of the loss trains on (``next_inputs``), what that loss is (``loss_of``), and what goes
@@ -219,7 +219,7 @@ class Joints(CheckpointHooks):
 
     # -- in TRL's place -----------------------------------------------------------------------------------------
 
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not self.training:
             return super()._prepare_inputs(generation_batch)
         return self.next_inputs(generation_batch)
@@ -270,7 +270,7 @@ def watch(trainer: GRPOTrainer, **wraps: Wrap) -> None:
         setattr(trainer, WATCHED[name], wrap(getattr(trainer, WATCHED[name])))
 
 
-def add_figures(trainer: GRPOTrainer, figures: Mapping[str, float]) -> None:
+def add_figures(trainer: Any, figures: Mapping[str, float]) -> None:
     """Add figures of this step to a trainer's next log of training; several of one name are averaged."""
     for name, value in figures.items():
         trainer._metrics["train"][name].append(value)

@@ -242,7 +242,7 @@ def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, An
             )
         # TRL's own head has no weights in its router loss, and off a GPU it scores every position.
         if router or (not reason and accelerator.device.type not in TRITON_DEVICES and not unsupported_head(model)):
-            exact = torch.float32 if args.cast_lm_head_to_fp32 else None
+            exact = torch.float32 if getattr(args, "cast_lm_head_to_fp32", False) else None
             add_scored_head(model, temperature=trainer.temperature, dtype=exact)
     if reason:
         return PaddedLayout(padded_forward=padded_forward, reason=reason, scored=router, autocast=accelerator.autocast)

@@ -9,10 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dppo.demo import scratch
-from dppo.demo.scratch import prepare_embedded, prepare_text, train_tokenizer, worked_solution
+from dppo.demo.scratch import prepare_embedded, prepare_text, train_tokenizer
 from dppo.demo.tokenizer import EOS, build_tokenizer, encode_questions
 from dppo.errors import ConfigError, DataError
 from dppo.grading.answers import last_boxed
+from dppo.grading.solutions import worked_solution
 from dppo.problems import load_problems
 from dppo.rng import generator
 

@@ -1,0 +1,49 @@
+"""Losses of pairs of answers, one preferred to the other: of each pair by itself, so that it can be weighted."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dppo.errors import raise_problems
+from dppo.typed import typed
+
+
+@typed("sigmoid_preference(margin_B, beta=0.1)")
+def sigmoid_preference(margin_B: Tensor, *, beta: float) -> Tensor:
+    """``-log sigmoid(beta * margin)`` of each pair, (B,): DPO's loss, TRL's ``sigmoid``.
+
+    Args:
+        margin_B: (B,) log-probability of the preferred answer less the other's, each less that of the reference, nats.
+        beta: > 0.
+
+    Source: Rafailov et al., Direct Preference Optimization, arXiv:2305.18290, equation 7.
+    """
+    return -F.logsigmoid(beta * margin_B)
+
+
+@typed("margin_weights(margin_B, centre=0.0, scale=1.0)")
+def margin_weights(
+    margin_B: Tensor, *, centre: float, scale: float, lowest: float = 0.2, highest: float = 1.8
+) -> Tensor:
+    """``clip(2 * sigmoid(-(margin - centre) / scale), lowest, highest)``, (B,): above 1 for pairs hard to tell.
+
+    MADPO-style: the paper weighs pairs by a bounded, falling function of a reward model's margin, and which one could
+    not be seen. This one is 1 at ``centre``.
+
+    Args:
+        margin_B: (B,) reward of the preferred answer less the other's, any unit.
+        centre: margin of weight 1.
+        scale: > 0, in the unit of the margins.
+        lowest: weight, in (0, 1].
+        highest: weight, >= 1.
+
+    Raises:
+        ConfigError: a number out of range.
+
+    Source: in the style of Margin-Adaptive DPO, arXiv:2510.05342.
+    """
+    problems = [] if scale > 0 else [f"scale={scale:g} must be > 0. Write scale=1.0."]
+    if not 0 < lowest <= 1 <= highest:
+        problems.append(f"lowest={lowest:g}, highest={highest:g}: need 0 < lowest <= 1 <= highest. Write 0.2 and 1.8.")
+    raise_problems("margin_weights", problems)
+    return (2 * torch.sigmoid(-(margin_B - centre) / scale)).clamp(lowest, highest)

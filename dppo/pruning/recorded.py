@@ -1,0 +1,140 @@
+"""The score that each row of a dataset had when it was last trained on: what rows are drawn by where nothing is rolled
+out, in supervised training and in training on preferences."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import CheckpointError, DataError, ShapeError
+from dppo.files import replacing
+from dppo.pruning.history_file import matches, read_arrays
+from dppo.typed import typed
+from dppo.types import Candidates
+
+ARRAYS = ("identities", "score")
+"""What the file holds."""
+
+
+class RecordedScores:
+    """One score per row, that of its last visit; rows without one are always kept.
+
+    Args:
+        identities: (size,) uint64, a hash of each row's content, by which saved scores find their rows again.
+        tokens: (size,) tokens of each row, > 0: what keeping it costs.
+
+    Raises:
+        DataError: there are no rows.
+        ShapeError: arrays of other shapes.
+    """
+
+    @typed('RecordedScores(np.arange(64, dtype="uint64"), np.full(64, 100))')
+    def __init__(self, identities: np.ndarray, tokens: np.ndarray) -> None:
+        if not len(identities):
+            raise DataError("the dataset has 0 rows, and at least 1 is needed. Give it rows to train on.")
+        if identities.dtype != np.uint64 or identities.ndim != 1 or tokens.shape != identities.shape:
+            raise ShapeError(
+                f"identities are {identities.dtype} {identities.shape} and tokens {tokens.shape}, expected uint64 "
+                "(size,) and (size,)."
+            )
+        self.identities, self.tokens = identities, tokens.astype(np.float64)
+        self.score = np.full(len(identities), np.nan, np.float32)
+        """(size,) NaN where a row has none."""
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+    @property
+    def seen(self) -> int:
+        """Rows that have a score."""
+        return int(np.count_nonzero(~np.isnan(self.score)))
+
+    @typed("scores.candidates(torch.arange(8))")
+    def candidates(self, row_P: Tensor) -> Candidates:
+        """Rows as what a draw may look at.
+
+        Args:
+            row_P: (P,) integer, places in the dataset.
+
+        Raises:
+            DataError: a row outside of the dataset.
+        """
+        row = self._rows(row_P)
+        score = torch.from_numpy(self.score[row].astype(np.float64))
+        return Candidates(
+            row_P=row_P,
+            signal_P=score.nan_to_num(0.0),
+            tokens_P=torch.from_numpy(self.tokens[row]),
+            seen_P=~score.isnan(),
+        )
+
+    @typed("scores.record(torch.arange(8), torch.rand(8))")
+    def record(self, row_P: Tensor, score_P: Tensor) -> None:
+        """Put the scores of a visit in the place of earlier ones; one that is not finite leaves its row as it was.
+
+        Args:
+            row_P: (P,) integer, places in the dataset.
+            score_P: (P,) >= 0, any unit; only ratios between rows matter.
+
+        Raises:
+            DataError: a row outside of the dataset.
+        """
+        row, score = self._rows(row_P), score_P.double().numpy()
+        good = np.isfinite(score) & (score >= 0)
+        self.score[row[good]] = score[good]
+
+    def save(self, path: str | Path) -> None:
+        """Write scores and identities to ``path`` as npz, without pickle; the file appears complete or not at all.
+
+        Args:
+            path: file to write; its folder must exist.
+        """
+        with replacing(path) as file:
+            np.savez(file, identities=self.identities, score=self.score)
+
+    def load(self, path: str | Path) -> int:
+        """Replace all scores by those that ``save`` wrote, found again by what rows hold.
+
+        Args:
+            path: file to read.
+
+        Returns:
+            Rows of this dataset that were in the saved one.
+
+        Raises:
+            CheckpointError: the file is missing or damaged, or has no row of this dataset.
+        """
+        saved = read_arrays(Path(path), "recorded scores", ARRAYS)
+        shapes = {name: (array.dtype, array.ndim) for name, array in saved.items()}
+        if shapes != {"identities": (np.uint64, 1), "score": (np.float32, 1)} or len(set(map(len, saved.values()))) > 1:
+            raise CheckpointError(f"the recorded scores at {path} are damaged. Resume from an older checkpoint.")
+        target, source = matches(self.identities, saved["identities"])
+        if not len(target):
+            raise CheckpointError(
+                f"{path} has the scores of {len(saved['identities'])} rows, and none of them is among the {len(self)} "
+                "of this dataset. Give the dataset that they were recorded on, or start without them."
+            )
+        self.score[:] = np.nan
+        self.score[target] = saved["score"][source]
+        return len(target)
+
+    def _rows(self, row_P: Tensor) -> np.ndarray:
+        row = row_P.numpy()
+        if len(row) and not 0 <= row.min() <= row.max() < len(self):
+            raise DataError(f"rows {row.min()} to {row.max()} are not all within the dataset's 0 to {len(self) - 1}")
+        return row
+
+
+@typed("mean_loss(logp_BT, mask_BT)")
+def mean_loss(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """(B,) mean negative log-likelihood of each row's trained tokens, in nats: what InfoBatch calls a sample's loss.
+
+    Args:
+        logp_BT: (B, T) log-probabilities of the tokens, in nats.
+        mask_BT: (B, T) 1 for tokens that carry loss, else 0.
+
+    Source: InfoBatch, arXiv:2303.04947, section 3.1.
+    """
+    loss_BT = torch.where(mask_BT.bool(), -logp_BT.double(), 0.0)
+    return loss_BT.sum(1) / mask_BT.bool().sum(1).clamp(min=1)

@@ -1,0 +1,114 @@
+"""Which rows of a step are trained on where nothing is rolled out: supervised training, and pairs of preferences.
+
+All is a function of the run's seed, the step and what was recorded before, so all ranks and a resumed run agree.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import CheckpointError
+from dppo.files import replacing
+from dppo.methods import RowMethod
+from dppo.pruning import RecordedScores, effective_sample_size, relative_added_variance
+from dppo.pruning.history_file import read_arrays
+from dppo.rng import Purpose, step_streams
+from dppo.typed import typed
+from dppo.types import Candidates, Draw
+
+SCORES_FILE, EPOCH_FILE = "dppo_rows.npz", "dppo_epoch.npz"
+
+
+class RowSource:
+    """Draws the rows of each step by their recorded scores, and records new ones.
+
+    Args:
+        scores: of the dataset's rows.
+        method: how they are dropped.
+        seed: the run's, >= 0.
+    """
+
+    @typed('RowSource(scores, ROW_METHODS["dppo"], seed=0)')
+    def __init__(self, scores: RecordedScores, method: RowMethod, *, seed: int) -> None:
+        self.scores, self.method, self.seed = scores, method, seed
+        self._epoch: tuple[int, Draw] | None = None
+
+    def draw(self, row_N: Tensor, *, step: int, epoch: int = 0, done: float = 0.0) -> Draw:
+        """Which rows of a step are trained on, with which weights: equal on every rank.
+
+        Args:
+            row_N: (N,) int64, the rows of the step, of all ranks; places in the dataset.
+            step: its number, the key of the draw.
+            epoch: the epoch's, the key of a draw that stands for one.
+            done: share of training done, in [0, 1].
+
+        Raises:
+            DataError: a row outside of the dataset.
+        """
+        method, candidates = self.method.at(done), self.scores.candidates(row_N)
+        if not method.per_epoch:
+            return method.rows.draw(candidates, step_streams(self.seed, step)(Purpose.ROW_DRAW))
+        if self._epoch is None or self._epoch[0] != epoch:
+            everything = self.scores.candidates(torch.arange(len(self.scores)))
+            self._epoch = epoch, method.rows.draw(everything, step_streams(self.seed, epoch)(Purpose.ROW_DRAW))
+        whole = self._epoch[1]
+        return Draw(keep_N=whole.keep_N[row_N], prob_N=whole.prob_N[row_N], weight_N=whole.weight_N[row_N])
+
+    def record(self, row_N: Tensor, score_N: Tensor) -> None:
+        """Remember the scores of rows that were trained on.
+
+        Args:
+            row_N: (N,) int64 places in the dataset.
+            score_N: (N,) >= 0, what the method ranks by.
+        """
+        self.scores.record(row_N, score_N)
+
+    def save(self, folder: Path) -> None:
+        """Write the scores, and the draw of the epoch where there is one, into ``folder``."""
+        self.scores.save(folder / SCORES_FILE)
+        if self._epoch is not None:
+            epoch, draw = self._epoch
+            with replacing(folder / EPOCH_FILE) as file:
+                np.savez(file, epoch=np.int64(epoch), prob=draw.prob_N.numpy(), weight=draw.weight_N.numpy())
+
+    def load(self, folder: Path) -> None:
+        """Read back what ``save`` wrote.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or of another dataset.
+        """
+        self.scores.load(folder / SCORES_FILE)
+        self._epoch = None
+        path = folder / EPOCH_FILE
+        if not (self.method.per_epoch and path.exists()):
+            return
+        saved = read_arrays(path, "draw of the epoch", ("epoch", "prob", "weight"))
+        if len(saved) < 3 or saved["prob"].shape != (len(self.scores),) != saved["weight"].shape:
+            raise CheckpointError(
+                f"{path} is damaged or of another dataset. Resume with the dataset of the checkpoint."
+            )
+        prob_N, weight_N = torch.from_numpy(saved["prob"]), torch.from_numpy(saved["weight"])
+        self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)
+
+
+def row_figures(candidates: Candidates, draw: Draw) -> dict[str, float]:
+    """Figures of a draw among the rows of a step, by the names of docs/metrics.md.
+
+    Args:
+        candidates: the rows.
+        draw: among them.
+    """
+    kept_N, tokens_N, seen_N = draw.keep_N, candidates.tokens_P, candidates.seen_P
+    found = {
+        "prune/kept_share": kept_N.double().mean().item(),
+        "prune/effective_rows": effective_sample_size(draw.weight_N),
+        "prune/largest_weight": float(draw.weight_N.max()),
+        "prune/tokens_trained": tokens_N[kept_N].sum().item(),
+        "prune/tokens_skipped": tokens_N[~kept_N].sum().item(),
+        "prune/rows_with_score": seen_N.double().mean().item(),
+    }
+    if bool(seen_N.any()):
+        found["prune/added_variance"] = relative_added_variance(draw.prob_N[seen_N], candidates.signal_P[seen_N])
+    return found

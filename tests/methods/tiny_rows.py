@@ -1,0 +1,55 @@
+"""Rows of a dataset and a softmax table of tokens, small enough to go through every draw: gradients by hand."""
+
+import numpy as np
+import torch
+
+from dppo.types import Candidates
+from dppo.verification.enumerate import every_way
+
+N, T, V = 5, 4, 5
+_RNG = np.random.default_rng(7)
+THETA = _RNG.normal(size=(V, V))
+TOKEN_NT = _RNG.integers(V, size=(N, T + 1))
+LENGTH_N = np.array([4, 1, 3, 2, 4])
+MASK_NT = np.arange(T) < LENGTH_N[:, None]
+SCORE_N = torch.tensor([3.0, 0.4, 1.5, 0.7, 2.0], dtype=torch.float64)
+ROWS = Candidates(
+    row_P=torch.arange(N),
+    signal_P=SCORE_N,
+    tokens_P=torch.from_numpy(LENGTH_N).double() + 1,
+    seen_P=torch.ones(N, dtype=torch.bool),
+)
+
+
+def row_gradients():
+    """(N, V * V) gradient of each row's summed negative log-likelihood: probabilities less the token, by hand."""
+    prob = np.exp(THETA) / np.exp(THETA).sum(1, keepdims=True)
+    found = np.zeros((N, V, V))
+    for row in range(N):
+        for t in range(LENGTH_N[row]):
+            before, token = TOKEN_NT[row, t], TOKEN_NT[row, t + 1]
+            found[row, before] += prob[before]
+            found[row, before, token] -= 1
+    return torch.from_numpy(found.reshape(N, -1))
+
+
+GRADIENT_NK = row_gradients()
+FULL = GRADIENT_NK.sum(0) / LENGTH_N.sum()
+"""Of TRL's loss over all rows: the mean over their trained tokens."""
+
+
+def expectation(method, rows=ROWS, weighted=True):
+    """The mean over every draw of the gradient that a step has, from the weights and the denominator of the method."""
+
+    def one(tape):
+        draw = method.rows.draw(rows, tape)
+        weight_N = draw.weight_N if weighted else draw.keep_N.double()
+        return weight_N @ GRADIENT_NK / method.denominator(draw, torch.from_numpy(LENGTH_N))
+
+    ways = list(every_way(one))
+    assert abs(sum(chance for _, chance in ways) - 1) < 1e-12
+    return sum(chance * gradient for gradient, chance in ways)
+
+
+def relative_error(found, wanted=FULL):
+    return float((found - wanted).norm() / wanted.norm())

@@ -1,0 +1,262 @@
+"""Training on drawn pairs: TRL's loss and gradient where nothing is dropped, and on average where pairs are."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest_trl import WORDS, GradientRecorder, relative_difference, two_processes
+from datasets import Dataset
+from safetensors.torch import load_file
+from sft_runs import flat
+from transformers import AutoTokenizer, Qwen3ForCausalLM
+from trl import DPOConfig, DPOTrainer
+
+from dppo.errors import ConfigError, DataError, RewardError
+from dppo.objective import margin_weights
+from dppo.pruning import UNWEIGHTED
+from dppo.step import rows as step_rows
+from dppo.trl import DPPODPOConfig, DPPODPOTrainer
+from dppo.verification.enumerate import every_way
+
+
+def words(start, count):
+    return " " + " ".join(WORDS[(start + j) % 28] for j in range(count))
+
+
+def pairs(count=10):
+    """Prompts with two answers of different lengths."""
+    return Dataset.from_list(
+        [
+            {
+                "prompt": words(i, 2 + i % 4).strip(),
+                "chosen": words(3 * i, 1 + i % 5),
+                "rejected": words(5 * i + 1, 1 + (i + 2) % 4),
+            }
+            for i in range(count)
+        ]
+    )
+
+
+def made(kind, config, path, folder, *, data=None, callbacks=(), own=None, **options):
+    settings = dict(
+        output_dir=str(folder),
+        per_device_train_batch_size=4,
+        max_steps=3,
+        learning_rate=1e-2,
+        max_grad_norm=0.0,
+        beta=0.5,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=1,
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+        seed=3,
+    )
+    settings.update(options)
+    reference = Qwen3ForCausalLM.from_pretrained(path)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(0.9)
+    return kind(
+        model=Qwen3ForCausalLM.from_pretrained(path),
+        ref_model=reference,
+        args=config(**settings),
+        train_dataset=pairs() if data is None else data,
+        processing_class=AutoTokenizer.from_pretrained(path),
+        callbacks=list(callbacks),
+        **(own or {}),
+    )
+
+
+def stock(path, folder, **options):
+    return made(DPOTrainer, DPOConfig, path, folder, **options)
+
+
+def ours(path, folder, **options):
+    return made(DPPODPOTrainer, DPPODPOConfig, path, folder, **options)
+
+
+def trained(make, path, folder, **options):
+    recorder = GradientRecorder()
+    trainer = make(path, folder, callbacks=[recorder], **options)
+    trainer.train()
+    return recorder.steps, trainer
+
+
+RPO = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}
+CONTRACT = {
+    "sigmoid": {},
+    "rpo": RPO,
+    "reference computed before": {"precompute_ref_log_probs": True},
+    "truncated": {"max_length": 6},
+    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2, "max_steps": 2},
+    "small rows": {"max_tokens_per_row": 20},
+}
+
+
+@pytest.mark.parametrize("options", CONTRACT.values(), ids=CONTRACT)
+def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_path):
+    shared = {name: value for name, value in options.items() if name != "max_tokens_per_row"}
+    theirs, them = trained(stock, tiny_path, tmp_path / "a", **shared)
+    mine, us = trained(ours, tiny_path, tmp_path / "b", row_prune_rate=0.0, **options)
+    assert len(mine) == len(theirs) == options.get("max_steps", 3)
+    assert max(relative_difference(a, b) for a, b in zip(mine, theirs, strict=True)) < 1e-5
+    logs = [[row for row in t.state.log_history if "loss" in row] for t in (us, them)]
+    for name in ("loss", "rewards/margins", "rewards/accuracies"):
+        mine, theirs = ([row[name] for row in log] for log in logs)
+        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5), name
+
+
+class Fixed:
+    """A trainer in front of its second epoch, and its gradient of one step for a draw of our choice."""
+
+    def __init__(self, path, folder, monkeypatch, **options):
+        self.trainer = ours(path, folder, **options)
+        self.trainer.train()
+        self.monkeypatch = monkeypatch
+        self.trainer.forwards.layout.enter()
+        self.trainer.model.train()
+        self.trainer.state.global_step = 0
+
+    def gradient(self, rng):
+        trainer = self.trainer
+        self.monkeypatch.setattr(step_rows, "step_streams", lambda seed, step: lambda purpose: rng)
+        trainer.model.zero_grad()
+        score = trainer.source.scores.score.copy()
+        (inputs,), _ = trainer.get_batch_samples(iter([{"row": torch.tensor([1, 4, 7, 2])}]), 1, "cpu")
+        trainer.compute_loss(trainer.model, inputs).backward()
+        trainer.source.scores.score[:] = score
+        return flat({name: p.grad for name, p in trainer.model.named_parameters()})
+
+    def error(self):
+        """Of the expected gradient against that of all pairs of the step, relative."""
+        ways = list(every_way(self.gradient))
+        assert len(ways) > 1 and sum(chance for _, chance in ways) == pytest.approx(1)
+        found = sum(chance * gradient for gradient, chance in ways)
+        method = self.trainer.method
+        self.trainer.source.method = replace(method, rows=method.rows.at_rate(0.0), over_kept=False)
+        whole = self.gradient(None)
+        return float((found - whole).norm() / whole.norm())
+
+
+def by_length(prompts, completions, **_):
+    """A reward model that likes short answers."""
+    return [-float(len(text.split())) for text in completions]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, RPO, {"own": {"margin_reward": by_length}}, {"row_score": "loss", "row_prune_rate": 0.3}],
+    ids=["sigmoid", "rpo", "margin weights", "loss"],
+)
+def test_the_expected_gradient_of_a_step_is_that_of_all_its_pairs(options, tiny_path, tmp_path, monkeypatch):
+    """Through trainer, draw, rows and loss: every draw in turn, with its chance."""
+    assert Fixed(tiny_path, tmp_path, monkeypatch, **options).error() < 1e-5
+
+
+def test_wrong_twins_are_caught(tiny_path, tmp_path, monkeypatch):
+    """A mean over the preferred answers' tokens that are kept, and draws that are not weighted."""
+    twin = Fixed(tiny_path, tmp_path, monkeypatch, **RPO)
+    twin.trainer.source.method = replace(twin.trainer.method, over_kept=True)
+    assert twin.error() > 0.01
+    twin = Fixed(tiny_path, tmp_path, monkeypatch)
+    rows = replace(twin.trainer.method.rows, weighting=UNWEIGHTED)
+    twin.trainer.source.method = replace(twin.trainer.method, rows=rows)
+    assert twin.error() > 0.05
+
+
+def test_margin_weights_multiply_the_preference_loss_and_come_from_one_call(tiny_path, tmp_path):
+    calls = []
+
+    def counted(prompts, completions, **_):
+        calls.append(len(completions))
+        return by_length(prompts, completions)
+
+    trainer = ours(tiny_path, tmp_path, own={"margin_reward": counted}, margin_scale=2.0)
+    data = pairs()
+    margin = torch.tensor(by_length(None, data["chosen"])).double() - torch.tensor(by_length(None, data["rejected"]))
+    wanted = margin_weights(margin, centre=float(margin.mean()), scale=2.0)
+    assert trainer._margin_weight.tolist() == pytest.approx(wanted.tolist()) and calls == [10, 10]
+    weighted, _ = trained(ours, tiny_path, tmp_path, own={"margin_reward": counted}, row_prune_rate=0.0)
+    plain, _ = trained(ours, tiny_path, tmp_path, row_prune_rate=0.0)
+    assert relative_difference(weighted[0], plain[0]) > 0.01
+
+
+def test_scores_come_from_the_margin(tiny_path, tmp_path):
+    """With a learning rate of 0 every score of a loss is that of the final model, of TRL's loss of that pair alone."""
+    _, trainer = trained(ours, tiny_path, tmp_path / "a", learning_rate=0.0, row_score="loss")
+    for place in (0, 3, 7):
+        _, alone = trained(
+            stock, tiny_path, tmp_path / "b", learning_rate=0.0, data=pairs().select([place]), max_steps=1
+        )
+        loss = next(row["loss"] for row in alone.state.log_history if "loss" in row)
+        assert trainer.source.scores.score[place] == pytest.approx(loss, rel=1e-4)
+
+
+def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(tiny_path, tmp_path):
+    saving = dict(max_steps=7, save_strategy="steps", save_steps=1)
+    trained(ours, tiny_path, tmp_path / "a", **saving)
+    wanted = load_file(tmp_path / "a" / "checkpoint-7" / "model.safetensors")
+    for stop in (2, 5):
+        trainer = ours(tiny_path, tmp_path / f"from {stop}", **saving)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{stop}"))
+        found = load_file(tmp_path / f"from {stop}" / "checkpoint-7" / "model.safetensors")
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted), stop
+
+
+def test_two_ranks_train_as_one_process_does(tiny_path, tmp_path):
+    """Steps of two pairs, of which the second epoch keeps one: the other rank forwards a sequence at weight 0."""
+    two_processes("sft_two_ranks.py", tiny_path, str(tmp_path), "pairs")
+    one = ours(tiny_path, tmp_path, data=pairs(12), per_device_train_batch_size=2, max_steps=9)
+    one.train()
+    two = json.loads((tmp_path / "two.json").read_text())
+    assert two["processes"] == 2 and two["apart"] == 0.0
+    assert two["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=1e-2)
+    weights, mine = load_file(tmp_path / "two.safetensors"), dict(one.model.named_parameters())
+    assert max(float((weights[name] - mine[name].detach()).abs().max()) for name in weights) < 1e-3
+
+
+BAD = {
+    "loss": (dict(loss_type=["hinge"]), r"loss_type=\['hinge'\] is not served: only sigmoid, and RPO"),
+    "sft alone": (dict(loss_type=["sft"]), "only sigmoid, and RPO"),
+    "weighting": (dict(use_weighting=True), "use_weighting: false"),
+    "layout": (dict(layout="padded"), "layout: rows"),
+    "end": (dict(truncation_mode="keep_end"), "only keep_start is served"),
+    "divergence": (dict(f_divergence_type="forward_kl"), "only reverse_kl is served"),
+    "rate": (dict(row_prune_rate=-0.1), r"row_prune_rate=-0\.1 must be in \[0, 1\)"),
+    "scale": (dict(margin_scale=0.0), r"margin_scale=0 must be > 0"),
+    "biased": (dict(method="infobatch_kept"), "accept_bias=True"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), BAD.values(), ids=BAD)
+def test_settings_that_cannot_be_are_refused(options, said, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        DPPODPOConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
+
+
+def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
+    rows = [*pairs(3), {"prompt": "w1", "chosen": " w2", "rejected": " w2"}]
+    with pytest.raises(DataError, match=r"1 of 4 pairs have equal answers.*\(from 0: 3\).*filter\(lambda row:"):
+        ours(tiny_path, tmp_path, data=Dataset.from_list(rows))
+    with pytest.raises(DataError, match="the dataset has 0 rows"):
+        ours(tiny_path, tmp_path, data=Dataset.from_dict({"prompt": [], "chosen": [], "rejected": []}))
+    with pytest.raises(ConfigError, match=r"a pair has .* tokens, and stays in one row\. Set max_tokens_per_row"):
+        ours(tiny_path, tmp_path, max_tokens_per_row=3)
+    with pytest.raises(ConfigError, match=r"IterableDataset.*streaming=False"):
+        ours(tiny_path, tmp_path, data=pairs().to_iterable_dataset())
+
+
+def test_a_reward_model_that_fails_is_named(tiny_path, tmp_path):
+    def broken(prompts, completions, **_):
+        raise ValueError("no such model")
+
+    def silent(prompts, completions, **_):
+        return [None] * len(completions)
+
+    with pytest.raises(RewardError, match=r"broken.*no such model"):
+        ours(tiny_path, tmp_path, own={"margin_reward": broken})
+    with pytest.raises(RewardError, match="margin_reward gave no number for 10 of 10 answers"):
+        ours(tiny_path, tmp_path, own={"margin_reward": silent})

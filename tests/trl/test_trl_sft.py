@@ -1,0 +1,230 @@
+"""Supervised fine-tuning on drawn rows: TRL's gradient where nothing is dropped, and on average where rows are."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest_trl import relative_difference, two_processes
+from datasets import Dataset
+from safetensors.torch import load_file
+from sft_runs import flat, made, ours, solutions, stock, texts, trained
+from trl import SFTConfig
+
+from dppo.errors import CheckpointError, ConfigError, DataError
+from dppo.step import rows as step_rows
+from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
+from dppo.verification.enumerate import every_way
+
+CONTRACT = {
+    "rows": {},
+    "packed": {"layout": "packed"},
+    "padded": {"layout": "padded"},
+    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2},
+    "small rows": {"max_tokens_per_row": 12},
+    "dft": {"loss_type": "dft"},
+    "in order": {"train_sampling_strategy": "sequential"},
+    "prompts too": {"completion_only_loss": False},
+    "truncated": {"max_length": 6},
+}
+
+
+@pytest.mark.parametrize("options", CONTRACT.values(), ids=CONTRACT)
+def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_path):
+    """Three steps of 4, 4 and 2 of ten rows, on the rows that TRL takes in the order that TRL takes them."""
+    own = {name: options[name] for name in ("layout", "max_tokens_per_row") if name in options}
+    shared = {name: value for name, value in options.items() if name not in own}
+    theirs, them = trained(stock, tiny_path, tmp_path, **shared)
+    mine, us = trained(ours, tiny_path, tmp_path, row_prune_rate=0.0, **shared, **own)
+    assert len(mine) == len(theirs) == 3
+    assert max(relative_difference(a, b) for a, b in zip(mine, theirs, strict=True)) < 1e-5
+    losses = [[row["loss"] for row in t.state.log_history if "loss" in row] for t in (us, them)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_plain_texts_and_shared_prompts_are_trained_as_trl_does(tiny_path, tmp_path):
+    for number, data in enumerate((texts(), solutions(4, answers=3))):
+        theirs, _ = trained(stock, tiny_path, tmp_path / f"{number}", data=data)
+        mine, us = trained(ours, tiny_path, tmp_path / f"{number}", data=data, row_prune_rate=0.0)
+        assert max(relative_difference(a, b) for a, b in zip(mine, theirs, strict=True)) < 1e-5
+    logged = [row for row in us.state.log_history if "rows/tokens" in row]
+    shared = us.source.scores.tokens.sum() - 12 - sum(row["rows/tokens"] for row in logged)  # last tokens are left out
+    assert shared > 0, "prompts of several answers are forwarded once"
+
+
+class Fixed:
+    """A trainer in front of its second epoch, and its gradient of one step for a draw of our choice."""
+
+    def __init__(self, path, folder, monkeypatch, **options):
+        self.trainer = ours(path, folder, **options)
+        self.trainer.train()
+        self.monkeypatch = monkeypatch
+        self.trainer.forwards.layout.enter()
+        self.trainer.model.train()
+        self.trainer.state.global_step = 0  # no schedule is at its end
+
+    def gradient(self, rng):
+        trainer = self.trainer
+        self.monkeypatch.setattr(step_rows, "step_streams", lambda seed, step: lambda purpose: rng)
+        trainer.model.zero_grad()
+        trainer.source._epoch = None
+        score = trainer.source.scores.score.copy()
+        (inputs,), _ = trainer.get_batch_samples(iter([{"row": torch.tensor([1, 4, 7, 2])}]), 1, "cpu")
+        loss = trainer.compute_loss(trainer.model, inputs)
+        loss.backward()
+        trainer.source.scores.score[:] = score
+        return flat({name: p.grad for name, p in trainer.model.named_parameters()})
+
+    def whole(self):
+        """With nothing dropped: TRL's, by the contract above."""
+        method = self.trainer.method
+        self.trainer.source.method = replace(method, rows=method.rows.at_rate(0.0), over_kept=False)
+        return self.gradient(None)
+
+    def expected(self):
+        ways = list(every_way(self.gradient))
+        assert len(ways) > 1 and sum(chance for _, chance in ways) == pytest.approx(1)
+        return sum(chance * gradient for gradient, chance in ways)
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "infobatch"}, {"row_score": "loss", "row_prune_rate": 0.3}])
+def test_the_expected_gradient_of_a_step_is_that_of_all_its_rows(options, tiny_path, tmp_path, monkeypatch):
+    """Through trainer, draw, rows and loss: every draw in turn, with its chance."""
+    fixed = Fixed(tiny_path, tmp_path, monkeypatch, **options)
+    found = fixed.expected()
+    whole = fixed.whole()
+    assert (found - whole).norm() / whole.norm() < 1e-5
+
+
+def test_a_mean_over_what_is_kept_is_caught(tiny_path, tmp_path, monkeypatch):
+    options = dict(method="infobatch_kept", accept_bias=True)
+    fixed = Fixed(tiny_path, tmp_path, monkeypatch, **options)
+    found = fixed.expected()
+    whole = fixed.whole()
+    assert (found - whole).norm() / whole.norm() > 0.05
+
+
+def test_the_first_epoch_is_whole_and_said_to_be(tiny_path, tmp_path, capsys):
+    _, trainer = trained(ours, tiny_path, tmp_path, max_steps=6)
+    out = capsys.readouterr().out
+    assert out.count("none of the 10 rows has a recorded score: the first epoch is not pruned") == 1
+    kept = [row["prune/kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
+    assert kept[:3] == [1, 1, 1] and max(kept[3:]) < 1
+    trainer.source.save(tmp_path)
+    again = ours(tiny_path, tmp_path, recorded_scores=str(tmp_path / "dppo_rows.npz"))
+    assert "10 of the 10 rows have a recorded score" in capsys.readouterr().out
+    again.train()
+    assert next(row["prune/kept_share"] for row in again.state.log_history if "prune/kept_share" in row) == 0.5
+
+
+def test_scores_are_those_of_the_last_visit(tiny_path, tmp_path):
+    """With a learning rate of 0 nothing moves: every score is that of the model itself."""
+    _, trainer = trained(ours, tiny_path, tmp_path, learning_rate=0.0, row_score="loss")
+    rows, model = trainer.train_dataset, trainer.model.eval()
+    for place, score in enumerate(trainer.source.scores.score.tolist()):
+        ids, labels = torch.tensor([rows[place]["input_ids"]]), torch.tensor([rows[place]["labels"]])
+        assert score == pytest.approx(model(input_ids=ids, labels=labels).loss.item(), rel=1e-4)
+
+
+RESUMED = {
+    "plain": {},
+    "infobatch": {"method": "infobatch"},
+    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2},
+}
+
+
+@pytest.mark.parametrize("options", RESUMED.values(), ids=RESUMED)
+def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(options, tiny_path, tmp_path):
+    """From the middle of the first epoch, its end, and the middle of a pruned one."""
+    saving = dict(max_steps=8, save_strategy="steps", save_steps=1, **options)
+    _, straight = trained(ours, tiny_path, tmp_path / "a", **saving)
+    wanted = load_file(tmp_path / "a" / "checkpoint-8" / "model.safetensors")
+    for stop in (2, 3, 5):
+        trainer = ours(tiny_path, tmp_path / f"from {stop}", **saving)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{stop}"))
+        found = load_file(tmp_path / f"from {stop}" / "checkpoint-8" / "model.safetensors")
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted), stop
+        assert (trainer.source.scores.score == straight.source.scores.score).all()
+
+
+def test_a_run_that_forgets_its_scores_is_another_and_says_so(tiny_path, tmp_path):
+    saving = dict(max_steps=8, save_strategy="steps", save_steps=1)
+    trained(ours, tiny_path, tmp_path / "a", **saving)
+    checkpoint = tmp_path / "a" / "checkpoint-5"
+    (checkpoint / "dppo_state.json").unlink()
+    (checkpoint / "dppo_files.json").unlink()
+    trainer = ours(tiny_path, tmp_path / "b", **saving)
+    with pytest.warns(UserWarning, match="was not written by DPPOSFTTrainer: no row has a recorded score"):
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+    wanted, found = (load_file(tmp_path / folder / "checkpoint-8" / "model.safetensors") for folder in ("a", "b"))
+    assert any(not torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):
+    saving = dict(max_steps=2, save_strategy="steps", save_steps=1)
+    trained(ours, tiny_path, tmp_path / "a", **saving)
+    checkpoint = str(tmp_path / "a" / "checkpoint-1")
+    other = solutions(10).map(lambda row: {"completion": row["completion"] + " w1"})
+    with pytest.raises(CheckpointError, match="none of them is among the 10"):
+        ours(tiny_path, tmp_path / "b", data=other, **saving).train(resume_from_checkpoint=checkpoint)
+    with pytest.warns(UserWarning, match=r"resumed with row_prune_rate: None -> 0\.3; it holds from here"):
+        ours(tiny_path, tmp_path / "c", row_prune_rate=0.3, **saving).train(resume_from_checkpoint=checkpoint)
+    assert "dppo_rows.npz" in json.loads((tmp_path / "a/checkpoint-1/dppo_files.json").read_text())["files"]
+
+
+def test_two_ranks_train_as_one_process_does(tiny_path, tmp_path):
+    two_processes("sft_two_ranks.py", tiny_path, str(tmp_path), "rows")
+    one = ours(tiny_path, tmp_path, data=solutions(12), per_device_train_batch_size=2, max_steps=9)
+    one.train()
+    two = json.loads((tmp_path / "two.json").read_text())
+    assert two["processes"] == 2 and two["apart"] == 0.0
+    assert two["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=1e-3)
+    weights = load_file(tmp_path / "two.safetensors")
+    mine = dict(one.model.named_parameters())
+    assert max(float((weights[name] - mine[name].detach()).abs().max()) for name in weights) < 1e-4
+
+
+BAD = {
+    "rate": (dict(row_prune_rate=1.0), r"row_prune_rate=1 must be in \[0, 1\).*row_prune_rate: 0\.5"),
+    "floor": (dict(prune_floor=0.6), r"prune_floor=0\.6 must be in \(0, 0\.5\].*prune_floor: 0\.25"),
+    "words": (dict(row_prune_rate="half"), r"row_prune_rate='half' is str, expected a number"),
+    "method": (dict(method="infobath"), r"method='infobath' is not one of .*Did you mean infobatch"),
+    "score": (dict(row_score="size"), r"row_score='size' is not one of"),
+    "biased": (dict(method="infobatch_kept"), r"is biased: .*accept_bias=True"),
+    "packing": (dict(packing=True), r"packing: rows are packed anew.*packing: false"),
+    "padding free": (dict(padding_free=True, max_length=None), r"padding_free: false"),
+    "by length": (dict(train_sampling_strategy="group_by_length"), r"train_sampling_strategy: random"),
+    "until": (dict(prune_until=2.0), r"prune_until=2 must be in \[0, 1\]"),
+    "row": (dict(max_tokens_per_row=0), r"max_tokens_per_row=0 must be >= 1"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), BAD.values(), ids=BAD)
+def test_settings_that_cannot_be_are_refused(options, said, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        DPPOSFTConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
+
+
+def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
+    empty = Dataset.from_dict({"prompt": [], "completion": []})
+    with pytest.raises(DataError, match="the dataset has 0 rows, and at least 1 is needed"):
+        ours(tiny_path, tmp_path, data=empty)
+    with pytest.raises(ConfigError, match=r"IterableDataset.*streaming=False"):
+        ours(tiny_path, tmp_path, data=solutions().to_iterable_dataset())
+    masked = Dataset.from_dict({"input_ids": [[3, 4, 5], [3, 4], [6]], "labels": [[-100, 4, 5], [3, -100], [6]]})
+    with pytest.raises(DataError, match=r"2 of 3 rows have no token to train on \(from 0: 1, 2\).*filter"):
+        ours(tiny_path, tmp_path, data=masked, max_length=None)
+    with pytest.raises(CheckpointError, match="no recorded scores at"):
+        ours(tiny_path, tmp_path, recorded_scores=str(tmp_path / "nowhere.npz"))
+    with pytest.raises(ConfigError, match="data_collator and compute_loss_func are not served"):
+        DPPOSFTTrainer(tiny_path, DPPOSFTConfig(str(tmp_path), use_cpu=True), lambda rows: rows, solutions())
+    with pytest.raises(ConfigError, match="DPPOSFTConfig in place of SFTConfig"):
+        made(DPPOSFTTrainer, SFTConfig, tiny_path, tmp_path)
+
+
+def test_the_card_says_how_it_was_trained(tiny_path, tmp_path):
+    _, trainer = trained(ours, tiny_path, tmp_path)
+    trainer.save_model()
+    card = (Path(tmp_path) / "README.md").read_text()
+    assert "on the rows of a dataset" in card and "unbiased: the gradient of all rows, expected" in card

@@ -1,0 +1,42 @@
+"""The benchmark of supervised fine-tuning: its loss is the model's own, and a target counts from when it is reached."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def bench():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    spec = importlib.util.spec_from_file_location("supervised_benchmark", ROOT / "benchmarks" / "supervised.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(ROOT / "benchmarks"))
+
+
+def test_the_loss_is_the_models_own_over_all_held_out_tokens(bench, tmp_path):
+    rows = [
+        {"problem": f"{i} + {i}?", "answer": str(2 * i), "solution": f"It is {2 * i}.\n" * (i + 1)} for i in range(8)
+    ]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = bench.task_of(str(tmp_path / "p.jsonl"), quick=True)
+    model = bench.build_model(0, bench.model_config(len(task.tokenizer), longest=256, pad=0, end=3))
+    total, count = 0.0, 0
+    for ids, prompt in task.held_out:
+        labels = torch.tensor([[-100] * prompt + ids[prompt:]])
+        total += model(input_ids=torch.tensor([ids]), labels=labels).loss.item() * (len(ids) - prompt)
+        count += len(ids) - prompt
+    assert bench.held_out_loss(model, task) == pytest.approx(total / count, rel=1e-5)
+
+
+def test_a_target_is_reached_at_the_first_loss_below_it(bench):
+    curve = [(1.0, 3.0), (2.0, 2.0), (3.0, 2.5)]
+    assert bench.reached(curve, 2.2) == 2.0 and bench.reached(curve, 3.0) == 1.0 and bench.reached(curve, 1.9) is None
