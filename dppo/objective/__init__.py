@@ -35,6 +35,13 @@ from dppo.objective.losses import (
     vespo,
 )
 from dppo.objective.reduce import BNPO, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, NORMALISERS, Normaliser, weighted_sum
+from dppo.objective.regression import (
+    VALUE_CENTRED,
+    advantage_regression,
+    optimal_value,
+    squared_log_ratio,
+    value_advantages,
+)
 
 __all__ = [
     "ADVANTAGE_RULES",
@@ -49,6 +56,7 @@ __all__ = [
     "HISTORY_SCALED",
     "LUSPO",
     "NORMALISERS",
+    "VALUE_CENTRED",
     "WHOLE_GROUPS",
     "AdvantageRule",
     "Divergence",
@@ -57,6 +65,7 @@ __all__ = [
     "Statistics",
     "TokenLoss",
     "Tokens",
+    "advantage_regression",
     "binary_kl",
     "binary_tv",
     "cispo",
@@ -70,10 +79,13 @@ __all__ = [
     "history_scaled_advantages",
     "k3",
     "off_policy_masked",
+    "optimal_value",
     "powered",
     "sapo",
     "sequence_ratio",
+    "squared_log_ratio",
     "token_ratio",
+    "value_advantages",
     "vespo",
     "weighted_sum",
 ]
