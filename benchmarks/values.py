@@ -5,7 +5,8 @@ python benchmarks/values.py [--quick] [--cache FOLDER] [--output FILE.json]
 The runs and figures are those of benchmarks/difficulty.py: the embedded task, unpruned, 16 prompts by 4 completions,
 each prior asked for every step from what came before it. Here a prior is what ``dppo values`` records: each prompt's
 share of right samples of the policy before training, the first 2 or all 8. They are not free: 8 samples of every prompt
-are as many completions as two epochs of 4.
+are as many completions as two epochs of 4. They stay the prior throughout, to see how long they are worth something;
+the library drops them at a prompt's first visit. One epoch of training is the same either way.
 """
 
 import argparse

@@ -98,6 +98,17 @@ class Expected:
         """
         return self.variance_QF.sum(1) if weight_F is None else self.variance_QF @ weight_F.double().square()
 
+    def where(self, keep_Q: Tensor, other: "Expected") -> "Expected":
+        """The same for some groups, and what another record expects of all others.
+
+        Args:
+            keep_Q: (Q,) bool.
+            other: of as many groups and functions.
+        """
+        names = [field.name for field in fields(self)]
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        return Expected(**{name: torch.where(keep_Q[:, None], *pair) for name, pair in pairs.items()})
+
     def take(self, group_Q: Tensor) -> "Expected":
         """What was expected of the given groups.
 

@@ -151,14 +151,17 @@ class PromptSource:
     def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
         """What is expected of prompts from steps before this one: their histories, on top of their prior.
 
-        None where nothing is known, and for methods that do not ask.
+        Values are the prior of a prompt until its first visit alone: later they are of a policy that was left behind
+        (docs/a_star_po.md). None where nothing is known, and for methods that do not ask.
         """
         if not self.method.advantages.from_history:
             return None
-        prior = None if self.values is None else self.values.expected(row_Q)
-        if self.difficulty is not None:
-            prior = self.difficulty.expected(row_Q, step, PRIOR_STRENGTH)
-        return self.history.expected(row_Q, step, prior)
+        prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, PRIOR_STRENGTH)
+        found = self.history.expected(row_Q, step, prior)
+        if self.values is None:
+            return found
+        before = self.values.expected(row_Q)
+        return before if found is None else found.where(self.history.candidates(row_Q, step).seen_P, before)
 
     def learn(
         self,

@@ -79,6 +79,26 @@ def test_a_source_hands_on_what_is_known_of_the_prompts_it_keeps(method, tmp_pat
     assert torch.equal(turned.value_Q, prompts.value_Q.flip(0))
 
 
+def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
+    """Afterwards the mean over all prompts is: with the reference's samples kept, baselines were further off."""
+    values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
+    history, plain = PromptHistory(IDS), PromptHistory(IDS)
+    made = (PromptStream(4, 0), history, METHODS["grpo_history"])
+    source = PromptSource(*made, prompts=4, values=values)
+    for each in (history, plain):
+        rewards = Rewards.of_groups(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+        each.update(torch.tensor([0, 2]), rewards, torch.ones(2), torch.ones(4), 0)
+    prompts = source.block(1, generations=2)
+    seen_Q = (prompts.row_Q == 0) | (prompts.row_Q == 2)
+    own, before = plain.expected(prompts.row_Q, 1), values.expected(prompts.row_Q)
+    assert int(seen_Q.sum()) == 2
+    for name in ("mean_QF", "variance_QF", "worth_QF"):
+        found = getattr(prompts.expected, name)
+        torch.testing.assert_close(found[seen_Q], getattr(own, name)[seen_Q])
+        torch.testing.assert_close(found[~seen_Q], getattr(before, name)[~seen_Q])
+        assert not torch.allclose(getattr(own, name)[~seen_Q], getattr(before, name)[~seen_Q])
+
+
 def test_values_of_other_prompts_or_two_priors_are_refused(tmp_path):
     values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
     made = (PromptStream(3, 0), PromptHistory(IDS[:3]), METHODS["a_star_po"])
