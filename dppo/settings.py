@@ -181,8 +181,8 @@ class OwnSettings:
         default=None,
         metadata={
             "help": "File that `dppo values` writes and, where it exists, training reads: what the model did on each "
-            "prompt before training. `a_star_po` needs it; a baseline from history has it as its prior until a prompt's first visit. Default: "
-            "none."
+            "prompt before training. `a_star_po` needs it; a baseline from history has it as a prompt's prior until "
+            "the first visit. Default: none."
         },
     )
     max_tokens_per_row: int | None = field(
