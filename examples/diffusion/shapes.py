@@ -100,7 +100,7 @@ def main() -> None:
     """Pretrain, prefer, and draw before and after."""
     parser = argparse.ArgumentParser(description="DGPO with pruning of samples on a tiny diffusion model.")
     parser.add_argument("--pretraining", type=int, default=500, help="steps (default 500)")
-    parser.add_argument("--steps", type=int, default=60, help="of DGPO (default 60)")
+    parser.add_argument("--steps", type=int, default=30, help="of DGPO (default 30)")
     parser.add_argument("--learning_rate", type=float, default=1e-4, help="of DGPO (default 1e-4)")
     parser.add_argument("--rate", type=float, default=0.5, help="share of the pictures that is pruned (default 0.5)")
     parser.add_argument("--pictures", type=int, default=64, help="drawn before and after (default 64)")
