@@ -30,7 +30,8 @@ class OwnSettings:
             "rounds without prompts that gave nothing time after time, biased), `greso_compat` (as in its code, for "
             "rewards of 0, 0.1 and 1), `dppo_history` (a baseline from each prompt's history, for 1, 2 or 4 "
             "completions a prompt; `_scaled` divides by a deviation from history, `_sizes` has group sizes by it), "
-            "`grpo_history` (the same, nothing pruned), or `grpo` (nothing is pruned). Names with an objective of "
+            "`grpo_history` (the same, nothing pruned), `a_star_po` (regression on an advantage against a value of "
+            "each prompt from before training), or `grpo` (nothing is pruned). Names with an objective of "
             "their own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all "
             "others work on the objective that TRL's fields describe, whose normaliser decides whether pruned prompts "
             "are biased."
@@ -174,6 +175,14 @@ class OwnSettings:
         metadata={
             "help": "Lowest and highest reward that `difficulty_features` predict, of every reward function or of each "
             "in turn. A reward outside stops the run. Default: 0 and 1."
+        },
+    )
+    prompt_values: str | None = field(
+        default=None,
+        metadata={
+            "help": "File that `dppo values` writes and, where it exists, training reads: what the model did on each "
+            "prompt before training. `a_star_po` needs it; a baseline from history has it as a prompt's prior until "
+            "the first visit. Default: none."
         },
     )
     max_tokens_per_row: int | None = field(

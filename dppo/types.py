@@ -98,6 +98,17 @@ class Expected:
         """
         return self.variance_QF.sum(1) if weight_F is None else self.variance_QF @ weight_F.double().square()
 
+    def where(self, keep_Q: Tensor, other: "Expected") -> "Expected":
+        """The same for some groups, and what another record expects of all others.
+
+        Args:
+            keep_Q: (Q,) bool.
+            other: of as many groups and functions.
+        """
+        names = [field.name for field in fields(self)]
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        return Expected(**{name: torch.where(keep_Q[:, None], *pair) for name, pair in pairs.items()})
+
     def take(self, group_Q: Tensor) -> "Expected":
         """What was expected of the given groups.
 
@@ -124,6 +135,8 @@ class Rewards:
     """(F,) what multiplies each function's reward in the total; None means 1 each."""
     expected: Expected | None = None
     """What history expected of each group before it was rolled out; None where nothing is known."""
+    value_Q: Tensor | None = None
+    """(Q,) float64 the best value of each group's prompt under a reference, estimated beforehand: ``optimal_value``."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Rewards(reward_NF=reward_N.double()[:, None], group_N=group_N)")
@@ -145,6 +158,8 @@ class Rewards:
         expected = None if self.expected is None else tuple(self.expected.mean_QF.shape)
         if expected is not None and expected != (self.groups, reward.shape[1]):
             raise ShapeError(f"expected has shape {expected}, and there are {(self.groups, reward.shape[1])} rewards.")
+        if self.value_Q is not None and self.value_Q.shape != (self.groups,):
+            raise ShapeError(f"value_Q has shape {tuple(self.value_Q.shape)}, and there are {self.groups} groups.")
         if reward.isinf().any():
             raise RewardError(
                 f"{int(reward.isinf().sum())} of {reward.numel()} rewards are infinite. Rewards must be finite, or "
@@ -216,7 +231,8 @@ class Rewards:
             return self
         left_Q, group_N = self.group_N[keep_N].unique(return_inverse=True)
         expected = None if self.expected is None else self.expected.take(left_Q)
-        return replace(self, reward_NF=self.reward_NF[keep_N], group_N=group_N, expected=expected)
+        value_Q = None if self.value_Q is None else self.value_Q[left_Q]
+        return replace(self, reward_NF=self.reward_NF[keep_N], group_N=group_N, expected=expected, value_Q=value_Q)
 
     def only(self, keep_N: Tensor) -> "Rewards":
         """The same groups with the rewards of all other completions taken away: NaN.

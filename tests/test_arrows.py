@@ -1,7 +1,7 @@
 """The arrows between parts point one way.
 
 errors, install, palette, settings, groups, types, rng, files, statistics, typed <- pruning | packing | objective
-pruning, packing, objective <- methods <- step <- demo, trl, verl
+pruning, packing, objective <- methods <- step <- demo, trl, verl, diffusion
 demo, trl <- runs <- verification <- comparison <- report, cli
 runs <- planning <- cli
 grading, sandbox <- problems <- evaluation <- runs, cli; grading <- demo
@@ -53,6 +53,7 @@ ALLOWED = {
     "demo": STEP | {"packing", "grading"},
     "trl": STEP | {"packing", "problems"},
     "verl": STEP | {"problems"},
+    "diffusion": STEP,
     "evaluation": SHARED | DATA,
     "runs": RUNS,
     "verification": RUNS - {"evaluation"},

@@ -17,7 +17,7 @@ import dppo.step
 from dppo.errors import CheckpointError, ConfigError, DataError, DPPOError, ShapeError
 from dppo.methods import METHODS, on_top_of
 from dppo.objective import CENTRED, GROUP_SCALED, Tokens, clipped_surrogate
-from dppo.pruning import PIVOTAL, Auto, Budget, Evidence, PromptHistory, PromptStream
+from dppo.pruning import PIVOTAL, Auto, Budget, Evidence, PromptHistory, PromptStream, PromptValues
 from dppo.report.page import write_report
 from dppo.rng import step_streams
 from dppo.step import Passes, PromptSource, RolledOut, StepPrompts, micro_batch_loss, plan_step, whole_block
@@ -43,6 +43,7 @@ TOKENS = Tokens(logp_BT=LOGP, old_logp_BT=LOGP, advantage_B=torch.ones(2), mask_
 ROLLED_OUT = RolledOut(rewards=REWARDS, tokens_N=ONE_N.long())
 PROMPTS = whole_block(2, 6)
 EVIDENCE = Evidence.known(ONE_N, ONE_N, GROUP_N)
+VALUES = PromptValues(value_P=ONE_N, count_P=ONE_N, mean_P=ONE_N, square_P=ONE_N)
 HISTORY, STREAM = PromptHistory(np.arange(8, dtype=np.uint64)), PromptStream(8, seed=0)
 
 
@@ -57,7 +58,7 @@ SCORED = {"completions": COMPLETIONS}
 CALLS = {
     "Passes": {"passes": 1, "shares": 1},
     "PromptSource": {"stream": STREAM, "history": HISTORY, "method": METHODS["dppo"], "prompts": 4, "fill": False}
-    | {"weight_F": None, "difficulty": None},
+    | {"weight_F": None, "difficulty": None, "values": None},
     "RolledOut": of_fields(ROLLED_OUT),
     "StepPrompts": of_fields(PROMPTS),
     "completions_of": {"method": METHODS["dppo"], "rolled_out": ROLLED_OUT, "live": None, "weight_N": None},
@@ -77,6 +78,7 @@ CALLS = {
     "DifficultyPredictor": {"features_PD": np.ones((8, 2)), "ranges": [(0.0, 1.0)], "discount": 0.9, "ridge": 1.0},
     "Evidence": of_fields(EVIDENCE),
     "PromptHistory": {"identities": HISTORY.identities, "decay": 0.9, "strength": 2.0, "half_life": 9.0},
+    "PromptValues": of_fields(VALUES),
     "PromptPruning": of_fields(METHODS["infobatch"].prompts),
     "PromptStream": {"size": 8, "seed": 0, "shuffle": True},
     "GroupSizes": {"evenness": 0.3, "most": 16},
@@ -124,6 +126,10 @@ CALLS = {
     "k3": {"tokens": TOKENS, "ratio": None},
     "weighted_sum": {"loss_BT": LOGP, "mask_BT": LOGP, "weight_B": torch.ones(2), "per_sequence": False},
     "group_advantages": {"rewards": REWARDS, "scale": "group", "ddof": 1, "eps": 1e-4},
+    "advantage_regression": {"tokens": TOKENS},
+    "squared_log_ratio": {"tokens": TOKENS},
+    "optimal_value": {"reward_PG": torch.rand(2, 4), "beta": 0.5},
+    "value_advantages": {"rewards": replace(REWARDS, value_Q=torch.zeros(2))},
     "history_advantages": {"rewards": REWARDS},
     "history_scaled_advantages": {"rewards": REWARDS, "eps": 0.1},
     "deviation": {"value_QG": LOGP, "ddof": 1},

@@ -18,6 +18,7 @@ COMMANDS = {
     "plan": "what a run will cost and what pruning can save, before it starts: dppo plan CONFIG.yaml --pilot 32",
     "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
+    "values": "what the model does on each prompt before training: dppo values CONFIG.yaml, for method: a_star_po",
     "verify": "prove that pruning leaves the expected gradient alone, on your model and data",
 }
 EXTRAS = {"eval": "eval", "report": "report"}

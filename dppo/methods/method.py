@@ -65,6 +65,8 @@ class Method:
     """Coefficient of the KL term, >= 0."""
     kl: TokenLoss = k3
     """The KL term of each token."""
+    needs_reference: bool = False
+    """Whether the token loss reads a reference too: trainers have one where beta is above 0."""
     entropy_coef: float = 0.0
     """Coefficient of an entropy bonus, the mean entropy of the step's tokens, which is subtracted from the loss."""
     router_coef: float = 0.0

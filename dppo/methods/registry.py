@@ -1,5 +1,6 @@
 """Every preset by its name: what ``method:`` in a configuration and ``dppo compare --methods`` accept."""
 
+from dppo.methods.a_star_po import A_STAR_PO, DPPO_A_STAR_PO
 from dppo.methods.cppo import CPPO, CPPO_TRL, CPPO_VERL
 from dppo.methods.dapo import DAPO, DAPO_LOSS
 from dppo.methods.divergence_ppo import (
@@ -39,6 +40,7 @@ METHODS = {
         *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),
         *(GDPO, DPPO_GDPO),
         *(DIVERGENCE_PPO_TV, DIVERGENCE_PPO_KL, DPPO_DIVERGENCE_PPO_TV, DPPO_DIVERGENCE_PPO_KL),
+        *(A_STAR_PO, DPPO_A_STAR_PO),
         *(GRPO_HISTORY, DPPO_HISTORY, DPPO_HISTORY_SCALED, DPPO_HISTORY_SIZES),
     )
 }

@@ -36,6 +36,13 @@ from dppo.objective.losses import (
 )
 from dppo.objective.preference import margin_weights, sigmoid_preference
 from dppo.objective.reduce import BNPO, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, NORMALISERS, Normaliser, weighted_sum
+from dppo.objective.regression import (
+    VALUE_CENTRED,
+    advantage_regression,
+    optimal_value,
+    squared_log_ratio,
+    value_advantages,
+)
 
 __all__ = [
     "ADVANTAGE_RULES",
@@ -50,6 +57,7 @@ __all__ = [
     "HISTORY_SCALED",
     "LUSPO",
     "NORMALISERS",
+    "VALUE_CENTRED",
     "WHOLE_GROUPS",
     "AdvantageRule",
     "Divergence",
@@ -58,6 +66,7 @@ __all__ = [
     "Statistics",
     "TokenLoss",
     "Tokens",
+    "advantage_regression",
     "binary_kl",
     "binary_tv",
     "cispo",
@@ -72,11 +81,14 @@ __all__ = [
     "k3",
     "margin_weights",
     "off_policy_masked",
+    "optimal_value",
     "powered",
     "sapo",
     "sequence_ratio",
     "sigmoid_preference",
+    "squared_log_ratio",
     "token_ratio",
+    "value_advantages",
     "vespo",
     "weighted_sum",
 ]

@@ -95,10 +95,17 @@ class AdvantageRule:
     """Why it is not exact under prompt pruning, one sentence; empty where it is."""
     from_history: bool = False
     """Whether a group of one completion has an advantage, since history stands in for its siblings."""
+    from_values: bool = False
+    """Whether it needs ``Rewards.value_Q``, which stand in for the siblings of a completion too."""
     any_size: bool = False
     """Whether the expected gradient is the same for groups of every size."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What a trainer of TRL is told to compute the same: its fields by name. No two rules have the same."""
+
+    @property
+    def of_one(self) -> bool:
+        """Whether a group of one completion has an advantage."""
+        return self.from_history or self.from_values
 
     def __call__(self, rewards: Rewards) -> Tensor:
         """Advantages (N,) of the rewards of whole groups.

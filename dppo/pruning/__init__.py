@@ -32,6 +32,7 @@ from dppo.pruning.scores import (
 )
 from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.stream import PromptStream
+from dppo.pruning.values import PromptValues
 from dppo.pruning.weights import (
     INVERSE_PROBABILITY,
     KEPT_MEAN,
@@ -68,6 +69,7 @@ __all__ = [
     "PromptHistory",
     "PromptPruning",
     "PromptStream",
+    "PromptValues",
     "Pruning",
     "RecordedScores",
     "Request",

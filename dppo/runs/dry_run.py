@@ -17,7 +17,14 @@ from dppo.runs.arguments import Run
 from dppo.runs.benchmarks import load_benchmarks
 from dppo.runs.embedded import TASKS
 from dppo.runs.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
-from dppo.runs.preflight import data_problems, model_problems, output_problems, tracker_problems, weight_problems
+from dppo.runs.preflight import (
+    data_problems,
+    model_problems,
+    output_problems,
+    tracker_problems,
+    value_problems,
+    weight_problems,
+)
 from dppo.trl.plan import step_plan
 from dppo.typed import typed
 
@@ -43,7 +50,11 @@ def dry_run(run: Run) -> list[Finding]:
         ConfigError: it is no parsed run.
     """
     findings = [Finding("ok", "all fields are known, in range and served"), *_output(run), *_model(run)]
-    findings += [Finding("wrong", problem) for check in (tracker_problems, weight_problems) for problem in check(run)]
+    findings += [
+        Finding("wrong", problem)
+        for check in (tracker_problems, weight_problems, value_problems)
+        for problem in check(run)
+    ]
     if run.without_gpu:
         text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
         findings.append(Finding("unchecked", text))

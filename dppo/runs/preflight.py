@@ -40,7 +40,8 @@ def preflight_problems(run: AnyRun) -> list[str]:
 
     Nothing is loaded, and nothing stays on the disk.
     """
-    checks = (range_problems_of, output_problems, model_problems, data_problems, tracker_problems, weight_problems)
+    checks = (range_problems_of, output_problems, model_problems, data_problems, value_problems)
+    checks += (tracker_problems, weight_problems)
     return [problem for check in checks for problem in check(run)]
 
 
@@ -93,6 +94,13 @@ def data_problems(run: AnyRun) -> Iterator[str]:
                 f"{field}_{'path' if path else 'name'}={local}: no such file or folder (looked in {Path.cwd()}). Write "
                 f"{field}_path: FILE.jsonl, or {field}_name: a name of the hub"
             )
+
+
+def value_problems(run: AnyRun) -> Iterator[str]:
+    """Values of prompts that were not written yet."""
+    path = getattr(run.training, "prompt_values", None)  # TRL's own trainer has none
+    if path is not None and not Path(path).is_file():
+        yield f"prompt_values={path}: no such file (looked in {Path.cwd()}). Write it first: dppo values CONFIG.yaml"
 
 
 def tracker_problems(run: AnyRun) -> Iterator[str]:

@@ -150,7 +150,7 @@ def plan_step(
     """
     method = method.at(done)
     _check_groups(rolled_out.rewards, prompts)
-    rewards = replace(rolled_out.rewards, expected=prompts.expected)
+    rewards = replace(rolled_out.rewards, expected=prompts.expected, value_Q=prompts.value_Q)
     rolled_out, prompt_weight_N = replace(rolled_out, rewards=rewards), prompts.weight_Q[rewards.group_N]
     completions = completions_of(method, rolled_out, live, prompt_weight_N)
     method, evidence = _settled(method, completions, prompts)

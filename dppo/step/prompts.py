@@ -17,7 +17,7 @@ from torch import Tensor
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
 from dppo.files import finite_numbers
 from dppo.methods import Method
-from dppo.pruning import DifficultyPredictor, Evidence, PromptHistory, PromptStream, Skipping
+from dppo.pruning import DifficultyPredictor, Evidence, PromptHistory, PromptStream, PromptValues, Skipping
 from dppo.pruning.ceiling import FEWEST, point_ceiling
 from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.pruning.rounds import take_round
@@ -41,10 +41,13 @@ class PromptSource:
         fill: whether blocks grow so that about P prompts are rolled out.
         weight_F: (F,) of the reward functions, by which group sizes go; None for 1 each.
         difficulty: what predicts the prior of prompts from their features; None for the mean over all prompts.
+        values: what a reference policy did on each prompt: of methods whose advantages are from it, and the prior of
+            histories; None where it was not sampled.
 
     Raises:
+        ConfigError: both ``difficulty`` and ``values``, which are two priors.
         DataError: if there are fewer rows than a block has.
-        ShapeError: if there are features of another number of rows.
+        ShapeError: if there are features or values of another number of rows.
     """
 
     @typed('PromptSource(stream, history, METHODS["dppo"], prompts=16)')
@@ -58,6 +61,7 @@ class PromptSource:
         fill: bool = False,
         weight_F: Tensor | None = None,
         difficulty: DifficultyPredictor | None = None,
+        values: PromptValues | None = None,
     ) -> None:
         if stream.size < prompts:
             raise DataError(
@@ -68,8 +72,12 @@ class PromptSource:
             raise ShapeError(
                 f"features of {len(difficulty)} prompts, and the dataset has {stream.size}. Give it one each."
             )
+        if values is not None and len(values) != stream.size:
+            raise ShapeError(f"values of {len(values)} prompts, and the dataset has {stream.size}. Give it one each.")
+        if values is not None and difficulty is not None:
+            raise ConfigError("difficulty and values are two priors of the same prompts. Give one: difficulty=None.")
         self.stream, self.history, self.method, self.prompts, self.fill = stream, history, method, prompts, fill
-        self.weight_F = weight_F
+        self.weight_F, self.values = weight_F, values
         self.difficulty, self._difficulty_figures = difficulty, dict[str, float]()
         self.learned = None if self._skipping is None else self._skipping.start()
         """What the rule that skips prompts has learned so far; None where there is none."""
@@ -99,7 +107,8 @@ class PromptSource:
         sizes = self.method.sizes
         tokens_Q = candidates.tokens_P[block.draw.keep_N]
         size_Q = None if sizes is None or expected is None else sizes(expected, tokens_Q, generations, self.weight_F)
-        return replace(drawn_block(block, generations, size_Q), expected=expected, evidence=self.completions)
+        known = {"expected": expected, "value_Q": self._value(block.row_Q), "evidence": self.completions}
+        return replace(drawn_block(block, generations, size_Q), **known)
 
     def rounds(self, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """The prompts of a step, rolled out round after round until enough groups count.
@@ -133,17 +142,26 @@ class PromptSource:
             return block, rewards
 
         prompts = in_rounds(self.method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
-        return replace(prompts, expected=self._expected(prompts.row_Q, step), evidence=self.completions)
+        expected, value_Q = self._expected(prompts.row_Q, step), self._value(prompts.row_Q)
+        return replace(prompts, expected=expected, value_Q=value_Q, evidence=self.completions)
+
+    def _value(self, row_Q: Tensor) -> Tensor | None:
+        return None if self.values is None else self.values.value_P[row_Q]
 
     def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
-        """What is expected of prompts from steps before this one: their histories, on top of the predicted prior.
+        """What is expected of prompts from steps before this one: their histories, on top of their prior.
 
-        None where nothing is known, and for methods that do not ask.
+        Values are the prior of a prompt until its first visit alone: later they are of a policy that was left behind
+        (docs/a_star_po.md). None where nothing is known, and for methods that do not ask.
         """
         if not self.method.advantages.from_history:
             return None
         prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, PRIOR_STRENGTH)
-        return self.history.expected(row_Q, step, prior)
+        found = self.history.expected(row_Q, step, prior)
+        if self.values is None:
+            return found
+        before = self.values.expected(row_Q)
+        return before if found is None else found.where(self.history.candidates(row_Q, step).seen_P, before)
 
     def learn(
         self,

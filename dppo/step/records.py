@@ -41,6 +41,8 @@ class StepPrompts:
     """(Q,) int64 completions to roll out of each, >= 1; None where all groups have as many."""
     expected: Expected | None = None
     """What history expects of each group rolled out; None where nothing is known."""
+    value_Q: Tensor | None = None
+    """(Q,) float64 the best value of each prompt under a reference, estimated beforehand; None where none is known."""
     collected: Collected | None = None
     """What the rounds gave; None where there was one block."""
     evidence: Evidence | None = None
@@ -81,6 +83,7 @@ class StepPrompts:
             weight_Q=self.weight_Q[order_Q],
             size_Q=None if self.size_Q is None else self.size_Q[order_Q],
             expected=None if self.expected is None else self.expected.take(order_Q),
+            value_Q=None if self.value_Q is None else self.value_Q[order_Q],
         )
 
 

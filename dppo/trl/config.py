@@ -68,7 +68,7 @@ class DPPOConfig(OwnSettings, GRPOConfig):
             yield
             return
         rule = METHODS[self.method].advantages if self.method in METHODS else None
-        if rule is not None and not rule.from_history:
+        if rule is not None and not rule.of_one:
             raise_problems(
                 "DPPOConfig",
                 [

@@ -71,12 +71,37 @@ def contradictions(method: str, given: dict[str, Any]) -> list[str]:
 
 def field_problems(args: Any) -> list[str]:
     """One sentence per field that is out of range or contradicts the method; empty when there is none."""
-    problems = _choice_problems(args) + difficulty_problems(args)
+    problems = _choice_problems(args) + difficulty_problems(args) + _value_problems(args)
     base = METHODS.get(args.method)
     if base is not None:
         problems += rate_problems(args, base) + unread_problems(args, base) + _round_problems(args, base)
     if not 0 <= args.prune_until <= 1:
         problems.append(f"prune_until={args.prune_until:g} must be in [0, 1]. Try prune_until: {FULL_SHARE}.")
+    return problems
+
+
+def _value_problems(args: Any) -> list[str]:
+    """What is missing or unread of values estimated before training, and of the reference they go with."""
+    base, problems = METHODS.get(args.method), []
+    if base is None:
+        return problems
+    if base.needs_reference and not args.beta:
+        problems.append(
+            f"method={args.method!r} regresses on the log-ratio to a reference, times beta, and beta=0. Write beta: "
+            f"{base.beta:g}, or leave it out."
+        )
+    rule, given = base.advantages, args.prompt_values
+    if rule.from_values and given is None:
+        problems.append(
+            f"method={args.method!r} needs the value of every prompt. Set prompt_values: FILE, and let dppo values "
+            "CONFIG.yaml write that file before training."
+        )
+    if given is not None and not (rule.from_values or rule.from_history):
+        problems.append(f"method={args.method!r} has no use for prompt_values={given!r}. Leave it out.")
+    if given is not None and args.difficulty_features is not None:
+        problems.append(
+            "prompt_values and difficulty_features are two priors of the same prompts. Leave difficulty_features out."
+        )
     return problems
 
 

@@ -45,6 +45,7 @@ CONSTANTS = ("epsilon", "epsilon_high", "beta", "entropy_coef", "router_aux_loss
 WORDS = {
     "token_loss": ("importance_sampling_level", "epsilon", "epsilon_high"),
     "advantages": ("scale_rewards", "multi_objective_aggregation"),
+    "normaliser": ("loss_type",),
 }
 """Fields that say no more than one part of an objective."""
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from dppo.errors import ConfigError, DataError
 from dppo.methods import Method
 from dppo.problems import identities
-from dppo.pruning import PromptHistory, PromptStream
+from dppo.pruning import PromptHistory, PromptStream, PromptValues
+from dppo.pruning.values import read_values
 from dppo.step import PromptSource
 from dppo.trl.difficulty import difficulty_predictor
 
@@ -50,6 +51,7 @@ def prompt_source(
         history = PromptHistory(
             identities(content), half_life=args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
         )
+        values = None if args.prompt_values is None else read_values(args.prompt_values, history.identities)
         return PromptSource(
             stream,
             history,
@@ -58,6 +60,7 @@ def prompt_source(
             fill=args.prompt_mode == "fill",
             weight_F=weight_F,
             difficulty=difficulty_predictor(dataset, args, len(weight_F)),
+            values=_of_functions(values, method, len(weight_F)),
         )
     if method.prompts.rate:
         raise ConfigError(
@@ -68,6 +71,11 @@ def prompt_source(
         raise ConfigError(
             f"method={args.method!r} has a baseline from each prompt's history, which needs a map-style dataset. Set "
             "method: dppo, or load the dataset without streaming."
+        )
+    if args.prompt_values is not None:
+        raise ConfigError(
+            f"prompt_values={args.prompt_values!r} are of the rows of a dataset, and a streamed one has none. Load the "
+            "dataset without streaming, or leave them out with method: dppo."
         )
     if args.difficulty_features is not None:
         raise ConfigError(
@@ -80,3 +88,17 @@ def prompt_source(
             "grpo, or load the dataset without streaming."
         )
     return None
+
+
+def _of_functions(values: PromptValues | None, method: Method, functions: int) -> PromptValues | None:
+    """The values, where they can be what the method makes of them.
+
+    Raises:
+        ConfigError: they are of the sum of several reward functions, and a history expects something of each.
+    """
+    if values is not None and method.advantages.from_history and functions > 1:
+        raise ConfigError(
+            f"prompt_values are of the total of {functions} reward functions, and a history has a prior of each. Leave "
+            "prompt_values out, or use one reward function."
+        )
+    return values

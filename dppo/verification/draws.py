@@ -18,7 +18,7 @@ from dppo.pruning.rounds import take_round
 from dppo.rng import Purpose, Streams, step_streams
 from dppo.step import StepPrompts, drawn_block, plan_step
 from dppo.step.records import in_rounds
-from dppo.types import Block, Candidates, Expected, Rewards
+from dppo.types import Block, Candidates, Rewards
 from dppo.verification.subject import Subject
 
 
@@ -62,19 +62,22 @@ def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepProm
     else:
         wanted = subject.wanted or subject.rewards.groups
         prompts = known_rounds(rounds, candidates, subject.rewards, subject.earlier_rewards, wanted, streams)
-    return with_expected(prompts, subject.rewards.expected)
+    return with_expected(prompts, subject.rewards)
 
 
-def with_expected(prompts: StepPrompts, expected: Expected | None) -> StepPrompts:
-    """The same prompts with what history expects of those that are rolled out.
+def with_expected(prompts: StepPrompts, rewards: Rewards) -> StepPrompts:
+    """The same prompts with what was known of those that are rolled out: what history expects, and their values.
 
     Args:
         prompts: of a step whose candidates are the first of P prompts, in order.
-        expected: of the P prompts; None where nothing is known.
+        rewards: of the P prompts, with what was known of each, where anything was.
     """
-    if expected is None:
-        return prompts
-    return replace(prompts, expected=expected.take(prompts.draw.keep_N.nonzero()[:, 0]))
+    row_Q, expected, value_P = prompts.draw.keep_N.nonzero()[:, 0], rewards.expected, rewards.value_Q
+    return replace(
+        prompts,
+        expected=None if expected is None else expected.take(row_Q),
+        value_Q=None if value_P is None else value_P[row_Q],
+    )
 
 
 class Once:

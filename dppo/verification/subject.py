@@ -12,11 +12,11 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from dppo.environment import one_thread
 from dppo.errors import ConfigError
 from dppo.methods import METHODS, Method
-from dppo.objective import DR_GRPO, group_advantages
+from dppo.objective import DR_GRPO, group_advantages, optimal_value
 from dppo.pruning import PromptHistory, advantage_with_confidence, confidence
 from dppo.rng import Purpose, generator
 from dppo.step import RolledOut, completions_of, signals
-from dppo.types import Candidates, Completions, Expected, Rewards
+from dppo.types import Candidates, Completions, Rewards
 from dppo.verification.gradients import Folding, gram, log_probs, score_gradients, trained_parameters
 
 FEWEST_LIVE = 12
@@ -181,7 +181,7 @@ def frozen_subject(
         tokenizer=tokenizer,
         prompt_tokens=tuple(prompts[:done]),
         completion_tokens=tuple(now[: done * count]),
-        rewards=replace(now_rewards, expected=expected_after(earlier)),
+        rewards=known_after(earlier, now_rewards),
         generations=count,
         confidence_N=confidence(logp_NT, mask_NT),
         gram_NN=gram(gradient_NK),
@@ -217,6 +217,8 @@ def random_rewards(shape: torch.Size, seed: int) -> Tensor:
     return torch.from_numpy((rng.random(tuple(shape)) < chance_P[:, None, None]).astype(np.float64))
 
 
+VALUE_BETA = 0.5
+"""A*-PO's beta1: the earlier group stands for what ``dppo values`` would have sampled."""
 TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 """What a history learns with where no method is named: abs(A) times the root of the length."""
 
@@ -227,17 +229,17 @@ def _after(rewards: Rewards, tokens_N: Tensor, method: Method, confidence_N: Ten
     return _history(rewards, signal_P, tokens_N).candidates(torch.arange(rewards.groups), 1)
 
 
-def expected_after(earlier: Rewards) -> Expected | None:
-    """What a history of one earlier group of each prompt expects of the next one, the same for every method.
+def known_after(earlier: Rewards, now: Rewards) -> Rewards:
+    """Rewards with what one earlier group of each prompt says of them: what history expects, and the prompt's value.
 
     Args:
-        earlier: rewards of P groups, rolled out at step 0, where nothing was expected.
-
-    Returns:
-        (P, F) in each field; None where no completion had a reward.
+        earlier: rewards of P groups, rolled out at step 0, where nothing was known.
+        now: of the same prompts' next groups.
     """
     history = _history(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
-    return history.expected(torch.arange(earlier.groups), 1)
+    total_PG = earlier.total_N.view(earlier.groups, -1).nan_to_num(0.0)
+    expected = history.expected(torch.arange(earlier.groups), 1)
+    return replace(now, expected=expected, value_Q=optimal_value(total_PG, beta=VALUE_BETA))
 
 
 def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHistory:

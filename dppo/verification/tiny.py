@@ -20,7 +20,7 @@ from dppo.typed import typed
 from dppo.types import Block, Candidates, Rewards
 from dppo.verification.draws import known_rounds, with_expected
 from dppo.verification.enumerate import Tape, enumerated, every_way
-from dppo.verification.subject import expected_after
+from dppo.verification.subject import known_after
 
 P, G, T, V = 3, 3, 4, 5
 N = P * G
@@ -38,7 +38,7 @@ MASK_NT = torch.arange(T) < LENGTH_N[:, None]
 GROUP_N = torch.arange(N) // G
 EARLIER = Rewards.of_groups(torch.tensor([[1.0, 0.0, 0.3], [0.2, 0.2, 0.2], [0.4, 0.4, 0.4]], dtype=torch.float64))
 """Of one group of each prompt before: rules that skip prompts go by it, and so do baselines from history."""
-REWARDS = replace(Rewards.of_groups(REWARD_PG), expected=expected_after(EARLIER))
+REWARDS = known_after(EARLIER, Rewards.of_groups(REWARD_PG))
 THETA = _normal(11, PARAMETERS)
 CANDIDATES = Candidates(
     row_P=torch.arange(P),
@@ -113,7 +113,7 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
         prompts = drawn_block(block, G)
     else:
         prompts = known_rounds(method.rounds, CANDIDATES, REWARDS, EARLIER, P, lambda purpose, *key: rng)
-    prompts = with_expected(prompts, REWARDS.expected)
+    prompts = with_expected(prompts, REWARDS)
     keep_N = prompts.draw.keep_N[GROUP_N]
     row_N = keep_N.nonzero()[:, 0]
     if not bool((prompts.weight_Q > 0).any()):

@@ -16,7 +16,7 @@ from dppo.types import Candidates, Rewards
 from dppo.verification.draws import draw, full_batch, gradients
 from dppo.verification.enumerate import enumerated, every_way
 from dppo.verification.estimate import estimate_bias
-from dppo.verification.subject import expected_after
+from dppo.verification.subject import known_after
 
 CPPO, DAPO, DPPO, GRESO, GRPO = (METHODS[name] for name in ("cppo", "dapo", "dppo", "greso", "grpo"))
 DETERMINISTIC = METHODS["dppo_deterministic"]
@@ -33,7 +33,7 @@ def small(subject):
         subject,
         prompt_tokens=subject.prompt_tokens[:3],
         completion_tokens=subject.completion_tokens[:12],
-        rewards=replace(rewards, expected=expected_after(earlier)),
+        rewards=known_after(earlier, rewards),
         confidence_N=subject.confidence_N[:12],
         gram_NN=subject.gram_NN[:12, :12],
         earlier_tokens=subject.earlier_tokens[:12],

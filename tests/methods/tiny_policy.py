@@ -87,6 +87,8 @@ def by_group(value_N, function):
 
 
 TOTAL_N = REWARD_NF @ WEIGHT_F
+VALUE_P = np.array([0.5, 0.7, 1.1])
+"""What a reference gave on each prompt, for methods that go by it."""
 
 
 def surrogate(low, high, whole=False):
@@ -116,6 +118,10 @@ DIVIDED = {
 """What becomes of the token sums of all completions, by normaliser."""
 
 
+def k3(logp):
+    return np.exp(REF_NT - logp) - (REF_NT - logp) - 1
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Objective:
     """A loss written out by hand."""
@@ -125,6 +131,7 @@ class Objective:
     """From (..., N, T) log-probabilities and (N, 1) advantages to (..., N, T)."""
     divided: str = "grpo"
     beta: float = 0.0
+    kl: Callable = k3
     entropy_coef: float = 0.0
 
     def __call__(self, theta):
@@ -132,7 +139,7 @@ class Objective:
         everything = distribution(theta)
         logp = log_probs(theta)
         token = self.loss(logp, self.advantage_N[:, None])
-        token = token + self.beta * (np.exp(REF_NT - logp) - (REF_NT - logp) - 1)
+        token = token + self.beta * self.kl(logp)
         entropy = -(np.exp(everything) * everything).sum(-1)
         bonus = (entropy * MASK_NT).sum((-1, -2)) / LENGTH_N.sum()
         return DIVIDED[self.divided]((token * MASK_NT).sum(-1)).sum(-1) - self.entropy_coef * bonus
@@ -207,7 +214,10 @@ class Planned:
 
 def rewards(keep_N=None) -> Rewards:
     found = Rewards(
-        reward_NF=torch.from_numpy(REWARD_NF), group_N=torch.from_numpy(GROUP_N), weight_F=torch.from_numpy(WEIGHT_F)
+        reward_NF=torch.from_numpy(REWARD_NF),
+        group_N=torch.from_numpy(GROUP_N),
+        weight_F=torch.from_numpy(WEIGHT_F),
+        value_Q=torch.from_numpy(VALUE_P),
     )
     return found if keep_N is None else found.take(keep_N)
 
@@ -252,7 +262,8 @@ def after(method: Method, chance: float, draw) -> Planned:
         return Planned(**known, chance_U=torch.ones(1, dtype=torch.float64), plan=None)
     length_N, old_NT, mask_NT = (torch.from_numpy(value)[keep_N] for value in (LENGTH_N, OLD_NT, MASK_NT))
     rolled_out = RolledOut(rewards=rewards(keep_N), tokens_N=length_N, confidence_N=confidence(old_NT, mask_NT))
-    prompts = replace(drawn_block(Block(candidates=CANDIDATES, draw=draw), 1), sequences=N)
+    value_Q = torch.from_numpy(VALUE_P)[draw.keep_N]
+    prompts = replace(drawn_block(Block(candidates=CANDIDATES, draw=draw), 1), sequences=N, value_Q=value_Q)
     outcomes, chances, drawn = 1, {0: 1.0}, method
     if by_chance(method.completions) and (live := int(completions_of(method, rolled_out).live_N.sum())):
         outcomes = 2**live

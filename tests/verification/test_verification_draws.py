@@ -7,8 +7,17 @@ import pytest
 import torch
 from wrong_weights import DOUBLED
 
+from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.objective import BATCH_SCALED, DAPO_TOKENS, HISTORY_CENTRED, Tokens, history_advantages, weighted_sum
+from dppo.objective import (
+    BATCH_SCALED,
+    DAPO_TOKENS,
+    HISTORY_CENTRED,
+    Tokens,
+    history_advantages,
+    optimal_value,
+    weighted_sum,
+)
 from dppo.pruning import UNWEIGHTED, PromptHistory, PromptPruning, PromptStream, Pruning, uniform
 from dppo.rng import step_streams
 from dppo.step import PromptSource
@@ -139,6 +148,19 @@ def test_what_is_expected_of_a_draw_is_what_training_would_expect(subject):
             assert torch.equal(getattr(verified.expected, field), getattr(trained.expected, field))
         shifted = subject.rewards.expected.take((trained.row_Q + 1) % 6)
         assert not torch.equal(shifted.mean_QF, trained.expected.mean_QF), "the wrong twin: of other prompts"
+
+
+def test_a_value_from_before_is_what_advantages_are_against_and_goes_with_its_prompt(subject):
+    """The wrong twin knows no values, which is an error and no other advantage."""
+    method = METHODS["dppo_a_star_po"].with_rates(prompt=0.5, completion=0.5)
+    value_P = optimal_value(subject.earlier_rewards.total_N.view(6, 4), beta=0.5)
+    real_N = subject.rewards.total_N - value_P.repeat_interleave(4)
+    drawn = draw(subject, method, step_streams(0, 0))
+    kept_N = drawn.weight_N > 0
+    assert 0 < kept_N.sum() < 12 and torch.equal(drawn.advantage_N[kept_N], real_N[kept_N])
+    assert (bias := measured(subject, method)).squared <= bias.bound(1e-4)
+    with pytest.raises(ConfigError, match="need the value of every prompt"):
+        draw(replace(subject, rewards=replace(subject.rewards, value_Q=None)), method, step_streams(0, 0))
 
 
 def test_only_methods_with_a_history_look_at_it(subject):

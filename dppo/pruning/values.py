@@ -1,0 +1,126 @@
+"""What a reference policy did on each prompt before training: the value of a prompt, and the prior of its history.
+
+A file of them has one line of JSON for each prompt: ``prompt``, who it is (``dppo.problems.identities``, 16 digits in
+hexadecimal, as prompt histories are keyed), ``rewards``, those of the reference's completions, and ``value``, what
+``dppo.objective.optimal_value`` makes of them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import DataError, ShapeError
+from dppo.files import read_lines
+from dppo.typed import check_fields, typed
+from dppo.types import Expected
+
+SHARED_STRENGTH = 2.0
+"""Completions that the mean over all prompts is worth beside a prompt's own reference samples."""
+ADVICE = "Write it anew: dppo values CONFIG.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptValues:
+    """Values and reference rewards of the prompts of a dataset, row by row.
+
+    Raises:
+        ShapeError: shapes that do not belong together.
+        DataError: a value or a moment is not finite, or a prompt has no samples.
+    """
+
+    value_P: Tensor
+    """(P,) float64 the best value of each prompt within reach of the reference, in the unit of rewards."""
+    count_P: Tensor
+    """(P,) float64 completions that the reference sampled of each, >= 1."""
+    mean_P: Tensor
+    """(P,) float64 their mean reward."""
+    square_P: Tensor
+    """(P,) float64 the mean of their squared rewards."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "read_values('problems.values.jsonl', history.identities)")
+        columns = (self.value_P, self.count_P, self.mean_P, self.square_P)
+        if any(column.shape != (len(self.value_P),) for column in columns):
+            raise ShapeError(f"PromptValues has shapes {[tuple(column.shape) for column in columns]}, expected one.")
+        if not all(bool(column.isfinite().all()) for column in columns) or not bool((self.count_P >= 1).all()):
+            raise DataError("values and moments must be finite, of at least one sample each: read_values(path, ids).")
+
+    def __len__(self) -> int:
+        return len(self.value_P)
+
+    def expected(self, rows: Tensor, *, strength: float = SHARED_STRENGTH) -> Expected:
+        """The prior of a ``PromptHistory``: of rewards of 0 and 1, a Beta distribution for each prompt.
+
+        A prompt's own samples are mixed with the mean over all prompts, which is worth ``strength`` completions: with
+        ``n`` samples of which ``k`` were right, and a share ``m`` over all, ``(a, b) = (k + strength m, n - k +
+        strength (1 - m))``. So no prompt is taken for certain. ``worth`` is ``a + b + 1``.
+
+        Args:
+            rows: (Q,) int64, positions in the dataset.
+            strength: completions, > 0.
+        """
+        count_Q, total = self.count_P[rows], self.count_P.sum()
+
+        def mixed(moment_P: Tensor) -> Tensor:
+            shared = (self.count_P * moment_P).sum() / total
+            return (count_Q * moment_P[rows] + strength * shared) / (count_Q + strength)
+
+        mean_Q, square_Q = mixed(self.mean_P), mixed(self.square_P)
+        return Expected(
+            mean_QF=mean_Q[:, None],
+            variance_QF=(square_Q - mean_Q.square()).clamp_min(0.0)[:, None],
+            worth_QF=(count_Q + strength + 1.0)[:, None],
+        )
+
+
+def prompt_key(identity: int) -> str:
+    """How a file of values writes who a prompt is: JSON's numbers end at 53 bits.
+
+    Args:
+        identity: 64 bits.
+    """
+    return f"{identity:016x}"
+
+
+@typed("read_values('problems.values.jsonl', history.identities)")
+def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
+    """The values of a dataset's prompts from a file, wherever each prompt stands in it. Other prompts are left aside.
+
+    Args:
+        path: what ``dppo values`` wrote.
+        identities: (P,) uint64 of the dataset's prompts.
+
+    Raises:
+        FileError: there is no such file, or a line is damaged.
+        DataError: a prompt has no value, or a line has something else than finite numbers.
+    """
+    wanted = {prompt_key(int(identity)) for identity in identities}
+    found = {}
+    for number, line in enumerate(read_lines(path, advice=ADVICE), 1):
+        if line.get("prompt") in wanted:
+            found[line["prompt"]] = _moments(line, f"{path}, line {number}")
+    keys = [prompt_key(int(identity)) for identity in identities]
+    if missing := [row for row, key in enumerate(keys) if key not in found]:
+        raise DataError(
+            f"{path} has no value of {len(missing)} of {len(keys)} prompts, row {missing[0]} the first. Values belong "
+            f"to prompts as the model reads them, template included. {ADVICE} goes on with what is missing."
+        )
+    value_P4 = torch.tensor([found[key] for key in keys], dtype=torch.float64).reshape(-1, 4)
+    value_P, count_P, mean_P, square_P = value_P4.unbind(1)
+    return PromptValues(value_P=value_P, count_P=count_P, mean_P=mean_P, square_P=square_P)
+
+
+def _moments(line: Mapping[str, Any], where: str) -> tuple[float, float, float, float]:
+    """Value, count, mean and mean square of a line."""
+    rewards, value = line.get("rewards"), line.get("value")
+    numbers = [*rewards, value] if isinstance(rewards, list) and rewards else [None]
+    if not all(isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in numbers):
+        raise DataError(f"{where}: rewards={rewards!r:.60} and value={value!r} must be finite numbers. {ADVICE}")
+    *own, value = map(float, numbers)  # pyright: ignore[reportArgumentType]
+    return value, float(len(own)), sum(own) / len(own), sum(x * x for x in own) / len(own)

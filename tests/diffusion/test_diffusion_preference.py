@@ -1,0 +1,161 @@
+"""DGPO's loss by the paper's formula, and over every draw of pictures: the pruned gradient is that of whole groups."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dppo.diffusion import GroupPreference, plan_samples
+from dppo.diffusion.preference import EVERY_SAMPLE
+from dppo.errors import ConfigError, DataError, ShapeError
+from dppo.objective import group_advantages
+from dppo.pruning import DETERMINISTIC, UNWEIGHTED, uniform
+from dppo.types import Rewards
+
+GROUP_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+N, BETA = 8, 3.0
+REWARDS = Rewards.of_groups(torch.tensor([[1.0, 0.2, 0.6, 0.6], [0.0, 1.0, 0.9, 0.1]], dtype=torch.float64))
+ADVANTAGE_N = group_advantages(REWARDS)
+_RNG = torch.Generator().manual_seed(2)
+PICTURE_ND, NOISE_ND = torch.randn(2, N, 5, generator=_RNG, dtype=torch.float64)
+THETA, REFERENCE = torch.randn(2, 5, 5, generator=_RNG, dtype=torch.float64) / 2
+RULE = EVERY_SAMPLE.at_rate(0.5)
+
+
+def error(theta):
+    """A denoiser of 25 parameters: the mean squared error of each picture."""
+    return (PICTURE_ND @ theta - NOISE_ND).square().mean(1)
+
+
+def papers_loss(theta):
+    """-log sigmoid(-s) / beta, mean over groups, with the gradient going through s: no code form, no pruning."""
+    margin_N = ADVANTAGE_N * (error(theta) - error(REFERENCE))
+    s_Q = BETA * margin_N.view(2, 4).mean(1)
+    return -torch.nn.functional.logsigmoid(-s_Q).mean() / BETA
+
+
+def gradient(loss):
+    theta = THETA.clone().requires_grad_()
+    return torch.autograd.grad(loss(theta), theta)[0]
+
+
+def planned(samples=EVERY_SAMPLE):
+    preference = GroupPreference(beta=BETA, samples=samples)
+    return plan_samples(preference, ADVANTAGE_N, GROUP_N, error(THETA), error(REFERENCE), np.random.default_rng(0))
+
+
+def every_outcome(samples, loss_of):
+    """The exact mean over all draws of the gradient of ``loss_of(plan)(theta)``."""
+    chances = {}
+
+    def draw(prob_N, score_N, rng):
+        keep_N = torch.tensor([bool(outcome >> place & 1) for place in range(len(prob_N))])
+        chances[outcome] = float(np.prod(np.where(keep_N, prob_N, 1 - prob_N)))
+        return keep_N
+
+    enumerated = replace(samples, design=replace(samples.design, draw=draw))
+    live, total = int((ADVANTAGE_N != 0).sum()), torch.zeros_like(THETA)
+    for outcome in range(2**live):
+        plan = planned(enumerated)
+        total += chances[outcome] * gradient(loss_of(plan))
+    assert sum(chances.values()) == pytest.approx(1.0) and len(chances) == 2**live
+    return total
+
+
+def loss_of(plan):
+    return lambda theta: (plan.factor_N * error(theta)).sum()
+
+
+def relative(got, wanted):
+    return ((got - wanted).norm() / wanted.norm()).item()
+
+
+def test_whole_groups_have_the_gradient_of_the_papers_loss():
+    plan = planned()
+    assert relative(gradient(loss_of(plan)), gradient(papers_loss)) < 1e-12
+    assert plan.loss == pytest.approx(BETA * papers_loss(THETA).item())
+    twice = replace(plan, preference_Q=1 - plan.preference_Q)
+    assert relative(gradient(loss_of(twice)), gradient(papers_loss)) > 1e-2, "the wrong twin: sigmoid of -s"
+
+
+def test_a_group_by_hand():
+    """s = 10 * (1 * -0.1 + -1 * 0.1) / 2 = -1, so w = 1 / (1 + e)."""
+    one = torch.tensor([1.0, -1.0]).double()
+    errors = torch.tensor([0.2, 0.4]), torch.tensor([0.3, 0.3])
+    plan = plan_samples(GroupPreference(beta=10.0), one, torch.zeros(2).long(), *errors, np.random.default_rng(0))
+    assert plan.preference_Q.item() == pytest.approx(1 / (1 + np.e))
+    assert plan.factor_N.tolist() == pytest.approx([0.13447071, -0.13447071])
+    there = plan_samples(GroupPreference(), one, torch.zeros(2).long(), errors[0], errors[0], np.random.default_rng(0))
+    assert there.preference_Q.item() == 0.5 and there.loss == pytest.approx(np.log(2))
+
+
+def test_what_all_pictures_of_a_group_have_in_common_cancels():
+    plan = planned()
+    shifted = plan_samples(
+        GroupPreference(beta=BETA),
+        *(ADVANTAGE_N, GROUP_N, error(THETA), error(REFERENCE) + torch.tensor([0.7, -0.3]).double()[GROUP_N]),
+        np.random.default_rng(0),
+    )
+    torch.testing.assert_close(shifted.preference_Q, plan.preference_Q)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5, 0.8])
+def test_the_pruned_gradient_is_that_of_whole_groups_over_every_draw(rate):
+    assert relative(every_outcome(EVERY_SAMPLE.at_rate(rate), loss_of), gradient(papers_loss)) < 1e-12
+
+
+def kept_alone(plan):
+    """The wrong twin whose sigmoid is of an estimate: s from the pictures drawn, each by its weight."""
+    margin_N = plan.draw.weight_N * ADVANTAGE_N * (error(THETA) - error(REFERENCE))
+    w_Q = torch.sigmoid(BETA * margin_N.view(2, 4).mean(1))
+    return loss_of(replace(plan, preference_Q=w_Q))
+
+
+def mean_over_kept(plan):
+    """The wrong twin that divides by what is left."""
+    share = plan.draw.keep_N.double().mean().clamp_min(1 / N)
+    one_N = plan.draw.keep_N.double()
+    return loss_of(replace(plan, draw=replace(plan.draw, weight_N=one_N / share)))
+
+
+@pytest.mark.parametrize("wrong", [kept_alone, mean_over_kept])
+def test_a_preference_of_what_was_drawn_and_a_mean_over_it_are_biased(wrong):
+    assert relative(every_outcome(RULE, wrong), gradient(papers_loss)) > 1e-2
+
+
+def test_forgotten_weights_are_biased_and_refused():
+    assert relative(every_outcome(replace(RULE, rule=uniform), loss_of), gradient(papers_loss)) < 1e-12
+    for change in ({"weighting": UNWEIGHTED}, {"design": DETERMINISTIC}):
+        with pytest.raises(ConfigError, match="samples are pruned with a bias"):
+            GroupPreference(samples=replace(RULE, **change))
+
+
+def test_pictures_without_an_advantage_are_left_out_and_the_score_is_the_root_of_the_error():
+    flat = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, -1.0, 1.0, -1.0]).double()
+    error_N = torch.tensor([1.0, 1, 1, 1, 4, 4, 1, 1]).double()
+    preference = GroupPreference(samples=EVERY_SAMPLE.at_rate(0.25))
+    plan = plan_samples(preference, flat, GROUP_N, error_N, error_N, np.random.default_rng(0))
+    assert plan.draw.prob_N[:4].tolist() == [0] * 4 and (plan.factor_N[:4] == 0).all()
+    assert plan.draw.prob_N[4:].tolist() == pytest.approx([1, 1, 0.5, 0.5])
+    assert int(plan.draw.keep_N.sum()) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"group_N": torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])}, DataError, r"groups have \[3, 5\] pictures"),
+        ({"error_N": torch.full((N,), torch.nan)}, DataError, "must be finite: lower the learning rate"),
+        ({"ref_error_N": torch.ones(3)}, ShapeError, r"expected \(3,\)"),
+    ],
+)
+def test_numbers_that_do_not_belong_together_are_errors(change, error, message):
+    given = dict(advantage_N=ADVANTAGE_N, group_N=GROUP_N, error_N=torch.ones(N), ref_error_N=torch.ones(N))
+    with pytest.raises(error, match=message):
+        plan_samples(GroupPreference(), **(given | change), rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0, float("nan")])
+def test_a_beta_that_is_not_above_0_is_refused(beta):
+    with pytest.raises(ConfigError, match=r"must be > 0 and finite\. Write beta=100\.0"):
+        GroupPreference(beta=beta)

@@ -1,0 +1,125 @@
+"""Values and reference rewards of prompts: read by who a prompt is, and the prior that its own completions move."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dppo.errors import ConfigError, DataError, FileError, ShapeError
+from dppo.methods import METHODS
+from dppo.pruning import DifficultyPredictor, PromptHistory, PromptStream, PromptValues
+from dppo.pruning.values import prompt_key, read_values
+from dppo.rng import step_streams
+from dppo.step import PromptSource, RolledOut, plan_step
+from dppo.types import Rewards
+
+REWARDS = [[1.0, 1, 1, 0], [0.0, 0], [1.0], [0.0, 1, 0, 0]]
+IDS = np.array([2**64 - 1, 7, 2**53 + 1, 2**53], dtype=np.uint64)
+
+
+def file_of(path, rewards=REWARDS, ids=IDS):
+    lines = [
+        {"prompt": prompt_key(int(key)), "value": float(n), "rewards": found}
+        for n, (key, found) in enumerate(zip(ids, rewards, strict=True))
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_values_go_to_their_prompts_in_any_order_and_to_repeated_rows(tmp_path):
+    """Two identities that JSON's numbers would take for one are two."""
+    rows = np.array([3, 0, 2, 2])
+    found = read_values(file_of(tmp_path / "v.jsonl"), IDS[rows])
+    assert found.value_P.tolist() == [3.0, 0.0, 2.0, 2.0]
+    assert found.count_P.tolist() == [4, 4, 1, 1] and found.mean_P.tolist() == [0.25, 0.75, 1, 1]
+    assert float(int(IDS[2])) == float(int(IDS[3])), "the wrong twin: keys as floats"
+
+
+def test_the_prior_is_a_beta_distribution_that_completions_move(tmp_path):
+    """(a, b) = (k + 2 m, n - k + 2 (1 - m)), then + right and + wrong, by hand."""
+    values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
+    share = 5 / 11
+    right_P, count_P = torch.tensor([3.0, 0, 1, 1]).double(), torch.tensor([4.0, 2, 1, 4]).double()
+    a, b = right_P + 2 * share, count_P - right_P + 2 * (1 - share)
+    rows = torch.arange(4)
+    prior = values.expected(rows)
+    torch.testing.assert_close(prior.mean_QF[:, 0], a / (a + b))
+    torch.testing.assert_close(prior.variance_QF[:, 0], a * b / (a + b) ** 2)
+    torch.testing.assert_close(prior.worth_QF[:, 0], a + b + 1)
+    assert ((prior.mean_QF > 0) & (prior.mean_QF < 1)).all(), "no prompt is taken for certain"
+
+    history = PromptHistory(IDS, half_life=1e12)
+    rewards = Rewards.of_groups(torch.tensor([[1.0, 1.0, 0.0]]))
+    history.update(torch.tensor([1]), rewards, torch.ones(1), torch.ones(3), 0)
+    after = history.expected(rows, 0, prior)
+    torch.testing.assert_close(after.mean_QF[1, 0], (a[1] + 2) / (a[1] + b[1] + 3))
+    torch.testing.assert_close(after.mean_QF[0], prior.mean_QF[0])
+    assert not torch.allclose(history.expected(rows, 0).mean_QF[0], prior.mean_QF[0]), "the wrong twin: no prior"
+
+
+@pytest.mark.parametrize("method", ["dppo_a_star_po", "dppo_history"])
+def test_a_source_hands_on_what_is_known_of_the_prompts_it_keeps(method, tmp_path):
+    values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
+    source = PromptSource(
+        PromptStream(4, 0), PromptHistory(IDS), METHODS[method].with_rates(prompt=0.5), prompts=4, values=values
+    )
+    for step in range(6):
+        prompts = source.block(step, generations=2)
+        assert torch.equal(prompts.value_Q, values.value_P[prompts.row_Q])
+        rewards = Rewards.of_groups(torch.rand(len(prompts.row_Q), 2).round())
+        rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(len(rewards)))
+        plan = plan_step(source.method, rolled_out, prompts, streams=step_streams(0, step), max_tokens=1)
+        assert torch.equal(plan.rewards.value_Q, prompts.value_Q)
+        if method == "dppo_a_star_po":
+            wanted_N = rewards.total_N - prompts.value_Q.repeat_interleave(2)
+            assert torch.equal(plan.advantage_N, wanted_N) and prompts.expected is None
+        source.learn(prompts, rewards, plan.signal_Q, torch.ones(len(rewards)), step)
+    turned = prompts.groups_reordered(torch.arange(len(prompts.row_Q)).flip(0))
+    assert torch.equal(turned.value_Q, prompts.value_Q.flip(0))
+
+
+def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
+    """Afterwards the mean over all prompts is: with the reference's samples kept, baselines were further off."""
+    values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
+    history, plain = PromptHistory(IDS), PromptHistory(IDS)
+    made = (PromptStream(4, 0), history, METHODS["grpo_history"])
+    source = PromptSource(*made, prompts=4, values=values)
+    for each in (history, plain):
+        rewards = Rewards.of_groups(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+        each.update(torch.tensor([0, 2]), rewards, torch.ones(2), torch.ones(4), 0)
+    prompts = source.block(1, generations=2)
+    seen_Q = (prompts.row_Q == 0) | (prompts.row_Q == 2)
+    own, before = plain.expected(prompts.row_Q, 1), values.expected(prompts.row_Q)
+    assert int(seen_Q.sum()) == 2
+    for name in ("mean_QF", "variance_QF", "worth_QF"):
+        found = getattr(prompts.expected, name)
+        torch.testing.assert_close(found[seen_Q], getattr(own, name)[seen_Q])
+        torch.testing.assert_close(found[~seen_Q], getattr(before, name)[~seen_Q])
+        assert not torch.allclose(getattr(own, name)[~seen_Q], getattr(before, name)[~seen_Q])
+
+
+def test_values_of_other_prompts_or_two_priors_are_refused(tmp_path):
+    values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
+    made = (PromptStream(3, 0), PromptHistory(IDS[:3]), METHODS["a_star_po"])
+    with pytest.raises(ShapeError, match="values of 4 prompts, and the dataset has 3"):
+        PromptSource(*made, prompts=2, values=values)
+    made = (PromptStream(4, 0), PromptHistory(IDS), METHODS["dppo_history"])
+    with pytest.raises(ConfigError, match="two priors of the same prompts"):
+        PromptSource(*made, prompts=2, values=values, difficulty=DifficultyPredictor(np.ones((4, 1))))
+
+
+def test_files_that_cannot_be_used_are_errors_with_their_line(tmp_path):
+    with pytest.raises(FileError, match="cannot be read"):
+        read_values(tmp_path / "none.jsonl", IDS)
+    file = file_of(tmp_path / "v.jsonl")
+    with pytest.raises(DataError, match="has no value of 1 of 5 prompts, row 4 the first"):
+        read_values(file, np.append(IDS, np.uint64(1)))
+    file.write_text(file.read_text() + '{"half')
+    with pytest.raises(FileError, match="line 5 is damaged"):
+        read_values(file, IDS)
+    one = torch.ones(2, dtype=torch.float64)
+    with pytest.raises(ShapeError, match="PromptValues has shapes"):
+        PromptValues(value_P=one, count_P=one, mean_P=one, square_P=torch.ones(3))
+    with pytest.raises(DataError, match="of at least one sample each"):
+        PromptValues(value_P=one, count_P=one * 0, mean_P=one, square_P=one)

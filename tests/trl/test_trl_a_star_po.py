@@ -1,0 +1,187 @@
+"""A*-PO in TRL training: with nothing pruned it is TRL's own A2POTrainer; what it needs, it says."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, length_reward, problems, relative_difference, scripted
+from test_trl_contract import gradients
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl.experimental.a2po import A2POConfig, A2POTrainer
+
+from dppo.errors import ConfigError, DataError, FileError
+from dppo.methods import METHODS
+from dppo.objective import optimal_value
+from dppo.problems import identities
+from dppo.pruning.values import prompt_key, read_values
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.prompts import prompt_source
+
+CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
+BETA = 0.05
+"""Larger than the paper's, so that both terms of the residual matter once the policy has moved."""
+
+
+def write_values(path, dataset, *, samples=8):
+    """Made-up reference rewards of every prompt, and their values."""
+    rng = torch.Generator().manual_seed(3)
+    reward_PG = torch.randint(2, (len(dataset), samples), generator=rng).double()
+    value_P = optimal_value(reward_PG, beta=0.5)
+    lines = [
+        {"prompt": prompt_key(int(key)), "value": value, "rewards": rewards}
+        for key, value, rewards in zip(identities(dataset["prompt"]), value_P.tolist(), reward_PG.tolist(), strict=True)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def moved(path, folder):
+    """The model of ``path`` a little away from where it was, saved: a policy that is not its reference."""
+    model = AutoModelForCausalLM.from_pretrained(path)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(path).save_pretrained(folder)
+    return str(folder)
+
+
+def trls_loss(policy, reference, tmp_path, values):
+    """Loss and gradients of TRL's ``compute_loss`` on the scripted completions, one of each prompt."""
+    tokenizer, dataset = AutoTokenizer.from_pretrained(policy), problems(8)
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    args = A2POConfig(output_dir=str(tmp_path / "a2po"), beta2=BETA, report_to=[], use_cpu=True, bf16=False)
+    trainer = A2POTrainer(model, length_reward, args=args, train_dataset=dataset, processing_class=tokenizer)
+    made = scripted(dataset["prompt"], SimpleNamespace(processing_class=tokenizer))
+    pairs = list(zip(made["prompt_ids"], made["completion_ids"], strict=True))
+    width, longest = max(len(p) for p, _ in pairs), max(len(c) for _, c in pairs)
+    ids = torch.tensor([[0] * (width - len(p)) + p + c + [0] * (longest - len(c)) for p, c in pairs])
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p + c) + [0] * (longest - len(c)) for p, c in pairs])
+    before = AutoModelForCausalLM.from_pretrained(reference, dtype=torch.float32)
+    with torch.no_grad():
+        ref_logps = trainer._get_sequence_logps(before, ids, mask, longest)
+    texts = tokenizer.batch_decode([c for _, c in pairs], skip_special_tokens=True)
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "logits_to_keep": longest,
+        "ref_logps": ref_logps,
+        "rewards": torch.tensor(length_reward(None, texts)),
+        "v_star": values.float(),
+    }
+    loss = trainer.compute_loss(model, inputs)
+    loss.backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return loss.item(), found, inputs["rewards"] - inputs["v_star"]
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["at the reference", "away from it"])
+def test_with_nothing_pruned_loss_and_gradient_are_those_of_trls_a2po(away, tiny_path, tmp_path):
+    policy = moved(tiny_path, tmp_path / "moved") if away else tiny_path
+    file = write_values(tmp_path / "values.jsonl", problems(8))
+    values = read_values(file, identities(problems(8)["prompt"])).value_P
+    loss, wanted, advantage_B = trls_loss(policy, tiny_path, tmp_path, values)
+
+    class Ours(DPPOTrainer):
+        """TRL makes the reference of what the policy is when training starts; here it is the model before it moved."""
+
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.ref_model.load_state_dict(AutoModelForCausalLM.from_pretrained(tiny_path).state_dict())
+
+    options = dict(method="a_star_po", prompt_values=file, beta=BETA, num_generations=1, shuffle_dataset=False)
+    options |= dict(per_device_train_batch_size=8)
+    (mine,), trainer = gradients(Ours, DPPOConfig, policy, tmp_path, **options)
+    assert trainer.method.beta == BETA and len(trainer.in_use.batch.weight_UB[0]) == 8
+    scaled = {name: 2 * BETA * gradient for name, gradient in mine.items()}
+    assert relative_difference(scaled, wanted) < 1e-5
+    assert relative_difference(mine, wanted) > 0.5, "the contract can fail"
+    ours = trainer.state.log_history[0]["loss"]
+    assert 2 * BETA * ours + advantage_B.square().mean().item() == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["a_star_po", "dppo_a_star_po"])
+def test_a_run_takes_steps_with_one_completion_or_groups_of_any_size(name, tiny_path, tmp_path):
+    file = write_values(tmp_path / "values.jsonl", problems(8))
+    for group in (1, GENERATIONS):
+        options = dict(method=name, prompt_values=file, num_generations=group, per_device_train_batch_size=8)
+        steps, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=3, **options)
+        assert len(steps) == 3 and all(g.isfinite().all() for step in steps for g in step.values())
+        kept = [row["prune/kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
+        assert kept == ([1.0] * 3 if name == "a_star_po" else [0.5] * 3)
+        assert any("kl" in row for row in trainer.state.log_history)
+
+
+def test_values_are_the_prior_of_a_history_too(tiny_path, tmp_path):
+    dataset = problems(8)
+    file = write_values(tmp_path / "values.jsonl", dataset)
+    args = DPPOConfig(**CONFIG, method="dppo_history", prompt_values=file, per_device_train_batch_size=64)
+    source = prompt_source(dataset, args, METHODS["dppo_history"], weight_F=torch.ones(1), environment=False)
+    prompts = source.block(0, generations=8)
+    known = read_values(file, identities(dataset["prompt"]))
+    right_Q = (known.mean_P * 8)[prompts.row_Q]
+    share = known.mean_P.mean()
+    a, b = right_Q + 2 * share, 8 - right_Q + 2 * (1 - share)
+    torch.testing.assert_close(prompts.expected.mean_QF[:, 0], a / (a + b))
+    torch.testing.assert_close(prompts.expected.variance_QF[:, 0], a * b / (a + b) ** 2)
+    assert (prompts.expected.worth_QF == 11).all() and len(set(prompts.expected.mean_QF[:, 0].tolist())) > 1
+    assert torch.equal(prompts.value_Q, known.value_P[prompts.row_Q])
+    plain = DPPOConfig(**CONFIG, method="dppo_history", per_device_train_batch_size=64)
+    without = prompt_source(dataset, plain, METHODS["dppo_history"], weight_F=torch.ones(1), environment=False)
+    assert without.block(0, generations=8).expected is None, "the wrong twin knows nothing before the first step"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(method="a_star_po"), r"needs the value of every prompt\. Set prompt_values: FILE, and let dppo values"),
+        (dict(method="a_star_po", prompt_values="v", beta=0.0), r"and beta=0\. Write beta: 0\.001, or leave it out"),
+        (dict(method="a_star_po", prompt_values="v", beta=-1.0), r"beta=-1 must be >= 0"),
+        (dict(method="a_star_po", prompt_values="v", loss_type="grpo"), "so loss_type='grpo' would change nothing"),
+        (dict(method="dppo", prompt_values="v"), "method='dppo' has no use for prompt_values='v'. Leave it out"),
+        (
+            dict(method="dppo_history", prompt_values="v", difficulty_features="length"),
+            "two priors of the same prompts",
+        ),
+        (dict(method="a_star_po", prompt_values=3), "prompt_values=3 is int, expected text or None"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        DPPOConfig(**CONFIG, **options)
+
+
+def made(file, dataset, method="a_star_po", functions=1):
+    args = DPPOConfig(**CONFIG, method=method, prompt_values=str(file), per_device_train_batch_size=8)
+    weight_F = torch.ones(functions)
+    return prompt_source(dataset, args, METHODS[method], weight_F=weight_F, environment=False)
+
+
+def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_path):
+    file = tmp_path / "values.jsonl"
+    with pytest.raises(FileError, match=r"values\.jsonl cannot be read .* Write it anew: dppo values CONFIG\.yaml"):
+        made(file, problems(8))
+    write_values(file, problems(8))
+    assert len(made(file, problems(6)).values) == 6, "values of other prompts are left aside"
+    with pytest.raises(DataError, match=r"has no value of 2 of 10 prompts, row 8 the first") as error:
+        made(file, problems(10))
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="of the total of 2 reward functions, and a history has a prior of each"):
+        made(file, problems(8), "dppo_history", functions=2)
+    assert len(made(file, problems(8), functions=2).values) == 8
+    with pytest.raises(ConfigError, match=r"a streamed one has none\. Load the dataset without streaming"):
+        made(file, problems(8).to_iterable_dataset())
+
+
+@pytest.mark.parametrize("wrong", [{"value": math.nan}, {"value": None}, {"rewards": []}, {"rewards": ["1"]}])
+def test_a_line_that_is_no_value_is_named(wrong, tmp_path):
+    file = tmp_path / "values.jsonl"
+    write_values(file, problems(8))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[2] |= wrong
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(DataError, match=r"values\.jsonl, line 3: rewards=.* must be finite numbers"):
+        made(file, problems(8))
