@@ -187,7 +187,9 @@ HALF = {"completion_prune_rate": 0.5}
 RATES = {"prompt_prune_rate": 0.3, **HALF}
 MOST = {"completion_prune_rate": 0.6}
 """Where every completion has a gradient: picked from per-completion gradients of four policies (docs/log.md)."""
-CHOSEN = {"completion_prune_rate": "auto", "prompt_prune_rate": "auto"}
+DEFAULT = {"completion_prune_rate": "auto"}
+"""What ``DPPOConfig`` does where nothing is said."""
+CHOSEN = {"prompt_prune_rate": "auto", **DEFAULT}
 """As the ceilings say, in each step."""
 GROUPS = (2, 4, 8)
 LARGE = (4, 8)
@@ -208,6 +210,7 @@ CONTESTANTS = {
     "dppo_threshold": Entry(method="dppo_threshold", tuned_as="dppo", fields=RATES),
     "dppo_completions": Entry(method="dppo", groups=GROUPS, fields=HALF, ours=True),
     "dppo": Entry(method="dppo", groups=GROUPS, fields=RATES, ours=True),
+    "dppo_default": Entry(method="dppo", tuned_as="dppo_completions", fields=DEFAULT, ours=True),
     "dppo_auto": Entry(method="dppo", tuned_as="dppo_completions", fields=CHOSEN, ours=True),
     "dppo_history": Entry(method="dppo_history", tuned_as="dppo_predicted", fields=MOST),
     "dppo_predicted": Entry(method="dppo_history", groups=WITH_HISTORY, fields={**MOST, **PREDICTED}, ours=True),

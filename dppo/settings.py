@@ -70,8 +70,8 @@ class OwnSettings:
         metadata={
             "help": "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without "
             "a gradient (zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from "
-            "the scores, before the draw, 0 where nothing is to be had. Default: the method's, 0.5 for those that "
-            "prune completions."
+            "the scores, before the draw, 0 where nothing is to be had. Default: `auto` where the method "
+            "draws as `dppo` does, 0.5 for others that prune completions, 0 for the rest."
         },
     )
     prompt_prune_rate: float | str | None = field(

@@ -101,6 +101,13 @@ def _schedule(args: Any, method: Method) -> Schedule:
     return schedule if schedule is constant else partial(schedule, until=args.prune_until)
 
 
+def default_rate(name: str, base: Method) -> float | str:
+    """A rate that is not given: ``auto`` for completions drawn by the rule of ``dppo``, else the method's own."""
+    if name == "completion_prune_rate":
+        return AUTO if base.completions == METHODS["dppo"].completions else base.completions.rate
+    return base.prompts.rate
+
+
 def rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
     """The rate of a level, or the most that it may choose and how it chooses; of arguments that were checked."""
     rate = getattr(args, name)

@@ -15,7 +15,7 @@ from dppo.methods import METHODS, Method
 from dppo.objective import emphasised
 from dppo.pruning import PIVOTAL, Pruning
 from dppo.settings import OwnSettings, described
-from dppo.step.asked import RATES, pruned
+from dppo.step.asked import RATES, default_rate, pruned
 from dppo.trl.fields import (
     DEFAULT_METHOD,
     contradictions,
@@ -103,10 +103,9 @@ class DPPOConfig(OwnSettings, GRPOConfig):
         for name in (*SETTINGS, *CONSTANTS):
             setattr(self, name, given.get(name, own.get(name, defaults[name])))
         base = METHODS.get(self.method, METHODS["grpo"])
-        if self.completion_prune_rate is None:
-            self.completion_prune_rate = base.completions.rate
-        if self.prompt_prune_rate is None:
-            self.prompt_prune_rate = base.prompts.rate
+        for name in RATES:
+            if getattr(self, name) is None:
+                setattr(self, name, default_rate(name, base))
         drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
         if self.completion_budget is None:
             self.completion_budget = drawn.budget

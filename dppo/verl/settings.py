@@ -10,7 +10,7 @@ from dppo.methods import METHODS, Method, in_words
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, WHOLE_GROUPS, Normaliser
 from dppo.pruning import PIVOTAL
 from dppo.settings import AUTO, FULL_SHARE
-from dppo.step.asked import CHOICES, RATES, choice_problems, pruned, rate_problems, unread_problems
+from dppo.step.asked import CHOICES, RATES, choice_problems, default_rate, pruned, rate_problems, unread_problems
 from dppo.typed import check_fields
 
 WHERE = "trainer.v1.sampler.sampler_kwargs.pruning"
@@ -41,7 +41,7 @@ class PruningSettings:
     method: str = "dppo"
     """What is dropped and how: ``dppo``, ``dppo_threshold``, ``infobatch``, ``dppo_history``, ...; ``grpo`` drops
     nothing and trains on verl's whole batch."""
-    completion_prune_rate: float | str = 0.5
+    completion_prune_rate: float | str = "auto"
     """Share of the completions with a gradient that is not trained on, in [0, 1), or ``auto``. Those without a gradient
     are left out at any rate: that is exact."""
     prompt_prune_rate: float | str = 0.0
@@ -123,8 +123,7 @@ def read_settings(options: Mapping[str, Any]) -> PruningSettings:
     given = dict(options)
     base = METHODS.get(given.get("method", "dppo"))
     if base is not None:  # a method that prunes nothing, or prompts only, is not asked for more
-        given.setdefault("completion_prune_rate", base.completions.rate)
-        given.setdefault("prompt_prune_rate", base.prompts.rate)
+        given = {name: default_rate(name, base) for name in RATES} | given
     return PruningSettings(**{name: _number(value) if name in RATES else value for name, value in given.items()})
 
 

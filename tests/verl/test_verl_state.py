@@ -89,7 +89,7 @@ def test_a_state_of_another_step_is_refused(tmp_path):
 def test_the_state_holds_all_options_as_json(tmp_path):
     save(tmp_path, source_of(Rows(8)), 4, SETTINGS)
     found = json.loads((tmp_path / STATE_FILE).read_text())["settings"]
-    assert found["completion_prune_rate"] == 0.5 and found["method"] == "dppo" and found["data-parallel ranks"] == 8
+    assert found["completion_prune_rate"] == "auto" and found["method"] == "dppo" and found["data-parallel ranks"] == 8
 
 
 def test_the_folder_is_the_one_verl_resumed_from(tmp_path):
