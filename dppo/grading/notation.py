@@ -5,7 +5,7 @@ import re
 from dppo.grading.patterns import pattern
 
 _SQUARE = pattern(r"[\[\]]", {"(1,2]": "]"})
-_ENDS = pattern(r"[^\[\](){},;]+[,;][^\[\](){},;]+", ("0,5", r"-\infty; 2"))
+_ENDS = pattern(r"[^\[\],;]+[,;][^\[\],;]+", ("0,5", r"-\infty; 2", r"\frac{1}{2},f(1)"))
 _INDEX = r"(?:\{ ?\d{1,4} ?\}|\d)"
 _COUNTED = pattern(
     rf"(?<![A-Za-z\\])(?P<kind>[CPA]) ?(?:_ ?(?P<n>{_INDEX}) ?\^ ?(?P<k>{_INDEX})"
