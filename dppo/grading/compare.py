@@ -72,6 +72,8 @@ def _same_quantities(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Values with units: converted where both units are known and measure the same."""
     if not isinstance(gold, v.Quantity):
         assert isinstance(answer, v.Quantity)
+        if parts.is_capital(gold):
+            return False  # an option or a name
         if answer.unit == PERCENT:
             return _same_percent(gold, answer.value, grading)
         return same(gold, answer.value, grading) or _same_angles(gold, answer, grading)
