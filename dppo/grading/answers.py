@@ -167,6 +167,8 @@ def _final(text: str) -> str | None:
 def _fenced(text: str) -> str | None:
     """The one line of the block of code that a text ends with, or None."""
     text = text.rstrip()
+    if text.endswith("~~~"):
+        text = text.replace("~~~", "```")
     fences = text.count("```")
     start = text.rfind("```", 0, -3)
     if not text.endswith("```") or fences % 2 or start < 0:

@@ -91,6 +91,7 @@ _WORDS: tuple[tuple[dict[str, int], dict[str, int | str]], ...] = (
     ({"person": 1}, {"person persons people 人 명": 1}),
     ({"piece": 1}, {"piece pieces 个 個 本 块 개": 1}),
     ({"year of age": 1}, {"岁 歲 歳 세 살": 1}),
+    ({"CHF": 1}, {"CHF": 1}), ({"CAD": 1}, {"CAD": 1}), ({"AUD": 1}, {"AUD": 1}),
     ({"won": 1}, {"won 원": 1}), ({"Kč": 1}, {"Kč CZK koruna koruny korun": 1}),
     ({"zł": 1}, {"zł PLN złoty złote złotych": 1}),
     ({"thing": 1}, {

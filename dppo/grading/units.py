@@ -98,9 +98,11 @@ _PERCENT = pattern(
     {r"5\%": r"\%", "5 per cent": " per cent", r"5\text{ percent}": r"\text{ percent}"},
 )
 _MONEY = pattern(
-    r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|EUR|GBP|Rs\.?|INR|US\\?\$)\s*\}|(?:USD|EUR|GBP|INR|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=[\d.\\])",
+    r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|EUR|GBP|Rs\.?|INR|US\\?\$)\s*\}"
+    r"|(?:USD|EUR|GBP|INR|CHF|JPY|CAD|AUD|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=(?:- ?)?[\d.\\])",
     {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
 )
+_OTHER_MONEY = pattern(r"CHF|JPY|CAD|AUD", {"CHF 5": "CHF"})
 _PRICE = pattern(r"(?<=[\d}]) ?(\\\$|[€£¥₹])$", {r"5 \$": r" \$", "1,000€": "€"})
 _DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
@@ -151,6 +153,8 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     if names and (percent := _PERCENT.search(value)):
         return _rest(value[: percent.start()], PERCENT)  # 20\% off
     if money:
+        if code := _OTHER_MONEY.search(money[0]):
+            return _rest(value, parse_unit(code[0]))
         return _rest(value, DOLLAR if "\\$" in money[0] or "€" not in money[0] else parse_unit("€"))
     if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
         return None

@@ -217,6 +217,8 @@ def test_plain_match(answer, gold, agree):
         ("The answer is:\n(A) 3\n(B) 4\n", "(A) 3, (B) 4"),
         ("The answer is:\n-3\n-4", "-3, -4"),
         ("The answer is:\n(A)\n", "(A)"),
+        ("So we get\n~~~\n42\n~~~", "42"),
+        ("So we get\n~~~\n42\n43\n~~~", None),
         ("The answer is (A).\n(B) is wrong since 2 > 1.", "(A)"),
         ("The answer is:\n-3\n\nThis is below 0.", "-3"),
     ],
