@@ -85,13 +85,13 @@ def says_its_value(gold: v.Equation) -> bool:
     if len(gold.sides) != 2 or not is_number(gold.sides[1]) or not isinstance(side, v.Expression):
         return False
     formula = side.tree
-    if isinstance(formula, _ANGLE_FUNCTIONS) and formula.args[0].is_Symbol:
-        return True
+    angle = formula.func in _ANGLE_FUNCTIONS and formula.args[0].is_Symbol
     letters = formula.free_symbols
     is_product = formula.is_Mul and not formula.has(sympy.Add) and formula.as_numer_denom()[1] != 1
     if is_product and len(letters) > 1 and all(letter.name.isupper() for letter in letters):
         return True
-    return formula.is_Pow and formula.exp == sympy.Rational(1, 2) and formula.base.is_Mul and len(letters) > 1
+    is_root = formula.is_Pow and formula.exp == sympy.Rational(1, 2) and formula.base.is_Mul and len(letters) > 1
+    return angle or is_root
 
 
 def _has_no_coefficient(formula: Any) -> bool:
