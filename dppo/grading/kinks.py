@@ -87,6 +87,8 @@ def _roots(turn: Any, letter: Any, steps: bool) -> Iterator[Any]:
     """The values of a letter at which a polynomial in it, or a root of one, is whole and near 0, or is 0."""
     is_root = turn.is_Pow and turn.exp.is_Rational and turn.exp.p == 1
     inner, power = (turn.base, turn.exp.q) if is_root else (turn, 1)
+    # A polynomial with pi as a generator would be compiled, which a worker refuses.
+    inner = inner.xreplace({number: _as_rational(number) for number in inner.atoms(sympy.NumberSymbol)})
     if letter not in inner.free_symbols or not inner.is_polynomial(letter):
         return
     if sympy.degree(inner, letter) > _HIGHEST_DEGREE:
