@@ -35,6 +35,16 @@ _SENTENCE_END = pattern(
     r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|",
     {"3.5. So": ".", "0.333... So": "", "4</s>": "</", "4<|im_end|>": "<|", "4\nso": "\n"},
 )
+_ITEM = r"[ \t]{0,9}(?:[-•*][ \t]{1,9})?"
+_BULLET = pattern(r"^[-•*][ \t]{1,9}", {"- A": "- "})
+_MARK = r"(?:\([A-Ja-j]\)|[A-J][.:)])"
+_LINES = pattern(
+    rf"(?:{_ITEM}(?:{_MARK}|[A-J]|[-+]?\d[\d.,/]{{0,20}})[ \t*.,;]{{0,9}}(?:\n\s*|\Z)){{2,}}",
+    ("(A)\n(B)\n", "3\n4\n5", "- A\n- B"),
+)
+"""Answers alone on lines of their own."""
+_MARKED_LINES = pattern(rf"(?:{_ITEM}{_MARK}[^\n]{{0,200}}(?:\n\s*|\Z)){{2,}}", ("(A) 3\n(B) 4\n",))
+"""Options with their texts on lines of their own."""
 _LONGEST_SENTENCE = 4000
 _FENCED = pattern(
     r"\s{0,9}```(?:text|plaintext|latex|tex|math|markdown)?[ \t]{0,9}\n[ \t]*([^\n`]+)\n\s{0,9}```",
@@ -157,6 +167,8 @@ def _final(text: str) -> str | None:
 def _fenced(text: str) -> str | None:
     """The one line of the block of code that a text ends with, or None."""
     text = text.rstrip()
+    if text.endswith("~~~"):
+        text = text.replace("~~~", "```")
     fences = text.count("```")
     start = text.rfind("```", 0, -3)
     if not text.endswith("```") or fences % 2 or start < 0:
@@ -168,10 +180,18 @@ def _fenced(text: str) -> str | None:
 def _phrased(text: str, start: int) -> str | None:
     """What the last phrase from ``start`` on states, or None."""
     for phrase in reversed(list(_PHRASE.finditer(text, start))):
-        answer = _trimmed(_stated(text, phrase.end()))
+        answer = _trimmed(_listed(text, phrase) or _stated(text, phrase.end()))
         if answer:
             return answer
     return None
+
+
+def _listed(text: str, phrase: re.Match[str]) -> str | None:
+    """Several answers on lines of their own behind a phrase, as one list; None where there is at most one."""
+    rest = text[phrase.end() : phrase.end() + _LONGEST_SENTENCE]
+    found = _LINES.match(rest) or (_MARKED_LINES.match(rest) if "\n" in phrase[0] else None)
+    lines = (_BULLET.sub("", line.strip()).rstrip(" *.,;") for line in found[0].split("\n")) if found else ()
+    return ", ".join(line for line in lines if line) or None
 
 
 def _stated(text: str, start: int) -> str:

@@ -72,6 +72,8 @@ def _same_quantities(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Values with units: converted where both units are known and measure the same."""
     if not isinstance(gold, v.Quantity):
         assert isinstance(answer, v.Quantity)
+        if parts.is_capital(gold):
+            return False  # an option or a name
         if answer.unit == PERCENT:
             return _same_percent(gold, answer.value, grading)
         return same(gold, answer.value, grading) or _same_angles(gold, answer, grading)
@@ -194,6 +196,8 @@ def _same_equations(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
         return same(gold, answer, grading)
     if isinstance(answer, v.Equation) and parts.says_what_was_asked(answer.sides[0], gold):
         return _same_members(gold, answer.sides[1:], grading)
+    if isinstance(gold, v.Equation) and parts.is_number(answer) and parts.says_its_value(gold):
+        return same(gold.sides[1], answer, grading)
     left, right = parts.both_sides(gold), parts.both_sides(answer)
     return left is not None and right is not None and proportional(left, right)
 

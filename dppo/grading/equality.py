@@ -13,7 +13,7 @@ import sympy
 import dppo.grading.values as v
 from dppo.grading.brackets import Unreadable
 from dppo.grading.points import LEAST_POINTS, POINT_NEAR, is_finite, values_at_points
-from dppo.grading.rounding import ENOUGH_DIGITS, FEWEST_DIGITS, endless, shortened
+from dppo.grading.rounding import ENOUGH_DIGITS, FEWEST_DIGITS, endless, is_short, printed, shortened
 from dppo.grading.rules import Grading
 
 CONSTANT_DIGITS = 60
@@ -93,7 +93,7 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
         return bool(tree(gold) == tree(answer))
     exact, found = rational(gold), rational(answer)
     if exact is not None and found is not None:
-        if exact == found:
+        if exact == found or ((endless(found) or is_short(found)) and _printed_from(found, gold)):
             return True
         return (endless(exact) and _cut_from(exact, answer)) or (endless(found) and _cut_from(found, gold))
     left, right = constant(gold), constant(answer)
@@ -101,13 +101,19 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
         return True
     if not (left.is_real and right.is_real):
         return False
-    return (exact is None and _cut_from(to_fraction(left), answer)) or (
-        found is None and _cut_from(to_fraction(right), gold)
-    )
+    if exact is None and _cut_from(to_fraction(left), answer):
+        return True
+    value = to_fraction(right)
+    return found is None and (_cut_from(value, gold) or _printed_from(value, gold))
 
 
 def _cut_from(value: Fraction, decimal: v.Formula, fewest: int = ENOUGH_DIGITS) -> bool:
     return isinstance(decimal, v.Number) and shortened(value, decimal, fewest)
+
+
+def _printed_from(value: Fraction, gold: v.Formula) -> bool:
+    """Whether a gold answer is a double that was printed, and an answer the value it stands for."""
+    return isinstance(gold, v.Number) and printed(value, gold)
 
 
 def agree(one: v.Formula, other: v.Formula) -> bool:

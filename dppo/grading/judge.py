@@ -11,7 +11,7 @@ import dppo.grading.values as v
 from dppo.grading.brackets import Unreadable
 from dppo.grading.compare import same
 from dppo.grading.equality import is_constant
-from dppo.grading.options import named_options
+from dppo.grading.options import names_one_option
 from dppo.grading.patterns import pattern
 from dppo.grading.reading import read
 from dppo.grading.rules import Grading
@@ -61,7 +61,7 @@ def judge(task: dict[str, Any]) -> str:
     gold = read_gold(task["gold"], grading.several, grading.unit)
     if gold is None:
         return "right" if _bare(task["gold"]) == _bare(task["answer"]) else "wrong"
-    if _is_option(gold) and len(named_options(task["answer"])) > 1:
+    if _is_option(gold) and not names_one_option(task["answer"]):
         return "wrong"
     found = _judge(gold, task["answer"], grading)
     if found != "right" and task.get("listed") and _is_list(gold):

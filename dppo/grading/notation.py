@@ -5,13 +5,14 @@ import re
 from dppo.grading.patterns import pattern
 
 _SQUARE = pattern(r"[\[\]]", {"(1,2]": "]"})
-_ENDS = pattern(r"[^\[\](){},;]+[,;][^\[\](){},;]+", ("0,5", r"-\infty; 2"))
+_ENDS = pattern(r"[^\[\],;]+[,;][^\[\],;]+", ("0,5", r"-\infty; 2", r"\frac{1}{2},f(1)"))
 _INDEX = r"(?:\{ ?\d{1,4} ?\}|\d)"
 _COUNTED = pattern(
     rf"(?<![A-Za-z\\])(?P<kind>[CPA]) ?(?:_ ?(?P<n>{_INDEX}) ?\^ ?(?P<k>{_INDEX})"
     rf"|\^ ?(?P<l>{_INDEX}) ?_ ?(?P<m>{_INDEX}))",
     {"2C_{10}^3": "C_{10}^3", "A^2_5": "A^2_5"},
 )
+_UPRIGHT = pattern(rf"\\text\{{ ?([CPA]) ?\}}(?= ?[_^] ?{_INDEX} ?[_^] ?{_INDEX})", {r"\text{C}_5^2": r"\text{C}"})
 _AROUND = pattern(
     r"(?:\{ ?\} ?)?[_^] ?\{? ?(?P<n>\d{1,4}) ?\}? ?(?P<kind>[CP]) ?_ ?\{? ?(?P<k>\d{1,4}) ?\}?",
     ("{}_{10}C_3", "^{10}P_{3}", "_5C_2"),
@@ -21,7 +22,7 @@ _OTHER_LETTERS = pattern(r"(?<!\\)(?<![A-Za-z\\])[A-Za-z]|\\(?!frac|cdot|binom)[
 
 def usual(text: str) -> str:
     """A tidy text in the usual notation."""
-    return _counted(_turned(text))
+    return _counted(_UPRIGHT.sub(r"\1", _turned(text)))
 
 
 def _turned(text: str) -> str:

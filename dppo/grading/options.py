@@ -13,10 +13,12 @@ _LABEL = pattern(
 )
 """A letter is a label by its brackets or its stop: ``\\text{E} x`` is a product."""
 _GOES_ON = pattern(
-    r"[\^_*+/!=<>|&~]|\\(?:cdot|pm|mp|le|ge|ne|in|approx|cup|cap|setminus|to|lor|land|vee|wedge|neg|lnot)(?![A-Za-z])",
-    {r"^2": "^", r"\cdot 2": r"\cdot"},
+    r"[\^_*+/!=<>|&~]|-(?= |$)"
+    r"|\\(?:cdot|pm|mp|le|ge|ne|in|approx|cup|cap|setminus|to|lor|land|vee|wedge|neg|lnot)(?![A-Za-z])",
+    {r"^2": "^", r"\cdot 2": r"\cdot", "- 1": "-"},
 )
 """How a text goes on that is one formula with the letter before it."""
+_ACCENTED = pattern(r"\\(?:vec|overrightarrow) ?\{? ?[A-J] ?\}?", (r"\vec{A}", r"\overrightarrow B"))
 _TAKEN_BACK = pattern(
     r"(?:\\text\{ ?)?(?:it |this |that )?(?:is |was |are )?"
     r"(?:not|n't|isn't|wrong|incorrect|false|no|never|nor|neither|or|and|but|versus|vs)\b.*",
@@ -55,3 +57,8 @@ def named_options(text: str) -> set[str]:
     """
     bare = _WRAP.sub(" ", _SPACES.sub(" ", text))
     return {(found[1] or found[2]).upper() for found in _NAMED.finditer(_SPACES.sub(" ", bare))}
+
+
+def names_one_option(text: str) -> bool:
+    """Whether an answer may name an option: not several letters, and no letter that is a vector."""
+    return len(named_options(text)) < 2 and _ACCENTED.fullmatch(text.strip("$ ")) is None

@@ -76,6 +76,24 @@ def says_what_was_asked(side: v.Value, gold: v.Value) -> bool:
     return isinstance(gold, v.Expression) and formula.is_Symbol and formula.name.startswith("DER")
 
 
+def says_its_value(gold: v.Equation) -> bool:
+    r"""Whether a gold equation is a name for a number: ``\cos A = 1/2``, ``\sqrt{ab} = 2``, ``AB/BC = 1/2``.
+
+    A sum, a product or a quotient of unknowns is an equation between them: ``xy = 1``.
+    """
+    side = v.as_formula(gold.sides[0])
+    if len(gold.sides) != 2 or not is_number(gold.sides[1]) or not isinstance(side, v.Expression):
+        return False
+    formula = side.tree
+    angle = formula.func in _ANGLE_FUNCTIONS and formula.args[0].is_Symbol
+    letters = formula.free_symbols
+    is_product = formula.is_Mul and not formula.has(sympy.Add) and formula.as_numer_denom()[1] != 1
+    if is_product and len(letters) > 1 and all(letter.name.isupper() for letter in letters):
+        return True
+    is_root = formula.is_Pow and formula.exp == sympy.Rational(1, 2) and formula.base.is_Mul and len(letters) > 1
+    return angle or is_root
+
+
 def _has_no_coefficient(formula: Any) -> bool:
     """Whether a formula has letters, and numbers only as exponents."""
     if formula.is_Pow:

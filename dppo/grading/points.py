@@ -11,10 +11,13 @@ from typing import Any
 import sympy
 
 from dppo.grading.brackets import Unreadable
+from dppo.grading.kinks import STEPS, around_kinks, has_kinks, settled
 
 POINT_DIGITS = 30
 POINT_NEAR = sympy.Rational(1, 10**20)
 LEAST_POINTS = 3
+_NOISE = sympy.Rational(1, 10**40)
+"""Below this a value at a kink may be what is left of a 0 under a root."""
 _POINTS = (
     ("1.3717421", "0.7717171", "2.1234577", "0.3183099", "1.6180339"),
     ("2.7182718", "3.3166247", "0.5671433", "1.2020569", "4.6692016"),
@@ -34,8 +37,11 @@ _MORE_POINTS = (
 )
 """Tried where too few of the points above say something."""
 _WHOLE_POINTS = 30
-_STEPS = (sympy.floor, sympy.ceiling)
-_KINKS = (*_STEPS, sympy.Abs, sympy.Max, sympy.Min)
+_CENTRES = (0, 2)
+"""Points whose other letters stay where they are while one letter passes its kinks."""
+_MOST_SOLVED = 3
+"""Letters whose kinks are solved for."""
+_USUALLY_WHOLE = frozenset("klmn")
 _OF_WHOLE = (sympy.factorial, sympy.binomial)
 _MOST_KINKS = 12
 """Numbers of two formulas that are looked at from both sides."""
@@ -51,18 +57,19 @@ def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
     if len(names) > 25:
         raise Unreadable("too many letters")
     positive = _not_below_zero(one) | _not_below_zero(other)
+    apart = _signs_are_told_apart(one, other)
     said, put_off = 0, []
     for needed, at in _points(one, other, names):
         if not needed and said >= LEAST_POINTS:
             continue
         if any((value := part.evalf(15, subs=at)).is_real and value < 0 for part in positive):
             put_off.append(at)
-        elif pair := _values_at(at, one, other):
+        elif pair := _values_at(at, one, other, apart):
             said += 1
             yield pair
     if said < LEAST_POINTS:
         for at in put_off:
-            if pair := _values_at(at, one, other):
+            if pair := _values_at(at, one, other, apart):
                 said += 1
                 yield pair
         if said < LEAST_POINTS:
@@ -74,27 +81,32 @@ def _points(one: Any, other: Any, names: list[Any]) -> Iterator[tuple[bool, dict
 
     Letters are whole where both formulas say so: a factorial, a binomial coefficient or a sign ``(-1)^n`` of letters.
     Anywhere else floors and ceilings are looked at between whole numbers too. A formula with kinks is looked at near
-    each of its numbers and far out, since two of them may agree on one side of a kink.
+    each of them and of its numbers and far out, since two formulas may agree on one side of a kink.
     """
-    wholes = [_is_of_whole(formula) for formula in (one, other)]
-    if any(wholes) or one.has(*_STEPS) or other.has(*_STEPS):
+    whole = [_whole_letters(formula) for formula in (one, other)]
+    steps = one.has(*STEPS) or other.has(*STEPS)
+    if any(whole) or steps:
         for point in range(_WHOLE_POINTS):
             yield True, {name: _whole_coordinate(point, i) for i, name in enumerate(names)}
-    if all(wholes):
+    free = [name for name in names if name not in whole[0] & whole[1]]
+    if not free:
         return
-    if _has_kinks(one) or _has_kinks(other):
-        yield from ((True, at) for at in _around_kinks(one, other, names))
+
+    def kept(point: int, at: dict[Any, Any]) -> dict[Any, Any]:
+        """A point, its letters that are whole at whole values."""
+        return at | {name: _whole_coordinate(point, i) for i, name in enumerate(names) if name not in free}
+
+    if has_kinks(one) or has_kinks(other):
+        for point, at in enumerate(_around_numbers(one, other, names)):
+            yield True, kept(point, at)
+        for point in _CENTRES:
+            centre = kept(point, {name: _coordinate(point, i) for i, name in enumerate(names)})
+            yield from ((True, at) for at in around_kinks((one, other), centre, free[:_MOST_SOLVED]))
     for point in range(len(_POINTS) + len(_MORE_POINTS)):
-        yield point < len(_POINTS), {name: _coordinate(point, i) for i, name in enumerate(names)}
+        yield point < len(_POINTS), kept(point, {name: _coordinate(point, i) for i, name in enumerate(names)})
 
 
-def _has_kinks(formula: Any) -> bool:
-    """Whether a formula may be another one beyond some number: absolute values, floors, roots of squares."""
-    roots = (power.base for power in formula.atoms(sympy.Pow) if not power.exp.is_integer and power.base.free_symbols)
-    return formula.has(*_KINKS) or any(p.exp.is_even for root in roots for p in root.atoms(sympy.Pow))
-
-
-def _around_kinks(one: Any, other: Any, names: list[Any]) -> Iterator[dict[Any, Any]]:
+def _around_numbers(one: Any, other: Any, names: list[Any]) -> Iterator[dict[Any, Any]]:
     """Points next to the numbers in two formulas, on both sides of 0, and beyond all of them."""
     numbers = sorted({abs(number) for formula in (one, other) for number in formula.atoms(sympy.Rational)})[
         -_MOST_KINKS:
@@ -108,14 +120,25 @@ def _around_kinks(one: Any, other: Any, names: list[Any]) -> Iterator[dict[Any, 
             }
 
 
-def _values_at(at: Mapping[Any, Any], one: Any, other: Any) -> tuple[Any, Any] | None:
-    """The values at one point, unless one of them has none or only one is real."""
-    left, right = one.evalf(POINT_DIGITS, subs=at), other.evalf(POINT_DIGITS, subs=at)
+def _values_at(at: Mapping[Any, Any], one: Any, other: Any, told_apart: bool) -> tuple[Any, Any] | None:
+    """The values at one point, unless one of them has none, or only one is real and that tells nothing apart."""
+    left, right = (settled(formula, at).evalf(POINT_DIGITS, subs=at) for formula in (one, other))
     if not (is_finite(left) and is_finite(right)):
         return None
-    if _is_real(left) != _is_real(right) and not (one.has(sympy.I) or other.has(sympy.I)):
+    if left != right and max(abs(left), abs(right)) < _NOISE and (has_kinks(one) or has_kinks(other)):
+        return None
+    if _is_real(left) != _is_real(right) and not (told_apart or one.has(sympy.I) or other.has(sympy.I)):
         return None
     return left, right
+
+
+def _signs_are_told_apart(one: Any, other: Any) -> bool:
+    """Whether one formula wants whole letters where the other takes their floor: ``(-1)^x x`` is not real elsewhere.
+
+    A letter such as n is whole all the same.
+    """
+    unlike = _whole_letters(one) ^ _whole_letters(other)
+    return (one.has(*STEPS) or other.has(*STEPS)) and any(str(letter) not in _USUALLY_WHOLE for letter in unlike)
 
 
 def _not_below_zero(formula: Any) -> set[Any]:
@@ -136,10 +159,15 @@ def _whole_coordinate(point: int, i: int) -> Any:
     return sympy.Integer(2 + point if i == 0 else 1 + point * (2 * i + 1) % (3 + 2 * i))
 
 
-def _is_of_whole(formula: Any) -> bool:
-    """Whether a formula has meaning for whole letters: a factorial of them, or a negative number to their power."""
-    counts = any(part.free_symbols for part in formula.atoms(*_OF_WHOLE))
-    return counts or any(power.base.is_negative and power.exp.free_symbols for power in formula.atoms(sympy.Pow))
+def _whole_letters(formula: Any) -> set[Any]:
+    """The letters for which a formula has meaning where they are whole: in a factorial, a power of a negative number.
+
+    A floor is whole whatever is in it.
+    """
+    counts = [part for part in formula.atoms(*_OF_WHOLE) if part.free_symbols]
+    counts += [power.exp for power in formula.atoms(sympy.Pow) if power.base.is_negative and power.exp.free_symbols]
+    bare = (part.xreplace({step: sympy.Integer(1) for step in part.atoms(*STEPS)}) for part in counts)
+    return set().union(*(part.free_symbols for part in bare))
 
 
 def is_finite(value: Any) -> bool:

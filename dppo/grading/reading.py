@@ -41,8 +41,9 @@ _POINT = pattern(
     r"^(?:[A-Z]|\\text\{[A-Za-z ]*\})\s*\((?=[^()]*,)", {"P(1,2)": "P(", r"\text{Point }(1,2)": r"\text{Point }("}
 )
 _SET_BUILDER = pattern(
-    r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:)\s*([^{}|]*)\\\}",
-    (r"\{x \in \mathbb{R} | x > 3\}", r"\{x: x > 3\}"),
+    r"\\\{\s*(?:[a-zA-Z]|\\(?!pi|in)[a-z]+)(?: ?_ ?(?:\{ ?\w+ ?\}|\w))?\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\||:)"
+    r"\s*((?:[^{}|]|\{ ?\w+ ?\})*)\\\}",
+    (r"\{\theta: \theta<4\}", r"\{x_1: x_1>3\}", r"\{x \in \mathbb{R} | x > 3\}", r"\{x: x > 3\}"),
 )
 _MATRIX = pattern(
     r"(?P<kind>(?:[pbvBV]|small)?matrix|array)\}(?P<body>.*)\\end\{(?P=kind)\}\s*[)\]]?",
@@ -56,9 +57,9 @@ _DETERMINANTS = ("vmatrix", "Vmatrix")
 _MIXED = pattern(r"(\d+) ?and( (?:\d+/\d+|\\frac\{\d+\}\{\d+\}))", ("3 and 1/2",))
 _NO_SET = v.Items("{}", ())
 _NO_SOLUTION = pattern(
-    r"(?:there (?:are |exists? )?|(?:this |given )?(?:equation|system|inequality) has )?"
+    r"(?:there (?:are |exists? )?|(?:(?:this |given )?(?:equation|system|inequality) )?has )?"
     r"no (?:real )?solutions?(?: exists?)?",
-    ("no real solutions", "there no solution", "equation has no solution", "no solution exists"),
+    ("no real solutions", "there no solution", "equation has no solution", "has no solution", "no solution exists"),
 )
 _NAMED_SETS: dict[str, v.Value] = {
     **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), v.Everything()),

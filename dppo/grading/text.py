@@ -49,6 +49,13 @@ _WORD = pattern(
 # In this order. First layout, which may stand anywhere: separators of thousands before the spaces they are made of;
 # then spellings: every fraction as \frac before fractions without braces and of words; dots before periods.
 _LAYOUT = rewritings(
+    (r"\\math(?:open|close)(?![A-Za-z])\s*(?:\{\s*([\[\]()])\s*\})?", r"\1", r"\mathopen]0,1\mathclose{[}", "]0,1["),
+    (
+        r"(\\(?:text(?:bf|rm|it|sf|normal)?|math(?:rm|bf)|mbox)\s*\{\s*(?:\([A-J]\)|[A-J][.:)]))(?:\s|\\ |~)+\}",
+        r"\1} ",
+        r"\textbf{(A) }x",
+        r"\textbf{(A)} x",
+    ),
     (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*(?:\.(?!\d))?", "", r"\left( x \right.", "( x "),
     (r"(?<!\\)\\[()\[\]]", " ", r"\(x\)", " x "),
     (r"(?<=\d)(?:,\s*\\!| ?\{ ?, ?\}|\\,|\\ |,\\,)\s*(?=\d{3}(?!\d))", "", r"1,\!250\,000", "1250000"),

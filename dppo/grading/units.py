@@ -4,7 +4,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from dppo.grading.brackets import Unreadable
-from dppo.grading.changes import changes_value
+from dppo.grading.changes import changes_value, scales_money
 from dppo.grading.numbers import read_number
 from dppo.grading.patterns import pattern, rewritings, rewritten
 from dppo.grading.unit_names import IN_FORMULAS, TABLE
@@ -89,7 +89,7 @@ def compound(text: str) -> tuple[Fraction, Unit] | None:
 
 _LAST = pattern(
     r"(?:(?:/|\\cdot)\s*)?"
-    r"(?:\\text\{([^{}]*)\}|(?<!\\)(?<![^\W\d_])([^\W\d_]{2,}|(?<=[ /])[msghNJWKVAL]|[\u3400-\u9fff])\.?)"
+    r"(?:\\text\{([^{}]*)\}|(?<!\\)(?<![^\W\d_])([^\W\d_]{2,}|(?<=[ /])[msghNJWKVAL]|[\u3400-\u9fff\uac00-\ud7a3])\.?)"
     r"(?:\s*\^\s*(?:\{\s*-?\d\s*\}|\d))?\s*$",
     {r"5 \text{ cm}^2": r"\text{ cm}^2", "5 km/h": "/h", "5 square feet": "feet"},
 )
@@ -98,15 +98,19 @@ _PERCENT = pattern(
     {r"5\%": r"\%", "5 per cent": " per cent", r"5\text{ percent}": r"\text{ percent}"},
 )
 _MONEY = pattern(
-    r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|EUR|GBP|Rs\.?|INR|US\\?\$)\s*\}|(?:USD|EUR|GBP|INR|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=[\d.\\])",
+    r"^([-+]?)\s*(?:\\\$|€|£|\\text\{(?:USD|EUR|GBP|Rs\.?|INR|US\\?\$)\s*\}"
+    r"|(?:USD|EUR|GBP|INR|CHF|JPY|CAD|AUD|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=(?:- ?)?[\d.\\])",
     {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
 )
+_OTHER_MONEY = pattern(r"CHF|JPY|CAD|AUD", {"CHF 5": "CHF"})
 _PRICE = pattern(r"(?<=[\d}]) ?(\\\$|[€£¥₹])$", {r"5 \$": r" \$", "1,000€": "€"})
 _DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
 _END_OF_VALUE = pattern(r"[\d)}\]!%]$", {"(x+1)": ")", "5": "5"})
 _AROUND = (*_LINEAR, "per")
 _UNIT_WORDS = 6
+_WESTERN = pattern(r"[\x00-\xd6\xd8-\xf6\xf8-\xffœ]+", ("élèves", "Äpfel"))
+"""Letters of the languages whose numerals are known."""
 _ONE_LETTER = pattern(r"[abd-eg-su-z]|\([a-z]\)", ("x", "(b)"))
 """No name of a thing; C, F and T are units."""
 _SYMBOLS = rewritings(
@@ -116,6 +120,10 @@ _SYMBOLS = rewritings(
         r" \\text{µ\1\2}", r"12 \mu m", r"12  \text{µm}",
     ),
 )  # fmt: skip
+_OHMS = pattern(
+    r"[-+]?\d[\d.,]* ?(?:\\text\{ ?[kM] ?\}|[kM])? ?\\Omega ?", (r"12 k\Omega", r"1.5 \text{k}\Omega", r"12\Omega")
+)
+"""A resistance, which is one in a gold answer too."""
 """Units with a Greek letter, where words behind a number are units."""
 
 
@@ -124,7 +132,7 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
 
     With ``labels`` plain words that are not in the table count too, as in ``17 students``.
     """
-    text = rewritten(text, _SYMBOLS) if labels else text
+    text = rewritten(text, _SYMBOLS) if labels or _OHMS.fullmatch(text) else text
     if found := _PERCENT.search(text):
         return _rest(text[: found.start()], PERCENT)
     if (found := _DEGREES.search(text)) and not _OF_ANGLES.search(text):
@@ -140,11 +148,13 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         if not found or not (found[1] is not None or labels or _is_unit_word(found[2])):
             break
         value, names = value[: found.start()].rstrip(), value[found.start() :] + " " + names
-    if names and value and not _counts_things(parse_unit(names).label):
+    if names and value and (scales_money(names) or not _counts_things(parse_unit(names).label)):
         raise Unreadable(f"{names.strip()[:60]!r} behind a value")
     if names and (percent := _PERCENT.search(value)):
         return _rest(value[: percent.start()], PERCENT)  # 20\% off
     if money:
+        if code := _OTHER_MONEY.search(money[0]):
+            return _rest(value, parse_unit(code[0]))
         return _rest(value, DOLLAR if "\\$" in money[0] or "€" not in money[0] else parse_unit("€"))
     if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
         return None
@@ -153,7 +163,9 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
 
 def _counts_things(label: str) -> bool:
     """Whether a label that is not in the table can be what is counted: words that leave the number as it is."""
-    return not label or (label.isascii() and not changes_value(label) and _ONE_LETTER.fullmatch(label) is None)
+    return not label or (
+        _WESTERN.fullmatch(label) is not None and not changes_value(label) and _ONE_LETTER.fullmatch(label) is None
+    )
 
 
 def _is_unit_word(word: str) -> bool:

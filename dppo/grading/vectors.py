@@ -13,12 +13,16 @@ _UNIT = pattern(
     r"\\?(?P<letter>[ijk])(?:math)?(?![A-Za-z]) ?\}{0,2}",
     {r"2\mathbf{i}": r"\mathbf{i}", r"\hat{\imath}": r"\hat{\imath}", r"\vec j": r"\vec j"},
 )
+_BOLD = pattern(
+    r"\\(?:underline|bf) ?\{ ?([ijk]) ?\}|\{ ?\\bf ([ijk]) ?\}",
+    {r"2\underline{i}": r"\underline{i}", r"\bf{j}": r"\bf{j}", r"{\bf k}": r"{\bf k}"},
+)
 _AXES = tuple(sympy.Symbol(f"hatOF{letter}") for letter in "ijk")
 
 
 def with_hats(text: str) -> str | None:
     r"""A text whose unit vectors are all written ``\hat{i}``; None where it has none."""
-    written = _UNIT.sub(r" \\hat{\g<letter>} ", text)
+    written = _UNIT.sub(r" \\hat{\g<letter>} ", _BOLD.sub(r"\\mathbf{\1\2}", text))
     return None if written == text else written
 
 

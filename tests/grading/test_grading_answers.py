@@ -207,3 +207,22 @@ def test_after_hashes_takes_the_last_and_drops_thousands_commas_only():
 )
 def test_plain_match(answer, gold, agree):
     assert plain_match(answer, gold) is agree
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is: \n(A)\n(B)\n(C)\n(D)", "(A), (B), (C), (D)"),
+        ("The answer is:\n- A\n- B", "A, B"),
+        ("The answer is:\n(A) 3\n(B) 4\n", "(A) 3, (B) 4"),
+        ("The answer is:\n-3\n-4", "-3, -4"),
+        ("The answer is:\n(A)\n", "(A)"),
+        ("So we get\n~~~\n42\n~~~", "42"),
+        ("So we get\n~~~\n42\n43\n~~~", None),
+        ("The answer is (A).\n(B) is wrong since 2 > 1.", "(A)"),
+        ("The answer is:\n-3\n\nThis is below 0.", "-3"),
+    ],
+)
+def test_answers_on_lines_of_their_own_are_one_list(text, answer):
+    """The first of them would be right for whoever lists all."""
+    assert final_answer(text) == answer

@@ -9,6 +9,7 @@ from pathlib import Path
 import mpmath
 import pytest
 
+from dppo.grading import points
 from dppo.grading.judge import judge
 from dppo.grading.options import labelled, named_options
 from dppo.grading.text import FUNCTIONS, tidy
@@ -172,6 +173,29 @@ def test_floors_are_compared_between_whole_numbers(seed):
     assert right(rf"\lfloor {inner}\rfloor", rf"-\lceil -{inner}\rceil")
     assert not right(rf"\lfloor {inner}\rfloor", rf"\lceil {inner}\rceil")
     assert not right(rf"{inner}-\lfloor {inner}\rfloor", "0")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_two_floors_with_steps_at_different_places_differ(seed):
+    """At any scale, for slopes and starts near each other, and floors within floors."""
+    rng = random.Random(seed)
+    size, shift = rng.choice([1, 7, 50, 200, 1000]), rng.choice(["0.01", "0.001", r"\frac{1}{20}"])
+    one = rf"\lfloor \frac{{x}}{{{size}}}\rfloor"
+    others = [
+        rf"\lfloor \frac{{x}}{{{size}}}+{shift}\rfloor", rf"\lfloor \frac{{x}}{{{size + 1}}}\rfloor",
+        rf"\lceil \frac{{x}}{{{size}}}\rceil-1", rf"\lfloor \frac{{1.01x}}{{{size}}}\rfloor",
+        rf"\lfloor \frac{{x}}{{{size}}}-{size}-{shift}\rfloor+{size}",
+    ]  # fmt: skip
+    assert [other for other in others if right(other, one) or right(one, other)] == []
+    same = [rf"\lfloor \frac{{\lfloor x\rfloor}}{{{size}}}\rfloor", rf"-\lceil -\frac{{x}}{{{size}}}\rceil"]
+    assert [other for other in same if not right(other, one)] == []
+
+
+def test_the_test_above_can_fail(monkeypatch):
+    """Without solving for the kinks, at fixed points alone."""
+    monkeypatch.setattr(points, "around_kinks", lambda *args: iter(()))
+    assert right(r"\lfloor x+0.001\rfloor", r"\lfloor x\rfloor")
+    assert right(r"\lceil \frac{x}{200}\rceil-1", r"\lfloor \frac{x}{200}\rfloor")
 
 
 def test_the_table_of_pairs_lists_options_of_every_letter():
