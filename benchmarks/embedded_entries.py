@@ -188,7 +188,8 @@ RATES = {"prompt_prune_rate": 0.3, **HALF}
 MOST = {"completion_prune_rate": 0.6}
 """Where every completion has a gradient: picked from per-completion gradients of four policies (docs/log.md)."""
 DEFAULT = {"completion_prune_rate": "auto"}
-"""What ``DPPOConfig`` does where nothing is said."""
+BY_ITSELF = "dppo_default"
+"""What ``DPPOConfig`` does where nothing is said, and the contestant that it is."""
 CHOSEN = {"prompt_prune_rate": "auto", **DEFAULT}
 """As the ceilings say, in each step."""
 GROUPS = (2, 4, 8)
@@ -210,7 +211,7 @@ CONTESTANTS = {
     "dppo_threshold": Entry(method="dppo_threshold", tuned_as="dppo", fields=RATES),
     "dppo_completions": Entry(method="dppo", groups=GROUPS, fields=HALF, ours=True),
     "dppo": Entry(method="dppo", groups=GROUPS, fields=RATES, ours=True),
-    "dppo_default": Entry(method="dppo", tuned_as="dppo_completions", fields=DEFAULT, ours=True),
+    BY_ITSELF: Entry(method="dppo", tuned_as="dppo_completions", fields=DEFAULT),
     "dppo_auto": Entry(method="dppo", tuned_as="dppo_completions", fields=CHOSEN, ours=True),
     "dppo_history": Entry(method="dppo_history", tuned_as="dppo_predicted", fields=MOST),
     "dppo_predicted": Entry(method="dppo_history", groups=WITH_HISTORY, fields={**MOST, **PREDICTED}, ours=True),

@@ -20,6 +20,7 @@ import torch
 from embedded_choice import write_settings
 from embedded_compare import entries_of
 from embedded_entries import (
+    BY_ITSELF,
     EVALUATIONS,
     MORE,
     MORE_SEEDS,
@@ -131,9 +132,9 @@ def task_record(folder: Path, task: str, chosen: Mapping[str, Chosen], best: str
         "targets": {name: target.as_json() for name, target in targets.items()},
         "to_target": {name: spent(curves, target) for name, target in targets.items()},
         "speedup": {name: ratios(curves, target, TARGETS[0]) for name, target in targets.items()},
-        "best_against": {
-            opponent: {name: against(curves, name, opponent, best) for name in TARGETS} for opponent in OPPONENTS
-        },
+        "best_against": against_all(curves, best),
+        "default": BY_ITSELF,
+        "default_against": against_all(curves, BY_ITSELF) if BY_ITSELF in curves else {},
     }
 
 
@@ -159,18 +160,28 @@ def asked_for(found: Results) -> Results:
     return {seed: run for seed, run in found.items() if seed in SEEDS or run.status != "missing"}
 
 
-def against(curves: Mapping[str, Curves], target: str, opponent: str, best: str) -> dict[str, Any]:
-    """What an opponent spent to a target over what the best of ours did: seconds, and the other amounts beside it.
+def against_all(curves: Mapping[str, Curves], name: str) -> dict[str, Any]:
+    """What each opponent spent to each target over what a contestant of ours did.
+
+    Args:
+        curves: by contestant.
+        name: of ours.
+    """
+    return {opponent: {target: against(curves, target, opponent, name) for target in TARGETS} for opponent in OPPONENTS}
+
+
+def against(curves: Mapping[str, Curves], target: str, opponent: str, ours: str) -> dict[str, Any]:
+    """What an opponent spent to a target over what one of ours did: seconds, and the other amounts beside it.
 
     Args:
         curves: by contestant.
         target: whose final accuracy it is.
         opponent: the baseline of the ratio.
-        best: of ours.
+        ours: a contestant.
     """
     goal = final_target(target, curves[target])
-    pair = {name: curves[name] for name in (opponent, best)}
-    found = {over: ratios(pair, goal, opponent, over)[best] for over in AMOUNTS}
+    pair = {name: curves[name] for name in (opponent, ours)}
+    found = {over: ratios(pair, goal, opponent, over)[ours] for over in AMOUNTS}
     return {**found.pop("seconds"), "missing": goal.missing or None, **found}
 
 

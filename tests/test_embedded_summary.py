@@ -50,6 +50,7 @@ def test_every_figure_by_hand(record):
     beyond = record["best_against"]["trl_g8"]["grpo_rows"]
     assert beyond["median"] == pytest.approx(80 / (40 * 5 / 6)) and beyond["at_most"] is None
     assert beyond["missed"] == {"method": 0, "baseline": 9, "both": 1}
+    assert record["default_against"] == {}, "it has no run here"
     uniform = record["best_against"]["grpo_rows"]["trl_g8"]
     assert uniform["median"] == pytest.approx(48 / 20)
     spent = record["to_target"]["trl_g8"]
@@ -73,6 +74,16 @@ def test_the_tables_say_so(record):
     assert "| `trl_g8` | `grpo_rows` | >= 2.40 [2.40, no end] | 9 of 10 |" in text
     assert "| `dapo` | not reached | 0 of 5 | - | - | - | - |" in text
     assert "| `dppo` | 16 x 4, 0.0004 |" in text and "| `dppo` | 0.400 | 0.200 | 0.100 | 40 |" in text
+
+
+def test_the_first_table_has_what_the_default_does_beside_the_best(record):
+    worse = json.loads(json.dumps(record["best_against"]))
+    worse["trl_g8"]["trl_g8"]["median"] = 1.5
+    text = tables.headline({"tasks": {"embedded": {**record, "default_against": worse}}})
+    assert "| `embedded`, `dppo_default` | `embedded`, `dppo` |" in text
+    first = next(line for line in text.splitlines() if line.startswith("| `trl_g8` | `trl_g8` |")).split(" | ")
+    assert "1.50" in first[2] and "4.00" in first[3] and "1.50" not in first[3]
+    assert "dppo_default" not in tables.headline({"tasks": {"embedded": record}})
 
 
 def test_the_figures_on_top_are_the_least_favourable(record):

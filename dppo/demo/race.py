@@ -12,12 +12,11 @@ from dppo.demo.evaluate import accuracy
 from dppo.demo.loop import Loop, StepRecord, everything
 from dppo.demo.task import Split
 from dppo.methods import METHODS, Method
-from dppo.pruning import PromptPruning, Pruning, advantage_with_confidence
+from dppo.pruning import COMPLETION_AUTO, Pruning, advantage_with_confidence
+from dppo.pruning.ceiling import LARGEST
 from dppo.rng import Purpose, torch_generator
 from dppo.statistics import normal_interval
 
-FLOOR = 0.2
-"""Lowest probability of keeping a prompt or a completion."""
 RISE_STEPS, LAST_RATE = 5, 0.1
 """Steps of linear warm-up of the learning rate, and the share of it left when the budget is used up."""
 
@@ -95,20 +94,13 @@ Contestant = tuple[str, Method, Callable[[Tensor], Tensor] | None]
 """Name, method, and which completions are worth a forward pass (None: ``method.live``)."""
 
 
-def contestants(prompt_rate: float, completion_rate: float) -> list[Contestant]:
-    """Plain GRPO, which trains on everything it rolls out, and DPPO at the given rates.
+def contestants() -> list[Contestant]:
+    """Plain GRPO, which trains on everything it rolls out, and DPPO as ``DPPOConfig()`` has it.
 
-    DPPO scores by confidence, since the decoder gives the log-probabilities, and has the floor of the TRL adapter.
+    Completions are drawn at the rate that pays in each step, by confidence, since the decoder gives log-probabilities.
     """
-    pruned = replace(
-        METHODS["dppo"],
-        completions=Pruning(score=advantage_with_confidence, floor=FLOOR),
-        prompts=PromptPruning(floor=FLOOR),
-    )
-    return [
-        ("grpo", METHODS["grpo"], everything),
-        ("dppo", pruned.with_rates(prompt=prompt_rate, completion=completion_rate), None),
-    ]
+    drawn = Pruning(rate=LARGEST, floor=1 - LARGEST, auto=COMPLETION_AUTO, score=advantage_with_confidence)
+    return [("grpo", METHODS["grpo"], everything), ("dppo", replace(METHODS["dppo"], completions=drawn), None)]
 
 
 def race(

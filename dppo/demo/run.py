@@ -34,8 +34,6 @@ class DemoSetting:
 
     train: int = 192
     held_out: int = 192
-    prompt_rate: float = 0.3
-    completion_rate: float = 0.5
     race: RaceSetting = DEFAULT_RACE
     task: Task = FULL
 
@@ -97,7 +95,7 @@ def run_seed(seed: int, setting: DemoSetting, on_progress: OnProgress) -> tuple[
     def turn(runner: Runner, done: float) -> None:
         on_progress(Progress(seed=seed, stage=runner.name, done=done, figures=figures(runner)))
 
-    methods = contestants(setting.prompt_rate, setting.completion_rate)
+    methods = contestants()
     runners = race(model, tokenizer, split, methods, setting.race, seed=seed, on_turn=turn)
     return runners, {"nearly_always_right": right, "in_between": between, "nearly_always_wrong": wrong}
 

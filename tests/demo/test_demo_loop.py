@@ -83,7 +83,7 @@ def test_a_race_starts_equal_and_stops_at_equal_seconds(start):
         model,
         tokenizer,
         split,
-        contestants(0.3, 0.5),
+        contestants(),
         RaceSetting(steps=3, evaluations=3, samples=1),
         seed=0,
         on_turn=lambda runner, share: seen.append((runner.name, share)),
