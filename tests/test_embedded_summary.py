@@ -134,5 +134,8 @@ def test_the_picture_shows_when_seeds_arrive(record):
     assert results_figure.colours(record)["dppo"] == results_figure.SHOWN["dppo"] and "dapo" in found
     others = {**record["methods"], "ours": record["methods"]["dppo"]}
     unnamed = results_figure.colours({**record, "methods": others, "best": "ours"})
-    assert unnamed["ours"] == results_figure.BEST, "the best of ours has a colour where it is none of the known"
+    assert unnamed["ours"] == results_figure.OURS, "the best of ours has a colour where it is none of the known"
+    default = {**record["methods"], "dppo_default": record["methods"]["dppo"]}
+    found = results_figure.colours({**record, "methods": default})
+    assert found["dppo_default"] == results_figure.OURS and "dppo" not in found, "the default in place of the best"
     results_figure.plt.close("all")
