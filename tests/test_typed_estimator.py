@@ -15,9 +15,9 @@ import dppo.objective
 import dppo.pruning
 import dppo.step
 from dppo.errors import CheckpointError, ConfigError, DataError, DPPOError, ShapeError
-from dppo.methods import METHODS, on_top_of
+from dppo.methods import METHODS, ROW_METHODS, on_top_of
 from dppo.objective import CENTRED, GROUP_SCALED, Tokens, clipped_surrogate
-from dppo.pruning import PIVOTAL, Auto, Budget, Evidence, PromptHistory, PromptStream, PromptValues
+from dppo.pruning import PIVOTAL, Auto, Budget, Evidence, PromptHistory, PromptStream, PromptValues, RecordedScores
 from dppo.report.page import write_report
 from dppo.rng import step_streams
 from dppo.step import Passes, PromptSource, RolledOut, StepPrompts, micro_batch_loss, plan_step, whole_block
@@ -44,6 +44,7 @@ ROLLED_OUT = RolledOut(rewards=REWARDS, tokens_N=ONE_N.long())
 PROMPTS = whole_block(2, 6)
 EVIDENCE = Evidence.known(ONE_N, ONE_N, GROUP_N)
 VALUES = PromptValues(value_P=ONE_N, count_P=ONE_N, mean_P=ONE_N, square_P=ONE_N)
+SCORES = RecordedScores(np.arange(6, dtype=np.uint64), np.full(6, 3))
 HISTORY, STREAM = PromptHistory(np.arange(8, dtype=np.uint64)), PromptStream(8, seed=0)
 
 
@@ -62,6 +63,15 @@ CALLS = {
     "RolledOut": of_fields(ROLLED_OUT),
     "StepPrompts": of_fields(PROMPTS),
     "completions_of": {"method": METHODS["dppo"], "rolled_out": ROLLED_OUT, "live": None, "weight_N": None},
+    "RowSource": {"scores": SCORES, "method": ROW_METHODS["dppo"], "seed": 0},
+    "row_figures": {"candidates": SCORES.candidates(torch.arange(6)), "draw": DRAW},
+    "RowMethod": of_fields(
+        ROW_METHODS["dppo"], "name", "paper", "rows", "score", "per_epoch", "over_kept", "schedule", "deviations"
+    ),
+    "RecordedScores": {"identities": SCORES.identities, "tokens": SCORES.tokens},
+    "mean_loss": {"logp_BT": LOGP, "mask_BT": LOGP},
+    "margin_weights": {"margin_B": ONE_N, "centre": 0.0, "scale": 1.0, "lowest": 0.2, "highest": 1.8},
+    "sigmoid_preference": {"margin_B": ONE_N, "beta": 0.1},
     "drawn_block": {"block": BLOCK, "generations": 3, "size_Q": None},
     "micro_batch_loss": {"method": METHODS["dppo"], "tokens": TOKENS, "weight_B": torch.ones(2), "denominator": 2.0}
     | {"all_tokens": 6.0, "entropy_BT": None, "router_loss": None, "all_attended": 0.0},
@@ -148,6 +158,7 @@ NOT_TRIED = {
     "Selection",
     "Skipping",
     "Request",
+    "RowScore",
 }
 """Types of functions and values, and records that the library makes."""
 PARTS = (dppo.step, dppo.methods, dppo.pruning, dppo.objective)

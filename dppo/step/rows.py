@@ -93,6 +93,7 @@ class RowSource:
         self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)
 
 
+@typed("row_figures(scores.candidates(row_N), draw)")
 def row_figures(candidates: Candidates, draw: Draw) -> dict[str, float]:
     """Figures of a draw among the rows of a step, by the names of docs/metrics.md.
 

@@ -120,10 +120,10 @@ def read_settings(options: Mapping[str, Any]) -> PruningSettings:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise ConfigError(f"{WHERE}.{unknown[0]} is no option. There are {', '.join(known)}.")
-    given = dict(options)
+    given: dict[str, Any] = dict(options)
     base = METHODS.get(given.get("method", "dppo"))
     if base is not None:  # a method that prunes nothing, or prompts only, is not asked for more
-        given = {name: default_rate(name, base) for name in RATES} | given
+        given = {**{name: default_rate(name, base) for name in RATES}, **given}
     return PruningSettings(**{name: _number(value) if name in RATES else value for name, value in given.items()})
 
 
