@@ -1,0 +1,99 @@
+"""Writes the table of docs/methods.md from the methods' own records.
+
+python docs/methods_table.py
+"""
+
+import re
+from pathlib import Path
+
+from dppo.methods import METHODS, ROW_METHODS, Method, RowMethod
+from dppo.pruning import Pruning
+
+PAGE = Path(__file__).with_name("methods.md")
+HEADINGS = (
+    "method",
+    "paper",
+    "what is pruned",
+    "biased",
+    "what of the paper is not reproduced, or is ours",
+    "measured",
+)
+MARK = "<!-- table: python docs/methods_table.py -->"
+DGPO = "a group's weight comes from all of its pictures: forward passes are saved for the update alone"
+INHERITED = METHODS["dppo"].deviations
+RUN = "[trained](results.md)"
+FROZEN = "[gradients](results.md#bias-and-variance-without-training)"
+TESTS = "tests only"
+MEASURED = {
+    **dict.fromkeys(("cppo", "cppo_trl", "cppo_verl", "dapo", "dppo_deterministic", "dppo_threshold"), FROZEN),
+    **dict.fromkeys(("dppo_unweighted", "greso", "infobatch", "pods"), FROZEN),
+    "grpo": RUN,
+    "dppo": f"{RUN}, {FROZEN}",
+    "dppo_history_sizes": RUN,
+    "a_star_po": "its values as priors: [A*-PO](a_star_po.md)",
+}
+"""Where figures of training or of a model's gradients are."""
+
+
+def numbers(paper: str) -> str:
+    """The arXiv numbers in what a method says of its paper, its own first."""
+    found = re.findall(r"\d{4}\.\d{5}", paper)
+    return ", ".join(f"[{number}](https://arxiv.org/abs/{number})" for number in found)
+
+
+def dropped(method: Method) -> str:
+    """What a method leaves out, in words."""
+    completions, prompts = method.completions, method.prompts.rate
+    parts = ["groups that do not count, in rounds"] if method.rounds is not None else []
+    if isinstance(completions, Pruning):
+        rule = f"by `{completions.rule.__name__}` of {method.score_name}"
+        parts += [f"completions, {rule}, and prompts that come back"] if completions.rate else []
+    else:
+        parts.append(f"completions, {str(completions).partition('pruned, ')[2]}")
+    parts += (
+        ["prompts that come back"] if prompts and not (isinstance(completions, Pruning) and completions.rate) else []
+    )
+    return "; ".join(parts) or "nothing but completions without a gradient"
+
+
+def ours(deviations: tuple[str, ...]) -> str:
+    """Where a method differs from its paper; what all that draw as ``dppo`` have is said once."""
+    inherited = len(deviations) > len(INHERITED) and deviations[-len(INHERITED) :] == INHERITED
+    own = deviations[: -len(INHERITED)] if inherited else deviations
+    return "; ".join((*own, *(("and as `dppo`",) if inherited else ()))) or "-"
+
+
+def table() -> str:
+    """One row a method."""
+    rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
+    for name, method in METHODS.items():
+        bias = "; ".join(method.biases())
+        row = (
+            f"`{name}`",
+            numbers(method.paper),
+            dropped(method),
+            f"**yes**: {bias}" if bias else "no",
+            ours(method.deviations),
+        )
+        rows.append((*row, MEASURED.get(name, TESTS)))
+    rows += [row_of(name, method) for name, method in ROW_METHODS.items()]
+    rows.append(("`dppo.diffusion`", "2510.08425", "pictures of a group", "no", DGPO, "one seed: [DGPO](dgpo.md)"))
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+
+
+def row_of(name: str, method: RowMethod) -> tuple[str, ...]:
+    """The row of a method for supervised fine-tuning and preferences."""
+    bias = "; ".join(method.biases)
+    what = f"rows of the dataset, by `{method.rows.rule.__name__}` of their recorded {method.score}"
+    said = f"**yes**: {bias}" if bias else "no"
+    return (f"`{name}`, rows", numbers(method.paper), what, said, ours(method.deviations), TESTS)
+
+
+def main() -> None:
+    """Put the table in its place."""
+    before, mark, _ = PAGE.read_text().partition(MARK)
+    PAGE.write_text(f"{before}{mark}\n\n{table()}\n")
+
+
+if __name__ == "__main__":
+    main()
