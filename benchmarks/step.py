@@ -41,7 +41,6 @@ from dppo.demo.decode import sample
 from dppo.demo.evaluate import MAX_NEW_TOKENS
 from dppo.demo.loop import GENERATIONS, PROMPTS
 from dppo.demo.model import build_model
-from dppo.demo.run import DemoSetting
 from dppo.demo.task import FULL, QUICK, Task, make_split, score
 from dppo.demo.tokenizer import build_tokenizer, encode_questions
 from dppo.demo.warmup import warm_up
@@ -70,7 +69,7 @@ class Contestant:
     """Further fields of the configuration."""
 
 
-RATES = DemoSetting()
+HALF = {"completion_prune_rate": 0.5}
 trl = partial(Contestant, trainer=GRPOTrainer, config=GRPOConfig, clock=clock_of_trl)
 ours = partial(Contestant, trainer=DPPOTrainer, config=DPPOConfig, clock=clock_of_ours)
 BASELINE = trl(name="TRL")
@@ -79,10 +78,10 @@ CONTESTANTS = (
     BASELINE,
     trl(name="TRL, all rows at once", rows=PROMPTS * GENERATIONS),
     UNPRUNED,
-    ours(name="DPPO, completions", options={"completion_prune_rate": RATES.completion_rate}),
+    ours(name="DPPO, completions", options=HALF),
     ours(
         name="DPPO, demo's rates",
-        options={"completion_prune_rate": RATES.completion_rate, "prompt_prune_rate": RATES.prompt_rate},
+        options={**HALF, "prompt_prune_rate": 0.3},
     ),
 )
 
