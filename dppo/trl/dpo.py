@@ -1,7 +1,6 @@
 """``DPPODPOTrainer``: TRL's ``DPOTrainer`` with pairs drawn by their recorded margins, weighted, in dense rows."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
-from trl.trainer.utils import use_adapter
 
 from dppo.errors import ConfigError, DataError, RewardError
 from dppo.objective import margin_weights, sigmoid_preference
@@ -19,6 +17,7 @@ from dppo.problems import guarded
 from dppo.pruning import confidence
 from dppo.settings import described
 from dppo.trl.batch import MicroBatch, RankBatch
+from dppo.trl.hooks import reference_model
 from dppo.trl.layouts import RowLayout
 from dppo.trl.row_settings import RowSettings, check_rows_settings
 from dppo.trl.row_trainer import RowTrainer, check_dataset
@@ -208,18 +207,8 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         if len(self.columns) > 3:
             rows = self._rows[[int(self._block[self._place_B[row]]) for row in batch.rows.tolist()[::2]]]
             return torch.tensor([rows["ref_chosen_logps"], rows["ref_rejected_logps"]], device=mask_BT.device).T
-        with self._reference_model() as model:
+        with reference_model(self) as model:
             return (self.forwards(model, batch).logp_BT * mask_BT).sum(1).view(-1, 2)
-
-    @contextmanager
-    def _reference_model(self) -> Iterator[Any]:
-        """The reference: a model of its own, or the policy without its adapter."""
-        if self.ref_model is not None:
-            yield self.ref_model
-            return
-        model: Any = self.accelerator.unwrap_model(self.model)
-        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
-            yield self.model
 
     def _report(self, margin_B: Tensor, weight_B: Tensor) -> None:
         """Add pairs to what the step logs."""

@@ -14,6 +14,7 @@ from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
 from dppo.trl.batch import MicroBatch, RankBatch
+from dppo.trl.hooks import reference_model
 from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.trl.log_probs import correction, fill_log_probs, log_correction
 from dppo.trl.safeguards import MemoryAdvice
@@ -63,7 +64,7 @@ class ForwardPasses:
             kept_mask = batch.loss_mask * (any_B > 0)[:, None]
             trainer.add_figures(log_correction(old, sampler_logp, ratio, kept_mask, trainer.accelerator))
         if trainer.method.beta:
-            with trainer.reference_model() as model:
+            with reference_model(trainer) as model:
                 ref = self.log_probs(batch, any_B, model)
         return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio)
 

@@ -168,20 +168,6 @@ class Joints(CheckpointHooks, GRPOTrainer):
         """TRL's forward over padded sequences: log-probabilities, entropies and router loss, or None for each."""
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
-    @contextmanager
-    def reference_model(self) -> Iterator[Any]:
-        """The reference policy: a model of its own, or the policy without its adapter."""
-        if self.ref_model is not None:
-            yield self.ref_model
-            return
-        model: Any = self.accelerator.unwrap_model(self.model)
-        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
-            yield self.model
-
-    def add_figures(self, figures: Mapping[str, float]) -> None:
-        """Add figures of this step to the next log."""
-        add_figures(self, figures)
-
     def correct_figure(self, name: str, value: float) -> None:
         """Put a figure in the place of the one that TRL has just added under its name."""
         self._metrics["train"][name][-1] = value
@@ -268,6 +254,17 @@ def watch(trainer: GRPOTrainer, **wraps: Wrap) -> None:
     """Call methods of a trainer through others that look at what goes in and comes out."""
     for name, wrap in wraps.items():
         setattr(trainer, WATCHED[name], wrap(getattr(trainer, WATCHED[name])))
+
+
+@contextmanager
+def reference_model(trainer: Any) -> Iterator[Any]:
+    """The reference policy of a trainer: a model of its own, or the policy without its adapter."""
+    if trainer.ref_model is not None:
+        yield trainer.ref_model
+        return
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+        yield trainer.model
 
 
 def add_figures(trainer: Any, figures: Mapping[str, float]) -> None:

@@ -24,9 +24,8 @@ from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_figures
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoint_files import OUR_STATE, advice
-from dppo.trl.checkpoint_hooks import CheckpointHooks
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.hooks import add_figures
+from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import PhaseClock, share_done
 from dppo.trl.row_settings import OF_THE_DRAWS
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
@@ -55,7 +54,7 @@ def check_dataset(dataset: Any, name: str) -> None:
     )
 
 
-class RowTrainer(CheckpointHooks):
+class RowTrainer(TrainingLoop):
     """A trainer of TRL whose rows are drawn by recorded scores; a subclass says what a row is and what its loss is.
 
     It goes before TRL's trainer among the bases, and calls ``start_rows`` when that one is made.
@@ -68,7 +67,6 @@ class RowTrainer(CheckpointHooks):
     batch_kind: type[RankBatch] = RankBatch
     """How the sequences of a step belong together."""
     source: RowSource
-    forwards: ForwardPasses
 
     @property
     def method(self) -> RowMethod:
@@ -139,10 +137,6 @@ class RowTrainer(CheckpointHooks):
         end_at_exit()
         self._announce()
 
-    def add_figures(self, figures: Mapping[str, float]) -> None:
-        """Add figures of this step to the next log."""
-        add_figures(self, figures)
-
     # -- a step -------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> Any:
@@ -212,14 +206,7 @@ class RowTrainer(CheckpointHooks):
         """
         if "micro_batches" not in inputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        *others, last = inputs["micro_batches"]
-        logged = torch.zeros((), device=self.accelerator.device)
-        for each in others:
-            with self.accelerator.no_sync(model):
-                loss = self._part(model, each)
-                self.accelerator.backward(loss)
-            logged = logged + loss.detach()
-        loss = self._part(model, last) + logged
+        loss = self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
         if inputs["last"]:
             self._record()
             self.step_ended()
@@ -241,11 +228,6 @@ class RowTrainer(CheckpointHooks):
         score_N, seen_N = found.cpu()
         self.source.record(self._block[seen_N > 0], score_N[seen_N > 0])
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """TRL's training step, timed."""
-        with self.clock("forward_backward"), self.forwards.memory.explained():
-            return super().training_step(*args, **kwargs)
-
     def _padded_forward(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, width: int, compute_entropy: bool = False
     ) -> tuple[Tensor, None, None]:
@@ -261,24 +243,6 @@ class RowTrainer(CheckpointHooks):
         return output.log_probs[:, predicts], None, None
 
     # -- around TRL's loop --------------------------------------------------------------------------------------
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """TRL's training loop; afterwards the models have the attention implementation they were loaded with.
-
-        Args:
-            resume_from_checkpoint: a folder, or True for the newest complete one in ``output_dir``.
-            *args: as for TRL's trainer.
-            **kwargs: as for TRL's trainer.
-
-        Raises:
-            CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
-        """
-        checkpoint = self.checked(resume_from_checkpoint)
-        self.forwards.layout.enter()
-        try:
-            return super().train(checkpoint, *args, **kwargs)
-        finally:
-            self.forwards.layout.leave()
 
     def _announce(self) -> None:
         """Print once how rows are drawn, and whether the first epoch can be pruned."""
