@@ -1,12 +1,17 @@
-"""Short supervised runs of the tiny model, by TRL's trainer and ours on the same rows."""
+"""Short runs of the tiny model on rows, supervised where nothing else is said, by TRL's trainer and ours."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from conftest_trl import WORDS, GradientRecorder
 from datasets import Dataset
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 from trl import SFTConfig, SFTTrainer
 
+from dppo.step import rows as step_rows
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
+from dppo.verification.enumerate import every_way
 
 
 def solutions(count=10, answers=1):
@@ -28,7 +33,7 @@ def texts(count=10):
     return solutions(count).map(lambda row: {"text": row["prompt"] + row["completion"]}).select_columns(["text"])
 
 
-def made(kind, config, path, folder, *, data=None, callbacks=(), **options):
+def made(kind, config, path, folder, *, data=None, callbacks=(), own=None, **options):
     settings = dict(
         output_dir=str(folder),
         per_device_train_batch_size=4,
@@ -50,6 +55,7 @@ def made(kind, config, path, folder, *, data=None, callbacks=(), **options):
         train_dataset=solutions() if data is None else data,
         processing_class=AutoTokenizer.from_pretrained(path),
         callbacks=list(callbacks),
+        **(own or {}),
     )
 
 
@@ -71,3 +77,36 @@ def trained(make, path, folder, **options):
 
 def flat(gradient):
     return torch.cat([g.double().flatten() for _, g in sorted(gradient.items())])
+
+
+class Fixed:
+    """A trainer in front of its second epoch, and its gradient of one step for a draw of our choice."""
+
+    def __init__(self, make, path, folder, monkeypatch, **options):
+        self.trainer = make(path, folder, **options)
+        self.trainer.train()
+        self.monkeypatch = monkeypatch
+        self.trainer.forwards.layout.enter()
+        self.trainer.model.train()
+        self.trainer.state.global_step = 0  # no schedule is at its end
+
+    def gradient(self, rng):
+        trainer = self.trainer
+        self.monkeypatch.setattr(step_rows, "step_streams", lambda seed, step: lambda purpose: rng)
+        trainer.model.zero_grad()
+        trainer.source._epoch = None
+        score = trainer.source.scores.score.copy()
+        (inputs,), _ = trainer.get_batch_samples(iter([{"row": torch.tensor([1, 4, 7, 2])}]), 1, "cpu")
+        trainer.compute_loss(trainer.model, inputs).backward()
+        trainer.source.scores.score[:] = score
+        return flat({name: p.grad for name, p in trainer.model.named_parameters()})
+
+    def error(self):
+        """Of the expected gradient against that of all rows of the step, which is TRL's by the contract; relative."""
+        ways = list(every_way(self.gradient))
+        assert len(ways) > 1 and sum(chance for _, chance in ways) == pytest.approx(1)
+        found = sum(chance * gradient for gradient, chance in ways)
+        method = self.trainer.method
+        self.trainer.source.method = replace(method, rows=method.rows.at_rate(0.0), over_kept=False)
+        whole = self.gradient(None)
+        return float((found - whole).norm() / whole.norm())

@@ -5,19 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import WORDS, GradientRecorder, relative_difference, two_processes
+from conftest_trl import WORDS, relative_difference, two_processes
 from datasets import Dataset
 from safetensors.torch import load_file
-from sft_runs import flat
-from transformers import AutoTokenizer, Qwen3ForCausalLM
+from sft_runs import Fixed, made, trained
+from transformers import Qwen3ForCausalLM
 from trl import DPOConfig, DPOTrainer
 
 from dppo.errors import ConfigError, DataError, RewardError
 from dppo.objective import margin_weights
 from dppo.pruning import UNWEIGHTED
-from dppo.step import rows as step_rows
 from dppo.trl import DPPODPOConfig, DPPODPOTrainer
-from dppo.verification.enumerate import every_way
 
 
 def words(start, count):
@@ -38,51 +36,22 @@ def pairs(count=10):
     )
 
 
-def made(kind, config, path, folder, *, data=None, callbacks=(), own=None, **options):
-    settings = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        max_steps=3,
-        learning_rate=1e-2,
-        max_grad_norm=0.0,
-        beta=0.5,
-        report_to=[],
-        save_strategy="no",
-        logging_steps=1,
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        seed=3,
-    )
-    settings.update(options)
+def compared(kind, config, path, folder, *, data=None, own=None, **options):
+    """A trainer with a reference that differs from the policy."""
     reference = Qwen3ForCausalLM.from_pretrained(path)
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter.mul_(0.9)
-    return kind(
-        model=Qwen3ForCausalLM.from_pretrained(path),
-        ref_model=reference,
-        args=config(**settings),
-        train_dataset=pairs() if data is None else data,
-        processing_class=AutoTokenizer.from_pretrained(path),
-        callbacks=list(callbacks),
-        **(own or {}),
-    )
+    own = {"ref_model": reference, **(own or {})}
+    return made(kind, config, path, folder, data=pairs() if data is None else data, own=own, **{"beta": 0.5, **options})
 
 
 def stock(path, folder, **options):
-    return made(DPOTrainer, DPOConfig, path, folder, **options)
+    return compared(DPOTrainer, DPOConfig, path, folder, **options)
 
 
 def ours(path, folder, **options):
-    return made(DPPODPOTrainer, DPPODPOConfig, path, folder, **options)
-
-
-def trained(make, path, folder, **options):
-    recorder = GradientRecorder()
-    trainer = make(path, folder, callbacks=[recorder], **options)
-    trainer.train()
-    return recorder.steps, trainer
+    return compared(DPPODPOTrainer, DPPODPOConfig, path, folder, **options)
 
 
 RPO = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}
@@ -109,38 +78,6 @@ def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_
         assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5), name
 
 
-class Fixed:
-    """A trainer in front of its second epoch, and its gradient of one step for a draw of our choice."""
-
-    def __init__(self, path, folder, monkeypatch, **options):
-        self.trainer = ours(path, folder, **options)
-        self.trainer.train()
-        self.monkeypatch = monkeypatch
-        self.trainer.forwards.layout.enter()
-        self.trainer.model.train()
-        self.trainer.state.global_step = 0
-
-    def gradient(self, rng):
-        trainer = self.trainer
-        self.monkeypatch.setattr(step_rows, "step_streams", lambda seed, step: lambda purpose: rng)
-        trainer.model.zero_grad()
-        score = trainer.source.scores.score.copy()
-        (inputs,), _ = trainer.get_batch_samples(iter([{"row": torch.tensor([1, 4, 7, 2])}]), 1, "cpu")
-        trainer.compute_loss(trainer.model, inputs).backward()
-        trainer.source.scores.score[:] = score
-        return flat({name: p.grad for name, p in trainer.model.named_parameters()})
-
-    def error(self):
-        """Of the expected gradient against that of all pairs of the step, relative."""
-        ways = list(every_way(self.gradient))
-        assert len(ways) > 1 and sum(chance for _, chance in ways) == pytest.approx(1)
-        found = sum(chance * gradient for gradient, chance in ways)
-        method = self.trainer.method
-        self.trainer.source.method = replace(method, rows=method.rows.at_rate(0.0), over_kept=False)
-        whole = self.gradient(None)
-        return float((found - whole).norm() / whole.norm())
-
-
 def by_length(prompts, completions, **_):
     """A reward model that likes short answers."""
     return [-float(len(text.split())) for text in completions]
@@ -153,15 +90,15 @@ def by_length(prompts, completions, **_):
 )
 def test_the_expected_gradient_of_a_step_is_that_of_all_its_pairs(options, tiny_path, tmp_path, monkeypatch):
     """Through trainer, draw, rows and loss: every draw in turn, with its chance."""
-    assert Fixed(tiny_path, tmp_path, monkeypatch, **options).error() < 1e-5
+    assert Fixed(ours, tiny_path, tmp_path, monkeypatch, **options).error() < 1e-5
 
 
 def test_wrong_twins_are_caught(tiny_path, tmp_path, monkeypatch):
     """A mean over the preferred answers' tokens that are kept, and draws that are not weighted."""
-    twin = Fixed(tiny_path, tmp_path, monkeypatch, **RPO)
+    twin = Fixed(ours, tiny_path, tmp_path, monkeypatch, **RPO)
     twin.trainer.source.method = replace(twin.trainer.method, over_kept=True)
     assert twin.error() > 0.01
-    twin = Fixed(tiny_path, tmp_path, monkeypatch)
+    twin = Fixed(ours, tiny_path, tmp_path, monkeypatch)
     rows = replace(twin.trainer.method.rows, weighting=UNWEIGHTED)
     twin.trainer.source.method = replace(twin.trainer.method, rows=rows)
     assert twin.error() > 0.05
