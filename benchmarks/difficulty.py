@@ -307,20 +307,29 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
             print("  ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()))
 
 
-def main() -> None:
-    """Measure, print, and write the JSON file if one is named."""
-    parser = argparse.ArgumentParser(description="What difficulty predicted before the first visit is worth.")
+def asked_for(description: str) -> tuple[Setting, str | None]:
+    """The setting that the command line asks for, and the file for its figures; torch computes with one thread.
+
+    Args:
+        description: of the command.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="one seed of a smaller task after a short warm-up")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="where warmed-up policies are kept")
     parser.add_argument("--output", metavar="FILE.json", help="where to write the figures")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    setting = replace(QUICK_SETTING if arguments.quick else Setting(), cache=arguments.cache)
+    return replace(QUICK_SETTING if arguments.quick else Setting(), cache=arguments.cache), arguments.output
+
+
+def main() -> None:
+    """Measure, print, and write the JSON file if one is named."""
+    setting, output = asked_for("What difficulty predicted before the first visit is worth.")
     runs = [recorded(seed, setting) for seed in setting.seeds]
     rows = [*auc_rows(runs), *advantage_rows(runs), *cost_rows(runs, setting.calls), *learning_rows(setting)]
     print_table(rows)
-    if arguments.output:
-        write(arguments.output, rows, list(setting.seeds))
+    if output:
+        write(output, rows, list(setting.seeds))
 
 
 if __name__ == "__main__":

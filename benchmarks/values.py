@@ -9,23 +9,21 @@ are as many completions as two epochs of 4. They stay the prior throughout, to s
 the library drops them at a prompt's first visit. One epoch of training is the same either way.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from difficulty import (
     GROUP,
-    QUICK_SETTING,
     SIZES,
     STRENGTH,
     Run,
     Setting,
     area,
+    asked_for,
     by_epoch,
     one_epoch,
     print_table,
@@ -122,13 +120,7 @@ def learning_rows(setting: Setting, references: Sequence[Tensor]) -> list[dict[s
 
 def main() -> None:
     """Measure, print, and write the JSON file if one is named."""
-    parser = argparse.ArgumentParser(description="What samples of the reference are worth as a prior.")
-    parser.add_argument("--quick", action="store_true", help="one seed of a smaller task after a short warm-up")
-    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="where warmed-up policies are kept")
-    parser.add_argument("--output", metavar="FILE.json", help="where to write the figures")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    setting = replace(QUICK_SETTING if arguments.quick else Setting(), cache=arguments.cache)
+    setting, output = asked_for("What samples of the reference are worth as a prior.")
     references = [reference_rewards(seed, setting) for seed in setting.seeds]
     runs = [recorded(seed, setting) for seed in setting.seeds]
     rows = [*figures_of(runs, references), *learning_rows(setting, references)]
@@ -136,8 +128,8 @@ def main() -> None:
     mean = [float(reward_PG.mean()) for reward_PG in references]
     rows.append({"figure": "reference", "mean_reward": float(np.mean(mean)), "failed_share": float(np.mean(failed))})
     print_table(rows)
-    if arguments.output:
-        write(arguments.output, rows, list(setting.seeds))
+    if output:
+        write(output, rows, list(setting.seeds))
 
 
 if __name__ == "__main__":

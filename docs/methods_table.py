@@ -43,16 +43,16 @@ def numbers(paper: str) -> str:
 
 def dropped(method: Method) -> str:
     """What a method leaves out, in words."""
-    completions, prompts = method.completions, method.prompts.rate
+    completions = method.completions
     parts = ["groups that do not count, in rounds"] if method.rounds is not None else []
-    if isinstance(completions, Pruning):
-        rule = f"by `{completions.rule.__name__}` of {method.score_name}"
-        parts += [f"completions, {rule}, and prompts that come back"] if completions.rate else []
-    else:
+    if not isinstance(completions, Pruning):
         parts.append(f"completions, {str(completions).partition('pruned, ')[2]}")
-    parts += (
-        ["prompts that come back"] if prompts and not (isinstance(completions, Pruning) and completions.rate) else []
-    )
+    elif completions.rate:
+        parts.append(
+            f"completions, by `{completions.rule.__name__}` of {method.score_name}, and prompts that come back"
+        )
+    elif method.prompts.rate:
+        parts.append("prompts that come back")
     return "; ".join(parts) or "nothing but completions without a gradient"
 
 

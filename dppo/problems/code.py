@@ -8,10 +8,10 @@ import ast
 import builtins
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import datasets
 
@@ -139,9 +139,9 @@ def code_rows(rows: datasets.Dataset, rule: str, where: str) -> datasets.Dataset
         present = ", ".join(map(repr, rows.column_names))
         raise DataError(f"{where} has no column {missing[0]!r}, which problems like {rule}'s have. It has {present}")
     found, bad = [], []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(cast(Iterable[Mapping[str, Any]], rows)):
         try:
-            problem, tests = read(row)  # type: ignore[arg-type]
+            problem, tests = read(row)
             if not tests.names:
                 raise ValueError("they call nothing")
             for text in (tests.before if rule == "mbpp" else "", tests.tests):
@@ -149,7 +149,7 @@ def code_rows(rows: datasets.Dataset, rule: str, where: str) -> datasets.Dataset
         except (SyntaxError, ValueError, TypeError) as error:
             bad.append((number, error))
             continue
-        name = row.get("task_id")  # type: ignore[union-attr]
+        name = row.get("task_id")
         found.append(
             {"id": f"{rule}/{number}" if name is None else str(name), "problem": problem, "answer": tests.as_text()}
         )
