@@ -1,6 +1,7 @@
 """What keeps a run alive and honest: steps that are skipped, and warnings that say why nothing is learned."""
 
 import atexit
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -139,6 +140,7 @@ def end_at_exit() -> None:
 def _end_group() -> None:
     if distributed.is_initialized():
         distributed.destroy_process_group()
+        gc.collect()  # a trainer that nobody holds is a cycle, and its wrapped model keeps the group's threads
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 os.environ.update(TRL_EXPERIMENTAL_SILENCE="1", HF_HUB_OFFLINE="1")
@@ -13,6 +14,8 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from sft_runs import ours, solutions
+
+from dppo.trl.safeguards import _end_group
 
 
 def main(path: str, folder: str, kind: str) -> None:
@@ -40,5 +43,17 @@ def main(path: str, folder: str, kind: str) -> None:
         save_file({n: w.clone() for n, w in weights.items() if n != "lm_head.weight"}, Path(folder) / "two.safetensors")
 
 
+def gloo_threads() -> list[str]:
+    """Of this process, where the system says so."""
+    tasks, names = Path("/proc/self/task"), []
+    for task in tasks.iterdir() if tasks.is_dir() else []:
+        with suppress(OSError):  # it has just ended
+            names.append((task / "comm").read_text().strip())
+    return [name for name in names if "gloo" in name]
+
+
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    assert gloo_threads() or sys.platform != "linux", "there are some to be ended"
+    _end_group()
+    assert not gloo_threads(), gloo_threads()
