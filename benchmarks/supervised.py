@@ -2,15 +2,18 @@
 
 python benchmarks/supervised.py --data gsm8k_train.jsonl.gz [--quick] [--output FILE.json]
 
-A policy of under a million parameters learns worked solutions. On tuning seeds each contestant gets its best learning
-rate from a grid. On every seed stock ``SFTTrainer`` runs for its epochs; its last loss on held-out rows is the target,
-and every contestant then runs until it is there, or for as many CPU seconds as ``LIMIT`` times those of stock. Turns
-change from seed to seed. Evaluation is not counted; the self-check of rows and every draw are.
+A policy of under a million parameters learns worked solutions. On every seed stock ``SFTTrainer`` runs for its epochs;
+its last loss on held-out rows is the target, and every contestant then runs until it is there, or for as many CPU
+seconds as ``LIMIT`` times those of stock; between two evaluations the loss is taken to fall linearly. Turns change from
+seed to seed. Evaluation is not counted; the self-check of rows and every draw are. On a tuning seed, where stock's
+target is that of its own best learning rate, each contestant gets the rate that is there soonest, from ``RATES`` and
+what lies beyond an end of them for as long as the end is best.
 """
 
 import argparse
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +35,7 @@ from dppo.rng import Purpose, generator
 from dppo.statistics import seed_interval
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
 
-SEEDS, TUNING_SEEDS = (0, 1, 2, 3, 4), (100,)
+SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 100
 RATES = (1e-3, 2e-3, 4e-3)
 LONGEST = 256
 """Tokens of a row; longer ones are left out."""
@@ -59,7 +62,7 @@ CONTESTANTS = (
     Contestant(name="dense rows, 1/2 batch", batch=0.5, ours={"row_prune_rate": 0.0}),
     Contestant(name="dense rows, 1/4 batch", batch=0.25, ours={"row_prune_rate": 0.0}),
     Contestant(name="dppo 0.5", ours={}),
-    Contestant(name="dppo 0.3", ours={"row_prune_rate": 0.3}),
+    Contestant(name="dppo 0.5, 1/4 batch", batch=0.25, ours={}),
     Contestant(name="uniform 0.5", ours={"method": "uniform"}),
     Contestant(name="infobatch 0.5", ours={"method": "infobatch", "prune_schedule": "constant"}),
 )
@@ -81,7 +84,7 @@ class Task:
 
 def task_of(data: str, *, quick: bool) -> Task:
     """The first rows of a file of worked solutions that are not too long, in tokens of a tokenizer made for them."""
-    rows, held_out, batch, epochs = (96, 32, 16, 2) if quick else (2048, 256, 32, 4)
+    rows, held_out, batch, epochs = (96, 32, 16, 2) if quick else (512, 128, 16, 4)
     pairs = load_solutions(data, chat=False)
     texts = [(row["prompt"] + "\n", row["completion"] + EOS) for row in pairs.select(range(min(len(pairs), 4 * rows)))]
     tokenizer = train_tokenizer([text for pair in texts for text in pair])
@@ -174,33 +177,68 @@ def run(
 
 
 def reached(curve: Sequence[tuple[float, float]], target: float) -> float | None:
-    """CPU seconds after which a curve is at the target; None where it never is."""
-    return next((seconds for seconds, loss in curve if loss <= target), None)
+    """CPU seconds after which a curve is at the target, linear between evaluations; None where it never is."""
+    before = None
+    for seconds, loss in curve:
+        if loss <= target:
+            if before is None:
+                return seconds
+            return before[0] + (seconds - before[0]) * (before[1] - target) / (before[1] - loss)
+        before = (seconds, loss)
+    return None
 
 
-def tuned(task: Task, contestants: Sequence[Contestant], seeds: Sequence[int]) -> tuple[dict[str, float], list[Any]]:
-    """The learning rate at which each contestant has the lowest loss after the CPU seconds of stock's run."""
-    stock, rows, best = contestants[0], [], {}
-    curves = {
-        (rate, seed): run(stock, task, seed=seed, rate=rate, target=None, seconds=None)
-        for rate in RATES
-        for seed in seeds
-    }
-    budget = float(np.mean([curve[-1][0] for curve in curves.values()]))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What a learning rate reached on the tuning seed; the less the better, seconds before losses."""
+
+    seconds: float
+    """To the target; infinite where it was not reached."""
+    loss: float
+    """The last."""
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """By which the best is chosen."""
+        return self.seconds, self.loss
+
+
+def best_rate(tried: Callable[[float], Tried]) -> tuple[float, dict[float, Tried]]:
+    """The best learning rate and what all that were tried reached; beyond an end of ``RATES`` while the end is best."""
+    found = {rate: tried(rate) for rate in RATES}
+    while True:
+        best = min(found, key=lambda rate: found[rate].order)
+        further = best * 2 if best == max(found) else best / 2
+        if min(found) < best < max(found):
+            return best, found
+        found[further] = tried(further)
+
+
+def tuned(task: Task, contestants: Sequence[Contestant]) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """The learning rate of each contestant, and a row for everything that was tried."""
+    stock, curves = contestants[0], {}
+
+    def run_stock(rate: float) -> Tried:
+        curves[rate] = run(stock, task, seed=TUNING_SEED, rate=rate, target=None, seconds=None)
+        return Tried(seconds=math.inf, loss=curves[rate][-1][1])
+
+    best, rows = {}, []
+    best[stock.name], found = best_rate(run_stock)
+    limit, target = curves[best[stock.name]][-1]
     for contestant in contestants:
-        losses = {}
-        for rate in RATES:
-            ends = [
-                (
-                    curves[rate, seed]
-                    if contestant is stock
-                    else run(contestant, task, seed=seed, rate=rate, target=-1.0, seconds=budget)
-                )[-1][1]
-                for seed in seeds
-            ]
-            losses[rate] = float(np.mean(ends))
-            rows.append({"what": "tuning", "contestant": contestant.name, "rate": rate, "loss": losses[rate]})
-        best[contestant.name] = min(losses, key=losses.__getitem__)
+        if contestant is not stock:
+
+            def race(rate: float, contestant: Contestant = contestant) -> Tried:
+                curve = run(contestant, task, seed=TUNING_SEED, rate=rate, target=target, seconds=limit)
+                found = reached(curve, target)
+                return Tried(seconds=math.inf if found is None else found, loss=curve[-1][1])
+
+            best[contestant.name], found = best_rate(race)
+        for rate, each in found.items():
+            seconds = None if math.isinf(each.seconds) else each.seconds
+            row = {"what": "tuning", "contestant": contestant.name, "rate": rate, "loss": each.loss}
+            rows.append(row | {"cpu_seconds": seconds, "chosen": rate == best[contestant.name]})
+            print(rows[-1], flush=True)
     return best, rows
 
 
@@ -217,8 +255,8 @@ def main() -> None:
     if options.quick:
         best, rows = dict.fromkeys((each.name for each in CONTESTANTS), 2e-3), []
     else:
-        best, rows = tuned(task, CONTESTANTS, TUNING_SEEDS)
-    ratios: dict[str, dict[int, float | None]] = {each.name: {} for each in CONTESTANTS[1:]}
+        best, rows = tuned(task, CONTESTANTS)
+    ratios: dict[str, dict[int, float]] = {each.name: {} for each in CONTESTANTS[1:]}
     for seed in seeds:
         stock = run(CONTESTANTS[0], task, seed=seed, rate=best["stock"], target=None, seconds=None)
         target, limit = stock[-1][1], LIMIT * stock[-1][0]
@@ -228,20 +266,18 @@ def main() -> None:
             contestant = CONTESTANTS[1 + turn]
             curve = run(contestant, task, seed=seed, rate=best[contestant.name], target=target, seconds=limit)
             found = reached(curve, target)
-            ratios[contestant.name][seed] = None if found is None else needed / found
+            ratios[contestant.name][seed] = 0.0 if found is None else needed / found
             rows.append(
                 {"what": "race", "contestant": contestant.name, "seed": seed, "rate": best[contestant.name]}
                 | {"target": target, "cpu_seconds": found, "last_loss": curve[-1][1], "ran": curve[-1][0]}
             )
+            print(rows[-1], flush=True)
     for name, per_seed in ratios.items():
-        missed = sum(value is None for value in per_seed.values())
-        known = [value for value in per_seed.values() if value is not None]
-        said = "never there" if not known else f"{np.mean(known):.2f}x"
-        interval = seed_interval(per_seed)
-        if interval.low is not None and not missed:
-            said = f"{said} [{interval.low:.2f}, {interval.high:.2f}]"
-        print(f"{name:24} {said}{f', {missed} seeds not there' if missed and known else ''}")
-    write(options.output, rows, [*seeds, *(() if options.quick else TUNING_SEEDS)])
+        interval = seed_interval(per_seed, np.median)
+        spread = "" if interval.low is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
+        missed = sum(value == 0 for value in per_seed.values())
+        print(f"{name:24} {interval.centre:.2f}x{spread}{f', {missed} seeds never there' if missed else ''}")
+    write(options.output, rows, [*seeds, *(() if options.quick else [TUNING_SEED])])
 
 
 if __name__ == "__main__":
