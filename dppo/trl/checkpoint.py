@@ -31,6 +31,7 @@ SETTINGS = (
     "sampling_design",
     "history_half_life",
     "difficulty_features",
+    "prompt_values",
     "reward_range",
     "prune_schedule",
     "prune_until",

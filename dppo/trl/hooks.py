@@ -72,6 +72,19 @@ RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """By method of ``GRPOTrainer``: its parameters, and lines of its source that must be there."""
 
+RELIED_ON_FOR_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "get_train_dataloader": ("(self)", ("dataset=self.train_dataset,", "sampler_fn=self._get_train_sampler,")),
+    "get_batch_samples": (
+        "(self, epoch_iterator, num_batches, device)",
+        ("batch_samples.append(next(epoch_iterator))", "return batch_samples, num_items_in_batch"),
+    ),
+    "compute_loss": ("(self, model, inputs, return_outputs, num_items_in_batch)", ()),
+    "log": ("(self, logs, start_time)", ("for key, val in self._metrics[mode].items()",)),
+    **OF_CHECKPOINTS,
+    "_load_optimizer_and_scheduler": ("(self, checkpoint)", ()),
+}
+"""The same of ``SFTTrainer`` and ``DPOTrainer``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:

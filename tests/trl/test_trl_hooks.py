@@ -8,21 +8,28 @@ from pathlib import Path
 import pytest
 import transformers
 import trl.trainer.base_trainer
+import trl.trainer.dpo_trainer
 import trl.trainer.grpo_trainer
-from trl import GRPOTrainer
+import trl.trainer.sft_trainer
+from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 
 import dppo
-from dppo.trl import DPPOTrainer
+from dppo.trl import DPPODPOTrainer, DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.checkpoint_hooks import CheckpointHooks
-from dppo.trl.hooks import RELIED_ON, WATCHED, Joints
+from dppo.trl.hooks import RELIED_ON, RELIED_ON_FOR_ROWS, WATCHED, Joints
 from dppo.trl.loop import TrainingLoop
+from dppo.trl.row_trainer import RowTrainer
 
-SOURCES = (trl.trainer.grpo_trainer, trl.trainer.base_trainer, transformers.trainer)
+TRAINERS = (GRPOTrainer, SFTTrainer, DPOTrainer)
+SOURCES = (
+    *(trl.trainer.grpo_trainer, trl.trainer.sft_trainer, trl.trainer.dpo_trainer),
+    *(trl.trainer.base_trainer, transformers.trainer),
+)
 
 
-def missing(trainer_class: type, name: str) -> list[str]:
-    """What ``RELIED_ON`` says of a method and is not so in ``trainer_class``."""
-    signature, lines = RELIED_ON[name]
+def missing(trainer_class: type, name: str, relied_on=RELIED_ON) -> list[str]:
+    """What is said of a method and is not so in ``trainer_class``."""
+    signature, lines = relied_on[name]
     method = inspect.unwrap(getattr(trainer_class, name))
     found = f"({', '.join(inspect.signature(method).parameters)})"
     source = inspect.getsource(method)
@@ -32,6 +39,12 @@ def missing(trainer_class: type, name: str) -> list[str]:
 @pytest.mark.parametrize("name", RELIED_ON)
 def test_what_we_rely_on_is_there(name):
     assert missing(GRPOTrainer, name) == []
+
+
+@pytest.mark.parametrize("trainer_class", [SFTTrainer, DPOTrainer])
+@pytest.mark.parametrize("name", RELIED_ON_FOR_ROWS)
+def test_what_trainers_on_rows_rely_on_is_there(trainer_class, name):
+    assert missing(trainer_class, name, RELIED_ON_FOR_ROWS) == []
 
 
 def test_another_trl_is_noticed_and_says_where():
@@ -47,8 +60,8 @@ def test_another_trl_is_noticed_and_says_where():
 
 
 def private_names() -> set[str]:
-    """What TRL's trainer and those it is built on call by a name with an underscore."""
-    names = {name for kind in GRPOTrainer.__mro__ for name in vars(kind)}
+    """What TRL's trainers and those they are built on call by a name with an underscore."""
+    names = {name for trainer in TRAINERS for kind in trainer.__mro__ for name in vars(kind)}
     for module in SOURCES:
         names |= set(re.findall(r"self\.(_\w+)", inspect.getsource(module)))
     return {name for name in names if name.startswith("_") and not name.startswith("__")}
@@ -80,16 +93,26 @@ def test_no_other_file_knows_a_name_that_trl_keeps_private():
     assert {"_step", "_metrics", "_logs", "_generate_and_score_completions", "_is_vlm"} <= private
     hooks, checkpoints = root / "trl" / "hooks.py", root / "trl" / "checkpoint_hooks.py"
     assert {"_step", "_metrics"} <= used_in(hooks), "the search finds them where they are"
-    trainers = (root / "trl" / "trainer.py", root / "trl" / "stock.py")  # elsewhere ``self`` is no trainer
+    names = ("trainer", "stock", "loop", "row_trainer", "sft", "dpo")
+    trainers = [root / "trl" / f"{name}.py" for name in names]  # elsewhere ``self`` is no trainer
     files = [file for file in root.rglob("*.py") if file.parent != root / "verl"]  # of another engine's trainer
     used = {file: used_in(file, of_self=file in trainers) for file in files}
     found = {file for file, names in used.items() if names & private}
     assert found <= {hooks, checkpoints}, found - {hooks, checkpoints}
 
 
-def test_our_own_names_do_not_hide_trls():
-    """A method of ours with a name of TRL's would be called by TRL."""
-    ours = {name for name in vars(DPPOTrainer) | vars(TrainingLoop) if not name.startswith("__")}
-    public = {"train", "training_step"}  # which call TRL's
-    assert {name for name in ours if hasattr(GRPOTrainer, name)} == public
-    assert ours & private_names() == set()
+ON_ROWS = {"get_train_dataloader", "get_batch_samples", "compute_loss", "loss_is_scaled_for_ga"}
+
+
+@pytest.mark.parametrize(
+    ("ours", "replaced"),
+    [
+        ((DPPOTrainer, TrainingLoop), {"train", "training_step"}),
+        ((RowTrainer, DPPOSFTTrainer, DPPODPOTrainer), ON_ROWS),
+    ],
+)
+def test_our_own_names_do_not_hide_trls(ours, replaced):
+    """A method of ours with a name of TRL's would be called by TRL; ``replaced`` are those that call TRL's."""
+    names = {name for kind in ours for name in vars(kind) if not name.startswith("__")}
+    assert {name for name in names if any(hasattr(kind, name) for kind in TRAINERS)} == replaced
+    assert names & private_names() == set()
