@@ -16,7 +16,7 @@ from dppo.runs.parsing import parse_fields
 from dppo.settings import AUTO
 from dppo.step.asked import RATES, not_chosen
 from dppo.trl.config import DPPOConfig
-from dppo.trl.fields import DEFAULT_METHOD
+from dppo.trl.fields import DEFAULT_METHOD, unread_by
 from dppo.trl.objective import fields_of
 
 STOCK_PAPER = METHODS["grpo"].paper
@@ -31,6 +31,7 @@ SHARED = {
 }
 """Fields that make the task and its evaluation: one value for all, or accuracies could not be compared."""
 SEEDED = ("model_name_or_path", "dataset_name", "dataset_path", "eval_dataset_name", "eval_dataset_path")
+SEEDED += ("prompt_values",)
 """Fields in which ``{seed}`` stands for the seed."""
 
 
@@ -61,6 +62,7 @@ TAKEN: dict[str, Callable[[Method], bool]] = {
     "prune_schedule": _prunes,
     "prompt_prune_rate": _prunes_prompts,
     "difficulty_features": lambda method: method.advantages.from_history,
+    "prompt_values": lambda method: method.advantages.from_history or method.advantages.from_values,
     "reward_range": lambda method: method.advantages.from_history,
     "max_rounds": lambda method: method.rounds is not None,
     "round_factor": lambda method: method.rounds is not None,
@@ -95,11 +97,8 @@ class Contestant:
             return sorted(config.keys() & TRAINING_OURS - GIVEN)
         method = METHODS[self.method]
         chosen = [name for name in RATES if config.get(name) == AUTO and not_chosen(name, method)]
-        return sorted(
-            name
-            for name, takes in TAKEN.items()
-            if config.get(name) is not None and (not takes(method) or name in chosen)
-        )
+        unread = {name for name, takes in TAKEN.items() if not takes(method)} | {*chosen, *unread_by(method)}
+        return sorted(name for name in unread if config.get(name) is not None)
 
     def fields(self, config: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
         """Every field of its run, of those all share in ``config``: what ``config.yaml`` in the run's folder holds."""

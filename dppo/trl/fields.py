@@ -61,12 +61,16 @@ def contradictions(method: str, given: dict[str, Any]) -> list[str]:
         for name in SETTINGS
         if name in own and name in given and given[name] != own[name]
     ] + [
-        f"method={method!r} has a {part.replace('_', ' ')} of its own that TRL's fields do not describe, so "
-        f"{name}={given[name]!r} would change nothing. Leave {name} out, {other}"
-        for part in unnamed_parts(METHODS[method])
-        for name in WORDS.get(part, ())
+        f"method={method!r} brings its own {part}, which TRL's fields do not describe, so {name}={given[name]!r} would "
+        f"change nothing. Leave {name} out, {other}"
+        for name, part in unread_by(METHODS[method]).items()
         if name in given
     ]
+
+
+def unread_by(method: Method) -> dict[str, str]:
+    """Fields of TRL that say nothing of a method, and the part of its own, in words, that each would describe."""
+    return {name: part.replace("_", " ") for part in unnamed_parts(method) for name in WORDS.get(part, ())}
 
 
 def field_problems(args: Any) -> list[str]:

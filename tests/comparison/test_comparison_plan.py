@@ -232,3 +232,22 @@ def test_fields_that_only_some_methods_take_are_left_out_for_the_others():
     }
     assert left["dppo_history"] == [] and left["dppo"] == ["difficulty_features"]
     assert {"difficulty_features", "completion_prune_rate"} <= set(left["cppo"]) and left["grpo"] == sorted(shared)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_can_take_part(config, name):
+    """Fields that all share, of an objective too, are kept from methods that have their own; so are values."""
+    shared = {"loss_type": "dr_grpo", "scale_rewards": "none", "beta": 0.0, "prompt_values": "of_{seed}.jsonl"}
+    comparison = plan(config(**shared), methods=[name, "trl"])
+    run, stock = (each.parse(comparison.fields(each, 8)) for each in comparison.contestants)
+    assert stock.training.loss_type == "dr_grpo" and run.training.build_method().name == METHODS[name].name
+    rule = METHODS[name].advantages
+    assert run.training.prompt_values == ("of_8.jsonl" if rule.from_values or rule.from_history else None)
+
+
+def test_values_that_are_not_named_are_asked_for(config):
+    comparison = plan(config(), methods=["dppo_a_star_po"])
+    with pytest.raises(
+        ConfigError, match=r"(?s)dppo_a_star_po: .*needs the value of every prompt\. Set prompt_values: FILE"
+    ):
+        comparison.contestants[0].parse(comparison.fields(comparison.contestants[0], 7))

@@ -110,7 +110,7 @@ class TestFilledIn:
     def test_fields_that_would_not_change_such_a_part_are_named(self, monkeypatch):
         own = replace(METHODS["dppo"], name="own", fixes=frozenset({"token_loss"}), **OWN_PARTS["dual clip"])
         monkeypatch.setitem(METHODS, "own", own)
-        with pytest.raises(ConfigError, match=r"a token loss of its own .* so epsilon=0\.3 would change nothing"):
+        with pytest.raises(ConfigError, match=r"brings its own token loss, .* so epsilon=0\.3 would change nothing"):
             configured(method="own", epsilon=0.3)
 
     def test_a_loss_with_the_normaliser_of_another_has_both(self, monkeypatch):
