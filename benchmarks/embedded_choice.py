@@ -25,31 +25,39 @@ FORMAT = 1
 
 
 def write_settings(work: Path, path: Path) -> None:
-    """Choose settings on every task whose grid was run, and write them; other tasks stay as they are in the file.
+    """Choose settings on every task whose grid was run, and write them.
+
+    Other tasks stay as they are in the file, and so do contestants whose grid is not among these runs.
 
     Args:
         work: folder of all runs.
         path: the file of settings.
     """
     before = read_json(path, advice="Delete it.") if path.exists() else {"tasks": {}}
-    found = {task: grid_of(work, task) for task in TASKS if (work / task / "grid").is_dir()}
+    found = {
+        task: grid_of(work, task, before["tasks"].get(task, {})) for task in TASKS if (work / task / "grid").is_dir()
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"format": FORMAT, "tasks": {**before["tasks"], **found}, "environment": environment()})
     for task, each in found.items():
         print(f"{task}\n\n{show_grid(each)}\n")
 
 
-def grid_of(work: Path, task: str) -> dict[str, Any]:
+def grid_of(work: Path, task: str, before: Mapping[str, Any]) -> dict[str, Any]:
     """What the grid of a task showed, and what it chooses.
 
     Args:
         work: folder of all runs.
         task: a key of ``TASKS``.
+        before: the record of the task so far, of runs that may be somewhere else.
     """
     grid, entries = Grid(work, task), known(CONTESTANTS)
-    chosen = {name: found for name, entry in entries.items() if (found := grid.choose(name, entry))}
+    found = {name: each.as_json() for name, entry in entries.items() if (each := grid.choose(name, entry))}
+    kept = before.get("settings", {}) | found
+    chosen = {name: kept[name] for name in entries if name in kept}
     shown = {
-        f"rung_{rung + 1}": {
+        f"rung_{rung + 1}": before.get("grid", {}).get(f"rung_{rung + 1}", {})
+        | {
             setting.named(name): asdict(each)
             for name, entry in entries.items()
             if entry.grid()
@@ -57,11 +65,11 @@ def grid_of(work: Path, task: str) -> dict[str, Any]:
         }
         for rung in range(len(RUNGS))
     }
-    ours = accuracy_of_ours(work / task / "ours", task)
+    ours = before.get("ours", {}) | accuracy_of_ours(work / task / "ours", task)
     return {
         "rungs": [{**asdict(rung), "seconds": TASKS[task].rungs[place]} for place, rung in enumerate(RUNGS)],
-        "settings": {name: each.as_json() for name, each in chosen.items()},
-        "best": best_of_ours(ours or {name: each.accuracy for name, each in chosen.items()}),
+        "settings": chosen,
+        "best": best_of_ours(ours or {name: each["accuracy"] for name, each in chosen.items()}),
         "ours": ours,
         "unfinished": [name for name, entry in entries.items() if entry.groups and name not in chosen],
         "grid": shown,

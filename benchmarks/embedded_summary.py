@@ -2,6 +2,7 @@
 
 python benchmarks/embedded_summary.py grid [--work FOLDER] [--settings FILE.json]
 python benchmarks/embedded_summary.py [--work FOLDER] [--settings FILE.json] [--output FILE.json]
+python benchmarks/embedded_summary.py --ours dppo_default --against trl_g8,cppo ...   # runs of another machine, say
 
 ``best_against`` holds, for each opponent, the opponent's seconds to a target over those of the best of ours, as
 ``dppo.comparison.survival.Ratio`` has it (docs/compare.md says what is censored and how that counts). ``each`` has it
@@ -11,7 +12,7 @@ by task and target; the figures beside it are those of the task and target where
 import argparse
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,29 +62,36 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("runs/embedded_compare"), help="folder of all runs")
     parser.add_argument("--settings", type=Path, default=SETTINGS_FILE, help="what the grid chose")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/embedded_compare.json"))
+    parser.add_argument("--ours", help="whose figures stand beside the opponents'; the best of ours by default")
+    parser.add_argument("--against", default=",".join(OPPONENTS), help="opponents")
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     if options.what == "grid":
         write_settings(options.work, options.settings)
     else:
-        write_summary(options.work, options.settings, options.output)
+        write_summary(options.work, options.settings, options.output, options.ours, options.against.split(","))
     return 0
 
 
-def write_summary(work: Path, settings: Path, output: Path) -> None:
+def write_summary(
+    work: Path, settings: Path, output: Path, ours: str | None = None, opponents: Sequence[str] = OPPONENTS
+) -> None:
     """Read all runs, write one file and print its tables.
 
     Args:
         work: folder of all runs.
         settings: the file of settings.
         output: the JSON file.
+        ours: a contestant; None for the best of ours.
+        opponents: what it is measured against.
     """
     tasks = {}
     for task in TASKS:
         if (work / task / "reported" / "runs").is_dir():
             chosen, best = read_settings(settings, task)
-            tasks[task] = task_record(work / task / "reported", task, chosen, best)
+            best = ours or best
+            tasks[task] = task_record(work / task / "reported", task, chosen, best, opponents)
             tasks[task]["unseen"] = unseen(work / task / "reported", task, (*MORE, best), SEEDS + MORE_SEEDS)
     record = {
         "format": FORMAT,
@@ -99,7 +107,9 @@ def write_summary(work: Path, settings: Path, output: Path) -> None:
     print(show_all(record))
 
 
-def task_record(folder: Path, task: str, chosen: Mapping[str, Chosen], best: str) -> dict[str, Any]:
+def task_record(
+    folder: Path, task: str, chosen: Mapping[str, Chosen], best: str, opponents: Sequence[str] = OPPONENTS
+) -> dict[str, Any]:
     """Every figure of a task.
 
     Args:
@@ -107,13 +117,14 @@ def task_record(folder: Path, task: str, chosen: Mapping[str, Chosen], best: str
         task: a key of ``TASKS``.
         chosen: settings by contestant.
         best: of ours.
+        opponents: what it is measured against.
 
     Raises:
         ConfigError: a contestant that others are measured against has no run.
     """
     every = entries_of("main") | entries_of("ablation")
     entries = {name: entry for name, entry in every.items() if (folder / "runs" / name).is_dir()}
-    if lacking := sorted({*TARGETS, *OPPONENTS, best} - entries.keys()):
+    if lacking := sorted({*TARGETS, *opponents, best} - entries.keys()):
         raise ConfigError(f"{folder} has no run of {', '.join(lacking)}. Run embedded_compare.py main --task {task}")
     settings = {name: chosen.get(name) or chosen[entry.tuned_as] for name, entry in entries.items()}
     contestants = [contestant_of(folder, name, entry, settings[name].setting) for name, entry in entries.items()]
@@ -132,9 +143,9 @@ def task_record(folder: Path, task: str, chosen: Mapping[str, Chosen], best: str
         "targets": {name: target.as_json() for name, target in targets.items()},
         "to_target": {name: spent(curves, target) for name, target in targets.items()},
         "speedup": {name: ratios(curves, target, TARGETS[0]) for name, target in targets.items()},
-        "best_against": against_all(curves, best),
+        "best_against": against_all(curves, best, opponents),
         "default": BY_ITSELF,
-        "default_against": against_all(curves, BY_ITSELF) if BY_ITSELF in curves else {},
+        "default_against": against_all(curves, BY_ITSELF, opponents) if BY_ITSELF in curves else {},
     }
 
 
@@ -160,14 +171,15 @@ def asked_for(found: Results) -> Results:
     return {seed: run for seed, run in found.items() if seed in SEEDS or run.status != "missing"}
 
 
-def against_all(curves: Mapping[str, Curves], name: str) -> dict[str, Any]:
+def against_all(curves: Mapping[str, Curves], name: str, opponents: Sequence[str]) -> dict[str, Any]:
     """What each opponent spent to each target over what a contestant of ours did.
 
     Args:
         curves: by contestant.
         name: of ours.
+        opponents: what it is measured against.
     """
-    return {opponent: {target: against(curves, target, opponent, name) for target in TARGETS} for opponent in OPPONENTS}
+    return {opponent: {target: against(curves, target, opponent, name) for target in TARGETS} for opponent in opponents}
 
 
 def against(curves: Mapping[str, Curves], target: str, opponent: str, ours: str) -> dict[str, Any]:
@@ -195,7 +207,7 @@ def best_against(tasks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[s
         tasks: by task, opponent and target.
     """
     found = {}
-    for opponent in OPPONENTS:
+    for opponent in dict.fromkeys(name for by_opponent in tasks.values() for name in by_opponent):
         each = {task: dict(by_opponent[opponent]) for task, by_opponent in tasks.items()}
         places = [(task, name) for task, by_target in each.items() for name in by_target]
         there = [place for place in places if not each[place[0]][place[1]]["missing"]]

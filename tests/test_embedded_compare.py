@@ -190,13 +190,13 @@ def test_longer_runs_settle_the_best_of_ours(tmp_path):
     """In the grid every contestant reaches the same, and the first would be taken."""
     for name in ("dppo_completions", "dppo"):
         trained(tmp_path, name, reach=near(POINT))
-    assert choice.grid_of(tmp_path, "embedded")["best"] == "dppo_completions"
+    assert choice.grid_of(tmp_path, "embedded", {})["best"] == "dppo_completions"
     for name, reached in (("dppo_completions", 0.7), ("dppo", 0.8), ("dppo_predicted", 0.9)):
         for seed in entries.OURS_SEEDS[: 2 if name == "dppo_predicted" else None]:
             write_run(
                 tmp_path / "embedded" / "ours", name, seed, CONTESTANTS[name], POINT, [(0, 0, 0.2), (9, 9, reached)]
             )
-    found = choice.grid_of(tmp_path, "embedded")
+    found = choice.grid_of(tmp_path, "embedded", {})
     assert found["best"] == "dppo" and found["ours"] == pytest.approx({"dppo_completions": 0.7, "dppo": 0.8})
     assert "`dppo` 0.800" in tables.show_grid(found)
 
@@ -260,6 +260,20 @@ def test_the_grid_is_summed_up_into_a_file(tmp_path, monkeypatch):
     assert "`dppo`" in tables.show_grid(found["embedded"]) and "not finished: cppo" in tables.show_grid(
         found["embedded"]
     )
+
+
+def test_contestants_of_other_runs_keep_their_settings(tmp_path, monkeypatch):
+    """A grid that was run elsewhere is not lost to one of a single contestant."""
+    for name in set(CONTESTANTS) - {"trl", "dppo"}:
+        monkeypatch.delitem(CONTESTANTS, name)
+    path, before = tmp_path / "settings.json", replace(POINT, group=8)
+    for name, point in (("dppo", before), ("trl", POINT)):
+        trained(tmp_path / name, name, reach=near(point))
+        choice.write_settings(tmp_path / name, path)
+    task = json.loads(path.read_text())["tasks"]["embedded"]
+    chosen, best = entries.read_settings(path, "embedded")
+    assert list(chosen) == ["trl", "dppo"] and best == "dppo" and task["unfinished"] == []
+    assert (chosen["trl"].setting, chosen["dppo"].setting) == (POINT, before) and len(task["grid"]["rung_1"]) == 36
 
 
 @pytest.fixture

@@ -121,6 +121,16 @@ def test_a_summary_without_a_run_of_an_opponent_is_refused(work):
         summary.task_record(work / "embedded" / "reported", "embedded", chosen, "dppo_threshold")
 
 
+def test_other_opponents_can_be_asked_for(work):
+    """Runs of another machine have opponents of their own."""
+    folder = work / "embedded" / "reported"
+    found = summary.task_record(folder, "embedded", chosen_for(SLOPES), "grpo_rows", ["dapo", "trl_g8"])
+    assert list(found["best_against"]) == ["dapo", "trl_g8"] and found["best"] == "grpo_rows"
+    assert found["best_against"]["trl_g8"]["trl_g8"]["median"] == pytest.approx(80 / 48)
+    assert found["best_against"]["dapo"]["trl_g8"]["missed"]["baseline"] == 5
+    assert set(summary.best_against({"embedded": found["best_against"]})) == {"dapo", "trl_g8"}
+
+
 def test_the_picture_shows_when_seeds_arrive(record):
     """By hand: at 20 s nine of ten runs of dppo arrive, and the tenth ends at 40 s without."""
     sys.path.insert(0, str(ROOT / "docs"))
