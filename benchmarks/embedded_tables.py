@@ -78,6 +78,8 @@ def headline(record: Mapping[str, Any]) -> str:
         columns[f"`{task}`, `{found['best']}`"] = found["best_against"]
     rows = []
     for opponent, target in HEADLINE:
+        if not all(opponent in each for each in columns.values()):
+            continue
         found = [each[opponent][target] for each in columns.values()]
         rows.append([f"`{opponent}`", f"`{target}`", *(speedup(each, each["missing"]) for each in found)])
     return table(("sooner than", "at the final accuracy of", *columns), rows)
