@@ -107,14 +107,15 @@ AMOUNTS = {"rollouts": "completions", "rollout_tokens": "their tokens", "tokens_
 
 
 def accuracies(record: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Settings, final accuracy and differences to tuned TRL at equal seconds.
+    """Settings, final accuracy and differences to tuned TRL at equal seconds, to the first where that takes no part.
 
     Args:
         record: of the task.
         names: of the methods, in order.
     """
-    headings = ("method", "setting", "final accuracy", "difference to `trl` at equal seconds, pp", "biased", "seeds")
-    rows = []
+    baseline = "trl" if "trl" in record["methods"] else next(iter(record["methods"]))
+    difference = f"difference to `{baseline}` at equal seconds, pp"
+    headings, rows = ("method", "setting", "final accuracy", difference, "biased", "seeds"), []
     for name in names:
         method, setting = record["methods"][name], record["methods"][name]["setting"]
         prompts = method["overrides"]["per_device_train_batch_size"] // setting["group"]

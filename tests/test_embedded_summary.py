@@ -129,6 +129,7 @@ def test_other_opponents_can_be_asked_for(work):
     assert found["best_against"]["trl_g8"]["trl_g8"]["median"] == pytest.approx(80 / 48)
     assert found["best_against"]["dapo"]["trl_g8"]["missed"]["baseline"] == 5
     assert set(summary.best_against({"embedded": found["best_against"]})) == {"dapo", "trl_g8"}
+    assert "difference to `trl` at equal seconds" in tables.accuracies(found, ["dapo"])
     head = tables.headline({"tasks": {"embedded": found}}).splitlines()
     assert len(head) == 3 and head[2].startswith("| `trl_g8` | `trl_g8` | 1.67")
 
