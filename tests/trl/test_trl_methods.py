@@ -63,11 +63,24 @@ def test_a_biased_selection_has_to_be_accepted(name):
         ("dppo", {"advantage_power": -1.0}, "advantage_power=-1 must be greater than -1"),
         ("dppo", {"completion_score": "above_lowest"}, "completion_score='above_lowest' is not one of"),
         ("grpo", {"completion_prune_rate": 0.5}, r"prunes nothing, but completion_prune_rate=0\.5"),
+        ("divergence_ppo_tv", {"delta": 2.0}, r"brings its own token loss, .* delta=2\.0 would change nothing of it"),
+        ("divergence_ppo_kl", {"off_policy_mask_threshold": 0.1}, r"off_policy_mask_threshold=0\.1 would change nothing"),
+        ("dppo_divergence_ppo_tv", {"loss_type": "sapo"}, "token loss, .* loss_type='sapo' would change nothing of it"),
+        ("divergence_ppo_tv", {"epsilon_high": 0.3}, r"epsilon_high=0\.3 would change nothing of it"),
     ],
 )
 def test_fields_that_contradict_a_method_are_named(name, wrong, message):
     with pytest.raises(ConfigError, match=message):
         DPPOConfig(**CONFIG | settings(name, accept_bias=True) | wrong)
+
+
+def test_a_method_with_a_token_loss_of_its_own_leaves_the_denominator_to_the_run():
+    """``loss_type`` names two things: the half that is not the method's is read."""
+    for name in ("dapo", "dr_grpo", "grpo", "bnpo", "luspo"):
+        method = DPPOConfig(**CONFIG, method="divergence_ppo_tv", loss_type=name).build_method()
+        assert method.normaliser.name == name and method.token_loss is METHODS["divergence_ppo_tv"].token_loss
+    masked = DPPOConfig(**CONFIG, method="gspo", delta=2.0, off_policy_mask_threshold=0.1).build_method().token_loss
+    assert masked.keywords["threshold"] == 0.1 and masked.keywords["loss"].keywords["delta"] == 2.0, "what TRL names"
 
 
 def test_rates_are_the_methods_own_unless_given():
