@@ -141,7 +141,10 @@ def test_values_are_the_prior_of_a_history_too(tiny_path, tmp_path):
         (dict(method="a_star_po", prompt_values="v", beta=0.0), r"and beta=0\. Write beta: 0\.001, or leave it out"),
         (dict(method="a_star_po", prompt_values="v", beta=-1.0), r"beta=-1 must be >= 0"),
         (dict(method="a_star_po", prompt_values="v", loss_type="grpo"), "so loss_type='grpo' would change nothing"),
-        (dict(method="a_star_po", prompt_values="v", use_bias_correction_kl=False), "brings its own kl, .* change nothing"),
+        (
+            dict(method="a_star_po", prompt_values="v", use_bias_correction_kl=False),
+            "brings its own kl, .* change nothing",
+        ),
         (dict(method="a_star_po", prompt_values="v", delta=2.0), r"brings its own token loss, .* delta=2\.0 would"),
         (dict(method="dppo", prompt_values="v"), "method='dppo' has no use for prompt_values='v'. Leave it out"),
         (

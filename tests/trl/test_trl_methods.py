@@ -64,7 +64,11 @@ def test_a_biased_selection_has_to_be_accepted(name):
         ("dppo", {"completion_score": "above_lowest"}, "completion_score='above_lowest' is not one of"),
         ("grpo", {"completion_prune_rate": 0.5}, r"prunes nothing, but completion_prune_rate=0\.5"),
         ("divergence_ppo_tv", {"delta": 2.0}, r"brings its own token loss, .* delta=2\.0 would change nothing of it"),
-        ("divergence_ppo_kl", {"off_policy_mask_threshold": 0.1}, r"off_policy_mask_threshold=0\.1 would change nothing"),
+        (
+            "divergence_ppo_kl",
+            {"off_policy_mask_threshold": 0.1},
+            r"off_policy_mask_threshold=0\.1 would change nothing",
+        ),
         ("dppo_divergence_ppo_tv", {"loss_type": "sapo"}, "token loss, .* loss_type='sapo' would change nothing of it"),
         ("divergence_ppo_tv", {"epsilon_high": 0.3}, r"epsilon_high=0\.3 would change nothing of it"),
     ],
