@@ -173,7 +173,7 @@ def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_pa
     assert len(made(file, problems(6)).values) == 6, "values of other prompts are left aside"
     with pytest.raises(DataError, match=r"has no value of 2 of 10 prompts, row 8 the first") as error:
         made(file, problems(10))
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value) and str(error.value).endswith("added by dppo values CONFIG.yaml.")
     with pytest.raises(ConfigError, match="of the total of 2 reward functions, and a history has a prior of each"):
         made(file, problems(8), "dppo_history", functions=2)
     assert len(made(file, problems(8), functions=2).values) == 8
