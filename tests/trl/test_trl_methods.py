@@ -1,9 +1,12 @@
 """Methods of other papers in TRL training: refused unless their bias is accepted, and exactly what they say."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, relative_difference
+from conftest_trl import GENERATIONS, length_reward, problems, relative_difference, scripted
 from test_trl_contract import gradients
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError
@@ -203,3 +206,44 @@ def test_the_power_of_advantages_is_trained_on(tiny_path, tmp_path):
     torch.testing.assert_close(after.in_use.batch.advantage_B, powered(before.in_use.batch.advantage_B, power=1.0))
     assert relative_difference(stressed[0], plain[0]) > 1e-2
     assert after.method.advantages.name == "group, A * abs(A)^1" and not after.biases
+
+
+# Divergence PPO goes by the policy that sampled.
+
+
+def divergence_by_hand(path):
+    """Gradients of the paper's loss on the scripted completions, with what the rollout says as the behaviour policy."""
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    prompts = [prompt for prompt in problems(8)["prompt"] for _ in range(GENERATIONS)]
+    made = scripted(prompts, SimpleNamespace(processing_class=tokenizer))
+    texts = tokenizer.batch_decode(made["completion_ids"], skip_special_tokens=True)
+    reward_PG = torch.tensor(length_reward(prompts, texts)).view(8, GENERATIONS)
+    centred = reward_PG - reward_PG.mean(1, keepdim=True)
+    advantage_N = (centred / (reward_PG.std(1, keepdim=True) + 1e-4)).flatten().tolist()
+    loss, left_out = torch.zeros(()), 0
+    for prompt, ids, sampled, advantage in zip(
+        made["prompt_ids"], made["completion_ids"], made["logprobs"], advantage_N, strict=True
+    ):
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        logp, mu = logits.log_softmax(1)[range(len(ids)), ids], torch.tensor(sampled).exp()
+        pi = logp.detach().exp()
+        kept = (pi - mu <= 0.15) if advantage > 0 else (mu - pi <= 0.15)
+        loss = loss - (kept * (pi / mu).clamp(max=20) * advantage * logp).sum()
+        left_out += int((~kept).sum())
+    (loss / sum(map(len, made["completion_ids"]))).backward()
+    assert left_out > 20, "the trust region matters"
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_a_trust_region_by_divergence_is_around_the_policy_that_sampled(tiny_path, tmp_path):
+    def without_log_probs(prompts, trainer):
+        return scripted(prompts, trainer) | {"logprobs": None}
+
+    wanted = divergence_by_hand(tiny_path)
+    mine, trainer = run("divergence_ppo_tv", tiny_path, tmp_path)
+    assert relative_difference(mine[0], wanted) < 1e-4 and not trainer.biases
+    told_nothing, _ = run("divergence_ppo_tv", tiny_path, tmp_path, rollout=without_log_probs)
+    assert relative_difference(told_nothing[0], wanted) > 0.1, "the wrong twin takes the old policy for the sampler"
+    on_policy, _ = run("dapo_loss", tiny_path, tmp_path, rollout=without_log_probs)
+    assert relative_difference(told_nothing[0], on_policy[0]) < 1e-5, "at ratio 1 no mask and no clip bites"
