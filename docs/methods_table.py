@@ -19,7 +19,16 @@ HEADINGS = (
     "measured",
 )
 MARK = "<!-- table: python docs/methods_table.py -->"
-DGPO = "a group's weight comes from all of its pictures: forward passes are saved for the update alone"
+DGPO = (
+    "`dppo.diffusion`",
+    "[2510.08425](https://arxiv.org/abs/2510.08425)",
+    "pictures of a group, by `proportional` of advantage times the root of the error",
+    "no",
+    "a group shares its timestep and noise, since how the paper draws them was not seen; its optional penalty on "
+    "velocities is left out; a group's weight takes forward passes of all its pictures, so pruning saves of the update "
+    "alone",
+    "one seed: [DGPO](dgpo.md)",
+)
 INHERITED = METHODS["dppo"].deviations
 RUN = "[trained](results.md)"
 FROZEN = "[gradients](results.md#bias-and-variance-without-training)"
@@ -30,6 +39,7 @@ MEASURED = {
     "grpo": RUN,
     "dppo": f"{RUN}, {FROZEN}",
     "dppo_history_sizes": RUN,
+    "grpo_history": "trained with [priors](difficulty.md)",
     "a_star_po": "its values as priors: [A*-PO](a_star_po.md)",
 }
 """Where figures of training or of a model's gradients are."""
@@ -56,6 +66,16 @@ def dropped(method: Method) -> str:
     return "; ".join(parts) or "nothing but completions without a gradient"
 
 
+def biased(method: Method) -> str:
+    """Whether a method is, and why: at its own rates, and where prompts are pruned that its own leave alone."""
+    own = method.biases()
+    said = f"**yes**: {'; '.join(own)}" if own else "no"
+    if not isinstance(method.completions, Pruning) or not method.completions.rate:
+        return said
+    further = [reason for reason in method.with_rates(prompt=0.5).biases() if reason not in own]
+    return f"{said}; with prompts pruned **yes**: {'; '.join(further)}" if further else said
+
+
 def ours(deviations: tuple[str, ...]) -> str:
     """Where a method differs from its paper; what all that draw as ``dppo`` have is said once."""
     inherited = len(deviations) > len(INHERITED) and deviations[-len(INHERITED) :] == INHERITED
@@ -67,17 +87,10 @@ def table() -> str:
     """One row a method."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
     for name, method in METHODS.items():
-        bias = "; ".join(method.biases())
-        row = (
-            f"`{name}`",
-            numbers(method.paper),
-            dropped(method),
-            f"**yes**: {bias}" if bias else "no",
-            ours(method.deviations),
-        )
+        row = (f"`{name}`", numbers(method.paper), dropped(method), biased(method), ours(method.deviations))
         rows.append((*row, MEASURED.get(name, TESTS)))
     rows += [row_of(name, method) for name, method in ROW_METHODS.items()]
-    rows.append(("`dppo.diffusion`", "2510.08425", "pictures of a group", "no", DGPO, "one seed: [DGPO](dgpo.md)"))
+    rows.append(DGPO)
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
 
 

@@ -265,6 +265,8 @@ class Completions:
     weight_N: Tensor | None = None
     """(N,) float64 what already multiplies a completion before any is dropped, >= 0: that of its prompt, one over the
     size of its group; None for 1 each."""
+    beta: float = 0.0
+    """Coefficient of the KL term in the loss of each."""
 
     def __post_init__(self) -> None:
         check_fields(self, "torch.ones(8)")
@@ -277,8 +279,7 @@ class Completions:
             unit_R: (R,) int64 places, or (N,) bool.
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        taken: dict[str, Any] = {name: None if value is None else value[unit_R] for name, value in values.items()}
-        return Completions(**taken)
+        return replace(self, **{name: value[unit_R] for name, value in values.items() if isinstance(value, Tensor)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

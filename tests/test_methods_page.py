@@ -1,5 +1,7 @@
 """docs/methods.md is what the methods say of themselves."""
 
+import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from dppo.methods import METHODS
 
 DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = DOCS.parent / "benchmarks" / "results"
 
 
 @pytest.fixture
@@ -28,6 +31,27 @@ def test_the_table_is_the_methods_own(made, monkeypatch):
 
 
 def test_biased_methods_are_marked_and_others_not(made):
-    rows = {line.split("`")[1]: line for line in made.table().splitlines()[2:]}
-    assert {name for name in METHODS if "**yes**" in rows[name]} == {n for n, m in METHODS.items() if m.biases()}
-    assert not rows["dppo_gspo"].endswith("as `dppo` |") and "and as `dppo`" in rows["dppo_gspo"]
+    """By what they prune: a row that says prompts are has to say what that does."""
+    rows = {line.split("`")[1]: line for line in made.table().splitlines()[2:] if "rows |" not in line}
+    own = {name for name in METHODS if "| **yes**" in rows[name]}
+    assert own == {name for name, method in METHODS.items() if method.biases()}
+    prompts = {name: method.with_rates(prompt=0.5) for name, method in METHODS.items() if "come back" in rows[name]}
+    assert {name for name in METHODS if "with prompts pruned **yes**" in rows[name]} == {
+        name for name, pruned in prompts.items() if len(pruned.biases()) > len(METHODS[name].biases())
+    }
+    assert "with prompts pruned **yes**: the dapo normaliser" in rows["dppo_dapo"]
+    assert rows["dppo"].split(" | ")[3] == "no" == rows["infobatch"].split(" | ")[3]
+
+
+def test_every_row_has_a_paper_that_can_be_followed(made):
+    for line in made.table().splitlines()[2:]:
+        assert re.search(r"\[\d{4}\.\d{5}\]\(https://arxiv\.org/abs/\d{4}\.\d{5}\)", line.split(" | ")[1]), line[:60]
+
+
+def test_methods_that_are_said_to_be_measured_are_in_the_files_of_results(made):
+    """Figures without training are those of frozen.json; a page that a row points to names the method."""
+    frozen = {row["name"] for row in json.loads((RESULTS / "frozen.json").read_text())["rows"]} & set(METHODS)
+    assert {name for name in METHODS if made.FROZEN in made.MEASURED.get(name, "")} == frozen
+    for name, where in made.MEASURED.items():
+        for page in re.findall(r"\]\((\w+\.md)", where):
+            assert re.search(rf"\b{name}", (DOCS / page).read_text()), (name, page)

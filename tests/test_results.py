@@ -51,6 +51,9 @@ def test_the_frozen_table_is_that_of_the_file():
     (row,) = [r for r in rows if (r["name"], r["level"], r["completion_rate"]) == ("dppo", "completions", 0.5)]
     bias = f"{row['relative_bias']:.3f} [{row['bias_low']:.3f}, {row['bias_high']:.3f}]"
     assert f"| `dppo` | {bias} | {row['added_variance']:.2f} |" in PAGE
+    dapo, greso = (next(r for r in rows if (r["name"], r["level"]) == (name, "nothing")) for name in ("dapo", "greso"))
+    bias = f"{greso['relative_bias']:.3f} [{greso['bias_low']:.3f}, {greso['bias_high']:.3f}]"
+    assert f"bias **{dapo['relative_bias']:.3f}** and **{bias}**" in PAGE
 
 
 def drafts_table(rows):

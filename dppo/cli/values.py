@@ -36,6 +36,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _estimate(words: Sequence[str], options: argparse.Namespace) -> int:
+    from dppo.demo.scratch import SCRATCH
     from dppo.runs.parsing import parse_run
     from dppo.runs.values import estimate_values, values_path
 
@@ -57,6 +58,8 @@ def _estimate(words: Sequence[str], options: argparse.Namespace) -> int:
         return INTERRUPTED
     print(f"values of {found.prompts} prompts are in {path}; {found.drawn} samples were drawn now")
     print(f"mean reward {found.mean:.3f}; no sample of {found.failed} prompts had a reward: their value is 0")
+    if run.model.model_name_or_path == f"{SCRATCH}text":
+        print(f"scratch:text is made by the clock, and training would make another: --model_name_or_path {found.model}")
     if found.failed == found.prompts:
         print(
             "dppo values: no sample had a reward, so all values are 0 and say nothing. Look at the reward function, or "

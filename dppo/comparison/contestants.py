@@ -97,7 +97,7 @@ class Contestant:
             return sorted(config.keys() & TRAINING_OURS - GIVEN)
         method = METHODS[self.method]
         chosen = [name for name in RATES if config.get(name) == AUTO and not_chosen(name, method)]
-        unread = {name for name, takes in TAKEN.items() if not takes(method)} | {*chosen, *unread_by(method)}
+        unread = {name for name, takes in TAKEN.items() if not takes(method)} | {*chosen, *unread_by(method, config)}
         return sorted(name for name in unread if config.get(name) is not None)
 
     def fields(self, config: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:

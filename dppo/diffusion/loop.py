@@ -1,6 +1,7 @@
 """DGPO on a diffusers model, on one screen: roll groups of pictures out, reward them, prune, update."""
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +74,7 @@ class PictureLoop:
     ) -> None:
         counts = {
             "labels": (labels, 1),
+            "seed": (seed, 0),
             "groups": (groups, 1),
             "size": (size, 2),
             "denoising_steps": (denoising_steps, 1),
@@ -81,8 +83,8 @@ class PictureLoop:
             "PictureLoop",
             [f"{name}={n} must be >= {low}. Write {name}={low}." for name, (n, low) in counts.items() if n < low],
         )
-        if not learning_rate > 0:
-            raise ConfigError(f"learning_rate={learning_rate:g} must be > 0. Write learning_rate=1e-4.")
+        if not 0 < learning_rate < math.inf:
+            raise ConfigError(f"learning_rate={learning_rate:g} must be > 0 and finite. Write learning_rate=1e-4.")
         self.model, self.reference = model, copy.deepcopy(model).eval().requires_grad_(False)
         self.reward, self.labels, self.seed, self.groups, self.size = reward, labels, seed, groups, size
         self.preference = preference or GroupPreference()

@@ -75,6 +75,9 @@ class ModelSpec:
     """Further variables of the chat template."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of ``from_pretrained`` or ``vllm.LLM``."""
+    uncut: bool = False
+    """Whether a completion of a model without a chat template is left as it is, as in training, and not cut where it
+    begins a problem of its own."""
 
     def __post_init__(self) -> None:
         check_fields(self, "ModelSpec(model='Qwen/Qwen3-0.6B')")

@@ -14,7 +14,7 @@ BETA = 1e-3
 """The paper's beta2."""
 
 
-def residual_bound(completions: Completions, *, beta: float = BETA, drift: float = 0.1) -> Tensor:
+def residual_bound(completions: Completions, *, drift: float = 0.1) -> Tensor:
     """(N,) float64 ``(|A| + beta * drift * tokens) * bound``: how large the gradient of a squared residual may be.
 
     The residual is ``beta L - A``, and ``L`` is not known before the forward pass that pruning saves. Where tokens have
@@ -22,13 +22,12 @@ def residual_bound(completions: Completions, *, beta: float = BETA, drift: float
     with ``sqrt(sum_t (1 - p_t)^2)``, where the sampler recorded its probabilities, else with ``sqrt(tokens)``.
 
     Args:
-        completions: of a step.
-        beta: coefficient of the log-ratio in the residual, > 0.
+        completions: of a step, with the run's ``beta``, the coefficient of the log-ratio in the residual.
         drift: mean ``|log pi - log ref|`` of a token, in nats, >= 0. A wrong one costs variance, never bias.
     """
     tokens_N = completions.tokens_N.double()
     bound_N = tokens_N.sqrt() if completions.confidence_N is None else completions.confidence_N.double()
-    return (completions.advantage_N.double().abs() + beta * drift * tokens_N) * bound_N
+    return (completions.advantage_N.double().abs() + completions.beta * drift * tokens_N) * bound_N
 
 
 SEQUENCE_SUMS = replace(LUSPO, name="sequence sums")

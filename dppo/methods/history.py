@@ -53,4 +53,10 @@ DPPO_HISTORY_SIZES = replace(
     name="dppo_history_sizes",
     paper=f"{DPPO_HISTORY.paper}; group sizes after VIP, arXiv:2602.01601",
     sizes=GroupSizes(),
+    deviations=(
+        DPPO_HISTORY.deviations[0],
+        "sizes go by the variance that history counted, over the tokens, and part of them evenly, where VIP has a "
+        "Gaussian process predict it",
+        *DPPO_HISTORY.deviations[1:],
+    ),
 )

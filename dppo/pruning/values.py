@@ -109,7 +109,8 @@ def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
     if missing := [row for row, key in enumerate(keys) if key not in found]:
         raise DataError(
             f"{path} has no value of {len(missing)} of {len(keys)} prompts, row {missing[0]} the first. Values belong "
-            f"to prompts as the model reads them, template included. {ADVICE} goes on with what is missing."
+            "to prompts as the model reads them, template included. What is missing is added by dppo values "
+            "CONFIG.yaml."
         )
     value_P4 = torch.tensor([found[key] for key in keys], dtype=torch.float64).reshape(-1, 4)
     value_P, count_P, mean_P, square_P = value_P4.unbind(1)

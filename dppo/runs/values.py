@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from dppo.errors import ConfigError, DataError, first_line
+from dppo.demo.scratch import SCRATCH
+from dppo.errors import ConfigError, DataError, first_line, raise_problems
 from dppo.evaluation import ENGINES, Engine, Generated, ModelSpec, Request, Sampling, load_engine
+from dppo.evaluation.engines import DTYPES
 from dppo.evaluation.run import differences
 from dppo.evaluation.samples import Batch, batches_of
 from dppo.evaluation.sampling import sample_seed
@@ -28,10 +30,19 @@ from dppo.problems import guarded, identities
 from dppo.problems.loading import is_local
 from dppo.pruning.values import prompt_key
 from dppo.runs.arguments import Run
+from dppo.runs.embedded import EMBEDDED
 from dppo.runs.parts import load_dataset, load_rewards, prepare_model
+from dppo.runs.preflight import data_problems, model_problems, weight_problems
 from dppo.typed import typed
 
 GO_ON = "the same command goes on from what is there"
+UNREAD: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
+"""Fields that change what a run samples and not what is sampled here, at the values that change nothing."""
+UNJUDGED = {
+    "overlong": "counts the tokens of a completion, and samples are judged by their text",
+    "majority_vote": "compares the completions of a group, and each sample is judged by itself",
+}
+"""Rewards that cannot be given to one completion by its text, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +57,8 @@ class Estimated:
     """Prompts all of whose samples had a reward of 0: their value is 0."""
     mean: float
     """Reward over all samples."""
+    model: str
+    """The model that was sampled: a folder, or a name of the hub."""
 
 
 def values_path(run: Run) -> Path:
@@ -85,7 +98,8 @@ def estimate_values(
         report: called after each batch with the samples there are and those there will be.
 
     Raises:
-        ConfigError: a setting out of range, or samples on disk that were drawn otherwise.
+        ConfigError: a setting out of range or one that samples would not have, or samples on disk that were drawn
+            otherwise.
         DataError: a prompt that no sample has a reward of.
         FileError: the samples are damaged or another process writes them.
     """
@@ -94,18 +108,63 @@ def estimate_values(
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine} is not one of {', '.join(ENGINES)}")
     optimal_value(torch.zeros(1, 1), beta=beta)  # says what is wrong with it
+    checks = (model_problems, data_problems, weight_problems, unread_problems)
+    problems = [problem for check in checks for problem in check(run)]
+    if len(problems) == 1:
+        raise ConfigError(problems[0])
+    raise_problems("these values", problems)
     path = values_path(run)
-    model = prepare_model(run, folder=Path(f"{path}.start"))
+    model = prepare_model(run, folder=_start(run, path))
+    trusted, revision = run.training.trust_remote_code, run.model.model_revision
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, revision=run.model.model_revision)
+        tokenizer = AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=trusted)
     except (OSError, ValueError) as error:
         raise ConfigError(f"model_name_or_path={model}: {first_line(error)}") from error
     dataset = _distinct(load_dataset(run, tokenizer=tokenizer))
-    spec = ModelSpec(model=model, revision=run.model.model_revision, batch_size=batch_size)
+    spec = ModelSpec(
+        model=model,
+        revision=revision,
+        dtype=run.model.dtype if run.model.dtype in DTYPES else "auto",
+        batch_size=batch_size,
+        trust_remote_code=trusted,
+        chat_options=_chat_options(run, tokenizer),
+        uncut=True,
+    )
     sampler = load_engine(engine, spec)
     with sole_writer(f"{path}.samples", advice="set another prompt_values"):
         drawn, rewards = _sampled(run, dataset, sampler, tokenizer, Path(f"{path}.samples"), samples, report)
-        return _written(path, rewards, beta, drawn)
+        return _written(path, rewards, beta, drawn, model)
+
+
+def unread_problems(run: Run) -> Iterator[str]:
+    """One sentence for each setting by which a run's completions, or their rewards, are others than samples here."""
+    for name, default in UNREAD.items():
+        value = getattr(run.training, name)
+        if value and value != default:
+            yield (
+                f"{name}={value!r} changes what is sampled in training, and dppo values samples by temperature, top_p "
+                f"and top_k alone: its values would be of another policy. Leave {name} out."
+            )
+    if run.data.rollout_func not in (None, EMBEDDED):
+        yield (
+            f"rollout_func={run.data.rollout_func!r} completes prompts in training, and dppo values samples the model "
+            "by itself: its values would be of another policy. Leave rollout_func out, or write the file yourself as "
+            "in docs/a_star_po.md."
+        )
+    for name in run.data.reward_funcs or ():
+        if name in UNJUDGED:
+            yield f"reward_funcs: {name} {UNJUDGED[name]}. Leave {name} out."
+
+
+def _start(run: Run, path: Path) -> Path:
+    """Where a model that is made from scratch is kept: one of another kind or seed is another."""
+    kind = (run.model.model_name_or_path or "").removeprefix(SCRATCH)
+    return Path(f"{path}.start") / f"{kind}_{run.training.seed}"
+
+
+def _chat_options(run: Run, tokenizer: Any) -> dict[str, Any]:
+    options = run.training.chat_template_kwargs
+    return options if isinstance(options, dict) and tokenizer.chat_template is not None else {}
 
 
 def _distinct(dataset: Dataset) -> Dataset:
@@ -137,9 +196,10 @@ def _sampled(
     done = _claimed(
         path, {"sampling": asdict(sampling), "engine": {"name": engine.name, **engine.facts}, **score.asked}
     )
-    options = training.chat_template_kwargs
-    tokens = _tokens(tokenizer, prompts, options if isinstance(options, dict) else {})
+    tokens = _tokens(tokenizer, prompts, _chat_options(run, tokenizer))
     before, total = len(done), len(keys) * samples
+    wanted = {(key, sample) for key in keys for sample in range(samples)}
+    there = len(wanted & done.keys())
     for batch in batches_of(tokens, engine, sampling, samples):
         members = [(row, sample) for row, sample in batch.members if (keys[row], sample) not in done]
         if not members:
@@ -153,9 +213,10 @@ def _sampled(
         ]
         with explaining(path, GO_ON):
             append_lines(path, lines)
-        done |= {(line["prompt"], line["sample"]): line["reward"] for line in lines}
+        done.update({(line["prompt"], line["sample"]): line["reward"] for line in lines})
+        there += len(lines)
         if report is not None:
-            report(sum(sample < samples for _, sample in done), total)
+            report(there, total)
     return len(done) - before, {key: [done[key, sample] for sample in range(samples)] for key in keys}
 
 
@@ -218,7 +279,7 @@ def _claimed(path: Path, settings: dict[str, Any]) -> dict[tuple[str, int], floa
     return {(line["prompt"], line["sample"]): line["reward"] for line in lines[1:]}
 
 
-def _written(path: Path, rewards: dict[str, list[float | None]], beta: float, drawn: int) -> Estimated:
+def _written(path: Path, rewards: dict[str, list[float | None]], beta: float, drawn: int, model: str) -> Estimated:
     """Write the values of all prompts at once, and say what they came to."""
     known = {key: [x for x in found if x is not None] for key, found in rewards.items()}
     if none := [key for key, found in known.items() if not found]:
@@ -232,4 +293,5 @@ def _written(path: Path, rewards: dict[str, list[float | None]], beta: float, dr
             file.write(f"{encoded({'prompt': key, 'value': value, 'rewards': found})}\n".encode("ascii"))
     everything = [x for found in known.values() for x in found]
     failed = sum(not any(found) for found in known.values())
-    return Estimated(prompts=len(known), drawn=drawn, failed=failed, mean=sum(everything) / len(everything))
+    mean = sum(everything) / len(everything)
+    return Estimated(prompts=len(known), drawn=drawn, failed=failed, mean=mean, model=model)

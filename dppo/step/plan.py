@@ -239,6 +239,7 @@ def completions_of(
         confidence_N=rolled_out.confidence_N,
         process_N=rolled_out.process_N,
         weight_N=weight_N,
+        beta=method.beta,
     )
 
 

@@ -23,7 +23,7 @@ from dppo.trl.fields import (
     read_rate,
     value_problems,
 )
-from dppo.trl.objective import CONSTANTS, SETTINGS, fields_of, objective_of, unnamed_parts
+from dppo.trl.objective import CONSTANTS, SETTINGS, WORDS, fields_of, objective_of, unnamed_parts
 from dppo.trl.ranges import range_problems
 from dppo.trl.support import unsupported_options
 
@@ -96,6 +96,8 @@ class DPPOConfig(OwnSettings, GRPOConfig):
             self.scale_rewards = "group" if self.scale_rewards else "none"
         given = {name: value for name in (*SETTINGS, *CONSTANTS) if (value := getattr(self, name)) is not None}
         defaults = {field.name: field.default for field in fields(GRPOConfig)}
+        others = {name for names in WORDS.values() for name in names} - {*SETTINGS, *CONSTANTS}
+        given |= {name: value for name in sorted(others) if (value := getattr(self, name)) != defaults[name]}
         own = {}
         if self.method in METHODS:
             raise_problems("DPPOConfig", contradictions(self.method, given))

@@ -1,11 +1,11 @@
 """What is checked about our fields before anything is loaded: ranges, choices, and what contradicts the method."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, get_type_hints
 
 from dppo.methods import METHODS, Method
-from dppo.objective import ADVANTAGE_RULES
+from dppo.objective import ADVANTAGE_RULES, clipped_surrogate
 from dppo.settings import FULL_SHARE
 from dppo.step.asked import CHOICES, choice_problems, rate_problems, unread_problems
 from dppo.trl.difficulty import difficulty_problems
@@ -62,15 +62,26 @@ def contradictions(method: str, given: dict[str, Any]) -> list[str]:
         if name in own and name in given and given[name] != own[name]
     ] + [
         f"method={method!r} brings its own {part}, which TRL's fields do not describe, so {name}={given[name]!r} would "
-        f"change nothing. Leave {name} out, {other}"
-        for name, part in unread_by(METHODS[method]).items()
+        f"change nothing of it. Leave {name} out, {other}"
+        for name, part in unread_by(METHODS[method], given).items()
         if name in given
     ]
 
 
-def unread_by(method: Method) -> dict[str, str]:
-    """Fields of TRL that say nothing of a method, and the part of its own, in words, that each would describe."""
-    return {name: part.replace("_", " ") for part in unnamed_parts(method) for name in WORDS.get(part, ())}
+def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:
+    """Fields of TRL that say nothing of a method, and the part of its own, in words, that each would describe.
+
+    Args:
+        method: of the run.
+        given: fields by name. ``loss_type`` says two things, so it may be read in part: of a method that brings its
+            token loss and not its normaliser, only one that names no other loss than the usual is.
+    """
+    parts = unnamed_parts(method)
+    found = {name: part.replace("_", " ") for part in parts for name in WORDS.get(part, ())}
+    loss, _ = LOSS_TYPES.get(given.get("loss_type", ""), (clipped_surrogate, None))
+    if "token_loss" in parts and loss is not clipped_surrogate:
+        found["loss_type"] = "token loss"
+    return found
 
 
 def field_problems(args: Any) -> list[str]:

@@ -43,9 +43,10 @@ SETTINGS = ("loss_type", "importance_sampling_level", "scale_rewards", "multi_ob
 CONSTANTS = ("epsilon", "epsilon_high", "beta", "entropy_coef", "router_aux_loss_coef")
 """Fields with the numbers in it: a method brings its paper's, and any other may be set."""
 WORDS = {
-    "token_loss": ("importance_sampling_level", "epsilon", "epsilon_high"),
+    "token_loss": ("importance_sampling_level", "epsilon", "epsilon_high", "delta", "off_policy_mask_threshold"),
     "advantages": ("scale_rewards", "multi_objective_aggregation"),
     "normaliser": ("loss_type",),
+    "kl": ("use_bias_correction_kl",),
 }
 """Fields that say no more than one part of an objective."""
 

@@ -107,8 +107,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("shapes.png"))
     options = parser.parse_args()
-    model = pretrained(options.pretraining, options.seed)
+    least = {"pretraining": 0, "steps": 0, "pictures": 1, "seed": 0}
+    if wrong := [f"--{name} must be >= {low}" for name, low in least.items() if getattr(options, name) < low]:
+        parser.error(", ".join(wrong))
+    # Before minutes of training: a rate that cannot be, a folder that is not there.
     preference = GroupPreference(samples=EVERY_SAMPLE.at_rate(options.rate))
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    model = pretrained(options.pretraining, options.seed)
     loop = PictureLoop(
         model,
         to_the_right,

@@ -12,9 +12,11 @@ import torch
 from dppo.cli.main import main
 from dppo.demo.model import build_model
 from dppo.demo.tokenizer import build_tokenizer
+from dppo.evaluation import load_engine
 from dppo.objective import optimal_value
 from dppo.problems import identities
 from dppo.pruning.values import prompt_key, read_values
+from dppo.runs import parts, values
 from dppo.runs.parsing import parse_run
 from dppo.runs.parts import load_dataset
 
@@ -130,12 +132,77 @@ def test_samples_that_were_drawn_otherwise_are_refused(words, capsys):
         (["--samples", "0"], "samples=0 must be >= 1. Try --samples 8"),
         (["--engine", "none"], "--engine none is not one of transformers, vllm"),
         (["--reward_funcs", "own_rewards.nothing"], "9 of 9 prompts have no reward of any sample"),
+        (
+            ["--reward_weights", "2", "3"],
+            "reward_weights=[2.0, 3.0] must have one number for each of 1 reward functions",
+        ),
+        (["--reward_funcs", "format", "overlong"], "overlong counts the tokens of a completion"),
+        (["--reward_funcs", "majority_vote"], "majority_vote compares the completions of a group"),
+        (["--min_p", "0.1"], "min_p=0.1 changes what is sampled in training"),
+        (["--repetition_penalty", "1.2"], "repetition_penalty=1.2 changes what is sampled"),
+        (["--generation_kwargs", '{"penalty_alpha": 0.6}'], "Leave generation_kwargs out"),
+        (
+            ["--rollout_func", "own_rewards.roll_out"],
+            "rollout_func='own_rewards.roll_out' completes prompts in training",
+        ),
+        (["--model_name_or_path", "./none"], "model ./none: no such folder"),
+        (["--dataset_name", "none.jsonl"], "dataset_name=none.jsonl: no such file or folder"),
     ],
 )
 def test_what_makes_no_value_is_an_error(words, more, message, capsys):
     assert main([*words, *more]) == 2
     assert message in capsys.readouterr().err
     assert not os.path.exists("set.values.jsonl")
+
+
+def test_what_would_be_a_traceback_is_said_before_anything_is_sampled(words, capsys):
+    """The wrong settings above are found without a model; two of them are listed together."""
+    assert main([*words, "--min_p", "0.1", "--reward_weights", "1", "2"]) == 2
+    text = capsys.readouterr().err
+    assert "these values: 2 problems" in text and "Traceback" not in text
+    assert not os.path.exists("judged") and not os.path.exists("set.values.jsonl.samples")
+    assert main([*words, "--min_p", "0", "--repetition_penalty", "1.0"]) == 0, "these change nothing"
+
+
+def test_a_model_from_scratch_of_another_seed_is_another_model(words, tmp_path, monkeypatch, capsys):
+    """One model for all seeds would give the values of a policy that no run starts from."""
+    made = []
+
+    def prepare(folder, *, seed, task, on_step):
+        made.append((folder.name, seed))
+        build_model(seed).save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+
+    monkeypatch.setattr(parts, "prepare_embedded", prepare)
+    scratch = [*words, "--model_name_or_path", "scratch:embedded_quick", "--embedded_problems", "8"]
+    assert main(scratch) == 0 and main(scratch) == 0
+    assert made == [("embedded_quick_42", 42)], "found again"
+    assert main([*scratch, "--seed", "1"]) == 2
+    assert "drawn otherwise: engine.model is" in capsys.readouterr().err
+    assert main([*scratch, "--seed", "1", "--prompt_values", "one.values.jsonl"]) == 0
+    assert made[1:] == [("embedded_quick_1", 1)] * 2
+
+
+def test_a_model_that_is_made_by_the_clock_is_named_to_train_from(words, monkeypatch, capsys):
+    def prepare(folder, dataset, *, seed, minutes, on_step):
+        build_model(seed).save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+
+    monkeypatch.setattr(parts, "prepare_text", prepare)
+    assert main([*words, "--model_name_or_path", "scratch:text"]) == 0
+    told = "training would make another: --model_name_or_path set.values.jsonl.start/text_42"
+    assert told in capsys.readouterr().out
+    assert main([*words, "--prompt_values", "own.jsonl"]) == 0
+    assert "training would make another" not in capsys.readouterr().out
+
+
+def test_completions_are_whole_as_in_training(words, monkeypatch):
+    """``dppo eval`` cuts the answer of a model without a chat template; no trainer does."""
+    specs = []
+    monkeypatch.setattr(values, "load_engine", lambda name, spec: specs.append(spec) or load_engine(name, spec))
+    assert main([*words, "--dtype", "float32", "--chat_template_kwargs", '{"enable_thinking": false}']) == 0
+    assert specs[0].uncut and specs[0].dtype == "float32"
+    assert specs[0].chat_options == {"enable_thinking": False}, "so samples of another template are noticed"
 
 
 def test_values_that_are_all_0_fail_and_are_written_all_the_same(words, capsys):

@@ -77,6 +77,18 @@ def test_papers_keep_their_scores_and_their_losses(config):
     assert losses == ["dr_grpo", "dr_grpo", "dapo", "grpo"]
 
 
+def test_a_loss_that_says_nothing_of_a_method_is_left_out_for_it(config):
+    names = ["trl", "grpo", "divergence_ppo_tv"]
+    shared = {"loss_type": "sapo", "delta": 2.0, "off_policy_mask_threshold": 0.1}
+    comparison = plan(config(**shared), methods=names)
+    left_out = {each.name: set(each.left_out(shared)) for each in comparison.contestants}
+    assert left_out == {"trl": set(), "grpo": set(), "divergence_ppo_tv": set(shared)}
+    runs = comparison.check()
+    assert [runs[name].training.loss_type for name in names] == ["sapo", "sapo", "dapo"]
+    denominator = comparison.contestants[2].left_out({"loss_type": "dr_grpo"})
+    assert denominator == [], "it leaves the denominator to the run"
+
+
 def test_flags_win_over_the_file_and_a_contestants_own_fields_over_both(config):
     block = {"methods": {"slow": {"method": "grpo", "learning_rate": 1e-5}}}
     words = ["--learning_rate", "3e-4", "--max_steps=4", "--reward_funcs", "embedded"]

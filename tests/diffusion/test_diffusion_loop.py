@@ -130,8 +130,11 @@ def test_rewards_and_settings_that_cannot_be_used_are_errors():
         made(reward=lambda pictures, labels: torch.full((len(pictures),), torch.inf)).step()
     with pytest.raises(ConfigError, match=r"size=1 must be >= 2\. Write size=2"):
         made(size=1)
-    with pytest.raises(ConfigError, match=r"learning_rate=0 must be > 0"):
-        made(learning_rate=0.0)
+    for wrong in (0.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=r"learning_rate=\w+ must be > 0 and finite"):
+            made(learning_rate=wrong)
+    with pytest.raises(ConfigError, match=r"seed=-1 must be >= 0\. Write seed=0"):
+        made(seed=-1)
 
 
 def test_the_reward_of_the_example_goes_with_the_place_of_a_shape():
@@ -145,8 +148,25 @@ def test_the_reward_of_the_example_goes_with_the_place_of_a_shape():
 
 def test_the_example_runs_and_draws_a_picture(tmp_path, monkeypatch, capsys):
     words = ["--pretraining", "3", "--steps", "2", "--pictures", "4", "--output"]
-    monkeypatch.setattr(sys, "argv", ["shapes.py", *words, str(tmp_path / "shapes.png")])
+    monkeypatch.setattr(sys, "argv", ["shapes.py", *words, str(tmp_path / "new" / "shapes.png")])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert "trained on 16 of 32 pictures with an advantage" in capsys.readouterr().out
-    data = (tmp_path / "shapes.png").read_bytes()
+    data = (tmp_path / "new" / "shapes.png").read_bytes()
     assert data.startswith(b"\x89PNG") and data.endswith(b"IEND\xaeB`\x82")
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (["--pictures", "0", "--seed", "-1"], SystemExit, "--pictures must be >= 1, --seed must be >= 0"),
+        (["--rate", "1.0"], ConfigError, "rate=1 must be in"),
+    ],
+)
+def test_the_example_says_what_is_wrong_before_it_trains(words, error, message, tmp_path, monkeypatch, capsys):
+    given = ["--pretraining", "0", "--output", str(tmp_path / "shapes.png"), *words]
+    monkeypatch.setattr(sys, "argv", ["shapes.py", *given])
+    with pytest.raises(error) as raised:
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    found = capsys.readouterr()
+    assert message in str(raised.value) + found.err and "pretraining" not in found.out
+    assert not (tmp_path / "shapes.png").exists()

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from dppo.errors import ConfigError, EvaluationError
-from dppo.evaluation import ModelSpec, Request, Sampling, load_engine
+from dppo.evaluation import ModelSpec, Request, Sampling, load_engine, transformers_engine
 from dppo.evaluation.prompts import PLAIN, PLAIN_STOP
 from dppo.evaluation.transformers_engine import of_model
 
@@ -150,6 +150,15 @@ def test_plain_answers_end_where_the_model_invents_a_problem():
     found = finished(told, 40, False, PLAIN_STOP)
     assert (found.text, found.tokens, found.finish) == ("It is \\boxed{2}.", 40, "stop")
     assert finished(told, 40, False, None).text == told and finished("a", 1, False, PLAIN_STOP).finish == "length"
+
+
+def test_a_plain_answer_is_left_as_it_is_where_that_is_asked_for(tiny_model, tiny_tokenizer, monkeypatch):
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.chat_template = None
+    told = f"2.{PLAIN_STOP} 3"
+    monkeypatch.setattr(transformers_engine, "_tokens", lambda *given: [tokenizer(told)["input_ids"]])
+    texts = [of_model(tiny_model, tokenizer, uncut=uncut).generate([], SAMPLING)[0].text for uncut in (False, True)]
+    assert texts == ["2.", told]
 
 
 def test_chat_options_reach_the_template(tiny_folder, tiny_tokenizer):

@@ -29,6 +29,7 @@ from dppo.methods import METHODS
 from dppo.methods.a_star_po import residual_bound
 from dppo.objective import Tokens, optimal_value, value_advantages
 from dppo.pruning import Pruning, uniform
+from dppo.step import RolledOut, completions_of
 from dppo.types import Completions
 
 ADVANTAGE_N = TOTAL_N - VALUE_P[GROUP_N]
@@ -128,13 +129,25 @@ def test_its_own_score_adds_less_variance_than_none():
 
 def test_the_score_bounds_the_residual_times_the_gradient():
     advantage_N, tokens_N = torch.tensor([0.5, 0.0, -0.5, 0.5]), torch.tensor([4, 100, 4, 4])
-    rows = Completions(
-        advantage_N=advantage_N, tokens_N=tokens_N, group_N=torch.zeros(4), live_N=torch.ones(4, dtype=torch.bool)
-    )
+    groups = dict(group_N=torch.zeros(4), live_N=torch.ones(4, dtype=torch.bool))
+    rows = Completions(advantage_N=advantage_N, tokens_N=tokens_N, beta=1e-3, **groups)
     assert residual_bound(rows).tolist() == pytest.approx([1.0008, 0.1, 1.0008, 1.0008])
     sure = replace(rows, confidence_N=torch.tensor([1.0, 1.0, 0.5, 0.0]))
     assert residual_bound(sure).tolist() == pytest.approx([0.5004, 0.01, 0.2502, 0.0])
-    assert (residual_bound(rows, drift=0.0)[1] == 0) and (residual_bound(rows, beta=0.1)[1] > 0.9)
+    assert (residual_bound(rows, drift=0.0)[1] == 0) and (residual_bound(replace(rows, beta=0.1))[1] > 0.9)
+    assert rows.take(torch.tensor([1])).beta == 1e-3
+
+
+@pytest.mark.parametrize("beta", [1e-3, 0.2])
+def test_the_score_goes_by_the_beta_of_the_run(beta):
+    """Not by the paper's 0.001 whatever the run says: a completion without an advantage is worth its log-ratio."""
+    rolled_out = RolledOut(
+        rewards=replace(rewards_of(TOTAL_N[:1].tolist()), value_Q=torch.from_numpy(TOTAL_N[:1])),
+        tokens_N=torch.tensor([100]),
+    )
+    rows = completions_of(replace(PRUNED, beta=beta), rolled_out)
+    assert rows.advantage_N.item() == 0 and rows.live_N.item()
+    assert PRUNED.score(rows).item() == pytest.approx(beta * 0.1 * 100 * 10)
 
 
 # Values.

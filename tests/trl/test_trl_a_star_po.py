@@ -141,6 +141,11 @@ def test_values_are_the_prior_of_a_history_too(tiny_path, tmp_path):
         (dict(method="a_star_po", prompt_values="v", beta=0.0), r"and beta=0\. Write beta: 0\.001, or leave it out"),
         (dict(method="a_star_po", prompt_values="v", beta=-1.0), r"beta=-1 must be >= 0"),
         (dict(method="a_star_po", prompt_values="v", loss_type="grpo"), "so loss_type='grpo' would change nothing"),
+        (
+            dict(method="a_star_po", prompt_values="v", use_bias_correction_kl=False),
+            "brings its own kl, .* change nothing",
+        ),
+        (dict(method="a_star_po", prompt_values="v", delta=2.0), r"brings its own token loss, .* delta=2\.0 would"),
         (dict(method="dppo", prompt_values="v"), "method='dppo' has no use for prompt_values='v'. Leave it out"),
         (
             dict(method="dppo_history", prompt_values="v", difficulty_features="length"),
@@ -168,7 +173,7 @@ def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_pa
     assert len(made(file, problems(6)).values) == 6, "values of other prompts are left aside"
     with pytest.raises(DataError, match=r"has no value of 2 of 10 prompts, row 8 the first") as error:
         made(file, problems(10))
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value) and str(error.value).endswith("added by dppo values CONFIG.yaml.")
     with pytest.raises(ConfigError, match="of the total of 2 reward functions, and a history has a prior of each"):
         made(file, problems(8), "dppo_history", functions=2)
     assert len(made(file, problems(8), functions=2).values) == 8

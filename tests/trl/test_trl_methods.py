@@ -1,9 +1,12 @@
 """Methods of other papers in TRL training: refused unless their bias is accepted, and exactly what they say."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, relative_difference
+from conftest_trl import GENERATIONS, length_reward, problems, relative_difference, scripted
 from test_trl_contract import gradients
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError
@@ -63,11 +66,28 @@ def test_a_biased_selection_has_to_be_accepted(name):
         ("dppo", {"advantage_power": -1.0}, "advantage_power=-1 must be greater than -1"),
         ("dppo", {"completion_score": "above_lowest"}, "completion_score='above_lowest' is not one of"),
         ("grpo", {"completion_prune_rate": 0.5}, r"prunes nothing, but completion_prune_rate=0\.5"),
+        ("divergence_ppo_tv", {"delta": 2.0}, r"brings its own token loss, .* delta=2\.0 would change nothing of it"),
+        (
+            "divergence_ppo_kl",
+            {"off_policy_mask_threshold": 0.1},
+            r"off_policy_mask_threshold=0\.1 would change nothing",
+        ),
+        ("dppo_divergence_ppo_tv", {"loss_type": "sapo"}, "token loss, .* loss_type='sapo' would change nothing of it"),
+        ("divergence_ppo_tv", {"epsilon_high": 0.3}, r"epsilon_high=0\.3 would change nothing of it"),
     ],
 )
 def test_fields_that_contradict_a_method_are_named(name, wrong, message):
     with pytest.raises(ConfigError, match=message):
         DPPOConfig(**CONFIG | settings(name, accept_bias=True) | wrong)
+
+
+def test_a_method_with_a_token_loss_of_its_own_leaves_the_denominator_to_the_run():
+    """``loss_type`` names two things: the half that is not the method's is read."""
+    for name in ("dapo", "dr_grpo", "grpo", "bnpo", "luspo"):
+        method = DPPOConfig(**CONFIG, method="divergence_ppo_tv", loss_type=name).build_method()
+        assert method.normaliser.name == name and method.token_loss is METHODS["divergence_ppo_tv"].token_loss
+    masked = DPPOConfig(**CONFIG, method="gspo", delta=2.0, off_policy_mask_threshold=0.1).build_method().token_loss
+    assert masked.keywords["threshold"] == 0.1 and masked.keywords["loss"].keywords["delta"] == 2.0, "what TRL names"
 
 
 def test_rates_are_the_methods_own_unless_given():
@@ -186,3 +206,44 @@ def test_the_power_of_advantages_is_trained_on(tiny_path, tmp_path):
     torch.testing.assert_close(after.in_use.batch.advantage_B, powered(before.in_use.batch.advantage_B, power=1.0))
     assert relative_difference(stressed[0], plain[0]) > 1e-2
     assert after.method.advantages.name == "group, A * abs(A)^1" and not after.biases
+
+
+# Divergence PPO goes by the policy that sampled.
+
+
+def divergence_by_hand(path):
+    """Gradients of the paper's loss on the scripted completions, with what the rollout says as the behaviour policy."""
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    prompts = [prompt for prompt in problems(8)["prompt"] for _ in range(GENERATIONS)]
+    made = scripted(prompts, SimpleNamespace(processing_class=tokenizer))
+    texts = tokenizer.batch_decode(made["completion_ids"], skip_special_tokens=True)
+    reward_PG = torch.tensor(length_reward(prompts, texts)).view(8, GENERATIONS)
+    centred = reward_PG - reward_PG.mean(1, keepdim=True)
+    advantage_N = (centred / (reward_PG.std(1, keepdim=True) + 1e-4)).flatten().tolist()
+    loss, left_out = torch.zeros(()), 0
+    for prompt, ids, sampled, advantage in zip(
+        made["prompt_ids"], made["completion_ids"], made["logprobs"], advantage_N, strict=True
+    ):
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        logp, mu = logits.log_softmax(1)[range(len(ids)), ids], torch.tensor(sampled).exp()
+        pi = logp.detach().exp()
+        kept = (pi - mu <= 0.15) if advantage > 0 else (mu - pi <= 0.15)
+        loss = loss - (kept * (pi / mu).clamp(max=20) * advantage * logp).sum()
+        left_out += int((~kept).sum())
+    (loss / sum(map(len, made["completion_ids"]))).backward()
+    assert left_out > 20, "the trust region matters"
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_a_trust_region_by_divergence_is_around_the_policy_that_sampled(tiny_path, tmp_path):
+    def without_log_probs(prompts, trainer):
+        return scripted(prompts, trainer) | {"logprobs": None}
+
+    wanted = divergence_by_hand(tiny_path)
+    mine, trainer = run("divergence_ppo_tv", tiny_path, tmp_path)
+    assert relative_difference(mine[0], wanted) < 1e-4 and not trainer.biases
+    told_nothing, _ = run("divergence_ppo_tv", tiny_path, tmp_path, rollout=without_log_probs)
+    assert relative_difference(told_nothing[0], wanted) > 0.1, "the wrong twin takes the old policy for the sampler"
+    on_policy, _ = run("dapo_loss", tiny_path, tmp_path, rollout=without_log_probs)
+    assert relative_difference(told_nothing[0], on_policy[0]) < 1e-5, "at ratio 1 no mask and no clip bites"
