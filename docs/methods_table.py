@@ -34,11 +34,9 @@ RUN = "[trained](results.md)"
 FROZEN = "[gradients](results.md#bias-and-variance-without-training)"
 TESTS = "tests only"
 MEASURED = {
-    **dict.fromkeys(("cppo", "cppo_trl", "cppo_verl", "dapo", "dppo_deterministic", "dppo_threshold"), FROZEN),
-    **dict.fromkeys(("dppo_unweighted", "greso", "infobatch", "pods"), FROZEN),
-    "grpo": RUN,
-    "dppo": f"{RUN}, {FROZEN}",
-    "dppo_history_sizes": RUN,
+    **dict.fromkeys(("cppo_trl", "cppo_verl", "dppo_deterministic", "dppo_unweighted", "infobatch", "pods"), FROZEN),
+    **dict.fromkeys(("dppo", "cppo", "greso", "dapo", "dppo_threshold"), f"{RUN}, {FROZEN}"),
+    **dict.fromkeys(("grpo", "dppo_history", "dppo_history_sizes"), RUN),
     "grpo_history": "trained with [priors](difficulty.md)",
     "a_star_po": "its values as priors: [A*-PO](a_star_po.md)",
 }
@@ -99,7 +97,8 @@ def row_of(name: str, method: RowMethod) -> tuple[str, ...]:
     bias = "; ".join(method.biases)
     what = f"rows of the dataset, by `{method.rows.rule.__name__}` of their recorded {method.score}"
     said = f"**yes**: {bias}" if bias else "no"
-    return (f"`{name}`, rows", numbers(method.paper), what, said, ours(method.deviations), TESTS)
+    measured = TESTS if method.biases else "[trained](supervised.md#does-it-help)"
+    return (f"`{name}`, rows", numbers(method.paper), what, said, ours(method.deviations), measured)
 
 
 def main() -> None:
