@@ -4,8 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from compared_runs import tables
+
+from dppo.statistics import seed_interval
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -112,3 +115,23 @@ def test_what_ranks_wait_is_that_of_the_file():
     taken = [found[name, 2**20] / 1e3 for name in ("plan_step", "deal_to_512_ranks")]
     assert "takes {:.1f} s and {:.1f} s on one core".format(*taken) in page
     assert f"{found['memory_of_history', 10**8] / 1e9:.1f} GB" in page
+
+
+def supervised_table(rows):
+    """The lines of docs/supervised.md, from the file."""
+    took = {(r["contestant"], r["seed"]): r["cpu_seconds"] for r in rows if r["what"] == "race"}
+    rate = {r["contestant"]: r["rate"] for r in rows if r["what"] == "tuning" and r["chosen"]}
+    for name in list(rate)[1:]:
+        sooner = {seed: took["stock", seed] / took[name, seed] for seed in range(5)}
+        found = seed_interval(sooner, np.median)
+        yield f"| {name} | {rate[name]:g} | {found.centre:.2f} [{found.low:.2f}, {found.high:.2f}] |"
+
+
+def test_the_table_of_supervised_runs_is_that_of_the_file():
+    rows = json.loads((RESULTS / "supervised.json").read_text())["rows"]
+    page = (ROOT / "docs" / "supervised.md").read_text()
+    assert all(line in page for line in supervised_table(rows)) and len(list(supervised_table(rows))) == 9
+    for row in rows:
+        if row["what"] == "race" and row["contestant"] != "stock":
+            row["cpu_seconds"] /= 2
+    assert not any(line in page for line in supervised_table(rows))
