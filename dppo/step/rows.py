@@ -48,7 +48,8 @@ class RowSource:
             DataError: a row outside of the dataset.
         """
         method, candidates = self.method.at(done), self.scores.candidates(row_N)
-        if not method.per_epoch:
+        # A rate of 0 holds at once: an epoch's draw made before the schedule ended would go on to the end of the epoch.
+        if not (method.per_epoch and method.rows.rate):
             return method.rows.draw(candidates, step_streams(self.seed, step)(Purpose.ROW_DRAW))
         if self._epoch is None or self._epoch[0] != epoch:
             everything = self.scores.candidates(torch.arange(len(self.scores)))
@@ -73,17 +74,20 @@ class RowSource:
             with replacing(folder / EPOCH_FILE) as file:
                 np.savez(file, epoch=np.int64(epoch), prob=draw.prob_N.numpy(), weight=draw.weight_N.numpy())
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path) -> int:
         """Read back what ``save`` wrote.
+
+        Returns:
+            Rows of this dataset that were in the saved one.
 
         Raises:
             CheckpointError: a file is missing or damaged, or of another dataset.
         """
-        self.scores.load(folder / SCORES_FILE)
+        known = self.scores.load(folder / SCORES_FILE)
         self._epoch = None
         path = folder / EPOCH_FILE
         if not (self.method.per_epoch and path.exists()):
-            return
+            return known
         saved = read_arrays(path, "draw of the epoch", ("epoch", "prob", "weight"))
         if len(saved) < 3 or saved["prob"].shape != (len(self.scores),) != saved["weight"].shape:
             raise CheckpointError(
@@ -91,6 +95,7 @@ class RowSource:
             )
         prob_N, weight_N = torch.from_numpy(saved["prob"]), torch.from_numpy(saved["weight"])
         self._epoch = int(saved["epoch"]), Draw(keep_N=weight_N > 0, prob_N=prob_N, weight_N=weight_N)
+        return known
 
 
 @typed("row_figures(scores.candidates(row_N), draw)")

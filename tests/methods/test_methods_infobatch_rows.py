@@ -42,6 +42,8 @@ def test_the_mean_is_the_datasets_and_one_draw_stands_for_an_epoch():
     assert torch.equal(rows.draw(low, step=5, epoch=1).keep_N, first.keep_N), "scores count from the next epoch on"
     assert not torch.equal(rows.draw(low, step=6, epoch=2).prob_N, first.prob_N)
     assert rows.draw(torch.arange(40), step=0, epoch=9, done=0.9).keep_N.all(), "the last eighth is not pruned"
+    assert not rows.draw(torch.arange(40), step=0, epoch=10, done=0.5).keep_N.all()
+    assert rows.draw(torch.arange(40), step=1, epoch=10, done=0.9).keep_N.all(), "from the middle of an epoch on too"
     assert source(seen=False).draw(low, step=0).keep_N.all(), "nor the first epoch"
 
 
