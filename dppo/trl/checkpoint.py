@@ -5,6 +5,7 @@ Written before TRL writes its part, so a folder that has TRL's state has ours to
 
 import json
 import warnings
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,9 +122,10 @@ class RunState:
             raise ConfigError(f"generation={self.generation}, calls={self.calls}, skipped={self.skipped}: below 0")
 
 
-def settings_of(args: Any, processes: int) -> dict[str, Any]:
+def settings_of(
+    args: Any, processes: int, names: Iterable[str] = (*SETTINGS, *OF_THE_OPTIMIZER, *OF_THE_UPDATE)
+) -> dict[str, Any]:
     """The settings that a run depends on, as JSON has them."""
-    names = (*SETTINGS, *OF_THE_OPTIMIZER, *OF_THE_UPDATE)
     found = {name: getattr(args, name) for name in names} | {"processes": processes}
     return json.loads(encoded(found, default=str))
 

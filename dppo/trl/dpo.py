@@ -1,5 +1,6 @@
 """``DPPODPOTrainer``: TRL's ``DPOTrainer`` with pairs drawn by their recorded margins, weighted, in dense rows."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,22 +12,20 @@ from torch import Tensor
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from dppo.errors import ConfigError, DataError, RewardError
-from dppo.objective import margin_weights, sigmoid_preference
-from dppo.problems import guarded
+from dppo.errors import ConfigError, DataError
+from dppo.objective import sigmoid_preference
 from dppo.pruning import confidence
 from dppo.settings import described
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.hooks import reference_model
 from dppo.trl.layouts import RowLayout
+from dppo.trl.margins import MarginReward, weights_of
+from dppo.trl.row_data import check_dataset, prepared_rows
 from dppo.trl.row_settings import RowSettings, check_rows_settings
-from dppo.trl.row_trainer import RowTrainer, check_dataset
+from dppo.trl.row_trainer import RowTrainer
 from dppo.trl.sequences import Sequence, content_key, trained
 from dppo.typed import check
 from dppo.types import Draw
-
-MarginReward = Callable[..., list[float | None]]
-"""``margin_reward(prompts=..., completions=...)``: one number for each completion, as a reward function of TRL."""
 
 
 @dataclass
@@ -48,11 +47,16 @@ class DPPODPOConfig(RowSettings, DPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        losses = [self.loss_type] if isinstance(self.loss_type, str) else list(self.loss_type)
+        losses = [self.loss_type] if isinstance(self.loss_type, str) else list(self.loss_type or [])
+        beta, scale = self.beta, self.margin_scale
         refused = [
             (
-                "sigmoid" not in losses or not {"sigmoid", "sft"} >= set(losses),
+                sorted(losses) not in (["sigmoid"], ["sft", "sigmoid"]),
                 f"loss_type={losses} is not served: only sigmoid, and RPO: loss_type: [sigmoid, sft].",
+            ),
+            (
+                not (isinstance(beta, int | float) and 0 < beta < math.inf),
+                f"beta={beta!r} must be a number > 0. Write beta: 0.1.",
             ),
             (self.padding_free, "padding_free: rows are dense here in any case. Use padding_free: false."),
             (self.use_weighting, "use_weighting (WPO) is not served. Use use_weighting: false."),
@@ -61,7 +65,10 @@ class DPPODPOConfig(RowSettings, DPOConfig):
             (self.truncation_mode != "keep_start", "truncation_mode: only keep_start is served."),
             (bool(self.router_aux_loss_coef), "router_aux_loss_coef is not served. Use router_aux_loss_coef: 0.0."),
             (self.layout != "rows", f"layout={self.layout!r}: the answers of a pair share a row. Use layout: rows."),
-            (not self.margin_scale > 0, f"margin_scale={self.margin_scale:g} must be > 0. Write margin_scale: 1.0."),
+            (
+                not (isinstance(scale, int | float) and 0 < scale < math.inf),
+                f"margin_scale={scale!r} must be a number > 0. Write margin_scale: 1.0.",
+            ),
         ]
         check_rows_settings(self, "DPPODPOConfig", refused)
 
@@ -94,7 +101,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         data_collator: must be None: pairs are laid out after the draw.
         train_dataset: as for ``DPOTrainer``, and not streamed.
         margin_reward: a reward function of TRL's signature. Pairs that it hardly tells apart then weigh more, others
-            less: MADPO-style. Asked once for all pairs.
+            less: MADPO-style. Asked once for all pairs, with the dataset's other columns; not ``async``.
         **kwargs: whatever else ``DPOTrainer`` takes.
 
     Raises:
@@ -107,6 +114,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     args: DPPODPOConfig
     columns = ("prompt_ids", "chosen_ids", "rejected_ids")
     batch_kind = PairBatch
+    together = 2
 
     def __init__(
         self,
@@ -121,7 +129,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     ) -> None:
         args = DPPODPOConfig("dppo-output") if args is None else args
         check("args", args, DPPODPOConfig, "DPPODPOConfig in place of DPOConfig: it takes the same arguments.")
-        check_dataset(train_dataset, "DPPODPOTrainer")
+        given = check_dataset(train_dataset, "DPPODPOTrainer")
         if data_collator is not None:
             raise ConfigError("data_collator is not served: pairs are laid out after the draw. Leave it out.")
         super().__init__(model, ref_model, args, train_dataset=train_dataset, **kwargs)
@@ -130,18 +138,21 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         prepared: Any = self.train_dataset
         if self.columns[0] not in prepared.column_names:
             raise ConfigError("datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTrainer.")
-        if "ref_chosen_logps" in prepared.column_names:
+        if args.precompute_ref_log_probs:
             self.columns = (*self.columns, "ref_chosen_logps", "ref_rejected_logps")
-        pairs = _measured(prepared.select_columns(list(self.columns)), self.sequences_of)
+        rows = prepared_rows(prepared, self.columns, given, args.max_length)
+        pairs = _measured(rows, self.sequences_of, args.max_length)
         self._chosen_tokens, longest = pairs.chosen, int(pairs.tokens.max())
         if args.max_tokens_per_row is not None and args.max_tokens_per_row < longest:
             raise ConfigError(f"a pair has {longest} tokens, and stays in one row. Set max_tokens_per_row: {longest}.")
-        self._margin_weight = _weights_of(margin_reward, prepared, args.margin_scale)
         self._pairs_in_step = self._tokens_in_step = 1.0
         self._reported = torch.zeros(3)
-        self.start_rows(pairs.identities, pairs.tokens)
+        self.start_rows(rows, pairs.identities, pairs.tokens)
         if not isinstance(self.forwards.layout, RowLayout):
             raise ConfigError(f"rows cannot serve this model ({self.forwards.layout}). Use trl.DPOTrainer.")
+        tokenizer: Any = self.processing_class
+        texts = prepared.with_format(None)
+        self._margin_weight = weights_of(margin_reward, texts, args.margin_scale, tokenizer.eos_token)
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
         """The two sequences of a pair, as TRL's collator truncates them.
@@ -175,12 +186,12 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             batch: some pairs of this rank.
             logp_BT: (b, T) log-probabilities of their answers' tokens.
         """
+        mask_BT = batch.completion(batch.rank_batch.loss_mask)
+        with torch.no_grad():  # without pairs too: a model in shards is gathered by all ranks together
+            ref_B2 = self._reference(batch, mask_BT)
         if not bool(batch.weight.any()):  # a rank without pairs forwards one sequence
             return logp_BT.sum() * 0.0, torch.zeros(len(batch.rows))
-        mask_BT = batch.completion(batch.rank_batch.loss_mask)
         chosen_B, rejected_B = (logp_BT * mask_BT).sum(1).view(-1, 2).unbind(1)
-        with torch.no_grad():
-            ref_B2 = self._reference(batch, mask_BT)
         margin_B = (chosen_B - ref_B2[:, 0]) - (rejected_B - ref_B2[:, 1])
         rows = [int(self._block[self._place_B[row]]) for row in batch.rows.tolist()[::2]]
         own_B = torch.from_numpy(self._margin_weight[rows]).to(margin_B)
@@ -203,12 +214,13 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         return loss, score_B.repeat_interleave(2)
 
     def _reference(self, batch: MicroBatch, mask_BT: Tensor) -> Tensor:
-        """(b / 2, 2) log-probabilities of both answers under the reference."""
+        """(b / 2, 2) log-probabilities of both answers under the reference; of one sequence they mean nothing."""
         if len(self.columns) > 3:
             rows = self._rows[[int(self._block[self._place_B[row]]) for row in batch.rows.tolist()[::2]]]
             return torch.tensor([rows["ref_chosen_logps"], rows["ref_rejected_logps"]], device=mask_BT.device).T
         with reference_model(self) as model:
-            return (self.forwards(model, batch).logp_BT * mask_BT).sum(1).view(-1, 2)
+            logp_B = (self.forwards(model, batch).logp_BT * mask_BT).sum(1)
+        return logp_B.view(-1, 2) if len(logp_B) > 1 else logp_B.expand(1, 2)
 
     def _report(self, margin_B: Tensor, weight_B: Tensor) -> None:
         """Add pairs to what the step logs."""
@@ -231,7 +243,7 @@ class _Pairs:
     chosen: np.ndarray
 
 
-def _measured(rows: Any, sequences_of: Callable[[Mapping[str, Any]], list[Sequence]]) -> _Pairs:
+def _measured(rows: Any, sequences_of: Callable[[Any], list[Sequence]], max_length: int | None) -> _Pairs:
     """Identity, tokens and trained tokens of the preferred answer of each pair.
 
     Raises:
@@ -251,42 +263,17 @@ def _measured(rows: Any, sequences_of: Callable[[Mapping[str, Any]], list[Sequen
         chosen.append(int(found[0].scored.sum()))
     for places, what, advice in (
         (empty, "no prompt or no answer", "row['prompt'] and row['chosen'] and row['rejected']"),
-        (equal, "equal answers, cut at max_length, and no gradient", "row['chosen'] != row['rejected']"),
+        (equal, "equal answers, as far as max_length goes, and no gradient", "row['chosen'] != row['rejected']"),
     ):
         if places:
+            longer = "" if places is empty or max_length is None else f", or raise max_length={max_length}"
             raise DataError(
                 f"{len(places)} of {len(rows)} pairs have {what} (from 0: {', '.join(map(str, places[:5]))}). Leave "
-                f"them out: dataset.filter(lambda row: {advice})"
+                f"them out: dataset.filter(lambda row: {advice}){longer}"
             )
     return _Pairs(
         identities=np.array(identities, np.uint64), tokens=np.array(tokens, float), chosen=np.array(chosen, float)
     )
-
-
-def _weights_of(reward: MarginReward | None, rows: Any, scale: float) -> np.ndarray:
-    """(size,) MADPO-style weight of each pair; 1 without a reward function."""
-    if reward is None:
-        return np.ones(len(rows))
-    prompts = list(rows["prompt"])
-    values = [_rewards(reward, prompts, list(rows[name])) for name in ("chosen", "rejected")]
-    margin_P = torch.tensor(values[0]).double() - torch.tensor(values[1]).double()
-    return margin_weights(margin_P, centre=float(margin_P.mean()), scale=scale).numpy()
-
-
-def _rewards(reward: MarginReward, prompts: list[Any], completions: list[Any]) -> list[float]:
-    """Rewards of all answers of one kind, each a finite number.
-
-    Raises:
-        RewardError: the function raises, or gives something else.
-    """
-    found = guarded(reward)(prompts=prompts, completions=completions)
-    missing = [place for place, value in enumerate(found) if value is None or value != value]
-    if missing:
-        raise RewardError(
-            f"margin_reward gave no number for {len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...). A "
-            "margin needs both: leave those pairs out, or return a number."
-        )
-    return [float(value) for value in found if value is not None]
 
 
 DPPODPOConfig.__doc__ = described(DPPODPOConfig, RowSettings)

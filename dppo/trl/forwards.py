@@ -26,7 +26,7 @@ class ForwardPasses:
     def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         self._trainer, self._padded_forward = trainer, padded_forward
         self.layout: Layout = choose_layout(trainer, padded_forward)
-        self.memory = MemoryAdvice()
+        self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self._checked = False
 
     def __call__(self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False) -> Scored:

@@ -286,6 +286,12 @@ def add_figures(trainer: Any, figures: Mapping[str, float]) -> None:
         trainer._metrics["train"][name].append(value)
 
 
+def count_tokens(trainer: Any, tokens: int) -> None:
+    """Add tokens to those that a trainer on rows has trained on, which it logs as ``num_tokens``."""
+    trainer._total_train_tokens += tokens
+    trainer._metrics["train"]["num_tokens"] = [trainer._total_train_tokens]
+
+
 def logged_prompts(trainer: GRPOTrainer) -> list[Any]:
     """Prompts of the latest generation, of all ranks, one for each completion."""
     return list(trainer._logs["prompt"])

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, get_type_hints
 
+from transformers.training_args import OptimizerNames
+
 from dppo.errors import raise_problems
 from dppo.methods import ROW_METHODS, RowMethod
 from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, constant
@@ -117,12 +119,34 @@ CHOICES = {
     "layout": ("rows", "packed", "auto", "padded"),
 }
 
-OF_THE_DRAWS = (
-    *("seed", "data_seed", "method", "row_prune_rate", "row_score", "prune_floor", "sampling_design"),
-    *("prune_schedule", "prune_until", "per_device_train_batch_size", "gradient_accumulation_steps"),
-    *("train_sampling_strategy", "dataloader_drop_last", "max_length"),
-)
-"""Settings that draws depend on, beside the number of processes."""
+
+def _refused_of_both(args: Any) -> list[tuple[bool, str]]:
+    """Options of every trainer of TRL's that would be another thing on dense rows, or nothing at all."""
+    optimizer = OptimizerNames(args.optim).value
+    return [
+        (
+            args.neftune_noise_alpha is not None,
+            "neftune_noise_alpha: its noise is scaled by the length of a batch, which a dense row changes. Leave it "
+            "out.",
+        ),
+        (
+            args.auto_find_batch_size,
+            "auto_find_batch_size: what bounds memory is max_tokens_per_row, which leaves steps as they are. Use "
+            "auto_find_batch_size: false.",
+        ),
+        (
+            args.include_num_input_tokens_seen not in ("no", False),
+            "include_num_input_tokens_seen: num_tokens is logged. Use include_num_input_tokens_seen: no.",
+        ),
+        (
+            any(kind in optimizer for kind in ("lomo", "layerwise")),
+            f"optim={optimizer!r} steps inside backward, and a step here has several. Use optim: adamw_torch.",
+        ),
+        (
+            args.use_liger_kernel,
+            "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kernels: true}.",
+        ),
+    ]
 
 
 def check_rows_settings(args: Any, where: str, refused: list[tuple[bool, str]]) -> None:
@@ -161,7 +185,7 @@ def check_rows_settings(args: Any, where: str, refused: list[tuple[bool, str]]) 
             f"train_sampling_strategy={grouped!r} makes batches of like lengths, which dense rows do not need. Use "
             "train_sampling_strategy: random."
         )
-    raise_problems(where, problems + [sentence for wrong, sentence in refused if wrong])
+    raise_problems(where, problems + [sentence for wrong, sentence in [*_refused_of_both(args), *refused] if wrong])
     method = args.build_method()
     if method.biases and not args.accept_bias:
         raise_problems(

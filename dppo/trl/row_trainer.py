@@ -9,49 +9,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dppo import __version__
-from dppo.errors import CheckpointError, ConfigError, DataError, FileError
-from dppo.files import read_json, write_json
+from dppo.errors import ConfigError
 from dppo.methods import RowMethod
 from dppo.packing import longest_processing_time
 from dppo.packing.rows import UNSCORED
 from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_figures
 from dppo.trl.batch import MicroBatch, RankBatch
-from dppo.trl.checkpoint_files import OUR_STATE, advice
 from dppo.trl.forwards import ForwardPasses
+from dppo.trl.hooks import count_tokens
 from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import PhaseClock, share_done
-from dppo.trl.row_settings import OF_THE_DRAWS
+from dppo.trl.row_checkpoint import read_row_state, row_settings, write_row_state
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 from dppo.trl.sequences import Sequence, batch_of
 from dppo.types import Draw
-
-
-def check_dataset(dataset: Any, name: str) -> None:
-    """Return where a training set has rows to come back to.
-
-    Args:
-        dataset: as given.
-        name: of the trainer, for messages.
-
-    Raises:
-        ConfigError: it is streamed, or no dataset.
-        DataError: it is empty.
-    """
-    if isinstance(dataset, datasets.Dataset):
-        if not len(dataset):
-            raise DataError("the dataset has 0 rows, and at least 1 is needed. Give it rows to train on.")
-        return
-    raise ConfigError(
-        f"train_dataset is {type(dataset).__name__}, and {name} needs a datasets.Dataset: a streamed one has no rows "
-        "to come back to. Load it with streaming=False."
-    )
 
 
 class RowTrainer(TrainingLoop):
@@ -62,6 +40,7 @@ class RowTrainer(TrainingLoop):
 
     loss_is_scaled_for_ga = True
     temperature = 1.0
+    length_setting = "max_length"
     columns: tuple[str, ...] = ()
     """Of a row, in TRL's prepared dataset."""
     batch_kind: type[RankBatch] = RankBatch
@@ -107,27 +86,32 @@ class RowTrainer(TrainingLoop):
 
     # -- what a subclass calls ----------------------------------------------------------------------------------
 
-    def start_rows(self, identities: np.ndarray, tokens: np.ndarray) -> None:
+    def start_rows(self, rows: Any, identities: np.ndarray, tokens: np.ndarray) -> None:
         """Get ready to draw; TRL's trainer has been made.
 
         Args:
+            rows: of ``prepared_rows``.
             identities: (size,) uint64 hashes of the rows.
             tokens: (size,) tokens that a forward pass over each computes.
 
         Raises:
-            ConfigError: a model that is not served.
+            ConfigError: a model, or a way to spread it over processes, that is not served.
             CheckpointError: ``recorded_scores`` cannot be read, or are of another dataset.
         """
         args: Any = self.args
         if self.is_deepspeed_enabled:
             raise ConfigError("DeepSpeed is not served: its engine steps inside backward. Use DDP or FSDP2.")
+        if self.get_tp_size() * self.get_cp_size() * self.get_sp_size() > 1:
+            raise ConfigError(
+                "tensor, context and sequence parallelism are not served: each process gets rows of its own. Use DDP "
+                "or FSDP2 (accelerate config)."
+            )
         self.clock = PhaseClock()
         scores = RecordedScores(identities, tokens)
         if args.recorded_scores is not None:
             scores.load(args.recorded_scores)
         self.source = RowSource(scores, args.build_method(), seed=args.seed)
-        data: Any = self.train_dataset
-        self._rows: Any = data.select_columns(list(self.columns))
+        self._rows = rows
         self._block = torch.empty(0, dtype=torch.int64)
         self._place_B: list[int] = []
         self._scores: dict[int, float] = {}
@@ -161,16 +145,23 @@ class RowTrainer(TrainingLoop):
             return batches, None
         self.forwards.check_once()
         with self.clock("prune"):
-            row_N: Any = self.accelerator.gather(torch.cat([batch["row"] for batch in batches]).to(device))
-            self._block = row_N.cpu()
+            self._block = self._of_all_ranks(torch.cat([batch["row"] for batch in batches]).to(device))
             step, epoch = self.state.global_step, int(self.state.epoch or 0)
             draw = self.source.draw(self._block, step=step, epoch=epoch, done=share_done(self.state))
-            self.add_figures(row_figures(self.source.scores.candidates(self._block), draw))
+            figures = row_figures(self.source.scores.candidates(self._block), draw)
+            self.add_figures(figures)
+            count_tokens(self, int(figures["prune/tokens_trained"]))
             batch = self._own(draw)
             calls, figures = self.forwards.calls(batch, batch.weight_UB[0], len(batches))
         self.add_figures(figures)
         self._scores = {}
         return [{"micro_batches": each, "last": each is calls[-1]} for each in calls], None
+
+    def _of_all_ranks(self, row_N: Tensor) -> Tensor:
+        """The rows of a step: those of a last batch may not be as many on every rank (``even_batches: false``)."""
+        padded: Any = self.accelerator.pad_across_processes(row_N, dim=0, pad_index=-1)
+        found: Any = self.accelerator.gather(padded)
+        return found[found >= 0].cpu()
 
     def _own(self, draw: Draw) -> RankBatch:
         """The sequences of the kept rows that are this rank's: the dearest go to whoever has least."""
@@ -231,16 +222,20 @@ class RowTrainer(TrainingLoop):
     def _padded_forward(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, width: int, compute_entropy: bool = False
     ) -> tuple[Tensor, None, None]:
-        """(b, width) log-probabilities of the last tokens of padded sequences."""
-        predicts = slice(-width - 1, -1)
-        labels = torch.full_like(input_ids, UNSCORED)
-        labels[:, predicts] = input_ids[:, -width:].masked_fill(attention_mask[:, -width:] == 0, UNSCORED)
+        """(b, width) log-probabilities of the last tokens of padded sequences, forwarded as TRL does.
+
+        That is padded on the right, so that positions that a model has learned begin at 0.
+        """
+        order_BT = attention_mask.argsort(dim=1, descending=True, stable=True)
+        scored = attention_mask.clone()
+        scored[:, :-width] = 0
+        ids, mask, scored = (each.gather(1, order_BT) for each in (input_ids, attention_mask, scored))
+        labels = ids.masked_fill(scored == 0, UNSCORED)
         with self.accelerator.autocast():
-            output = model(
-                input_ids=input_ids, attention_mask=attention_mask, shift_labels=labels, use_cache=False,
-                fused_lm_head=True,
-            )  # fmt: skip
-        return output.log_probs[:, predicts], None, None
+            output = model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False, fused_lm_head=True)
+        # Nothing predicts the first token; an adapter may have put tokens of its own before it.
+        logp_BT = F.pad(output.log_probs[:, 1 - ids.shape[1] :], (1, 0))
+        return torch.zeros_like(logp_BT).scatter(1, order_BT, logp_BT)[:, -width:], None, None
 
     # -- around TRL's loop --------------------------------------------------------------------------------------
 
@@ -262,18 +257,18 @@ class RowTrainer(TrainingLoop):
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
-    def _settings(self) -> dict[str, Any]:
-        found = {name: getattr(self.args, name, None) for name in OF_THE_DRAWS}
-        return found | {"processes": self.accelerator.num_processes}
+    @property
+    def _depends_on(self) -> dict[str, Any]:
+        return row_settings(self.args, self.accelerator.num_processes)
 
     def save_extra(self, folder: Path) -> None:
-        """Write the recorded scores, the draw of the epoch and the settings that draws depend on."""
+        """Write the recorded scores, the draw of the epoch and the settings that the run depends on."""
         if not self.accelerator.is_main_process:
             return
         folder.mkdir(parents=True, exist_ok=True)
         self.source.save(folder)
-        state = {"rows": len(self.source.scores), "skipped": self.guard.skipped, "listed": True}
-        write_json(folder / OUR_STATE, state | {"settings": self._settings()})
+        rows, skipped = len(self.source.scores), self.guard.skipped
+        write_row_state(folder, rows=rows, skipped=skipped, settings=self._depends_on)
 
     def load_extra(self, folder: Path) -> None:
         """Read what ``save_extra`` wrote; a checkpoint of TRL's own trainer has no scores, and the run says so.
@@ -281,24 +276,18 @@ class RowTrainer(TrainingLoop):
         Raises:
             CheckpointError: a file is missing or damaged, or of another dataset.
         """
-        path = folder / OUR_STATE
-        if not path.exists():
+        lost = any("optimizer" in part for part in self.lacking)
+        skipped = read_row_state(folder, self._depends_on, trainer=type(self).__name__, new_optimizer=lost)
+        if skipped is None:
+            return
+        self.guard.skipped = skipped
+        known, rows = self.source.load(folder), len(self.source.scores)
+        if known < rows:
             warnings.warn(
-                f"{folder} was not written by {type(self).__name__}: no row has a recorded score, and all are kept "
-                "until they have one.",
+                f"resumed on another dataset: {known} of its {rows} rows were in the checkpoint's. The others have no "
+                "recorded score, and the order of rows is a new one.",
                 stacklevel=2,
             )
-            return
-        try:
-            state = read_json(path, advice="")
-            before, skipped = dict(state["settings"]), int(state["skipped"])
-        except (FileError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} is damaged ({error}). {advice(folder)}") from error
-        for name, now in self._settings().items():
-            if name in before and before[name] != now:
-                warnings.warn(f"resumed with {name}: {before[name]!r} -> {now!r}; it holds from here", stacklevel=2)
-        self.guard.skipped = skipped
-        self.source.load(folder)
 
 
 def _places(rows: list[int]) -> dict[str, Tensor]:

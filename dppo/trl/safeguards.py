@@ -86,9 +86,15 @@ class EmptySignalWarning:
 
 
 class MemoryAdvice:
-    """Says which number to lower when a forward or backward pass runs out of memory, and when a row is over budget."""
+    """Says which number to lower when a forward or backward pass runs out of memory, and when a row is over budget.
 
-    def __init__(self) -> None:
+    Args:
+        setting: what to lower where a forward pass has no more sequences than must be together.
+        together: sequences that one forward pass cannot part.
+    """
+
+    def __init__(self, setting: str = "max_completion_length", together: int = 1) -> None:
+        self._setting, self._together = setting, together
         self.budget = 0
         """Tokens of a forward pass, as set."""
         self.in_flight = 0
@@ -122,8 +128,9 @@ class MemoryAdvice:
             if not exhausted or not self.in_flight:
                 raise
             lower = f"max_tokens_per_row: {min(self.budget, self.in_flight) // 2}"
-            if self.completions == 1:  # a row cannot hold less than that
-                lower = "a lower max_completion_length, since that is one completion with its prompt"
+            if self.completions <= self._together:  # a row cannot hold less than that
+                what = "one completion with its prompt" if self._together == 1 else "one prompt with its answers"
+                lower = f"a lower {self._setting}, since that is {what}"
             raise OutOfMemoryError(
                 f"out of memory in a forward or backward pass over {self.in_flight} tokens "
                 f"(max_tokens_per_row={self.budget}). Set {lower}, or gradient_checkpointing: true."

@@ -15,8 +15,9 @@ from dppo.objective import weighted_sum
 from dppo.pruning import confidence, mean_loss
 from dppo.settings import described
 from dppo.trl.batch import MicroBatch
+from dppo.trl.row_data import check_dataset, prepared_rows
 from dppo.trl.row_settings import RowSettings, check_rows_settings
-from dppo.trl.row_trainer import RowTrainer, check_dataset
+from dppo.trl.row_trainer import RowTrainer
 from dppo.trl.sequences import Sequence, content_key, trained
 from dppo.typed import check
 from dppo.types import Draw
@@ -37,7 +38,12 @@ class DPPOSFTConfig(RowSettings, SFTConfig):
             (self.packing, "packing: rows are packed anew in each step, after the draw. Use packing: false."),
             (self.padding_free, "padding_free: rows are dense here in any case. Use padding_free: false."),
             (self.loss_type not in ("nll", "dft"), f"loss_type={self.loss_type!r} is not served. Use loss_type: nll."),
-            (self.label_smoothing_factor > 0, "label_smoothing_factor needs all logits. Use 0.0."),
+            (bool(self.label_smoothing_factor), "label_smoothing_factor needs all logits. Use 0.0."),
+            (
+                self.world_size > 1 and not self.average_tokens_across_devices,
+                "average_tokens_across_devices: a step is a mean over the tokens of all processes. Use "
+                "average_tokens_across_devices: true.",
+            ),
             (bool(self.router_aux_loss_coef), "router_aux_loss_coef is not served. Use router_aux_loss_coef: 0.0."),
         ]
         check_rows_settings(self, "DPPOSFTConfig", refused)
@@ -78,7 +84,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     ) -> None:
         args = DPPOSFTConfig("dppo-output") if args is None else args
         check("args", args, DPPOSFTConfig, "DPPOSFTConfig in place of SFTConfig: it takes the same arguments.")
-        check_dataset(train_dataset, "DPPOSFTTrainer")
+        given = check_dataset(train_dataset, "DPPOSFTTrainer")
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
             raise ConfigError(
                 "data_collator and compute_loss_func are not served: rows are laid out after the draw, and their loss "
@@ -88,14 +94,16 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         if self.aux_loss_enabled:
             raise ConfigError("the router loss of this model is not served. Set router_aux_loss_coef: 0.0.")
         prepared: Any = self.train_dataset
-        missing = [name for name in self.columns if name not in prepared.column_names]
-        if missing:
+        if "input_ids" not in prepared.column_names:
             raise ConfigError(
-                f"the prepared dataset has no column {missing[0]!r}: datasets of pictures are not served by "
-                "DPPOSFTTrainer. Use trl.SFTTrainer."
+                f"the dataset has the columns {', '.join(prepared.column_names)} and no input_ids: pictures, and "
+                "skip_prepare_dataset without token ids, are not served by DPPOSFTTrainer. Use trl.SFTTrainer."
             )
-        identities, tokens, self._trained = _measured(prepared.select_columns(list(self.columns)))
-        self.start_rows(identities, tokens)
+        if "labels" not in prepared.column_names:  # skip_prepare_dataset: TRL then trains on every token
+            self.columns = ("input_ids",)
+        rows = prepared_rows(prepared, self.columns, given, args.max_length)
+        identities, tokens, self._trained = _measured(rows)
+        self.start_rows(rows, identities, tokens)
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
         """The one sequence of a row.
@@ -103,7 +111,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         Args:
             row: of TRL's prepared dataset.
         """
-        found = trained(row["input_ids"], row["labels"])
+        found = trained(row["input_ids"], _labels(row))
         assert found is not None, "rows without trained tokens were refused"
         return [found]
 
@@ -133,6 +141,11 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         return loss, score(logp_BT.detach(), mask_BT)
 
 
+def _labels(row: Mapping[str, Any]) -> list[int]:
+    """Of a row of TRL's prepared dataset; as its collator, every token where it has none."""
+    return row.get("labels", row["input_ids"])
+
+
 def _measured(rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Identity, tokens and trained tokens of each row.
 
@@ -141,8 +154,8 @@ def _measured(rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     identities, tokens, counts = [], [], []
     for row in rows:
-        labels = np.asarray(row["labels"])
-        identities.append(content_key(row["input_ids"], row["labels"]))
+        labels = np.asarray(_labels(row))
+        identities.append(content_key(row["input_ids"], _labels(row)))
         tokens.append(len(labels))
         counts.append(int(np.count_nonzero(labels[1:] != -100)))
     empty = [place for place, count in enumerate(counts) if not count]

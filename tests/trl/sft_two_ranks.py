@@ -24,6 +24,15 @@ def main(path: str, folder: str, kind: str) -> None:
         trainer = test_trl_dpo.ours(
             path, Path(folder), data=test_trl_dpo.pairs(12), per_device_train_batch_size=1, max_steps=9
         )
+    elif kind == "uneven":
+        trainer = ours(
+            path,
+            Path(folder),
+            data=solutions(11),
+            per_device_train_batch_size=2,
+            max_steps=6,
+            accelerator_config={"even_batches": False},
+        )
     else:
         trainer = ours(path, Path(folder), data=solutions(12), per_device_train_batch_size=1, max_steps=9)
     trainer.train()

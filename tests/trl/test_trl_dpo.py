@@ -107,16 +107,18 @@ def test_wrong_twins_are_caught(tiny_path, tmp_path, monkeypatch):
 def test_margin_weights_multiply_the_preference_loss_and_come_from_one_call(tiny_path, tmp_path):
     calls = []
 
-    def counted(prompts, completions, **_):
+    def counted(prompts, completions, *, source, **others):
+        """As data have it, without the end that TRL puts behind every text."""
         calls.append(len(completions))
+        assert not others and source == list(range(10)) and not any("<eos>" in text for text in completions)
         return by_length(prompts, completions)
 
-    trainer = ours(tiny_path, tmp_path, own={"margin_reward": counted}, margin_scale=2.0)
-    data = pairs()
+    data = pairs().add_column("source", list(range(10)))
+    trainer = ours(tiny_path, tmp_path, data=data, own={"margin_reward": counted}, margin_scale=2.0)
     margin = torch.tensor(by_length(None, data["chosen"])).double() - torch.tensor(by_length(None, data["rejected"]))
     wanted = margin_weights(margin, centre=float(margin.mean()), scale=2.0)
     assert trainer._margin_weight.tolist() == pytest.approx(wanted.tolist()) and calls == [10, 10]
-    weighted, _ = trained(ours, tiny_path, tmp_path, own={"margin_reward": counted}, row_prune_rate=0.0)
+    weighted, _ = trained(ours, tiny_path, tmp_path, data=data, own={"margin_reward": counted}, row_prune_rate=0.0)
     plain, _ = trained(ours, tiny_path, tmp_path, row_prune_rate=0.0)
     assert relative_difference(weighted[0], plain[0]) > 0.01
 
@@ -163,7 +165,10 @@ BAD = {
     "end": (dict(truncation_mode="keep_end"), "only keep_start is served"),
     "divergence": (dict(f_divergence_type="forward_kl"), "only reverse_kl is served"),
     "rate": (dict(row_prune_rate=-0.1), r"row_prune_rate=-0\.1 must be in \[0, 1\)"),
-    "scale": (dict(margin_scale=0.0), r"margin_scale=0 must be > 0"),
+    "scale": (dict(margin_scale=0.0), r"margin_scale=0\.0 must be a number > 0"),
+    "scale in words": (dict(margin_scale="1"), r"margin_scale='1' must be a number > 0"),
+    "beta": (dict(beta=-1.0), r"beta=-1\.0 must be a number > 0\. Write beta: 0\.1"),
+    "twice": (dict(loss_type=["sigmoid", "sigmoid"]), "only sigmoid, and RPO"),
     "biased": (dict(method="infobatch_kept"), "accept_bias=True"),
 }
 
@@ -178,6 +183,9 @@ def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     rows = [*pairs(3), {"prompt": "w1", "chosen": " w2", "rejected": " w2"}]
     with pytest.raises(DataError, match=r"1 of 4 pairs have equal answers.*\(from 0: 3\).*filter\(lambda row:"):
         ours(tiny_path, tmp_path, data=Dataset.from_list(rows))
+    alike = Dataset.from_list([{"prompt": "w1 w2 w3", "chosen": " w4", "rejected": " w4 w5"}])
+    with pytest.raises(DataError, match=r"have equal answers.*or raise max_length=4"):
+        ours(tiny_path, tmp_path, data=alike, max_length=4)
     with pytest.raises(DataError, match="the dataset has 0 rows"):
         ours(tiny_path, tmp_path, data=Dataset.from_dict({"prompt": [], "chosen": [], "rejected": []}))
     with pytest.raises(ConfigError, match=r"a pair has .* tokens, and stays in one row\. Set max_tokens_per_row"):
@@ -197,3 +205,11 @@ def test_a_reward_model_that_fails_is_named(tiny_path, tmp_path):
         ours(tiny_path, tmp_path, own={"margin_reward": broken})
     with pytest.raises(RewardError, match="margin_reward gave no number for 10 of 10 answers"):
         ours(tiny_path, tmp_path, own={"margin_reward": silent})
+
+    async def later(prompts, completions, **_):
+        return [0.0] * len(completions)
+
+    with pytest.raises(ConfigError, match=r"margin_reward is async.*asyncio\.run"):
+        ours(tiny_path, tmp_path, own={"margin_reward": later})
+    with pytest.raises(ConfigError, match="margin_reward='a model' is str, expected a function"):
+        ours(tiny_path, tmp_path, own={"margin_reward": "a model"})

@@ -126,6 +126,10 @@ def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):
         ours(tiny_path, tmp_path / "b", data=other, **saving).train(resume_from_checkpoint=checkpoint)
     with pytest.warns(UserWarning, match=r"resumed with row_prune_rate: None -> 0\.3; it holds from here"):
         ours(tiny_path, tmp_path / "c", row_prune_rate=0.3, **saving).train(resume_from_checkpoint=checkpoint)
+    with pytest.warns(UserWarning, match=r"resumed with learning_rate: 0\.01 -> 0\.5; ignored: the optimizer goes on"):
+        ours(tiny_path, tmp_path / "d", learning_rate=0.5, **saving).train(resume_from_checkpoint=checkpoint)
+    with pytest.warns(UserWarning, match="resumed on another dataset: 10 of its 12 rows were in the checkpoint's"):
+        ours(tiny_path, tmp_path / "e", data=solutions(12), **saving).train(resume_from_checkpoint=checkpoint)
     assert "dppo_rows.npz" in json.loads((tmp_path / "a/checkpoint-1/dppo_files.json").read_text())["files"]
 
 

@@ -1,0 +1,195 @@
+"""Trainers on rows under TRL's options: each is served as TRL serves it, or refused with what to use."""
+
+import json
+import shutil
+
+import pytest
+import test_trl_dpo as dpo
+import torch
+from conftest_trl import WORDS, relative_difference, two_processes
+from datasets import Dataset, DatasetDict
+from peft import LoraConfig, PromptTuningConfig
+from sft_runs import ours, solutions, stock, trained
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+from dppo.errors import ConfigError, DataError, OutOfMemoryError
+from dppo.trl import DPPODPOConfig, DPPOSFTConfig, DPPOSFTTrainer
+from dppo.trl.layouts import RowLayout
+
+TURNS = (
+    "{% for m in messages %}w{{ loop.index }} {% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }} <eos>"
+    "{% endgeneration %}{% else %}{{ m['content'] }}{% endif %} {% endfor %}"
+)
+"""A chat template that says which words are the assistant's."""
+ADAPTER = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+VIRTUAL = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+
+
+def apart(theirs, mine, path, folder, *, only=None, **options):
+    """Largest relative difference of a step's gradient between TRL's trainer and ours with nothing pruned, and both.
+
+    ``only`` has options of ours.
+    """
+    wanted, them = trained(theirs, path, folder / "a", **options)
+    found, us = trained(mine, path, folder / "b", row_prune_rate=0.0, **(only or {}), **options)
+    assert len(found) == len(wanted) > 1
+    return max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)), us, them
+
+
+def said(start, words):
+    return " ".join(WORDS[(start + j) % 28] for j in range(words))
+
+
+def turns(i):
+    """Two of the user's and two of the assistant's, of different lengths."""
+    spoken = (said(i, 3), said(i + 5, 1 + i % 3), said(i + 2, 2), said(3 * i, 1 + i % 4))
+    return [{"role": role, "content": text} for role, text in zip(("user", "assistant") * 2, spoken, strict=True)]
+
+
+def ids(count=10):
+    return Dataset.from_list([{"input_ids": [3 + (i + j) % 28 for j in range(3 + i % 4)]} for i in range(count)])
+
+
+SERVED = {
+    "last batch left out": {"dataloader_drop_last": True},
+    "shuffled, another order": {"shuffle_dataset": True, "data_seed": 7},
+    "dispatched": {"accelerator_config": {"dispatch_batches": True}},
+    "cut at the start": {"max_length": 5, "truncation_mode": "keep_end"},
+    "three calls a step": {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 2, "max_steps": 2},
+    "an adapter": {"own": {"peft_config": ADAPTER}},
+    "tokens before every sequence": {"own": {"peft_config": VIRTUAL}},
+    "as tensors": {"data": solutions().with_format("torch")},
+    "ids, not prepared": {"data": ids(), "dataset_kwargs": {"skip_prepare_dataset": True}},
+}
+
+
+@pytest.mark.filterwarnings("ignore:The `'keep_end'` truncation mode:FutureWarning")
+@pytest.mark.parametrize("options", SERVED.values(), ids=SERVED)
+def test_supervised_options_are_trls(options, tiny_path, tmp_path):
+    assert apart(stock, ours, tiny_path, tmp_path, **options)[0] < 1e-5
+
+
+@pytest.mark.parametrize("layout", ["rows", "padded"])
+def test_only_what_the_assistant_says_is_trained_on(layout, tiny_path, tmp_path):
+    """Two turns: between them are tokens that are attended to and carry no loss."""
+    path = shutil.copytree(tiny_path, tmp_path / "chat")
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.chat_template = TURNS
+    tokenizer.save_pretrained(path)
+    options = {"data": Dataset.from_list([{"messages": turns(i)} for i in range(10)]), "assistant_only_loss": True}
+    difference, us, _ = apart(stock, ours, str(path), tmp_path, only={"layout": layout}, **options)
+    scored = us.sequences_of(us.train_dataset[1])[0].scored.tolist()
+    assert difference < 1e-5 and scored[0] and scored[-1] and not all(scored)
+
+
+@pytest.mark.parametrize("layout", ["rows", "padded"])
+def test_learned_positions_begin_at_0(layout, tiny_path, tmp_path, monkeypatch):
+    """TRL pads on the right: with padding before them prompts are at other positions of such a model."""
+    torch.manual_seed(0)
+    small = dict(vocab_size=31, n_embd=32, n_layer=1, n_head=2, n_positions=32, bos_token_id=1, eos_token_id=1)
+    model = GPT2LMHeadModel(GPT2Config(**small, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0))
+    path = tmp_path / "gpt2"
+    model.save_pretrained(path)
+    AutoTokenizer.from_pretrained(tiny_path).save_pretrained(path)
+    monkeypatch.setattr("sft_runs.Qwen3ForCausalLM", GPT2LMHeadModel)
+    assert apart(stock, ours, str(path), tmp_path, only={"layout": layout})[0] < 1e-5
+
+
+OF_PAIRS = {
+    "an adapter": {"own": {"ref_model": None, "peft_config": ADAPTER}},
+    "an adapter, before": {"own": {"ref_model": None, "peft_config": ADAPTER}, "precompute_ref_log_probs": True},
+    "a reference that follows": {"sync_ref_model": True, "ref_model_sync_steps": 1},
+    "no reference given": {"own": {"ref_model": None}},
+    "three calls a step": {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 2, "max_steps": 2},
+    "columns that precomputing would write": {
+        "data": dpo.pairs().map(lambda row: {"ref_chosen_logps": 0.0, "ref_rejected_logps": 0.0})
+    },
+}
+
+
+@pytest.mark.parametrize("options", OF_PAIRS.values(), ids=OF_PAIRS)
+def test_options_for_pairs_are_trls(options, tiny_path, tmp_path):
+    assert apart(dpo.stock, dpo.ours, tiny_path, tmp_path, **options)[0] < 1e-5
+
+
+def evaluated(trainer):
+    rows = [row for row in trainer.state.log_history if "eval_loss" in row]
+    measured = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "step", "epoch")
+    return [{name: value for name, value in row.items() if name not in measured} for row in rows]
+
+
+def test_evaluation_between_steps_is_trls(tiny_path, tmp_path):
+    """In padded batches, while training is in rows; the tokens trained on are known to it."""
+    every = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 3}
+    _, us, them = apart(stock, ours, tiny_path, tmp_path / "1", own={"eval_dataset": solutions(7)}, **every)
+    assert len(evaluated(us)) == 3
+    for mine, theirs in zip(evaluated(us), evaluated(them), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
+    tokens = [[row["num_tokens"] for row in each.state.log_history if "num_tokens" in row] for each in (us, them)]
+    assert tokens[0] == tokens[1] and tokens[0][-1] > 0
+    _, us, them = apart(dpo.stock, dpo.ours, tiny_path, tmp_path / "2", own={"eval_dataset": dpo.pairs(7)}, **every)
+    for mine, theirs in zip(evaluated(us), evaluated(them), strict=True):
+        assert 0 < mine.pop("eval_num_tokens") < theirs.pop("eval_num_tokens"), "prompts of pairs are there once"
+        assert mine == pytest.approx(theirs, rel=1e-4)
+
+
+def test_a_last_batch_may_differ_in_size_from_rank_to_rank(tiny_path, tmp_path):
+    """Eleven rows in steps of four: of the last three one rank has two, the other one."""
+    two_processes("sft_two_ranks.py", tiny_path, str(tmp_path), "uneven")
+    one = ours(tiny_path, tmp_path, data=solutions(11), per_device_train_batch_size=4, max_steps=6)
+    one.train()
+    two = json.loads((tmp_path / "two.json").read_text())
+    assert two["processes"] == 2 and two["apart"] == 0.0
+    assert two["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=1e-3)
+
+
+OTHER = {
+    "noise": (dict(neftune_noise_alpha=5.0), "neftune_noise_alpha: its noise is scaled by the length"),
+    "batch size": (dict(auto_find_batch_size=True), "auto_find_batch_size: false"),
+    "tokens": (dict(include_num_input_tokens_seen=True), "num_tokens is logged"),
+    "liger": (dict(use_liger_kernel=True), "use_kernels: true"),
+    "layerwise": (dict(optim="galore_adamw_layerwise", optim_target_modules="all"), "steps inside backward"),
+}
+
+
+@pytest.mark.parametrize("config", [DPPOSFTConfig, DPPODPOConfig])
+@pytest.mark.parametrize(("options", "sentence"), OTHER.values(), ids=OTHER)
+def test_what_would_be_another_thing_on_dense_rows_is_refused(options, sentence, config, tmp_path):
+    with pytest.raises(ConfigError, match=sentence):
+        config(str(tmp_path), use_cpu=True, bf16=False, **options)
+
+
+def test_a_mean_by_process_is_refused_on_several(tmp_path, monkeypatch):
+    arguments = dict(use_cpu=True, bf16=False, average_tokens_across_devices=False)
+    DPPOSFTConfig(str(tmp_path), **arguments)
+    monkeypatch.setattr(DPPOSFTConfig, "world_size", 2)
+    with pytest.raises(ConfigError, match="average_tokens_across_devices: true"):
+        DPPOSFTConfig(str(tmp_path), **arguments)
+
+
+def test_processes_that_share_rows_are_refused(tiny_path, tmp_path, monkeypatch):
+    monkeypatch.setattr(DPPOSFTTrainer, "get_cp_size", lambda self: 2)
+    with pytest.raises(ConfigError, match="context and sequence parallelism are not served"):
+        ours(tiny_path, tmp_path)
+
+
+def test_datasets_of_which_nothing_is_left_say_why(tiny_path, tmp_path):
+    for make in (ours, dpo.ours):
+        with pytest.raises(DataError, match=r"none of the 10 rows is left: .* alone fills max_length=2\. Raise it"):
+            make(tiny_path, tmp_path, max_length=2)
+    with pytest.raises(ConfigError, match=r"is DatasetDict.*train_dataset=dataset\['test'\]"):
+        ours(tiny_path, tmp_path, data=DatasetDict(test=solutions()))
+    with pytest.raises(ConfigError, match=r"is list.*Dataset\.from_list"):
+        ours(tiny_path, tmp_path, data=[{"text": "w1"}])
+
+
+@pytest.mark.parametrize(("make", "what"), [(ours, "one completion"), (dpo.ours, "one prompt with its answers")])
+def test_what_does_not_fit_alone_names_a_setting_that_is_there(make, what, tiny_path, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    trainer = make(tiny_path, tmp_path, per_device_train_batch_size=1)
+    trainer.forwards.check_once()
+    monkeypatch.setattr(RowLayout, "forward", full)
+    with pytest.raises(OutOfMemoryError, match=f"Set a lower max_length, since that is {what}"):
+        trainer.train()
