@@ -1,9 +1,11 @@
 """``DPPODPOTrainer``: TRL's ``DPOTrainer`` with pairs drawn by their recorded margins, weighted, in dense rows."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from torch import Tensor
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from dppo.errors import ConfigError, DataError
+from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.objective import sigmoid_preference
 from dppo.pruning import confidence
 from dppo.settings import described
@@ -212,6 +214,19 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
                 tokens = self._pairs_in_step / self._tokens_in_step
                 score_B = slope_B * norm_B2.square().sum(1).sqrt() + sft * tokens * norm_B2[:, 0]
         return loss, score_B.repeat_interleave(2)
+
+    def load_extra(self, folder: Path) -> None:
+        """As of all trainers on rows; a reference that follows the policy is in no checkpoint, as in TRL.
+
+        Raises:
+            CheckpointError: ``sync_ref_model`` without ``accept_missing``; or as of all.
+        """
+        super().load_extra(folder)
+        if self.args.sync_ref_model:
+            lacks = f"{folder} lacks the reference that sync_ref_model has moved: the run goes on with the one given"
+            if not self.args.accept_missing:
+                raise CheckpointError(f"{lacks}, and is another run. To go on so: accept_missing=True.")
+            warnings.warn(f"{lacks}, and is another run.", stacklevel=2)
 
     def _reference(self, batch: MicroBatch, mask_BT: Tensor) -> Tensor:
         """(b / 2, 2) log-probabilities of both answers under the reference; of one sequence they mean nothing."""

@@ -12,7 +12,7 @@ from sft_runs import Fixed, made, trained
 from transformers import Qwen3ForCausalLM
 from trl import DPOConfig, DPOTrainer
 
-from dppo.errors import ConfigError, DataError, RewardError
+from dppo.errors import CheckpointError, ConfigError, DataError, RewardError
 from dppo.objective import margin_weights
 from dppo.pruning import UNWEIGHTED
 from dppo.trl import DPPODPOConfig, DPPODPOTrainer
@@ -143,6 +143,16 @@ def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(tiny_path, tmp_path
         trainer.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{stop}"))
         found = load_file(tmp_path / f"from {stop}" / "checkpoint-7" / "model.safetensors")
         assert all(torch.equal(found[name], wanted[name]) for name in wanted), stop
+
+
+def test_a_reference_that_has_moved_is_not_in_a_checkpoint_and_the_run_says_so(tiny_path, tmp_path):
+    moving = dict(sync_ref_model=True, ref_model_sync_steps=1, max_steps=3, save_strategy="steps", save_steps=2)
+    trained(ours, tiny_path, tmp_path / "a", **moving)
+    checkpoint = str(tmp_path / "a" / "checkpoint-2")
+    with pytest.raises(CheckpointError, match=r"the reference that sync_ref_model has moved.*accept_missing=True"):
+        ours(tiny_path, tmp_path / "b", **moving).train(resume_from_checkpoint=checkpoint)
+    with pytest.warns(UserWarning, match="goes on with the one given, and is another run"):
+        ours(tiny_path, tmp_path / "b", accept_missing=True, **moving).train(resume_from_checkpoint=checkpoint)
 
 
 def test_two_ranks_train_as_one_process_does(tiny_path, tmp_path):
