@@ -124,7 +124,7 @@ def test_batches_of_any_size_hold_groups_of_one(options):
 
 
 def test_another_scaling_contradicts_it():
-    with pytest.raises(ConfigError, match="advantages of its own"):
+    with pytest.raises(ConfigError, match="brings its own advantages"):
         configured(method="dppo_history", scale_rewards="group")
 
 
