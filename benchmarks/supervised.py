@@ -15,6 +15,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -178,17 +180,15 @@ def run(
 
 def reached(curve: Sequence[tuple[float, float]], target: float) -> float | None:
     """CPU seconds after which a curve is at the target, linear between evaluations; None where it never is."""
-    before = None
-    for seconds, loss in curve:
+    if curve[0][1] <= target:
+        return curve[0][0]
+    for (start, above), (end, loss) in pairwise(curve):
         if loss <= target:
-            if before is None:
-                return seconds
-            return before[0] + (seconds - before[0]) * (before[1] - target) / (before[1] - loss)
-        before = (seconds, loss)
+            return start + (end - start) * (above - target) / (above - loss)
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, order=True)
 class Tried:
     """What a learning rate reached on the tuning seed; the less the better, seconds before losses."""
 
@@ -197,49 +197,41 @@ class Tried:
     loss: float
     """The last."""
 
-    @property
-    def order(self) -> tuple[float, float]:
-        """By which the best is chosen."""
-        return self.seconds, self.loss
-
 
 def best_rate(tried: Callable[[float], Tried]) -> tuple[float, dict[float, Tried]]:
     """The best learning rate and what all that were tried reached; beyond an end of ``RATES`` while the end is best."""
     found = {rate: tried(rate) for rate in RATES}
-    while True:
-        best = min(found, key=lambda rate: found[rate].order)
+    while (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
         further = best * 2 if best == max(found) else best / 2
-        if min(found) < best < max(found):
-            return best, found
         found[further] = tried(further)
+    return best, found
 
 
 def tuned(task: Task, contestants: Sequence[Contestant]) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """The learning rate of each contestant, and a row for everything that was tried."""
-    stock, curves = contestants[0], {}
+    """The learning rate of each contestant, stock the first of them, and a row for everything that was tried."""
+    stock, *others = contestants
+    curves: dict[float, list[tuple[float, float]]] = {}
 
     def run_stock(rate: float) -> Tried:
         curves[rate] = run(stock, task, seed=TUNING_SEED, rate=rate, target=None, seconds=None)
         return Tried(seconds=math.inf, loss=curves[rate][-1][1])
 
-    best, rows = {}, []
-    best[stock.name], found = best_rate(run_stock)
-    limit, target = curves[best[stock.name]][-1]
-    for contestant in contestants:
-        if contestant is not stock:
+    found = {stock.name: best_rate(run_stock)}
+    limit, target = curves[found[stock.name][0]][-1]
 
-            def race(rate: float, contestant: Contestant = contestant) -> Tried:
-                curve = run(contestant, task, seed=TUNING_SEED, rate=rate, target=target, seconds=limit)
-                found = reached(curve, target)
-                return Tried(seconds=math.inf if found is None else found, loss=curve[-1][1])
+    def race(contestant: Contestant, rate: float) -> Tried:
+        curve = run(contestant, task, seed=TUNING_SEED, rate=rate, target=target, seconds=limit)
+        seconds = reached(curve, target)
+        return Tried(seconds=math.inf if seconds is None else seconds, loss=curve[-1][1])
 
-            best[contestant.name], found = best_rate(race)
-        for rate, each in found.items():
+    found |= {each.name: best_rate(partial(race, each)) for each in others}
+    rows = []
+    for name, (best, by_rate) in found.items():
+        for rate, each in by_rate.items():
             seconds = None if math.isinf(each.seconds) else each.seconds
-            row = {"what": "tuning", "contestant": contestant.name, "rate": rate, "loss": each.loss}
-            rows.append(row | {"cpu_seconds": seconds, "chosen": rate == best[contestant.name]})
-            print(rows[-1], flush=True)
-    return best, rows
+            row = {"what": "tuning", "contestant": name, "rate": rate, "loss": each.loss}
+            rows.append(row | {"cpu_seconds": seconds, "chosen": rate == best})
+    return {name: best for name, (best, _) in found.items()}, rows
 
 
 def main() -> None:
