@@ -5,7 +5,7 @@ Written before TRL writes its part, so a folder that has TRL's state has ours to
 
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,7 @@ def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, ne
     Raises:
         CheckpointError: it was saved in the middle of a generation that other processes share.
     """
-    changed = {k: (v, settings[k]) for k, v in state.settings.items() if k in settings and settings[k] != v}
+    changed = changed_settings(state.settings, settings)
     goes_on = state.calls > 0 and not changed.keys() & BATCH_SETTINGS
     if state.calls > 0 and "processes" in changed:
         before, now = changed["processes"]
@@ -185,20 +185,35 @@ def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, ne
             f"{folder} was saved by {before} processes in the middle of a generation, and this run has {now}: what is "
             f"left of it cannot be dealt anew. Start {before} processes{other}."
         )
-    for name, (before, now) in changed.items():
-        warnings.warn(
-            f"resumed with {name}: {before!r} -> {now!r}; {_effect(name, state, new_optimizer)}", stacklevel=2
-        )
+    warn_of(changed, calls=state.calls, new_optimizer=new_optimizer)
     return goes_on
 
 
-def _effect(name: str, state: RunState, new_optimizer: bool) -> str:
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings of a checkpoint that a run has with another value, and both values."""
+    return {name: (value, now[name]) for name, value in before.items() if name in now and now[name] != value}
+
+
+def warn_of(changed: Mapping[str, tuple[Any, Any]], *, new_optimizer: bool, calls: int = 0) -> None:
+    """Warn of each changed setting, with what it does.
+
+    Args:
+        changed: of ``changed_settings``.
+        new_optimizer: whether the checkpoint's optimizer was left behind, and its settings with it.
+        calls: of the loss since the generation in use; 0 where there is none.
+    """
+    for name, (before, now) in changed.items():
+        effect = _effect(name, calls, new_optimizer)
+        warnings.warn(f"resumed with {name}: {before!r} -> {now!r}; {effect}", stacklevel=3)
+
+
+def _effect(name: str, calls: int, new_optimizer: bool) -> str:
     """What a changed setting does."""
     if name in OF_THE_OPTIMIZER and not new_optimizer:
         return "ignored: the optimizer goes on with the checkpoint's"
-    if name in BATCH_SETTINGS and state.calls:
+    if name in BATCH_SETTINGS and calls:
         return "it holds from here, and the generation in use is rolled out again"
-    return "it holds from the next generation" if state.calls and name in OF_THE_DRAWS else "it holds from here"
+    return "it holds from the next generation" if calls and name in OF_THE_DRAWS else "it holds from here"
 
 
 def _between_generations(folder: Path) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dppo.errors import CheckpointError, FileError
 from dppo.files import read_json, write_json
-from dppo.trl.checkpoint import OF_THE_OPTIMIZER, settings_of
+from dppo.trl.checkpoint import OF_THE_OPTIMIZER, changed_settings, settings_of, warn_of
 from dppo.trl.checkpoint_files import OUR_STATE, advice
 
 OF_THE_DRAWS = (
@@ -67,9 +67,5 @@ def read_row_state(folder: Path, settings: dict[str, Any], *, trainer: str, new_
         before, skipped = dict(state["settings"]), int(state["skipped"])
     except (FileError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}). {advice(folder)}") from error
-    for name, now in settings.items():
-        if name in before and before[name] != now:
-            ignored = name in OF_THE_OPTIMIZER and not new_optimizer
-            effect = "ignored: the optimizer goes on with the checkpoint's" if ignored else "it holds from here"
-            warnings.warn(f"resumed with {name}: {before[name]!r} -> {now!r}; {effect}", stacklevel=2)
+    warn_of(changed_settings(before, settings), new_optimizer=new_optimizer)
     return skipped
