@@ -3,13 +3,14 @@
 python benchmarks/embedded_compare.py grid --task embedded [--work FOLDER] [--only trl,dppo]
 python benchmarks/embedded_summary.py grid                  # chooses: benchmarks/results/embedded_settings.json
 python benchmarks/embedded_compare.py ours --task embedded  # then `embedded_summary.py grid` again: the best of ours
-python benchmarks/embedded_compare.py main --task embedded  # and: more, ablation
+python benchmarks/embedded_compare.py main --task embedded  # and: more, ablation, sizes
 python benchmarks/embedded_summary.py                       # benchmarks/results/embedded_compare.json, the tables
 
 Every contestant has the same seconds of training on a task; how many steps those are comes from a short run that times
 its steps (for what is reported, from a pilot as long as the grid's last round, with a seed of its own), and its
 learning rate falls over its own length. Seconds are CPU seconds of the one thread that trains: on a busy machine a
-clock on the wall says more about the other work. ``more`` is a few contestants on further seeds.
+clock on the wall says more about the other work. ``more`` is a few contestants on further seeds, ``sizes`` the
+control and the default at equal sizes of a step.
 ``embedded_entries.py`` says who takes part and what is tried.
 
 A stage trains what it lacks: one that was stopped goes on where it was. Two calls with different tasks, seeds or
@@ -48,6 +49,8 @@ from embedded_entries import (
     ablation,
     known,
     read_settings,
+    setting_of,
+    sizes,
 )
 from embedded_grid import Grid, Pace, comparison, steps_in
 from transformers.utils import logging as transformers_logging
@@ -60,7 +63,7 @@ from dppo.errors import ConfigError
 from dppo.runs.folder import TOTALS
 from dppo.runs.reader import read_logs
 
-STAGES = ("grid", "ours", "main", "more", "ablation")
+STAGES = ("grid", "ours", "main", "more", "ablation", "sizes")
 TIMED_STEPS = 8
 """Of a run that times steps; the first half is for warming up."""
 PILOT_SEED = 103
@@ -74,7 +77,7 @@ def reported(
 
     Args:
         entries: by name.
-        chosen: by name; an entry without a grid has those of ``tuned_as``.
+        chosen: by name.
         seconds: of a run.
         pace: of steps.
 
@@ -83,10 +86,8 @@ def reported(
     """
     found = []
     for name, entry in entries.items():
-        own = chosen.get(name) or chosen.get(entry.tuned_as)
-        if own is None:
-            raise ConfigError(f"{name} has no settings: embedded_compare.py grid --only {entry.tuned_as or name}")
-        found.append(entry.contestant(name, own.setting, steps_in(seconds, pace(name, entry, own.setting))))
+        setting = setting_of(name, entry, chosen)
+        found.append(entry.contestant(name, setting, steps_in(seconds, pace(name, entry, setting))))
     return tuple(found)
 
 
@@ -192,7 +193,7 @@ def entries_of(stage: str, best: str = "") -> dict[str, Entry]:
         stage: one of ``STAGES``.
         best: of ours, for ``more``.
     """
-    entries = known(ablation() if stage == "ablation" else CONTESTANTS)
+    entries = known({"ablation": ablation, "sizes": sizes}.get(stage, lambda: CONTESTANTS)())
     if stage == "ours":
         return {name: entry for name, entry in entries.items() if entry.ours and entry.unbiased}
     return {name: entry for name, entry in entries.items() if stage != "more" or name in (*MORE, best)}

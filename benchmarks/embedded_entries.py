@@ -145,6 +145,8 @@ class Entry:
     """Whose grid it is chosen from, at its own ``groups`` where it has some; by default its own."""
     prompts: float = 1.0
     """Prompts of a step, as a share of those of the setting."""
+    setting: Setting | None = None
+    """Given here, and chosen from no grid."""
     ours: bool = False
     """Whether it may be the best of ours: a method of this library's, not a control."""
 
@@ -192,6 +194,8 @@ BY_ITSELF = "dppo_default"
 """What ``DPPOConfig`` does where nothing is said, and the contestant that it is."""
 CHOSEN = {"prompt_prune_rate": "auto", **DEFAULT}
 """As the ceilings say, in each step."""
+ROUNDS = {"max_rounds": 40}
+"""Where nearly every problem is solved, 10 rounds are not enough for a batch, and a run would end there."""
 GROUPS = (2, 4, 8)
 LARGE = (4, 8)
 """Where groups of equal rewards are thrown away, few completions are nearly always such a group."""
@@ -207,7 +211,7 @@ CONTESTANTS = {
     "fewer_prompts": Entry(method="grpo", tuned_as="dppo", prompts=0.7),
     "cppo": Entry(method="cppo", groups=GROUPS, fields=HALF),
     "greso": Entry(method="greso", groups=LARGE),
-    "dapo": Entry(method="dapo", groups=LARGE, fields={"loss_type": "dapo", "epsilon_high": 0.28}),
+    "dapo": Entry(method="dapo", groups=LARGE, fields={"loss_type": "dapo", "epsilon_high": 0.28, **ROUNDS}),
     "dppo_threshold": Entry(method="dppo_threshold", tuned_as="dppo", fields=RATES),
     "dppo_completions": Entry(method="dppo", groups=GROUPS, fields=HALF, ours=True),
     "dppo": Entry(method="dppo", groups=GROUPS, fields=RATES, ours=True),
@@ -258,6 +262,22 @@ def ablation() -> dict[str, Entry]:
     return found
 
 
+STEPS = {"16x4": 64, "22x4": 88, "32x4": 128}
+"""Completions of a step at each size that ``sizes`` compares, prompts by completions of a prompt."""
+PAIR = ("grpo_rows", BY_ITSELF)
+"""What is compared at each size, the control first."""
+
+
+def sizes() -> dict[str, Entry]:
+    """The uniform control and the default at equal sizes of a step: the grid's short runs prefer small steps."""
+    found = {}
+    for name, (size, completions) in product(PAIR, STEPS.items()):
+        setting = Setting(learning_rate=LEARNING_RATES[-1], completions=completions, group=4)
+        base = CONTESTANTS[name]
+        found[f"{name}_{size}"] = Entry(method=base.method, fields=base.fields, setting=setting)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
     """What the grid chose for one contestant."""
@@ -273,6 +293,25 @@ class Chosen:
     def as_json(self) -> dict[str, Any]:
         """The record of the file of settings."""
         return {**asdict(self.setting), **{f.name: getattr(self, f.name) for f in fields(self)[1:]}}
+
+
+def setting_of(name: str, entry: Entry, chosen: Mapping[str, Chosen]) -> Setting:
+    """The setting that a contestant is reported with.
+
+    Args:
+        name: of the contestant.
+        entry: the contestant.
+        chosen: by name; an entry without a grid has that of ``tuned_as``.
+
+    Raises:
+        ConfigError: the grid was not run for it.
+    """
+    if entry.setting is not None:
+        return entry.setting
+    own = chosen.get(name) or chosen.get(entry.tuned_as)
+    if own is None:
+        raise ConfigError(f"{name} has no settings: embedded_compare.py grid --only {entry.tuned_as or name}")
+    return own.setting
 
 
 def read_settings(path: Path, task: str) -> tuple[dict[str, Chosen], str]:

@@ -26,8 +26,10 @@ from embedded_entries import (
     MORE,
     MORE_SEEDS,
     OPPONENTS,
+    PAIR,
     SEEDS,
     SETTINGS_FILE,
+    STEPS,
     TARGETS,
     TASKS,
     Chosen,
@@ -35,6 +37,7 @@ from embedded_entries import (
     Setting,
     fields_of_task,
     read_settings,
+    setting_of,
 )
 from embedded_grid import comparison
 from embedded_tables import show_all
@@ -47,10 +50,11 @@ from dppo.comparison.results import Results, curves_of, read_results, summary_of
 from dppo.comparison.targets import Curves, final_target, ratios, spent
 from dppo.environment import environment
 from dppo.errors import ConfigError
-from dppo.files import write_json
+from dppo.files import read_json, write_json
 from dppo.runs.parsing import read_file
 
 FORMAT = 2
+STAGES_SHOWN = ("main", "more", "ablation", "sizes")
 BEFORE = ("target", "to_target", "speedup", "baseline")
 """What ``dppo compare`` says of one baseline, and this file of several targets."""
 
@@ -64,20 +68,27 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/embedded_compare.json"))
     parser.add_argument("--ours", help="whose figures stand beside the opponents'; the best of ours by default")
     parser.add_argument("--against", default=",".join(OPPONENTS), help="opponents")
+    parser.add_argument("--targets", default=",".join(TARGETS), help="whose final accuracies are the targets")
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     if options.what == "grid":
         write_settings(options.work, options.settings)
     else:
-        write_summary(options.work, options.settings, options.output, options.ours, options.against.split(","))
+        asked = (options.against.split(","), options.targets.split(","))
+        write_summary(options.work, options.settings, options.output, options.ours, *asked)
     return 0
 
 
 def write_summary(
-    work: Path, settings: Path, output: Path, ours: str | None = None, opponents: Sequence[str] = OPPONENTS
+    work: Path,
+    settings: Path,
+    output: Path,
+    ours: str | None = None,
+    opponents: Sequence[str] = OPPONENTS,
+    targets: Sequence[str] = TARGETS,
 ) -> None:
-    """Read all runs, write one file and print its tables.
+    """Read all runs, write one file and print its tables; a task without runs in the folder keeps its record there.
 
     Args:
         work: folder of all runs.
@@ -85,13 +96,17 @@ def write_summary(
         output: the JSON file.
         ours: a contestant; None for the best of ours.
         opponents: what it is measured against.
+        targets: whose final accuracies, of the same seed, are the targets.
     """
+    before = read_json(output, advice=f"Move it away: mv {output} {output}.old") if output.exists() else {"tasks": {}}
     tasks = {}
     for task in TASKS:
+        if task in before["tasks"]:
+            tasks[task] = before["tasks"][task]
         if (work / task / "reported" / "runs").is_dir():
             chosen, best = read_settings(settings, task)
             best = ours or best
-            tasks[task] = task_record(work / task / "reported", task, chosen, best, opponents)
+            tasks[task] = task_record(work / task / "reported", task, chosen, best, opponents, targets)
             tasks[task]["unseen"] = unseen(work / task / "reported", task, (*MORE, best), SEEDS + MORE_SEEDS)
     record = {
         "format": FORMAT,
@@ -108,7 +123,12 @@ def write_summary(
 
 
 def task_record(
-    folder: Path, task: str, chosen: Mapping[str, Chosen], best: str, opponents: Sequence[str] = OPPONENTS
+    folder: Path,
+    task: str,
+    chosen: Mapping[str, Chosen],
+    best: str,
+    opponents: Sequence[str] = OPPONENTS,
+    wanted: Sequence[str] = TARGETS,
 ) -> dict[str, Any]:
     """Every figure of a task.
 
@@ -118,34 +138,36 @@ def task_record(
         chosen: settings by contestant.
         best: of ours.
         opponents: what it is measured against.
+        wanted: whose final accuracies, of the same seed, are the targets.
 
     Raises:
         ConfigError: a contestant that others are measured against has no run.
     """
-    every = entries_of("main") | entries_of("ablation")
+    every = entries_of("main") | entries_of("ablation") | entries_of("sizes")
     entries = {name: entry for name, entry in every.items() if (folder / "runs" / name).is_dir()}
-    if lacking := sorted({*TARGETS, *opponents, best} - entries.keys()):
+    if lacking := sorted({*wanted, *opponents, best} - entries.keys()):
         raise ConfigError(f"{folder} has no run of {', '.join(lacking)}. Run embedded_compare.py main --task {task}")
-    settings = {name: chosen.get(name) or chosen[entry.tuned_as] for name, entry in entries.items()}
-    contestants = [contestant_of(folder, name, entry, settings[name].setting) for name, entry in entries.items()]
+    settings = {name: setting_of(name, entry, chosen) for name, entry in entries.items()}
+    contestants = [contestant_of(folder, name, entry, settings[name]) for name, entry in entries.items()]
     compared = comparison(folder, task, contestants, SEEDS + MORE_SEEDS)
     results = {name: asked_for(found) for name, found in read_results(compared).items()}
     curves = {name: curves_of(found) for name, found in results.items()}
     summed = summary_of(compared, results)
-    targets = {name: final_target(name, curves[name]) for name in TARGETS}
+    targets = {name: final_target(name, curves[name]) for name in wanted}
     for name, method in summed["methods"].items():
-        method["setting"] = asdict(settings[name].setting)
+        method["setting"] = asdict(settings[name])
     return {
         **{key: value for key, value in summed.items() if key not in BEFORE},
         "fields": fields_of_task(task),
-        "stages": {stage: list(entries_of(stage, best)) for stage in ("main", "more", "ablation")},
+        "stages": {stage: list(entries_of(stage, best)) for stage in STAGES_SHOWN},
         "best": best,
         "targets": {name: target.as_json() for name, target in targets.items()},
         "to_target": {name: spent(curves, target) for name, target in targets.items()},
-        "speedup": {name: ratios(curves, target, TARGETS[0]) for name, target in targets.items()},
-        "best_against": against_all(curves, best, opponents),
+        "speedup": {name: ratios(curves, target, wanted[0]) for name, target in targets.items()},
+        "best_against": against_all(curves, best, opponents, wanted),
         "default": BY_ITSELF,
-        "default_against": against_all(curves, BY_ITSELF, opponents) if BY_ITSELF in curves else {},
+        "default_against": against_all(curves, BY_ITSELF, opponents, wanted) if BY_ITSELF in curves else {},
+        "sizes": against_sizes(curves, wanted),
     }
 
 
@@ -171,15 +193,30 @@ def asked_for(found: Results) -> Results:
     return {seed: run for seed, run in found.items() if seed in SEEDS or run.status != "missing"}
 
 
-def against_all(curves: Mapping[str, Curves], name: str, opponents: Sequence[str]) -> dict[str, Any]:
+def against_sizes(curves: Mapping[str, Curves], targets: Sequence[str]) -> dict[str, Any]:
+    """What the control spent to each target over what the default did, at each size of a step that both were run at.
+
+    Args:
+        curves: by contestant.
+        targets: whose final accuracies.
+    """
+    pairs = {size: [f"{name}_{size}" for name in PAIR] for size in STEPS}
+    there = {size: pair for size, pair in pairs.items() if curves.keys() >= {*pair}}
+    return {size: against_all(curves, ours, [control], targets)[control] for size, (control, ours) in there.items()}
+
+
+def against_all(
+    curves: Mapping[str, Curves], name: str, opponents: Sequence[str], targets: Sequence[str]
+) -> dict[str, Any]:
     """What each opponent spent to each target over what a contestant of ours did.
 
     Args:
         curves: by contestant.
         name: of ours.
         opponents: what it is measured against.
+        targets: whose final accuracies.
     """
-    return {opponent: {target: against(curves, target, opponent, name) for target in TARGETS} for opponent in opponents}
+    return {opponent: {target: against(curves, target, opponent, name) for target in targets} for opponent in opponents}
 
 
 def against(curves: Mapping[str, Curves], target: str, opponent: str, ours: str) -> dict[str, Any]:
@@ -208,7 +245,7 @@ def best_against(tasks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[s
     """
     found = {}
     for opponent in dict.fromkeys(name for by_opponent in tasks.values() for name in by_opponent):
-        each = {task: dict(by_opponent[opponent]) for task, by_opponent in tasks.items()}
+        each = {task: dict(by_opponent[opponent]) for task, by_opponent in tasks.items() if opponent in by_opponent}
         places = [(task, name) for task, by_target in each.items() for name in by_target]
         there = [place for place in places if not each[place[0]][place[1]]["missing"]]
         if there:

@@ -51,7 +51,9 @@ def show_task(record: Mapping[str, Any]) -> str:
         record: of the task in the file of results.
     """
     parts = [f"best of ours: `{record['best']}`", against(record)]
-    for stage in ("main", "ablation"):
+    if record["sizes"]:
+        parts += ["sizes", sizes(record)]
+    for stage in ("main", "ablation", "sizes"):
         names = [name for name in record["stages"][stage] if name in record["methods"]]
         if names:
             parts += [f"{stage}: accuracy", accuracies(record, names)]
@@ -148,6 +150,21 @@ def to_target(record: Mapping[str, Any], target: str, names: Sequence[str]) -> s
         amounts = [cell(spent[over], "median", "{:,.0f}") for over in ("seconds", *AMOUNTS)]
         rows.append([f"`{name}`", speedup(found, missing), found["reached"], *amounts])
     return table(headings, rows) + (f"\n\nno target: {missing}" if missing else "")
+
+
+def sizes(record: Mapping[str, Any]) -> str:
+    """The control and the default at equal sizes of a step, and how many times sooner the default is.
+
+    Args:
+        record: of the task.
+    """
+    targets = [f"sooner, to the final accuracy of `{name}`" for name in record["targets"]]
+    rows = []
+    for size, by_target in record["sizes"].items():
+        methods = [method for name, method in record["methods"].items() if name.endswith(f"_{size}")]
+        final = [cell(method["final"], "mean", "{:.3f}") for method in methods]
+        rows.append([size, *final, *(speedup(each, each["missing"]) for each in by_target.values())])
+    return table(("prompts x completions", "control", "default", *targets), rows)
 
 
 def seconds(record: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -45,11 +45,12 @@ def test_every_stage_parses_on_every_task(tmp_path):
         for compared in rungs:
             replace(compared, contestants=compared.contestants[: len(entries.GROUPS)]).check()  # every group size
         asked.clear()
-        for stage in ("ours", "main", "more", "ablation"):
+        for stage in ("ours", "main", "more", "ablation", "sizes"):
             stages[stage] = compare.reported(compare.entries_of(stage, "dppo"), chosen, seconds.reported, pace)
         assert asked == [each.name for contestants in stages.values() for each in contestants], "a pilot of each"
         for contestants in stages.values():
             compare.comparison(tmp_path, task, contestants, entries.SEEDS).check()
+        assert {each.overrides["per_device_train_batch_size"] for each in stages["sizes"]} == {64, 88, 128}
         assert {each.name for each in stages["more"]} == {*entries.MORE, "dppo"}
     of_grid = [seed for rung in entries.RUNGS for seed in rung.seeds]
     of_grid.append(compare.PILOT_SEED)

@@ -134,6 +134,40 @@ def test_other_opponents_can_be_asked_for(work):
     assert len(head) == 3 and head[2].startswith("| `trl_g8` | `trl_g8` | 1.67")
 
 
+def test_equal_sizes_of_a_step_are_compared_pair_by_pair(work):
+    """By hand: with 22 prompts the control takes 40 s to where trl_g8 ends, and the default 10; others did not run."""
+    folder = work / "embedded" / "reported"
+    for name, seconds in (("grpo_rows_22x4", 80), ("dppo_default_22x4", 20), ("grpo_rows_16x4", 80)):
+        for seed in entries.SEEDS:
+            setting = entries.sizes()[name].setting
+            write_run(folder, name, seed, CONTESTANTS["dppo"], setting, [(0, 0, 0.2), (100, seconds, 0.8)])
+    targets = ["trl_g8", "grpo_rows_22x4"]
+    found = summary.task_record(folder, "embedded", chosen_for(SLOPES), "dppo", ["trl"], targets)
+    assert set(found["sizes"]) == {"22x4"}, "of 16 x 4 the default has no run"
+    assert list(found["sizes"]["22x4"]) == list(found["targets"]) == list(found["best_against"]["trl"]) == targets
+    assert found["sizes"]["22x4"]["trl_g8"]["median"] == pytest.approx(40 / 10)
+    assert found["sizes"]["22x4"]["grpo_rows_22x4"]["median"] == pytest.approx(80 / 20)
+    assert found["methods"]["grpo_rows_22x4"]["setting"]["completions"] == 88
+    assert "| 22x4 | 0.800 [0.800, 0.800] | 0.800 [0.800, 0.800] | 4.00 [4.00, 4.00] |" in tables.sizes(found)
+    assert tables.sizes(found) in tables.show_task(found)
+
+
+def test_a_task_that_ran_on_another_machine_keeps_its_record(work, tmp_path, monkeypatch):
+    """Its runs are not here; the wrong twin writes a file of the tasks that are, and the other is lost."""
+    monkeypatch.setattr(summary, "read_settings", lambda path, task: (chosen_for(SLOPES), "dppo"))
+    elsewhere, output = tmp_path / "elsewhere", tmp_path / "all.json"
+    summary.write_summary(work, tmp_path / "settings.json", output)
+    first = json.loads(output.read_text())
+    elsewhere.mkdir()
+    (work / "embedded").rename(elsewhere / "embedded_sparse")
+    summary.write_summary(elsewhere, tmp_path / "settings.json", output, "dppo", ["dapo", "trl_g8"])
+    both = json.loads(output.read_text())
+    assert set(first["tasks"]) == {"embedded"} and set(both["tasks"]) == {"embedded", "embedded_sparse"}
+    assert both["tasks"]["embedded"] == first["tasks"]["embedded"]
+    assert set(both["best_against"]["dapo"]["each"]) == {"embedded_sparse"}
+    assert set(both["best_against"]["trl_g8"]["each"]) == {"embedded", "embedded_sparse"}
+
+
 def test_the_picture_shows_when_seeds_arrive(record):
     """By hand: at 20 s nine of ten runs of dppo arrive, and the tenth ends at 40 s without."""
     sys.path.insert(0, str(ROOT / "docs"))
