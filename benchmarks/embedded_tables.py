@@ -51,10 +51,10 @@ def show_task(record: Mapping[str, Any]) -> str:
         record: of the task in the file of results.
     """
     parts = [f"best of ours: `{record['best']}`", against(record)]
-    if record["sizes"]:
+    if record.get("sizes"):
         parts += ["sizes", sizes(record)]
     for stage in ("main", "ablation", "sizes"):
-        names = [name for name in record["stages"][stage] if name in record["methods"]]
+        names = [name for name in record["stages"].get(stage, ()) if name in record["methods"]]
         if names:
             parts += [f"{stage}: accuracy", accuracies(record, names)]
             parts += [f"{stage}: to the {target['what']}\n\n{to_target(record, key, names)}"
