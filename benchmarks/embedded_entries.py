@@ -5,7 +5,7 @@ A contestant is one line of ``CONTESTANTS``, a task one line of ``TASKS``. Setti
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -230,17 +230,15 @@ CONTESTANTS = {
     ),
 }
 """In the order of the tables. Methods that this version does not have are left out, and the script says so."""
-ABLATED = "dppo"
+ABLATED = BY_ITSELF
 """What parts are taken away from, with its settings."""
 TAKEN_AWAY: dict[str, dict[str, Any]] = {
-    "without_weights": {"method": "dppo_unweighted"},
-    "without_prompt_pruning": {"prompt_prune_rate": 0.0},
     "without_completion_pruning": {"completion_prune_rate": 0.0},
     "without_packing": {"layout": "padded"},
     "without_shared_prefixes": {"layout": "packed"},
     "without_score": {"completion_score": "uniform"},
 }
-"""By name, the fields that change, ``method`` among them."""
+"""By name, the fields that change. Weights are no part that can be: ``auto`` refuses a draw that is biased."""
 
 
 def known(entries: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -254,12 +252,8 @@ def known(entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 def ablation() -> dict[str, Entry]:
     """``ABLATED`` with one part taken away at a time."""
-    base, found = CONTESTANTS[ABLATED], {}
-    for name, changes in TAKEN_AWAY.items():
-        own = {key: value for key, value in changes.items() if key != "method"}
-        method = changes.get("method", base.method)
-        found[name] = Entry(method=method, fields={**base.fields, **own}, tuned_as=ABLATED)
-    return found
+    base = CONTESTANTS[ABLATED]
+    return {name: replace(base, fields={**base.fields, **changes}) for name, changes in TAKEN_AWAY.items()}
 
 
 STEPS = {"16x4": 64, "22x4": 88, "32x4": 128}
