@@ -62,6 +62,12 @@ def prompt_source(
             difficulty=difficulty_predictor(dataset, args, len(weight_F)),
             values=_of_functions(values, method, len(weight_F)),
         )
+    _check_streamed(args, method)
+    return None
+
+
+def _check_streamed(args: Any, method: Method) -> None:
+    """Raise an error where something is asked for that needs rows which can be read again."""
     if method.prompts.rate:
         raise ConfigError(
             f"prompt_prune_rate={args.prompt_prune_rate} needs a map-style dataset; a streamed one has no rows to come "
@@ -87,7 +93,6 @@ def prompt_source(
             f"method={args.method!r} takes as many prompts as it needs, which needs a map-style dataset. Set method: "
             "grpo, or load the dataset without streaming."
         )
-    return None
 
 
 def _of_functions(values: PromptValues | None, method: Method, functions: int) -> PromptValues | None:

@@ -163,14 +163,8 @@ def frozen_subject(
         gradient_NK, logp_N = score_gradients(model, pairs, temperature=sampling.temperature, **limits)
     done = len(logp_N) // count
     notes = [] if done == len(prompts) else [f"Time was up after {done} of {len(prompts)} prompts."]
-    weight_F = torch.tensor(reward_weights, dtype=torch.float64)
-    earlier, now_rewards = (
-        Rewards.in_groups(reward_P2GF[:done, part].reshape(done * count, -1), count, weight_F) for part in (0, 1)
-    )
-    if int((group_advantages(now_rewards) != 0).sum()) < min(FEWEST_LIVE, done * count // 2):
-        reward_P2G = random_rewards(reward_P2GF[:done, :, :, 0].shape, sampling.seed)
-        earlier, now_rewards = (Rewards.of_groups(reward_P2G[:, part]) for part in (0, 1))
-        notes.append("Rewards hardly differed within groups, so they were drawn at random instead.")
+    earlier, now_rewards, drawn = _rewards(reward_P2GF[:done], reward_weights, sampling.seed)
+    notes += ["Rewards hardly differed within groups, so they were drawn at random instead."] * drawn
     length_N = torch.tensor([len(completion) for completion in tokens]).view(len(prompts), 2, count)[:done]
     logp_NT = torch.nn.utils.rnn.pad_sequence(logp_N, batch_first=True)
     mask_NT = torch.arange(logp_NT.shape[1]) < length_N[:, 1].flatten()[:, None]
@@ -192,6 +186,18 @@ def frozen_subject(
         temperature=sampling.temperature,
         folded=not Folding(trained_parameters(model)).exact,
     )
+
+
+def _rewards(reward_P2GF: Tensor, weights: Sequence[float], seed: int) -> tuple[Rewards, Rewards, bool]:
+    """Of the earlier rollout and of the one now, and whether they are random, since given ones hardly differed."""
+    prompts, _, count, functions = reward_P2GF.shape
+    weight_F = torch.tensor(weights, dtype=torch.float64)
+    earlier, now = (Rewards.in_groups(reward_P2GF[:, part].reshape(-1, functions), count, weight_F) for part in (0, 1))
+    if int((group_advantages(now) != 0).sum()) >= min(FEWEST_LIVE, prompts * count // 2):
+        return earlier, now, False
+    reward_P2G = random_rewards(reward_P2GF.shape[:3], seed)
+    earlier, now = (Rewards.of_groups(reward_P2G[:, part]) for part in (0, 1))
+    return earlier, now, True
 
 
 def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: Sampling) -> None:
