@@ -52,6 +52,7 @@ from dppo.environment import environment
 from dppo.errors import ConfigError
 from dppo.files import read_json, write_json
 from dppo.runs.parsing import read_file
+from dppo.statistics import seed_interval
 
 FORMAT = 2
 STAGES_SHOWN = ("main", "more", "ablation", "sizes")
@@ -168,6 +169,7 @@ def task_record(
         "default": BY_ITSELF,
         "default_against": against_all(curves, BY_ITSELF, opponents, wanted) if BY_ITSELF in curves else {},
         "sizes": against_sizes(curves, wanted),
+        "level_at_sizes": level_at_sizes(curves),
     }
 
 
@@ -193,6 +195,35 @@ def asked_for(found: Results) -> Results:
     return {seed: run for seed, run in found.items() if seed in SEEDS or run.status != "missing"}
 
 
+def pairs_of_sizes(curves: Mapping[str, Curves]) -> dict[str, list[str]]:
+    """The control and the default, by the sizes of a step that both were run at.
+
+    Args:
+        curves: by contestant.
+    """
+    pairs = {size: [f"{name}_{size}" for name in PAIR] for size in STEPS}
+    return {size: pair for size, pair in pairs.items() if curves.keys() >= {*pair}}
+
+
+def level_at_sizes(curves: Mapping[str, Curves]) -> dict[str, Any]:
+    """Final accuracy of the default less the control's at the same size of a step, mean over sizes, over seeds.
+
+    Args:
+        curves: by contestant.
+    """
+    pairs = pairs_of_sizes(curves).values()
+
+    def difference(seed: int) -> float | None:
+        found = []
+        for control, ours in ([curves[name].get(seed) for name in pair] for pair in pairs):
+            if not control or not ours:
+                return None
+            found.append(ours[-1].accuracy - control[-1].accuracy)
+        return sum(found) / len(found) if found else None
+
+    return seed_interval({seed: difference(seed) for seed in SEEDS}).as_json()
+
+
 def against_sizes(curves: Mapping[str, Curves], targets: Sequence[str]) -> dict[str, Any]:
     """What the control spent to each target over what the default did, at each size of a step that both were run at.
 
@@ -200,9 +231,8 @@ def against_sizes(curves: Mapping[str, Curves], targets: Sequence[str]) -> dict[
         curves: by contestant.
         targets: whose final accuracies.
     """
-    pairs = {size: [f"{name}_{size}" for name in PAIR] for size in STEPS}
-    there = {size: pair for size, pair in pairs.items() if curves.keys() >= {*pair}}
-    return {size: against_all(curves, ours, [control], targets)[control] for size, (control, ours) in there.items()}
+    pairs = pairs_of_sizes(curves)
+    return {size: against_all(curves, ours, [control], targets)[control] for size, (control, ours) in pairs.items()}
 
 
 def against_all(

@@ -164,7 +164,10 @@ def sizes(record: Mapping[str, Any]) -> str:
         methods = [method for name, method in record["methods"].items() if name.endswith(f"_{size}")]
         final = [cell(method["final"], "mean", "{:.3f}") for method in methods]
         rows.append([size, *final, *(speedup(each, each["missing"]) for each in by_target.values())])
-    return table(("prompts x completions", "control", "default", *targets), rows)
+    level = cell(record["level_at_sizes"], "mean", "{:+.1f}", 100)
+    return table(("prompts x completions", "control", "default", *targets), rows) + (
+        f"\n\nfinal accuracy of the default less the control's, same size and seed, mean over sizes, pp: {level}"
+    )
 
 
 def seconds(record: Mapping[str, Any], names: Sequence[str]) -> str:

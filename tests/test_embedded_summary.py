@@ -135,21 +135,26 @@ def test_other_opponents_can_be_asked_for(work):
 
 
 def test_equal_sizes_of_a_step_are_compared_pair_by_pair(work):
-    """By hand: with 22 prompts the control takes 40 s to where trl_g8 ends, and the default 10; others did not run."""
+    """By hand: with 22 prompts the control takes 40 s to where trl_g8 ends, the default 9.2, and it ends .05 higher."""
     folder = work / "embedded" / "reported"
-    for name, seconds in (("grpo_rows_22x4", 80), ("dppo_default_22x4", 20), ("grpo_rows_16x4", 80)):
+    for name, seconds, end in (
+        ("grpo_rows_22x4", 80, 0.8),
+        ("dppo_default_22x4", 20, 0.85),
+        ("grpo_rows_16x4", 80, 0.8),
+    ):
         for seed in entries.SEEDS:
             setting = entries.sizes()[name].setting
-            write_run(folder, name, seed, CONTESTANTS["dppo"], setting, [(0, 0, 0.2), (100, seconds, 0.8)])
+            write_run(folder, name, seed, CONTESTANTS["dppo"], setting, [(0, 0, 0.2), (100, seconds, end)])
     targets = ["trl_g8", "grpo_rows_22x4"]
     found = summary.task_record(folder, "embedded", chosen_for(SLOPES), "dppo", ["trl"], targets)
     assert set(found["sizes"]) == {"22x4"}, "of 16 x 4 the default has no run"
     assert list(found["sizes"]["22x4"]) == list(found["targets"]) == list(found["best_against"]["trl"]) == targets
-    assert found["sizes"]["22x4"]["trl_g8"]["median"] == pytest.approx(40 / 10)
-    assert found["sizes"]["22x4"]["grpo_rows_22x4"]["median"] == pytest.approx(80 / 20)
+    assert found["sizes"]["22x4"]["trl_g8"]["median"] == pytest.approx(40 / (20 * 0.3 / 0.65))
+    assert found["sizes"]["22x4"]["grpo_rows_22x4"]["median"] == pytest.approx(80 / (20 * 0.6 / 0.65))
     assert found["methods"]["grpo_rows_22x4"]["setting"]["completions"] == 88
-    assert "| 22x4 | 0.800 [0.800, 0.800] | 0.800 [0.800, 0.800] | 4.00 [4.00, 4.00] |" in tables.sizes(found)
+    assert "| 22x4 | 0.800 [0.800, 0.800] | 0.850 [0.850, 0.850] | 4.33 [4.33, 4.33] |" in tables.sizes(found)
     assert tables.sizes(found) in tables.show_task(found)
+    assert found["level_at_sizes"]["mean"] == pytest.approx(0.05) and "mean over sizes, pp: +5.0" in tables.sizes(found)
 
 
 def test_a_task_that_ran_on_another_machine_keeps_its_record(work, tmp_path, monkeypatch):

@@ -62,6 +62,18 @@ def test_the_tables_of_published_methods_are_those_of_their_file():
     assert sum(each in PAGE for each in others(found)) == 0
 
 
+def test_the_tables_of_equal_sizes_are_those_of_their_file():
+    found = json.loads((RESULTS / "embedded_sizes.json").read_text())["tasks"]
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for task in found.values():
+        assert list(task["sizes"]) == ["16x4", "22x4", "32x4"]
+        assert tables.sizes(task) in PAGE and tables.seconds(task, task["stages"]["sizes"]) in PAGE
+        level = tables.cell(task["level_at_sizes"], "mean", "{:+.1f}", 100)
+        assert level in readme and level.replace(" [", " pp [") in PAGE
+        task["level_at_sizes"]["mean"] += 0.1
+        assert tables.sizes(task) not in PAGE
+
+
 def test_the_readme_has_the_first_table(record):
     readme = (ROOT / "README.md").read_text()
     assert tables.headline(record) in readme
