@@ -65,6 +65,11 @@ def test_the_tables_of_published_methods_are_those_of_their_file():
 def test_the_tables_of_equal_sizes_are_those_of_their_file():
     found = json.loads((RESULTS / "embedded_sizes.json").read_text())["tasks"]
     readme = " ".join((ROOT / "README.md").read_text().split())
+    parts = ["trl_g8", "dppo_default_16x4", "grpo_rows_16x4"]
+    parts += [name for name in found["embedded"]["stages"]["ablation"] if name in found["embedded"]["methods"]]
+    assert len(parts) == 6 and tables.seconds(found["embedded"], parts) in PAGE
+    assert tables.accuracies(found["embedded"], parts) in PAGE
+    assert tables.to_target(found["embedded"], "trl_g8", parts) in PAGE
     for task in found.values():
         assert list(task["sizes"]) == ["16x4", "22x4", "32x4"]
         assert tables.sizes(task) in PAGE and tables.seconds(task, task["stages"]["sizes"]) in PAGE
