@@ -195,7 +195,8 @@ BY_ITSELF = "dppo_default"
 CHOSEN = {"prompt_prune_rate": "auto", **DEFAULT}
 """As the ceilings say, in each step."""
 ROUNDS = {"max_rounds": 40}
-"""Where nearly every problem is solved, 10 rounds are not enough for a batch, and a run would end there."""
+"""Where nearly every problem is solved, 10 rounds are not enough for a batch, and a run would end there. One that never
+needs more is the same with either."""
 GROUPS = (2, 4, 8)
 LARGE = (4, 8)
 """Where groups of equal rewards are thrown away, few completions are nearly always such a group."""

@@ -29,7 +29,6 @@ from embedded_entries import (
     PAIR,
     SEEDS,
     SETTINGS_FILE,
-    STEPS,
     TARGETS,
     TASKS,
     Chosen,
@@ -40,6 +39,7 @@ from embedded_entries import (
     setting_of,
 )
 from embedded_grid import comparison
+from embedded_sizes import levels, pairs_of
 from embedded_tables import show_all
 from embedded_unseen import unseen
 from transformers.utils import logging as transformers_logging
@@ -52,7 +52,6 @@ from dppo.environment import environment
 from dppo.errors import ConfigError
 from dppo.files import read_json, write_json
 from dppo.runs.parsing import read_file
-from dppo.statistics import seed_interval
 
 FORMAT = 2
 STAGES_SHOWN = ("main", "more", "ablation", "sizes")
@@ -102,13 +101,14 @@ def write_summary(
     before = read_json(output, advice=f"Move it away: mv {output} {output}.old") if output.exists() else {"tasks": {}}
     tasks = {}
     for task in TASKS:
-        if task in before["tasks"]:
-            tasks[task] = before["tasks"][task]
         if (work / task / "reported" / "runs").is_dir():
             chosen, best = read_settings(settings, task)
             best = ours or best
             tasks[task] = task_record(work / task / "reported", task, chosen, best, opponents, targets)
             tasks[task]["unseen"] = unseen(work / task / "reported", task, (*MORE, best), SEEDS + MORE_SEEDS)
+        elif task in before["tasks"]:
+            tasks[task] = before["tasks"][task]
+            print(f"{task}: as it is in {output}, since {work} has no runs of it")
     record = {
         "format": FORMAT,
         "made_with": environment(),
@@ -168,8 +168,12 @@ def task_record(
         "best_against": against_all(curves, best, opponents, wanted),
         "default": BY_ITSELF,
         "default_against": against_all(curves, BY_ITSELF, opponents, wanted) if BY_ITSELF in curves else {},
-        "sizes": against_sizes(curves, wanted),
-        "level_at_sizes": level_at_sizes(curves),
+        "pair": PAIR,
+        "sizes": levels(curves),
+        "sooner_at_sizes": {
+            size: against_all(curves, default, [control], wanted)[control]
+            for size, (control, default) in pairs_of(curves).items()
+        },
     }
 
 
@@ -193,46 +197,6 @@ def asked_for(found: Results) -> Results:
         found: by seed.
     """
     return {seed: run for seed, run in found.items() if seed in SEEDS or run.status != "missing"}
-
-
-def pairs_of_sizes(curves: Mapping[str, Curves]) -> dict[str, list[str]]:
-    """The control and the default, by the sizes of a step that both were run at.
-
-    Args:
-        curves: by contestant.
-    """
-    pairs = {size: [f"{name}_{size}" for name in PAIR] for size in STEPS}
-    return {size: pair for size, pair in pairs.items() if curves.keys() >= {*pair}}
-
-
-def level_at_sizes(curves: Mapping[str, Curves]) -> dict[str, Any]:
-    """Final accuracy of the default less the control's at the same size of a step, mean over sizes, over seeds.
-
-    Args:
-        curves: by contestant.
-    """
-    pairs = pairs_of_sizes(curves).values()
-
-    def difference(seed: int) -> float | None:
-        found = []
-        for control, ours in ([curves[name].get(seed) for name in pair] for pair in pairs):
-            if not control or not ours:
-                return None
-            found.append(ours[-1].accuracy - control[-1].accuracy)
-        return sum(found) / len(found) if found else None
-
-    return seed_interval({seed: difference(seed) for seed in SEEDS}).as_json()
-
-
-def against_sizes(curves: Mapping[str, Curves], targets: Sequence[str]) -> dict[str, Any]:
-    """What the control spent to each target over what the default did, at each size of a step that both were run at.
-
-    Args:
-        curves: by contestant.
-        targets: whose final accuracies.
-    """
-    pairs = pairs_of_sizes(curves)
-    return {size: against_all(curves, ours, [control], targets)[control] for size, (control, ours) in pairs.items()}
 
 
 def against_all(

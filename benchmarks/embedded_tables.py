@@ -80,7 +80,7 @@ def headline(record: Mapping[str, Any]) -> str:
         columns[f"`{task}`, `{found['best']}`"] = found["best_against"]
     rows = []
     for opponent, target in HEADLINE:
-        if not all(opponent in each for each in columns.values()):
+        if not all(target in each.get(opponent, ()) for each in columns.values()):
             continue
         found = [each[opponent][target] for each in columns.values()]
         rows.append([f"`{opponent}`", f"`{target}`", *(speedup(each, each["missing"]) for each in found)])
@@ -153,21 +153,27 @@ def to_target(record: Mapping[str, Any], target: str, names: Sequence[str]) -> s
 
 
 def sizes(record: Mapping[str, Any]) -> str:
-    """The control and the default at equal sizes of a step, and how many times sooner the default is.
+    """The control and the default at equal sizes of a step, and means over the sizes.
 
     Args:
         record: of the task.
     """
-    targets = [f"sooner, to the final accuracy of `{name}`" for name in record["targets"]]
+    sooner = [f"sooner, at `{name}`" for name in record["targets"]]
+    headings = ("prompts x completions", "control", "default", "difference, pp", "step", *sooner)
     rows = []
-    for size, by_target in record["sizes"].items():
-        methods = [method for name, method in record["methods"].items() if name.endswith(f"_{size}")]
-        final = [cell(method["final"], "mean", "{:.3f}") for method in methods]
-        rows.append([size, *final, *(speedup(each, each["missing"]) for each in by_target.values())])
-    level = cell(record["level_at_sizes"], "mean", "{:+.1f}", 100)
-    return table(("prompts x completions", "control", "default", *targets), rows) + (
-        f"\n\nfinal accuracy of the default less the control's, same size and seed, mean over sizes, pp: {level}"
-    )
+    for size, level in record["sizes"].items():
+        found = record["sooner_at_sizes"].get(size, {})
+        methods = [record["methods"][f"{name}_{size}"] if found else None for name in record["pair"]]
+        rows.append(
+            [
+                size,
+                *(cell(method["final"], "mean", "{:.3f}") if method else "" for method in methods),
+                cell(level["difference"], "mean", "{:+.1f}", 100),
+                cell(level["step"], "mean", "{:.2f}"),
+                *(speedup(found[name], found[name]["missing"]) if found else "" for name in record["targets"]),
+            ]
+        )
+    return table(headings, rows)
 
 
 def seconds(record: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ import embedded_choice as choice
 import embedded_compare as compare
 import embedded_entries as entries
 import embedded_grid as grid
+import embedded_sizes as sizes
 import embedded_summary as summary
 import embedded_tables as tables
 from embedded_entries import CONTESTANTS, Chosen, Entry, Setting, known
@@ -29,6 +30,7 @@ __all__ = [
     "entries",
     "grid",
     "known",
+    "sizes",
     "summary",
     "tables",
 ]

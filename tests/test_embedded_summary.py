@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from compared_runs import CONTESTANTS, POINT, chosen_for, entries, summary, tables, write_run
+from compared_runs import CONTESTANTS, POINT, chosen_for, entries, sizes, summary, tables, write_run
 
 from dppo.errors import ConfigError
 
@@ -135,26 +135,37 @@ def test_other_opponents_can_be_asked_for(work):
 
 
 def test_equal_sizes_of_a_step_are_compared_pair_by_pair(work):
-    """By hand: with 22 prompts the control takes 40 s to where trl_g8 ends, the default 9.2, and it ends .05 higher."""
+    """By hand: with 22 prompts the control takes 40 s to where trl_g8 ends, the default 9.2; a step of it takes a
+    quarter. After the default's 20 s the control is at .35: .5 less. At their ends, as the wrong twin has it, .05 less.
+    """
     folder = work / "embedded" / "reported"
-    for name, seconds, end in (
-        ("grpo_rows_22x4", 80, 0.8),
-        ("dppo_default_22x4", 20, 0.85),
-        ("grpo_rows_16x4", 80, 0.8),
-    ):
+    runs = {"grpo_rows_22x4": (80, 0.8), "dppo_default_22x4": (20, 0.85), "grpo_rows_16x4": (80, 0.8)}
+    for name, (seconds, end) in runs.items():
         for seed in entries.SEEDS:
             setting = entries.sizes()[name].setting
             write_run(folder, name, seed, CONTESTANTS["dppo"], setting, [(0, 0, 0.2), (100, seconds, end)])
     targets = ["trl_g8", "grpo_rows_22x4"]
     found = summary.task_record(folder, "embedded", chosen_for(SLOPES), "dppo", ["trl"], targets)
-    assert set(found["sizes"]) == {"22x4"}, "of 16 x 4 the default has no run"
-    assert list(found["sizes"]["22x4"]) == list(found["targets"]) == list(found["best_against"]["trl"]) == targets
-    assert found["sizes"]["22x4"]["trl_g8"]["median"] == pytest.approx(40 / (20 * 0.3 / 0.65))
-    assert found["sizes"]["22x4"]["grpo_rows_22x4"]["median"] == pytest.approx(80 / (20 * 0.6 / 0.65))
+    sooner = found["sooner_at_sizes"]
+    assert set(sooner) == {"22x4"} and set(found["sizes"]) == {"22x4", "mean"}, "of 16 x 4 the default has no run"
+    assert list(sooner["22x4"]) == list(found["targets"]) == list(found["best_against"]["trl"]) == targets
+    assert sooner["22x4"]["trl_g8"]["median"] == pytest.approx(40 / (20 * 0.3 / 0.65))
+    assert sooner["22x4"]["grpo_rows_22x4"]["median"] == pytest.approx(80 / (20 * 0.6 / 0.65))
+    assert found["sizes"]["mean"] == found["sizes"]["22x4"], "the only one"
+    assert found["sizes"]["mean"]["difference"]["mean"] == pytest.approx(0.5)
+    assert found["sizes"]["mean"]["step"]["mean"] == pytest.approx(4)
     assert found["methods"]["grpo_rows_22x4"]["setting"]["completions"] == 88
-    assert "| 22x4 | 0.800 [0.800, 0.800] | 0.850 [0.850, 0.850] | 4.33 [4.33, 4.33] |" in tables.sizes(found)
+    first, last = tables.sizes(found).splitlines()[-2:]
+    accuracies = "| 22x4 | 0.800 [0.800, 0.800] | 0.850 [0.850, 0.850] |"
+    assert first.startswith(f"{accuracies} +50.0 [+50.0, +50.0] | 4.00 [4.00, 4.00] | 4.33 [4.33, 4.33] |")
+    assert last == "| mean |  |  | +50.0 [+50.0, +50.0] | 4.00 [4.00, 4.00] |  |  |"
     assert tables.sizes(found) in tables.show_task(found)
-    assert found["level_at_sizes"]["mean"] == pytest.approx(0.05) and "mean over sizes, pp: +5.0" in tables.sizes(found)
+
+
+def test_a_mean_over_sizes_has_all_sizes_or_is_none():
+    one, other = sizes.Level(difference=0.1, step=1.0), sizes.Level(difference=0.3, step=2.0)
+    assert sizes.mean_of([one, other]) == sizes.Level(difference=pytest.approx(0.2), step=1.5)
+    assert sizes.mean_of([one, None]) is None and sizes.side_by_side(None, []) is None and sizes.levels({}) == {}
 
 
 def test_a_task_that_ran_on_another_machine_keeps_its_record(work, tmp_path, monkeypatch):

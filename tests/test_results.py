@@ -71,11 +71,11 @@ def test_the_tables_of_equal_sizes_are_those_of_their_file():
     assert tables.accuracies(found["embedded"], parts) in PAGE
     assert tables.to_target(found["embedded"], "trl_g8", parts) in PAGE
     for task in found.values():
-        assert list(task["sizes"]) == ["16x4", "22x4", "32x4"]
+        assert list(task["sizes"]) == ["16x4", "22x4", "32x4", "mean"]
         assert tables.sizes(task) in PAGE and tables.seconds(task, task["stages"]["sizes"]) in PAGE
-        level = tables.cell(task["level_at_sizes"], "mean", "{:+.1f}", 100)
-        assert level in readme and level.replace(" [", " pp [") in PAGE
-        task["level_at_sizes"]["mean"] += 0.1
+        level = tables.cell(task["sizes"]["mean"]["difference"], "mean", "{:+.1f}", 100).replace(" ", " pp ", 1)
+        assert level in readme and level in PAGE
+        task["sizes"]["mean"]["step"]["mean"] += 0.1
         assert tables.sizes(task) not in PAGE
 
 
