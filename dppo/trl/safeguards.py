@@ -146,8 +146,12 @@ def end_at_exit() -> None:
 
 def _end_group() -> None:
     if distributed.is_initialized():
+        # A trainer that nobody holds is a cycle, and the reducer of its wrapped model keeps the group and its threads.
+        # Before the group: a reducer that is the last to hold it ends it without letting go of the interpreter, for
+        # which a thread of the group may be waiting with the group's lock in hand.
+        gc.collect()
         distributed.destroy_process_group()
-        gc.collect()  # a trainer that nobody holds is a cycle, and its wrapped model keeps the group's threads
+        gc.collect()
 
 
 @contextmanager
