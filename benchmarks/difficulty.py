@@ -25,13 +25,6 @@ from results_file import write
 from timing import milliseconds
 from torch import Tensor
 
-from dppo.demo.evaluate import accuracy
-from dppo.demo.loop import PROMPTS, Loop
-from dppo.demo.model import build_model
-from dppo.demo.policy_features import policy_features
-from dppo.demo.task import FULL, QUICK, Split, Task, make_split
-from dppo.demo.tokenizer import build_tokenizer
-from dppo.demo.warmup import warm_up
 from dppo.methods import METHODS
 from dppo.objective import history_advantages
 from dppo.pruning import DifficultyPredictor, PromptHistory, length_features
@@ -39,6 +32,13 @@ from dppo.pruning.logistic import auc
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.step import StepPrompts
 from dppo.types import Expected, Rewards
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.demo.evaluate import accuracy
+from dppo_lab.demo.loop import PROMPTS, Loop
+from dppo_lab.demo.policy_features import policy_features
+from dppo_lab.demo.task import FULL, QUICK, Split, Task, make_split
+from dppo_lab.demo.warmup import warm_up
 
 SEEDS = (100, 101, 102)
 GROUP, EPOCHS = 4, 3

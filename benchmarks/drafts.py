@@ -21,16 +21,16 @@ import torch
 from results_file import write
 from transformers import Qwen3ForCausalLM
 
-from dppo.demo.decode import Rollout, sample
-from dppo.demo.drafts import sample_drafted
-from dppo.demo.evaluate import MAX_NEW_TOKENS
-from dppo.demo.loop import Loop
-from dppo.demo.model import build_model
-from dppo.demo.task import FULL, QUICK, Task, make_split
-from dppo.demo.tokenizer import build_tokenizer
-from dppo.demo.warmup import warm_up
 from dppo.methods import METHODS
 from dppo.rng import Purpose, generator, torch_generator
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.demo.decode import Rollout, sample
+from dppo_lab.demo.drafts import sample_drafted
+from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
+from dppo_lab.demo.loop import Loop
+from dppo_lab.demo.task import FULL, QUICK, Task, make_split
+from dppo_lab.demo.warmup import warm_up
 
 SEED = 0
 LEARNING_RATE, RISE_STEPS = 4e-4, 5

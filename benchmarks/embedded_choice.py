@@ -15,11 +15,11 @@ from embedded_entries import CONTESTANTS, OURS_SEEDS, RUNGS, TASKS, known
 from embedded_grid import Grid, comparison
 from embedded_tables import show_grid
 
-from dppo.comparison.contestants import Contestant
-from dppo.comparison.results import result_of
+from answer_judge.files import read_json, write_json
 from dppo.environment import environment
 from dppo.errors import ConfigError
-from dppo.files import read_json, write_json
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.results import result_of
 
 FORMAT = 1
 

@@ -55,13 +55,13 @@ from embedded_entries import (
 from embedded_grid import Grid, Pace, comparison, steps_in
 from transformers.utils import logging as transformers_logging
 
-from dppo.comparison.contestants import Contestant
-from dppo.comparison.plan import Comparison, open_folder
-from dppo.comparison.results import result_of
-from dppo.comparison.runner import Event, make_start, run_comparison
 from dppo.errors import ConfigError
-from dppo.runs.folder import TOTALS
-from dppo.runs.reader import read_logs
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.plan import Comparison, open_folder
+from dppo_lab.comparison.results import result_of
+from dppo_lab.comparison.runner import Event, make_start, run_comparison
+from dppo_lab.runs.folder import TOTALS
+from dppo_lab.runs.reader import read_logs
 
 STAGES = ("grid", "ours", "main", "more", "ablation", "sizes")
 TIMED_STEPS = 8

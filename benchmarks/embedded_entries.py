@@ -10,11 +10,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from dppo.comparison.contestants import Contestant
+from answer_judge.files import read_json
 from dppo.errors import ConfigError
-from dppo.files import read_json
 from dppo.methods import METHODS
-from dppo.runs.folder import STOCK
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.runs.folder import STOCK
 
 SETTINGS_FILE = Path(__file__).parent / "results" / "embedded_settings.json"
 EVALUATIONS = 12
@@ -62,7 +62,7 @@ TASKS = {
     "embedded": Seconds(rungs=(15.0, 40.0), reported=60.0),
     "embedded_sparse": Seconds(rungs=(15.0, 40.0), reported=60.0),
 }
-"""By the task's name among ``dppo.runs.embedded.TASKS``."""
+"""By the task's name among ``dppo_lab.runs.embedded.TASKS``."""
 LONGEST: dict[str, int] = {}
 """Most tokens of a completion, where it is not 104."""
 PROBLEMS = {"embedded": 192, "embedded_sparse": 72}

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from embedded_entries import CONTESTANTS, PROBLEMS, RUNGS, TASKS, Chosen, Entry, Setting, fields_of_task, known
 
-from dppo.comparison.contestants import Contestant
-from dppo.comparison.plan import Comparison
-from dppo.comparison.results import result_of
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.plan import Comparison
+from dppo_lab.comparison.results import result_of
 
 Pace = Callable[[str, Entry, Setting], float]
 """Seconds per step of a contestant, called so, with a setting."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from embedded_entries import PAIR, SEEDS, STEPS
 
-from dppo.comparison.curves import Curve, accuracy_at
-from dppo.comparison.targets import Curves
-from dppo.statistics import seed_interval
+from dppo_lab.comparison.curves import Curve, accuracy_at
+from dppo_lab.comparison.targets import Curves
+from dppo_lab.statistics import seed_interval
 
 MEAN = "mean"
 """The line that has means over all sizes."""

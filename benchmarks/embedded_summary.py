@@ -5,8 +5,8 @@ python benchmarks/embedded_summary.py [--work FOLDER] [--settings FILE.json] [--
 python benchmarks/embedded_summary.py --ours dppo_default --against trl_g8,cppo ...   # runs of another machine, say
 
 ``best_against`` holds, for each opponent, the opponent's seconds to a target over those of the best of ours, as
-``dppo.comparison.survival.Ratio`` has it (docs/compare.md says what is censored and how that counts). ``each`` has it
-by task and target; the figures beside it are those of the task and target where its median is least.
+``dppo_lab.comparison.survival.Ratio`` has it (docs/compare.md says what is censored and how that counts). ``each`` has
+it by task and target; the figures beside it are those of the task and target where its median is least.
 """
 
 import argparse
@@ -44,14 +44,14 @@ from embedded_tables import show_all
 from embedded_unseen import unseen
 from transformers.utils import logging as transformers_logging
 
-from dppo.comparison.contestants import Contestant
-from dppo.comparison.curves import AMOUNTS
-from dppo.comparison.results import Results, curves_of, read_results, summary_of
-from dppo.comparison.targets import Curves, final_target, ratios, spent
+from answer_judge.files import read_json, write_json
 from dppo.environment import environment
 from dppo.errors import ConfigError
-from dppo.files import read_json, write_json
-from dppo.runs.parsing import read_file
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.curves import AMOUNTS
+from dppo_lab.comparison.results import Results, curves_of, read_results, summary_of
+from dppo_lab.comparison.targets import Curves, final_target, ratios, spent
+from dppo_lab.runs.parsing import read_file
 
 FORMAT = 2
 STAGES_SHOWN = ("main", "more", "ablation", "sizes")

@@ -198,7 +198,7 @@ def speedup(found: Mapping[str, Any], missing: str | None) -> str:
     """A ratio with its interval; of one that may be any more, since the baseline missed the target, the least.
 
     Args:
-        found: as ``dppo.comparison.survival.Ratio`` writes it.
+        found: as ``dppo_lab.comparison.survival.Ratio`` writes it.
         missing: why there is no target, if there is none.
     """
     if missing or not any(found["per_seed"].values()):

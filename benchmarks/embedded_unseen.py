@@ -7,13 +7,13 @@ from typing import Any
 from embedded_entries import FIELDS, RUNGS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dppo.comparison.results import paired
-from dppo.demo.evaluate import accuracy
-from dppo.demo.task import Problem, make_split
-from dppo.files import read_json, write_json
+from answer_judge.files import read_json, write_json
 from dppo.rng import Purpose, torch_generator
-from dppo.runs.embedded import TASKS
-from dppo.statistics import seed_interval
+from dppo_lab.comparison.results import paired
+from dppo_lab.demo.evaluate import accuracy
+from dppo_lab.demo.task import Problem, make_split
+from dppo_lab.runs.embedded import TASKS
+from dppo_lab.statistics import seed_interval
 
 SAMPLES = 8
 """Per question; evaluations while training have 4."""
@@ -27,7 +27,7 @@ def unseen(folder: Path, task: str, contestants: Sequence[str], seeds: Sequence[
 
     Args:
         folder: of the runs.
-        task: a key of ``dppo.runs.embedded.TASKS``.
+        task: a key of ``dppo_lab.runs.embedded.TASKS``.
         contestants: whose runs, the baseline of the differences first; those that have not finished are left out.
         seeds: of the runs.
     """
@@ -76,7 +76,7 @@ def held_out(task: str, seed: int) -> tuple[Problem, ...]:
     """The held-out problems that runs of a seed are evaluated on.
 
     Args:
-        task: a key of ``dppo.runs.embedded.TASKS``.
+        task: a key of ``dppo_lab.runs.embedded.TASKS``.
         seed: of the runs.
     """
     return make_split(seed, train=0, held_out=FIELDS["eval_benchmark_limit"], task=TASKS[task]).held_out

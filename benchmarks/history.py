@@ -21,13 +21,13 @@ from difficulty import QUICK_SETTING, RATE, RISE, Setting
 from results_file import write
 from torch import Tensor
 
-from dppo.demo.loop import Loop
-from dppo.demo.tokenizer import build_tokenizer
 from dppo.methods import METHODS
 from dppo.objective import history_advantages
 from dppo.pruning import DifficultyPredictor, PromptHistory, length_features
 from dppo.step import StepPrompts
 from dppo.types import Rewards
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.demo.loop import Loop
 
 SEEDS, SIZES, COMPLETIONS = (100, 101, 102), (1, 2, 4), 64
 STEPS = 60

@@ -14,8 +14,8 @@ from typing import Any
 from hostile_corpus import KINDS, SECRET, hostile_programs, tests
 from results_file import write
 
-from dppo.sandbox import VERDICTS, Limits, Sandbox, Task
-from dppo.sandbox.servers import bubblewrap
+from answer_judge.sandbox import VERDICTS, Limits, Sandbox, Task
+from answer_judge.sandbox.servers import bubblewrap
 
 OUTPUT = Path(__file__).parent / "results" / "hostile_programs.json"
 LIMITS = Limits(wall_seconds=5.0, cpu_seconds=1, memory_mb=256)

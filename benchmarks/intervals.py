@@ -12,8 +12,8 @@ from typing import Any
 
 from results_file import write
 
+from answer_judge.statistics import problem_interval
 from dppo.rng import Purpose, generator
-from dppo.statistics import problem_interval
 
 SEED = 0
 PROBLEMS = (30, 40, 272, 500, 1319)

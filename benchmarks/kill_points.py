@@ -17,11 +17,11 @@ import safetensors.torch
 import torch
 from transformers import TrainerCallback
 
-from dppo.runs import parts
-from dppo.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE
-from dppo.runs.parsing import parse_fields
-from dppo.trl.config import DPPOConfig
-from dppo.trl.trainer import DPPOTrainer
+from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo_lab.runs import parts
+from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE
+from dppo_lab.runs.parsing import parse_fields
 
 STEPS = 8
 FIELDS: dict[str, Any] = {

@@ -31,12 +31,12 @@ import torch
 from kill_points import DISK, FIELDS, OF_CHECKPOINTS, POINTS, RANK, RECORDS, Point, run_fields, train
 from results_file import write
 
-from dppo.demo.model import build_model
-from dppo.demo.tokenizer import build_tokenizer
+from answer_judge.files import read_lines
 from dppo.errors import DPPOError
-from dppo.files import read_lines
-from dppo.runs import parts
-from dppo.runs.folder import RUN_FILE
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.runs import parts
+from dppo_lab.runs.folder import RUN_FILE
 
 LONGEST_WAIT = 60.0
 """Seconds after which a rank is interrupted whose peer has ended."""

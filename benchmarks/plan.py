@@ -25,17 +25,17 @@ from results_file import write
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.planning.model import seconds_of
-from dppo.planning.observed import timed_steps
-from dppo.planning.outcome import Figures
-from dppo.planning.pilot import quietly, run_pilot
-from dppo.planning.records import Option, Step
-from dppo.runs.parsing import parse_fields, read_file
-from dppo.runs.parts import build_trainer, prepare_model
-from dppo.runs.reader import read_run
-from dppo.runs.recorder import RunRecorder
-from dppo.trl.config import DPPOConfig
-from dppo.trl.trainer import DPPOTrainer
+from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo_lab.planning.model import seconds_of
+from dppo_lab.planning.observed import timed_steps
+from dppo_lab.planning.outcome import Figures
+from dppo_lab.planning.pilot import quietly, run_pilot
+from dppo_lab.planning.records import Option, Step
+from dppo_lab.runs.parsing import parse_fields, read_file
+from dppo_lab.runs.parts import build_trainer, prepare_model
+from dppo_lab.runs.reader import read_run
+from dppo_lab.runs.recorder import RunRecorder
 
 SEED = 0
 CONFIG = Path(__file__).parents[1] / "examples" / "embedded.yaml"

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from answer_judge.files import write_json
 from dppo.environment import environment
-from dppo.files import write_json
 
 
 def write(path: str | Path, rows: list[dict[str, Any]], seeds: list[int]) -> None:

@@ -19,7 +19,7 @@ from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.rng import Purpose, step_streams, torch_generator
 from dppo.step import PromptSource, RolledOut, StepPlan, plan_step, whole_block
-from dppo.trl.dealing import NOWHERE, Lengths, ranks_of_rows
+from dppo.trl.grpo.dealing import NOWHERE, Lengths, ranks_of_rows
 from dppo.types import Rewards
 
 Record = dict[str, Any]

@@ -37,16 +37,16 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from turns import Step, StepClock, clock_of_ours, clock_of_trl, take_turns
 
-from dppo.demo.decode import sample
-from dppo.demo.evaluate import MAX_NEW_TOKENS
-from dppo.demo.loop import GENERATIONS, PROMPTS
-from dppo.demo.model import build_model
-from dppo.demo.task import FULL, QUICK, Task, make_split, score
-from dppo.demo.tokenizer import build_tokenizer, encode_questions
-from dppo.demo.warmup import warm_up
 from dppo.rng import Purpose, torch_generator
-from dppo.trl.config import DPPOConfig
-from dppo.trl.trainer import DPPOTrainer
+from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
+from dppo_lab.demo.decode import sample
+from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
+from dppo_lab.demo.loop import GENERATIONS, PROMPTS
+from dppo_lab.demo.task import FULL, QUICK, Task, make_split, score
+from dppo_lab.demo.warmup import warm_up
 
 SEED = 0
 Rollouts = dict[str, list[Any]]

@@ -28,14 +28,14 @@ from results_file import write
 from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from dppo.demo.model import build_model, model_config
-from dppo.demo.scratch import SPECIAL, train_tokenizer
-from dppo.demo.tokenizer import EOS, PAD
+from answer_judge.problems import load_solutions
 from dppo.packing import sorted_micro_batches
-from dppo.problems import load_solutions
 from dppo.rng import Purpose, generator
-from dppo.statistics import seed_interval
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
+from dppo.verification.tiny_model import build_model, model_config
+from dppo.verification.tiny_tokenizer import EOS, PAD
+from dppo_lab.demo.scratch import SPECIAL, train_tokenizer
+from dppo_lab.statistics import seed_interval
 
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 100
 RATES = (1e-3, 2e-3, 4e-3)

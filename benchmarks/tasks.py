@@ -19,20 +19,20 @@ from results_file import write
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from dppo.demo.decode import sample
-from dppo.demo.evaluate import BATCH_ROWS, MAX_NEW_TOKENS, accuracy, rewards_of
-from dppo.demo.loop import Loop
-from dppo.demo.race import Runner
-from dppo.demo.scratch import prepare_embedded
-from dppo.demo.task import Problem, Split, make_split
-from dppo.demo.tokenizer import build_tokenizer, encode_questions
 from dppo.environment import one_thread
 from dppo.methods import METHODS
 from dppo.objective import group_advantages
 from dppo.rng import Purpose, torch_generator
-from dppo.runs.embedded import TASKS
 from dppo.types import Rewards
 from dppo.verification.gradients import Folding, log_probs, trained_parameters
+from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
+from dppo_lab.demo.decode import sample
+from dppo_lab.demo.evaluate import BATCH_ROWS, MAX_NEW_TOKENS, accuracy, rewards_of
+from dppo_lab.demo.loop import Loop
+from dppo_lab.demo.race import Runner
+from dppo_lab.demo.scratch import prepare_embedded
+from dppo_lab.demo.task import Problem, Split, make_split
+from dppo_lab.runs.embedded import TASKS
 
 SEEDS = (200, 201, 202)
 """Neither the tasks nor any comparison were tuned on these."""

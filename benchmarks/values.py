@@ -33,14 +33,14 @@ from difficulty import (
 from results_file import write
 from torch import Tensor
 
-from dppo.demo.evaluate import accuracy
-from dppo.demo.loop import MAX_NEW_TOKENS, PROMPTS, Loop
-from dppo.demo.tokenizer import build_tokenizer
 from dppo.methods import METHODS
 from dppo.objective import optimal_value
 from dppo.pruning import PromptHistory, PromptValues
 from dppo.rng import Purpose, torch_generator
 from dppo.types import Expected, Rewards
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.demo.evaluate import accuracy
+from dppo_lab.demo.loop import MAX_NEW_TOKENS, PROMPTS, Loop
 
 SAMPLES, BETA = 8, 0.5
 PRIORS = {"mean over all": 0, "reference, 2 samples": 2, "reference, 8 samples": 8}

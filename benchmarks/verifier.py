@@ -22,9 +22,9 @@ from typing import Any
 from hostile_answers import hostile_answers
 from results_file import write
 
-from dppo.grading import verifier as module
-from dppo.grading.judge import judge, read_gold
-from dppo.grading.verifier import REASONS, Verifier
+from answer_judge.grading import verifier as module
+from answer_judge.grading.judge import judge, read_gold
+from answer_judge.grading.verifier import REASONS, Verifier
 
 SEED = 0
 PAIRS = Path(__file__).parents[1] / "tests" / "grading" / "verifier_pairs.tsv"

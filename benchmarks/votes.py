@@ -7,8 +7,8 @@ The table of docs/votes.md. Seconds; nothing is sampled.
 
 from collections.abc import Sequence
 
-from dppo.grading.vote import Stopping
-from dppo.grading.vote_outcomes import estimand
+from answer_judge.grading.vote import Stopping
+from answer_judge.grading.vote_outcomes import estimand
 
 MOST = 16
 RULE = Stopping(confidence=0.95, vote_odds=3.0, fewest=4, most=MOST)

@@ -13,9 +13,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from dppo.comparison.curves import Point, reach
-from dppo.comparison.survival import survival
-from dppo.palette import FIXED, SERIES, colour_of
+from dppo_lab.comparison.curves import Point, reach
+from dppo_lab.comparison.survival import survival
+from dppo_lab.palette import FIXED, SERIES, colour_of
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "embedded_compare.json"
 SHOWN = {name: colour_of(name) for name in FIXED} | {

@@ -7,6 +7,9 @@ from difflib import SequenceMatcher, get_close_matches
 class DPPOError(Exception):
     """Base of every error this library raises on purpose."""
 
+    explained = True
+    """The message says what to do: whoever calls a reward function need not wrap it."""
+
 
 class ConfigError(DPPOError, ValueError):
     """A setting is out of range, contradicts another, or is not supported."""
@@ -42,10 +45,6 @@ class EngineError(DPPOError, RuntimeError):
 
 class CheckpointError(DPPOError, RuntimeError):
     """A checkpoint is missing, damaged, or belongs to another run."""
-
-
-class EvaluationError(DPPOError, RuntimeError):
-    """An evaluation cannot go on: its folder belongs to another one, is damaged, or has no room."""
 
 
 class FileError(DPPOError, RuntimeError):

@@ -12,8 +12,7 @@ Nothing here needs torch.
 import json
 import math
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -89,82 +88,6 @@ def _finite(value: Any) -> Any:
     return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]], *, default: Default | None = None) -> None:
-    """Add one line of JSON per record to a file; lines that do not fit on the disk are taken back, all of this call.
-
-    The file is made where it does not exist, its folder not. Records are as for ``encoded``.
-
-    Raises:
-        OSError: there is no room, or the disk fails. The file is as it was.
-    """
-    lines = "".join(encoded(record, default=default) + "\n" for record in records).encode("ascii")
-    if not lines:
-        return
-    with open(path, "ab", buffering=0) as file:
-        start = file.seek(0, os.SEEK_END)
-        try:
-            _write_all(file, lines)
-        except BaseException:  # a stop may come in the middle of a line, too
-            _take_back(file, start)
-            raise
-
-
-def _write_all(file: Any, data: bytes) -> None:
-    while data:
-        data = data[file.write(data) :]
-
-
-def _take_back(file: Any, size: int) -> None:
-    file.truncate(size)
-
-
-@contextmanager
-def current_folder_first() -> Iterator[None]:
-    """Modules are looked for in the current folder first, as with ``python -m``; the command ``dppo`` does not."""
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
-
-
-@contextmanager
-def sole_writer(path: str | Path, *, advice: str) -> Iterator[None]:
-    """Meanwhile no other process can be the sole writer of a file of JSON lines, made with its folder where needed.
-
-    Half a line at its end, of a process that was killed, is cut off first.
-
-    Raises:
-        FileError: it cannot be written, or another process is writing it; ``advice`` is the end of the message.
-    """
-    path = Path(path)
-    with explaining(path, advice):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+b", buffering=0)
-    with file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:
-            pass  # not a POSIX system: two writers of one file go unnoticed there
-        except OSError as error:
-            raise FileError(f"{path} is being written by another process; {advice}") from error
-        with explaining(path, advice), path.open("rb") as lines:
-            file.truncate(sum(len(line) for line in lines if line.endswith(b"\n")))
-        yield
-
-
-@contextmanager
-def explaining(path: str | Path, state: str) -> Iterator[None]:
-    """Turns an ``OSError`` into a ``FileError`` about ``path`` that ends with ``state``: what is left, what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}; {state}") from error
-
-
 def read_json(path: str | Path, *, advice: str) -> dict[str, Any]:
     """The object in a JSON file.
 
@@ -211,21 +134,6 @@ def read_lines(path: str | Path, *, damaged: list[Damage] | None = None, advice:
                 damaged.append((number, str(error)))
             else:
                 yield record
-
-
-def keep_lines(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Take away every record that ``keep`` refuses, and every line that is cut off or no record.
-
-    Raises:
-        OSError: there is no room, or the disk fails. The file is as it was.
-    """
-    path = Path(path)
-    if not path.is_file():
-        return
-    with replacing(path) as file:
-        for record in read_lines(path, damaged=[]):
-            if keep(record):
-                file.write(encoded(record).encode("ascii") + b"\n")
 
 
 def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:

@@ -1,55 +1,21 @@
 """Arguments of the wrong type are errors that name them, with a call that works: not an AttributeError further down."""
 
 import functools
-import inspect
 import numbers
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from dppo.errors import ConfigError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}
 _NAMES = {str: "text", int: "a whole number", float: "a number", types.NoneType: "None", Mapping: "a dictionary"}
 _hints = functools.cache(typing.get_type_hints)
 
 
-def typed(example: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that checks arguments against their annotations; of lists and dictionaries only that they are one.
-
-    Args:
-        example: a call that works, for the message.
-
-    Raises:
-        ConfigError: when the function is called with an argument of another type.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        names = [
-            each.name
-            for each in inspect.signature(function).parameters.values()
-            if each.kind.name.startswith("POSITIONAL")
-        ]
-
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            # Neither bound nor resolved anew: proofs make thousands of calls.
-            hints = _hints(function)  # only now: an annotation may name a class that is made after its methods
-            for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-                check(name, value, hints.get(name, Any), example)
-            return function(*args, **kwargs)
-
-        return call
-
-    return decorate
-
-
 def check_fields(record: Any, example: str) -> None:
-    """Check the fields of a dataclass against their annotations, as ``typed`` does with arguments."""
+    """Check the fields of a dataclass against their annotations."""
     for name, hint in _hints(type(record)).items():
         check(name, getattr(record, name), hint, example)
 

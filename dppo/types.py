@@ -40,7 +40,7 @@ from torch import Tensor
 
 from dppo.errors import DataError, RewardError, ShapeError
 from dppo.groups import equal_within_groups, group_count, group_sizes
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 
 
 def check_lengths(record: Any, length: int) -> None:
@@ -167,7 +167,6 @@ class Rewards:
             )
 
     @classmethod
-    @typed("Rewards.of_groups(torch.rand(4, 8))")
     def of_groups(cls, reward_PG: Tensor) -> "Rewards":
         """One function's rewards of groups of equal size.
 
@@ -183,7 +182,6 @@ class Rewards:
         return cls.in_groups(reward_PG.reshape(-1, 1), reward_PG.shape[1])
 
     @classmethod
-    @typed("Rewards.in_groups(torch.rand(32, 2), 8)")
     def in_groups(cls, reward_NF: Tensor, size: int | Tensor, weight_F: Tensor | None = None) -> "Rewards":
         """Rewards of groups that lie after each other.
 

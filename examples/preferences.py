@@ -10,15 +10,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dppo.demo.decode import sample
-from dppo.demo.evaluate import MAX_NEW_TOKENS
-from dppo.demo.model import build_model
-from dppo.demo.task import QUICK, Problem, make_split
-from dppo.demo.tokenizer import build_tokenizer, encode_questions
-from dppo.demo.warmup import warm_up
+from answer_judge.grading import Verifier
 from dppo.files import append_lines
-from dppo.grading import Verifier
 from dppo.rng import Purpose, torch_generator
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
+from dppo_lab.demo.decode import sample
+from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
+from dppo_lab.demo.task import QUICK, Problem, make_split
+from dppo_lab.demo.warmup import warm_up
 
 
 def preferences(model: Any, problems: list[Problem], verifier: Verifier, *, samples: int, seed: int) -> list[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from dppo.files import write_json
+from answer_judge.files import write_json
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

@@ -20,9 +20,9 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 @pytest.fixture(scope="session")
 def subject():
     """Six prompts with four completions each of the untrained embedded model, none of them rewarded: seconds."""
-    from dppo.demo.model import build_model
-    from dppo.demo.tokenizer import build_tokenizer
     from dppo.verification.subject import Sampling, frozen_subject
+    from dppo.verification.tiny_model import build_model
+    from dppo.verification.tiny_tokenizer import build_tokenizer
 
     return frozen_subject(
         build_model(0),
@@ -37,8 +37,8 @@ def subject():
 @pytest.fixture(scope="session")
 def confined():
     """Skips where the system cannot confine a program: the library then refuses to run any."""
+    from answer_judge.sandbox import Sandbox
     from dppo.errors import ConfigError
-    from dppo.sandbox import Sandbox
 
     with Sandbox(workers=1) as sandbox:
         try:
@@ -59,7 +59,7 @@ def pytest_collection_finish():
 @pytest.fixture(scope="session")
 def verifier():
     """One pool for all tests that judge answers: starting workers takes most of a second."""
-    from dppo.grading import Verifier
+    from answer_judge.grading import Verifier
 
     with Verifier(workers=2, limit_seconds=20.0) as verifier:
         yield verifier

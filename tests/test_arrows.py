@@ -1,72 +1,59 @@
-"""The arrows between parts point one way.
-
-errors, install, palette, settings, groups, types, rng, files, statistics, typed <- pruning | packing | objective
-pruning, packing, objective <- methods <- step <- demo, trl, verl, diffusion
-demo, trl <- runs <- verification <- comparison <- report, cli
-runs <- planning <- cli
-grading, sandbox <- problems <- evaluation <- runs, cli; grading <- demo
-"""
+"""The arrows between parts point one way, in each of the three packages and between them."""
 
 import ast
+import subprocess
+import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "dppo"
-SHARED = {
-    "errors",
-    "install",
-    "palette",
-    "settings",
-    "groups",
-    "types",
-    "rng",
-    "environment",
-    "files",
-    "statistics",
-    "typed",
-}
-DATA = {"grading", "sandbox", "problems"}
+ROOT = Path(__file__).parent.parent
+SHARED = {"errors", "install", "settings", "groups", "types", "rng", "environment", "files", "typed"}
 STEP = SHARED | {"pruning", "objective", "methods", "step"}
-RUNS = STEP | DATA | {"packing", "demo", "trl", "evaluation", "runs"}
-ALLOWED = {
-    "errors": set(),
-    "install": set(),
-    "palette": set(),
-    "settings": set(),
-    "groups": set(),
-    "types": {"errors", "groups", "typed"},
-    "rng": {"errors"},
-    "environment": {"errors"},
-    "files": {"errors"},
-    "statistics": {"errors", "rng"},
-    "typed": {"errors"},
-    "pruning": SHARED,
-    "packing": SHARED,
-    "objective": SHARED,
-    "grading": {"errors", "typed"},
-    "sandbox": {"errors", "typed"},
-    "problems": SHARED | {"grading", "sandbox"},
-    "methods": SHARED | {"pruning", "objective"},
-    "step": STEP,
-    "demo": STEP | {"packing", "grading"},
-    "trl": STEP | {"packing", "problems"},
-    "verl": STEP | {"problems"},
-    "diffusion": STEP,
-    "evaluation": SHARED | DATA,
-    "runs": RUNS,
-    "verification": RUNS - {"evaluation"},
-    "comparison": RUNS | {"verification"},
-    "report": SHARED | {"methods", "runs", "comparison"},
-    "planning": RUNS - {"evaluation"},
-    "cli": RUNS | {"verification", "comparison", "report", "planning"},
+TRAINED = STEP | {"packing", "rewards", "trl"}
+ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
+    "dppo": {
+        **dict.fromkeys(("errors", "install", "settings", "groups"), frozenset()),
+        "types": {"errors", "groups", "typed"},
+        **dict.fromkeys(("rng", "environment", "files", "typed", "rewards"), frozenset({"errors"})),
+        **dict.fromkeys(("pruning", "packing", "objective"), SHARED),
+        "methods": SHARED | {"pruning", "objective"},
+        "step": STEP,
+        "trl": STEP | {"packing", "rewards"},
+        "verl": STEP | {"rewards"},
+        "diffusion": STEP,
+        "verification": TRAINED,
+    },
+    "answer_judge": {
+        "errors": set(),
+        "environment": set(),
+        **dict.fromkeys(("files", "statistics", "typed"), frozenset({"errors"})),
+        **dict.fromkeys(("grading", "sandbox"), frozenset({"errors", "typed"})),
+        "problems": {"errors", "files", "typed", "grading", "sandbox"},
+        "evaluation": {"errors", "files", "statistics", "environment", "typed", "grading", "sandbox", "problems"},
+    },
+    "dppo_lab": {
+        **dict.fromkeys(("palette", "statistics", "errors"), frozenset()),
+        "demo": {"palette", "statistics"},
+        "runs": {"demo", "errors", "statistics"},
+        "comparison": {"runs", "demo", "errors", "statistics"},
+        "planning": {"runs", "demo", "errors"},
+        "report": {"runs", "comparison", "palette", "statistics", "errors"},
+        "cli": {"demo", "runs", "comparison", "planning", "report", "errors", "statistics"},
+    },
 }
+"""What each part of a package may import of its own package."""
+BETWEEN = {"dppo": set(), "answer_judge": set(), "dppo_lab": {"dppo", "answer_judge"}}
+"""What a package may import of the others."""
 CORE = ("pruning", "packing", "objective", "methods", "step", "errors", "groups", "types", "rng", "files", "typed")
-CORE_LIBRARIES = {"torch", "numpy"}
-LIBRARIES = {"grading": {"sympy", "latex2sympy2_extended"}, "sandbox": set()} | dict.fromkeys(CORE, CORE_LIBRARIES)
-"""Answers are judged without torch, and in a worker that imports as little as can be; programs by nothing else."""
-TRANSFORMERS = {"packing/attention.py", "packing/head.py"}
+LIBRARIES = {
+    "dppo": dict.fromkeys(CORE, frozenset({"torch", "numpy"})),
+    "answer_judge": {"grading": {"sympy", "latex2sympy2_extended"}, "sandbox": set(), "files": set(), "typed": set()},
+    "dppo_lab": {},
+}
+"""Libraries of parts that need few: answers are judged in a worker that imports as little as can be."""
+TRANSFORMERS = {"dppo/packing/attention.py", "dppo/packing/head.py"}
 """Where rows meet the models of transformers; the rest of packing is arithmetic."""
 
 
@@ -82,39 +69,60 @@ def imports(path: Path) -> set[str]:
     return names
 
 
-def forbidden(part: str, names: set[str], *, standard_library: frozenset[str]) -> set[str]:
-    """Imports that point the wrong way, or bring a library into the core."""
-    parts = {name.split(".")[1] for name in names if name.startswith("dppo.")}
-    wrong = parts - ALLOWED[part] - {part} - {"__version__"}
-    if part in LIBRARIES:
-        libraries = {name.split(".")[0] for name in names} - {"dppo"}
-        wrong |= libraries - LIBRARIES[part] - standard_library
+def forbidden(package: str, part: str, names: set[str]) -> set[str]:
+    """Imports that point the wrong way, or bring a library into a part that does without."""
+    parts = {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
+    wrong = parts - ALLOWED[package][part] - {part} - {"__version__"}
+    roots = {name.split(".")[0] for name in names}
+    wrong |= (roots & ALLOWED.keys()) - {package} - BETWEEN[package]
+    if part in LIBRARIES[package]:
+        wrong |= roots - ALLOWED.keys() - LIBRARIES[package][part] - sys.stdlib_module_names
     return wrong
 
 
-FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE or p.stem != "__init__")
+FILES = sorted(
+    path for package in ALLOWED for path in (ROOT / package).rglob("*.py") if path != ROOT / package / "__init__.py"
+)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_arrows_point_one_way(path):
-    import sys
-
-    relative = path.relative_to(PACKAGE)
-    part = relative.parts[0].removesuffix(".py")
-    wrong = forbidden(part, imports(path), standard_library=sys.stdlib_module_names)
+    relative = path.relative_to(ROOT)
+    wrong = forbidden(relative.parts[0], relative.parts[1].removesuffix(".py"), imports(path))
     assert wrong == ({"transformers"} if relative.as_posix() in TRANSFORMERS else set())
 
 
 def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():
-    import sys
+    assert forbidden("dppo", "pruning", {"dppo.objective.k3"}) == {"objective"}
+    assert forbidden("dppo", "objective", {"transformers.AutoModel"}) == {"transformers"}
+    assert forbidden("dppo", "trl", {"answer_judge.grading.verify", "trl.GRPOTrainer"}) == {"answer_judge"}
+    assert forbidden("answer_judge", "problems", {"dppo.rewards.guarded"}) == {"dppo"}
+    assert forbidden("answer_judge", "grading", {"answer_judge.problems.columns", "numpy.array"}) == {
+        "problems",
+        "numpy",
+    }
+    assert forbidden("answer_judge", "sandbox", {"answer_judge.grading.answers", "seccomp"}) == {"grading", "seccomp"}
+    assert forbidden("dppo_lab", "runs", {"dppo_lab.cli.main", "dppo.trl", "answer_judge.problems"}) == {"cli"}
+    assert not forbidden("dppo", "methods", {"dppo.pruning.Pruning", "torch.nn", "math"})
 
-    stdlib = sys.stdlib_module_names
-    assert forbidden("pruning", {"dppo.objective.k3"}, standard_library=stdlib) == {"objective"}
-    assert forbidden("objective", {"transformers.AutoModel"}, standard_library=stdlib) == {"transformers"}
-    found = forbidden("grading", {"dppo.problems.columns", "numpy.array"}, standard_library=stdlib)
-    assert found == {"problems", "numpy"}
-    assert forbidden("sandbox", {"dppo.grading.answers", "seccomp"}, standard_library=stdlib) == {"grading", "seccomp"}
-    assert not forbidden("methods", {"dppo.pruning.Pruning", "torch.nn", "math"}, standard_library=stdlib)
+
+LOADED = "import sys; before = set(sys.modules); import {module}; print(*sorted(set(sys.modules) - before))"
+
+
+@pytest.mark.parametrize(
+    ("module", "strangers"),
+    [
+        ("dppo.trl", {"answer_judge", "dppo_lab", "latex2sympy2_extended", "math_verify"}),
+        ("answer_judge.problems", {"dppo", "dppo_lab", "torch", "trl"}),
+        ("answer_judge.evaluation.summary", {"dppo", "dppo_lab", "trl"}),
+    ],
+)
+def test_a_package_loads_nothing_of_the_others(module, strangers):
+    ran = subprocess.run([sys.executable, "-c", LOADED.format(module=module)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    loaded = set(ran.stdout.split())
+    assert module in loaded
+    assert not {name for name in loaded for stranger in strangers if f"{name}.".startswith(f"{stranger}.")}
 
 
 def circle(codes: dict[str, str]) -> list[str]:
@@ -140,8 +148,8 @@ def circle(codes: dict[str, str]) -> list[str]:
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    paths = PACKAGE.rglob("*.py")
-    names = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in paths}
+    paths = [path for package in ALLOWED for path in (ROOT / package).rglob("*.py")]
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
     codes = {name.removesuffix(".__init__"): path.read_text() for name, path in names.items()}
     assert len(codes) > 150 and not circle(codes)
 
@@ -165,29 +173,28 @@ READERS = {
     "comparison/curves.py",
 }
 """Who reads what was run elsewhere, or a command line, needs none of what runs it: neither TRL nor torch."""
-READABLE = {name.removesuffix(".py").replace("/", ".") for name in READERS} | {"errors", "files"}
+READABLE = {f"dppo_lab.{name.removesuffix('.py').replace('/', '.')}" for name in READERS} | {
+    "dppo.errors",
+    "answer_judge.errors",
+    "answer_judge.files",
+}
 
 
-def heavy(names: set[str], *, standard_library: frozenset[str]) -> set[str]:
+def heavy(names: set[str]) -> set[str]:
     """Imports that bring more than numpy along."""
-    ours = {name.removeprefix("dppo.") for name in names if name.startswith("dppo.")}
-    libraries = {name.split(".")[0] for name in names} - {"dppo", "numpy"} - standard_library
+    ours = {name for name in names if name.split(".")[0] in ALLOWED}
+    libraries = {name.split(".")[0] for name in names} - ALLOWED.keys() - {"numpy"} - sys.stdlib_module_names
     return libraries | {name for name in ours if not any(name.startswith(f"{module}.") for module in READABLE)}
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_readers_need_neither_trl_nor_torch(name):
-    import sys
-
-    assert not heavy(imports(PACKAGE / name), standard_library=sys.stdlib_module_names)
+    assert not heavy(imports(ROOT / "dppo_lab" / name))
     for package in {Path(name).parent, Path()}:
-        assert not heavy(imports(PACKAGE / package / "__init__.py"), standard_library=sys.stdlib_module_names)
+        assert not heavy(imports(ROOT / "dppo_lab" / package / "__init__.py"))
 
 
 def test_the_check_sees_a_reader_that_brings_torch_along():
-    import sys
-
-    stdlib = sys.stdlib_module_names
-    assert heavy({"dppo.rng.generator"}, standard_library=stdlib) == {"rng.generator"}
-    assert heavy({"torch.Tensor", "numpy", "json"}, standard_library=stdlib) == {"torch"}
-    assert heavy(imports(PACKAGE / "runs" / "recorder.py"), standard_library=stdlib) >= {"torch", "trl"}
+    assert heavy({"dppo.rng.generator"}) == {"dppo.rng.generator"}
+    assert heavy({"torch.Tensor", "numpy", "json"}) == {"torch"}
+    assert heavy(imports(ROOT / "dppo_lab" / "runs" / "recorder.py")) >= {"torch", "trl"}

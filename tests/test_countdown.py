@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from dppo.cli.main import main  # noqa: E402
-from dppo.evaluation import read_results  # noqa: E402
+from answer_judge.evaluation import read_results  # noqa: E402
+from dppo_lab.cli.main import main  # noqa: E402
 from examples.countdown.task import problems, right  # noqa: E402
 
 FOLDER = ROOT / "examples" / "countdown"

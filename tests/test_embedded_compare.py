@@ -24,8 +24,8 @@ from compared_runs import (
     write_run,
 )
 
+from answer_judge.files import write_json
 from dppo.errors import ConfigError
-from dppo.files import write_json
 
 
 def test_every_stage_parses_on_every_task(tmp_path):
@@ -280,8 +280,8 @@ def test_contestants_of_other_runs_keep_their_settings(tmp_path, monkeypatch):
 @pytest.fixture
 def tiny(monkeypatch):
     """The scripts on the short task, with two contestants' worth of settings and untrained starts."""
-    from dppo.demo.model import build_model
-    from dppo.demo.tokenizer import build_tokenizer
+    from dppo.verification.tiny_model import build_model
+    from dppo.verification.tiny_tokenizer import build_tokenizer
 
     made = []
 
@@ -290,7 +290,7 @@ def tiny(monkeypatch):
         build_model(seed).save_pretrained(folder)
         build_tokenizer().save_pretrained(folder)
 
-    monkeypatch.setattr("dppo.runs.parts.prepare_embedded", quickly)
+    monkeypatch.setattr("dppo_lab.runs.parts.prepare_embedded", quickly)
     monkeypatch.setattr(entries, "LEARNING_RATES", (4e-4,))
     monkeypatch.setattr(entries, "COMPLETIONS", (8,))
     monkeypatch.setattr(grid, "AXES", ())

@@ -109,7 +109,7 @@ def test_importing_the_adapter_without_trl_says_what_to_install():
 def test_a_report_is_read_with_its_own_extra_alone(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "prune/kept_share": 0.5}\n')
     heavy = {"trl", "transformers", "datasets", "accelerate", "peft", "math_verify", "rich", "yaml", "pandas"}
-    code = f"from dppo.cli.main import main; sys.exit(main(['report', {str(tmp_path)!r}]))"
+    code = f"from dppo_lab.cli.main import main; sys.exit(main(['report', {str(tmp_path)!r}]))"
     status, said, error = without(heavy, code)
     assert (status, error) == (0, "") and (tmp_path / "report.html").is_file() and "wrote" in said
     status, _, error = without({"matplotlib"}, code)

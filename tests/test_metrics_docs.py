@@ -17,8 +17,8 @@ from transformers import Trainer, TrainerCallback  # noqa: E402
 from trl_layout_cases import mixture  # noqa: E402
 from trl_recorder_runs import make  # noqa: E402
 
-from dppo.evaluation import Sampling  # noqa: E402
-from dppo.evaluation.during_training import BenchmarkCallback  # noqa: E402
+from answer_judge.evaluation import Sampling  # noqa: E402
+from answer_judge.evaluation.during_training import BenchmarkCallback  # noqa: E402
 
 __all__ = ["tiny_path"]
 PAGE = HERE.parent / "docs" / "metrics.md"

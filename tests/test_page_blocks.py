@@ -13,13 +13,13 @@ import yaml
 from accelerate.commands.launch import launch_command_parser
 from pages import LANGUAGES, PAGES, ROOT, Block, all_blocks, lines_of
 
-import dppo.cli.main as command
-from dppo.comparison.plan import plan
+import dppo_lab.cli.main as command
 from dppo.errors import ConfigError
-from dppo.runs.dry_run import dry_run
-from dppo.runs.parsing import build_parser, parse_fields, read_file, read_flags
-from dppo.runs.words import split_words
 from dppo.trl import DPPOConfig
+from dppo_lab.comparison.plan import plan
+from dppo_lab.runs.dry_run import dry_run
+from dppo_lab.runs.parsing import build_parser, parse_fields, read_file, read_flags
+from dppo_lab.runs.words import split_words
 
 BLOCKS = [block for page in PAGES for block in all_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "bash"]
@@ -43,7 +43,7 @@ def options_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     with monkeypatch.context() as patched:
         patched.setattr(argparse.ArgumentParser, "parse_known_args", parse_and_stop)
         try:
-            command.import_module(f"dppo.cli.{words[0]}").main(words[1:])
+            command.import_module(f"dppo_lab.cli.{words[0]}").main(words[1:])
         except Parsed as found:
             return found.args[0]
     raise AssertionError(f"dppo {words[0]} has no parser")
@@ -77,7 +77,7 @@ def line_problems(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         named = {extra for found in re.findall(r"\[([\w,]+)\]", line) for extra in found.split(",")}
         return [f"no extra {extra}" for extra in named - EXTRAS]
     if words[:2] == ["accelerate", "launch"]:
-        place = words.index("dppo.cli.main")
+        place = words.index("dppo_lab.cli.main")
         try:
             launch_command_parser().parse_args(words[2 : place + 1])
         except SystemExit:
@@ -118,8 +118,8 @@ def test_lines_of_shell_parse_and_name_what_is_there(block, monkeypatch):
         "dppo plan CONFIG.yaml --pilots 32",
         "make demos",
         "pip install -e '.[tlr]'",
-        "accelerate launch --num_process_ 8 -m dppo.cli.main train CONFIG.yaml",
-        "accelerate launch --num_processes 8 -m dppo.cli.main train CONFIG.yaml --lr 1",
+        "accelerate launch --num_process_ 8 -m dppo_lab.cli.main train CONFIG.yaml",
+        "accelerate launch --num_processes 8 -m dppo_lab.cli.main train CONFIG.yaml --lr 1",
         "python -m dppo.verl.plug",
         "python benchmarks/no_such.py",
         "python benchmarks/embedded_compare.py main --tasks embedded",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from compared_runs import tables
 
-from dppo.statistics import seed_interval
+from dppo_lab.statistics import seed_interval
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

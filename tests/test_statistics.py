@@ -10,18 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from answer_judge.statistics import benchmark_interval, bootstrap_means, normal_interval, problem_interval
 from dppo.rng import Purpose, generator
-from dppo.statistics import (
-    all_resamples,
-    benchmark_interval,
-    bootstrap_means,
-    expanded_tail,
-    normal_interval,
-    percentile_ends,
-    problem_interval,
-    seed_interval,
-    student_interval,
-)
+from dppo_lab.statistics import all_resamples, expanded_tail, percentile_ends, seed_interval, student_interval
 
 
 def test_all_resamples_are_those_of_every_ordered_draw():

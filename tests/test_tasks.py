@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from dppo.demo.model import build_model
-from dppo.demo.task import make_split
-from dppo.demo.tokenizer import build_tokenizer, encode_questions
 from dppo.methods import METHODS
 from dppo.objective import Tokens
 from dppo.rng import torch_generator
 from dppo.step import micro_batch_loss
 from dppo.verification.gradients import Folding, log_probs, trained_parameters
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
+from dppo_lab.demo.task import make_split
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))

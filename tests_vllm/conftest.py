@@ -14,8 +14,8 @@ import pytest
 import requests
 import torch
 
-from dppo.demo.model import build_model
-from dppo.demo.tokenizer import build_tokenizer, encode_questions
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 
 HERE = Path(__file__).parent
 ON_CPU = {

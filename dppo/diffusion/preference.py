@@ -25,7 +25,7 @@ from torch import Tensor
 from dppo.errors import DataError, raise_problems
 from dppo.groups import group_sizes, group_sums
 from dppo.pruning import Pruning, advantage_with_confidence
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 from dppo.types import Completions, Draw, check_lengths
 
 EVERY_SAMPLE = Pruning(score=advantage_with_confidence)
@@ -79,7 +79,6 @@ class SamplePlan:
         return self.draw.weight_N * self.preference_Q[self.group_N] * self.advantage_N / len(self.advantage_N)
 
 
-@typed("plan_samples(GroupPreference(), advantage_N, group_N, error_N, ref_error_N, np.random.default_rng(0))")
 def plan_samples(
     preference: GroupPreference,
     advantage_N: Tensor,

@@ -15,7 +15,6 @@ from dppo.pruning import (
     advantage_with_length,
     threshold,
 )
-from dppo.typed import typed
 
 _PAPER = "arXiv:2603.04135, Unbiased Dynamic Pruning for Efficient Group-Based Policy Optimization"
 _OWN_HISTORY = "what history predicts about a prompt is our statistic"
@@ -68,7 +67,6 @@ DPPO_UNWEIGHTED = replace(
 )
 
 
-@typed('on_top_of(METHODS["gspo"])')
 def on_top_of(base: Method, pruning: Method = DPPO) -> Method:
     """``base`` with the pruning of another method at both levels: its loss, advantages and normaliser stay.
 

@@ -33,7 +33,7 @@ from dppo.pruning import (
     constant,
 )
 from dppo.pruning.scores import AVERAGED_SCORES
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 
 NO_PRUNING = Pruning()
 """Keeps every completion that has a gradient, with weight 1."""
@@ -205,7 +205,6 @@ class Method:
             schedule=constant,
         )
 
-    @typed('METHODS["dppo"].with_rates(completion=0.5)')
     def with_rates(self, *, prompt: float | None = None, completion: float | None = None) -> "Method":
         """The same method at other pruning rates; None leaves a rate as it is.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dppo.errors import raise_problems
 from dppo.pruning import PromptPruning, Schedule, constant, uniform
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 from dppo.types import Draw
 
 RowScore = Literal["norm", "loss"]
@@ -70,7 +70,6 @@ class RowMethod:
         factor = self.schedule(done)
         return self if factor == 1 else replace(self, rows=self.rows.at_rate(self.rows.rate * factor))
 
-    @typed("method.denominator(draw, tokens_N)")
     def denominator(self, draw: Draw, count_N: Tensor) -> float:
         """What a sum over the kept rows is divided by, at least 1.
 

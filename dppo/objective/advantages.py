@@ -11,13 +11,11 @@ from torch import Tensor
 
 from dppo.errors import ConfigError, ShapeError, raise_problems
 from dppo.groups import each_group
-from dppo.typed import typed
 from dppo.types import Rewards
 
 Scale = Literal["group", "batch", "none"]
 
 
-@typed("group_advantages(Rewards.of_groups(reward_PG))")
 def group_advantages(rewards: Rewards, *, scale: Scale = "group", ddof: int = 1, eps: float = 1e-4) -> Tensor:
     """Advantage of each completion: its total reward minus its group's mean, over a standard deviation plus ``eps``.
 
@@ -50,7 +48,6 @@ def group_advantages(rewards: Rewards, *, scale: Scale = "group", ddof: int = 1,
     return advantage_N.masked_fill(total_N.isnan() | rewards.flat_Q[group_N], 0.0)
 
 
-@typed("deviation(value_QG)")
 def deviation(value_QG: Tensor, *, ddof: int = 1) -> Tensor:
     """(Q,) standard deviation of each line without its NaN entries; 0 where no more than ``ddof`` entries are left.
 
@@ -63,7 +60,6 @@ def deviation(value_QG: Tensor, *, ddof: int = 1) -> Tensor:
     return (square_Q / (count_Q - ddof).clamp(min=1)).sqrt()
 
 
-@typed("powered(advantage_N, power=0.5)")
 def powered(advantage: Tensor, *, power: float) -> Tensor:
     """``A * abs(A)^power``, of the shape given: above 0 it stresses rare outcomes, whose advantages are large.
 
@@ -124,7 +120,6 @@ class AdvantageRule:
         return advantage_N
 
 
-@typed("emphasised(GROUP_SCALED, 0.5)")
 def emphasised(rule: AdvantageRule, power: float) -> AdvantageRule:
     """The rule with each advantage replaced by ``A * abs(A)^power``. Pruning this objective is as exact as its own.
 

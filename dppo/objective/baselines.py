@@ -8,14 +8,12 @@ from torch import Tensor
 from dppo.errors import raise_problems
 from dppo.groups import ROUNDINGS, group_sums
 from dppo.objective.advantages import AdvantageRule
-from dppo.typed import typed
 from dppo.types import Rewards
 
 DEVIATION_FLOOR = 0.1
 """Added to a standard deviation from history: a prompt that was always solved divides by no less."""
 
 
-@typed("history_advantages(Rewards.of_groups(reward_PG))")
 def history_advantages(rewards: Rewards) -> Tensor:
     """Each completion's reward minus a mix of its siblings' mean and the mean that history expected of its prompt.
 
@@ -52,7 +50,6 @@ def history_advantages(rewards: Rewards) -> Tensor:
     return advantage_NF.sum(1) if rewards.weight_F is None else advantage_NF @ rewards.weight_F.double()
 
 
-@typed("history_scaled_advantages(Rewards.of_groups(reward_PG))")
 def history_scaled_advantages(rewards: Rewards, *, eps: float = DEVIATION_FLOOR) -> Tensor:
     """``history_advantages`` over a standard deviation that history expected of the prompt, plus ``eps``.
 

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from dppo.objective.losses import Tokens
-from dppo.typed import typed
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """``divergence(behaviour_logp, logp)``: how far two log-probabilities of the same tokens are apart, >= 0."""
 
 
-@typed("binary_tv(behaviour_logp, logp)")
 def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     """Total variation between "this token" and "any other", ``|pi - mu|``, in [0, 1].
 
@@ -31,7 +29,6 @@ def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     return (logp.exp() - behaviour_logp.exp()).abs()
 
 
-@typed("binary_kl(behaviour_logp, logp)")
 def binary_kl(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     """KL divergence of the policy from the sampler over "this token" and "any other", in nats, >= 0.
 
@@ -48,7 +45,6 @@ def binary_kl(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     return mu * (behaviour_logp - logp) + rest
 
 
-@typed("divergence_ppo(tokens)")
 def divergence_ppo(
     tokens: Tokens,
     *,

@@ -8,10 +8,8 @@ from torch import Tensor
 
 from dppo.errors import ConfigError
 from dppo.objective.losses import Ratio, Tokens
-from dppo.typed import typed
 
 
-@typed("k3(tokens)")
 def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
     """(B, T) ``exp(d) - d - 1`` in nats, with ``d = ref_logp - logp``: unbiased in value, >= 0. GRPO's KL term.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,6 @@ Ratio = Callable[[Tokens], Tensor]
 """``ratio(tokens)``: (B, T), or (B, 1) for a ratio of whole completions, with its gradient; 1 at masked tokens."""
 
 
-@typed("token_ratio(tokens)")
 def token_ratio(tokens: Tokens) -> Tensor:
     """(B, T) probability of each sampled token under the policy over that under the old one.
 
@@ -57,7 +56,6 @@ def token_ratio(tokens: Tokens) -> Tensor:
     return _log_ratio(tokens).exp()
 
 
-@typed("sequence_ratio(tokens)")
 def sequence_ratio(tokens: Tokens) -> Tensor:
     """(B, 1) geometric mean of the token ratios of each completion.
 
@@ -69,7 +67,6 @@ def sequence_ratio(tokens: Tokens) -> Tensor:
     return (_log_ratio(tokens).sum(1, keepdim=True) / _counted(tokens)).exp()
 
 
-@typed("clipped_surrogate(tokens)")
 def clipped_surrogate(
     tokens: Tokens,
     *,
@@ -99,7 +96,6 @@ def clipped_surrogate(
     return _corrected(-(free * advantage_B1).minimum(clipped * advantage_B1), tokens)
 
 
-@typed("cispo(tokens)")
 def cispo(tokens: Tokens, *, ratio: Ratio = token_ratio, ratio_max: float = 5.0) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp``, with the capped ratio held constant.
 
@@ -114,7 +110,6 @@ def cispo(tokens: Tokens, *, ratio: Ratio = token_ratio, ratio_max: float = 5.0)
     return _corrected(-capped * tokens.advantage_B[:, None] * _masked(tokens.logp_BT, tokens), tokens)
 
 
-@typed("sapo(tokens)")
 def sapo(
     tokens: Tokens, *, ratio: Ratio = token_ratio, temperature_pos: float = 1.0, temperature_neg: float = 1.05
 ) -> Tensor:
@@ -134,7 +129,6 @@ def sapo(
     return _corrected(-gate * advantage_B1, tokens)
 
 
-@typed("vespo(tokens)")
 def vespo(
     tokens: Tokens,
     *,
@@ -185,7 +179,6 @@ def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: floa
     return phi_B1.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
-@typed("off_policy_masked(tokens, loss=clipped_surrogate, threshold=0.1)")
 def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> Tensor:
     """(B, T) ``loss``, 0 for completions of negative advantage that the policy has drifted too far away from.
 
@@ -203,7 +196,6 @@ def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> T
     return loss(tokens).masked_fill(~kept_B1, 0.0)
 
 
-@typed("clipped_tokens(tokens)")
 def clipped_tokens(
     tokens: Tokens, *, ratio: Ratio = token_ratio, clip_low: float = 0.2, clip_high: float = 0.2
 ) -> tuple[Tensor, Tensor]:

@@ -5,10 +5,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dppo.errors import raise_problems
-from dppo.typed import typed
 
 
-@typed("sigmoid_preference(margin_B, beta=0.1)")
 def sigmoid_preference(margin_B: Tensor, *, beta: float) -> Tensor:
     """``-log sigmoid(beta * margin)`` of each pair, (B,): DPO's loss, TRL's ``sigmoid``.
 
@@ -21,7 +19,6 @@ def sigmoid_preference(margin_B: Tensor, *, beta: float) -> Tensor:
     return -F.logsigmoid(beta * margin_B)
 
 
-@typed("margin_weights(margin_B, centre=0.0, scale=1.0)")
 def margin_weights(
     margin_B: Tensor, *, centre: float, scale: float, lowest: float = 0.2, highest: float = 1.8
 ) -> Tensor:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dppo.errors import ShapeError
-from dppo.typed import typed
 
 Denominator = Callable[[int, float, int], float]
 """``denominator(sequences, tokens, max_tokens)``, all counted before pruning, over the whole optimizer step."""
@@ -28,7 +27,6 @@ class Normaliser:
     """Why it is not exact under prompt pruning, one sentence; empty where it is."""
 
 
-@typed("weighted_sum(loss_BT, mask_BT, weight_B, per_sequence=False)")
 def weighted_sum(loss_BT: Tensor, mask_BT: Tensor, weight_B: Tensor, *, per_sequence: bool) -> Tensor:
     """Sum over completions of weight times token sum: ``sum_i w_i sum_t loss_it``. Divide it by a fixed denominator.
 

@@ -15,11 +15,9 @@ from torch import Tensor
 from dppo.errors import ConfigError, raise_problems
 from dppo.objective.advantages import AdvantageRule
 from dppo.objective.losses import Tokens
-from dppo.typed import typed
 from dppo.types import Rewards
 
 
-@typed("optimal_value(reward_PG, beta=0.5)")
 def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
     """(P,) float64 ``beta log mean_i exp(r_i / beta)``: the best value of each prompt within reach of a reference.
 
@@ -43,7 +41,6 @@ def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
     return beta * (torch.logsumexp(reward_PG / beta, 1) - math.log(reward_PG.shape[1]))
 
 
-@typed("value_advantages(rewards)")
 def value_advantages(rewards: Rewards) -> Tensor:
     """(N,) float64 each completion's total reward minus the value of its prompt, whatever else its group holds.
 
@@ -66,7 +63,6 @@ def value_advantages(rewards: Rewards) -> Tensor:
 VALUE_CENTRED = AdvantageRule(name="optimal value", compute=value_advantages, from_values=True, any_size=True)
 
 
-@typed("advantage_regression(tokens)")
 def advantage_regression(tokens: Tokens) -> Tensor:
     """(B, T) ``-A (logp - ref_logp)``: the part of the squared residual that the advantage is in.
 
@@ -79,7 +75,6 @@ def advantage_regression(tokens: Tokens) -> Tensor:
     return -tokens.advantage_B[:, None] * _log_ratio(tokens)
 
 
-@typed("squared_log_ratio(tokens)")
 def squared_log_ratio(tokens: Tokens) -> Tensor:
     """(B, T) ``L l_t / 2`` with ``l_t`` the log-ratio of a token and ``L`` its sum: of a completion ``L^2 / 2``.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dppo.errors import raise_problems
 from dppo.pruning.evidence import Evidence, calibrated
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 
 TAIL = 0.025
 """Share of resamples beyond each end of an interval."""
@@ -26,7 +26,6 @@ LARGEST = 0.8
 """The largest rate that ``auto`` looks at where nobody says otherwise."""
 
 
-@typed("selection_ceiling(value_N, tokens_N)")
 def selection_ceiling(value_N: Tensor, cost_N: Tensor) -> float:
     """``E[V] E[c] / (E sqrt(V c))^2``: cost for the same variance, everything kept over the best choice; at least 1.
 
@@ -41,7 +40,6 @@ def selection_ceiling(value_N: Tensor, cost_N: Tensor) -> float:
     return float(_ratios(np.ones((1, len(value))), value, cost)[0])
 
 
-@typed("efficiency(prob_N, value_N, tokens_N)")
 def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float = 0.0) -> float:
     """``[sum V (paid + sum c)] / [sum V / p (paid + sum p c)]``: what these probabilities save at equal variance.
 
@@ -75,7 +73,6 @@ class Ceiling:
         return f"{self.value:.2f}x ({self.low:.2f} to {self.high:.2f})"
 
 
-@typed("ceiling_of(Evidence.known(value_N, tokens_N))")
 def ceiling_of(evidence: Evidence) -> Ceiling:
     """The ceiling of some units and its interval, by the bootstrap over units or their groups.
 
@@ -91,7 +88,6 @@ def ceiling_of(evidence: Evidence) -> Ceiling:
     return Ceiling(value=value, low=min(float(low), value), high=max(float(high), value), units=len(evidence))
 
 
-@typed("point_ceiling(Evidence.known(value_N, tokens_N))")
 def point_ceiling(evidence: Evidence) -> float:
     """The value of ``ceiling_of`` alone, for metrics of every step.
 
@@ -153,7 +149,6 @@ class Choice:
     """The choice in words, to follow the ceiling."""
 
 
-@typed("choose(Auto(), evidence, lambda rate: torch.full((64,), 1 - rate), 0.8)")
 def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], largest: float) -> Choice:
     """The smallest rate that has nearly all that pruning can gain, 0 where that is not worth having.
 

@@ -22,7 +22,6 @@ from dppo.files import replacing
 from dppo.groups import each_group
 from dppo.pruning.history_file import read_arrays
 from dppo.pruning.logistic import auc, expansion, logistic, posterior_mode
-from dppo.typed import typed
 from dppo.types import Expected, Rewards
 
 FORMAT = 1
@@ -61,7 +60,6 @@ class DifficultyPredictor:
     not known of the coefficients.
     """
 
-    @typed("DifficultyPredictor(length_features(['1 + 1 = ?', '12 + 30 = ?']), ranges=[(0.0, 1.0)])")
     def __init__(
         self,
         features_PD: np.ndarray,

@@ -11,7 +11,7 @@ from torch import Tensor
 from dppo.errors import CheckpointError, ShapeError
 from dppo.groups import each_group
 from dppo.rng import Purpose, generator
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 from dppo.types import Candidates, Draw, Rewards, check_lengths
 
 REMEMBERED = 1024
@@ -53,7 +53,6 @@ class Evidence:
         return len(self.expected_N)
 
     @classmethod
-    @typed("Evidence.known(value_N, tokens_N)")
     def known(cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None, *, paid: float = 0.0) -> "Evidence":
         """Units of which no more is found than is expected.
 

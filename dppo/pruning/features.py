@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from dppo.errors import ConfigError, DataError, ShapeError
-from dppo.typed import typed
 
 
-@typed("length_features(['1 + 1 = ?', '12 + 30 = ?'])")
 def length_features(prompts: Iterable[Sized]) -> np.ndarray:
     """(P, 1) float64 logarithm of one more than each prompt's length.
 
@@ -30,7 +28,6 @@ def length_features(prompts: Iterable[Sized]) -> np.ndarray:
     return np.log1p(np.array(lengths, np.float64))[:, None]
 
 
-@typed("column_features({'level': [1, 3, 2]})")
 def column_features(columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
     """(P, D) float64 columns of a dataset that say how difficult its prompts are, in any unit and direction.
 

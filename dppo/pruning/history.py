@@ -12,7 +12,6 @@ from dppo.files import replacing
 from dppo.groups import each_group
 from dppo.pruning.history_file import matches, read_history
 from dppo.pruning.moments import RewardMoments, moments_of
-from dppo.typed import typed
 from dppo.types import Candidates, Expected, Rewards
 
 FORMAT = 3
@@ -56,7 +55,6 @@ class PromptHistory:
         ShapeError: if ``identities`` is not a flat uint64 array.
     """
 
-    @typed('PromptHistory(np.arange(64, dtype="uint64"))')
     def __init__(
         self, identities: np.ndarray, *, decay: float = 0.8, strength: float = 2.0, half_life: float = 1000.0
     ) -> None:

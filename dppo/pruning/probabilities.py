@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, ShapeError
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 
 ROUNDING = 1e-9
 """Relative slack for budgets and floors that are equal in decimal and not in binary, such as 0.1 and 1 - 0.9."""
 
 
-@typed("inclusion_probabilities(scores, 8.0, floor=0.1)")
 def inclusion_probabilities(size_N: Tensor, budget: float, *, floor: float, cost_N: Tensor | None = None) -> Tensor:
     """Probabilities proportional to ``size / sqrt(cost)`` within [floor, 1] that cost ``budget`` on average.
 
@@ -120,7 +119,6 @@ Rule = Callable[[Tensor, Budget], Tensor]
 above 0. Their sum does not grow with the rate."""
 
 
-@typed("proportional(scores, Budget(rate=0.5, floor=0.1))")
 def proportional(score_N: Tensor, budget: Budget) -> Tensor:
     """Probabilities proportional to ``score / sqrt(cost)``: the smallest variance for a budget. Our default.
 
@@ -141,7 +139,6 @@ def proportional(score_N: Tensor, budget: Budget) -> Tensor:
     return inclusion_probabilities(score_N, spent, floor=budget.floor, cost_N=cost_N)
 
 
-@typed("threshold(scores, Budget(rate=0.5))")
 def threshold(score_N: Tensor, budget: Budget) -> Tensor:
     """``1 - rate`` where the score is below the mean, 1 elsewhere: the paper's rule.
 
@@ -166,7 +163,6 @@ def threshold(score_N: Tensor, budget: Budget) -> Tensor:
     return torch.from_numpy(np.where(below, 1.0 - budget.rate, 1.0))
 
 
-@typed("uniform(scores, Budget(rate=0.5))")
 def uniform(score_N: Tensor, budget: Budget) -> Tensor:
     """``1 - rate`` for every unit, whatever its score: the baseline every rule has to beat.
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from dppo.errors import CheckpointError, DataError, ShapeError
 from dppo.files import replacing
 from dppo.pruning.history_file import matches, read_arrays
-from dppo.typed import typed
 from dppo.types import Candidates
 
 ARRAYS = ("identities", "score")
@@ -29,7 +28,6 @@ class RecordedScores:
         ShapeError: arrays of other shapes.
     """
 
-    @typed('RecordedScores(np.arange(64, dtype="uint64"), np.full(64, 100))')
     def __init__(self, identities: np.ndarray, tokens: np.ndarray) -> None:
         if not len(identities):
             raise DataError("the dataset has 0 rows, and at least 1 is needed. Give it rows to train on.")
@@ -50,7 +48,6 @@ class RecordedScores:
         """Rows that have a score."""
         return int(np.count_nonzero(~np.isnan(self.score)))
 
-    @typed("scores.candidates(torch.arange(8))")
     def candidates(self, row_P: Tensor) -> Candidates:
         """Rows as what a draw may look at.
 
@@ -69,7 +66,6 @@ class RecordedScores:
             seen_P=~score.isnan(),
         )
 
-    @typed("scores.record(torch.arange(8), torch.rand(8))")
     def record(self, row_P: Tensor, score_P: Tensor) -> None:
         """Put the scores of a visit in the place of earlier ones; one that is not finite leaves its row as it was.
 
@@ -126,7 +122,6 @@ class RecordedScores:
         return row
 
 
-@typed("mean_loss(logp_BT, mask_BT)")
 def mean_loss(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """(B,) mean negative log-likelihood of each row's trained tokens, in nats: what InfoBatch calls a sample's loss.
 

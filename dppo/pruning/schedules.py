@@ -3,13 +3,11 @@
 from collections.abc import Callable
 
 from dppo.settings import FULL_SHARE
-from dppo.typed import typed
 
 Schedule = Callable[[float], float]
 """``schedule(done) -> factor``: the share of training done, in [0, 1], to what multiplies the rate, in [0, 1]."""
 
 
-@typed("constant(0.5)")
 def constant(done: float, *, until: float = FULL_SHARE) -> float:
     """1: the rate stays as it is.
 
@@ -20,7 +18,6 @@ def constant(done: float, *, until: float = FULL_SHARE) -> float:
     return 1.0
 
 
-@typed("stop(0.5, until=0.875)")
 def stop(done: float, *, until: float = FULL_SHARE) -> float:
     """1 before ``until``, then 0: the last part of the run is not pruned.
 
@@ -33,7 +30,6 @@ def stop(done: float, *, until: float = FULL_SHARE) -> float:
     return 1.0 if done < until else 0.0
 
 
-@typed("fade(0.5, until=0.875)")
 def fade(done: float, *, until: float = FULL_SHARE) -> float:
     """1 up to ``until``, then down in a straight line to 0 at the end of the run.
 

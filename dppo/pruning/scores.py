@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from dppo.errors import ConfigError
-from dppo.typed import typed
 from dppo.types import Completions
 
 Score = Callable[[Completions], Tensor]
 """``score(completions) -> score_N``: (N,) float64 >= 0, any unit; only ratios between completions matter."""
 
 
-@typed("absolute_advantage(completions)")
 def absolute_advantage(completions: Completions) -> Tensor:
     """``|A|`` of each completion, (N,) float64.
 
@@ -29,7 +27,6 @@ def absolute_advantage(completions: Completions) -> Tensor:
     return completions.advantage_N.double().abs()
 
 
-@typed("advantage_with_length(completions)")
 def advantage_with_length(completions: Completions) -> Tensor:
     """``|A| * sqrt(tokens)``, (N,) float64: gradients of tokens add up like a random walk.
 
@@ -41,7 +38,6 @@ def advantage_with_length(completions: Completions) -> Tensor:
     return _averaged(absolute_advantage(completions) * completions.tokens_N.double().sqrt(), completions)
 
 
-@typed("advantage_with_confidence(completions)")
 def advantage_with_confidence(completions: Completions) -> Tensor:
     """``|A| * sqrt(sum_t (1 - p_t)^2)``, (N,) float64: a token the policy was sure of has almost no gradient.
 
@@ -61,7 +57,6 @@ def advantage_with_confidence(completions: Completions) -> Tensor:
     return _averaged(absolute_advantage(completions) * completions.confidence_N.double(), completions)
 
 
-@typed("uniform_score(completions)")
 def uniform_score(completions: Completions) -> Tensor:
     """1 for each completion, (N,) float64: the baseline that knows nothing.
 
@@ -76,7 +71,6 @@ def _averaged(norm_N: Tensor, completions: Completions) -> Tensor:
     return norm_N if completions.averaged_N is None else norm_N / completions.averaged_N.double()
 
 
-@typed("confidence(logp_BT, mask_BT)")
 def confidence(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """``sqrt(sum_t (1 - p_t)^2)`` of each completion, (B,): 0 if the policy was sure of every token.
 

@@ -9,7 +9,6 @@ from dppo.pruning.designs import WHOLE
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.prune import PromptPruning
 from dppo.rng import Purpose, generator
-from dppo.typed import typed
 
 
 class PromptStream:
@@ -24,7 +23,6 @@ class PromptStream:
         DataError: if the dataset is empty.
     """
 
-    @typed("PromptStream(64, seed=0)")
     def __init__(self, size: int, seed: int, shuffle: bool = True) -> None:
         if size < 1:
             raise DataError(f"the dataset has {size} prompts, and at least 1 is needed")
@@ -65,7 +63,6 @@ class PromptStream:
         """Where the stream stands: ``epoch`` and ``offset`` within it. Nothing else is needed to go on."""
         return {"epoch": self.epoch, "offset": self.offset}
 
-    @typed("stream.load_state_dict(stream.state_dict())")
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go to where ``state_dict`` was.
 

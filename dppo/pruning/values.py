@@ -1,6 +1,6 @@
 """What a reference policy did on each prompt before training: the value of a prompt, and the prior of its history.
 
-A file of them has one line of JSON for each prompt: ``prompt``, who it is (``dppo.problems.identities``, 16 digits in
+A file of them has one line of JSON for each prompt: ``prompt``, who it is (``dppo.rewards.identities``, 16 digits in
 hexadecimal, as prompt histories are keyed), ``rewards``, those of the reference's completions, and ``value``, what
 ``dppo.objective.optimal_value`` makes of them.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dppo.errors import DataError, ShapeError
 from dppo.files import read_lines
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 from dppo.types import Expected
 
 SHARED_STRENGTH = 2.0
@@ -88,7 +88,6 @@ def prompt_key(identity: int) -> str:
     return f"{identity:016x}"
 
 
-@typed("read_values('problems.values.jsonl', history.identities)")
 def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
     """The values of a dataset's prompts from a file, wherever each prompt stands in it. Other prompts are left aside.
 

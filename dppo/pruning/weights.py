@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dppo.typed import typed
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighting:
@@ -52,7 +50,6 @@ KEPT_MEAN = Weighting(
 WEIGHTINGS: dict[str, Weighting] = {each.name: each for each in (INVERSE_PROBABILITY, UNWEIGHTED, KEPT_MEAN)}
 
 
-@typed("effective_sample_size(weight_N)")
 def effective_sample_size(weight_N: Tensor) -> float:
     """``(sum w)^2 / sum w^2``, in units: how many equal weights would carry as much; 0 if nothing was kept.
 
@@ -65,7 +62,6 @@ def effective_sample_size(weight_N: Tensor) -> float:
     return weight_N.double().sum().item() ** 2 / square if square > 0 else 0.0
 
 
-@typed("relative_added_variance(prob_N, norm_N)")
 def relative_added_variance(prob_N: Tensor, norm_N: Tensor) -> float:
     """Variance that dropping units adds, over the sum of squared norms: ``sum (1/prob - 1) norm^2 / sum norm^2``.
 

@@ -5,10 +5,8 @@ from torch import Tensor
 from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.objective import Tokens, weighted_sum
-from dppo.typed import typed
 
 
-@typed('micro_batch_loss(METHODS["dppo"], tokens, weight_B, denominator=8.0, all_tokens=64.0)')
 def micro_batch_loss(
     method: Method,
     tokens: Tokens,

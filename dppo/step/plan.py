@@ -19,7 +19,7 @@ from dppo.rng import Purpose, Streams
 from dppo.step.figures import draw_figures, step_figures
 from dppo.step.passes import Passes, deal
 from dppo.step.records import StepPrompts
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 from dppo.types import Completions, Rewards, check_lengths
 
 ONCE = Passes()
@@ -116,7 +116,6 @@ class StepPlan:
         return bool((self.completions.advantage_N != 0).any())
 
 
-@typed('plan_step(METHODS["dppo"], rolled_out, prompts, streams=step_streams(0, 0), max_tokens=64)')
 def plan_step(
     method: Method,
     rolled_out: RolledOut,
@@ -210,7 +209,6 @@ def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:
         raise ShapeError(f"sequences={counted}, and the step has {used} completions. Try sequences={used}.")
 
 
-@typed('completions_of(METHODS["dppo"], rolled_out)')
 def completions_of(
     method: Method,
     rolled_out: RolledOut,
@@ -243,7 +241,6 @@ def completions_of(
     )
 
 
-@typed('signals(METHODS["dppo"], rolled_out)')
 def signals(method: Method, rolled_out: RolledOut) -> Tensor:
     """(Q,) float64 size of each group's gradient as far as scores tell: the root of the sum of its squared scores.
 

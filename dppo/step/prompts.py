@@ -24,7 +24,7 @@ from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block, thin_block
 from dppo.rng import Purpose, step_streams
 from dppo.step.records import StepPrompts, drawn_block, in_rounds
-from dppo.typed import check, typed
+from dppo.typed import check
 from dppo.types import Block, Expected, Rewards
 
 HISTORY_FILE, DIFFICULTY_FILE = "dppo_history.npz", "dppo_difficulty.npz"
@@ -50,7 +50,6 @@ class PromptSource:
         ShapeError: if there are features or values of another number of rows.
     """
 
-    @typed('PromptSource(stream, history, METHODS["dppo"], prompts=16)')
     def __init__(
         self,
         stream: PromptStream,

@@ -13,7 +13,7 @@ from dppo.groups import group_sizes
 from dppo.pruning import Evidence, Rounds
 from dppo.pruning.rounds import Collected, fill
 from dppo.rng import Purpose, Streams
-from dppo.typed import check_fields, typed
+from dppo.typed import check_fields
 from dppo.types import Block, Candidates, Draw, Expected, Rewards, check_lengths
 
 
@@ -87,7 +87,6 @@ class StepPrompts:
         )
 
 
-@typed("whole_block(groups=4, completions=32)")
 def whole_block(groups: int, completions: int) -> StepPrompts:
     """All prompts of a step, none of which has a place in a dataset: what a stream of data gives.
 
@@ -109,7 +108,6 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
     )
 
 
-@typed("drawn_block(block, generations=8)")
 def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) -> StepPrompts:
     """The prompts of a step that is made of one block.
 

@@ -15,7 +15,6 @@ from dppo.methods import RowMethod
 from dppo.pruning import RecordedScores, effective_sample_size, relative_added_variance
 from dppo.pruning.history_file import read_arrays
 from dppo.rng import Purpose, step_streams
-from dppo.typed import typed
 from dppo.types import Candidates, Draw
 
 SCORES_FILE, EPOCH_FILE = "dppo_rows.npz", "dppo_epoch.npz"
@@ -30,7 +29,6 @@ class RowSource:
         seed: the run's, >= 0.
     """
 
-    @typed('RowSource(scores, ROW_METHODS["dppo"], seed=0)')
     def __init__(self, scores: RecordedScores, method: RowMethod, *, seed: int) -> None:
         self.scores, self.method, self.seed = scores, method, seed
         self._epoch: tuple[int, Draw] | None = None
@@ -98,7 +96,6 @@ class RowSource:
         return known
 
 
-@typed("row_figures(scores.candidates(row_N), draw)")
 def row_figures(candidates: Candidates, draw: Draw) -> dict[str, float]:
     """Figures of a draw among the rows of a step, by the names of docs/metrics.md.
 

@@ -16,9 +16,9 @@ except ModuleNotFoundError as error:
 
 check_trl_version()  # before anything imports what another TRL may not have
 
-from dppo.trl.config import DPPOConfig  # noqa: E402
-from dppo.trl.dpo import DPPODPOConfig, DPPODPOTrainer  # noqa: E402
-from dppo.trl.sft import DPPOSFTConfig, DPPOSFTTrainer  # noqa: E402
-from dppo.trl.trainer import DPPOTrainer  # noqa: E402
+from dppo.trl.grpo.config import DPPOConfig  # noqa: E402
+from dppo.trl.grpo.trainer import DPPOTrainer  # noqa: E402
+from dppo.trl.rows.dpo import DPPODPOConfig, DPPODPOTrainer  # noqa: E402
+from dppo.trl.rows.sft import DPPOSFTConfig, DPPOSFTTrainer  # noqa: E402
 
 __all__ = ["DPPOConfig", "DPPODPOConfig", "DPPODPOTrainer", "DPPOSFTConfig", "DPPOSFTTrainer", "DPPOTrainer"]

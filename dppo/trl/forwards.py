@@ -14,9 +14,9 @@ from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
 from dppo.trl.batch import MicroBatch, RankBatch
+from dppo.trl.grpo.log_probs import correction, fill_log_probs, log_correction
 from dppo.trl.hooks import reference_model
 from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout, learns_prompts
-from dppo.trl.log_probs import correction, fill_log_probs, log_correction
 from dppo.trl.safeguards import MemoryAdvice
 
 

@@ -16,9 +16,9 @@ from trl.data_utils import is_conversational
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
-from dppo.trl.checkpoint_hooks import OF_CHECKPOINTS, CheckpointHooks
+from dppo.trl.checkpoints.hooks import OF_CHECKPOINTS, CheckpointHooks
+from dppo.trl.grpo.sampler import failures_named
 from dppo.trl.metrics import PhaseClock
-from dppo.trl.sampler import failures_named
 
 RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "_prepare_inputs": (

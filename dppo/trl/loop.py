@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from dppo.trl.batch import MicroBatch
-from dppo.trl.checkpoint_hooks import CheckpointHooks
+from dppo.trl.checkpoints.hooks import CheckpointHooks
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.hooks import add_figures
 from dppo.trl.metrics import PhaseClock

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from dppo.errors import ConfigError, OutOfMemoryError, RoundsError
-from dppo.problems import guarded
+from dppo.rewards import guarded
 from dppo.step import PromptSource
 from dppo.typed import check
 

@@ -3,9 +3,9 @@
 from dppo.methods import Method
 from dppo.pruning import Evidence, Pruning, ceiling_of
 from dppo.pruning.ceiling import FEWEST
-from dppo.runs.ceilings import CeilingRow
 from dppo.step import signals
 from dppo.types import Draw
+from dppo.verification.records import CeilingRow
 from dppo.verification.subject import Subject, remembered
 
 

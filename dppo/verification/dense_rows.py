@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from trl.trainer.utils import add_fused_lm_head
 
-from dppo.demo.model import build_model
 from dppo.packing import SEGMENT_SDPA, Kernel, Segments
 from dppo.packing.attention import unsupported, use_rows
 from dppo.packing.check import LayoutCheck, check_rows
 from dppo.packing.head import add_scored_head, unsupported_head
+from dppo.verification.tiny_model import build_model
 
 
 def padded_because(model: PreTrainedModel) -> str:

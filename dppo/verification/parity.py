@@ -18,13 +18,13 @@ from transformers.utils import logging as transformers_logging
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.demo.model import build_model
-from dppo.demo.tokenizer import TOKENS, build_tokenizer
 from dppo.environment import SMALL
 from dppo.methods import Method
 from dppo.rng import Purpose, generator
 from dppo.verification.gradients import log_probs
 from dppo.verification.subject import Subject
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer
 
 LOSSES: dict[str, dict[str, Any]] = {
     "grpo": {"loss_type": "grpo"},

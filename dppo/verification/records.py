@@ -3,7 +3,35 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dppo.runs.ceilings import CeilingRow
+from dppo.pruning import Ceiling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingRow:
+    """The ceiling of one level."""
+
+    level: str
+    """``prompts`` or ``completions``."""
+    value: float
+    """At most this factor can be saved, >= 1: of rollout and update for prompts, of the update for completions."""
+    low: float
+    """Lower end of the 95% interval."""
+    high: float
+    units: int
+    """What it is from: visits of prompts with a history; completions with a gradient; records of a log."""
+    free: float | None = None
+    """Share of the completions without a gradient, in [0, 1], which costs nothing to leave out; None for prompts."""
+
+    @classmethod
+    def of(cls, level: str, found: Ceiling, free: float | None = None) -> "CeilingRow":
+        """The row of a ceiling."""
+        return cls(level=level, value=found.value, low=found.low, high=found.high, units=found.units, free=free)
+
+    def __str__(self) -> str:
+        said = f"pruning {self.level} can save at most {self.value:.2f}x ({self.low:.2f} to {self.high:.2f})"
+        if self.free is None:
+            return f"{said} of rollout and update"
+        return f"{said} of the update, beside the {self.free:.0%} without a gradient, which are free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

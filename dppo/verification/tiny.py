@@ -16,7 +16,6 @@ from dppo.objective import Tokens
 from dppo.pruning import confidence
 from dppo.rng import Purpose, torch_generator
 from dppo.step import RolledOut, drawn_block, micro_batch_loss, plan_step
-from dppo.typed import typed
 from dppo.types import Block, Candidates, Rewards
 from dppo.verification.draws import known_rounds, with_expected
 from dppo.verification.enumerate import Tape, enumerated, every_way
@@ -131,7 +130,6 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
     )
 
 
-@typed('exact_bias(METHODS["dppo"])')
 def exact_bias(method: Method) -> float:
     """``|E[g_hat] - g| / |g|`` over all outcomes of a method's draws, to float64 rounding.
 

@@ -8,7 +8,6 @@ from dppo.environment import environment, one_thread
 from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.objective import DR_GRPO
-from dppo.typed import typed
 from dppo.verification.ceilings import pilot_ceilings
 from dppo.verification.checks import (
     Settings,
@@ -27,7 +26,6 @@ from dppo.verification.subject import Subject
 from dppo.verification.variance import variance_table
 
 
-@typed('verify(built_in(), [METHODS["dppo"]])')
 def verify(
     subject: Subject,
     methods: Sequence[Method],

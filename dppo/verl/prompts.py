@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dppo.errors import ConfigError, DataError
 from dppo.methods import Method
-from dppo.problems import identities
 from dppo.pruning import PromptHistory, PromptStream
+from dppo.rewards import identities
 from dppo.step import PromptSource, StepPrompts
 from dppo.verl.settings import PruningSettings
 

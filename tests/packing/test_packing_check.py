@@ -14,12 +14,12 @@ from packing_models import build, prepare_rows, randomise
 from packing_wrong import WRONG_IN_GRADIENT, WRONG_IN_VALUE, WRONG_ROWS, without_windows
 from transformers import ModernBertDecoderConfig, ModernBertDecoderForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from dppo.demo.model import build_model
 from dppo.packing import check
 from dppo.packing.attention import use_rows
 from dppo.packing.check import LOGP_FLOOR, check_head, check_rows
 from dppo.packing.head import add_scored_head
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, segment_sdpa
+from dppo.verification.tiny_model import build_model
 
 BF16, FP16 = torch.bfloat16, torch.float16
 

@@ -28,8 +28,8 @@ from torch.distributed.tensor import DTensor
 from two_ranks import at_home, rank_rollout
 
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl import trainer as trainer_module
-from dppo.trl.dealing import over_ranks
+from dppo.trl.grpo import trainer as trainer_module
+from dppo.trl.grpo.dealing import over_ranks
 
 
 def choose_fsdp_on_cpus() -> None:

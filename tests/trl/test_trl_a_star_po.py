@@ -14,10 +14,10 @@ from trl.experimental.a2po import A2POConfig, A2POTrainer
 from dppo.errors import ConfigError, DataError, FileError
 from dppo.methods import METHODS
 from dppo.objective import optimal_value
-from dppo.problems import identities
 from dppo.pruning.values import prompt_key, read_values
+from dppo.rewards import identities
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.prompts import prompt_source
+from dppo.trl.grpo.prompts import prompt_source
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 BETA = 0.05

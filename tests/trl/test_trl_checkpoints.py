@@ -14,8 +14,9 @@ import torch
 from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
 
 from dppo.errors import CheckpointError
-from dppo.trl import checkpoint_files, checkpoint_hooks
-from dppo.trl.checkpoint_files import LIST_FILE, check_whole, latest_checkpoint
+from dppo.trl.checkpoints import files as checkpoint_files
+from dppo.trl.checkpoints import hooks as checkpoint_hooks
+from dppo.trl.checkpoints.files import LIST_FILE, check_whole, latest_checkpoint
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -9,8 +9,8 @@ from datasets import Dataset
 from dppo.errors import ConfigError, DataError
 from dppo.methods import METHODS
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.difficulty import difficulty_predictor
-from dppo.trl.prompts import prompt_source
+from dppo.trl.grpo.difficulty import difficulty_predictor
+from dppo.trl.grpo.prompts import prompt_source
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False, per_device_train_batch_size=8)
 CONFIG |= dict(method="dppo_history")

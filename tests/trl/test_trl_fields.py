@@ -25,8 +25,8 @@ from dppo.objective import (
 )
 from dppo.pruning import POISSON, SYSTEMATIC, Pruning
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.objective import CONSTANTS, LOSS_TYPES, SETTINGS, fields_of, unnamed_parts
-from dppo.trl.plan import step_plan
+from dppo.trl.grpo.objective import CONSTANTS, LOSS_TYPES, SETTINGS, fields_of, unnamed_parts
+from dppo.trl.grpo.plan import step_plan
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 OWN = [name for name, method in METHODS.items() if method.fixes]

@@ -7,7 +7,7 @@ from test_trl_fields import configured
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.methods.gdpo import DECOUPLED
-from dppo.trl.plan import step_plan
+from dppo.trl.grpo.plan import step_plan
 
 
 def odd(prompts, completions, **_):

@@ -13,7 +13,7 @@ from dppo.errors import CheckpointError, ConfigError
 from dppo.methods import METHODS
 from dppo.methods.greso import by_mean, by_value
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl import trainer as trainer_module
+from dppo.trl.grpo import trainer as trainer_module
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 GRESO = dict(method="greso", loss_type="grpo", accept_bias=True)

@@ -11,7 +11,7 @@ from dppo.errors import ConfigError
 from dppo.objective import history_advantages
 from dppo.step import PromptSource
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.plan import step_plan
+from dppo.trl.grpo.plan import step_plan
 
 SINGLE = {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 4}
 UNEVEN = {"method": "dppo_history_sizes"}

@@ -15,10 +15,10 @@ from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 
 import dppo
 from dppo.trl import DPPODPOTrainer, DPPOSFTTrainer, DPPOTrainer
-from dppo.trl.checkpoint_hooks import CheckpointHooks
+from dppo.trl.checkpoints.hooks import CheckpointHooks
 from dppo.trl.hooks import RELIED_ON, RELIED_ON_FOR_ROWS, WATCHED, Joints
 from dppo.trl.loop import TrainingLoop
-from dppo.trl.row_trainer import RowTrainer
+from dppo.trl.rows.trainer import RowTrainer
 
 TRAINERS = (GRPOTrainer, SFTTrainer, DPOTrainer)
 SOURCES = (
@@ -91,7 +91,7 @@ def test_every_overridden_name_is_listed():
 def test_no_other_file_knows_a_name_that_trl_keeps_private():
     private, root = private_names(), Path(dppo.__file__).parent
     assert {"_step", "_metrics", "_logs", "_generate_and_score_completions", "_is_vlm"} <= private
-    hooks, checkpoints = root / "trl" / "hooks.py", root / "trl" / "checkpoint_hooks.py"
+    hooks, checkpoints = root / "trl" / "hooks.py", root / "trl" / "checkpoints" / "hooks.py"
     assert {"_step", "_metrics"} <= used_in(hooks), "the search finds them where they are"
     names = ("trainer", "stock", "loop", "row_trainer", "sft", "dpo")
     trainers = [root / "trl" / f"{name}.py" for name in names]  # elsewhere ``self`` is no trainer

@@ -9,7 +9,7 @@ from test_trl_contract import TOLERANCE, gradients
 from trl_recorder_runs import lines, run_file
 
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.rollouts import gathered_order
+from dppo.trl.grpo.rollouts import gathered_order
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from trl import GRPOTrainer
 from trl_recorder_runs import PROMPTS, ROWS, lines, make, run_file
 
 from dppo.errors import ConfigError
-from dppo.runs.recorder import RunRecorder
-from dppo.trl.stock import RowFinder
+from dppo.trl.grpo.stock import RowFinder
+from dppo_lab.runs.recorder import RunRecorder
 
 TRAINERS = pytest.mark.parametrize("ours", [True, False], ids=["dppo", "trl"])
 

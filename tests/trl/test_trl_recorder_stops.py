@@ -10,9 +10,9 @@ import pytest
 from conftest_trl import length_reward
 from trl_recorder_runs import PROMPTS, Stop, StopAfter, lines, make, run_file
 
-from dppo import files
-from dppo.runs.journal import Journal
-from dppo.runs.written import completion_lines
+from answer_judge import files
+from dppo_lab.runs.journal import Journal
+from dppo_lab.runs.written import completion_lines
 
 STEPS = 6
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS}

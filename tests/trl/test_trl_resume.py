@@ -17,7 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import CheckpointError
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.checkpoint_files import latest_checkpoint
+from dppo.trl.checkpoints.files import latest_checkpoint
 
 STEPS = 8
 

@@ -13,9 +13,9 @@ import trl.trainer.grpo_trainer
 from conftest_trl import GENERATIONS, length_reward, problems, scripted
 from trl.generation.vllm_client import VLLMClient
 
-from dppo.cli.main import main
 from dppo.errors import ConfigError, EngineError
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo_lab.cli.main import main
 
 
 class Engine:

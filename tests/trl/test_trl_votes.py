@@ -4,8 +4,8 @@ import pytest
 from conftest_trl import GENERATIONS
 from trl_recorder_runs import PROMPTS, make
 
-from dppo.grading.vote import vote_rewards
-from dppo.problems import majority_vote_reward
+from answer_judge.grading.vote import vote_rewards
+from answer_judge.problems import majority_vote_reward
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "trl"])

@@ -6,8 +6,8 @@ from conftest_trl import GENERATIONS, length_reward, problems, scripted
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.runs.recorder import RunRecorder
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo_lab.runs.recorder import RunRecorder
 
 PROMPTS, ROWS = 4, 8
 

@@ -18,8 +18,8 @@ from trl import GRPOConfig, GRPOTrainer
 from dppo.pruning import Auto
 from dppo.step import asked
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl import trainer as trainer_module
-from dppo.trl.dealing import over_ranks
+from dppo.trl.grpo import trainer as trainer_module
+from dppo.trl.grpo.dealing import over_ranks
 from dppo.trl.layouts import RowLayout
 
 

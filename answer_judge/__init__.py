@@ -1,0 +1,6 @@
+"""Whether an answer is right: a verifier for mathematics, programs and checks of your own.
+
+Knows nothing of training, and needs torch only to generate answers.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,57 @@
+"""Errors that say what is wrong, with which value, and one line that works."""
+
+
+class JudgeError(Exception):
+    """Base of every error this library raises on purpose."""
+
+    explained = True
+    """The message says what to do: whoever calls a reward function need not wrap it."""
+
+
+class ConfigError(JudgeError, ValueError):
+    """A setting is out of range, contradicts another, or is not supported."""
+
+
+class DataError(JudgeError, ValueError):
+    """A dataset lacks a column, or holds rows that cannot be judged."""
+
+
+class RewardError(JudgeError, RuntimeError):
+    """A judge cannot give verdicts: its workers cannot start, or what it needs is not installed."""
+
+
+class EvaluationError(JudgeError, RuntimeError):
+    """An evaluation cannot go on: its folder belongs to another one, is damaged, or has no room."""
+
+
+class OutOfMemoryError(JudgeError, RuntimeError):
+    """A batch of completions does not fit into memory."""
+
+
+class FileError(JudgeError, RuntimeError):
+    """A file of results is missing, damaged, or of another version."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message, which torch and others follow by a page."""
+    return (str(error).strip() or "no message").splitlines()[0]
+
+
+def in_one_line(error: BaseException) -> str:
+    """Kind and message without line breaks, up to 600 characters: pydantic's first line says only how many problems."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:600]
+
+
+def raise_problems(where: str, problems: list[str]) -> None:
+    """Raise one ``ConfigError`` that lists every problem, or return when there is none.
+
+    Args:
+        where: what was checked, e.g. ``"Verifier"``.
+        problems: one sentence each: the setting, its value, the allowed range, a value that works.
+
+    Raises:
+        ConfigError: if ``problems`` is not empty.
+    """
+    if problems:
+        count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
+        raise ConfigError(f"{where}: {count}\n  - " + "\n  - ".join(problems))

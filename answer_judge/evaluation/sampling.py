@@ -1,0 +1,88 @@
+"""How tokens are drawn: settings, the seed of each completion, and the draw itself."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from answer_judge.errors import raise_problems
+from answer_judge.typed import check_fields
+
+STREAM = 8
+"""First number of every key: evaluations share no random numbers with a training run of the same seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How completions are drawn. A model's own defaults play no part; only its end tokens do.
+
+    Raises:
+        ConfigError: a setting out of range.
+    """
+
+    temperature: float = 0.6
+    """Divides the logits, >= 0; 0 takes the most likely token."""
+    top_p: float = 0.95
+    """The most likely tokens that together have this probability are kept, in (0, 1]."""
+    top_k: int = 0
+    """So many of the most likely tokens are kept; 0 keeps all."""
+    max_new_tokens: int = 2048
+    """Longest completion, in tokens, >= 1."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Sampling(temperature=0.6, top_p=0.95, top_k=0, max_new_tokens=2048)")
+        wrong = []
+        if not 0 <= self.temperature < float("inf"):
+            wrong.append(f"temperature={self.temperature:g} must be >= 0. Try --temperature 0.6")
+        if not 0 < self.top_p <= 1:
+            wrong.append(f"top_p={self.top_p:g} must be in (0, 1]. Try --top_p 0.95")
+        if self.top_k < 0:
+            wrong.append(f"top_k={self.top_k} must be >= 0. Try --top_k 20, or leave it out for all tokens")
+        if self.max_new_tokens < 1:
+            wrong.append(f"max_new_tokens={self.max_new_tokens} must be at least 1. Try --max_new_tokens 2048")
+        raise_problems("sampling", wrong)
+
+    def up_to(self, limit: int) -> "Sampling":
+        """The same with at most ``limit`` new tokens."""
+        return replace(self, max_new_tokens=min(limit, self.max_new_tokens))
+
+
+def generator(seed: int, *key: int) -> np.random.Generator:
+    """A numpy generator for ``(seed, *key)``: equal arguments give equal numbers on every machine.
+
+    Args:
+        seed: >= 0.
+        *key: further integers >= 0.
+    """
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *key])))
+
+
+def sample_seed(seed: int, problem_key: int, sample: int) -> int:
+    """The seed of one completion, in [0, 2**62): a function of the run's seed, the problem, and the sample's number.
+
+    ``problem_key`` is ``text_key`` of benchmark and problem; samples count from 0 within the problem.
+    """
+    return int(generator(seed, STREAM, 0, problem_key, sample).integers(2**62))
+
+
+def draw(logits_BV: Tensor, uniform_B1: Tensor, sampling: Sampling) -> Tensor:
+    """(B, 1) the token that each uniform number falls on, of (B, V) logits that are divided by the temperature already.
+
+    The number, in [0, 1), is compared with the running sum of the probabilities: over the vocabulary in its order, or
+    from the most likely token down where ``top_p`` or ``top_k`` leave tokens out.
+    """
+    prob_BV = logits_BV.softmax(1)
+    order_BV = None
+    if sampling.top_p < 1 or sampling.top_k:
+        prob_BV, order_BV = prob_BV.sort(dim=1, descending=True, stable=True)
+        before_BV = prob_BV.cumsum(1) - prob_BV
+        prob_BV = prob_BV.masked_fill(before_BV >= sampling.top_p, 0.0)
+        if sampling.top_k:
+            prob_BV[:, sampling.top_k :] = 0.0
+    sum_BV = prob_BV.cumsum(1)
+    total_B1 = sum_BV[:, -1:]
+    # Below the total, which rounding could reach: beyond it stand tokens that were left out.
+    target_B1 = torch.minimum(uniform_B1 * total_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
+    place_B1 = torch.searchsorted(sum_BV, target_B1, right=True)
+    return place_B1 if order_BV is None else order_BV.gather(1, place_B1)

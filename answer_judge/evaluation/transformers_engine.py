@@ -1,0 +1,158 @@
+"""Generation by ``model.generate``: runs wherever transformers does, on a CPU too."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+from answer_judge.errors import ConfigError, EvaluationError, OutOfMemoryError, first_line
+from answer_judge.evaluation.engines import Engine, Generated, ModelSpec, Request, end_tokens, finished
+from answer_judge.evaluation.prompts import load_tokenizer, prompt_format
+from answer_judge.evaluation.sampling import Sampling, draw, generator
+
+BATCH_SIZE = 32
+
+
+def load(spec: ModelSpec) -> Engine:
+    """The engine with its model on the accelerator where there is one, else on the CPU.
+
+    Raises:
+        ConfigError: a model or tokenizer that cannot be loaded.
+    """
+    tokenizer = load_tokenizer(spec)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            spec.model,
+            dtype=spec.dtype,
+            revision=spec.revision,
+            trust_remote_code=spec.trust_remote_code,
+            **spec.engine_options,
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"model {spec.model} cannot be loaded: {first_line(error)}") from error
+    if "device_map" not in spec.engine_options and torch.accelerator.is_available():
+        cast(Any, model).to(torch.accelerator.current_accelerator())
+    return of_model(
+        model,
+        tokenizer,
+        batch_size=spec.batch_size,
+        chat_options=spec.chat_options,
+        identity=spec.identity,
+        uncut=spec.uncut,
+    )
+
+
+def of_model(
+    model: Any,
+    tokenizer: Any,
+    *,
+    batch_size: int | None = None,
+    chat_options: Any = None,
+    identity: Any = None,
+    uncut: bool = False,
+) -> Engine:
+    """The engine of a model in memory, which may go on being trained between calls.
+
+    Nothing is drawn from a global generator, and the model is left in the mode it was in. ``identity`` is what
+    identifies the model among the engine's facts, and ``uncut`` as in ``ModelSpec``.
+    """
+    template = prompt_format(tokenizer, chat_options)
+    stop = None if uncut else template.stop
+    ends = end_tokens(tokenizer, model.generation_config)
+    notes = () if ends else ("the model has no end token: every completion runs to its limit",)
+
+    def generate(requests: Sequence[Request], sampling: Sampling) -> list[Generated]:
+        with _for_generation(model):
+            rows = _tokens(model, requests, sampling, ends)
+        texts = tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        ended = [bool(row) and row[-1] in ends for row in rows]
+        return [finished(text, len(row), end, stop) for text, row, end in zip(texts, rows, ended, strict=True)]
+
+    return Engine(
+        name="transformers",
+        encode=template.encode,
+        generate=generate,
+        batch_size=batch_size or BATCH_SIZE,
+        longest=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        facts={**(identity or {}), **template.facts, "transformers": transformers.__version__},
+        notes=(*template.notes, *notes),
+    )
+
+
+def _tokens(model: Any, requests: Sequence[Request], sampling: Sampling, ends: list[int]) -> list[list[int]]:
+    """Token ids of each completion, up to and with its end token."""
+    width = max(len(request.prompt) for request in requests)
+    pad = ends[0] if ends else 0
+    ids = torch.tensor([[pad] * (width - len(r.prompt)) + list(r.prompt) for r in requests], device=model.device)
+    mask = torch.tensor([[0] * (width - len(r.prompt)) + [1] * len(r.prompt) for r in requests], device=model.device)
+    # The choice is made by the processor: what generate adds to it must be nothing.
+    chosen = LogitsProcessorList([ChooseTokens([request.seed for request in requests], sampling, width)])
+    settings = GenerationConfig(
+        max_new_tokens=sampling.max_new_tokens,
+        do_sample=False,
+        use_cache=True,
+        eos_token_id=ends or None,
+        pad_token_id=pad,
+    )
+    try:
+        out = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings, logits_processor=chosen)
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemoryError(
+            f"{len(requests)} completions of up to {width} + {sampling.max_new_tokens} tokens do not fit into memory: "
+            f"--batch_size {max(1, len(requests) // 2)} goes on from here"
+        ) from error
+    return [_up_to_end(row, ends) for row in out[:, width:].tolist()]
+
+
+def _up_to_end(row: list[int], ends: list[int]) -> list[int]:
+    place = next((place for place, token in enumerate(row) if token in ends), len(row))
+    return row[: place + 1]
+
+
+class ChooseTokens(LogitsProcessor):
+    """Leaves the one token that each row's own random numbers choose, whatever the other rows of the batch are.
+
+    There is one seed per row; ``prompt_tokens`` is the width of the padded prompts. At temperature 0 the most likely
+    token is left.
+    """
+
+    def __init__(self, seeds: Sequence[int], sampling: Sampling, prompt_tokens: int) -> None:
+        draws = [generator(seed).random(sampling.max_new_tokens) for seed in seeds]
+        self.uniform_BT = torch.from_numpy(np.stack(draws))
+        self.sampling, self.prompt_tokens = sampling, prompt_tokens
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """(B, V) scores that are 0 at each row's token and -inf elsewhere.
+
+        Raises:
+            EvaluationError: logits that are not numbers.
+        """
+        if bool(scores.isnan().any()):
+            raise EvaluationError(
+                "the model gives logits that are not numbers, as overflow in half precision does: try --dtype float32"
+            )
+        precise = torch.float32 if scores.device.type == "mps" else torch.float64
+        if self.sampling.temperature == 0:
+            token_B1 = scores.argmax(1, keepdim=True)
+        else:
+            uniform_B1 = self.uniform_BT[:, input_ids.shape[1] - self.prompt_tokens, None].to(scores.device, precise)
+            token_B1 = draw(scores.to(precise) / self.sampling.temperature, uniform_B1, self.sampling)
+        return torch.full_like(scores, -torch.inf).scatter_(1, token_B1, 0.0)
+
+
+@contextmanager
+def _for_generation(model: PreTrainedModel) -> Iterator[None]:
+    """The model in evaluation mode, without gradients, and without the sampling defaults of its folder."""
+    training, defaults = model.training, model.generation_config
+    model.eval()
+    model.generation_config = GenerationConfig()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.generation_config = defaults
+        model.train(training)

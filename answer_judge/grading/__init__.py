@@ -1,0 +1,12 @@
+"""Whether an answer is right: found in a completion, read, and compared with the gold answer. Imports no torch.
+
+In the caller's process: ``answers`` finds the answer, ``rules`` says how near it must be, ``verifier`` asks the workers
+of ``pool`` (each runs ``worker``). In a worker: ``judge``, over ``patterns`` <- ``brackets``, ``text`` <- ``numbers``,
+``bases``, ``units``, ``changes``, ``options``, ``words`` <- ``formula``, ``canonical`` <- ``notation``, ``vectors``,
+``cases``, ``families`` <- ``reading``, and ``values`` <- ``points``, ``rounding`` <- ``equality`` <- ``parts``,
+``regions`` <- ``compare``. No string of a model reaches ``eval``, ``sympify`` or sympy's parser of Python expressions.
+"""
+
+from answer_judge.grading.verifier import REASONS, RULES, Verdict, Verifier, verify
+
+__all__ = ["REASONS", "RULES", "Verdict", "Verifier", "verify"]

@@ -1,0 +1,237 @@
+r"""Finding the final answer in a text, and the comparisons that need no mathematics: pure functions of strings.
+
+Nothing here (or behind it) evaluates a model's text as code. Every function takes time linear in the text.
+"""
+
+import re
+from collections import deque
+
+from answer_judge.grading.patterns import pattern
+
+_TOKEN = pattern(
+    r"\\(?:boxed|fbox)\s*(?:(?P<open>\{)|(?P<bare>[-+]?\d[\d.,/]*))|\\.|[{}]",
+    {r"is \boxed {4}": r"\boxed {", r"is \boxed 42$": r"\boxed 42", r"a\{": r"\{", "x}": "}"},
+    re.DOTALL,
+)
+_MARKED = pattern(r"^[ \t]*####[ \t]*(\S[^\n]*)$", {"so\n#### 72\n": "#### 72"}, re.MULTILINE)
+_THOUSANDS_COMMA = pattern(r"(?<=\d),(?=\d{3}\b)", {"1,072": ","})
+_PHRASE = pattern(
+    r"\b(?:answer|answers(?= are\b)|correct (?:option|choice))(?: to (?:the|this) (?:problem|question))?"
+    r"(?:[ \t]+(?:is|are|(?:should|must|will) be)\b"
+    r"(?:[ \t]+(?:therefore|thus|hence|then|simply|just|indeed|clearly)\b)?[ \t]*:?|[ \t*]*:|[ \t]*=)[\s*]*"
+    r"|<answer>\s*|^[#* \t]{0,20}(?:final )?answer[ \t*]{0,20}$[\s*]*",
+    {
+        "The answer is therefore 5": "answer is therefore ",
+        "**Answer**: (C)": "Answer**: ",
+        "ANSWER = 12": "ANSWER = ",
+        "the correct choice is B": "correct choice is ",
+        "<answer> 4": "<answer> ",
+        "so\n## Final answer\n72": "## Final answer\n",
+    },
+    re.IGNORECASE | re.MULTILINE,
+)
+_HEADING = pattern(r"\A[*\s]*[A-Za-z]{3}", {"**Final Answer**": "**Fin"})
+_SENTENCE_END = pattern(
+    r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|",
+    {"3.5. So": ".", "0.333... So": "", "4</s>": "</", "4<|im_end|>": "<|", "4\nso": "\n"},
+)
+_ITEM = r"[ \t]{0,9}(?:[-•*][ \t]{1,9})?"
+_BULLET = pattern(r"^[-•*][ \t]{1,9}", {"- A": "- "})
+_MARK = r"(?:\([A-Ja-j]\)|[A-J][.:)])"
+_LINES = pattern(
+    rf"(?:{_ITEM}(?:{_MARK}|[A-J]|[-+]?\d[\d.,/]{{0,20}})[ \t*.,;]{{0,9}}(?:\n\s*|\Z)){{2,}}",
+    ("(A)\n(B)\n", "3\n4\n5", "- A\n- B"),
+)
+"""Answers alone on lines of their own."""
+_MARKED_LINES = pattern(rf"(?:{_ITEM}{_MARK}[^\n]{{0,200}}(?:\n\s*|\Z)){{2,}}", ("(A) 3\n(B) 4\n",))
+"""Options with their texts on lines of their own."""
+_LONGEST_SENTENCE = 4000
+_FENCED = pattern(
+    r"\s{0,9}```(?:text|plaintext|latex|tex|math|markdown)?[ \t]{0,9}\n[ \t]*([^\n`]+)\n\s{0,9}```",
+    ("```\n42\n```", "\n```latex\n\\frac{1}{2}\n```"),
+)
+"""A block of code with one line, which is no program."""
+_FORMULA = r"(?:\$\$[^$]*\$\$|\$[^$\n]*\$|\\\((?:[^\\]|\\[^)])*\\\)|\\\[(?:[^\\]|\\[^\]])*\\\])"
+_FORMULAS = pattern(
+    rf"\A{_FORMULA}(?:[ \t]*(?:,(?:[ \t]*(?:and|or))?|and|or)[ \t]*{_FORMULA})*",
+    {"$3$ and $4$, which": "$3$ and $4$", r"\(x\) so": r"\(x\)"},
+)
+_WORDS_FOLLOW = pattern(
+    r"(?<![ \t])[ \t]*(?!because\b|since\b|so\b|as\b|which\b|by\b|where\b)[A-Za-z%\\0-9]",
+    {" cm long": " c", r"\%": "\\"},
+)
+_REASON = pattern(
+    r"(?:,\s*|(?<!\s)\s+)(?:because|since|as|so|which|by|given|hence|therefore|thus)\s",
+    {"5, since 2 + 3 = 5": ", since ", "5 because it is": " because "},
+)
+_GAP = r"\s|\$|\\[()\[\] ,;]|\\q?quad"
+_LINK = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}"
+_JOINT = pattern(
+    rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*", {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } "}
+)
+_LONGEST_JOINT = 60
+_MOST_BOXES = 32
+_VISIBLE = pattern(r"\s*\S", ("  x",))
+_INTEGER = pattern(r"[-+]?[0-9]{1,40}", ("-007",))
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last complete, non-empty ``\boxed{...}`` (or ``\fbox``), or None when there is none.
+
+    Braces are matched, ``\{`` and ``\}`` are not braces, of nested boxes the inner one counts, and a box without
+    braces counts when a number follows, as in ``\boxed 42``. The text may be cut off anywhere.
+    """
+    boxes = _boxes(text)
+    return _content(text, boxes[-1]) if boxes else None
+
+
+_Box = tuple[int, int, int, int]
+"""Where a box starts and ends, and where its content does: contents of nested boxes together would be quadratic."""
+
+
+def _content(text: str, box: _Box) -> str:
+    return text[box[2] : box[3]].strip()
+
+
+def _boxes(text: str) -> list[_Box]:
+    """The boxes that are complete and not empty, in the order of their starts."""
+    boxes: list[_Box] = []
+    opened: list[tuple[int, int, bool]] = []
+    for token in _TOKEN.finditer(text):
+        if token["bare"]:
+            boxes.append((token.start(), token.end(), *token.span("bare")))
+        elif token["open"] or token[0] == "{":
+            opened.append((token.start(), token.end(), token["open"] is not None))
+        elif token[0] == "}" and opened:
+            outside, inside, is_box = opened.pop()
+            if is_box and _VISIBLE.match(text, inside, token.start()):
+                boxes.append((outside, token.end(), inside, token.start()))
+    return sorted(boxes)
+
+
+def joined_boxes(text: str) -> str | None:
+    r"""The last box and those joined to it by commas, "and" or "or", as one list; None where the last stands alone.
+
+    ``\boxed{1} \text{ and } \boxed{2}`` is ``1, 2``: for a problem with several answers, and only for such a one.
+    """
+    boxes = _boxes(text)
+    if not boxes:
+        return None
+    contents, left = [_content(text, boxes[-1])], boxes[-1][0]
+    for box in reversed(boxes[:-1]):
+        start, end, *_ = box
+        if end > left:
+            continue  # around it
+        if left - end > _LONGEST_JOINT or not _JOINT.fullmatch(text, end, left) or len(contents) == _MOST_BOXES:
+            break
+        contents.append(_content(text, box))
+        left = start
+    return ", ".join(reversed(contents)) if len(contents) > 1 else None
+
+
+def after_hashes(text: str) -> str | None:
+    """What follows the last ``####`` at the start of a line, without thousands commas, or None: GSM8K's form."""
+    found = _MARKED.findall(text)
+    return _THOUSANDS_COMMA.sub("", found[-1].strip()) if found else None
+
+
+def final_answer(text: str) -> str | None:
+    r"""The answer a completion commits to, or None when it names none.
+
+    What follows the last ``</think>`` is read first, then the whole. The last ``\boxed{...}`` wins; without
+    a box, what follows the last ``####``; without that, or where it is a heading in words, the rest of the sentence
+    after the last "answer is", "answer:", ``<answer>`` or heading "Answer". A number that merely stands somewhere is
+    not an answer.
+    """
+    _, thought, said = text.rpartition("</think>")
+    return _final(said) or (_final(text) if thought else None)
+
+
+def _final(text: str) -> str | None:
+    """The answer one text commits to, or None.
+
+    A box before ``####`` before a phrase: "The answer is 3. No: \\boxed{4}" is 4, and a worked solution in steps
+    (``#### Step 1``) names its answer in a sentence.
+    """
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return _trimmed(boxed)
+    marked = deque(_MARKED.finditer(text), maxlen=1)
+    if not marked:
+        return _phrased(text, 0) or _fenced(text)
+    line = marked[0]
+    stated = _phrased(text, line.start()) if _HEADING.match(line[1]) else None
+    return stated or _trimmed(_THOUSANDS_COMMA.sub("", line[1].strip()))
+
+
+def _fenced(text: str) -> str | None:
+    """The one line of the block of code that a text ends with, or None."""
+    text = text.rstrip()
+    if text.endswith("~~~"):
+        text = text.replace("~~~", "```")
+    fences = text.count("```")
+    start = text.rfind("```", 0, -3)
+    if not text.endswith("```") or fences % 2 or start < 0:
+        return None
+    found = _FENCED.fullmatch(text, start)
+    return _trimmed(found[1]) if found else None
+
+
+def _phrased(text: str, start: int) -> str | None:
+    """What the last phrase from ``start`` on states, or None."""
+    for phrase in reversed(list(_PHRASE.finditer(text, start))):
+        answer = _trimmed(_listed(text, phrase) or _stated(text, phrase.end()))
+        if answer:
+            return answer
+    return None
+
+
+def _listed(text: str, phrase: re.Match[str]) -> str | None:
+    """Several answers on lines of their own behind a phrase, as one list; None where there is at most one."""
+    rest = text[phrase.end() : phrase.end() + _LONGEST_SENTENCE]
+    found = _LINES.match(rest) or (_MARKED_LINES.match(rest) if "\n" in phrase[0] else None)
+    lines = (_BULLET.sub("", line.strip()).rstrip(" *.,;") for line in found[0].split("\n")) if found else ()
+    return ", ".join(line for line in lines if line) or None
+
+
+def _stated(text: str, start: int) -> str:
+    """What a sentence states from ``start`` on: formulas to their delimiters, words up to a reason or the full stop."""
+    rest = text[start : start + _LONGEST_SENTENCE]
+    if block := _FENCED.match(rest):
+        return block[1]
+    formula = _FORMULAS.match(rest)
+    if formula and not _WORDS_FOLLOW.match(rest, formula.end()):
+        return formula[0]
+    end = _SENTENCE_END.search(rest)
+    return _REASON.split(rest[: end.start()] if end else rest, maxsplit=1)[0]
+
+
+def _trimmed(answer: str) -> str | None:
+    """The answer without surrounding space, emphasis, math delimiters and final full stop; None if nothing is left."""
+    answer = answer.strip().strip("*`").rstrip()
+    bare = answer.rstrip(". ")
+    return without_delimiters(answer if bare and answer.endswith("...") else bare) or None
+
+
+def without_delimiters(text: str) -> str:
+    """A formula, without space around it, without the math delimiters around all of it."""
+    for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
+        if text.startswith(left) and text.endswith(right) and len(text) > len(left) + len(right):
+            inner = text[len(left) : -len(right)]
+            if left not in inner:
+                text = inner.strip()
+    return text
+
+
+def plain_match(answer: str, gold: str) -> bool | None:
+    """Whether an answer and the gold answer agree where that needs no mathematics: True or False, or None when it does.
+
+    Equal texts agree; two plain integers agree when their values do. Everything else is None: an integer with
+    separators (``1,234``) may as well be a list.
+    """
+    gold = _trimmed(gold) or gold
+    if answer == gold:
+        return True
+    if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):
+        return int(answer) == int(gold)
+    return None

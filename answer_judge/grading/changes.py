@@ -1,0 +1,76 @@
+"""Words beside a number that make another number of it, or take it back: they are no unit and no introduction.
+
+A thing that is counted may have any name, so names are not listed; what is listed is every family of words that counts,
+divides, compares, negates or calculates. Powers of ten and dozens count where they follow a number (``text``).
+"""
+
+import re
+
+from answer_judge.grading.patterns import pattern
+
+_NUMERALS = (
+    "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen"
+    "|eighteen|nineteen|twenty|thirty|fou?rty|fifty|sixty|seventy|eighty|ninety|nil|nought|naught"
+)
+_POWERS = (
+    r"(?:hundred|thousand|\w*illi(?:on|ard)|lakh|lac|crore|arab|myriad|googol|dozen|score|gross|mn|bn|tn|mio|mrd|mld"
+    r"|basis point|bp|mega|giga|tera|grand)(?:s|ths?)?|kilo"
+)
+_PARTS = (
+    r"half|halve[sd]?|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|thirteen|fifteen|sixteen)ths?"
+    r"|twentieths?|permille|ppm|fold|twofold|threefold"
+)
+_MULTIPLES = "doubled?|tripled?|trebled?|quadrupled?|twice|thrice|squared|cubed|factorial|exponents?|root|powers? of"
+_CALCULATION = (
+    "plus|minus|negative|divided|multiplied|multiply|added|subtract(?:ed)?|increased|decreased|reduced|over|mod|modulo"
+    "|remainder|base|choose|permute|reciprocal|inverse|complement|logarithm|log|sum|product|to the (?!nearest)"
+    "|raised|below|point|loss(?:es)?|deficits?|debts?|overdrawn|under par"
+)
+_COMPARISON = "or|than|least|most|exceeding|between|up to|if|unless|when|but|except|excluding|versus|vs|instead|rather"
+_DOUBT = (
+    "maybe|perhaps|possibly|not|no|non|none|neither|nor|wrong|incorrect|false|never|isn't|without|alternatively"
+    "|otherwise|else|cannot"
+)
+_ELSEWHERE = (
+    r"mille|mil|milles|milliers?|\w*ill[oó]n|\w*illones|\w*[il]h?[oõ]es|\w*ilh[aã]o|millionen|milliarden?|milioni|mila"
+    "|tausend|hundert|hundra|tusen|miljon(?:er)?|två|åtta|fünfzehn|fünfzig|dreißig|dieciséis|veinti[oóuúdtcsn]\\w+"
+    "|centaines?|dizaines?|quinzaines?|vingtaines?|más|mínimo|máximo|höchstens|mindestens|größer|zwölffach|dreifach"
+    "|cien(?:to)?|cem|douzaines?|docenas?|d[uú]zias?|dozzin[ae]|dutzend|demi|demie|medi[oa]|mitad|moitié|halb"
+    "|un|une|uno|una|um|uma|ein|eins|eine|deux|dos|dois|zwei|trois|tres|três|drei|quatre|cuatro|quatro|quattro"
+    "|vier|cinq|cinco|cinque|fünf|seis|sei|sechs|sept|siete|sete|sette|sieben|huit|ocho|oito|otto|acht|neuf|nueve|nove"
+    "|neun|dix|diez|dez|dieci|zehn|onze|once|undici|elf|douze|doce|doze|dodici|zwölf|vingt|veinte|vinte|venti|zwanzig"
+    "|moins|menos|meno|nicht|kein|keine|pas|n[aã]o|oder|ou|oppure|weniger|mehr|negativ[eoa]?|n[eé]gati[fv]e?"
+)
+"""Of French, Spanish, Portuguese, Italian and German."""
+_CHANGES = pattern(
+    r"(?<![\^{-])\d|n't\b|\band (?:an?|the)\b|^\W*(?:text\W*)?(?:and|an?)\b"
+    rf"|\b(?:(?:{_NUMERALS})\b(?!-(?:way|time|hour|day|inch|foot|year|digit|dollar)\b)"
+    rf"|(?:{'|'.join((_POWERS, _PARTS, _MULTIPLES, _CALCULATION, _COMPARISON, _DOUBT, _ELSEWHERE))})\b)",
+    {"more than x": "than", "ft 6": "6", "millions": "millions", "isn't": "isn't", r"\text{and a half}": r"\text{and"},
+    re.IGNORECASE,
+)
+_MONEY = pattern(
+    r"\b[kKMB]\W{1,9}(?:text\W{1,9})?(?:dollars?|euros?|cents?|USD|EUR|pounds|rupees?|yuan|yen)\b",
+    {"K dollars": "K dollars", r"\text{ M} \text{ euros}": r"M} \text{ euros"},
+)
+"""Thousands or millions of money, by a letter that is a unit elsewhere."""
+_UNSAID = pattern(
+    rf"\d|n't\b|\b(?:{'|'.join((_POWERS, _COMPARISON, _DOUBT))}|minus|negative|plus|half|third|quarter|{_MULTIPLES})\b",
+    {"not the answer is": "not", "twice it is": "twice", "at least": "least"},
+    re.IGNORECASE,
+)
+
+
+def changes_value(words: str) -> bool:
+    """Whether words behind a number make another of it, or take it back."""
+    return _CHANGES.search(words) is not None
+
+
+def scales_money(words: str) -> bool:
+    """Whether words behind a number say thousands or millions of money by a letter."""
+    return _MONEY.search(words) is not None
+
+
+def unsays(words: str) -> bool:
+    """Whether words before "is" and an answer take it back or say something else of it: "at least", "half of it is"."""
+    return _UNSAID.search(words) is not None

@@ -1,0 +1,207 @@
+"""Whether two formulas are equal, or as near as a benchmark allows.
+
+Rational numbers are compared exactly, other constants by many digits, formulas with letters at ``points``, to 20
+digits.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+import answer_judge.grading.values as v
+from answer_judge.grading.brackets import Unreadable
+from answer_judge.grading.points import LEAST_POINTS, POINT_NEAR, is_finite, values_at_points
+from answer_judge.grading.rounding import ENOUGH_DIGITS, FEWEST_DIGITS, endless, is_short, printed, shortened
+from answer_judge.grading.rules import Grading
+
+CONSTANT_DIGITS = 60
+_CONSTANT_NEAR = sympy.Rational(1, 10**45)
+LARGEST_ROUNDING = Fraction(1, 20)
+"""Half a unit in the last digit may be at most this share of a gold value for it to count as rounded."""
+
+
+def tree(value: v.Formula) -> Any:
+    """The sympy expression of a number or formula."""
+    if isinstance(value, v.Number):
+        return sympy.Rational(value.value.numerator, value.value.denominator)
+    return value.tree
+
+
+def rational(value: v.Formula) -> Fraction | None:
+    """The exact value, where it is a rational number."""
+    if isinstance(value, v.Number):
+        return value.value
+    if value.tree.free_symbols:
+        return None
+    done = value.tree.doit()
+    return to_fraction(done) if done.is_Rational else None
+
+
+def is_constant(value: v.Formula) -> bool:
+    return isinstance(value, v.Number) or not value.tree.free_symbols
+
+
+def same_values(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
+    """Numbers and formulas: equal, or near enough where the benchmark says so."""
+    return same_formulas(gold, answer) or (not grading.exact and _close(gold, answer, grading))
+
+
+def _pairs(gold: Any, answer: Any) -> list[tuple[Any, Any]]:
+    """What must be near each other in two formulas: the coefficients of polynomials, else the values at points.
+
+    A large term would hide a wrong small one if values alone were compared: ``125 - 1.5 P`` for ``125 - 1.25 P``.
+    """
+    letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
+    if gold.is_polynomial(*letters) and answer.is_polynomial(*letters):
+        one, other = (sympy.Poly(formula, *letters) for formula in (gold, answer))
+        return [(one.coeff_monomial(p), other.coeff_monomial(p)) for p in {*one.monoms(), *other.monoms()}]
+    return list(values_at_points(gold, answer))
+
+
+def _close(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
+    if not (is_constant(gold) and is_constant(answer)):
+        if not (isinstance(gold, v.Expression) and gold.decimal and grading.relative):
+            return False
+        pairs = _pairs(tree(gold), tree(answer))
+        return all(bool(abs(one - other) <= grading.relative * abs(one)) for one, other in pairs)
+    exact, found = _exactly(gold), _exactly(answer)
+    if exact is None or found is None:
+        return False
+    size, gap = abs(exact), abs(exact - found)
+    if gap <= Fraction(grading.relative) * size or gap <= Fraction(grading.absolute) * (1 + Fraction(1, 10**9)):
+        return True
+    if not (grading.rounded_from and isinstance(gold, v.Number) and gold.step and gold.digits >= grading.rounded_from):
+        return False
+    return gap <= gold.step / 2 <= LARGEST_ROUNDING * size
+
+
+def same_formulas(gold: v.Formula, answer: v.Formula) -> bool:
+    """Whether two formulas have the same value, everywhere."""
+    if isinstance(gold, v.Expression) and isinstance(answer, v.Expression) and gold.latex == answer.latex:
+        return True
+    if is_constant(gold) and is_constant(answer):
+        return _same_constants(gold, answer)
+    one, other = aligned(tree(gold), tree(answer))
+    return all(near(left, right, POINT_NEAR) for left, right in values_at_points(one, other))
+
+
+def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
+    """Whether two formulas without letters have the same value; infinity is one."""
+    if any(isinstance(value, v.Expression) and value.tree.is_infinite for value in (gold, answer)):
+        return bool(tree(gold) == tree(answer))
+    exact, found = rational(gold), rational(answer)
+    if exact is not None and found is not None:
+        if exact == found or ((endless(found) or is_short(found)) and _printed_from(found, gold)):
+            return True
+        return (endless(exact) and _cut_from(exact, answer)) or (endless(found) and _cut_from(found, gold))
+    left, right = constant(gold), constant(answer)
+    if near(left, right, _CONSTANT_NEAR):
+        return True
+    if not (left.is_real and right.is_real):
+        return False
+    if exact is None and _cut_from(to_fraction(left), answer):
+        return True
+    value = to_fraction(right)
+    return found is None and (_cut_from(value, gold) or _printed_from(value, gold))
+
+
+def _cut_from(value: Fraction, decimal: v.Formula, fewest: int = ENOUGH_DIGITS) -> bool:
+    return isinstance(decimal, v.Number) and shortened(value, decimal, fewest)
+
+
+def _printed_from(value: Fraction, gold: v.Formula) -> bool:
+    """Whether a gold answer is a double that was printed, and an answer the value it stands for."""
+    return isinstance(gold, v.Number) and printed(value, gold)
+
+
+def agree(one: v.Formula, other: v.Formula) -> bool:
+    r"""Whether two formulas side by side say one number: equal, or one is a decimal the other is cut or rounded to.
+
+    ``\sqrt{2} = 1.41`` is one number, ``\sqrt{2} = 1.42`` and ``100 = 101`` are two.
+    """
+    if same_formulas(one, other):
+        return True
+    if not (is_constant(one) and is_constant(other)):
+        return False
+    values = [_exactly(one), _exactly(other)]
+    return any(
+        value is not None and _cut_from(value, decimal, FEWEST_DIGITS)
+        for value, decimal in zip(values, (other, one), strict=True)
+    )
+
+
+def _exactly(value: v.Formula) -> Fraction | None:
+    """The value of a constant, to many digits; None where it is not real."""
+    exact = rational(value)
+    if exact is None:
+        found = constant(value)
+        exact = to_fraction(found) if found.is_real else None
+    return exact
+
+
+def constant(value: v.Formula) -> Any:
+    """The value of a formula without letters, to many digits."""
+    found = tree(value).evalf(CONSTANT_DIGITS)
+    if not is_finite(found):
+        raise Unreadable("no finite value")
+    return found
+
+
+def to_fraction(value: Any) -> Fraction:
+    return Fraction(*map(int, sympy.Rational(value).as_numer_denom()))
+
+
+def near(left: Any, right: Any, share: Any) -> bool:
+    """Whether two values differ by at most a share of the larger one, or are both 0."""
+    if vanishes(left) or vanishes(right):
+        return vanishes(left) and vanishes(right)
+    return bool(abs(left - right) <= share * max(abs(left), abs(right)))
+
+
+def vanishes(value: Any) -> bool:
+    """Whether a value is 0, or so near to it that sympy found no digit of it: it then gives one bit of precision."""
+    return all(part == 0 or (part.is_Float and part._prec == 1) for part in value.as_real_imag())
+
+
+def aligned(one: Any, other: Any) -> tuple[Any, Any]:
+    """Both formulas with derivatives named alike: ``y'`` is ``dy/dt`` where only one side says by what."""
+    left, right = (_with_respect(formula) for formula in (one, other))
+    if left and right and any(left.values()) != any(right.values()):
+        return tuple(
+            formula.xreplace({symbol: sympy.Symbol(symbol.name.split("WRT")[0]) for symbol in found})
+            for formula, found in ((one, left), (other, right))
+        )
+    return one, other
+
+
+def _with_respect(formula: Any) -> Mapping[Any, bool]:
+    """Whether each derivative in a formula says by what."""
+    return {symbol: "WRT" in symbol.name for symbol in formula.free_symbols if symbol.name.startswith("DER")}
+
+
+def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool = False) -> bool:
+    """Whether two equations say the same: the differences of their sides are a constant multiple of each other.
+
+    ``positive`` wants a multiple above 0, as for inequalities.
+    """
+    one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
+    if _proportional(one, other, positive):
+        return True
+    tops = [sympy.fraction(sympy.together(side))[0] for side in (one, other)]
+    return not positive and tops != [one, other] and _proportional(tops[0], tops[1], positive)
+
+
+def _proportional(one: Any, other: Any, positive: bool) -> bool:
+    ratios = []
+    for left, right in values_at_points(one, other):
+        if vanishes(left) or vanishes(right):
+            if vanishes(left) and vanishes(right):
+                continue
+            return False
+        ratios.append(right / left)
+    if len(ratios) < LEAST_POINTS:
+        raise Unreadable("no value at enough points")
+    same = all(near(ratios[0], ratio, POINT_NEAR) for ratio in ratios[1:])
+    return same and (not positive or bool(sympy.re(ratios[0]) > 0))

@@ -1,0 +1,147 @@
+"""What an answer has inside: the pieces that comparing it with another needs, without comparing."""
+
+from typing import Any
+
+import sympy
+
+import answer_judge.grading.values as v
+from answer_judge.grading.equality import is_constant, proportional, tree
+
+_ANGLE_FUNCTIONS = (sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec, sympy.csc)
+
+
+def is_graph(one: v.Named, other: v.Named) -> bool:
+    """Whether one is ``f(x) = ...`` and the other ``y = ...``."""
+    plain, function = (one, other) if other.argument else (other, one)
+    return plain.name == "y" and not plain.argument and function.argument == "x"
+
+
+def with_argument(named: v.Named, argument: str) -> v.Named:
+    """``f(t) = t^2`` as ``f(x) = x^2``."""
+    if not (named.argument.isalpha() and argument.isalpha() and len(argument) == len(named.argument) == 1):
+        return named
+    letters = {sympy.Symbol(named.argument): sympy.Symbol(argument)}
+    members = tuple(
+        v.Expression(f"{member.latex} ", member.tree.xreplace(letters), member.decimal)
+        if isinstance(member, v.Expression)
+        else member
+        for member in named.members
+    )
+    return v.Named(named.name, argument, members)
+
+
+def both_sides(value: v.Value) -> tuple[Any, Any] | None:
+    if isinstance(value, v.Named) and value.plain is not None and len(value.members) == 1:
+        sides: tuple[v.Value, ...] = (value.plain, value.members[0])
+    elif isinstance(value, v.Equation) and len(value.sides) == 2:
+        sides = value.sides
+    else:
+        return None
+    left, right = map(v.as_formula, sides)
+    return None if left is None or right is None else (tree(left), tree(right))
+
+
+def is_number(value: v.Value) -> bool:
+    value = v.without_unit(value)
+    return isinstance(value, v.Formula) and is_constant(value)
+
+
+def is_capital(value: v.Value) -> bool:
+    """Whether a value is one capital letter, as a formula."""
+    return (
+        isinstance(value, v.Expression)
+        and value.tree.is_Symbol
+        and len(name := value.tree.name) == 1
+        and name.isupper()
+    )
+
+
+def says_what_was_asked(side: v.Value, gold: v.Value) -> bool:
+    r"""Whether the left side of an equation only says what its right side is, as in ``m + n = 33``.
+
+    For a number: a formula with two letters or more (``x + 1 = 5`` is about x, and says that it is 4), or a function
+    of one angle. For a matrix or a set: letters, inverses and set signs. For a formula: a derivative.
+    """
+    if isinstance(gold, (v.Matrix, v.Items)):
+        parts = side.parts if isinstance(side, v.Region) else (side,)
+        formulas = [v.as_formula(part) for part in parts]
+        return all(isinstance(found, v.Expression) and _has_no_coefficient(found.tree) for found in formulas)
+    found = v.as_formula(side)
+    if not isinstance(found, v.Expression):
+        return False
+    formula = found.tree
+    if is_number(gold):
+        angle = isinstance(formula, _ANGLE_FUNCTIONS) and formula.args[0].is_Symbol
+        return angle or len(formula.free_symbols) > 1
+    return isinstance(gold, v.Expression) and formula.is_Symbol and formula.name.startswith("DER")
+
+
+def says_its_value(gold: v.Equation) -> bool:
+    r"""Whether a gold equation is a name for a number: ``\cos A = 1/2``, ``\sqrt{ab} = 2``, ``AB/BC = 1/2``.
+
+    A sum, a product or a quotient of unknowns is an equation between them: ``xy = 1``.
+    """
+    side = v.as_formula(gold.sides[0])
+    if len(gold.sides) != 2 or not is_number(gold.sides[1]) or not isinstance(side, v.Expression):
+        return False
+    formula = side.tree
+    angle = formula.func in _ANGLE_FUNCTIONS and formula.args[0].is_Symbol
+    letters = formula.free_symbols
+    is_product = formula.is_Mul and not formula.has(sympy.Add) and formula.as_numer_denom()[1] != 1
+    if is_product and len(letters) > 1 and all(letter.name.isupper() for letter in letters):
+        return True
+    is_root = formula.is_Pow and formula.exp == sympy.Rational(1, 2) and formula.base.is_Mul and len(letters) > 1
+    return angle or is_root
+
+
+def _has_no_coefficient(formula: Any) -> bool:
+    """Whether a formula has letters, and numbers only as exponents."""
+    if formula.is_Pow:
+        return _has_no_coefficient(formula.base)
+    return formula.is_Symbol or (bool(formula.args) and all(map(_has_no_coefficient, formula.args)))
+
+
+def without_names(members: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
+    """The members of ``x = y = 5`` that are no bare letters, unless all are."""
+    found = tuple(m for m in members if not (isinstance(m, v.Expression) and m.tree.is_Symbol))
+    return found or members
+
+
+def same_inequalities(sign: str, gold: tuple[Any, Any], other_sign: str, answer: tuple[Any, Any]) -> bool:
+    if sign == r"\ne" or other_sign == r"\ne":
+        return sign == other_sign and proportional(gold, answer)
+    upwards = (">", r"\ge")
+    gold, answer = (
+        (right, left) if one in upwards else (left, right)
+        for one, (left, right) in ((sign, gold), (other_sign, answer))
+    )
+    strict = (sign in "<>") == (other_sign in "<>")
+    return strict and proportional(gold, answer, positive=True)
+
+
+def as_rows(value: v.Value) -> v.Matrix | None:
+    if not isinstance(value, v.Items) or value.brackets != "[]":
+        return None
+    rows = [item.items for item in value.items if isinstance(item, v.Items) and item.brackets == "[]"]
+    return v.Matrix(tuple(rows)) if len(rows) == len(value.items) and len(set(map(len, rows))) == 1 else None
+
+
+def is_infinite(value: v.Value) -> bool:
+    return isinstance(value, v.Expression) and value.tree.is_infinite is True
+
+
+def by_letter(items: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
+    """``y = 2, x = 1`` in the order of the letters, where every item has one."""
+    named = [item for item in items if isinstance(item, v.Named) and len(item.name) == 1]
+    if len(named) != len(items) or len({item.name for item in named}) != len(items):
+        return items
+    return tuple(item.members[-1] for item in sorted(named, key=lambda item: item.name))
+
+
+def in_radians(value: v.Formula) -> v.Expression:
+    return v.Expression("", tree(value) * sympy.pi / 180)
+
+
+def in_angles(value: v.Value) -> bool:
+    """Whether a value is seen to be in radians: it has pi in it, or an inverse function."""
+    return isinstance(value, v.Expression) and value.tree.has(sympy.pi, sympy.asin, sympy.acos, sympy.atan)

@@ -1,0 +1,179 @@
+"""The points at which formulas with letters are compared, and their values there.
+
+Two different answers to one question do not agree at all of the points; two forms of the same one do, whatever algebra
+lies between, and no simplification has to be found. Where one side is real and the other is not (``2 \\ln x`` and
+``\\ln x^2`` below 0), a point says nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sympy
+
+from answer_judge.grading.brackets import Unreadable
+from answer_judge.grading.kinks import STEPS, around_kinks, has_kinks, settled
+
+POINT_DIGITS = 30
+POINT_NEAR = sympy.Rational(1, 10**20)
+LEAST_POINTS = 3
+_NOISE = sympy.Rational(1, 10**40)
+"""Below this a value at a kink may be what is left of a 0 under a root."""
+_POINTS = (
+    ("1.3717421", "0.7717171", "2.1234577", "0.3183099", "1.6180339"),
+    ("2.7182718", "3.3166247", "0.5671433", "1.2020569", "4.6692016"),
+    ("-1.4513692", "2.2360679", "-0.8346268", "3.6252560", "-2.5029078"),
+    ("0.2614972", "-1.7320508", "1.1319882", "-0.9159655", "0.6243299"),
+    ("-0.5960171", "-2.3999632", "-3.1622776", "-1.8393284", "-1.0986122"),
+)
+_MORE_POINTS = (
+    ("0.8414709", "1.5707963", "2.6651441", "0.4342944", "1.2824271"),
+    ("3.3598856", "0.3798845", "1.4513692", "2.0945514", "0.9189385"),
+    ("-0.3736558", "-1.7818046", "-2.8077702", "-0.6434105", "-3.2758229"),
+    ("-2.0783728", "0.7390851", "1.9021605", "3.0591160", "0.5822405"),
+    ("1.1865691", "2.5066282", "0.6617071", "1.7632228", "3.6272931"),
+    ("7.3890561", "9.8696044", "11.0901699", "13.8155106", "17.0794684"),
+    ("12.182494", "4.4428829", "9.4247780", "3.4641016", "6.9077553"),
+    ("5.1327314", "8.2831853", "4.1961524", "6.5397342", "10.0265131"),
+)
+"""Tried where too few of the points above say something."""
+_WHOLE_POINTS = 30
+_CENTRES = (0, 2)
+"""Points whose other letters stay where they are while one letter passes its kinks."""
+_MOST_SOLVED = 3
+"""Letters whose kinks are solved for."""
+_USUALLY_WHOLE = frozenset("klmn")
+_OF_WHOLE = (sympy.factorial, sympy.binomial)
+_MOST_KINKS = 12
+"""Numbers of two formulas that are looked at from both sides."""
+
+
+def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    """The values of two formulas at the points where both have one, as pairs.
+
+    A point at which a number below 0 comes under a root or a logarithm says nothing, unless there are too few others:
+    ``\\sqrt{x}\\sqrt{y}`` and ``\\sqrt{xy}`` are the same wherever both are meant.
+    """
+    names = sorted(one.free_symbols | other.free_symbols, key=str)
+    if len(names) > 25:
+        raise Unreadable("too many letters")
+    positive = _not_below_zero(one) | _not_below_zero(other)
+    apart = _signs_are_told_apart(one, other)
+    said, put_off = 0, []
+    for needed, at in _points(one, other, names):
+        if not needed and said >= LEAST_POINTS:
+            continue
+        if any((value := part.evalf(15, subs=at)).is_real and value < 0 for part in positive):
+            put_off.append(at)
+        elif pair := _values_at(at, one, other, apart):
+            said += 1
+            yield pair
+    if said < LEAST_POINTS:
+        for at in put_off:
+            if pair := _values_at(at, one, other, apart):
+                said += 1
+                yield pair
+        if said < LEAST_POINTS:
+            raise Unreadable("no value at enough points")
+
+
+def _points(one: Any, other: Any, names: list[Any]) -> Iterator[tuple[bool, dict[Any, Any]]]:
+    """The points, each with whether it is tried even where enough others have said something.
+
+    Letters are whole where both formulas say so: a factorial, a binomial coefficient or a sign ``(-1)^n`` of letters.
+    Anywhere else floors and ceilings are looked at between whole numbers too. A formula with kinks is looked at near
+    each of them and of its numbers and far out, since two formulas may agree on one side of a kink.
+    """
+    whole = [_whole_letters(formula) for formula in (one, other)]
+    steps = one.has(*STEPS) or other.has(*STEPS)
+    if any(whole) or steps:
+        for point in range(_WHOLE_POINTS):
+            yield True, {name: _whole_coordinate(point, i) for i, name in enumerate(names)}
+    free = [name for name in names if name not in whole[0] & whole[1]]
+    if not free:
+        return
+
+    def kept(point: int, at: dict[Any, Any]) -> dict[Any, Any]:
+        """A point, its letters that are whole at whole values."""
+        return at | {name: _whole_coordinate(point, i) for i, name in enumerate(names) if name not in free}
+
+    if has_kinks(one) or has_kinks(other):
+        for point, at in enumerate(_around_numbers(one, other, names)):
+            yield True, kept(point, at)
+        for point in _CENTRES:
+            centre = kept(point, {name: _coordinate(point, i) for i, name in enumerate(names)})
+            yield from ((True, at) for at in around_kinks((one, other), centre, free[:_MOST_SOLVED]))
+    for point in range(len(_POINTS) + len(_MORE_POINTS)):
+        yield point < len(_POINTS), kept(point, {name: _coordinate(point, i) for i, name in enumerate(names)})
+
+
+def _around_numbers(one: Any, other: Any, names: list[Any]) -> Iterator[dict[Any, Any]]:
+    """Points next to the numbers in two formulas, on both sides of 0, and beyond all of them."""
+    numbers = sorted({abs(number) for formula in (one, other) for number in formula.atoms(sympy.Rational)})[
+        -_MOST_KINKS:
+    ]
+    far = 3 * (1 + sum(numbers))
+    for centre in (*numbers, far):
+        for sign, row in ((1, _POINTS[3]), (-1, _POINTS[4])):
+            yield {
+                name: sign * centre + sympy.Rational(row[i % len(row)]) * (1 + i // len(row))
+                for i, name in enumerate(names)
+            }
+
+
+def _values_at(at: Mapping[Any, Any], one: Any, other: Any, told_apart: bool) -> tuple[Any, Any] | None:
+    """The values at one point, unless one of them has none, or only one is real and that tells nothing apart."""
+    left, right = (settled(formula, at).evalf(POINT_DIGITS, subs=at) for formula in (one, other))
+    if not (is_finite(left) and is_finite(right)):
+        return None
+    if left != right and max(abs(left), abs(right)) < _NOISE and (has_kinks(one) or has_kinks(other)):
+        return None
+    if _is_real(left) != _is_real(right) and not (told_apart or one.has(sympy.I) or other.has(sympy.I)):
+        return None
+    return left, right
+
+
+def _signs_are_told_apart(one: Any, other: Any) -> bool:
+    """Whether one formula wants whole letters where the other takes their floor: ``(-1)^x x`` is not real elsewhere.
+
+    A letter such as n is whole all the same.
+    """
+    unlike = _whole_letters(one) ^ _whole_letters(other)
+    return (one.has(*STEPS) or other.has(*STEPS)) and any(str(letter) not in _USUALLY_WHOLE for letter in unlike)
+
+
+def _not_below_zero(formula: Any) -> set[Any]:
+    """What stands under roots and in logarithms, where it has letters in it."""
+    roots = {power.base for power in formula.atoms(sympy.Pow) if not power.exp.is_integer}
+    return {part for part in roots | {log.args[0] for log in formula.atoms(sympy.log)} if part.free_symbols}
+
+
+def _coordinate(point: int, i: int) -> Any:
+    """The value of the i-th letter at a point; letters beyond the fifth get values of their own."""
+    row = (*_POINTS, *_MORE_POINTS)[point]
+    lap, place = divmod(i, len(row))
+    return sympy.Rational(row[place]) + sympy.Rational(lap * 37, 61)
+
+
+def _whole_coordinate(point: int, i: int) -> Any:
+    """The value of the i-th letter at a whole point: the first takes every value from 2 on, the others stay small."""
+    return sympy.Integer(2 + point if i == 0 else 1 + point * (2 * i + 1) % (3 + 2 * i))
+
+
+def _whole_letters(formula: Any) -> set[Any]:
+    """The letters for which a formula has meaning where they are whole: in a factorial, a power of a negative number.
+
+    A floor is whole whatever is in it.
+    """
+    counts = [part for part in formula.atoms(*_OF_WHOLE) if part.free_symbols]
+    counts += [power.exp for power in formula.atoms(sympy.Pow) if power.base.is_negative and power.exp.free_symbols]
+    bare = (part.xreplace({step: sympy.Integer(1) for step in part.atoms(*STEPS)}) for part in counts)
+    return set().union(*(part.free_symbols for part in bare))
+
+
+def is_finite(value: Any) -> bool:
+    return bool(value.is_number and value.is_finite and value.is_complex)
+
+
+def _is_real(value: Any) -> bool:
+    real, imaginary = value.as_real_imag()
+    return bool(abs(imaginary) <= POINT_NEAR * max(abs(real), POINT_NEAR))

@@ -1,0 +1,151 @@
+"""What a majority vote rewards on average, exactly: every sequence of answers with its chance, for known chances.
+
+The estimand of a vote is not a constant: the pseudo-label and the share that agrees with it depend on how many answers
+were sampled, and on the rule that stopped the sampling.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from answer_judge.errors import ConfigError
+from answer_judge.grading.vote import majority
+
+
+class Rule(Protocol):
+    """What decides how many completions of a prompt are sampled: ``Stopping``."""
+
+    def more(self, votes: Iterable[int], drawn: int) -> int:
+        """How many more, 0 to stop."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One way that the vote on a prompt can end."""
+
+    votes: tuple[int, ...]
+    """Of each answer, in the order of its probabilities, >= 0."""
+    silent: int
+    """Completions without an answer."""
+    winner: int | None
+    """Which answer, counted from 0; None where nobody voted."""
+    chance: float
+    """In [0, 1]; those of all outcomes sum to 1."""
+
+    @property
+    def drawn(self) -> int:
+        """Completions sampled: when it stopped."""
+        return sum(self.votes) + self.silent
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """What a completion with each of the answers was worth, 1.0 or 0.0."""
+        return tuple(float(answer == self.winner) for answer in range(len(self.votes)))
+
+
+_State = tuple[tuple[tuple[int, int], ...], int]
+"""(answer, votes) in the order in which answers appeared, and how many had none: all that a rule and a tie ask of a
+sequence. Sequences that agree in this are carried on as one."""
+
+
+def outcomes(prob: Sequence[float], rule: Rule) -> list[Outcome]:
+    """Every way the vote on a prompt can end, with its chance.
+
+    Args:
+        prob: probability of each answer, > 0; what is missing to 1 is the chance of a completion without an answer.
+        rule: when sampling stops. It must stop at last.
+
+    Raises:
+        ConfigError: probabilities that are none.
+    """
+    silence = 1 - math.fsum(prob)
+    if not (len(prob) and all(chance > 0 for chance in prob) and silence > -1e-9):
+        raise ConfigError(f"prob={list(prob)} must be above 0 and sum to at most 1. Try prob=[0.5, 0.3, 0.2]")
+    ways: list[tuple[int | None, float]] = [*enumerate(prob), *([(None, silence)] if silence > 1e-9 else [])]
+    ended: dict[tuple[tuple[int, ...], int, int | None], float] = defaultdict(float)
+    open_states: dict[_State, float] = {((), 0): 1.0}
+    while open_states:
+        following: dict[_State, float] = defaultdict(float)
+        for (seen, silent), chance in open_states.items():
+            votes = dict(seen)
+            more = rule.more(votes.values(), sum(votes.values()) + silent)
+            if more == 0:
+                winner = majority([answer for answer, count in seen for _ in range(count)]).winner
+                ended[tuple(votes.get(answer, 0) for answer in range(len(prob))), silent, winner] += chance
+                continue
+            for state, part in _drawn({(seen, silent): chance}, ways, more).items():
+                following[state] += part
+        open_states = following
+    return [Outcome(votes=v, silent=s, winner=winner, chance=chance) for (v, s, winner), chance in ended.items()]
+
+
+def _drawn(states: dict[_State, float], ways: list[tuple[int | None, float]], more: int) -> dict[_State, float]:
+    """The states after ``more`` completions, with their chances."""
+    for _ in range(more):
+        after: dict[_State, float] = defaultdict(float)
+        for (seen, silent), chance in states.items():
+            for answer, probability in ways:
+                if answer is None:
+                    after[seen, silent + 1] += chance * probability
+                else:
+                    votes = dict(seen)
+                    votes[answer] = votes.get(answer, 0) + 1
+                    after[tuple(votes.items()), silent] += chance * probability
+        states = after
+    return states
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimand:
+    """What a vote's rewards and its gradient are on average. Lists have an entry for each answer."""
+
+    drawn: float
+    """Mean completions of a prompt."""
+    label: tuple[float, ...]
+    """Probability that each answer becomes the pseudo-label."""
+    reward: tuple[float, ...]
+    """Expected reward of a completion with each answer: its rewards over its completions, both summed over groups."""
+    agreement: float
+    """Mean share of a group that agrees with its majority: the mean reward that a run logs per group."""
+    gradient: tuple[float, ...]
+    """Expected ascent direction on the logit of each answer, from the mean over a group of advantage times gradient of
+    the log-probability, with the advantage the reward minus its group's mean. With the one of no answer they sum to
+    0."""
+    pooled: tuple[float, ...]
+    """The same where completions of all prompts are averaged together, so that a group counts by its size."""
+
+
+def estimand(prob: Sequence[float], rule: Rule) -> Estimand:
+    """What a rule's votes reward, for a policy that gives answers with these probabilities.
+
+    The policy is a softmax over answers. Since advantages of a group sum to 0, the gradient of a group with shares
+    ``s`` and winner ``w`` is ``s_a * (1[a = w] - s_w)`` for answer ``a``.
+
+    Args:
+        prob: as for ``outcomes``.
+        rule: the same.
+    """
+    ends, answers = outcomes(prob, rule), range(len(prob))
+    drawn = math.fsum(end.chance * end.drawn for end in ends)
+
+    def share(end: Outcome, answer: int | None) -> float:
+        return 0.0 if answer is None else end.votes[answer] / end.drawn
+
+    def gradient(end: Outcome, answer: int) -> float:
+        return share(end, answer) * (end.rewards[answer] - share(end, end.winner))
+
+    return Estimand(
+        drawn=drawn,
+        label=tuple(math.fsum(end.chance for end in ends if end.winner == a) for a in answers),
+        reward=tuple(
+            math.fsum(end.chance * end.votes[a] * end.rewards[a] for end in ends)
+            / math.fsum(end.chance * end.votes[a] for end in ends)
+            for a in answers
+        ),
+        agreement=math.fsum(end.chance * share(end, end.winner) for end in ends),
+        gradient=tuple(math.fsum(end.chance * gradient(end, a) for end in ends) for a in answers),
+        pooled=tuple(math.fsum(end.chance * end.drawn * gradient(end, a) for end in ends) / drawn for a in answers),
+    )

@@ -1,0 +1,89 @@
+"""Answers in words: names, yes and no, the letter of an option, a clock time; and words around any answer."""
+
+from answer_judge.grading.changes import unsays
+from answer_judge.grading.options import labelled, option_alone
+from answer_judge.grading.patterns import pattern
+from answer_judge.grading.text import TEXT, TYPED, head
+from answer_judge.grading.values import Text
+
+_NOT_LETTERS = pattern(r"[^a-z ]", {"it's": "'"})
+_PLAIN_WORDS = pattern(r"[A-Za-z][A-Za-z .'\"!?()-]*", ("John's (old) dog",))
+_WRAPPED_WORDS = pattern(r"[A-Za-z][A-Za-z .,;'\"!?()-]*", ("yes, it is",))
+_LATE_CAPITAL = pattern(r"(?<=\w) A\b", {"east A": " A"})
+"""No article."""
+_LONE_LETTER = pattern(r"\b[A-Za-z]\b(?<!\ba)", {"a line of x": "x"})
+
+
+_CONDITION = pattern(
+    r"(?<![A-Za-z])for (?:all|any|every|each)\b", {r"f(x)=0\text{ for all }x": "for all", "2n, for each n": "for each"}
+)
+_PREAMBLE = pattern(
+    r"^(?:\\text\{(?:[^{}]*\b(?:is|are|equals|=|:)|\s*(?:about|approximately|approx\.?|roughly|around))\s*\}\s*[:=]?"
+    r"|(?:about|approximately|roughly)\b)\s*(?=\S)",
+    {r"\text{The area is } 5": r"\text{The area is } ", "about 5": "about "},
+)
+_AGAIN = pattern(
+    r"(?<!\s)\s*\(\s*(or\b|=|\\approx(?![A-Za-z]))([^()]*)\)$", {"1/2 (or 0.5)": " (or 0.5)", "1/2 (= 0.5)": " (= 0.5)"}
+)
+
+ASKED = pattern(
+    r"\\(?:sum|int|prod|lim|det|max|min|gcd|lcm|Pr|mathbb)(?![A-Za-z])|P\s*\(",
+    {r"\sum_{k}k=5": r"\sum", "P(A|B)=1": "P("},
+)
+"""How a left side begins that we cannot read, but which says what was asked for."""
+
+
+def answer_alone(text: str) -> str:
+    """A tidy text without "the answer is" or "about" before it, "for all x" after it, and brackets around "or 0.5"."""
+    condition = _CONDITION.search(text)
+    text = _AGAIN.sub(r" \1\2", head(text, condition.start()) if condition else text)
+    found = None if labelled(text) else _PREAMBLE.match(text)
+    return text[found.end() :].strip() if found and not unsays(found[0]) else text.strip()
+
+
+def words_of(text: str) -> Text | None:
+    r"""The words of a text, where it has nothing else: no formula, no number except in a clock time."""
+    bare = TEXT.sub(lambda match: f" {match[1]} ", text)
+    bare = " ".join(bare.replace("{", " ").replace("}", " ").split())
+    letter = option_alone(bare)
+    if clock := _CLOCK.fullmatch(bare.lower().replace(".", "")):
+        return Text(f"{int(clock[1])}:{clock[2] or '00'} {clock[3] or ''}".strip())
+    if date := _DATE.fullmatch(bare.lower()):
+        return Text(f"{(date[1] or date[4])[:3]} {int(date[2] or date[3])}")
+    if said := _SAID.fullmatch(bare.lower()):
+        return Text(said[1])
+    wrapped = r"\text{" in text
+    if letter:
+        return Text(bare.lower(), letter)
+    words = _NOT_LETTERS.sub(" ", bare.lower()).split()
+    plain = (_WRAPPED_WORDS if wrapped else _PLAIN_WORDS).fullmatch(bare)
+    if not plain or not words or (len(words) == 1 and len(words[0]) == 1) or words[0] in TYPED:
+        return None
+    if not wrapped and _LONE_LETTER.search(bare):
+        return None  # letters of a formula between the words
+    late = " A" if _LATE_CAPITAL.search(bare) else ""
+    bare = " ".join(word for word in words if word not in ("a", "an", "the", "it", "is", "on"))
+    return Text(_LONG_FORMS.get(bare, bare) + late)
+
+
+_SAID = pattern(
+    r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*",
+    ("yes, it is even.",),
+)
+_COUNT = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
+)  # fmt: skip
+NUMBER_WORDS = {word: number for number, word in enumerate(_COUNT)}
+"""Numbers that are read in words."""
+_MONTH = (
+    "(january|february|march|april|may|june|july|august|september|october|november|december"
+    "|(?:jan|feb|mar|apr|aug|sept?|oct|nov|dec)[.]?)"
+)
+_DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
+_DATE = pattern(rf"{_MONTH} {_DAY}|{_DAY} {_MONTH}", {"march 3rd": "march 3rd", "3 mar.": "3 mar."})
+_LONG_FORMS = {"dne": "does not exist"}
+_CLOCK = pattern(
+    r"([01]?\d|2[0-4])(?::([0-5]\d)(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?",
+    ("12:30 pm", "7 am", "9:05"),
+)

@@ -1,0 +1,107 @@
+r"""Which column of a table holds what of a problem, and the gold answer that a column's text gives."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from answer_judge.errors import ConfigError, DataError
+from answer_judge.grading.answers import after_hashes, last_boxed, without_delimiters
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        # A table with both has the bare problem in `problem` and the same wrapped in an instruction in `prompt`: asked
+        # from there it would be wrapped twice, and differently in training and in evaluation.
+        "problem": ("problem", "question", "prompt"),
+        # A worked solution holds the answer too, but somewhere in it: last.
+        "answer": ("answer", "final_answer", "ground_truth", "solution"),
+        "id": ("id", "unique_id"),
+        "level": ("level",),
+        "subject": ("subject", "subfield"),
+    }
+)
+"""Columns in which each part of a problem is looked for, in this order, in training and in evaluation alike."""
+
+NEEDED = ("problem", "answer")
+"""The parts that must be there."""
+
+EXTRACTIONS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
+    {"hashes": after_hashes, "boxed": last_boxed, "verbatim": str.strip}
+)
+r"""How an answer is taken from its column: after the last ``####``, from the last ``\boxed{...}``, or as it is."""
+
+
+def read_part(part: str, rows: "Dataset", columns: Mapping[str, str], *, where: str, how: str) -> tuple[str, list[Any]]:
+    """The column that holds a part of a problem, and its values: the one named, else the first of ``COLUMNS[part]``.
+
+    For messages, ``where`` says which table it is, and ``how`` how a user names this column: ``{}`` is its name.
+
+    Returns:
+        Its name and (rows,) values; "" and Nones where a part that is not in ``NEEDED`` is not there. Of several
+        columns that could be the problem the first is read, with a warning.
+
+    Raises:
+        DataError: the named column is not there, or none for a part that must be.
+    """
+    named, present = columns.get(part), rows.column_names
+    looked = COLUMNS[part] if named is None else (named,)
+    found = [name for name in looked if name in present]
+    if not found and (named is not None or part in NEEDED):
+        raise DataError(
+            f"{where} has no column {' or '.join(map(repr, looked))}. Its columns are "
+            f"{', '.join(map(repr, present))}. Name the one with the {part}: {how.format(present[0])}"
+        )
+    if part == "problem" and len(found) > 1:
+        warnings.warn(
+            f"{where}: of the columns {' and '.join(map(repr, found))}, {found[0]!r} is read as the problem. "
+            f"For the other: {how.format(found[1])}",
+            stacklevel=4,  # past load_problems or load_set, and the check of its arguments
+        )
+    return (found[0], list(rows[found[0]])) if found else ("", [None] * len(rows))
+
+
+def gold_answers(values: Sequence[Any], extract: str | None, *, where: str, how: str) -> list[str]:
+    r"""(rows,) gold answers as text without math delimiters around them; empty where there is none.
+
+    A list of answers becomes one text with commas between: all of them are asked for. ``extract`` is a key of
+    ``EXTRACTIONS``. Without it, it is ``hashes`` where most rows have a ``####`` line, ``boxed`` where most have a
+    ``\boxed{...}``, ``verbatim`` where none has. ``where`` and ``how`` are as for ``read_part``.
+
+    Raises:
+        ConfigError: an unknown ``extract``.
+        DataError: a value that is no answer, or a column of which only some rows hold an answer to be taken out.
+    """
+    texts = [_answer(value, f"{where}, row {row}") for row, value in enumerate(values)]
+    if extract is None:
+        extract = _needed(texts, where, how)
+    if extract not in EXTRACTIONS:
+        raise ConfigError(f"extract={extract!r} is unknown: use one of {', '.join(map(repr, EXTRACTIONS))}")
+    return [without_delimiters((EXTRACTIONS[extract](text) or "").strip()) for text in texts]
+
+
+def _answer(value: Any, where: str) -> str:
+    if isinstance(value, list) and not any(isinstance(each, list) for each in value):
+        return ", ".join(without_delimiters(_answer(each, where).strip()) for each in value)
+    if isinstance(value, (dict, list, bytes)):
+        raise DataError(
+            f"{where} is {type(value).__name__}, expected an answer such as '5' or 5, or a list of them: name another "
+            "column"
+        )
+    return "" if value is None else str(value)
+
+
+def _needed(texts: Sequence[str], where: str, how: str) -> str:
+    """The extraction that a column's own texts call for."""
+    for extract in ("hashes", "boxed"):
+        count = sum(EXTRACTIONS[extract](text) is not None for text in texts)
+        if count > len(texts) / 2:
+            return extract
+        if count:
+            raise DataError(
+                f"{where}: {count} of {len(texts)} rows hold an answer to be taken out ({extract}), the others do not. "
+                f"Say how to read it: {how.format(extract)}, or {how.format('verbatim')}"
+            )
+    return "verbatim"

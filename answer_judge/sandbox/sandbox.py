@@ -1,0 +1,251 @@
+"""Programs run against their tests, each in a process of its own that the system confines; the verdict comes from
+another one, which the program cannot reach."""
+
+import functools
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from answer_judge.errors import ConfigError, RewardError
+from answer_judge.sandbox.judging import Outcome, Task, judged
+from answer_judge.sandbox.servers import (
+    START_SECONDS,
+    EndedError,
+    LateError,
+    Limits,
+    Server,
+    bubblewrap,
+    check_platform,
+)
+
+LAYERS = {
+    "bubblewrap": "its own processes, network, users and files, by bubblewrap",
+    "namespaces": "its own network, mounts and shared memory",
+    "own folder": "an empty folder of its own, in memory, bounded",
+    "nobody": "the user nobody",
+    "no privileges": "no capability, and no way to gain one",
+    "files": "Landlock: only Python's library can be read, only its own folder written",
+    "system calls": "seccomp: no processes, network, signals to others, other programs, privileges",
+}
+"""What can hold a program, by name. The limits of ``Limits`` hold beside them, memory not on macOS."""
+
+_ADVICE = (
+    "Use Linux on x86_64 or aarch64, 6.2 or later or with bubblewrap (apt-get install bubblewrap). To run programs all "
+    "the same, with the rights of this user: accept_weak_sandbox: true"
+)
+
+
+_PROBES = (
+    (Task("import re\ndef f(x): return [x, (1.5, {2})]", "assert f(1) == [1, (1.5, {2})]", ("f",)), "right"),
+    (Task("def f(x):\n    return x", "assert f(1) == 2", ("f",)), "wrong"),
+)  # fmt: skip
+_CANNOT_READ = Task(
+    "def f():\n    try:\n        return open('/etc/passwd').read()\n    except OSError:\n        return ''",
+    "assert f()",
+    ("f",),
+)
+_HELD = (
+    (Task("import socket\nsocket.socket()", "", ()), "forbidden"),
+    (Task("import os\nos.fork()", "", ()), "forbidden"),
+)
+"""What must be seen to hold, where it is said to, before any program is run."""
+
+
+class Sandbox:
+    """Runs programs against tests; a context manager, and also shut down when collected and at exit.
+
+    At the first use it finds out, by trying, what this system can confine (``layers``), and proves on known programs
+    that it does. Every later process must confine itself in the same way before it runs anything.
+
+    Args:
+        workers: programs at once, >= 1.
+        limits: of each program.
+        wrapper: path of bubblewrap; None looks for it, "" does without it.
+        accept_weak: run programs also where nothing confines them but limits and the time.
+
+    Raises:
+        ConfigError: a setting out of range.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        limits: Limits | None = None,
+        wrapper: str | None = None,
+        accept_weak: bool = False,
+    ) -> None:
+        if workers < 1:
+            raise ConfigError(f"workers={workers} must be at least 1. Try workers=2")
+        self.workers, self.limits, self.accept_weak = workers, limits or Limits(), accept_weak
+        self.wrapper = bubblewrap() if wrapper is None else wrapper or None
+        self._layers: tuple[str, ...] | None = None
+        self._probing = threading.Lock()
+        self._forget()
+
+    def __enter__(self) -> "Sandbox":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _forget(self) -> None:
+        """Own no server; also in a fork, whose parent's they are."""
+        self._owner = os.getpid()
+        self._servers: list[Server] = []
+        self._free: queue.SimpleQueue[Server | None] = queue.SimpleQueue()
+        for _ in range(self.workers):
+            self._free.put(None)
+        self._finalizer = weakref.finalize(self, _end, self._servers, self._owner)
+
+    def close(self) -> None:
+        """End all processes. The next program starts them again."""
+        if self._owner == os.getpid():
+            _end(self._servers, self._owner)
+        self._forget()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the servers there are now."""
+        return [server.process.pid for server in self._servers]
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """What confines a program on this system, keys of ``LAYERS``: found out by trying.
+
+        Raises:
+            ConfigError: too little does, and ``accept_weak`` is not set; or neither Linux nor macOS.
+            RewardError: servers cannot be started, or do not hold what they should.
+        """
+        with self._probing:
+            if self._layers is None:
+                check_platform()
+                self._layers = self._probed()
+            return self._layers
+
+    def describe(self) -> str:
+        """What is enforced on a program here and what is not, in words."""
+        held = [LAYERS[name] for name in self.layers]
+        missing = [name for name in LAYERS if name not in self.layers]
+        weak = "" if is_strong(self.layers) else "WEAK, it runs with the rights of this user: "
+        limits = f"{self.limits.cpu_seconds} CPU seconds, {self.limits.memory_mb} MiB"
+        text = f"programs run with {weak}{'; '.join(held) or 'no confinement'}; {limits}"
+        return text + (f". Not here: {', '.join(missing)}" if missing else "")
+
+    def run(self, task: Task) -> Outcome:
+        """The outcome of one program; see ``run_many``."""
+        return self.run_many([task])[0]
+
+    def run_many(self, tasks: Sequence[Task]) -> list[Outcome]:
+        """The outcome of each program, in the order given. Safe to call from any thread.
+
+        Raises:
+            ConfigError: too little confines programs here, and ``accept_weak`` is not set.
+            RewardError: servers cannot be started, or programs cannot be confined any more.
+        """
+        if self._owner != os.getpid():
+            self._forget()
+        required = [name for name in self.layers if name != "bubblewrap"]
+        if len(tasks) < 2 or self.workers == 1:
+            return [self._run(task, required) for task in tasks]
+        with ThreadPoolExecutor(max_workers=min(self.workers, len(tasks))) as threads:
+            return list(threads.map(functools.partial(self._run, required=required), tasks))
+
+    def _take(self) -> Server:
+        server = self._free.get()
+        if server is not None and server.process.poll() is None:
+            return server
+        if server is not None:
+            self._servers.remove(server)
+        try:
+            server = Server(self.limits, self.wrapper, weak=self._layers is not None and not is_strong(self._layers))
+        except BaseException:
+            self._free.put(None)
+            raise
+        self._servers.append(server)
+        return server
+
+    def _run(self, task: Task, required: list[str], limits: Limits | None = None) -> Outcome:
+        """The outcome of one program; where its server is ended meanwhile, by the system, that of a second try."""
+        for last in (False, True):
+            server = self._take()
+            try:
+                return judged(server, task, required, limits or self.limits)
+            except (OSError, EndedError, LateError) as error:
+                server.close()  # what it forked ends with it
+                if last:
+                    raise RewardError(f"two servers of the sandbox ended while a program ran: {error!r}") from error
+            except BaseException:
+                server.close()
+                raise
+            finally:
+                self._free.put(server)
+        raise AssertionError("unreachable")
+
+    def _probed(self) -> tuple[str, ...]:
+        layers = self._tried()
+        if not is_strong(layers):
+            if not self.accept_weak:
+                calls = "" if "system calls" in layers else "no filter of system calls (seccomp)"
+                files = "" if {"bubblewrap", "files"} & set(layers) else "neither bubblewrap nor Landlock hides files"
+                raise ConfigError(
+                    f"programs of a model cannot be confined on this system ({sys.platform}): "
+                    f"{', '.join(filter(None, (calls, files)))}. {_ADVICE}"
+                )
+            self.close()  # servers of weak sandboxes give programs a folder of their own another way
+        self._layers = layers
+        try:
+            self._prove(layers)
+        except BaseException:
+            self._layers = None
+            raise
+        return layers
+
+    def _tried(self) -> tuple[str, ...]:
+        """The layers that a process of a server finds it can have."""
+        try:
+            server = self._take()
+        except RewardError:
+            if self.wrapper is None:
+                raise
+            self.wrapper = None  # installed, and of no use here, as in many containers
+            return self._tried()
+        probe = server.start("probe", [])
+        try:
+            said = json.loads(probe.receive(time.monotonic() + START_SECONDS))
+        except (OSError, EndedError, LateError) as error:
+            raise RewardError(f"the sandbox's server could not be asked what it confines: {error!r}") from error
+        finally:
+            probe.close()
+            self._free.put(server)
+        return (*(["bubblewrap"] if self.wrapper else []), *(name for name, works in said.items() if works))
+
+    def _prove(self, layers: tuple[str, ...]) -> None:
+        required = [name for name in layers if name != "bubblewrap"]
+        patient = replace(self.limits, wall_seconds=START_SECONDS)  # the machine may be busy
+        held = (*(_HELD if "system calls" in layers else ()), *([(_CANNOT_READ, "wrong")] if is_strong(layers) else ()))
+        for task, expected in (*_PROBES, *held):
+            found = self._run(task, required, patient)
+            if found.verdict != expected:
+                raise RewardError(
+                    f"the sandbox does not do what it should here: {task.program!r} is {found.verdict} "
+                    f"({found.detail}), expected {expected}"
+                )
+
+
+def is_strong(layers: Sequence[str]) -> bool:
+    """Whether a program can reach neither the files, processes and network around it, nor those who judge it."""
+    return "system calls" in layers and bool({"bubblewrap", "files"} & set(layers))
+
+
+def _end(servers: list[Server], owner: int) -> None:
+    """End servers, in the process that started them."""
+    if owner == os.getpid():
+        while servers:
+            servers.pop().close()

@@ -1,0 +1,128 @@
+"""Intervals over the problems of a benchmark; all cover about 95%.
+
+| interval | over what, of what, how |
+|---|---|
+| ``problem_interval`` | over the problems of a benchmark, of a mean: the percentile bootstrap |
+| ``benchmark_interval`` | the same for the unweighted mean of several benchmarks |
+| ``normal_interval`` | over many problems, of a mean: normal, without draws, for curves that ask at every point |
+
+Over hundreds of problems they agree, but all problems of a set may be right or all wrong, and then resamples do not
+differ at all: ``benchmark_interval`` says what it does there.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from answer_judge.errors import ConfigError
+
+LEVEL = 0.95
+SHARES = (0.0, 1.0)
+"""The span of a share; of a difference of shares it is (-1, 1)."""
+RESAMPLES = 10_000
+"""Random resamples of problems."""
+_CELLS = 2_000_000
+"""Counts drawn at once: 16 megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure and the ends of its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def problem_interval(
+    value_P: Sequence[float] | np.ndarray,
+    rng: np.random.Generator,
+    span: tuple[float, float] = SHARES,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """``benchmark_interval`` of one set of problems, (P,) with P >= 1."""
+    return benchmark_interval({"": np.asarray(value_P, dtype=np.float64)}, rng, span, resamples)
+
+
+def benchmark_interval(
+    sets: Mapping[str, np.ndarray],
+    rng: np.random.Generator,
+    span: tuple[float, float] = SHARES,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """The unweighted mean over benchmarks of their means; the interval is from resampling problems within each.
+
+    Its ends are percentiles of the bootstrap. Where all problems of a benchmark have one value, resamples cannot
+    differ: there, the interval holds every mean under which that has a probability of 2.5% or more. With P
+    problems all wrong it ends at ``1 - 0.025 ** (1 / P)``: 0.12 of 30, 0.007 of 500. That of one benchmark is this
+    formula; an average with others draws from the distribution it belongs to.
+
+    Args:
+        sets: (P,) figures by benchmark, P >= 1 each.
+        rng: for the resamples.
+        span: the least and the largest value a problem can have.
+        resamples: M, >= 1.
+
+    Raises:
+        ConfigError: there is no benchmark, or one without problems.
+    """
+    empty = [name for name, values in sets.items() if len(values) == 0]
+    if empty or not sets:
+        where = f" in {empty[0]!r}" if empty and empty[0] else ""
+        raise ConfigError(f"no problem to average over{where}: give one figure each, such as {{'math500': [0.0, 1.0]}}")
+    if len(sets) == 1 and np.ptp(next(iter(sets.values()))) == 0:
+        return _of_one_value(next(iter(sets.values())), span)
+    ends = [_resampled(values, rng, span, resamples) for values in sets.values()]
+    down_M, up_M = (np.mean([end[side] for end in ends], axis=0) for side in (0, 1))
+    value = float(np.mean([values.mean() for values in sets.values()]))
+    return Estimate(value, float(np.quantile(down_M, (1 - LEVEL) / 2)), float(np.quantile(up_M, (1 + LEVEL) / 2)))
+
+
+def _of_one_value(value_P: np.ndarray, span: tuple[float, float]) -> Estimate:
+    """The interval of one benchmark whose problems have one value: no draws, so equal cases have equal ends."""
+    value = float(value_P[0])
+    share = 1 - ((1 - LEVEL) / 2) ** (1 / len(value_P))
+    return Estimate(value, value - (value - span[0]) * share, value + (span[1] - value) * share)
+
+
+def _resampled(
+    value_P: np.ndarray, rng: np.random.Generator, span: tuple[float, float], resamples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(M,) means for the lower and for the upper end of an interval.
+
+    A mean off the common value v by a share s of the way to an end of the span needs problems unlike v with a
+    probability of at least s; P problems without one then have at most (1 - s)^P, the tail of Beta(1, P).
+    """
+    if value_P.min() < value_P.max():
+        mean_M = bootstrap_means(value_P, rng, resamples)
+        return mean_M, mean_M
+    share_M = rng.beta(1, len(value_P), resamples)
+    value = float(value_P[0])
+    return value - (value - span[0]) * share_M, value + (span[1] - value) * share_M
+
+
+def bootstrap_means(value_P: np.ndarray, rng: np.random.Generator, resamples: int = RESAMPLES) -> np.ndarray:
+    """(M,) means of resamples of (P,) figures, one per problem, drawn with replacement.
+
+    A resample is described by how often it holds each distinct value, which is multinomial: exact, and a thousand times
+    cheaper than drawing problems where values are shares of a few samples.
+    """
+    distinct, counts = np.unique(np.asarray(value_P, dtype=np.float64), return_counts=True)
+    problems = int(counts.sum())
+    shares = counts / problems
+    at_once = max(1, _CELLS // len(distinct))
+    parts = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
+    return np.concatenate([rng.multinomial(problems, shares, size=part) @ distinct for part in parts]) / problems
+
+
+def normal_interval(value_P: Sequence[float] | np.ndarray, span: tuple[float, float] = SHARES) -> Estimate:
+    """The mean over (P,) problems with its interval, normal, from the spread of their own figures; within ``span``.
+
+    Right when problems are a random sample, however many samples each was given. Of one problem it is all of ``span``.
+    """
+    value_P = np.asarray(value_P, dtype=np.float64)
+    mean = float(value_P.mean())
+    half = 1.96 * float(value_P.std(ddof=1)) / math.sqrt(len(value_P)) if len(value_P) > 1 else math.inf
+    return Estimate(mean, max(span[0], mean - half), min(span[1], mean + half))

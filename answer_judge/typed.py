@@ -1,0 +1,76 @@
+"""Arguments of the wrong type are errors that name them, with a call that works: not an AttributeError further down."""
+
+import functools
+import numbers
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from answer_judge.errors import ConfigError
+
+_NUMBERS = {int: numbers.Integral, float: numbers.Real}
+_NAMES = {str: "text", int: "a whole number", float: "a number", types.NoneType: "None", Mapping: "a dictionary"}
+_hints = functools.cache(typing.get_type_hints)
+
+
+def check_fields(record: Any, example: str) -> None:
+    """Check the fields of a dataclass against their annotations."""
+    for name, hint in _hints(type(record)).items():
+        check(name, getattr(record, name), hint, example)
+
+
+def check(name: str, value: Any, hint: Any, example: str) -> None:
+    """Check one value against an annotation.
+
+    Raises:
+        ConfigError: it is of another type.
+    """
+    if wrong := mismatch(name, value, hint, example):
+        raise ConfigError(wrong)
+
+
+def mismatch(name: str, value: Any, hint: Any, example: str) -> str:
+    """What is wrong with a value of another type than its annotation's, as a sentence; empty where it fits."""
+    if _fits(value, hint):
+        return ""
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    return f"{name}={shown} is {type(value).__name__}, expected {_name(hint)}. Try {example}"
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kinds = _kinds(hint)
+    return type(value) in kinds or any(_is(value, kind) for kind in kinds)  # the first is the usual case, and fast
+
+
+@functools.cache
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows, without what they are of."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(kind for each in typing.get_args(hint) for kind in _kinds(each))
+    return (typing.get_origin(hint) or hint,)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if kind is Callable:
+        return callable(value)
+    if kind in (Sequence, Iterable, list, tuple):  # arrays and columns are sequences that do not say so; text is none
+        needed = "__iter__" if kind is Iterable else "__len__"
+        return hasattr(value, needed) and not isinstance(value, (str, bytes, Mapping))
+    if kind is Any or not isinstance(kind, type):
+        return True  # nothing that can be told here: Any, a literal
+    if getattr(kind, "_is_protocol", False):
+        return all(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
+    return isinstance(value, _NUMBERS.get(kind, kind)) and not (isinstance(value, bool) and kind in _NUMBERS)
+
+
+def _name(hint: Any) -> str:
+    """An annotation in words."""
+    return " or ".join(dict.fromkeys(map(_word, _kinds(hint))))
+
+
+def _word(kind: Any) -> str:
+    if kind in (Sequence, Iterable, list, tuple):
+        return "a list"
+    return _NAMES.get(kind, "a function" if kind is Callable else getattr(kind, "__name__", str(kind)))

@@ -1,5 +1,0 @@
-"""One self-contained page about runs and comparisons: tables, figures, completions, settings."""
-
-from dppo.report.page import Written, write_report
-
-__all__ = ["Written", "write_report"]

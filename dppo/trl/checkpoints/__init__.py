@@ -1,0 +1,1 @@
+"""Checkpoints: written whole, read only if whole, resumed bit for bit."""

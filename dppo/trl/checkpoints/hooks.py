@@ -1,0 +1,178 @@
+"""The joints of TRL's trainer at its checkpoints: written whole, read only if whole. ``hooks`` has all others."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from transformers.trainer_utils import rotate_checkpoints
+from trl.trainer.base_trainer import _BaseTrainer
+
+from dppo.errors import CheckpointError
+from dppo.files import write_text
+from dppo.trl.checkpoints.files import STATE, begin, check_whole, flush, latest_checkpoint, reading, seal, writing
+from dppo.trl.checkpoints.state import saved_by
+from dppo.trl.grpo.config import DPPOConfig
+
+OF_CHECKPOINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "_save_checkpoint": ("(self, model, trial)", ("super()._save_checkpoint(model, trial)",)),
+    "create_model_card": ("(self, model_name, dataset_name, tags)", ('self.args.output_dir, "README.md"',)),
+    "save_model": ("(self, output_dir, _internal_call)", ('if "FULL_STATE_DICT" in str(',)),
+    "_load_optimizer_and_scheduler": ("(self, checkpoint)", ("super()._load_optimizer_and_scheduler(checkpoint)",)),
+    "_load_from_checkpoint": ("(self, resume_from_checkpoint, model)", ("Can't find a valid checkpoint",)),
+    "_run_epoch": (
+        "(self, model, epoch, train_dataloader, steps_in_epoch, num_update_steps_per_epoch, trial, "
+        "ignore_keys_for_eval, start_time, resume_from_checkpoint, epochs_trained, steps_trained_in_current_epoch)",
+        ("for update_step in range(num_update_steps_trained, num_update_steps_per_epoch):",),
+    ),
+    "_load_rng_state": ("(self, checkpoint)", ("rng_state.pth",)),
+}
+"""A part of ``hooks.RELIED_ON``."""
+
+
+class CheckpointHooks(_BaseTrainer):
+    """What a subclass writes into a checkpoint and reads out of it, and that the whole of it is there.
+
+    It goes before a trainer of TRL among the bases: ``class Joints(CheckpointHooks, GRPOTrainer)``.
+    """
+
+    lacking: Sequence[str] = ()
+    """Of the checkpoint that was resumed from, what it did not have, in words."""
+    last_checkpoint: Path | None = None
+    """The newest that this run has written or gone on from; None before the first."""
+
+    def save_extra(self, folder: Path) -> None:
+        """Write into a checkpoint's folder what training needs beside TRL's files, before those are written.
+
+        Args:
+            folder: not made yet.
+        """
+
+    def load_extra(self, folder: Path) -> None:
+        """Read what ``save_extra`` wrote, after TRL has read its own.
+
+        Args:
+            folder: of the checkpoint.
+        """
+
+    def card(self) -> str:
+        """What stands on the card of a saved model below TRL's own text, as Markdown."""
+        return ""
+
+    def save_now(self) -> Path:
+        """The checkpoint of the current step, written unless it is there."""
+        folder = self.checkpoint_folder
+        if not (folder / STATE).exists():
+            self._save_checkpoint(self.model, None)
+        return folder
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where a checkpoint of the current step goes."""
+        return Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
+
+    def checked(self, asked: str | bool | None) -> str | None:
+        """The checkpoint to resume from, known to be whole; a warning names what it lacks where that was accepted.
+
+        Args:
+            asked: as ``train`` is given it.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
+        """
+        folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
+        if asked is True and folder is None:
+            raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
+        if not folder:
+            return None
+        same_ranks = saved_by(folder) in (None, self.accelerator.num_processes)
+        accept_missing = cast(DPPOConfig, self.args).accept_missing
+        self.lacking = check_whole(folder, same_ranks=same_ranks, accept_missing=accept_missing)
+        self.last_checkpoint = Path(folder)
+        for part in self.lacking:
+            warnings.warn(f"{folder} lacks {part}: the run goes on with a new one, and is another run.", stacklevel=3)
+        return str(folder)
+
+    # -- in TRL's place -----------------------------------------------------------------------------------------
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:  # resumed at the end, where transformers takes one step more
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        run_folder, saves = Path(self._get_output_dir(trial=trial)), self.args.should_save
+        folder = run_folder / f"checkpoint-{self.state.global_step}"
+        if saves:
+            begin(folder)
+        # Older ones are deleted when this one is on the disk, and not before.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            with writing(folder):
+                self.save_extra(folder)
+                super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        flush(folder, rank=self.accelerator.process_index, every=saves)
+        self.accelerator.wait_for_everyone()
+        if saves:
+            seal(folder)
+            best = self.state.best_model_checkpoint
+            rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
+        self.last_checkpoint = folder
+
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+    ) -> None:
+        """As TRL's, with ``card`` below.
+
+        Args:
+            model_name: of the model.
+            dataset_name: of what it was trained on.
+            tags: beside TRL's and ``dppo``.
+        """
+        given = [tags] if isinstance(tags, str) else tags or []
+        super().create_model_card(model_name, dataset_name, ["dppo", *given])
+        if self.is_world_process_zero():
+            path = Path(self.args.output_dir or "") / "README.md"
+            write_text(path, f"{path.read_text(encoding='utf-8').rstrip()}\n\n{self.card()}")
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As TRL's, with its card in the run's own folder; under FSDP the model itself, too, where checkpoints hold its
+        shards: TRL writes nothing there.
+
+        Args:
+            output_dir: where to; the run's own by default.
+            _internal_call: set by transformers for checkpoints, which stay sharded.
+        """
+        own = Path(self.args.output_dir or "")
+        if not _internal_call and Path(output_dir or own) == own:
+            self.create_model_card(own.resolve().name)
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        kind = None if plugin is None else plugin.state_dict_type
+        if plugin is None or _internal_call:
+            super().save_model(output_dir, _internal_call)
+            return
+        plugin.set_state_dict_type("FULL_STATE_DICT")
+        try:
+            super().save_model(output_dir, _internal_call)
+        finally:
+            plugin.set_state_dict_type(kind)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with reading(Path(resume_from_checkpoint), "the model"):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        with reading(Path(checkpoint), "the state of the optimizer or the learning rate scheduler"):
+            super()._load_optimizer_and_scheduler(checkpoint)
+        self.load_extra(Path(checkpoint))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            with reading(Path(checkpoint), "the state of the random number generators"):
+                super()._load_rng_state(checkpoint)

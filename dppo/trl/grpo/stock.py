@@ -1,0 +1,183 @@
+"""What ``DPPOTrainer`` tells of itself, for TRL's own trainer: phases, forward passes and generations, from outside.
+
+The trainer stays as it is: its methods are called through others that look at what goes in and comes out.
+"""
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import TrainerCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.rewards import identities
+from dppo.trl.grpo.cycle import Cycle
+from dppo.trl.grpo.records import WHY, Generation, Recorder
+from dppo.trl.hooks import add_figures, logged_prompts, watch
+from dppo.trl.metrics import RECORD, PhaseClock, wall
+
+NOT_TIMED = "time/prune"
+"""A phase that this trainer does not have."""
+
+
+class StockWatch(TrainerCallback):
+    """Logs ``time/*`` and ``rows/*`` of a ``GRPOTrainer`` and hands its generations to a recorder.
+
+    Args:
+        trainer: TRL's own, not trained yet.
+        recorder: what receives the generations.
+        paused: a context in which the run's clock stands still.
+        now: the clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        trainer: GRPOTrainer,
+        recorder: Recorder,
+        paused: Callable[[], AbstractContextManager[Any]],
+        now: Callable[[], float] = wall,
+    ) -> None:
+        self._trainer, self._recorder, self._paused = trainer, recorder, paused
+        self._clock, self._cycle = PhaseClock(now), Cycle.of_arguments(cast(GRPOConfig, trainer.args))
+        self._rows = RowFinder(trainer.train_dataset)
+        self._generations, self._forwards = 0, 0
+        self._reward_N, self._seen_2 = torch.empty(0), torch.zeros(2, dtype=torch.int64)
+        watch(
+            trainer,
+            rewards=self._rewards,
+            log_probs=self._log_probs,
+            roll_out=self._generation,
+            loss=self._forward,
+            training_step=self._clock("forward_backward"),
+        )
+        trainer.add_callback(self)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by ``Trainer`` after gradient clipping."""
+        self._clock.start("optimizer")
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by ``Trainer`` when the weights have moved: the step's figures go to the log."""
+        self._clock.stop("optimizer")
+        gathered = cast(Tensor, self._trainer.accelerator.gather(self._seen_2[None]))
+        padded, unpadded = gathered.sum(0).tolist()
+        figures = {name: seconds for name, seconds in self._clock.flush().items() if name != NOT_TIMED} | {
+            "rows/tokens": float(padded),
+            "rows/forwards": float(self._forwards),
+            "rows/padded_tokens": float(padded),
+            "rows/sequence_tokens": float(unpadded),
+        }
+        add_figures(self._trainer, figures)
+        self._forwards, self._seen_2 = 0, torch.zeros_like(self._seen_2)
+
+    @property
+    def _training(self) -> bool:
+        return cast(torch.nn.Module, self._trainer.model).training
+
+    def _rewards(self, calculate: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(calculate)
+        def timed(*args: Any, **kwargs: Any) -> Tensor:
+            if not self._training:
+                return calculate(*args, **kwargs)
+            with self._clock("reward"):
+                rewards = calculate(*args, **kwargs)
+            weighted = (rewards * self._trainer.reward_weights.to(rewards.device)).nansum(1)
+            self._reward_N = weighted.masked_fill(rewards.isnan().all(1), torch.nan).double().cpu()
+            return rewards
+
+        return timed
+
+    def _log_probs(self, score: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(score)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            before_the_loss = self._training and not torch.is_grad_enabled()
+            with self._clock("log_probs") if before_the_loss else nullcontext():
+                return score(*args, **kwargs)
+
+        return timed
+
+    def _generation(self, generate: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        @functools.wraps(generate)
+        def recorded(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            if not self._training:
+                return generate(*args, **kwargs)
+            with self._clock("rollout"):
+                output = generate(*args, **kwargs)
+            with self._paused(), self._clock(RECORD):
+                self._recorder.record(self._record(output))
+            self._generations += 1
+            return output
+
+        return recorded
+
+    def _forward(self, compute_loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(compute_loss)
+        def counted(model: Any, inputs: dict[str, Any]) -> Tensor:
+            if self._training:
+                masks = inputs["prompt_mask"], inputs["completion_mask"]
+                padded = torch.tensor(sum(mask.numel() for mask in masks), device=masks[0].device)
+                unpadded = masks[0].sum() + masks[1].sum()
+                self._seen_2 = self._seen_2.to(masks[0].device) + torch.stack([padded, unpadded])
+                self._forwards += 1
+            return compute_loss(model, inputs)
+
+        return counted
+
+    def _record(self, output: dict[str, Any]) -> Generation:
+        """The generation as a record: every prompt was rolled out, and every completion is kept."""
+        trainer, mask = self._trainer, output["completion_mask"]
+        loss_mask = mask * output["tool_mask"] if "tool_mask" in output else mask
+        gather = cast(Callable[[Tensor], Tensor], trainer.accelerator.gather)
+        group, count = int(trainer.num_generations or 1), len(self._reward_N)
+        ones_N = torch.ones(count, dtype=torch.float64)
+        row_Q = self._rows(logged_prompts(trainer)[::group])
+        return Generation(
+            step=trainer.state.global_step + 1,
+            steps=self._cycle.passes.steps,
+            number=self._generations,
+            epoch=trainer.state.epoch,
+            size_Q=torch.full_like(row_Q, group),
+            candidate_P=row_Q,
+            prob_P=ones_N[: len(row_Q)],
+            keep_P=ones_N[: len(row_Q)].bool(),
+            row_Q=row_Q,
+            reward_N=self._reward_N,
+            advantage_N=gather(output["advantages"]).double().cpu(),
+            prob_N=ones_N,
+            weight_N=ones_N,
+            why_N=torch.full((count,), WHY.index("kept")),
+            tokens_N=gather(loss_mask.sum(1)).cpu(),
+            first_row=trainer.accelerator.process_index * len(mask),
+            prompt_ids=output["prompt_ids"],
+            prompt_mask=output["prompt_mask"],
+            completion_ids=output["completion_ids"],
+            completion_mask=mask,
+        )
+
+
+class RowFinder:
+    """Finds the rows of a dataset by the content of their prompts; of equal ones the first.
+
+    Args:
+        dataset: with a ``prompt`` column; of any other, no row is ever found.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        known = isinstance(dataset, Dataset) and "prompt" in dataset.column_names
+        self._identity = identities(dataset["prompt"] if known else [])
+        self._order = np.argsort(self._identity, kind="stable")
+
+    def __call__(self, prompts: list[Any]) -> Tensor:
+        """(len(prompts),) int64 row of each, -1 where there is none."""
+        wanted = identities(prompts)
+        if not len(self._order):
+            return torch.full((len(prompts),), -1)
+        places = np.searchsorted(self._identity, wanted, sorter=self._order)
+        row = self._order[np.minimum(places, len(self._order) - 1)]
+        return torch.from_numpy(np.where(self._identity[row] == wanted, row, -1).astype(np.int64))

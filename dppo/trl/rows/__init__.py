@@ -1,0 +1,1 @@
+"""Trainers on rows of a dataset, without rollouts: supervised training and preferences."""

@@ -1,0 +1,209 @@
+"""Every line of the frozen table at every rate, with a test of whether its bias is zero."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dppo.environment import environment, one_thread
+from dppo.errors import ConfigError
+from dppo.methods import Method
+from dppo.verification.checks import wrong
+from dppo.verification.estimate import Bias
+from dppo.verification.frozen import Figures, Sample, bias_of, figures, root, sample
+from dppo.verification.frozen_lines import RATES, Level, Line
+
+FORMAT = 1
+FEWEST_DRAWS = 100
+"""With fewer, the distribution that the test and the interval assume is too far off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How hard to look.
+
+    Raises:
+        ConfigError: at construction, for a value out of range.
+    """
+
+    rates: tuple[float, ...] = (0.3, 0.5, 0.7, 0.9)
+    """Of prompts and of completions, each in (0, 1)."""
+    draws: int = 2000
+    """Per line and rate; the smallest bias that is seen falls with its root."""
+    false_alarm: float = 1e-3
+    """Chance that, with no bias anywhere, any line at any rate is called biased, in (0, 1)."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        outside = [rate for rate in self.rates if not 0 < rate < 1]
+        if outside or not self.rates:
+            given = f"rate {outside[0]:g} is not in (0, 1)" if outside else "no rates are given"
+            raise ConfigError(f"{given}. Write, for example, --rates 0.3,0.5,0.7,0.9")
+        if self.draws < FEWEST_DRAWS:
+            raise ConfigError(f"draws={self.draws} must be at least {FEWEST_DRAWS}. Write --draws 2000")
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed} must be at least 0. Write --seed 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What was found of a line at one pair of rates."""
+
+    name: str
+    level: Level
+    prompt_rate: float
+    """r_q; 0 where prompts are not pruned."""
+    completion_rate: float
+    """r_o; 0 where completions are not pruned."""
+    normaliser: str
+    reasons: tuple[str, ...]
+    """Why it says itself that it is biased; empty where it does not."""
+    exact: bool
+    """Whether nothing is left to chance."""
+    figures: Figures
+    squared_bias: float
+    """Estimate of ``|E[g_hat] - g|^2 / |g|^2`` whose own mean is right; it may be below 0."""
+    squared_bias_bound: float
+    """What it would exceed with at most its share of the false alarms if there were no bias."""
+    chance_without_bias: float
+    """At most as likely is a ``squared_bias`` as large, or larger, if there is no bias."""
+
+    @property
+    def found(self) -> bool:
+        """Whether a bias is found."""
+        return self.squared_bias > self.squared_bias_bound
+
+    @property
+    def verdict(self) -> str:
+        """What was claimed beside what was found: "biased", "declared" and not found, "unbiased", or "WRONG"."""
+        if self.reasons:
+            return "biased" if self.found else "declared"
+        return "WRONG" if self.found else "unbiased"
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as values that JSON can hold."""
+        values = asdict(self)
+        return {"verdict": self.verdict, **values.pop("figures"), **values}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenComparison:
+    """Everything ``dppo compare --frozen`` found."""
+
+    subject: str
+    """Model, data and rollouts, in one paragraph."""
+    completions_with_gradient: int
+    """Of the full batch, under the first line."""
+    setting: Setting
+    lines: tuple[Line, ...]
+    measured: tuple[Measurement, ...]
+    controls: tuple[Measurement, ...]
+    """Known to be biased, whatever they declare: each must be found."""
+    tests: int
+    """Measurements that share the false alarms."""
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is biased that says it is not, and every control was found."""
+        return all(each.verdict != "WRONG" for each in self.measured) and all(each.found for each in self.controls)
+
+    def as_json(self, **facts: Any) -> dict[str, Any]:
+        """Everything as values that JSON can hold.
+
+        Args:
+            **facts: what else belongs to the environment, such as the command.
+        """
+        dashes = [(line.name, level) for line in self.lines for level in RATES if level not in line.levels]
+        return {
+            "format": FORMAT,
+            "subject": self.subject,
+            "rows_with_gradient": self.completions_with_gradient,
+            **asdict(self.setting),
+            "tests": self.tests,
+            "passed": self.passed,
+            "rows": [each.as_json() for each in self.measured],
+            "controls": [each.as_json() for each in self.controls],
+            "not_taken": [{"name": name, "rate_of": level} for name, level in dashes],
+            "describe": {line.name: line.method.describe() for line in self.lines},
+            "environment": environment(seeds=[self.setting.seed], **facts),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def cells(lines: Sequence[Line], rates: Sequence[float]) -> Iterator[tuple[Line, Level, Method]]:
+    """Every line at every level and rate it has, level by level, with its method at those rates."""
+    grid = {
+        Level.BLOCK: [(0.0, 0.0)],
+        Level.COMPLETIONS: [(0.0, rate) for rate in rates],
+        Level.PROMPTS: [(rate, 0.0) for rate in rates],
+        Level.BOTH: [(prompt, completion) for prompt in rates for completion in rates],
+    }
+    for level, pairs in grid.items():
+        for line in (line for line in lines if level in line.levels):
+            for prompt, completion in pairs:
+                # As in a run that sets no prune_floor: at most half of what the rate keeps, so that there is a choice.
+                yield line, level, line.method.with_rates(prompt=prompt, completion=completion).at(0.0)
+
+
+def compare_frozen(
+    lines: Sequence[Line],
+    base: Method,
+    setting: Setting,
+    *,
+    started: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> FrozenComparison:
+    """Draw every line at every rate and say how far each is from the full batch.
+
+    Args:
+        lines: of the table, at least one, all on the same rollouts.
+        base: what the controls are made from.
+        setting: rates, draws and rate of false alarms.
+        started: when the work began, in ``time.perf_counter`` seconds; now by default.
+        progress: told what is being drawn.
+    """
+    started = time.perf_counter() if started is None else started
+    subject, block = lines[0].subject, frozenset({Level.BLOCK})
+    controls = [Line(name=name, method=made, subject=subject, levels=block) for name, made in wrong(base).items()]
+    todo = [*cells(lines, setting.rates), *((line, Level.BLOCK, line.method) for line in controls)]
+    found: list[tuple[Sample, Bias, Figures]] = []
+    with one_thread():
+        root_NN = root(subject.gram_NN)
+        for number, (line, level, method) in enumerate(todo):
+            progress(f"{line.name}, {level} pruned ({number} of {len(todo)})")
+            drawn = sample(line.subject, method, setting.draws, setting.seed)
+            bias = bias_of(drawn, root_NN)
+            found.append((drawn, bias, figures(drawn, bias, root_NN)))
+    count = len(todo) - len(controls)
+    tests = sum(not drawn.exact for drawn, _, _ in found[:count])
+    share = setting.false_alarm / max(tests, 1)
+    measured = tuple(_measurement(*cell, *results, share) for cell, results in zip(todo, found, strict=True))
+    return FrozenComparison(
+        subject=subject.describe(),
+        completions_with_gradient=found[0][0].live,
+        setting=setting,
+        lines=tuple(lines),
+        measured=measured[:count],
+        controls=measured[count:],
+        tests=tests,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _measurement(
+    line: Line, level: Level, method: Method, drawn: Sample, bias: Bias, found: Figures, share: float
+) -> Measurement:
+    return Measurement(
+        name=line.name,
+        level=level,
+        prompt_rate=method.prompts.rate,
+        completion_rate=method.completions.rate,
+        normaliser=method.normaliser.name,
+        reasons=method.biases(),
+        exact=drawn.exact,
+        figures=found,
+        squared_bias=bias.squared,
+        squared_bias_bound=bias.bound(share),
+        chance_without_bias=bias.chance,
+    )

@@ -1,0 +1,110 @@
+"""The lines of the frozen table: methods by name, at what they can be pruned, and the controls beside them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from torch import Tensor
+
+from dppo.methods import Method
+from dppo.pruning import PromptPruning, Pruning, uniform, uniform_score
+from dppo.types import Completions
+from dppo.verification.draws import full_batch
+from dppo.verification.frozen import group_norms
+from dppo.verification.subject import Subject, remembered
+
+CONTROLS = {
+    "uniform": "every completion with the same probability, weights of one over it: what knowing nothing costs",
+    "oracle": "probabilities proportional to the true gradient norms, which no run can know",
+}
+"""Lines that stand beside the methods, and what they are."""
+
+
+class Level(StrEnum):
+    """What is pruned in a part of the table."""
+
+    BLOCK = "nothing"
+    COMPLETIONS = "completions"
+    PROMPTS = "prompts"
+    BOTH = "both levels"
+
+
+RATES = {Level.COMPLETIONS: "completion_prune_rate", Level.PROMPTS: "prompt_prune_rate"}
+"""The field of a configuration that sets the rate of a level."""
+EVERY_RATE = frozenset({Level.COMPLETIONS, Level.PROMPTS, Level.BOTH})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A method as it stands in the table."""
+
+    name: str
+    method: Method
+    """With all rates 0."""
+    subject: Subject
+    """The rollouts, with what the method's history says of the prompts."""
+    levels: frozenset[Level]
+    """The parts of the table it has figures in: ``BLOCK`` alone where it takes no rate."""
+
+
+Build = Callable[[str], Method]
+"""From the name of a method to the method with all rates 0."""
+
+
+def line(name: str, method: Method, subject: Subject, taken: frozenset[Level]) -> Line:
+    """A method's line, with what its history says of the prompts.
+
+    Args:
+        name: in the table.
+        method: with all rates 0.
+        subject: the rollouts.
+        taken: levels at which the method takes a rate.
+    """
+    levels = EVERY_RATE if len(taken) == len(RATES) else taken or frozenset({Level.BLOCK})
+    known = replace(subject, candidates=remembered(subject, method))
+    return Line(name=name, method=method, subject=known, levels=levels)
+
+
+def control_lines(subject: Subject, build: Build) -> tuple[Line, Line]:
+    """The lines of ``CONTROLS``.
+
+    Args:
+        subject: the rollouts.
+        build: gives the methods that the controls are made from.
+    """
+    base, ours = build("grpo"), build("dppo")
+    blind = replace(
+        base,
+        name="uniform",
+        completions=Pruning(score=uniform_score, rule=uniform),
+        prompts=PromptPruning(rule=uniform),
+    )
+    knowing = replace(
+        base,
+        name="oracle",
+        completions=Pruning(score=given_norm, floor=getattr(ours.completions, "floor", Pruning().floor)),
+        prompts=PromptPruning(floor=ours.prompts.floor),
+    )
+    signal_P = subject.candidates.signal_P
+    unknown = replace(subject, candidates=replace(subject.candidates, signal_P=signal_P.new_ones(len(signal_P))))
+    return (
+        Line(name="uniform", method=blind, subject=unknown, levels=EVERY_RATE),
+        Line(name="oracle", method=knowing, subject=all_knowing(subject, base), levels=EVERY_RATE),
+    )
+
+
+def given_norm(completions: Completions) -> Tensor:
+    """The score of the oracle, (N,): what ``all_knowing`` puts in the place of the confidence."""
+    assert completions.confidence_N is not None
+    return completions.confidence_N
+
+
+def all_knowing(subject: Subject, method: Method) -> Subject:
+    """The subject with the true gradient norms in the place of confidence and of what history predicts.
+
+    ``method`` gives advantages, loss and normaliser.
+    """
+    full_N = full_batch(subject, method)
+    norm_N = (full_N.square() * subject.gram_NN.diagonal()).sqrt()
+    signal_P = group_norms(full_N, subject.gram_NN, subject.generations)
+    return replace(subject, confidence_N=norm_N, candidates=replace(subject.candidates, signal_P=signal_P))

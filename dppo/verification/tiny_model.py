@@ -1,0 +1,55 @@
+"""The policy of the embedded task: a Qwen3 of about 594 thousand parameters."""
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from dppo.rng import Purpose, torch_generator
+from dppo.verification.tiny_tokenizer import EOS, PAD, TOKENS
+
+LONGEST_SEQUENCE = 256
+"""In tokens; a question of 12 operands with all steps takes at most 120."""
+
+
+def model_config(
+    vocabulary: int = len(TOKENS),
+    *,
+    longest: int = LONGEST_SEQUENCE,
+    pad: int = TOKENS.index(PAD),
+    end: int = TOKENS.index(EOS),
+) -> Qwen3Config:
+    """Hidden size 128, 3 layers, 4 query and 2 key-value heads of 32, tied embeddings.
+
+    ``longest`` is the longest sequence in tokens; ``pad`` and ``end`` are token ids, of the padding and of the end.
+    """
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=longest,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        tie_word_embeddings=True,
+        pad_token_id=pad,
+        eos_token_id=end,
+        bos_token_id=None,
+    )
+
+
+def build_model(seed: int, config: Qwen3Config | None = None) -> Qwen3ForCausalLM:
+    """A randomly initialised float32 policy: the same weights for the same seed, whatever was drawn before.
+
+    Matrices are normal with the config's ``initializer_range`` as standard deviation, norms are one.
+    """
+    with torch.random.fork_rng(devices=[]):  # transformers initialises from the global generator: leave no trace there
+        model = Qwen3ForCausalLM(config or model_config())
+    draws = torch_generator(seed, Purpose.MODEL)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0.0, model.config.initializer_range, generator=draws)
+            else:
+                parameter.fill_(1.0)
+    return model

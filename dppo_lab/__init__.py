@@ -1,0 +1,1 @@
+"""Runs, comparisons, plans and reports: what measures ``dppo`` and shows it. The command ``dppo`` lives here."""

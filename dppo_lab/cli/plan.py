@@ -1,0 +1,145 @@
+"""``dppo plan CONFIG.yaml [--pilot N | --run FOLDER | --figures FILE.yaml] [--output FOLDER]``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from answer_judge.files import write_json, write_text
+from dppo.errors import ConfigError
+from dppo_lab.cli.words import read_words, wide_console
+
+PLAN_FILE, PAGE_FILE = "plan.json", "plan.html"
+NARROWEST = 150
+"""Columns that the table needs; where fewer are known, lines wrap."""
+WAYS = (
+    "--pilot 32 rolls out 32 prompts and times a few updates; --run runs/mine reads the records of a run; "
+    "--figures examples/figures/qwen3_4b_math.yaml are figures given by hand"
+)
+LEGEND = (
+    "noise: variance of a step's gradient, in second moments, over that of TRL's step; x TRL: at equal steps;",
+    "in brackets 95% intervals; equal noise: for as many steps as make up for it; prompts: from the second epoch on.",
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Print what the run will cost under each option and what is worth pruning, and write it where asked; 0."""
+    parser = argparse.ArgumentParser(
+        prog="dppo plan",
+        usage="dppo plan CONFIG.yaml [--any_field value] (--pilot N | --run FOLDER | --figures FILE.yaml) "
+        "[--gpu_hour_price X] [--gpus N] [--watts W] [--output FOLDER]",
+        description="What a run will cost, and what pruning can save, before it starts: seconds, noise, hours, money "
+        "for TRL, dense rows, pruning at both levels and small groups. How it is computed: docs/plan.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates")
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="read the records of a run, its output_dir")
+    parser.add_argument("--figures", type=Path, metavar="FILE.yaml", help="figures given by hand")
+    parser.add_argument("--gpu_hour_price", type=float, metavar="X", help="of one GPU for an hour, any currency")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the run (default: its processes)")
+    parser.add_argument("--watts", type=float, metavar="W", help="power of one GPU")
+    parser.add_argument("--output", type=Path, help=f"folder for {PLAN_FILE} and {PAGE_FILE}")
+    config, options, fields = read_words(parser, words)
+    _check(config, options)
+    plan = _planned([str(config), *fields], options)
+    show(plan, wide_console(NARROWEST))
+    if options.output is not None:
+        _write(plan, options.output)
+    return 0
+
+
+def _check(config: str | None, options: argparse.Namespace) -> None:
+    """Raise an error for what can be seen to be wrong before anything is read."""
+    if config is None:
+        raise ConfigError("no configuration is named. Try dppo plan examples/embedded.yaml --pilot 32")
+    named = [f"--{name}" for name in ("pilot", "run", "figures") if getattr(options, name) is not None]
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)} are different sources of the same figures. Name one of them.")
+    if not named:
+        raise ConfigError(f"there are no figures to plan with. Name one of three: {WAYS}")
+
+    from dppo_lab.planning.outcome import Prices
+
+    gpus = 1 if options.gpus is None else options.gpus
+    Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
+
+
+def _planned(words: list[str], options: argparse.Namespace) -> Any:
+    """The plan, from whichever source was named."""
+    with Console(file=sys.stderr).status("reading") as status:
+        from dppo_lab.planning.run_plan import plan_run
+
+        return plan_run(
+            words,
+            pilot=options.pilot,
+            folder=options.run,
+            by_hand=options.figures,
+            gpus=options.gpus,
+            gpu_hour=options.gpu_hour_price,
+            watts=options.watts,
+            progress=status.update,
+        )
+
+
+def show(plan: Any, console: Console) -> None:
+    """Print a plan: its source, the table, what it says, its notes."""
+    from dppo_lab.planning.written import findings
+
+    if plan.estimate:
+        console.print("[yellow]ESTIMATE[/], by paper and pencil: figures were given by hand, and nothing was measured.")
+    for line in (plan.title, plan.source):
+        console.print(line, markup=False)
+    console.print(_table(plan))
+    for line in LEGEND:
+        console.print(f"  {line}", markup=False)
+    console.print()
+    for line in (*findings(plan), *(f"note: {note}" for note in plan.notes)):
+        console.print(f"- {line}", markup=False)
+
+
+def _table(plan: Any) -> Table:
+    from dppo_lab.planning.written import amount
+
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    words = "s / step,rollout,update,rest,x TRL,noise,hours,equal noise\nhours,\ncompl. k,\ntokens M"
+    headings = words.split(",")
+    headings += [] if plan.prices.gpu_hour is None else ["price"]
+    headings += [] if plan.prices.watts is None else ["kWh"]
+    table.add_column("", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in plan.rows:
+        seconds = row.seconds
+        cells = [_cell(row.per_step), amount(seconds.rollout), amount(seconds.update)]
+        cells += [amount(seconds.reward + seconds.rest), _cell(row.speedup), _cell(row.noise)]
+        cells += [amount(row.hours.value), _cell(row.equal_hours)]
+        cells += [amount(row.completions / 1e3), amount(row.tokens / 1e6)]
+        cells += [amount(value) for value in (row.price, row.kilowatt_hours) if value is not None]
+        table.add_row(row.option.name, *cells)
+    return table
+
+
+def _cell(found: Any) -> str:
+    """A figure, and below it its interval where it has one."""
+    from dppo_lab.planning.written import amount
+
+    ends = "" if found.low == found.high else f"\n[{amount(found.low)}, {amount(found.high)}]"
+    return escape(f"{amount(found.value)}{ends}")
+
+
+def _write(plan: Any, folder: Path) -> None:
+    from dppo_lab.planning.page import calculator
+    from dppo_lab.planning.written import as_json
+
+    try:
+        folder.mkdir(exist_ok=True)
+        write_json(folder / PLAN_FILE, as_json(plan))
+        write_text(folder / PAGE_FILE, calculator(plan))
+    except OSError as error:
+        raise ConfigError(f"--output {folder} cannot be written ({error}). Try --output plan") from error
+    print(f"wrote {folder / PLAN_FILE} and {folder / PAGE_FILE}, a calculator that opens in a browser")

@@ -1,0 +1,103 @@
+"""``dppo train CONFIG.yaml [--any_field value]``."""
+
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from dppo_lab.cli import INTERRUPTED
+from dppo_lab.cli.progress import open_board
+from dppo_lab.cli.train_help import full_help, short_help
+from dppo_lab.runs.reader import is_run
+from dppo_lab.runs.words import check_config, split_words
+
+if TYPE_CHECKING:
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from dppo_lab.runs.arguments import Run
+
+MARKS = {
+    "ok": "[green]ok       [/]",
+    "wrong": "[red]WRONG    [/]",
+    "unchecked": "[yellow]unchecked[/]",
+    "plan": "plan     ",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Train, or with ``--dry_run`` check; 0 for success, 1 if a dry run found something wrong, 130 if stopped."""
+    if not words or {"-h", "--help", "--help_all"} & {*words}:
+        print(full_help() if "--help_all" in words else short_help())
+        return 0 if words else 2
+    config, _ = split_words(words)
+    if config is not None:
+        check_config(config)  # before what takes seconds to import
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+        return _run(words)
+
+
+def _run(words: Sequence[str]) -> int:
+    from dppo_lab.runs.parsing import parse_run
+
+    run = parse_run(words)
+    if run.data.dry_run:
+        return _check(run)
+    try:
+        return _train(run)
+    except KeyboardInterrupt:
+        if run.training.process_index == 0:
+            print(f"\n{_stopped(run, shlex.join(['dppo', 'train', *words]))}", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _stopped(run: "Run", command: str) -> str:
+    """The line that a stopped run ends with: from where it goes on, and with which command."""
+    from dppo.trl.checkpoints.files import latest_checkpoint
+
+    command = command if run.training.world_size == 1 else "the same launch of dppo train"
+    folder = Path(run.training.output_dir or "")
+    checkpoint = latest_checkpoint(folder)
+    if checkpoint is not None:
+        return f"stopped; it goes on from {checkpoint} with: {command}{' --resume' * (not run.data.resume)}"
+    begun = is_run(folder) and not run.data.overwrite
+    never = "save_strategy=no" if run.training.save_strategy == "no" else f"save_steps={run.training.save_steps:g}"
+    return f"stopped before a checkpoint ({never}); it starts again with: {command}{' --overwrite' * begun}"
+
+
+def _check(run: "Run") -> int:
+    from dppo_lab.runs.dry_run import dry_run
+
+    findings = dry_run(run)
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in findings:
+        console.print(f"{MARKS[finding.kind]} {escape(finding.text)}")
+    return int(any(finding.kind == "wrong" for finding in findings))
+
+
+def _train(run: "Run") -> int:
+    from dppo.trl import DPPOTrainer
+    from dppo_lab.runs.follow import Follow
+    from dppo_lab.runs.parts import train_with
+
+    board = open_board(
+        Console(file=sys.stderr), first=run.training.process_index == 0, plain=bool(run.training.disable_tqdm)
+    )
+    with board:
+
+        def warm_up(done: float, loss: float) -> None:
+            board.update("warm-up", done, figures={"loss": loss})
+
+        def follow(trainer: "GRPOTrainer") -> None:
+            Follow.instead(trainer, partial(board.update, "train"))
+
+        trainer = train_with(DPPOTrainer, run, warm_up, follow)
+    if trainer.accelerator.is_main_process:
+        print(f"trained {trainer.state.global_step} steps; model and records are in {run.training.output_dir}")
+    return 0

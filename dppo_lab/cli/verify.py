@@ -1,0 +1,173 @@
+"""``dppo verify [CONFIG.yaml | RUN] [--output FILE.json]``."""
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from answer_judge.files import write_json
+from dppo.errors import ConfigError
+from dppo_lab.cli.progress import open_status
+from dppo_lab.cli.words import read_words, wide_console
+
+if TYPE_CHECKING:
+    from dppo.verification.records import Check, Findings, VarianceRow
+
+SECTIONS = {
+    "1": "1 Completion pruning is unbiased",
+    "2": "2 Prompt pruning, and both levels together, are unbiased",
+    "3": "3 The trainer computes what TRL does, dense rows what padding does",
+    "4": "4 Rows are kept with the stated probabilities",
+    "5": "5 Controls: known to be wrong, so they pass above the bound",
+}
+TABLE_LEGEND = (
+    "variance: E|pruned - full|^2 / |full|^2 of one draw; rows: (sum w)^2 / sum w^2; weight: the largest.",
+    "abs(A): the advantage; length: in tokens; s: sqrt(sum (1 - p)^2), p the probability of a sampled token;",
+    "oracle: the true gradient norms. Scores are per token where the normaliser takes a mean over tokens.",
+    "A dash: the rule keeps more than that at any rate. *: with a bias, which no number of draws removes.",
+)
+UNITS = {"prompts": "visits of prompts with a history", "completions": "records of its log"}
+"""What the ceilings of a run are from."""
+NARROWEST = 120
+"""Columns that the tables need; where fewer are known, lines wrap."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Verify, print every check and the variance table; 0 if all checks passed, 1 if one failed."""
+    parser = argparse.ArgumentParser(
+        prog="dppo verify",
+        usage="dppo verify [CONFIG.yaml [--any_field value] | RUN] [--output FILE.json]",
+        description="Prove that pruning leaves the expected gradient alone, and say what it can save at most: on the "
+        "embedded policy, or on the model, problems and rewards of a configuration for dppo train. Of a run, named by "
+        "its output_dir, only the latter, from its records.",
+    )
+    parser.add_argument("--output", type=Path, help="file to write everything to, as JSON")
+    config, options, fields = read_words(parser, words)
+    if config is not None and Path(config).is_dir():
+        return _of_run(Path(config), fields, options.output)
+    found, reasons = _verify(config, fields)
+    show(found, reasons, wide_console(NARROWEST))
+    if options.output is not None:
+        write_json(options.output, found.as_json())
+    return 0 if found.passed else 1
+
+
+def _verify(config: str | None, fields: Sequence[str]) -> tuple["Findings", tuple[str, ...]]:
+    """What was found, and the reasons why the method is biased by its own account."""
+    started = time.perf_counter()
+    with warnings.catch_warnings(), open_status(Console(file=sys.stderr), "loading") as status:
+        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+        from dppo.methods import METHODS, Method
+        from dppo.verification.verify import verify
+
+        methods: tuple[Method, ...]
+        steps = 1
+        if config is None:
+            from dppo_lab.demo.subject import embedded_subject
+
+            methods = (METHODS["dppo"], METHODS["dppo_threshold"])
+            status("warming up the embedded policy")
+            subject = embedded_subject()
+        else:
+            from dppo.trl.grpo.cycle import Cycle
+            from dppo_lab.runs.parsing import parse_run
+            from dppo_lab.runs.subject import subject_from_run
+
+            run = parse_run([config, *fields])
+            steps = Cycle.of_arguments(run.training).passes.steps
+            status("rolling out")
+            subject = subject_from_run(run)
+            log_probs, model_config = run.sampler_log_probs, subject.model.config
+            methods = (run.training.build_method(sampler_log_probs=log_probs, model_config=model_config),)
+        found = verify(subject, methods, started=started, progress=status)
+    return found, tuple(reason for method in methods for reason in method.biases(steps))
+
+
+def _of_run(folder: Path, fields: Sequence[str], output: Path | None) -> int:
+    """Print what pruning could have saved at most in a run, from its records; 0 if they say, 1 if they do not."""
+    from dppo_lab.runs.ceilings import run_ceilings
+    from dppo_lab.runs.reader import read_run
+
+    if fields:
+        raise ConfigError(f"{fields[0]}: a run is read as it is, and no field changes it. Try dppo verify {folder}")
+    run = read_run(folder)
+    rows = run_ceilings([run])
+    console = wide_console(NARROWEST)
+    for row in rows:
+        console.print(f"  {row}, from {row.units:,} {UNITS[row.level]}", markup=False)
+    if not any(row.level == "prompts" for row in rows):
+        console.print(
+            "  pruning prompts: not known. It takes prompts.jsonl with prompts that came back, so more than one epoch.",
+            markup=False,
+        )
+    if output is not None:
+        write_json(output, {"run": str(folder), "ceilings": [asdict(row) for row in rows]})
+    return 0 if rows else 1
+
+
+def show(found: "Findings", reasons: Sequence[str], console: Console) -> None:
+    """Print what was found: the subject, every check, what figures mean, the variance table, the verdict.
+
+    ``reasons`` are why the method is biased by its own account, none where it is not.
+    """
+    from dppo.verification.checks import LEGEND
+
+    console.print(f"{found.subject}\n", markup=False)
+    console.print(_checks(found.checks))
+    for name, meaning in LEGEND.items():
+        console.print(f"  {name}: {meaning}", markup=False)
+    console.print(f"  A build without faults fails any of the checks that draw at a rate of {found.failure_rate:g}.\n")
+    for normaliser in dict.fromkeys(row.normaliser for row in found.variance):
+        console.print(_variance(normaliser, [row for row in found.variance if row.normaliser == normaliser]))
+    for line in TABLE_LEGEND:
+        console.print(f"  {line}", markup=False)
+    for row in found.ceilings:
+        console.print(f"  pilot: {row}, from {row.units} {row.level}", markup=False)
+    for reason in reasons:
+        console.print(f"[yellow]declared[/] {escape(reason)}")
+    failed = sum(not check.passed for check in found.checks)
+    verdict = f"[red]FAIL[/] {failed} of" if failed else "[green]PASS[/] all"
+    console.print(f"\n{verdict} {len(found.checks)} checks, {found.seconds:.0f} s")
+
+
+def _checks(checks: Sequence["Check"]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for justify in ("left", "left", "right", "left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for key, title in SECTIONS.items():
+        table.add_row("", f"[bold]{title}[/]")
+        for check in (check for check in checks if check.name.startswith(key)):
+            colour = "green" if check.passed else "red"
+            relation = "<=" if check.figure <= check.bound else ">"
+            cells = (f"{check.figure:.2g}", relation, f"{check.bound:.2g}", check.what)
+            table.add_row(f"[{colour}]{check.verdict}[/]", check.name[2:], *cells)
+    return table
+
+
+def _variance(normaliser: str, rows: Sequence["VarianceRow"]) -> Table:
+    from dppo_lab.comparison.table import figures_table
+
+    keeps = dict.fromkeys(row.keep for row in rows)
+    title = f"Cost of pruning completions under the {normaliser} normaliser"
+    headings = [heading for keep in keeps for heading in (f"keep {keep:g}\nvariance", "\nrows", "\nweight")]
+    table = figures_table(["rule", "score"], headings)
+    table.title, table.title_justify, table.title_style = title, "left", "bold"
+    for rule, score in dict.fromkeys((row.rule, row.score) for row in rows):
+        cells = []
+        for row in (row for row in rows if (row.rule, row.score) == (rule, score)):
+            cells += [_cell(row.added_variance, 3) + ("*" if row.biased else " "), _cell(row.effective_rows, 0)]
+            cells.append(_cell(row.largest_weight, 1))
+        table.add_row(rule, score, *cells)
+    return table
+
+
+def _cell(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

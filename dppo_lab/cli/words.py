@@ -1,0 +1,63 @@
+"""What commands share: words with a configuration, options and fields among them, and where tables are printed."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rich.console import Console
+
+from dppo.errors import ConfigError
+from dppo_lab.runs.words import check_config, check_output, split_words
+
+Number = TypeVar("Number", int, float)
+
+
+def read_words(
+    parser: argparse.ArgumentParser, words: Sequence[str], *, alone: bool = True
+) -> tuple[str | None, argparse.Namespace, list[str]]:
+    """The configuration, the command's own options, and what is left as fields.
+
+    Args:
+        parser: of the command; its ``prog`` is named in messages, and its ``output`` must be in a folder that is there.
+            What it can say is checked before torch and TRL are imported, which takes seconds.
+        words: what follows the command.
+        alone: whether fields without a configuration to change are an error.
+
+    Raises:
+        ConfigError: a configuration that is not there, fields without one, or no folder for the output.
+    """
+    config, rest = split_words(words)
+    options, fields = parser.parse_known_args(rest)
+    if alone and fields and config is None:
+        raise ConfigError(f"{fields[0]} needs a configuration to change: {parser.prog} CONFIG.yaml {' '.join(fields)}")
+    if config is not None:
+        check_config(config)
+    output = getattr(options, "output", None)
+    if output is not None:
+        check_output(output)
+    return config, options, fields
+
+
+def listed(text: str | None) -> list[str] | None:
+    """Names with commas between them; None for none at all."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def numbers(flag: str, text: str, kind: Callable[[str], Number], *, example: str) -> tuple[Number, ...]:
+    """Numbers with commas between them, each once, in their order.
+
+    Raises:
+        ConfigError: a word is no number of that kind, or there is none; the message has the ``example``.
+    """
+    try:
+        return tuple(dict.fromkeys(kind(word) for word in text.strip(",").split(",")))
+    except ValueError as error:
+        what = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"--{flag} {text} must be {what} with commas between. Try --{flag} {example}") from error
+
+
+def wide_console(columns: int) -> Console:
+    """Where tables are printed that need so many columns: on a narrower screen lines wrap, and nothing is cut off."""
+    console = Console(highlight=False)
+    console.width = max(console.width, columns)
+    return console

@@ -1,0 +1,196 @@
+"""``results.json``: what the runs of a comparison reached, read from their own files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from answer_judge.errors import FileError
+from dppo.environment import environment
+from dppo.methods import METHODS
+from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
+from dppo_lab.comparison.curves import Curve, Over, Point, accuracy_at, curve_of
+from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
+from dppo_lab.comparison.plan import Comparison
+from dppo_lab.comparison.targets import Curves, final_target, fixed_target, gain_of, ratios, spent
+from dppo_lab.runs.folder import FORMAT, STOCK, RunFacts
+from dppo_lab.runs.reader import phases_of, read_facts, read_logs, status_of
+from dppo_lab.statistics import seed_interval
+
+READOUTS: dict[str, Over] = {"equal_updates": "step", "equal_rollouts": "rollouts", "equal_seconds": "seconds"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What one run reached, as its files tell it."""
+
+    seed: int
+    status: str
+    """``finished``, ``failed``, ``running`` (also one that was stopped) or ``missing``."""
+    error: str | None = None
+    facts: RunFacts | None = None
+    """Its ``run.json``; None where that is missing or cannot be read."""
+    curve: tuple[Point, ...] = ()
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its curve counts."""
+        return self.status == "finished"
+
+    def as_json(self) -> dict[str, Any]:
+        """The record of ``results.json``."""
+        curve = [asdict(point) for point in self.curve]
+        return {"seed": self.seed, "status": self.status, "error": self.error, "curve": curve, "phases": self.phases}
+
+
+Results = Mapping[int, RunResult]
+"""Of one contestant, by seed."""
+PerSeed = Mapping[int, float | None]
+"""A figure of each seed; None where its run did not finish, or there is none."""
+
+
+def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunResult:
+    """What a run's files say; a run whose figures cannot be read counts as failed, with the reason."""
+    folder = comparison.run_folder(contestant, seed)
+    try:
+        facts = read_facts(folder)
+        if facts is None:
+            return RunResult(seed=seed, status="missing")
+        logs = read_logs(folder)
+        curve, phases = tuple(curve_of(logs)), phases_of(logs)
+    except FileError as problem:
+        return RunResult(seed=seed, status="failed", error=str(problem))
+    status, error = str(facts.status), facts.error
+    if status_of(facts) == "stopped":
+        status, error = "running", None
+    if status == "finished" and not curve:
+        status, error = "failed", "it logged no accuracy: eval_benchmarks gave no figures"
+    if status == "finished" and facts.updates and curve[-1].step < facts.updates:
+        status, error = "failed", f"its last evaluation is of step {curve[-1].step:g} of {facts.updates}"
+    return RunResult(seed=seed, status=status, error=error, facts=facts, curve=curve, phases=phases)
+
+
+def summarise(comparison: Comparison) -> dict[str, Any]:
+    """Everything that ``results.json`` holds; runs that have not finished are listed as what they are."""
+    return summary_of(comparison, read_results(comparison))
+
+
+def read_results(comparison: Comparison) -> dict[str, Results]:
+    """What the runs of every contestant reached, by its name."""
+    return {
+        each.name: {seed: result_of(comparison, each, seed) for seed in comparison.seeds}
+        for each in comparison.contestants
+    }
+
+
+def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
+    """What ``results.json`` says of results that have been read."""
+    curves = {name: curves_of(found) for name, found in results.items()}
+    baseline, given = comparison.baseline, comparison.target
+    first = curves[baseline]
+    target = final_target(baseline, first) if given is None else fixed_target(given, first)
+    places = {what: common_reach(results, over) for what, over in READOUTS.items()}
+    took, speedups = spent(curves, target), ratios(curves, target, baseline)
+    key = TO_FINAL if baseline == STOCK and given is None else TO_TARGET
+    return {
+        "format": FORMAT,
+        "task": _task(comparison, results),
+        "environment": environment(),
+        "seeds": list(comparison.seeds),
+        "baseline": baseline,
+        "target": target.as_json(),
+        "methods": {
+            each.name: {
+                **_about(each, results[each.name], comparison),
+                "runs": [result.as_json() for result in results[each.name].values()],
+                "final": seed_interval(final(results[each.name])).as_json(),
+                "gain": gain_of(curves[each.name]).as_json(),
+                **{
+                    what: read_out(results[each.name], results[baseline], over, places[what])
+                    for what, over in READOUTS.items()
+                },
+                "to_target": took[each.name],
+            }
+            for each in comparison.contestants
+        },
+        "speedup": {name: {key: found} for name, found in speedups.items()},
+    }
+
+
+def _about(contestant: Contestant, results: Results, comparison: Comparison) -> dict[str, Any]:
+    """Which method it is, as its runs say, and what of the shared fields it was not given."""
+    told = [result.facts for result in results.values() if result.facts and result.facts.biased is not None]
+    paper = STOCK_PAPER if contestant.stock else METHODS[contestant.method].paper
+    return {
+        "method": contestant.method,
+        "overrides": dict(contestant.overrides),
+        "left_out": contestant.left_out(comparison.config),
+        "paper": (told[0].paper if told else None) or paper,
+        "biased": list(told[0].biased) if told else [],
+        "finished": f"{sum(result.finished for result in results.values())} of {len(results)}",
+    }
+
+
+def _task(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
+    """Model and data as the configuration calls them, and how many prompts the runs found."""
+    found = (result.facts.task for each in results.values() for result in each.values() if result.facts)
+    config = comparison.config
+    return {
+        "model": config.get("model_name_or_path"),
+        "dataset": config.get("dataset_path") or config.get("dataset_name"),
+        "prompts": next((task.get("prompts") for task in found if task), None),
+        "benchmarks": config.get("eval_benchmarks"),
+    }
+
+
+def final(results: Results) -> PerSeed:
+    """The last accuracy of each seed."""
+    return {seed: result.curve[-1].accuracy if result.finished else None for seed, result in results.items()}
+
+
+def curves_of(results: Results) -> Curves:
+    """The curves that count."""
+    return {seed: result.curve if result.finished else None for seed, result in results.items()}
+
+
+def common_reach(results: Mapping[str, Results], over: Over) -> PerSeed:
+    """How far all finished runs of a seed went; contestants need not have the same seeds."""
+    ends: dict[int, float | None] = {seed: None for each in results.values() for seed in each}
+    for result in (result for each in results.values() for result in each.values() if result.finished):
+        here, before = getattr(result.curve[-1], over), ends[result.seed]
+        ends[result.seed] = here if before is None else min(here, before)
+    return ends
+
+
+def read_out(results: Results, baseline: Results, over: Over, places: PerSeed) -> dict[str, Any]:
+    """A contestant's accuracy at ``places``, each seed's amount of ``over``, and its difference to the baseline's."""
+    here, there = (_at(found, places, partial(accuracy_at, over=over)) for found in (results, baseline))
+    known = [at for at in places.values() if at is not None]
+    return {
+        "at": float(np.mean(known)) if known else None,
+        "at_per_seed": {str(seed): at for seed, at in places.items()},
+        "accuracy": seed_interval(here).as_json(),
+        "difference": seed_interval(paired(here, there)).as_json(),
+    }
+
+
+def _at(results: Results, places: PerSeed, read: Callable[[Curve, float], float | None]) -> PerSeed:
+    """What is read off each seed's curve at its place."""
+    return {
+        seed: read(result.curve, at) if result.finished and (at := places[seed]) is not None else None
+        for seed, result in results.items()
+    }
+
+
+def paired(
+    left: PerSeed, right: PerSeed, combine: Callable[[float, float], float] = lambda a, b: a - b
+) -> dict[int, float | None]:
+    """``combine(left, right)`` seed by seed, the difference by default; None where either has no value."""
+    found: dict[int, float | None] = {}
+    for seed, value in left.items():
+        other = right.get(seed)
+        found[seed] = None if value is None or other is None else combine(value, other)
+    return found

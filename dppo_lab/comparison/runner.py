@@ -1,0 +1,164 @@
+"""Trains every run of a comparison in turn, in one process, and goes on where a stopped comparison was."""
+
+import gc
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import yaml
+from transformers import set_seed
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from answer_judge.errors import FileError
+from answer_judge.files import write_json, write_text
+from dppo.trl.checkpoints.files import latest_checkpoint
+from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.folder import CONFIG_FILE, RESULTS_FILE
+from dppo_lab.comparison.plan import Comparison, open_folder
+from dppo_lab.comparison.results import result_of, summarise
+from dppo_lab.runs.arguments import AnyRun
+from dppo_lab.runs.folder import FORMAT, RUN_FILE
+from dppo_lab.runs.follow import Follow
+from dppo_lab.runs.parts import prepare_model, train_with
+from dppo_lab.runs.reader import read_record
+
+PRINTED_FILE = "output.txt"
+"""What a run prints, which would cut through the progress of the comparison."""
+MODEL = "model_name_or_path"
+Stage = Literal["kept", "warm-up", "train", "finished", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened in a comparison, for whoever shows it."""
+
+    stage: Stage
+    """``kept``: the run had finished before."""
+    name: str
+    """The contestant."""
+    seed: int
+    number: int
+    """Which run this is, from 1."""
+    runs: int
+    """How many there are."""
+    step: float = 0.0
+    """Optimizer steps done; of a warm-up the share done."""
+    steps: float = 1.0
+    """Of how many."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What was logged last."""
+    text: str = ""
+    """The message of a failure."""
+
+
+Progress = Callable[[Event], None]
+Tell = Callable[..., None]
+"""Called with the fields of an ``Event`` that are news."""
+
+
+def run_comparison(
+    comparison: Comparison, progress: Progress = lambda event: None, *, overwrite: bool = False
+) -> dict[str, Any]:
+    """Train what has not finished, one run after the other, and write ``results.json`` after each.
+
+    A run that raises is on record as failed, and the others go on. Stopping loses what the run in progress did since
+    its last checkpoint, and nothing else: the same call goes on from there.
+
+    Args:
+        comparison: contestants, seeds, folder.
+        progress: called as things happen.
+        overwrite: make runs anew whose fields have changed, instead of refusing.
+
+    Returns:
+        What ``results.json`` holds.
+
+    Raises:
+        ConfigError: a field is wrong, or the folder belongs to something else.
+    """
+    comparison.check()
+    open_folder(comparison, overwrite=overwrite)
+    order = comparison.order()
+    for number, (seed, contestant) in enumerate(order, 1):
+        event = Event(stage="train", name=contestant.name, seed=seed, number=number, runs=len(order))
+        if result_of(comparison, contestant, seed).finished:
+            progress(replace(event, stage="kept"))
+            continue
+
+        def tell(event: Event = event, **news: Any) -> None:
+            progress(replace(event, **news))
+
+        make_start(comparison, contestant, seed, tell)
+        train_one(comparison, contestant, seed, tell)
+        write_json(comparison.folder / RESULTS_FILE, summarise(comparison))
+    results = summarise(comparison)
+    write_json(comparison.folder / RESULTS_FILE, results)
+    return results
+
+
+def make_start(comparison: Comparison, contestant: Contestant, seed: int, tell: Tell) -> None:
+    """The model that all runs of a seed start from, made once where the configuration wants one from scratch."""
+    folder = comparison.start_folder(seed)
+    if comparison.scratch and not folder.exists():
+        run = contestant.parse({**comparison.fields(contestant, seed), MODEL: comparison.config[MODEL]})
+        prepare_model(run, lambda done, loss: tell(stage="warm-up", step=done, figures={"loss": loss}), folder)
+
+
+def train_one(comparison: Comparison, contestant: Contestant, seed: int, tell: Tell) -> None:
+    """One run, from its newest checkpoint or from the start; on record as failed if it raises."""
+    folder, fields = comparison.run_folder(contestant, seed), comparison.fields(contestant, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / CONFIG_FILE, yaml.safe_dump(fields, sort_keys=False))
+    try:
+        train_alone(contestant, contestant.parse(fields), tell)
+    except Exception as error:  # whatever it is, the other runs go on
+        record_failure(comparison, contestant, seed, error)
+        tell(stage="failed", text=f"{type(error).__name__}: {error}")
+    else:
+        tell(stage="finished")
+    finally:
+        leave_nothing()
+
+
+def train_alone(contestant: Contestant, run: AnyRun, tell: Tell) -> None:
+    """Train one run, in its folder, as it would train in a process of its own; ``tell`` is called at every step."""
+    folder = Path(run.training.output_dir or "")
+    # TRL replays its first epoch after a resume: its own run starts again instead.
+    going = not contestant.stock and latest_checkpoint(folder) is not None
+    run = replace(run, data=replace(run.data, resume=going, overwrite=not going))
+    run.training.run_name = f"{contestant.name}_seed_{run.training.seed}"
+    set_seed(run.training.seed)
+
+    def follow(trainer: GRPOTrainer) -> None:
+        Follow.instead(trainer, lambda step, steps, figures: tell(step=step, steps=steps, figures=figures))
+
+    kind: type[GRPOTrainer] = GRPOTrainer if contestant.stock else DPPOTrainer
+    with (folder / PRINTED_FILE).open("a") as printed, redirect_stdout(printed):
+        train_with(kind, run, prepare=follow)
+
+
+def leave_nothing() -> None:
+    """Free what a run held, and close what loggers would otherwise go on writing into."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    for name in ("wandb", "trackio"):
+        logger = sys.modules.get(name)
+        if logger is not None:
+            with suppress(RuntimeError):  # there was no run to end
+                logger.finish()
+
+
+def record_failure(comparison: Comparison, contestant: Contestant, seed: int, error: Exception) -> None:
+    """Write the failure into the run's record, which does not exist yet where building the trainer failed."""
+    path = comparison.run_folder(contestant, seed) / RUN_FILE
+    try:
+        record = read_record(path)
+    except FileError:  # the failure that is being recorded may be that of a full disk
+        record = {}
+    record = record or {"format": FORMAT, "method": contestant.method, "seed": seed}
+    write_json(path, {**record, "status": "failed", "error": f"{type(error).__name__}: {error}"})

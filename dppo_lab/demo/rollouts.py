@@ -1,0 +1,93 @@
+"""Completions for a trainer of TRL from the demonstration's decoder, in place of transformers' ``generate``."""
+
+from itertools import groupby
+from typing import Any, TypedDict
+
+from transformers import Qwen3ForCausalLM
+
+from dppo.errors import ConfigError, raise_problems
+from dppo.rng import Purpose, torch_generator
+from dppo.verification.tiny_tokenizer import encode
+from dppo_lab.demo.decode import sample
+from dppo_lab.demo.drafts import Decoder
+
+SERVED = {"top_p": (1.0,), "top_k": (0, None), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
+"""Values of TRL's sampling fields that the decoder computes: temperature alone shapes its draws."""
+
+
+class Rollouts(TypedDict):
+    """What TRL wants from a ``rollout_func``: one entry per completion."""
+
+    prompt_ids: list[list[int]]
+    completion_ids: list[list[int]]
+    logprobs: list[list[float]]
+    """Nats, of each token at the sampling temperature."""
+
+
+class EmbeddedRollouts:
+    """A ``rollout_func`` whose completions are a function of the weights, the seed, the step and the round.
+
+    Nothing is drawn from a global generator. Rounds count the calls within a step, so a method that rolls out again
+    gets other completions. Evaluations by TRL draw the same numbers at every step. ``decoder`` completes the prompts of
+    training: with ``LastCompletions()`` faster, in the same law, and completions then depend on those before them.
+    """
+
+    def __init__(self, decoder: Decoder = sample) -> None:
+        self._decoder = decoder
+        self._at: tuple[int, bool] | None = None
+        self._round = 0
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> Rollouts:
+        """A completion of each of this process's prompts, by the policy in training.
+
+        Prompts are conversations or texts, each repeated for every completion of its group. The trainer gives the
+        policy, its tokenizer, the sampling settings, the seed and the step.
+
+        Raises:
+            ConfigError: for a model or a sampling setting that the decoder does not compute.
+        """
+        args, training = trainer.args, bool(trainer.model.training)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        check_embedded(model, args)
+        step = int(trainer.state.global_step)
+        self._round = self._round + 1 if self._at == (step, training) else 0
+        self._at = (step, training)
+        place = (Purpose.ROLLOUT, step) if training else (Purpose.EVALUATION,)
+        sizes = [len(list(equal)) for _, equal in groupby(prompts)]
+        prompt_ids = encode(trainer.processing_class, [prompt for prompt, _ in groupby(prompts)])
+        decoder = self._decoder if training else sample
+        made = decoder(
+            model,
+            prompt_ids,
+            torch_generator(args.seed, *place, self._round, trainer.accelerator.process_index, device=model.device),
+            samples=sizes,
+            max_new_tokens=args.max_completion_length,
+            temperature=args.temperature,
+        )
+        lengths = made.length_N.tolist()
+        return {
+            "prompt_ids": [ids for ids, size in zip(prompt_ids, sizes, strict=True) for _ in range(size)],
+            "completion_ids": made.token_lists,
+            "logprobs": [row[:length] for row, length in zip(made.logp_NT.tolist(), lengths, strict=True)],
+        }
+
+
+def check_embedded(model: Any, args: Any) -> None:
+    """Raise one error that names every setting in TRL's ``args`` under which the decoder would not draw what TRL draws.
+
+    Raises:
+        ConfigError: for another model than Qwen3, or a sampling field out of ``SERVED``.
+    """
+    if not isinstance(model, Qwen3ForCausalLM):
+        raise ConfigError(
+            f"rollout_func: embedded decodes for Qwen3ForCausalLM only, the model is {type(model).__name__}. "
+            "Leave rollout_func out: transformers generates then."
+        )
+    problems = [
+        f"{name}={getattr(args, name)!r} is not computed by rollout_func: embedded. Write {name}: {values[0]!r}"
+        for name, values in SERVED.items()
+        if getattr(args, name, values[0]) not in values
+    ]
+    if not args.temperature > 0:
+        problems.append(f"temperature={args.temperature:g} must be > 0 to draw completions. Write temperature: 1.0")
+    raise_problems("rollout_func: embedded", problems)

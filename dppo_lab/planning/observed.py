@@ -1,0 +1,252 @@
+"""What was seen of a model at work, from the records of a run or of a pilot: groups, and steps that were timed."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from dppo.errors import ConfigError
+from dppo.rng import Purpose, generator
+from dppo.verification.records import CeilingRow
+from dppo_lab.planning.costs import Timed, fitted
+from dppo_lab.planning.kinds import Groups
+from dppo_lab.planning.outcome import Figures
+from dppo_lab.planning.workload import DOUBLINGS, longest_curve
+from dppo_lab.runs.ceilings import run_ceilings
+from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, STOCK, TOTALS
+from dppo_lab.runs.reader import Log, RunRecord, number, sequence
+
+MOST = 1024
+"""Groups that are looked at: the latest, since a policy moves on."""
+RESAMPLED = 16
+"""Timed steps from which on they are resampled too: fewer could not tell fixed seconds from others."""
+GENERATIONS = 8
+"""TRL's default of ``num_generations``."""
+SECONDS, ROLLOUTS, ROLLOUT_TOKENS = TOTALS["seconds"], TOTALS["rollouts"], TOTALS["rollout_tokens"]
+NEEDED = ("step", SECONDS, ROLLOUTS, ROLLOUT_TOKENS, "time/rollout", "time/forward_backward", "rows/tokens")
+"""Figures of a log without which it is no timed step."""
+LENGTHS = ("num_tokens", ROLLOUTS, ROLLOUT_TOKENS, "completions/max_length", "rows/padded_tokens")
+"""Figures of a log that tell lengths."""
+Curve = tuple[float, ...]
+"""Expected longest of 1, 2, 4, ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observed:
+    """Groups and timed steps."""
+
+    groups: Groups
+    timed: tuple[Timed, ...]
+    processes: int
+    ceilings: tuple[CeilingRow, ...]
+    """Of both levels, as far as the records tell: what was found when prompts came back."""
+    notes: tuple[str, ...] = ()
+
+    def figures(self, limit: float) -> Figures:
+        """Workload and costs as they were seen.
+
+        Args:
+            limit: most tokens of a completion.
+        """
+        workload = self.groups.workload(self.groups.weight_Q, limit)
+        return Figures(workload=workload, costs=fitted(self.timed, self.processes))
+
+    def resampled(self, limit: float) -> list[Figures]:
+        """The same of resamples of prompts and, where there are enough, of timed steps.
+
+        Args:
+            limit: most tokens of a completion.
+        """
+        rng = generator(0, Purpose.CHECK, len(self.timed), 8)
+        found = []
+        for weight_Q in self.groups.resampled():
+            places = rng.integers(len(self.timed), size=len(self.timed))
+            timed = self.timed if len(self.timed) < RESAMPLED else [self.timed[place] for place in places]
+            costs = fitted(timed, self.processes)
+            found.append(Figures(workload=self.groups.workload(weight_Q, limit), costs=costs))
+        return found
+
+
+def observed_run(run: RunRecord) -> Observed:
+    """What the records of a run tell.
+
+    Raises:
+        ConfigError: they tell of no timed step, or of no group.
+    """
+    timed = timed_steps(run)
+    if not timed:
+        raise ConfigError(
+            f"{run.folder} has no timed steps: {METRICS_FILE} needs two records with time/*, rows/* and total/*, "
+            "as dppo train writes. Try --pilot 32"
+        )
+    groups = groups_of(run)
+    processes = number(run.environment.get("processes", 1))
+    notes = [*run.notes]
+    if run.config.get("layout") == "padded":
+        notes.append("The run padded what it forwarded: a token in rows is taken to cost what its tokens did.")
+    if len({each.layout for each in timed}) == 1:
+        notes.append(
+            f"Steps of one layout were timed ({timed[0].layout}): a token in the other is taken to cost the same."
+        )
+    return Observed(
+        groups=groups,
+        timed=timed,
+        processes=int(processes) if math.isfinite(processes) else 1,
+        ceilings=run_ceilings([run]),
+        notes=tuple(notes),
+    )
+
+
+def timed_steps(run: RunRecord) -> tuple[Timed, ...]:
+    """The steps between logs, each the mean of those since the log before; the first log, of warm-up, is left out."""
+    logs = [log for log in run.logs if all(math.isfinite(number(log.get(name))) for name in NEEDED)]
+    layout = "padded" if run.method == STOCK else "rows"
+    return tuple(_timed(before, after, layout) for before, after in pairwise(logs) if after["step"] > before["step"])
+
+
+def _timed(before: Log, after: Log, layout: str) -> Timed:
+    steps = after["step"] - before["step"]
+    seconds, completions, generated = (
+        max(after[name] - before[name], 0.0) / steps for name in (SECONDS, ROLLOUTS, ROLLOUT_TOKENS)
+    )
+    rollout, reward, prune, log_probs, passes = (
+        max(number(after.get(f"time/{phase}", 0.0)), 0.0)
+        for phase in ("rollout", "reward", "prune", "log_probs", "forward_backward")
+    )
+    update = log_probs + passes
+    return Timed(
+        layout=layout,
+        generated=generated,
+        completions=completions,
+        forwarded=after["rows/tokens"],
+        rollout=rollout,
+        reward=reward + prune,
+        update=update,
+        rest=max(seconds - rollout - reward - prune - update, 0.0),
+        steps=steps,
+    )
+
+
+def groups_of(run: RunRecord) -> Groups:
+    """The latest groups of a run: right completions of each, and lengths by outcome where these are known.
+
+    Of groups whose completions were not recorded, lengths are known where all are right, or all wrong. A reward above
+    the middle of those that were seen is right; with more than two rewards only recorded completions count.
+
+    Raises:
+        ConfigError: no group was recorded.
+    """
+    rewards = {reward for line in run.completions if math.isfinite(reward := number(line.reward))}
+    low, high = (min(rewards), max(rewards)) if len(rewards) > 1 else (0.0, 1.0)
+    recorded = _by_outcome(run, (low + high) / 2)
+    size = int(number(run.config.get("num_generations", GENERATIONS)))
+    rows = [] if len(rewards) > 2 else list(_of_prompts(run, size, (low, high), recorded))
+    rows = rows or [(*found, 1.0, number(place[1])) for place, found in recorded.items()]
+    if not rows:
+        raise ConfigError(
+            f"{run.folder} has no groups: {PROMPTS_FILE} and {COMPLETIONS_FILE} are missing or empty, which dppo train "
+            "writes. Try dppo plan CONFIG.yaml --pilot 32"
+        )
+    right_Q, size_Q, right_tokens_Q, wrong_tokens_Q, weight_Q, prompt_Q = np.array(rows[-MOST:], dtype=float).T
+    prompt, longest_prompt, tokens, longest = _lengths(run)
+    return Groups(
+        right_Q=right_Q,
+        size_Q=size_Q,
+        right_tokens_Q=right_tokens_Q,
+        wrong_tokens_Q=wrong_tokens_Q,
+        weight_Q=weight_Q,
+        prompt_Q=prompt_Q,
+        prompt_tokens=prompt,
+        tokens=tokens,
+        longest_prompt=longest_prompt,
+        longest_completion=longest,
+    )
+
+
+Place = tuple[int, int | None, int]
+"""Step, row of the dataset and group of some completions."""
+Found = tuple[float, float, float, float]
+"""Right completions of a group, all of them, tokens of the right and of the wrong ones."""
+
+
+def _by_outcome(run: RunRecord, middle: float) -> dict[Place, Found]:
+    """What was recorded of each group, completion by completion."""
+    groups: dict[Place, list[tuple[bool, float]]] = defaultdict(list)
+    for line in run.completions:
+        if math.isfinite(reward := number(line.reward)):
+            groups[line.step, line.row, line.group].append((reward > middle, number(line.tokens)))
+    return {
+        place: (
+            sum(right for right, _ in made),
+            len(made),
+            sum(tokens for right, tokens in made if right),
+            sum(tokens for right, tokens in made if not right),
+        )
+        for place, made in groups.items()
+    }
+
+
+def _of_prompts(
+    run: RunRecord, size: int, span: tuple[float, float], recorded: Mapping[Place, Found]
+) -> Iterable[tuple[float, ...]]:
+    """A row of ``Groups`` for each prompt that was rolled out, from what was recorded of every generation."""
+    known = {place[:2]: found for place, found in recorded.items()}
+    for line in run.prompts:
+        rows, means, probs = (sequence(column) for column in (line.rows, line.mean_reward, line.probability))
+        tokens = sequence(line.tokens) or [None] * len(rows)
+        for row, mean, prob, length in zip(rows, means, probs, tokens, strict=False):
+            if not (math.isfinite(number(mean)) and 0 < number(prob) <= 1):
+                continue
+            right = min(max(round((mean - span[0]) / (span[1] - span[0]) * size), 0), size)
+            found = known.get((line.step, row))
+            yield (right, size, *_tokens(found, right, size, number(length)), 1 / prob, number(row))
+
+
+def _tokens(found: Found | None, right: int, size: int, mean: float) -> tuple[float, float]:
+    """Tokens of right and of wrong completions of a group, NaN where they are not known."""
+    if found is not None and found[1] == size:
+        return found[2:]
+    total = size * mean
+    return {size: (total, 0.0), 0: (0.0, total)}.get(right, (math.nan, math.nan))
+
+
+def _lengths(run: RunRecord) -> tuple[float, Curve, float, Curve]:
+    """Mean tokens and the longest of many, of prompts and of completions.
+
+    Prompts are what is left of all tokens, and the longest of a generation what is left of its padding.
+
+    Raises:
+        ConfigError: the log does not say.
+    """
+    logs = [log for log in run.logs if all(math.isfinite(number(log.get(name))) for name in LENGTHS)]
+    pairs = [(one, two) for one, two in pairwise(logs) if two[ROLLOUTS] > one[ROLLOUTS] and two["step"] > one["step"]]
+    if not pairs:
+        raise ConfigError(f"{run.folder}: {METRICS_FILE} needs two records with {', '.join(LENGTHS)}. Try --pilot 32")
+    made, tokens, both = (
+        np.array([two[name] - one[name] for one, two in pairs]) for name in (ROLLOUTS, ROLLOUT_TOKENS, "num_tokens")
+    )
+    prompt, mean = max((both - tokens).sum() / made.sum(), 1.0), max(tokens.sum() / made.sum(), 1.0)
+    steps = np.array([two["step"] - one["step"] for one, two in pairs])
+    longest = float(np.mean([two["completions/max_length"] for _, two in pairs]))
+    kept = np.array([number(two.get("prune/kept_share", 1.0)) for _, two in pairs]) * made / steps
+    padded = np.array([two["rows/padded_tokens"] for _, two in pairs])
+    widest = float(np.median(padded[kept > 0] / kept[kept > 0])) - longest if (kept > 0).any() else prompt
+    count = float((made / steps).mean())
+    size = max(int(number(run.config.get("num_generations", GENERATIONS))), 1)
+    lengths = np.array([number(line.tokens) for line in run.completions])
+    seen = lengths[np.isfinite(lengths)]
+    return (
+        float(prompt),
+        _line(prompt, max(widest, prompt), count / size),
+        float(mean),
+        longest_curve(seen) if len(seen) >= count else _line(mean, max(longest, mean), count),
+    )
+
+
+def _line(mean: float, longest: float, count: float) -> Curve:
+    """Longest of 1, 2, 4, ... on a straight line from the mean to the longest of ``count``, flat beyond."""
+    doublings = max(math.log2(max(count, 2.0)), 1.0)
+    return tuple(float(mean + (longest - mean) * min(place / doublings, 1.0)) for place in range(DOUBLINGS))

@@ -1,0 +1,71 @@
+"""What pruning could have saved at most in runs, from the records that they left behind."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from answer_judge.statistics import bootstrap_means
+from dppo.pruning import Ceiling, Evidence, ceiling_of
+from dppo.pruning.ceiling import FEWEST, TAIL
+from dppo.rng import Purpose, generator
+from dppo.verification.records import CeilingRow
+from dppo_lab.runs.folder import PromptLine
+from dppo_lab.runs.reader import RunRecord, number, sequence
+
+LOGGED = ("prune/completion_ceiling", "prune/live_share")
+MOST = 4096
+"""Visits of prompts that are looked at: the latest."""
+
+
+def run_ceilings(runs: Sequence[RunRecord]) -> tuple[CeilingRow, ...]:
+    """The ceilings of both levels over runs of one method; a level without enough records is left out.
+
+    Of prompts it is pooled over all visits of prompts that history knew, with the bootstrap over these. Of completions
+    it is the mean over the logged records, each of which has that of its own draws, with the bootstrap over records.
+
+    Args:
+        runs: with their logs and prompts.
+    """
+    rows = []
+    visits = prompt_evidence(line for run in runs for line in run.prompts)
+    if len(visits) >= FEWEST:
+        rows.append(CeilingRow.of("prompts", ceiling_of(visits)))
+    value_I, free_I = (np.concatenate([np.zeros(0), *(run.series(name).value_I for run in runs)]) for name in LOGGED)
+    if len(value_I):
+        mean_M = bootstrap_means(value_I, generator(0, Purpose.CHECK, len(value_I)), 2000)
+        low, high = np.quantile(mean_M, (TAIL, 1 - TAIL)).tolist()
+        found = Ceiling(value=float(value_I.mean()), low=low, high=high, units=len(value_I))
+        free = 1 - float(free_I.mean()) if len(free_I) else math.nan
+        rows.append(CeilingRow.of("completions", found, free=free))
+    return tuple(rows)
+
+
+def prompt_evidence(lines: Iterable[PromptLine]) -> Evidence:
+    """Visits of prompts with a history, from lines of which nothing is taken on trust."""
+    visits = [visit for line in lines for visit in _visits(line)][-MOST:]
+    column_5N = torch.tensor(visits, dtype=torch.float64).reshape(-1, 5).T
+    expected_N, found_N, expected_cost_N, cost_N, prob_N = column_5N
+    return Evidence(
+        expected_N=expected_N.square(),
+        found_N=found_N.square(),
+        expected_cost_N=expected_cost_N,
+        cost_N=cost_N,
+        weight_N=prob_N.reciprocal(),
+        paid_N=torch.zeros_like(prob_N),
+    )
+
+
+def _visits(line: PromptLine) -> Iterable[tuple[float, ...]]:
+    """Expected signal, signal, expected tokens, tokens, and probability of each prompt that has all of them."""
+    columns: list[Sequence[Any]] = [
+        sequence(column)
+        for column in (line.expected_signal, line.signal, line.expected_tokens, line.tokens, line.probability)
+    ]
+    for row in zip(*columns, strict=False):
+        visit = tuple(map(number, row))
+        signal, found, expected, tokens, prob = visit
+        if all(map(math.isfinite, visit)) and min(signal, found, tokens) >= 0 and expected > 0 and 0 < prob <= 1:
+            yield visit

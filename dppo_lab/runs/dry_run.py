@@ -1,0 +1,152 @@
+"""Everything about a run that can be known without running it: what is wrong, what a step does, what is unchecked."""
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import Dataset
+from transformers import AutoConfig, AutoTokenizer
+
+from answer_judge.problems.loading import is_local
+from dppo.install import install_line
+from dppo.trl.grpo.plan import step_plan
+from dppo_lab.demo.scratch import SCRATCH
+from dppo_lab.errors import EXPLAINED
+from dppo_lab.runs.arguments import Run
+from dppo_lab.runs.benchmarks import load_benchmarks
+from dppo_lab.runs.embedded import TASKS
+from dppo_lab.runs.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
+from dppo_lab.runs.preflight import (
+    data_problems,
+    model_problems,
+    output_problems,
+    tracker_problems,
+    value_problems,
+    weight_problems,
+)
+
+TEMPLATE = {True: "with a chat template", False: "without a chat template: prompts will be plain text"}
+Kind = Literal["ok", "wrong", "unchecked", "plan"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a dry run."""
+
+    kind: Kind
+    text: str
+
+
+def dry_run(run: Run) -> list[Finding]:
+    """What can be found out about a run without a network and without training.
+
+    Files and parts that are fine, wrong, or could not be checked and why, in order; then the plan.
+
+    Raises:
+        ConfigError: it is no parsed run.
+    """
+    findings = [Finding("ok", "all fields are known, in range and served"), *_output(run), *_model(run)]
+    findings += [
+        Finding("wrong", problem)
+        for check in (tracker_problems, weight_problems, value_problems)
+        for problem in check(run)
+    ]
+    if run.without_gpu:
+        text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
+        findings.append(Finding("unchecked", text))
+    rows, found = _data(run)
+    findings += found
+    if run.training.use_vllm and importlib.util.find_spec("vllm") is None:
+        findings.append(Finding("unchecked", f"use_vllm: vLLM is not installed here: {install_line('vllm')}"))
+    processes = run.data.processes or run.training.world_size
+    method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=_model_config(run))
+    try:
+        lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
+    except EXPLAINED as error:
+        return [*findings, Finding("wrong", str(error))]
+    lines = [*lines, f"for {processes} process{'es' if processes > 1 else ''}"]
+    return [*findings, *(Finding("plan", line) for line in lines)]
+
+
+def _output(run: Run) -> Iterator[Finding]:
+    try:
+        checkpoint = output_checkpoint(run)
+    except EXPLAINED as error:
+        yield Finding("wrong", str(error))
+        return
+    if problems := list(output_problems(run)):
+        yield from (Finding("wrong", problem) for problem in problems)
+    else:
+        start = f"resumes from {checkpoint}" if checkpoint else "is free"
+        yield Finding("ok", f"output_dir={run.training.output_dir} {start}")
+
+
+def _model(run: Run) -> Iterator[Finding]:
+    name = run.model.model_name_or_path or ""
+    if problems := list(model_problems(run)):
+        yield from (Finding("wrong", problem) for problem in problems)
+    elif name.startswith(SCRATCH):
+        yield Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")
+    elif not Path(name).exists():
+        yield Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")
+    else:
+        try:
+            kind = AutoConfig.from_pretrained(name).model_type
+            template = AutoTokenizer.from_pretrained(name).chat_template
+        except (OSError, ValueError) as error:
+            yield Finding("wrong", f"model {name}: {error}")
+        else:
+            yield Finding("ok", f"model {name}: {kind}, {TEMPLATE[bool(template)]}")
+
+
+def _model_config(run: Run) -> Any:
+    """Of the model where it is at hand: a mixture of experts brings a router loss along."""
+    name = run.model.model_name_or_path or ""
+    try:
+        return AutoConfig.from_pretrained(name) if Path(name).is_dir() else None
+    except (OSError, ValueError):
+        return None  # ``_model`` says what is wrong with it
+
+
+def _data(run: Run) -> tuple[int | None, list[Finding]]:
+    """Rows of the training set, None where it is not at hand, and what was found."""
+    source = run.data.dataset_path or run.data.dataset_name
+    findings: list[Finding] = []
+    dataset = None
+    if problems := list(data_problems(run)):
+        return None, [Finding("wrong", problem) for problem in problems]
+    try:
+        if source in TASKS or is_local(source):
+            dataset = load_dataset(run)
+            columns = ", ".join(dataset.column_names)
+            findings.append(Finding("ok", f"dataset {source}: {len(dataset)} problems with columns {columns}"))
+            if run.data.max_prompt_tokens:
+                findings.append(Finding("unchecked", "prompt lengths: they need the model's tokenizer"))
+        else:
+            text = f"dataset {source}: loaded from the hub when the run starts; rewards are checked against it then"
+            findings.append(Finding("unchecked", text))
+        findings += _parts(run, dataset)
+    except (*EXPLAINED, OSError) as error:
+        findings.append(Finding("wrong", f"data: {error}"))
+    return None if dataset is None else len(dataset), findings
+
+
+def _parts(run: Run, dataset: Dataset | None) -> Iterator[Finding]:
+    """Rewards, rollouts, and what is evaluated on."""
+    data = run.data
+    names = [getattr(function, "__name__", str(function)) for function in load_rewards(run, dataset)]
+    yield Finding("ok", f"rewards: {', '.join(names)}")
+    if load_rollouts(run) is not None:
+        drafts = "" if data.draft is None else f", with {data.draft} as draft"
+        yield Finding("ok", f"completions: {data.rollout_func}{drafts}")
+    evaluated = data.eval_dataset_path or data.eval_dataset_name or ""
+    if run.training.eval_strategy != "no" and (not evaluated or evaluated in TASKS or is_local(evaluated)):
+        yield Finding("ok", f"evaluation on {evaluated}: {len(load_dataset(run, held_out=True))} problems")
+    benchmarks = data.eval_benchmarks or []
+    if benchmarks and not data.eval_benchmark_data and not all("=" in name or name in TASKS for name in benchmarks):
+        yield Finding("unchecked", f"benchmarks {', '.join(benchmarks)}: fetched from the hub when the run starts")
+    elif benchmarks:
+        sets = [f"{len(found.problems)} of {found.benchmark.name}" for found in load_benchmarks(run)]
+        yield Finding("ok", f"benchmarks while training: {', '.join(sets)}")

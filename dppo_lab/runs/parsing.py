@@ -1,0 +1,166 @@
+"""Configurations, read and checked: a YAML file and flags become fields, and fields become the arguments of a run.
+
+``dppo train``, ``compare`` and ``verify`` all come through here. A value means the same in a file, as a flag, and in
+the fields that a comparison puts together: its field's flag reads it.
+"""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
+from pathlib import Path
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import torch
+import yaml
+from trl.scripts.utils import TrlParser
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.model_config import ModelConfig
+
+from dppo.errors import ConfigError, did_you_mean
+from dppo.trl.grpo.config import DPPOConfig
+from dppo_lab.runs.arguments import Run
+from dppo_lab.runs.fields import RunArguments
+from dppo_lab.runs.words import check_config, split_words
+
+Config = TypeVar("Config", bound=GRPOConfig)
+COMPARISON = "compare"
+"""The block of a configuration that names what is compared."""
+ENVIRONMENT = "env"
+"""The block of a configuration that sets environment variables, as in TRL."""
+
+
+class Parser(TrlParser):
+    """TRL's parser, whose errors are ours."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print below its usage of several hundred lines."""
+        raise ConfigError(f"{message}. dppo train --help_all lists all fields.")
+
+    def hints(self) -> dict[str, Any]:
+        """The type of every field."""
+        hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
+        return {f.name: hints[f.name] for kind in self.dataclass_types for f in fields_of(cast(Any, kind)) if f.init}
+
+    def from_flag(self, name: str, text: str) -> Any:
+        """The value of a field whose flag is given that word."""
+        action = self._option_string_actions[f"--{name}"]
+        try:
+            value = self._get_value(action, text)
+            self._check_value(action, value)
+        except argparse.ArgumentError as error:
+            self.error(str(error))
+        return [value] if action.nargs == "+" else value
+
+
+def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:
+    """The parser of ``dppo train``; for TRL's own trainer with its ``GRPOConfig``."""
+    return Parser(
+        cast(Any, (RunArguments, config, ModelConfig)),
+        prog="dppo train",
+        add_help=False,
+        allow_abbrev=False,
+    )
+
+
+def parse_run(words: Sequence[str]) -> Run:
+    """The arguments of a run from the words of ``dppo train``: ``CONFIG.yaml``, and flags, which win.
+
+    Raises:
+        ConfigError: if the file is missing, is not a mapping of fields, has an unknown field, or a field is wrong.
+    """
+    path, flags = split_words(words)
+    given = read_flags(flags)
+    fields = (read_file(path) if path else {}) | given
+    # Settings for a GPU cannot be checked without one: they are checked as if for a CPU, and the plan says so.
+    without_gpu = fields.get("dry_run") is True and "use_cpu" not in given and not torch.accelerator.is_available()
+    return parse_fields(fields | ({"use_cpu": True} if without_gpu else {}), DPPOConfig, without_gpu=without_gpu)
+
+
+def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> dict[str, Any]:
+    """The fields of a YAML file; a message names ``example`` as one that works.
+
+    Raises:
+        ConfigError: there is no such file, or it is not a mapping of fields.
+    """
+    check_config(path, example=example)
+    try:
+        read = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}). Try {example}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}. Try {example}") from error
+    if not isinstance(read, dict):
+        raise ConfigError(f"{path} must hold fields, such as method: dppo")
+    return {str(name): value for name, value in read.items()}
+
+
+def read_flags(flags: Sequence[str]) -> dict[str, Any]:
+    """The fields that flags set, and no other: ``--field value``, ``--field=value``, ``--switch``.
+
+    Raises:
+        ConfigError: an unknown field, a value that is not of its type, or a word that is no flag.
+    """
+    parser = build_parser()
+    for action in parser._actions:
+        action.default, action.required = argparse.SUPPRESS, False
+    given, unknown = parser.parse_known_args(list(flags))
+    if unknown and not unknown[0].startswith("-"):
+        raise ConfigError(f"{unknown[0]!r} is no flag. Fields are set with --field value")
+    if unknown:
+        _refuse(unknown, parser)
+    return vars(given)
+
+
+def parse_fields(fields: Mapping[str, Any], config: type[Config], *, without_gpu: bool = False) -> Run[Config]:
+    """The arguments of a run from its fields.
+
+    Args:
+        fields: by name; values as YAML has them, or as words of flags.
+        config: ``DPPOConfig``, or TRL's ``GRPOConfig`` for its own trainer.
+        without_gpu: see ``Run``.
+
+    Raises:
+        ConfigError: an unknown field, a value that is not of its type, or one that is out of range.
+    """
+    parser = build_parser(config)
+    hints = parser.hints()
+    fields = dict(fields)
+    variables = fields.pop(ENVIRONMENT, None) or {}
+    if COMPARISON in fields:
+        raise ConfigError(f"the block {COMPARISON!r} is for dppo compare CONFIG.yaml. Leave it out to train.")
+    unknown = [word for name in fields.keys() - hints.keys() for word in (f"--{name}", str(fields[name]))]
+    if unknown:
+        _refuse(unknown, parser)
+    if not isinstance(variables, Mapping):
+        raise ConfigError(f"{ENVIRONMENT}={variables!r} must be a mapping. Write {ENVIRONMENT}: {{NAME: value}}")
+    typed = {name: _typed(parser, name, value, hints[name]) for name, value in fields.items()}
+    os.environ.update({str(name): str(value) for name, value in variables.items()})
+    try:
+        data, training, model = parser.parse_dict(typed)
+    except ConfigError:
+        raise
+    except ValueError as error:  # TRL's and transformers' own checks of a field
+        raise ConfigError(str(error)) from error
+    return Run(data=data, training=training, model=model, without_gpu=without_gpu)
+
+
+def _refuse(unknown: Sequence[str], parser: Parser) -> NoReturn:
+    names = [word.removeprefix("--").split("=")[0].replace("-", "_") for word in unknown if word.startswith("--")]
+    meant = "".join(did_you_mean(name, parser.hints()) for name in names)
+    raise ConfigError(f"unknown fields: {' '.join(unknown)}. {meant}dppo train --help_all lists all of them.")
+
+
+def _typed(parser: Parser, name: str, value: Any, hint: Any) -> Any:
+    """The value as its field's flag reads it, word by word; what is no word must be of the field's type as it is."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = [get_origin(part) or part for part in parts]
+    if isinstance(value, list) and list in kinds:
+        read = [parser.from_flag(name, str(part)) for part in value]
+        return [entry for found in read for entry in (found if isinstance(found, list) else [found])]
+    if isinstance(value, str | bool | int | float):
+        return parser.from_flag(name, str(value))
+    if Any not in kinds and type(value) not in kinds:
+        parser.error(f"argument --{name}: invalid value: {value!r}")
+    return value

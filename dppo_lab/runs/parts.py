@@ -1,0 +1,352 @@
+"""The parts of a run, each loaded and checked on its own: output folder, model, data, rewards, trainer."""
+
+import importlib
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from accelerate import PartialState
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import get_peft_config, get_quantization_config
+
+from answer_judge.files import current_folder_first
+from answer_judge.problems import (
+    accuracy_reward,
+    check_problems,
+    check_rewards,
+    checker_reward,
+    code_tests,
+    format_reward,
+    load_problems,
+    majority_vote_reward,
+    overlong_penalty,
+)
+from answer_judge.problems.checkers import is_check
+from dppo.errors import CheckpointError, ConfigError, first_line
+from dppo.methods import METHODS
+from dppo.rng import Purpose, generator
+from dppo.trl.checkpoints.files import latest_checkpoint
+from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo_lab.demo import task
+from dppo_lab.demo.drafts import LastCompletions
+from dppo_lab.demo.rollouts import EmbeddedRollouts
+from dppo_lab.demo.scratch import SCRATCH, prepare_embedded, prepare_text
+from dppo_lab.runs.arguments import AnyRun, Run, program_limits
+from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
+from dppo_lab.runs.embedded import EMBEDDED, TASKS, embedded_rows
+from dppo_lab.runs.folder import RECORDS
+from dppo_lab.runs.preflight import check_run
+from dppo_lab.runs.recorder import RunRecorder
+
+Kind = TypeVar("Kind", bound=GRPOTrainer)
+LAST_COMPLETION = "last_completion"
+"""The value of ``draft``: what a prompt was completed with last time is verified before the rest is decoded."""
+START_FOLDER = "start"
+"""Where a model made from scratch is kept within the output folder, so that a resumed run finds it."""
+
+
+def output_checkpoint(run: AnyRun) -> Path | None:
+    """The checkpoint to resume from, or None for a fresh run.
+
+    Raises:
+        ConfigError: if the folder already holds something and neither ``resume`` nor ``overwrite`` is set.
+        CheckpointError: if ``resume`` is set and there is no complete checkpoint.
+    """
+    folder = Path(run.training.output_dir or "")
+    if run.data.resume:
+        found = latest_checkpoint(folder)
+        if found is None:
+            raise CheckpointError(
+                f"output_dir={folder} has no complete checkpoint to resume from. Start again with --overwrite."
+            )
+        return found
+    held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if held - {f"{START_FOLDER}.unfinished"} and not run.data.overwrite:
+        resume = "--resume to go on, or " if latest_checkpoint(folder) else ""
+        raise ConfigError(f"output_dir={folder} is not empty. Add {resume}--overwrite to train into it.")
+    return None
+
+
+def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
+    """The problems of a run, or those to evaluate on, checked: a block must fit, no row may be empty or too long.
+
+    Prompts are measured with the ``tokenizer`` where ``max_prompt_tokens`` is set.
+
+    Raises:
+        DataError: if they cannot be loaded, or hold rows that cannot be trained on.
+    """
+    data, training = run.data, run.training
+    if held_out and not (data.eval_dataset_name or data.eval_dataset_path):
+        raise ConfigError(
+            f"eval_strategy={str(training.eval_strategy)!r} needs problems to evaluate on. Set eval_dataset_name, or "
+            "eval_strategy: 'no'."
+        )
+    name = (data.eval_dataset_name or "") if held_out else data.dataset_name
+    path = data.eval_dataset_path if held_out else data.dataset_path
+    if name in TASKS and path is None:
+        split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
+        return embedded_rows(split.held_out if held_out else split.train)
+    dataset = load_problems(
+        name or str(path),
+        path=path,
+        split=data.dataset_test_split if held_out else data.dataset_train_split,
+        prompt_column=data.prompt_column,
+        answer_column=data.answer_column,
+        template=data.prompt_template,
+        extract=data.extract,
+        chat=tokenizer is None or tokenizer.chat_template is not None,
+        answers=_needs_answers(data.reward_funcs or []),
+    )
+    return check_problems(
+        dataset,
+        tokenizer=tokenizer,
+        max_prompt_tokens=data.max_prompt_tokens if tokenizer else None,  # a dry run may have no tokenizer
+        minimum=1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1),
+        on_bad_rows=data.on_bad_rows,
+    )
+
+
+def _needs_answers(rewards: Sequence[str]) -> bool:
+    """Whether problems need an answer: not where a checker judges, unless beside a reward that reads it."""
+    return not any(map(is_check, rewards)) or bool({"accuracy", "code_tests"} & set(rewards))
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier run left in ``folder``: its checkpoints, its model from scratch, its records."""
+    for old in [*folder.glob("checkpoint-*"), folder / START_FOLDER]:
+        shutil.rmtree(old, ignore_errors=True)
+    for name in RECORDS:
+        (folder / name).unlink(missing_ok=True)
+
+
+def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
+    """The reward functions of a run, by name or dotted path, checked against the dataset's columns where it is given.
+
+    Raises:
+        ConfigError: for a name that is neither known nor importable.
+        DataError: if the dataset lacks a column that a reward needs, or holds an empty answer.
+    """
+    data, longest = run.data, run.training.max_completion_length or 0
+    makers: dict[str, Callable[[], Callable[..., Any]]] = {
+        "accuracy": lambda: accuracy_reward(
+            benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
+        ),
+        "format": format_reward,
+        "overlong": lambda: overlong_penalty(longest, data.overlong_cache_tokens),
+        "majority_vote": lambda: _vote(run),
+        "code_tests": lambda: code_tests(
+            workers=data.reward_workers,
+            limits=program_limits(data),
+            accept_weak_sandbox=data.accept_weak_sandbox,
+        ),
+        EMBEDDED: lambda: task.score,
+    }
+    names = data.reward_funcs or [EMBEDDED if data.dataset_name in TASKS else "accuracy"]
+    functions = [
+        makers[name]()
+        if name in makers
+        else checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
+        if is_check(name)
+        else imported(name, field="reward_funcs", known=makers)
+        for name in names
+    ]
+    if dataset is not None:
+        check_rewards(dataset, functions)
+        for sandbox in (getattr(function, "sandbox", None) for function in functions):
+            if sandbox is not None:  # before anything is trained: it may be refused here
+                PartialState().print(f"dppo | {sandbox.describe()}")
+    return functions
+
+
+def _vote(run: AnyRun) -> Callable[..., Any]:
+    """The majority vote of a run's groups, all of one size: votes of other sizes are other rewards."""
+    own = METHODS.get(getattr(run.training, "method", ""))
+    if own is not None and own.sizes is not None:
+        raise ConfigError(
+            f"reward_funcs: majority_vote is another reward in groups of another size, and method={own.name!r} gives "
+            "prompts as many completions as their history says. Write method: dppo_history"
+        )
+    votes, held_out = run.training.num_generations, run.training.num_generations_eval
+    if run.training.eval_strategy != "no" and held_out not in (None, votes):
+        raise ConfigError(
+            f"reward_funcs: majority_vote rewards by a vote of num_generations={votes}, and another vote, of "
+            f"num_generations_eval={held_out}, is another reward. Write num_generations_eval: {votes}"
+        )
+    data = run.data
+    return majority_vote_reward(
+        votes=votes, benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
+    )
+
+
+def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., Any]:
+    """The function of that dotted path, looked for in the current folder first.
+
+    Raises:
+        ConfigError: there is none; the message has the ``field`` and the names ``known`` to it beside dotted paths.
+    """
+    module, _, attribute = name.rpartition(".")
+    try:
+        with current_folder_first():
+            return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{field}: {name!r} is neither one of {', '.join(known)} nor an importable dotted path ({error})."
+        ) from error
+
+
+def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
+    """The ``rollout_func`` of a run, by name or dotted path; None where transformers or vLLM generate.
+
+    Raises:
+        ConfigError: for a name that is neither known nor importable, `embedded` together with vLLM, or drafts for
+            another engine than `embedded`.
+    """
+    name, draft = run.data.rollout_func, run.data.draft
+    if draft not in (None, LAST_COMPLETION):
+        raise ConfigError(f"draft={draft!r} is not {LAST_COMPLETION!r}. Leave it out to decode without drafts.")
+    if draft is not None and name != EMBEDDED:
+        raise ConfigError(
+            f"draft: {draft} is only for rollout_func: embedded. Leave it out; vLLM's server has "
+            "--speculative-config of its own, see docs/drafts.md."
+        )
+    if name is None:
+        return None
+    if name != EMBEDDED:
+        return imported(name, field="rollout_func", known=[EMBEDDED])
+    if run.training.use_vllm:
+        raise ConfigError("rollout_func: embedded decodes by itself, use_vllm would start vLLM for nothing. Use one.")
+    return EmbeddedRollouts() if draft is None else EmbeddedRollouts(LastCompletions())
+
+
+WarmUp = Callable[[float, float], None]
+"""Called while a model from scratch is warmed up, with the share done and the loss."""
+
+
+def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | None = None) -> str:
+    """Where the run's model is: its own path or hub name, or the folder of a model made from scratch.
+
+    A model made from scratch is warmed up once, by the main process, and found again on resume: in ``folder``, by
+    default ``start`` within the output folder.
+
+    Raises:
+        ConfigError: without ``model_name_or_path``, or for an unknown kind of scratch model.
+    """
+    name = run.model.model_name_or_path
+    if not name:
+        raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
+    if not name.startswith(SCRATCH):
+        return name
+    folder = folder or Path(run.training.output_dir or "") / START_FOLDER
+    kind = name.removeprefix(SCRATCH)
+    if kind not in (*TASKS, "text"):
+        known = ", ".join(repr(SCRATCH + each) for each in (*TASKS, "text"))
+        raise ConfigError(f"model_name_or_path={name!r} is not one of {known}.")
+    with PartialState().main_process_first():
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            seed = run.training.seed
+            if kind in TASKS:
+                prepare_embedded(folder, seed=seed, task=TASKS[kind], on_step=progress)
+            else:
+                minutes = run.data.scratch_minutes
+                prepare_text(folder, load_dataset(run), seed=seed, minutes=minutes, on_step=progress)
+    return str(folder)
+
+
+def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None = None) -> Kind:
+    """The trainer of a run, ours or TRL's own, with its data and rewards; ``model`` is from ``prepare_model``.
+
+    With ``prompts`` it has that many of the training set, drawn by the run's seed.
+
+    Raises:
+        ConfigError: the model cannot be loaded, or the training set has fewer prompts.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            model, revision=run.model.model_revision, trust_remote_code=run.training.trust_remote_code
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"model_name_or_path={model}: {first_line(error)} Without a network name a local folder."
+        ) from error
+    if tokenizer.chat_template is None:
+        PartialState().print(f"dppo | {model} has no chat template: it is given the prompts as they are, as plain text")
+    dataset = load_dataset(run, tokenizer=tokenizer)
+    if prompts is not None:
+        dataset = _some(dataset, prompts, run.training.seed)
+    held_out = run.training.eval_strategy != "no"
+    given = run.training.model_init_kwargs
+    run.training.model_init_kwargs = {
+        "revision": run.model.model_revision,
+        "attn_implementation": run.model.attn_implementation,
+        "dtype": run.model.dtype,
+        **(given if isinstance(given, dict) else {}),
+    }
+    return kind(
+        model,
+        reward_funcs=cast(Any, load_rewards(run, dataset)),
+        args=run.training,
+        train_dataset=dataset,
+        rollout_func=load_rollouts(run),
+        eval_dataset=load_dataset(run, tokenizer=tokenizer, held_out=True) if held_out else None,
+        processing_class=tokenizer,
+        quantization_config=get_quantization_config(run.model),
+        peft_config=get_peft_config(run.model),
+    )
+
+
+def _some(dataset: Dataset, prompts: int, seed: int) -> Dataset:
+    if prompts > len(dataset):
+        raise ConfigError(
+            f"{prompts} prompts were asked for, and the training set has {len(dataset)}. Try {len(dataset)}."
+        )
+    return dataset.select(generator(seed, Purpose.CHECK, 6).permutation(len(dataset))[:prompts].tolist())
+
+
+def train(run: Run, progress: WarmUp | None = None) -> DPPOTrainer:
+    """Train a run to its end, from the start or from a checkpoint, and save the model in ``output_dir``.
+
+    Beside the model are the files of ``runs.folder``, which say what was run and what came of it.
+    """
+    return train_with(DPPOTrainer, run, progress)
+
+
+def train_with(
+    kind: type[Kind],
+    run: AnyRun,
+    progress: WarmUp | None = None,
+    prepare: Callable[[Kind], None] | None = None,
+) -> Kind:
+    """As ``train``, with a trainer of that kind, ours or TRL's own, which ``prepare`` is given before it trains.
+
+    Raises:
+        ConfigError: it is no parsed run, its folder is in use, the launch has another number of processes, or
+            ``preflight_problems`` finds any.
+    """
+    launched = run.training.world_size
+    if run.data.processes not in (None, launched):
+        raise ConfigError(
+            f"processes={run.data.processes}, but this launch has {launched}. Start it with: accelerate launch "
+            f"--num_processes {run.data.processes} -m dppo_lab.cli.main train CONFIG.yaml"
+        )
+    check_run(run)
+    checkpoint = output_checkpoint(run)
+    benchmarks = load_benchmarks(run)
+    folder = Path(run.training.output_dir or "")
+    PartialState().wait_for_everyone()  # all have looked before anyone writes
+    if checkpoint is None and PartialState().is_main_process:
+        clear(folder)
+    PartialState().wait_for_everyone()
+    trainer = build_trainer(run, prepare_model(run, progress), kind)
+    about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
+    recorder = RunRecorder(folder, task=about).attach(trainer)
+    if benchmarks:
+        trainer.add_callback(benchmark_callback(run, trainer, benchmarks, recorder.paused))
+    if prepare is not None:
+        prepare(trainer)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    trainer.save_model(str(folder))
+    return trainer

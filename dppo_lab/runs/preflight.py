@@ -1,0 +1,123 @@
+"""What would stop a run late, found before anything is loaded: by a dry run, and by every run when it starts."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from transformers.integrations import integration_utils
+
+from answer_judge.problems.loading import is_local
+from dppo.errors import ConfigError, did_you_mean, raise_problems
+from dppo.trl.grpo.ranges import range_problems
+from dppo.trl.safeguards import weights_mismatch
+from dppo_lab.demo.scratch import SCRATCH
+from dppo_lab.runs.arguments import AnyRun
+from dppo_lab.runs.embedded import TASKS
+
+TRACKERS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"azure_ml": ("azureml", "azureml-mlflow"), "comet_ml": ("comet", "comet-ml"), "flyte": ("flytekit", "flytekit")}
+    | {name: (name, name) for name in ("clearml", "codecarbon", "dagshub", "dvclive", "kubeflow", "mlflow", "neptune")}
+    | {name: (name, name) for name in ("swanlab", "tensorboard", "trackio", "wandb")}
+)
+"""By name: what transformers calls it where it looks whether it is installed, and the package."""
+
+
+def check_run(run: AnyRun) -> None:
+    """Return where ``preflight_problems`` finds none.
+
+    Raises:
+        ConfigError: one line for each that it finds.
+    """
+    problems = preflight_problems(run)
+    if len(problems) == 1:
+        raise ConfigError(problems[0])
+    raise_problems("this run", problems)
+
+
+def preflight_problems(run: AnyRun) -> list[str]:
+    """One sentence per thing that would stop the run after its model is loaded; empty when there is none.
+
+    Nothing is loaded, and nothing stays on the disk.
+    """
+    checks = (range_problems_of, output_problems, model_problems, data_problems, value_problems)
+    checks += (tracker_problems, weight_problems)
+    return [problem for check in checks for problem in check(run)]
+
+
+def range_problems_of(run: AnyRun) -> Iterator[str]:
+    """Fields out of range; ours were checked when they were made, those of TRL's own trainer were not."""
+    yield from range_problems(run.training)
+
+
+def output_problems(run: AnyRun) -> Iterator[str]:
+    """An output folder that cannot be made or written into: tried, with a file that has no name."""
+    folder = Path(run.training.output_dir or "")
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        if not there.is_dir():
+            raise NotADirectoryError(f"{there} is a file")
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        yield f"output_dir={folder} cannot be written: {why}. Try --output_dir runs/mine"
+
+
+def model_problems(run: AnyRun) -> Iterator[str]:
+    """No model, or a path that does not exist; names of the hub are not looked up."""
+    name = run.model.model_name_or_path or ""
+    if not name:
+        yield "model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B"
+    elif not name.startswith(SCRATCH) and _is_path(name) and not Path(name).exists():
+        yield f"model {name}: no such folder. Write model_name_or_path: FOLDER, or a name of the hub"
+
+
+def _is_path(name: str) -> bool:
+    """Whether a model is written as a path; names of the hub have at most one slash."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1
+
+
+def data_problems(run: AnyRun) -> Iterator[str]:
+    """Training sets, and sets to evaluate on, that are local and not there: a model from scratch is made before them.
+
+    Names of the hub are not looked up.
+    """
+    data = run.data
+    sources: list[tuple[str, str | None, str | None]] = [("dataset", data.dataset_name, data.dataset_path)]
+    if run.training.eval_strategy != "no":
+        sources.append(("eval_dataset", data.eval_dataset_name, data.eval_dataset_path))
+    for field, name, path in sources:
+        local = path or (name if name and name not in TASKS and is_local(name) else None)
+        if local and not Path(local).expanduser().exists():
+            yield (
+                f"{field}_{'path' if path else 'name'}={local}: no such file or folder (looked in {Path.cwd()}). Write "
+                f"{field}_path: FILE.jsonl, or {field}_name: a name of the hub"
+            )
+
+
+def value_problems(run: AnyRun) -> Iterator[str]:
+    """Values of prompts that were not written yet."""
+    path = getattr(run.training, "prompt_values", None)  # TRL's own trainer has none
+    if path is not None and not Path(path).is_file():
+        yield f"prompt_values={path}: no such file (looked in {Path.cwd()}). Write it first: dppo values CONFIG.yaml"
+
+
+def tracker_problems(run: AnyRun) -> Iterator[str]:
+    """Trackers that are not known, or not installed."""
+    found = run.training.report_to
+    for name in [found] if isinstance(found, str) else found or ():
+        if name not in TRACKERS:
+            meant = did_you_mean(str(name), TRACKERS)
+            yield f"report_to: {name!r} is not one of {', '.join(sorted(TRACKERS))}. {meant}Write report_to: none"
+            continue
+        probe, package = TRACKERS[name]
+        installed: Callable[[], bool] = getattr(integration_utils, f"is_{probe}_available")
+        if not installed():
+            yield f"report_to: {name} is not installed. Write report_to: none, or pip install {package}"
+
+
+def weight_problems(run: AnyRun) -> Iterator[str]:
+    """As many ``reward_weights`` as rewards, or none."""
+    if wrong := weights_mismatch(run.training.reward_weights, len(run.data.reward_funcs or [""])):
+        yield wrong

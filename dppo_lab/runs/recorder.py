@@ -1,0 +1,243 @@
+"""``RunRecorder``: the files that a run leaves behind, for our trainer and for TRL's own; ``runs.folder`` has them.
+
+Totals so far (``total/*``) go into every log. docs/metrics.md has their units.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from answer_judge.files import read_lines
+from dppo.errors import ConfigError
+from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.records import Generation
+from dppo.trl.grpo.stock import StockWatch
+from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo.trl.hooks import watch
+from dppo.trl.metrics import RECORD, logs_at, wall
+from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
+from dppo_lab.runs.journal import Journal, Stopwatch
+from dppo_lab.runs.written import completion_lines, describe_run, prompt_line
+
+COUNTS = tuple(name for name in TOTALS if name != "seconds")
+STATE = "dppo_totals"
+"""Where a checkpoint of TRL keeps the totals."""
+COMPLETIONS = 16
+"""Most completions of a logged step, where the arguments do not say."""
+
+
+class RunRecorder(TrainerCallback):
+    """Records one run. Nothing it does changes what is trained; a full disk ends the record and not the run.
+
+    Args:
+        folder: where the files go, usually the run's ``output_dir``.
+        task: ``model``, ``dataset`` and ``prompts`` for ``run.json``; default: what the trainer knows of them.
+        completions: most completions of a logged step, >= 0; default: ``record_completions`` of the arguments.
+        now: the clock that seconds are read from; ``time.process_time`` where other work runs on the machine.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        task: Mapping[str, Any] | None = None,
+        completions: int | None = None,
+        now: Callable[[], float] = wall,
+    ) -> None:
+        self.journal = Journal(folder)
+        self._task, self._completions, self._now = task, completions, now
+        self._watch = Stopwatch(now)
+        self._counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
+        self._trained = torch.zeros((), dtype=torch.int64)
+        self._attached: GRPOTrainer | None = None
+        self._run: RunFacts | None = None
+
+    def attach(self, trainer: GRPOTrainer) -> "RunRecorder":
+        """Record this trainer's run, and give back the recorder. Call it before ``train`` and before other callbacks.
+
+        Args:
+            trainer: a ``DPPOTrainer``, or TRL's own, whose methods are then called through ours.
+
+        Raises:
+            ConfigError: if it records another trainer already, or is given none.
+        """
+        if not isinstance(trainer, GRPOTrainer):
+            raise ConfigError(f"attach takes a trainer, not {trainer!r}. Write RunRecorder(folder).attach(trainer)")
+        if self._attached is not None:
+            raise ConfigError(
+                "a RunRecorder records one trainer. Make another one: RunRecorder(folder).attach(trainer)"
+            )
+        self._attached = trainer
+        # First, so that totals are in every log before others read it, and stand before others evaluate.
+        trainer.callback_handler.callbacks.insert(0, self)
+        watch(
+            trainer,
+            train=self._on_record(),
+            generate=self._count_rollouts,
+            loss=self._count_trained,
+            evaluate=self.paused(),
+            save=self._with_totals(),
+        )
+        if isinstance(trainer, DPPOTrainer):
+            trainer.recorder, trainer.clock.now = self, self._now
+        else:
+            StockWatch(trainer, self, self.paused, self._now)
+        return self
+
+    def paused(self) -> Any:
+        """A context in which the run's clock stands still, or a decorator: for whatever is not training."""
+        return self._watch.paused()
+
+    def totals(self) -> dict[str, float]:
+        """``total/seconds`` of training and ``total/*`` counts over all ranks, since the run began."""
+        found = {"seconds": self._watch.seconds, **self._counts}
+        return {name: found[what] for what, name in TOTALS.items()}
+
+    # -- what the trainer calls ---------------------------------------------------------------------------------
+
+    def record(self, generation: Generation) -> None:
+        """Write what became of a generation, on the first process. Called by the trainer, after the draws."""
+        trainer = self._trainer
+        if not trainer.accelerator.is_main_process:
+            return
+        with self.paused(), trainer.clock(RECORD) if isinstance(trainer, DPPOTrainer) else nullcontext():
+            self.journal.append(PROMPTS_FILE, [asdict(prompt_line(generation))])
+            steps = range(generation.step, generation.step + generation.steps)
+            if any(logs_at(trainer.args, trainer.state, step) for step in steps):
+                lines = completion_lines(generation, self._most, trainer.processing_class)
+                self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the clock where the run or its checkpoint stands, and cut off records of later steps."""
+        step = int(state.global_step)
+        saved = self._saved_totals(state, step)
+        if state.is_world_process_zero:
+            for name in (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE):
+                self.journal.cut(name, step or -1)
+            self._write_run(updates=int(state.max_steps))
+        self._counts = {name: int(saved.get(TOTALS[name]) or 0) for name in COUNTS}
+        self._watch.start(float(saved.get(TOTALS["seconds"]) or 0.0))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Add the tokens that the step trained on, over all processes."""
+        self._count(tokens_trained=self._trained)
+        self._trained = torch.zeros_like(self._trained)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Put the totals into the record that is being logged, ahead of everyone who reads it, and keep the record."""
+        for record in (logs, state.log_history[-1] if state.log_history else None):
+            if record is not None:
+                record.update(self.totals())
+        if state.is_world_process_zero:
+            self.journal.append(METRICS_FILE, [{"step": state.global_step, **(logs or {})}])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop the clock: what follows is not training."""
+        self._watch.stop()
+
+    # -- around the trainer's methods ---------------------------------------------------------------------------
+
+    @property
+    def _trainer(self) -> GRPOTrainer:
+        if self._attached is None:
+            raise ConfigError("this RunRecorder records nothing yet. Call recorder.attach(trainer) before training.")
+        return self._attached
+
+    @property
+    def _most(self) -> int:
+        """Most completions of a logged step."""
+        args = self._trainer.args
+        given = args.record_completions if isinstance(args, DPPOConfig) else COMPLETIONS
+        return given if self._completions is None else self._completions
+
+    @property
+    def _training(self) -> bool:
+        return cast(torch.nn.Module, self._trainer.model).training
+
+    @contextmanager
+    def _on_record(self) -> Iterator[None]:
+        """Around ``train``: its end goes on record, whatever it is."""
+        self._run = describe_run(self._trainer, self._task)
+        self._write_run()
+        try:
+            yield
+        except BaseException as error:
+            self._watch.stop()
+            stopped = isinstance(error, KeyboardInterrupt)
+            said = None if stopped else ": ".join(filter(None, (type(error).__name__, str(error))))
+            self._write_run(status="stopped" if stopped else "failed", error=said, seconds=self._watch.seconds)
+            raise
+        self._write_run(status="finished", error=None, seconds=self._watch.seconds)
+
+    def _write_run(self, **news: Any) -> None:
+        if self._run is not None:  # a subclass may train past ``train``
+            self._run = replace(self._run, **news)
+            if self._trainer.accelerator.is_main_process:
+                self.journal.write(RUN_FILE, asdict(self._run))
+
+    @contextmanager
+    def _with_totals(self) -> Iterator[None]:
+        """Around ``_save_checkpoint``: the totals are in TRL's own state, and the clock is at rest."""
+        with self.paused():
+            cast(dict[str, Any], self._trainer.state.stateful_callbacks)[STATE] = self.totals()
+            yield
+
+    def _saved_totals(self, state: Any, step: int) -> Mapping[str, Any]:
+        """Totals as they were at ``step``: from the checkpoint's state, else from the log; none for a new run."""
+        if not step:
+            return {}
+        saved = (state.stateful_callbacks or {}).get(STATE)
+        if saved is not None:
+            return saved
+        records = read_lines(self.journal.folder / METRICS_FILE, damaged=[])
+        found = [r for r in records if r.get("step", step + 1) <= step and TOTALS["seconds"] in r]
+        return found[-1] if found else {}
+
+    def _count_rollouts(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(generate)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            training = self._training
+            output = generate(*args, **kwargs)
+            if training:
+                completion_ids, tool_mask = output[1], output[2]
+                made = map(len, completion_ids) if tool_mask is None else map(sum, tool_mask)
+                self._count(rollouts=len(completion_ids), rollout_tokens=sum(made))
+            return output
+
+        return counted
+
+    def _count_trained(self, compute_loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(compute_loss)
+        def counted(model: Any, inputs: dict[str, Any]) -> Tensor:
+            if self._training:
+                tokens = _tokens_with_gradient(inputs)
+                self._trained = self._trained.to(tokens.device) + tokens
+            return compute_loss(model, inputs)
+
+        return counted
+
+    def _count(self, **here: Any) -> None:
+        """Add counts of this process, those of all others included. All processes call together."""
+        accelerator = self._trainer.accelerator
+        counts = torch.tensor([int(count) for count in here.values()], device=accelerator.device)
+        if accelerator.num_processes > 1:
+            counts = cast(Tensor, accelerator.reduce(counts, reduction="sum"))
+        for name, count in zip(here, counts.tolist(), strict=True):
+            self._counts[name] += count
+
+
+def _tokens_with_gradient(inputs: dict[str, Any]) -> Tensor:
+    """() completion tokens that carry loss in a call of the loss: of those kept for ours, of all for TRL's."""
+    if "micro_batches" in inputs:
+        batches = inputs["micro_batches"]
+        return torch.stack([(b.rank_batch.loss_mask[b.rows].sum(1) * (b.weight > 0)).sum() for b in batches]).sum()
+    mask = inputs["completion_mask"]
+    return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).sum()

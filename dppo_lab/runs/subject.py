@@ -1,0 +1,153 @@
+"""A run's configuration as a subject: the user's own model, problems and rewards."""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import get_peft_model
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerState,
+)
+from trl.trainer.utils import get_peft_config
+
+from dppo.environment import SMALL
+from dppo.errors import ConfigError
+from dppo.rewards import guarded
+from dppo.rng import Purpose, generator
+from dppo.verification.subject import Sampling, Scorer, Subject, frozen_subject
+from dppo_lab.demo.scratch import SCRATCH
+from dppo_lab.demo.subject import quick_policy
+from dppo_lab.runs.arguments import Run
+from dppo_lab.runs.follow import no_progress_bars
+from dppo_lab.runs.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
+
+FEW_PARAMETERS = (16, Sampling(generations=8, max_new_tokens=128))
+"""Prompts and sampling for models that roll out in a second or two."""
+MANY_PARAMETERS = (8, Sampling(generations=4, max_new_tokens=64, limit_seconds=25.0))
+"""The same for models of millions of parameters, so that a verification stays within minutes on a CPU."""
+
+
+def subject_from_run(run: Run) -> Subject:
+    """Rollouts of a run's model on its problems, scored by its rewards.
+
+    The model is loaded in float32, without quantisation and with its adapters, on a GPU if there is one and the run
+    would use it. Completions are shorter and fewer than in training: see ``FEW_PARAMETERS`` and
+    ``MANY_PARAMETERS``.
+
+    Raises:
+        ConfigError: no model, or one from scratch that has not been made.
+        DataError: if the problems cannot be loaded, or hold rows that cannot be trained on.
+    """
+    with no_progress_bars():
+        model, tokenizer = _load(run)
+    dataset = load_dataset(run, tokenizer=tokenizer)
+    small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL
+    count, sampling = FEW_PARAMETERS if small else MANY_PARAMETERS
+    training = run.training
+    sampling = replace(
+        sampling,
+        generations=min(sampling.generations, max(training.num_generations or 2, 2)),
+        max_new_tokens=min(sampling.max_new_tokens, training.max_completion_length or sampling.max_new_tokens),
+        temperature=training.temperature,
+        seed=training.seed,
+    )
+    rows = generator(training.seed, Purpose.CHECK, 5).permutation(len(dataset))[:count]
+    examples = [cast(dict[str, Any], dataset[int(row)]) for row in rows]
+    functions = load_rewards(run, dataset)
+    weights = training.reward_weights or [1.0] * len(functions)
+    template = cast(dict[str, Any], training.chat_template_kwargs or {})
+    subject = frozen_subject(
+        model,
+        tokenizer,
+        [prompt_tokens(tokenizer, example["prompt"], template) for example in examples],
+        _scorer_of(examples, functions, tokenizer),
+        sampling=sampling,
+        reward_weights=weights,
+        title=f"{run.model.model_name_or_path} on {run.data.dataset_name or run.data.dataset_path}",
+    )
+    if training.num_generations != 1:
+        return subject
+    return replace(subject, notes=(*subject.notes, "Of the run's groups of 1, groups of 2 were rolled out instead."))
+
+
+def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The run's model in float32, and its tokenizer."""
+    name = run.model.model_name_or_path
+    if not name:
+        raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
+    if name.startswith(SCRATCH):
+        made = Path(run.training.output_dir or "") / START_FOLDER
+        if not made.exists() and name == f"{SCRATCH}{EMBEDDED}":
+            return quick_policy(run.training.seed)
+        if not made.exists():
+            raise ConfigError(
+                f"model_name_or_path={name!r} is made when training starts, and {made} is not there yet. Start the "
+                "training first, or run dppo verify without a configuration."
+            )
+        name = str(made)
+    trusted = run.training.trust_remote_code
+    options: dict[str, Any] = {"revision": run.model.model_revision, "trust_remote_code": trusted}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, attn_implementation=run.model.attn_implementation, **options
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model_name_or_path={name!r} cannot be loaded: {error}") from error
+    adapters = get_peft_config(run.model)
+    if adapters is not None:
+        model = get_peft_model(model, adapters)
+    model.to("cuda" if torch.cuda.is_available() and not run.training.use_cpu else "cpu")
+    return model, tokenizer
+
+
+def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: Any, template: dict[str, Any]) -> list[int]:
+    """Token ids of a prompt as the model sees it when it is asked to answer."""
+    if isinstance(prompt, str):
+        return list(cast(Any, tokenizer(prompt))["input_ids"])
+    ids = tokenizer.apply_chat_template(
+        prompt, add_generation_prompt=True, tokenize=True, return_dict=False, **template
+    )
+    return list(cast(list[int], ids))
+
+
+def _scorer_of(
+    examples: Sequence[dict[str, Any]], functions: Sequence[Callable[..., Any]], tokenizer: PreTrainedTokenizerBase
+) -> Scorer:
+    """What each reward function gives, called as TRL calls them; NaN where it gives no number."""
+    safe = [guarded(function) for function in functions]
+
+    def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
+        texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        rows = [examples[index] for index in prompt]
+        chat = not isinstance(rows[0]["prompt"], str)
+        columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
+        arguments = {
+            "prompts": [row["prompt"] for row in rows],
+            "completions": [[{"role": "assistant", "content": text}] if chat else text for text in texts],
+            "completion_ids": tokens,
+            "trainer_state": TrainerState(),
+            **columns,
+        }
+        found = []
+        for function in safe:
+            values = function(**arguments)
+            values = asyncio.run(_awaited(values)) if inspect.isawaitable(values) else values
+            found.append([math.nan if value is None else float(value) for value in values])
+        return torch.tensor(found, dtype=torch.float64).T
+
+    return scorer
+
+
+async def _awaited(value: Any) -> Any:
+    return await value

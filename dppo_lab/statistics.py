@@ -1,0 +1,148 @@
+"""Intervals over the seeds of an experiment; both cover about 95%.
+
+| interval | over what, of what, how |
+|---|---|
+| ``seed_interval`` | over a handful of seeds, of a mean or a median: the bootstrap with its tails moved out |
+| ``student_interval`` | over a handful of seeds, of a mean of nearly normal figures: Student's t |
+
+They do not stand in for each other, nor for those over problems (``answer_judge.statistics``). Over seeds the plain
+percentile interval is too narrow: resamples spread by sqrt((n-1)/n) less than the estimate does, and quantiles of the
+normal stand where those of Student's t belong; the expanded interval takes the tails further out by both. It never
+leaves the range of the data, so few seeds cannot cover 95%: for a symmetric quantity the range of n seeds misses the
+centre with chance ``2 ** (1 - n)``. It takes figures that are infinite (a target never reached), which Student's t
+cannot.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+import numpy as np
+from scipy import stats
+
+from answer_judge.statistics import LEVEL, Estimate
+from dppo.rng import Purpose, generator
+
+FEWEST = 3
+"""Seeds below which no interval is given."""
+ENUMERATED = 6
+"""Most seeds of which all resamples are gone through: 462 different ones of 6."""
+SEED_RESAMPLES = 9999
+"""Random resamples of more seeds than that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedInterval:
+    """A figure over seeds: its centre, the ends of its 95% interval, and the value of each seed."""
+
+    centre: float | None
+    """The statistic of the seeds that have a value; None where none has."""
+    low: float | None
+    high: float | None
+    """None where fewer than ``FEWEST`` seeds have a value."""
+    per_seed: Mapping[int, float | None]
+    """None where a run did not finish."""
+
+    def as_json(self, centre: str = "mean") -> dict[str, object]:
+        """The record of ``results.json``, its centre under that name; infinity, a target never reached, is null."""
+        ends = {centre: finite(self.centre), "low": finite(self.low), "high": finite(self.high)}
+        return {**ends, "per_seed": {str(seed): finite(value) for seed, value in self.per_seed.items()}}
+
+
+def finite(value: float | None) -> float | None:
+    """The value, None where it is infinite, nan or missing: JSON has no word for those."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def seed_interval(per_seed: Mapping[int, float | None], statistic: Callable[..., np.ndarray] = np.mean) -> SeedInterval:
+    """The ``statistic`` (``np.mean`` or ``np.median``) of the seeds' values with its expanded percentile interval.
+
+    A seed without a value has None. Infinite values are allowed with ``np.median``.
+    """
+    values = np.array([value for value in per_seed.values() if value is not None], dtype=float)
+    centre = float(statistic(values)) if len(values) else None
+    if len(values) < FEWEST:
+        return SeedInterval(centre=centre, low=None, high=None, per_seed=dict(per_seed))
+    low, high = percentile_ends(values, statistic, expanded_tail(len(values)))
+    return SeedInterval(centre=centre, low=low, high=high, per_seed=dict(per_seed))
+
+
+def expanded_tail(seeds: int) -> float:
+    """Share of resamples to leave out at each end, in (0, 0.5), so that the interval of n >= 2 seeds covers about 95%.
+
+    Source: Hesterberg (2015), What Teachers Should Know About the Bootstrap, The American Statistician 69(4),
+    section 3.3: ``Phi(-sqrt(n / (n - 1)) * t)`` with ``t`` the upper quantile of Student's t with n - 1 degrees.
+    """
+    quantile = stats.t.ppf((1 + LEVEL) / 2, seeds - 1)
+    return float(stats.norm.cdf(-math.sqrt(seeds / (seeds - 1)) * quantile))
+
+
+def most_covered(seeds: int) -> float:
+    """How often an interval within the range of n >= 2 seeds holds a median at most: all but all on one side of it."""
+    return 1 - 2.0 ** (1 - seeds)
+
+
+def percentile_ends(values: np.ndarray, statistic: Callable[..., np.ndarray], tail: float) -> tuple[float, float]:
+    """The quantiles of the resampled statistic at ``tail`` and ``1 - tail``, of two values or more; exact for few.
+
+    The statistic is called with ``axis=-1``.
+    """
+    if len(values) > ENUMERATED:
+        # Of values that are all equal scipy gives nan for the ends.
+        if np.ptp(values) == 0:
+            return float(values[0]), float(values[0])
+        found = stats.bootstrap(
+            (values,),
+            statistic,
+            n_resamples=SEED_RESAMPLES,
+            confidence_level=1 - 2 * tail,
+            method="percentile",
+            rng=generator(0, Purpose.CHECK, len(values)),
+        ).confidence_interval
+        return float(found.low), float(found.high)
+    return resampled_ends(lambda places: statistic(values[places], axis=-1), len(values), tail)
+
+
+def resampled_ends(statistic: Callable[[np.ndarray], np.ndarray], seeds: int, tail: float) -> tuple[float, float]:
+    """The quantiles at ``tail`` and ``1 - tail`` of a statistic that needs to know which seeds a resample holds.
+
+    Whatever it looks up by the same place stays paired. Quantiles are figures of resamples, never between two, so
+    infinite ones are allowed. Exact for up to ``ENUMERATED`` seeds.
+
+    Args:
+        statistic: of (M, seeds) places from 0 to seeds - 1, a resample per line; gives (M,) figures, none of them nan.
+        seeds: how many there are, >= 1.
+        tail: share of resamples beyond each end, in (0, 0.5).
+    """
+    if seeds > ENUMERATED:
+        places = generator(0, Purpose.CHECK, seeds).integers(seeds, size=(SEED_RESAMPLES, seeds))
+        prob_M = np.full(SEED_RESAMPLES, 1 / SEED_RESAMPLES)
+    else:
+        places, prob_M = all_resamples(seeds)
+    made_M = statistic(places)
+    order_M = np.argsort(made_M, kind="stable")
+    made_M, below_M = made_M[order_M], np.cumsum(prob_M[order_M])
+    above_M = np.cumsum(prob_M[order_M][::-1])
+    slack = 1e-12  # sums of probabilities carry rounding
+    low = made_M[np.searchsorted(below_M, tail - slack)]
+    high = made_M[::-1][np.searchsorted(above_M, tail - slack)]
+    return float(low), float(high)
+
+
+def all_resamples(seeds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every different resample of up to ``ENUMERATED`` seeds, (M, seeds) places, and its probability, (M,)."""
+    places = list(combinations_with_replacement(range(seeds), seeds))
+    counts_M = (Counter(resample).values() for resample in places)
+    ways_M = [math.factorial(seeds) / math.prod(map(math.factorial, counts)) for counts in counts_M]
+    return np.array(places), np.array(ways_M) / seeds**seeds
+
+
+def student_interval(values: Sequence[float]) -> Estimate:
+    """The mean of finite values, one per seed, with its interval by Student's t; nan ends for a single value."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Estimate(mean, math.nan, math.nan)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
+    return Estimate(mean, mean - half, mean + half)

@@ -1,0 +1,110 @@
+"""Engines and judges without a model, and small problem sets: what the tests of evaluations are made of."""
+
+import weakref
+
+from answer_judge.evaluation import Benchmark, Engine, Generated, Problem, ProblemSet
+from answer_judge.evaluation.sampling import generator
+from answer_judge.grading import Verdict
+
+
+def problem_set(count=6, name="toy", **fields):
+    """``count`` problems of different lengths whose answers are 0, 1, ..., 7, 0, ..."""
+    found = tuple(
+        Problem(f"{name}/{i}", "x" * (3 + 7 * i % 11), str(i % 8), str(i % 3 + 1), "even" if i % 2 == 0 else "odd")
+        for i in range(count)
+    )
+    return ProblemSet(Benchmark(name=name, template="{problem}", **fields), found, f"content of {name}", ())
+
+
+def encode(texts):
+    """One token per character."""
+    return [[ord(c) for c in text] for text in texts]
+
+
+def answers(request, sampling):
+    """A completion as a function of the request alone: one of ten answers, boxed, or none at all."""
+    rng = generator(request.seed)
+    value = int(rng.integers(10))
+    text = f"so it is \\boxed{{{value}}}" if value < 8 else "no idea"
+    length = int(rng.integers(1, 30))
+    return Generated(text, min(length, sampling.max_new_tokens), "stop" if length < 25 else "length")
+
+
+def fake_engine(answer=answers, *, batch_size=4, longest=None, facts=None):
+    """An engine that answers request by request and remembers the sizes of its batches."""
+    calls = []
+
+    def generate(requests, sampling):
+        calls.append(len(requests))
+        return [answer(request, sampling) for request in requests]
+
+    engine = Engine(
+        name="fake",
+        encode=encode,
+        generate=generate,
+        batch_size=batch_size,
+        longest=longest,
+        facts={"model": "fake", **(facts or {})},
+    )
+    engine.generate.__dict__["calls"] = calls
+    return engine
+
+
+class StoppedError(Exception):
+    """What interrupts an evaluation in the tests."""
+
+
+def stopping_after(batches, answer=answers, **options):
+    """The same engine, interrupted in its batch number ``batches``."""
+    engine = fake_engine(answer, **options)
+    generate, calls = engine.generate, engine.generate.__dict__["calls"]
+
+    def interrupted(requests, sampling):
+        if len(calls) == batches:
+            raise StoppedError
+        return generate(requests, sampling)
+
+    return Engine(**{**{f: getattr(engine, f) for f in Engine.__dataclass_fields__}, "generate": interrupted})
+
+
+def every_other(completion, row):
+    """A checker of one's own: right for problems whose first number is even, whatever the completion."""
+    return int(row["problem"][0]) % 2 == 0
+
+
+class FakeJudge:
+    """Right where the gold answer stands in a box, no answer where there is no box."""
+
+    def verify_many(self, completions, answers, *, benchmark=None, details=None):
+        return [self._verdict(text, gold) for text, gold in zip(completions, answers, strict=True)]
+
+    def _verdict(self, text, gold):
+        if "\\boxed" not in text:
+            return Verdict(0.0, "no_answer")
+        return Verdict(1.0, "right") if f"{{{gold}}}" in text else Verdict(0.0, "wrong")
+
+
+class Living:
+    """How many of the objects it was shown are alive, and the most there ever were."""
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    def show(self, value):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        weakref.finalize(value, self._gone)
+        return value
+
+    def _gone(self):
+        self.now -= 1
+
+
+def length_reward(completions, **columns):
+    """0, 1 or 2: a reward that an untrained policy can learn from."""
+    return [float(len(completion[-1]["content"]) % 3) for completion in completions]
+
+
+def sample_lines(folder):
+    """The lines of an evaluation's samples file."""
+    return (folder / "samples.jsonl").read_text().splitlines()

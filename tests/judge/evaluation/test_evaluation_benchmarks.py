@@ -1,0 +1,156 @@
+"""The records of the benchmarks, and sets of one's own."""
+
+import json
+
+import datasets
+import pytest
+from evaluation_fakes import fake_engine
+
+from answer_judge.errors import ConfigError
+from answer_judge.evaluation import (
+    BENCHMARKS,
+    Benchmark,
+    Generated,
+    Protocol,
+    Sampling,
+    choose,
+    content_hash,
+    evaluate,
+    load_set,
+    parse_benchmark,
+)
+from answer_judge.grading import RULES
+from answer_judge.problems.code import FORMATS
+
+SIZES = {"gsm8k": 1319, "math500": 500, "aime24": 30, "amc23": 40, "minerva_math": 272, "olympiadbench": 675}
+
+
+def test_every_record_is_complete():
+    assert {name: BENCHMARKS[name].problems for name in SIZES} == SIZES
+    for record in BENCHMARKS.values():
+        assert record.hub and record.file and record.licence and record.correct and record.samples >= 1
+        assert len(record.content or "") == (0 if record.name == "mbpp" else 64)
+        assert record.rule in RULES if record.votes else record.rule in FORMATS
+        assert ("\\boxed{}" if record.votes else "```python block") in record.template
+        assert record.prompt("1 + 1 = {x}").startswith("1 + 1 = {x}\n")
+
+
+def test_description_of_a_file():
+    record = parse_benchmark("mine=data/x.jsonl")
+    assert (record.name, record.path, record.rule, record.content) == ("mine", "data/x.jsonl", None, None)
+    record = parse_benchmark("mine=C:/x.jsonl:problem=question:answer=target:rule=minerva_math")
+    assert record.path == "C:/x.jsonl" and record.rule == "minerva_math"
+    assert record.columns == {"problem": "question", "answer": "target"} and record.extract is None
+    assert parse_benchmark("mine=x.jsonl:answer=solution:extract=boxed").extract == "boxed"
+
+
+def test_a_standard_set_from_a_file_of_its_own():
+    record = parse_benchmark("math500=elsewhere.jsonl")
+    known = BENCHMARKS["math500"]
+    assert (record.content, record.rule, record.path) == (known.content, known.rule, "elsewhere.jsonl")
+    assert known.columns and not record.columns and record.extract is None, "columns of the hub are not the file's"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mine", "expected name=path"),
+        ("=x.jsonl", "expected name=path"),
+        ("mine=", "expected name=path"),
+        ("a b=x.jsonl", "expected name=path"),
+        ("mine=x.jsonl:question=problem", "'question' is not one of problem, answer"),
+        ("mine=x.jsonl:problem=", "'problem' has no value"),
+        ("mine=x.jsonl:rule=best", "rule=best is not one of default, gsm8k"),
+        ("mine=x.jsonl:extract=last", "extract=last is not one of hashes, boxed, verbatim"),
+    ],
+)
+def test_descriptions_that_do_not_read(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_benchmark(text)
+
+
+def test_choice(tmp_path):
+    (tmp_path / "math500.jsonl").write_text("")
+    (tmp_path / "gsm8k.jsonl.gz").write_text("")
+    chosen = choose(["math500", "gsm8k"], ["mine=x.jsonl"], folder=str(tmp_path), template="Q: {problem}")
+    assert [record.name for record in chosen] == ["math500", "gsm8k", "mine"]
+    assert chosen[0].path == str(tmp_path / "math500.jsonl") and chosen[1].path == str(tmp_path / "gsm8k.jsonl.gz")
+    assert {record.template for record in chosen} == {"Q: {problem}"}
+    assert choose(["aime24"], [], folder=None)[0].path is None
+
+
+@pytest.mark.parametrize(
+    ("names", "own", "message"),
+    [
+        (["math5000"], [], "benchmark 'math5000' is not one of gsm8k, math500"),
+        ([], [], "no benchmark is named"),
+        (["math500"], ["math500=x.jsonl"], "math500 is named twice"),
+        (["aime24"], [], "has no aime24.jsonl for aime24. Name the file: --benchmark aime24=FILE"),
+    ],
+)
+def test_choices_that_cannot_be(tmp_path, names, own, message):
+    (tmp_path / "math500.jsonl").write_text("")
+    with pytest.raises(ConfigError, match=message):
+        choose(names, own, folder=str(tmp_path))
+
+
+def test_missing_folder(tmp_path):
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        choose(["math500"], [], folder=str(tmp_path / "no"))
+
+
+def test_template_without_a_place_for_the_problem():
+    with pytest.raises(ConfigError, match="does not say where the problem goes"):
+        Benchmark(name="mine", template="Solve it.")
+
+
+SUMS = [{"problem": f"{n} + {n}?", "answer": f"\\frac{{{4 * n}}}{{2}}"} for n in range(1, 4)]
+
+
+def adding(request, sampling):
+    """Answers a sum of two, twice wrong by one."""
+    left = int("".join(map(chr, request.prompt)).split()[0])
+    return Generated(f"\\boxed{{{2 * left + (left == 2)}}}", 4, "stop")
+
+
+@pytest.mark.parametrize("place", ["folder", "hub"])
+def test_a_new_benchmark_is_one_record(place, tmp_path, monkeypatch, verifier):
+    """With this line in the catalogue the commands know it by name; no committed run and no other file is needed."""
+    record = Benchmark(
+        name="sums",
+        hub="someone/sums",
+        file="sums_test.jsonl",
+        problems=3,
+        content=content_hash((row["problem"], row["answer"]) for row in SUMS),
+        licence="MIT",
+        samples=2,
+    )
+    monkeypatch.setattr("answer_judge.evaluation.problems.BENCHMARKS", {**BENCHMARKS, record.name: record})
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: datasets.Dataset.from_list(SUMS))
+    (tmp_path / "sums_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SUMS))
+    chosen = choose(["sums"], [], folder=str(tmp_path) if place == "folder" else None)
+    protocol = Protocol(sets=(load_set(chosen[0]),), sampling=Sampling(max_new_tokens=9))
+    found = evaluate(protocol, fake_engine(adding), verifier, tmp_path / "run")["benchmarks"]["sums"]
+    assert found["standard"] and found["licence"] == "MIT" and found["problems"] == 3
+    assert found["outcomes"]["right"] == 4 and found["outcomes"]["wrong"] == 2
+
+
+def test_a_record_of_ones_own_needs_no_name_in_the_catalogue(tmp_path, verifier):
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps({"q": row["problem"], "a": row["answer"]}) + "\n" for row in SUMS))
+    record = Benchmark(name="mine", path=str(path), columns={"problem": "q", "answer": "a"}, samples=1)
+    protocol = Protocol(sets=(load_set(record),), sampling=Sampling(max_new_tokens=9))
+    found = evaluate(protocol, fake_engine(adding), verifier, tmp_path / "run")["benchmarks"]["mine"]
+    assert found["pass@1"]["value"] == pytest.approx(2 / 3) and not found["standard"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rule": "best"}, "rule='best' of mine is not one of default, gsm8k"),
+        ({"columns": {"question": "q"}}, "columns of mine: 'question' is not one of problem, answer"),
+    ],
+)
+def test_records_that_cannot_be(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        Benchmark(name="mine", path="x.jsonl", **fields)

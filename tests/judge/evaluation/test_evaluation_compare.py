@@ -1,0 +1,101 @@
+"""Two evaluations, paired by problem."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from evaluation_fakes import FakeJudge, answers, fake_engine, problem_set
+
+from answer_judge.errors import EvaluationError, FileError
+from answer_judge.evaluation import Generated, Protocol, Sampling, compare, evaluate
+
+
+def made(folder, answer=answers, sets=None, *, samples=4, seed=0, model="a"):
+    sets = sets or (problem_set(40, "one"), problem_set(20, "two"))
+    protocol = Protocol(sets=sets, samples=samples, seed=seed, sampling=Sampling(max_new_tokens=40))
+    evaluate(protocol, fake_engine(answer, batch_size=64, facts={"model": model}), FakeJudge(), folder)
+    return folder
+
+
+def often(request, sampling):
+    """Like ``answers``, and sometimes right where that was wrong: the answer's number is its prompt's."""
+    found = answers(request, sampling)
+    return Generated("\\boxed{7}", found.tokens, "stop") if "\\boxed" not in found.text else found
+
+
+def test_differences_changes_and_settings(tmp_path):
+    a, b = made(tmp_path / "a"), made(tmp_path / "b", often, model="b")
+    found = compare(a, b)
+    rows = [[json.loads(line) for line in (run / "problems.jsonl").read_text().splitlines()] for run in (a, b)]
+    shares = [{row["id"]: row["right"] / row["samples"] for row in run} for run in rows]
+    assert found.settings == ('engine.model is "a" there and "b" here',)
+    for name, pair in found.benchmarks.items():
+        differences = [shares[1][id] - shares[0][id] for id in shares[0] if id.startswith(name)]
+        assert pair.problems == len(differences) and pair.difference.value == pytest.approx(np.mean(differences))
+        assert pair.after - pair.before == pytest.approx(pair.difference.value)
+        assert pair.better == sum(d > 0 for d in differences) and pair.worse == sum(d < 0 for d in differences)
+        assert pair.difference.low <= pair.difference.value <= pair.difference.high
+    assert {change.id for change in found.changes} == {id for id in shares[0] if shares[0][id] != shares[1][id]}
+    sizes = [abs(change.after - change.before) for change in found.changes]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > 0
+    assert found.average.value == pytest.approx(np.mean([p.difference.value for p in found.benchmarks.values()]))
+    assert json.loads(json.dumps(asdict(found)))["changes"][0]["samples"] == [4, 4]
+
+
+def test_pairing_is_narrower_than_two_intervals(tmp_path):
+    """Problems differ far more than the models do: unpaired, the difference would drown."""
+    hard = problem_set(60, "one")
+
+    def by_problem(better):
+        def answer(request, sampling):
+            number = len(request.prompt) % 2 if not better else 1 if len(request.prompt) != 4 else 0
+            return Generated(f"\\boxed{{{number}}}", 1, "stop")
+
+        return answer
+
+    a, b = (made(tmp_path / name, by_problem(name == "b"), (hard,), samples=1, model=name) for name in "ab")
+    found = compare(a, b).benchmarks["one"]
+    alone = [json.loads((run / "results.json").read_text())["benchmarks"]["one"]["pass@1"] for run in (a, b)]
+    unpaired = sum(((one["high"] - one["low"]) / 2) ** 2 for one in alone) ** 0.5
+    assert (found.difference.high - found.difference.low) / 2 < unpaired
+
+
+def test_a_run_with_itself(tmp_path):
+    run = made(tmp_path / "a")
+    found = compare(run, run)
+    assert found.changes == () and found.settings == ()
+    one = found.benchmarks["one"].difference
+    assert one.value == 0 and one.high == pytest.approx(1 - 0.025 ** (1 / 40), abs=0.01) == -one.low
+
+
+def test_two_seeds_of_one_model_are_not_told_apart(tmp_path):
+    runs = [made(tmp_path / str(seed), samples=16, seed=seed) for seed in (0, 1)]
+    found = compare(*runs)
+    assert all(pair.difference.low <= 0 <= pair.difference.high for pair in found.benchmarks.values())
+    assert found.settings == ("seed is 0 there and 1 here",)
+
+
+def test_other_limits_compare_the_problems_in_both(tmp_path):
+    from dataclasses import replace
+
+    whole = problem_set(40, "one")
+    a = made(tmp_path / "a", sets=(whole,))
+    b = made(tmp_path / "b", sets=(replace(whole, problems=whole.problems[5:]),))
+    assert compare(a, b).benchmarks["one"].problems == 35
+    c = made(tmp_path / "c", sets=(replace(whole, problems=whole.problems[:5]),))
+    with pytest.raises(EvaluationError, match="no problem of one in common"):
+        compare(b, c)
+
+
+def test_runs_that_cannot_be_compared(tmp_path):
+    from dataclasses import replace
+
+    a = made(tmp_path / "a", sets=(problem_set(4, "one"),))
+    with pytest.raises(EvaluationError, match="no benchmark in common: one there, two here"):
+        compare(a, made(tmp_path / "b", sets=(problem_set(4, "two"),)))
+    other = replace(problem_set(4, "one"), content="something else")
+    with pytest.raises(EvaluationError, match="one is not the same set of problems"):
+        compare(a, made(tmp_path / "c", sets=(other,)))
+    with pytest.raises(FileError, match="no finished evaluation"):
+        compare(a, tmp_path / "nothing")

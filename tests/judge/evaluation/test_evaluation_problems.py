@@ -1,0 +1,201 @@
+"""Problem sets: what is read, what is refused with row numbers, and the hash that tells the standard set."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from answer_judge.errors import ConfigError, DataError
+from answer_judge.evaluation import BENCHMARKS, Benchmark, choose, content_hash, load_set, parse_benchmark
+from answer_judge.problems import load_problems
+
+REAL = Path(__file__).parents[4] / "shared" / "data" / "eval"
+ROWS = [
+    {"id": f"a/{i}", "problem": f"What is {i} + {i}?", "answer": str(2 * i), "level": 1 + i % 2, "subject": "Sums"}
+    for i in range(8)
+]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes rows to a file and gives its description as a benchmark."""
+
+    def write(rows, fields=""):
+        path = tmp_path / "mine.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return parse_benchmark(f"mine={path}{fields}")
+
+    return write
+
+
+def test_everything_is_read(written):
+    found = load_set(written(ROWS))
+    first = found.problems[0]
+    assert (first.id, first.problem, first.answer) == ("a/0", "What is 0 + 0?", "0")
+    assert (first.level, first.subject, first.details) == ("1", "Sums", None)
+    assert len(found.problems) == 8 and found.notes == () and not found.standard
+
+
+def test_columns_by_other_names_and_no_id(written):
+    rows = [{"question": f"q{i}", "target": i, "kind": "k"} for i in range(3)]
+    found = load_set(written(rows, ":problem=question:answer=target:subject=kind"))
+    assert [(p.id, p.answer, p.subject) for p in found.problems] == [(f"mine/{i}", str(i), "k") for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "answer"),
+    [
+        ("answer", "6 eggs a day\n#### 1,234", "1234"),
+        ("answer", "$\\frac{1}{2}$", r"\frac{1}{2}"),
+        ("final_answer", ["$1$", "$2$"], "1, 2"),
+        ("solution", "as $2 + 2 = 4$, it is \\boxed{4}", "4"),
+    ],
+)
+def test_answers_of_several_kinds(column, given, answer, written):
+    rows = [{"problem": "a", column: given}]
+    assert load_set(written(rows)).problems[0].answer == answer
+
+
+def test_how_an_answer_is_taken_out_is_guessed_for_all_rows_or_said(written):
+    rows = [{"problem": "a", "answer": "so\n#### 5"}, {"problem": "b", "answer": "6"}]
+    with pytest.raises(DataError, match=r"1 of 2 rows hold .* \(hashes\).*--benchmark mine=FILE:extract=verbatim"):
+        load_set(written(rows))
+    assert load_set(written(rows, ":extract=verbatim")).problems[0].answer == "so\n#### 5"
+
+
+PROMPTS = {"text": "What is 1 + 1? Box it.", "messages": [{"role": "user", "content": "What is 1 + 1? Box it."}]}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+def test_training_and_evaluation_read_the_same_problem(prompt, written, tmp_path):
+    rows = [{"prompt": prompt, "problem": "What is 1 + 1?", "answer": "2"}]
+    with pytest.warns(UserWarning, match=r"'problem' is read as the problem. .*:problem=prompt"):
+        asked = load_set(written(rows)).problems[0].problem
+    with pytest.warns(UserWarning, match="'problem' is read"):
+        trained = load_problems(str(tmp_path / "mine.jsonl"), chat=False)["prompt"][0]
+    assert asked == trained == "What is 1 + 1?"
+
+
+def test_messages_are_not_asked_as_text(written):
+    rows = [{"prompt": PROMPTS["messages"], "answer": "2"}]
+    with pytest.raises(DataError, match=r"the problems are lists of messages.*mine=FILE:problem=COLUMN"):
+        load_set(written(rows))
+
+
+def test_what_a_problem_says_of_its_answer(written):
+    rows = [
+        {"problem": "a", "answer": "1", "meta": {"unit": "km", "is_multiple_answer": False, "other": 1}},
+        {"problem": "b", "answer": "2", "meta": {}},
+    ]
+    assert [p.details for p in load_set(written(rows)).problems] == [{"unit": "km", "is_multiple_answer": False}, None]
+    rows = [{"problem": "a", "answer": "1,2", "is_multiple_answer": True, "tolerance": "1e-2", "unit": None}]
+    assert load_set(written(rows)).problems[0].details == {"is_multiple_answer": True, "tolerance": "1e-2"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({2: {"answer": ""}}, r"an empty answer in 1 row \(counted from 0: 2\), line 3\."),
+        ({2: {"answer": None}, 5: {"answer": " $ $ "}}, r"an empty answer in 2 rows \(counted from 0: 2, 5\)"),
+        ({3: {"id": "a/1"}}, r"an id that another row has in 2 rows \(counted from 0: 1, 3\)"),
+        ({4: {"problem": "  "}}, r"no problem text in 1 row \(counted from 0: 4\)"),
+        (
+            {0: {"problem": ""}, 7: {"answer": ""}},
+            r"no problem text in .* 0\), line 1; an empty answer in .* 7\), line 8",
+        ),
+        ({i: {"answer": ""} for i in range(8)}, r"an empty answer in 8 rows \(counted from 0: 0, 1, 2, 3, 4, \.\.\.\)"),
+    ],
+)
+def test_rows_that_cannot_be_graded_are_named(written, change, message):
+    with pytest.raises(DataError, match=message):
+        load_set(written([{**row, **change.get(i, {})} for i, row in enumerate(ROWS)]))
+
+
+def test_field_missing_in_one_row_and_in_all(written):
+    with pytest.raises(DataError, match="an empty answer in 1 row"):
+        load_set(written([ROWS[0], {k: v for k, v in ROWS[1].items() if k != "answer"}]))
+    with pytest.raises(DataError, match=r"no column 'answer' or 'final_answer' or .*'id', 'problem'.*FILE:answer=id"):
+        load_set(written([{"id": "a", "problem": "b"}]))
+    with pytest.raises(DataError, match="no column 'difficulty'"):
+        load_set(written(ROWS, ":level=difficulty"))
+
+
+def test_files_that_are_not_there_or_not_json(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        load_set(parse_benchmark(f"mine={tmp_path / 'no.jsonl'}"))
+    (tmp_path / "bad.jsonl").write_text('{"problem": "a"')
+    with pytest.raises(DataError, match="line 1: not JSON"):
+        load_set(parse_benchmark(f"mine={tmp_path / 'bad.jsonl'}"))
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError, match="holds no rows"):
+        load_set(parse_benchmark(f"mine={tmp_path / 'empty.jsonl'}"))
+
+
+def test_without_a_network_the_folder_is_named(monkeypatch):
+    def refuse(*words, **options):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("datasets.load_dataset", refuse)
+    with pytest.raises(DataError, match=r"'HuggingFaceH4/aime_2024'.*no network.*has aime24.jsonl: --data FOLDER"):
+        load_set(BENCHMARKS["aime24"])
+    with pytest.raises(ConfigError, match=r"mine has no file: Benchmark\(name='mine', path='problems.jsonl'\)"):
+        load_set(Benchmark(name="mine"))
+
+
+def test_limit_is_the_same_for_every_run_and_nested(written):
+    ids = [[p.id for p in load_set(written(ROWS), limit=n).problems] for n in range(1, 10)]
+    assert [len(found) for found in ids] == [1, 2, 3, 4, 5, 6, 7, 8, 8]
+    for smaller, larger in pairwise(ids):
+        assert set(smaller) <= set(larger) and larger == sorted(larger)
+    assert ids[2] != ["a/0", "a/1", "a/2"], "a set in order of difficulty must not give its easy end"
+    assert [p.id for p in load_set(written(ROWS[::-1]), limit=3).problems] == ids[2][::-1]
+    assert load_set(written(ROWS), limit=3).notes == ("3 of 8 problems",)
+    with pytest.raises(ConfigError, match="--limit 0 must be at least 1"):
+        load_set(written(ROWS), limit=0)
+
+
+def test_content_hash_is_of_the_content_alone():
+    pairs = [("What is $x$?", "1"), ("And  y?", r"\frac{1}{2}")]
+    same = [("And y?\n", r"$\frac{1} {2}$"), ("What is $x$ ?", "1")]
+    assert content_hash(pairs) == content_hash(same)
+    for other in (
+        [("What is $x$?", r"\frac{1}{2}"), ("And y?", "1")],  # answers exchanged
+        [("What is $x$?", "2"), pairs[1]],
+        [("What is $X$?", "1"), pairs[1]],
+        [*pairs, pairs[0]],
+        pairs[:1],
+    ):
+        assert content_hash(other) != content_hash(pairs)
+    assert content_hash([("a", "bc")]) != content_hash([("ab", "c")])
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
+@pytest.mark.parametrize("name", [name for name, record in BENCHMARKS.items() if record.votes])
+def test_real_files_are_the_standard_sets(name):
+    found = load_set(choose([name], [], folder=str(REAL))[0])
+    assert found.standard and found.notes == () and len(found.problems) == BENCHMARKS[name].problems
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[:-1], "not the standard set: 29 problems instead of 30"),
+        (lambda rows: [{**rows[0], "answer": "205"}, *rows[1:]], "as many problems, but texts or answers differ"),
+        (lambda rows: [{**row, "answer": row["meta"]["answer_raw"]} for row in rows], "texts or answers differ"),
+    ],
+)
+def test_a_changed_set_is_said_to_be_one(tmp_path, change, message):
+    rows = [json.loads(line) for line in (REAL / "aime24.jsonl").read_text().splitlines()]
+    (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in change(rows)))
+    found = load_set(choose(["aime24"], [], folder=str(tmp_path))[0])
+    assert not found.standard and message in found.notes[0]
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
+def test_another_order_and_spacing_is_still_the_standard_set(tmp_path):
+    rows = [json.loads(line) for line in (REAL / "amc23.jsonl").read_text().splitlines()][::-1]
+    rows = [{**row, "id": None, "problem": row["problem"].replace(" ", "  ") + "\n"} for row in rows]
+    (tmp_path / "amc23.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert load_set(choose(["amc23"], [], folder=str(tmp_path))[0]).standard

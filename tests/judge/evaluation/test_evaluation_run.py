@@ -1,0 +1,331 @@
+"""An evaluation can stop anywhere and go on; what it writes is the same, whole, and never held in memory."""
+
+import errno
+import json
+import os
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from evaluation_fakes import (
+    FakeJudge,
+    Living,
+    StoppedError,
+    answers,
+    encode,
+    fake_engine,
+    problem_set,
+    sample_lines,
+    stopping_after,
+)
+
+from answer_judge.errors import ConfigError, DPPOError, EvaluationError, FileError
+from answer_judge.evaluation import Engine, Generated, Protocol, Sampling, evaluate
+from answer_judge.evaluation.engines import Request
+from answer_judge.evaluation.samples import batches_of, graded_samples
+from answer_judge.evaluation.sampling import generator
+from dppo import files
+
+TWO = (problem_set(6, "one"), problem_set(5, "two"))
+
+
+def protocol(**changes):
+    return Protocol(**{"sets": TWO, "samples": 3, "sampling": Sampling(max_new_tokens=40), **changes})
+
+
+def run(folder, engine=None, **changes):
+    return evaluate(protocol(**changes), engine or fake_engine(), FakeJudge(), folder)
+
+
+def test_everything_is_written_and_adds_up(tmp_path):
+    results = run(tmp_path)
+    lines = [json.loads(line) for line in sample_lines(tmp_path)]
+    assert len(lines) == 3 * 11 and {line["benchmark"] for line in lines} == {"one", "two"}
+    assert len({(line["id"], line["sample"]) for line in lines}) == 33
+    for name, found in results["benchmarks"].items():
+        own = [line for line in lines if line["benchmark"] == name]
+        assert sum(found["outcomes"].values()) == len(own)
+        assert found["outcomes"]["right"] == sum(line["reason"] == "right" for line in own)
+        assert found["pass@1"]["value"] == pytest.approx(found["outcomes"]["right"] / len(own))
+        assert found["mean_tokens"] == pytest.approx(sum(line["tokens"] for line in own) / len(own))
+        assert found["truncated"] == pytest.approx(sum(line["finish"] == "length" for line in own) / len(own))
+        assert set(found) >= {"pass@1", "pass@2", "pass@3", "maj@2", "maj@3", "by_level", "by_subject", "licence"}
+        assert sum(level["problems"] for level in found["by_level"].values()) == found["problems"]
+        assert {"even", "odd"} == set(found["by_subject"])
+    rows = [json.loads(line) for line in (tmp_path / "problems.jsonl").read_text().splitlines()]
+    for row in rows:
+        own = [line for line in lines if line["id"] == row["id"]]
+        assert row["right"] == sum(line["reason"] == "right" for line in own) and row["samples"] == len(own) == 3
+        assert row["pass@3"] == float(row["right"] > 0)
+    assert len(rows) == 11
+    averaged = np.mean([found["pass@1"]["value"] for found in results["benchmarks"].values()])
+    assert results["average"]["pass@1"]["value"] == pytest.approx(averaged)
+    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(results))
+    assert results["environment"]["batch_size"] == 4 and results["settings"]["seed"] == 0
+
+
+def test_same_seed_same_samples_and_another_seed_others(tmp_path):
+    texts = [run(tmp_path / str(i), seed=seed) and sample_lines(tmp_path / str(i)) for i, seed in enumerate((1, 1, 2))]
+    assert texts[0] == texts[1] and texts[0] != texts[2]
+
+
+def test_samples_do_not_depend_on_the_batch_or_on_other_benchmarks(tmp_path):
+    run(tmp_path / "a")
+    run(tmp_path / "b", fake_engine(batch_size=7))
+    run(tmp_path / "c", sets=TWO[::-1])
+    reference = sorted(sample_lines(tmp_path / "a"))
+    assert sorted(sample_lines(tmp_path / "b")) == reference == sorted(sample_lines(tmp_path / "c"))
+    run(tmp_path / "d", samples=2)
+    assert set(sample_lines(tmp_path / "d")) < set(reference), "the first samples are the same, however many are drawn"
+
+
+@pytest.mark.parametrize("batches", range(9))
+def test_interrupted_anywhere_it_ends_with_the_same_samples(tmp_path, batches):
+    run(tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        run(tmp_path / "parts", stopping_after(batches))
+    assert not (tmp_path / "parts" / "results.json").exists()
+    run(tmp_path / "parts")
+    assert sample_lines(tmp_path / "parts") == sample_lines(tmp_path / "whole")
+    for name in ("problems.jsonl", "settings.json"):
+        assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+def in_order_drawn():
+    """The wrong engine: its randomness goes on from request to request."""
+    rng = generator(0)
+    return lambda request, sampling: answers(Request(request.prompt, int(rng.integers(1 << 60))), sampling)
+
+
+def test_randomness_that_goes_on_from_request_to_request_would_show(tmp_path):
+    run(tmp_path / "whole", fake_engine(in_order_drawn()))
+    with pytest.raises(StoppedError):
+        run(tmp_path / "parts", stopping_after(4, in_order_drawn()))
+    run(tmp_path / "parts", fake_engine(in_order_drawn()))
+    assert sample_lines(tmp_path / "parts") != sample_lines(tmp_path / "whole")
+
+
+def test_half_a_batch_on_disk_is_generated_whole_again(tmp_path):
+    """So that every completion comes from a batch of the same shape: rounding depends on it."""
+    sizes = []
+
+    def by_batch(requests, sampling):
+        sizes.append(len(requests))
+        return [Generated(f"\\boxed{{{len(requests)}}}", 1, "stop") for _ in requests]
+
+    engine = replace(fake_engine(), generate=by_batch)
+    run(tmp_path / "whole", engine)
+    run(tmp_path / "parts", engine)
+    path = tmp_path / "parts" / "samples.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:6]) + lines[6][:20])
+    sizes.clear()
+    run(tmp_path / "parts", engine)
+    assert sizes == [4, 4, 4, 4, 2, 4, 4, 4, 3][1:]
+    assert sample_lines(tmp_path / "parts") == sample_lines(tmp_path / "whole")
+
+
+def test_finished_it_draws_nothing_more(tmp_path):
+    first = run(tmp_path)
+    engine = fake_engine()
+    second = run(tmp_path, engine)
+    assert engine.generate.__dict__["calls"] == []
+    assert second["benchmarks"] == first["benchmarks"] and second["average"] == first["average"]
+
+
+def test_a_smaller_batch_may_go_on(tmp_path):
+    with pytest.raises(StoppedError):
+        run(tmp_path / "parts", stopping_after(3))
+    run(tmp_path / "parts", fake_engine(batch_size=1))
+    run(tmp_path / "whole")
+    assert sorted(sample_lines(tmp_path / "parts")) == sorted(sample_lines(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"samples": 2}, "benchmarks.one.samples is 3 there and 2 here"),
+        ({"sampling": Sampling(temperature=1.0, max_new_tokens=40)}, "sampling.temperature is 0.6 there and 1.0 here"),
+        ({"sets": TWO[:1]}, "benchmarks.two.* is .* there and not there here"),
+        ({"sets": (problem_set(6, "one"), problem_set(4, "two"))}, "benchmarks.two.problems is 5 there and 4 here"),
+        ({"engine": fake_engine(facts={"model": "other"})}, 'engine.model is "fake" there and "other" here'),
+    ],
+)
+def test_other_settings_are_refused_by_name(tmp_path, change, message):
+    run(tmp_path)
+    before = (tmp_path / "samples.jsonl").read_text()
+    with pytest.raises(ConfigError, match=f"holds an evaluation with other settings: .*{message}"):
+        run(tmp_path, **change)
+    assert (tmp_path / "samples.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (lambda lines: lines[3], "line 34 repeats a sample that an earlier line has"),
+        (lambda lines: json.dumps({**json.loads(lines[0]), "id": "x"}), "line 34 is no sample of this evaluation"),
+        (lambda lines: json.dumps({**json.loads(lines[0]), "sample": 9}), "line 34 is no sample"),
+        (lambda lines: "garbage", "line 34 is damaged"),
+    ],
+)
+def test_lines_that_do_not_belong_are_named(tmp_path, extra, message):
+    run(tmp_path)
+    with (tmp_path / "samples.jsonl").open("a") as file:
+        file.write(extra(sample_lines(tmp_path)) + "\n")
+    with pytest.raises(DPPOError, match=message):
+        run(tmp_path)
+
+
+def test_a_line_lost_from_the_middle_is_drawn_again(tmp_path):
+    run(tmp_path / "whole")
+    run(tmp_path / "parts")
+    lines = sample_lines(tmp_path / "parts")
+    (tmp_path / "parts" / "samples.jsonl").write_text("\n".join(lines[:5] + lines[6:]) + "\n")
+    results = run(tmp_path / "parts")
+    assert sorted(sample_lines(tmp_path / "parts")) == sorted(sample_lines(tmp_path / "whole"))
+    assert results["benchmarks"] == json.loads((tmp_path / "whole" / "results.json").read_text())["benchmarks"]
+
+
+def test_settings_of_an_evaluation_that_never_began_may_change(tmp_path):
+    with pytest.raises(StoppedError):
+        run(tmp_path, stopping_after(0))
+    assert run(tmp_path, seed=5)["settings"]["seed"] == 5
+
+
+def test_samples_of_unknown_settings_and_damaged_settings(tmp_path):
+    run(tmp_path)
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(FileError, match=r"settings.json cannot be read"):
+        run(tmp_path)
+    (tmp_path / "settings.json").unlink()
+    with pytest.raises(EvaluationError, match=r"samples but no settings.json"):
+        run(tmp_path)
+
+
+def test_output_that_cannot_be_a_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match=r"File exists|Not a directory"):
+        run(tmp_path / "file")
+
+
+@pytest.mark.parametrize("room", [0, 300, 2500])
+def test_full_disk_stops_and_goes_on(tmp_path, monkeypatch, room):
+    run(tmp_path / "whole")
+    left = [room]
+
+    def limited(file, data):
+        taken = min(left[0], len(data))
+        left[0] -= file.write(data[:taken])
+        if taken < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_write_all", limited)
+        with pytest.raises(FileError, match=r"No space left on device.*give the same command to go on"):
+            run(tmp_path / "parts")
+    kept = (tmp_path / "parts" / "samples.jsonl").read_text()
+    assert kept == "" or kept.endswith("\n")
+    assert all(json.loads(line)["reason"] for line in kept.splitlines())
+    run(tmp_path / "parts")
+    assert sample_lines(tmp_path / "parts") == sample_lines(tmp_path / "whole")
+
+
+def many(batch_size, text, living=None):
+    """An engine for a hundred thousand samples: nothing but text."""
+
+    def generate(requests, sampling):
+        made = [Generated(text, 5, "stop") for _ in requests]
+        return [living.show(one) for one in made] if living else made
+
+    return Engine(name="fake", encode=encode, generate=generate, batch_size=batch_size)
+
+
+def test_a_hundred_thousand_samples_do_not_live_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("answer_judge.evaluation.samples.sample_seed", lambda seed, key, sample: sample)
+    living = Living()
+    evaluate(
+        protocol(sets=(problem_set(100),), samples=1000), many(500, "\\boxed{3}", living), FakeJudge(), tmp_path / "run"
+    )
+    with (tmp_path / "run" / "samples.jsonl").open() as file:
+        assert sum(1 for _ in file) == 100_000
+    assert living.most <= 3 * 500, "one batch being judged, one being generated, one being written"
+
+
+def test_a_list_of_all_samples_would_show():
+    """The wrong way to run, under the same count."""
+    living, problems = Living(), problem_set(10)
+    engine = many(20, "\\boxed{3}", living)
+    kept = list(graded_samples(problems, engine, FakeJudge(), Sampling(), samples=20, seed=0))
+    assert living.most == 200 and len(kept) == 10
+
+
+def test_memory_is_bounded_by_the_batch(tmp_path):
+    engine = many(50, "x" * 20_000)
+    tracemalloc.start()
+    try:
+        evaluate(protocol(sets=(problem_set(50),), samples=50), engine, FakeJudge(), tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "samples.jsonl").stat().st_size > 50e6 and peak < 12e6
+
+
+def test_batches_are_sorted_by_length_and_have_one_limit_each():
+    lengths = np.array([3 + 7 * i % 11 for i in range(30)])
+    engine = fake_engine(batch_size=5, longest=14)
+    batches = batches_of([[1] * length for length in lengths], engine, Sampling(max_new_tokens=8), 2)
+    assert sorted(m for batch in batches for m in batch.members) == [(row, g) for row in range(30) for g in range(2)]
+    for batch in batches:
+        rows = [row for row, _ in batch.members]
+        assert len(rows) <= 5 and set(np.clip(14 - lengths[rows], 0, 8)) == {batch.limit}
+        assert lengths[rows].tolist() == sorted(lengths[rows], reverse=True)
+
+
+def test_prompts_that_leave_no_room_are_counted(tmp_path):
+    results = run(tmp_path, fake_engine(longest=9), sets=(problem_set(11),))
+    lengths = [3 + 7 * i % 11 for i in range(11)]
+    expected = np.mean([length >= 9 for length in lengths])
+    found = results["benchmarks"]["toy"]
+    assert found["no_room"] == pytest.approx(expected) and expected > 0
+    for line in map(json.loads, sample_lines(tmp_path)):
+        room = 9 - lengths[int(line["id"].split("/")[1])]
+        assert line["tokens"] <= max(room, 0) and (line["finish"] == "no_room") == (room < 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samples": 0}, "samples=0 must be at least 1. Try --samples 16"),
+        ({"samples": 4, "ks": (1, 8)}, "k=8 must be between 1 and the 4 samples of a problem. Try --samples 8"),
+        ({"samples": 4, "ks": (0,)}, "k=0 must be between 1 and the 4 samples"),
+        ({"seed": -1}, "seed=-1 must be >= 0"),
+        ({"sampling": Sampling(temperature=0.0)}, "temperature=0 draws the same completion every time"),
+    ],
+)
+def test_protocols_that_cannot_be(change, message):
+    with pytest.raises(ConfigError, match=message):
+        protocol(**change)
+
+
+def test_usual_samples_and_greedy():
+    sets = (problem_set(2, "one", samples=1), problem_set(2, "two", samples=32))
+    assert protocol(sets=sets, samples=None).samples_of == {"one": 1, "two": 32}
+    with pytest.raises(ConfigError, match="k=2 must be between 1 and the 1 samples"):
+        protocol(sets=sets, samples=None, ks=(2,))
+    assert protocol(samples=1, sampling=Sampling(temperature=0.0)).samples_of == {"one": 1, "two": 1}
+
+
+def test_progress_counts_up(tmp_path):
+    events = []
+    with pytest.raises(StoppedError):
+        run(tmp_path, stopping_after(4))
+    evaluate(protocol(), fake_engine(), FakeJudge(), tmp_path, events.append)
+    assert [event.done for event in events if event.benchmark == "two"][-1] == 15
+    assert all(event.done <= event.total and event.right <= event.done for event in events)
+    results = json.loads((tmp_path / "results.json").read_text())["benchmarks"]
+    for name in results:  # what was there before the start is done, and counted: the bar ends with the table's share
+        last = [event for event in events if event.benchmark == name][-1:]
+        assert all(each.right == results[name]["outcomes"]["right"] and each.done == each.total for each in last)
+    assert events[0].done > 4 and events[0].right > 0

@@ -1,0 +1,177 @@
+"""Benchmarks while a run trains: figures in the log, and a run that trains as it would have without them."""
+
+import json
+from contextlib import nullcontext
+
+import pytest
+import torch
+from evaluation_fakes import FakeJudge, fake_engine, problem_set
+from safetensors.torch import load_file
+
+from answer_judge.errors import ConfigError
+from answer_judge.evaluation import Protocol, Sampling, evaluate
+from answer_judge.evaluation.during_training import BenchmarkCallback
+from dppo_lab.runs.dry_run import dry_run
+from dppo_lab.runs.parsing import parse_run
+from dppo_lab.runs.parts import train
+
+
+class State:
+    def __init__(self, step):
+        self.global_step = step
+
+
+def callback(logged, engine=None, **changes):
+    settings = {
+        "sets": (problem_set(7, "one"), problem_set(5, "two")),
+        "engine": lambda model: engine or fake_engine(),
+        "judge": FakeJudge(),
+        "log": logged.append,
+        "generating": lambda: nullcontext("the model"),
+        "sampling": Sampling(max_new_tokens=40),
+        "every": 2,
+        "samples": 3,
+    }
+    return BenchmarkCallback(**{**settings, **changes})
+
+
+def test_figures_are_those_of_an_evaluation(tmp_path):
+    logged = []
+    callback(logged).on_train_begin(None, State(0), None)
+    protocol = Protocol(sets=callback([]).sets, samples=3, sampling=Sampling(max_new_tokens=40))
+    results = evaluate(protocol, fake_engine(), FakeJudge(), tmp_path)
+    (figures,) = logged
+    for name, found in results["benchmarks"].items():
+        total = sum(found["outcomes"].values())
+        assert figures[f"eval/{name}/pass@1"] == pytest.approx(found["pass@1"]["value"])
+        assert figures[f"eval/{name}/mean_tokens"] == pytest.approx(found["mean_tokens"])
+        assert figures[f"eval/{name}/truncated"] == pytest.approx(found["truncated"])
+        assert figures[f"eval/{name}/no_answer"] == pytest.approx(found["outcomes"]["no_answer"] / total)
+    assert figures["eval/average/pass@1"] == pytest.approx(results["average"]["pass@1"]["value"])
+
+
+def test_when_it_evaluates():
+    logged = []
+    follow = callback(logged)
+    follow.on_train_begin(None, State(0), None)
+    for step in range(1, 6):
+        follow.on_step_end(None, State(step), None)
+    assert len(logged) == 3  # 0, 2, 4
+    follow.on_train_end(None, State(5), None)
+    follow.on_train_end(None, State(5), None)
+    assert len(logged) == 4
+    resumed = callback(logged)
+    resumed.on_train_begin(None, State(4), None)
+    assert len(logged) == 4
+
+
+def test_processes_share_the_problems():
+    """Sums over three ranks are the figures of one."""
+    alone, parts = [], []
+    callback(alone).on_train_begin(None, State(0), None)
+    ranks = [callback([], rank=rank, processes=3) for rank in range(3)]
+    found = [[p.id for rank in ranks for p in rank.sets[i].problems] for i in range(2)]
+    assert [sorted(ids) for ids in found] == [[f"{n}/{i}" for i in range(c)] for n, c in (("one", 7), ("two", 5))]
+    sums = iter(sum(rank._sums(rank.sets[i], fake_engine()) for rank in ranks) for i in range(2))
+    callback(parts, rank=0, processes=3, reduce=lambda tensor: next(sums)).on_train_begin(None, State(0), None)
+    assert parts == [pytest.approx(alone[0])]
+    assert callback([], sets=(problem_set(2),), rank=2, processes=3).sets[0].problems == ()
+
+
+def test_settings_out_of_range():
+    with pytest.raises(ConfigError, match="eval_benchmark_every=0"):
+        callback([], every=0)
+
+
+ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in range(3)]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A run on the embedded policy, untrained, of three steps."""
+    from dppo.verification.tiny_model import build_model
+    from dppo.verification.tiny_tokenizer import build_tokenizer
+
+    build_model(0).save_pretrained(tmp_path / "model")
+    build_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    given = f"--model_name_or_path {tmp_path / 'model'} --dataset_name embedded --use_cpu true --bf16 false "
+    given += "--report_to none --num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 "
+    given += "--disable_tqdm true --gradient_checkpointing false --max_steps 3 --logging_steps 2 --save_strategy no"
+    given += " --learning_rate 1e-3 --reward_funcs evaluation_fakes.length_reward"
+    return [*given.split(), "--prompt_template", "{problem}"]
+
+
+@pytest.fixture
+def trained(tmp_path, words):
+    """Trains with further words; gives the weights and the records of metrics.jsonl."""
+
+    def run(name, *further):
+        train(parse_run([*words, "--output_dir", str(tmp_path / name), *further]))
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return load_file(tmp_path / name / "model.safetensors"), [json.loads(line) for line in lines]
+
+    return run
+
+
+@pytest.fixture
+def follow(tmp_path):
+    flags = f"--eval_benchmarks sums={tmp_path / 'sums.jsonl'} --eval_benchmark_every 2 --eval_benchmark_limit 5"
+    return flags.split()
+
+
+def test_a_checker_of_ones_own_judges_while_training(tmp_path, trained):
+    file = f"own={tmp_path / 'sums.jsonl'}:rule=check:evaluation_fakes:every_other"
+    _, records = trained("own", "--eval_benchmarks", file, "--answer_time_limit", "60", "--max_steps", "1")
+    assert [record["eval/own/pass@1"] for record in records if "eval/own/pass@1" in record] == [0.5, 0.5]
+
+
+def equal(left, right):
+    return all(torch.equal(left[name], right[name]) for name in right)
+
+
+def test_a_run_logs_it_and_trains_as_without(tmp_path, trained, follow):
+    with_weights, records = trained("with", *follow)
+    without_weights, plain = trained("without")
+    followed = [record for record in records if "eval/sums/pass@1" in record]
+    assert [record["step"] for record in followed] == [0, 2, 3]
+    assert all(0 <= record["eval/sums/pass@1"] <= 1 and record["eval/sums/mean_tokens"] <= 8 for record in followed)
+    assert not any("loss" in record or "prune/kept_share" in record for record in followed)
+    name = "rewards/length_reward/mean"
+    steps = [(record["step"], record[name]) for record in records if name in record]
+    assert steps == [(record["step"], record[name]) for record in plain if name in record] and len(steps) >= 1
+    assert equal(with_weights, without_weights)
+    start = load_file(tmp_path / "model" / "model.safetensors")
+    assert not equal(without_weights, start), "something was learnt, so something could differ"
+
+
+def test_an_evaluation_that_draws_from_the_global_generator_would_show(trained, follow, monkeypatch):
+    import dppo_lab.runs.benchmarks as benchmarks
+
+    original = benchmarks.of_model
+
+    def careless(model, tokenizer, **options):
+        torch.rand(1)
+        return original(model, tokenizer, **options)
+
+    plain, _ = trained("without")
+    monkeypatch.setattr(benchmarks, "of_model", careless)
+    followed, _ = trained("with", *follow)
+    assert not equal(followed, plain)
+
+
+def test_fields_and_dry_run(tmp_path, words):
+    output = ["--output_dir", str(tmp_path / "out")]
+    good = ["--eval_benchmarks", f"sums={tmp_path / 'sums.jsonl'}"]
+    found = dry_run(parse_run([*words, *output, *good]))
+    assert any(f.kind == "ok" and "benchmarks while training: 12 of sums" in f.text for f in found)
+    found = dry_run(parse_run([*words, *output, "--eval_benchmarks", "math500"]))
+    assert any(f.kind == "unchecked" and "benchmarks math500: fetched from the hub" in f.text for f in found)
+    bad = ["--eval_benchmarks", "math5000", "--eval_benchmark_data", str(tmp_path)]
+    assert any(
+        f.kind == "wrong" and "'math5000' is not one of" in f.text for f in dry_run(parse_run([*words, *output, *bad]))
+    )
+    with pytest.raises(ConfigError, match="eval_benchmark_every=0 must be greater than 0"):
+        parse_run([*words, *output, "--eval_benchmark_every", "0"])
+    with pytest.raises(ConfigError, match="eval_benchmark_limit=0 must be greater than 0"):
+        parse_run([*words, *output, "--eval_benchmark_limit", "0"])

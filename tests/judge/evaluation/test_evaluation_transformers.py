@@ -1,0 +1,222 @@
+"""Generation by transformers: repeatable, blind to the batch, and with nothing of the model's own defaults."""
+
+import copy
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from answer_judge.errors import ConfigError, EvaluationError
+from answer_judge.evaluation import ModelSpec, Request, Sampling, load_engine, transformers_engine
+from answer_judge.evaluation.prompts import PLAIN, PLAIN_STOP
+from answer_judge.evaluation.transformers_engine import of_model
+
+SAMPLING = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=12)
+TEXTS = ["What is 1 + 1?", "Solve.", "Please reason step by step: what is the sum of 12 and 30?", "é ∑ 你好"]
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model, tiny_tokenizer):
+    return of_model(tiny_model, tiny_tokenizer)
+
+
+def requests_of(engine, texts=TEXTS, seeds=None):
+    prompts = engine.encode(texts)
+    return [Request(prompt, seed) for prompt, seed in zip(prompts, seeds or range(len(prompts)), strict=True)]
+
+
+def test_the_batch_does_not_matter(engine):
+    requests = requests_of(engine, TEXTS * 3, list(range(12)))
+    together = engine.generate(requests, SAMPLING)
+    assert engine.generate(requests[::-1], SAMPLING)[::-1] == together
+    assert [engine.generate([request], SAMPLING)[0] for request in requests] == together
+    assert len({found.text for found in together}) == 12, "other seeds, other completions"
+
+
+def test_drawing_from_a_global_generator_would_show(engine, tiny_model, tiny_tokenizer):
+    """What the test above sees of do_sample: the same rows alone and in a batch differ."""
+
+    def usual(prompts):
+        torch.manual_seed(0)
+        width = max(map(len, prompts))
+        ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
+        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+        out = tiny_model.generate(
+            input_ids=ids, attention_mask=mask, do_sample=True, temperature=1.0, max_new_tokens=12, pad_token_id=0
+        )
+        return tiny_tokenizer.batch_decode(out[:, width:])
+
+    prompts = engine.encode(TEXTS)
+    assert usual(prompts)[1:] != [usual([prompt])[0] for prompt in prompts][1:]
+
+
+def test_no_global_generator_is_touched_and_the_mode_is_left(tiny_model, tiny_tokenizer):
+    model = copy.deepcopy(tiny_model).train()
+    before, defaults = torch.get_rng_state(), model.generation_config
+    of_model(model, tiny_tokenizer).generate([Request([5, 6], 0)], SAMPLING)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training and model.generation_config is defaults
+
+
+def test_defaults_of_the_model_play_no_part(engine, tiny_model, tiny_tokenizer):
+    model = copy.deepcopy(tiny_model)
+    model.generation_config = GenerationConfig(
+        do_sample=True,
+        temperature=0.01,
+        top_k=1,
+        repetition_penalty=5.0,
+        no_repeat_ngram_size=1,
+        min_new_tokens=9,
+        max_length=3,
+        num_beams=3,
+        bad_words_ids=[[7]],
+        eos_token_id=tiny_model.generation_config.eos_token_id,
+        pad_token_id=0,
+    )
+    requests = requests_of(engine)
+    assert of_model(model, tiny_tokenizer).generate(requests, SAMPLING) == engine.generate(requests, SAMPLING)
+
+
+def test_distribution_is_the_models(tiny_model, tiny_tokenizer):
+    engine = of_model(tiny_model, tiny_tokenizer)
+    prompt = engine.encode(["What is 1 + 1?"])[0]
+    one = Sampling(temperature=0.7, top_p=1.0, max_new_tokens=1)
+    with torch.no_grad():
+        expected = (tiny_model(torch.tensor([prompt])).logits[0, -1].double() / 0.7).softmax(0)
+    texts = [g.text for g in engine.generate([Request(prompt, seed) for seed in range(2000)], one)]
+    likely = int(expected.argmax())
+    share = texts.count(tiny_tokenizer.decode([likely])) / 2000
+    assert share == pytest.approx(float(expected[likely]), abs=6 * (0.25 / 2000) ** 0.5)
+
+
+def test_greedy_is_transformers_greedy(engine, tiny_model, tiny_tokenizer):
+    prompt = engine.encode(TEXTS[:1])[0]
+    greedy = Sampling(temperature=0.0, max_new_tokens=12)
+    expected = tiny_model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=12)[0, len(prompt) :]
+    assert engine.generate([Request(prompt, 3)], greedy)[0].text == tiny_tokenizer.decode(
+        expected, skip_special_tokens=True
+    )
+
+
+def test_ends_and_lengths(tiny_model, tiny_tokenizer):
+    model = copy.deepcopy(tiny_model)
+    prompt = of_model(model, tiny_tokenizer).encode(["Solve."])[0]
+    first = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=3, eos_token_id=None)[0, -3:]
+    model.generation_config.eos_token_id = [int(first[2])]
+    greedy = Sampling(temperature=0.0, max_new_tokens=9)
+    ended = of_model(model, tiny_tokenizer).generate([Request(prompt, 0)], greedy)[0]
+    assert ended.finish == "stop" and ended.tokens == first.tolist().index(int(first[2])) + 1
+    cut = of_model(model, tiny_tokenizer).generate([Request(prompt, 0)], greedy.up_to(ended.tokens - 1))[0]
+    assert cut.finish == "length" and cut.tokens == ended.tokens - 1
+
+
+def test_logits_that_are_not_numbers(tiny_model, tiny_tokenizer):
+    model = copy.deepcopy(tiny_model)
+    model.lm_head.weight.data[3] = float("nan")
+    for temperature in (0.0, 1.0):
+        with pytest.raises(EvaluationError, match=r"logits that are not numbers.*--dtype float32"):
+            of_model(model, tiny_tokenizer).generate([Request([5, 6], 0)], Sampling(temperature=temperature))
+
+
+def test_folder_with_a_chat_template(tiny_folder, engine):
+    loaded = load_engine("transformers", ModelSpec(model=str(tiny_folder), batch_size=2))
+    assert loaded.facts["format"] == "chat template" and loaded.notes == () and loaded.batch_size == 2
+    assert loaded.longest == 160 and len(loaded.facts["fingerprint"]) == 64
+    assert loaded.generate(requests_of(loaded), SAMPLING) == engine.generate(requests_of(engine), SAMPLING)
+
+
+@pytest.fixture
+def plain_folder(tiny_folder, tmp_path):
+    """The model without its chat template."""
+    folder = tmp_path / "plain"
+    shutil.copytree(tiny_folder, folder)
+    (folder / "chat_template.jinja").unlink()
+    return folder
+
+
+def test_folder_without_a_chat_template_gets_the_plain_one_and_says_so(plain_folder, tiny_tokenizer):
+    loaded = load_engine("transformers", ModelSpec(model=str(plain_folder)))
+    assert loaded.facts["format"] == "plain" and "has no chat template: it reads" in loaded.notes[0]
+    assert tiny_tokenizer.decode(loaded.encode(["1 + 1?"])[0]) == PLAIN.replace("{prompt}", "1 + 1?")
+    with pytest.raises(ConfigError, match="no chat template to give them to"):
+        load_engine("transformers", ModelSpec(model=str(plain_folder), chat_options={"enable_thinking": False}))
+
+
+def test_plain_answers_end_where_the_model_invents_a_problem():
+    from answer_judge.evaluation.engines import finished
+
+    told = "It is \\boxed{2}." + PLAIN_STOP + "\nWhat is 2 + 2?\n\nSolution:\n\\boxed{4}"
+    found = finished(told, 40, False, PLAIN_STOP)
+    assert (found.text, found.tokens, found.finish) == ("It is \\boxed{2}.", 40, "stop")
+    assert finished(told, 40, False, None).text == told and finished("a", 1, False, PLAIN_STOP).finish == "length"
+
+
+def test_a_plain_answer_is_left_as_it_is_where_that_is_asked_for(tiny_model, tiny_tokenizer, monkeypatch):
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.chat_template = None
+    told = f"2.{PLAIN_STOP} 3"
+    monkeypatch.setattr(transformers_engine, "_tokens", lambda *given: [tokenizer(told)["input_ids"]])
+    texts = [of_model(tiny_model, tokenizer, uncut=uncut).generate([], SAMPLING)[0].text for uncut in (False, True)]
+    assert texts == ["2.", told]
+
+
+def test_chat_options_reach_the_template(tiny_folder, tiny_tokenizer):
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.chat_template = "{{ 'slow' if thinking else 'fast' }}{{ messages[0]['content'] }}"
+    from answer_judge.evaluation.prompts import prompt_format
+
+    assert tokenizer.decode(prompt_format(tokenizer).encode(["x"])[0]) == "fastx"
+    slow = prompt_format(tokenizer, {"thinking": True})
+    assert tokenizer.decode(slow.encode(["x"])[0]) == "slowx" and slow.facts["chat_options"] == {"thinking": True}
+
+
+def test_template_that_refuses(tiny_tokenizer):
+    from answer_judge.evaluation.prompts import prompt_format
+
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.chat_template = "{{ raise_exception('system first') }}"
+    with pytest.raises(ConfigError, match="refuses a problem as the user's turn: system first"):
+        prompt_format(tokenizer).encode(["x"])
+
+
+def test_text_outside_the_vocabulary():
+    from answer_judge.evaluation.prompts import prompt_format
+    from dppo.verification.tiny_tokenizer import build_tokenizer
+
+    with pytest.raises(ConfigError, match="cannot encode these problems"):
+        prompt_format(build_tokenizer()).encode(["1+1?", "What?"])
+
+
+def test_folder_without_a_tokenizer(tiny_model, tmp_path, tiny_folder):
+    """transformers makes an empty tokenizer up for such a folder: prompts would all be empty."""
+    tiny_model.save_pretrained(tmp_path / "bare")
+    with pytest.raises(ConfigError, match=r"bare has no tokenizer.*--tokenizer Qwen"):
+        load_engine("transformers", ModelSpec(model=str(tmp_path / "bare")))
+    named = load_engine("transformers", ModelSpec(model=str(tmp_path / "bare"), tokenizer=str(tiny_folder)))
+    assert named.facts["format"] == "chat template"
+
+
+def test_models_that_are_not_there(tmp_path, tiny_tokenizer):
+    with pytest.raises(ConfigError, match=r"model nothing/here: no such folder"):
+        load_engine("transformers", ModelSpec(model="nothing/here"))
+    tiny_tokenizer.save_pretrained(tmp_path / "words")
+    with pytest.raises(ConfigError, match=r"words cannot be loaded"):
+        load_engine("transformers", ModelSpec(model=str(tmp_path / "words")))
+    with pytest.raises(ConfigError, match="--engine sglang is not one of transformers, vllm"):
+        load_engine("sglang", ModelSpec(model="x"))
+    with pytest.raises(ConfigError, match="batch_size=0 must be at least 1"):
+        ModelSpec(model="x", batch_size=0)
+
+
+def test_fingerprint_notices_further_training(tiny_folder, tmp_path):
+    from answer_judge.evaluation.engines import fingerprint
+
+    shutil.copytree(tiny_folder, tmp_path / "copy")
+    assert fingerprint(str(tmp_path / "copy")) == fingerprint(str(tiny_folder))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "copy")
+    for parameter in model.parameters():
+        parameter.data.add_(1e-3)
+    model.save_pretrained(tmp_path / "copy")
+    assert fingerprint(str(tmp_path / "copy")) != fingerprint(str(tiny_folder))
+    assert fingerprint("owner/name") is None

@@ -1,0 +1,124 @@
+"""The table of answers: what must be right, what must not, and what we know we reject."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from answer_judge.grading import verify
+from answer_judge.grading.verifier import RULES, Verifier
+
+TABLE = Path(__file__).with_name("verifier_pairs.tsv")
+REJECTED = {
+    r"(n+1)(n+2)\cdots(2n)",  # dots are not read
+    r"\sum_{k=1}^{4}k",  # nor sums
+    r"\int_0^1 2x dx",  # nor integrals
+    r"12 \bmod 5",  # nor remainders
+    "C(5,2)",  # also a point named C
+    r"I(0) e^{-t/RC}",  # t/R times C
+    "2x+c",  # a letter is a letter
+    r"\text{isosceles triangle}",  # words must be the same words
+    r"\lfloor (n+1)/2 \rfloor",  # for whole n alone, and nothing says that n is whole
+    r"\left\lfloor\frac{n+1}{2}\right\rfloor",
+}
+"""Right answers of the table that the verifier does not accept."""
+FEWEST = 1_500
+
+
+@pytest.fixture(scope="module")
+def rows():
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+@pytest.fixture(scope="module")
+def reasons(rows, verifier):
+    """The verdict on every row, each as the box at the end of a sentence."""
+    found = {}
+    for rule in RULES:
+        mine = [i for i, row in enumerate(rows) if row["rule"] == rule]
+        texts = [rf"Thus the answer is $\boxed{{{rows[i]['answer']}}}$." for i in mine]
+        details = [json.loads(rows[i]["details"] or "null") for i in mine]
+        verdicts = verifier.verify_many(texts, [rows[i]["gold"] for i in mine], benchmark=rule, details=details)
+        found.update(zip(mine, (verdict.reason for verdict in verdicts), strict=True))
+    return [found[i] for i in range(len(rows))]
+
+
+def shown(row):
+    return f"{row['kind']}: {row['answer']} for {row['gold']}"
+
+
+def test_the_table_has_right_and_wrong_answers_of_every_kind(rows):
+    assert len(rows) >= FEWEST
+    counts = Counter((row["kind"], row["verdict"]) for row in rows)
+    assert {verdict for _, verdict in counts} == {"right", "wrong"}
+    assert all(counts[kind, verdict] >= 2 for kind in {kind for kind, _ in counts} for verdict in ("right", "wrong"))
+    assert len({tuple(row.values()) for row in rows}) == len(rows)
+
+
+def test_nothing_wrong_is_accepted(rows, reasons):
+    accepted = [
+        shown(r) for r, reason in zip(rows, reasons, strict=True) if r["verdict"] == "wrong" and reason == "right"
+    ]
+    assert accepted == []
+
+
+def test_at_most_one_right_answer_in_a_hundred_is_rejected_and_we_know_which(rows, reasons):
+    right = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if row["verdict"] == "right"]
+    rejected = [row for row, reason in right if reason != "right"]
+    assert {row["answer"] for row in rejected} == REJECTED, [shown(row) for row in rejected]
+    assert len(rejected) <= 0.01 * len(right)
+    assert {reason for _, reason in right} <= {"right", "wrong", "unparsed"}
+
+
+def test_the_tests_above_can_fail(rows, reasons):
+    """A verifier that compares letters and digits, and one that looks for the gold answer in the answer."""
+
+    def bare(text):
+        return "".join(c for c in text if c.isalnum())
+
+    equal = [bare(row["answer"]) == bare(row["gold"]) for row in rows]
+    within = [bare(row["gold"]) in bare(row["answer"]) for row in rows]
+    for verdicts in (equal, within):
+        pairs = list(zip(rows, verdicts, strict=True))
+        assert any(accepted and row["verdict"] == "wrong" for row, accepted in pairs)
+        assert sum(not accepted and row["verdict"] == "right" for row, accepted in pairs) > 100
+
+
+def test_the_shared_verifier_says_the_same(rows, reasons):
+    some = [i for i, row in enumerate(rows) if row["rule"] == "default"][::25]
+    texts = [rf"Thus the answer is $\boxed{{{rows[i]['answer']}}}$." for i in some]
+    assert [verify(text, rows[i]["gold"]).reason for text, i in zip(texts, some, strict=True)] == [
+        reasons[i] for i in some
+    ]
+
+
+def test_tolerance_is_the_benchmarks_alone(verifier):
+    text = r"\boxed{3.83 \times 10^{26}}"
+    verdicts = {rule: verifier.verify(text, r"3.8 \times 10^{26}", benchmark=rule).reason for rule in RULES}
+    assert [rule for rule, reason in verdicts.items() if reason == "right"] == ["minerva_math"]
+
+
+def test_every_rule_reads_the_same_plain_answers(verifier):
+    for rule in RULES:
+        texts = [r"\boxed{\frac{6}{8}}", "The answer is 0.75.", "#### 3/4", r"\boxed{0.8}", "none"]
+        reasons = [v.reason for v in verifier.verify_many(texts, ["0.75"] * 5, benchmark=rule)]
+        assert reasons == ["right", "right", "right", "wrong", "no_answer"], rule
+
+
+def test_several_answers_may_stand_in_several_boxes(verifier):
+    two = r"Hence $x=\boxed{3}$ and also \boxed{4}, so $\boxed{3}$ or $\boxed{4}$"
+    assert verifier.verify(two, "4, 3").reason == "right"
+    assert verifier.verify(two, "4").reason == "right"  # the last box is the answer where there is one
+    assert verifier.verify(two, "3").reason == "wrong"
+    assert verifier.verify(r"\boxed{3}, but no: \boxed{4}", "3,4").reason == "wrong"
+
+
+def test_more_workers_or_fewer_change_nothing(rows, reasons):
+    some = [i for i, row in enumerate(rows) if row["rule"] == "default"][::40]
+    with Verifier(workers=1, limit_seconds=20.0) as alone:
+        texts = [rf"\boxed{{{rows[i]['answer']}}}" for i in some]
+        found = [verdict.reason for verdict in alone.verify_many(texts, [rows[i]["gold"] for i in some])]
+    assert found == [reasons[i] for i in some]

@@ -1,0 +1,203 @@
+"""Worker processes: order, limits, deaths, threads, forks, and that none is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import hostile_functions
+import pytest
+
+from answer_judge.errors import ConfigError, RewardError
+from answer_judge.grading import pool as pool_module
+from answer_judge.grading.pool import TaskResult, WorkerPool
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = WorkerPool(hostile_functions.respond, workers=2, limit_seconds=20)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    """A pool whose limit a sleep exceeds and an echo on a busy machine does not."""
+    pool = WorkerPool(hostile_functions.respond, workers=2, limit_seconds=1.5)
+    yield pool
+    pool.close()
+
+
+def test_outcomes_come_in_the_order_of_the_tasks(pool):
+    naps = [("sleep", seconds) for seconds in (0.2, 0, 0.1, 0, 0.05, 0)]
+    assert [outcome.value for outcome in pool.map(naps)] == [0.2, 0, 0.1, 0, 0.05, 0]
+    assert [outcome.value for outcome in pool.map([("echo", i) for i in range(500)])] == list(range(500))
+    assert pool.map([]) == []
+
+
+def test_an_exception_is_an_outcome_and_the_worker_goes_on(pool):
+    before = sorted(pool.pids)
+    first, second = pool.map([("raise", "no"), ("echo", "é\ud800")])
+    assert first == TaskResult("raised", "ValueError: no")
+    assert second == TaskResult("done", "é\ud800")
+    assert sorted(pool.pids) == before
+
+
+def test_a_hanging_task_times_out_alone(hasty):
+    tasks = [("echo", 1), ("sleep", 3600), ("echo", 2), ("sleep", 3600), ("echo", 3)]
+    assert [outcome.status for outcome in hasty.map(tasks)] == ["done", "timeout", "done", "timeout", "done"]
+    assert hasty.map([("echo", "next")]) == [TaskResult("done", "next")]
+
+
+def test_a_task_that_catches_everything_is_killed(gone):
+    pool = WorkerPool(hostile_functions.stubborn, workers=1, limit_seconds=0.3)
+    pool.start()
+    pids = pool.pids
+    assert pool.map([None]) == [TaskResult("timeout")]
+    assert not set(pids) & set(pool.pids)
+    pool.close()
+    assert gone(pids) == []
+
+
+def test_a_task_that_kills_its_worker_is_tried_twice(pool, tmp_path):
+    tasks = [("echo", 1), ("exit", None), ("exit once", str(tmp_path / "mark")), ("echo", 2)]
+    outcomes = pool.map(tasks)
+    assert [outcome.status for outcome in outcomes] == ["done", "crashed", "done", "done"]
+    assert outcomes[2].value == "second time"
+
+
+def test_workers_killed_from_outside_are_replaced_and_no_task_is_lost(pool):
+    pool.map([("echo", 0)])
+    before = pool.pids
+    timer = threading.Timer(0.2, lambda: [os.kill(pid, signal.SIGKILL) for pid in before])
+    timer.start()
+    outcomes = pool.map([("sleep", 0.6), ("sleep", 0.6), ("echo", 3)])
+    timer.join()
+    assert [outcome.value for outcome in outcomes] == [0.6, 0.6, 3]
+    assert not set(before) & set(pool.pids)
+
+    for pid in pool.pids:  # idle ones
+        os.kill(pid, signal.SIGKILL)
+    assert [outcome.value for outcome in pool.map([("echo", i) for i in range(20)])] == list(range(20))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
+def test_memory_is_limited(pool):
+    outcomes = pool.map([("memory", 2048), ("memory", 16)])
+    assert outcomes == [TaskResult("crashed"), TaskResult("done", 16 * 2**20)]
+
+
+def test_what_a_function_prints_or_reads_does_not_disturb_the_replies(pool):
+    assert pool.map([("print", None), ("echo", 1)]) == [TaskResult("done", ""), TaskResult("done", 1)]
+
+
+def test_threads_share_a_pool(pool):
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda i: pool.map([("echo", (i, j)) for j in range(20)]), range(16)))
+    assert [[outcome.value for outcome in answer] for answer in answers] == [
+        [[i, j] for j in range(20)] for i in range(16)
+    ]
+
+
+def test_an_interrupt_leaves_no_stale_answer(pool, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    pool.map([("echo", 0)])
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "_next_event", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.map([("sleep", 0.1), ("sleep", 0.1)])
+    assert [outcome.value for outcome in pool.map([("echo", i) for i in range(4)])] == [0, 1, 2, 3]
+
+
+def test_closing_and_collecting_end_the_workers(gone):
+    pool = WorkerPool(hostile_functions.respond, workers=2)
+    pool.map([("echo", 1)])
+    closed = pool.pids
+    pool.close()
+    assert pool.pids == []
+    pool.map([("echo", 1)])
+    collected = pool.pids
+    del pool
+    assert gone(closed + collected) == []
+
+
+PARENT = """
+import os, sys, threading
+sys.path.insert(0, {tests!r})
+import hostile_functions
+from answer_judge.grading.pool import WorkerPool
+pool = WorkerPool(hostile_functions.respond, workers=2, limit_seconds=1.0)
+pool.map([("echo", 1)])
+{busy}
+print(*pool.pids, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("busy", "end"),
+    [
+        ("", ""),  # no guard, no close: shut down at exit
+        ("", "raise SystemExit(3)"),
+        ("", "os.kill(os.getpid(), 9)"),
+        ('[w.send(\'{"id": 0, "task": ["sleep", 3600]}\') for w in pool._alive]', "os.kill(os.getpid(), 9)"),
+        ("threading.Thread(target=pool.map, args=([('sleep', 3600)] * 9,), daemon=True).start()", "sys.exit()"),
+    ],
+    ids=["end of script", "exit", "killed", "killed while workers hang", "exit with a busy thread"],
+)
+def test_no_worker_survives_its_parent(busy, end, gone):
+    code = PARENT.format(tests=str(Path(__file__).parent), busy=busy, end=end)
+    child = subprocess.run([sys.executable, "-"], input=code, text=True, capture_output=True, timeout=120)
+    pids = list(map(int, child.stdout.split()))
+    assert len(pids) == 2, child.stderr
+    assert gone(pids) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_has_a_pool_of_its_own_and_leaves_the_parents_alone():
+    code = """
+    pool.map([("echo", 1)])
+    mine = pool.pids
+    child = os.fork()
+    if child == 0:
+        ok = pool.map([("echo", 2)])[0].value == 2 and not set(pool.pids) & set(mine)
+        pool.close()
+        os._exit(0 if ok else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert pool.map([("echo", 3)])[0].value == 3 and pool.pids == mine
+    print("fine")
+    """
+    code = PARENT.format(tests=str(Path(__file__).parent), busy=textwrap.dedent(code), end="")
+    child = subprocess.run([sys.executable, "-"], input=code, text=True, capture_output=True, timeout=120)
+    assert "fine" in child.stdout, child.stderr
+
+
+def test_a_pool_that_cannot_start_says_why(tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text("def ok(task):\n    return task\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import broken
+
+    (tmp_path / "broken.py").write_text("import no_such_package_anywhere\n")
+    with pytest.raises(RewardError, match=r"(?s)could not be started.*no_such_package_anywhere"):
+        WorkerPool(broken.ok, workers=1).map([1])
+
+    wrong = WorkerPool(hostile_functions.respond, workers=1, probes=[(("echo", 1), 2)])
+    with pytest.raises(RewardError, match=r"self-test.*gave 1, expected 2"):
+        wrong.map([("echo", 1)])
+
+    monkeypatch.setattr(pool_module, "START_SECONDS", 0.0)
+    with pytest.raises(RewardError, match="not ready after 0 seconds"):
+        WorkerPool(hostile_functions.respond, workers=1).map([("echo", 1)])
+
+
+def test_settings_are_checked_together():
+    with pytest.raises(ConfigError) as caught:
+        WorkerPool(hostile_functions.respond, workers=0, limit_seconds=float("inf"), memory_mb=1)
+    for part in ("3 problems", "workers=0", "limit_seconds=inf", "memory_mb=1"):
+        assert part in str(caught.value)

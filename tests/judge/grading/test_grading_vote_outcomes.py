@@ -1,0 +1,176 @@
+"""What votes reward on average: enumerated twice, against real gradients, and as the page prints it."""
+
+import importlib
+from collections import Counter, defaultdict
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from answer_judge.errors import ConfigError
+from answer_judge.grading.vote import Stopping, majority, vote_rewards
+from answer_judge.grading.vote_outcomes import estimand, outcomes
+from dppo.objective import CENTRED
+from dppo.types import Rewards
+
+ROOT = Path(__file__).parents[3]
+PROB = (0.5, 0.3, 0.2)
+SOON = Stopping(confidence=0.9, vote_odds=3.0, fewest=2, most=7)
+RULES = {
+    "settled": SOON,
+    "in rounds": Stopping(confidence=0.9, vote_odds=3.0, fewest=3, most=7, at_once=2),
+    "sure": Stopping(confidence=1.0, fewest=1, most=6),
+    "fixed": Stopping(fewest=5, most=5),
+}
+
+
+def sequences(prob, rule):
+    """Every sequence of answers that the rule ends, with its chance: one by one, no two of them merged."""
+    ways = [*enumerate(prob), *([(None, 1 - sum(prob))] if sum(prob) < 1 - 1e-9 else [])]
+
+    def follow(answers, chance):
+        more = rule.more(Counter(a for a in answers if a is not None).values(), len(answers))
+        if not more:
+            yield answers, chance
+        for added in product(ways, repeat=more) if more else ():
+            part = chance
+            for _, probability in added:
+                part *= probability
+            yield from follow((*answers, *(answer for answer, _ in added)), part)
+
+    return follow((), 1.0)
+
+
+@pytest.mark.parametrize("prob", [PROB, (0.4, 0.3), (1.0,)], ids=str)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_outcomes_are_those_of_all_sequences(prob, rule):
+    expected = defaultdict(float)
+    for answers, chance in sequences(prob, rule):
+        votes = tuple(answers.count(answer) for answer in range(len(prob)))
+        expected[votes, answers.count(None), majority(answers).winner] += chance
+    found = {(end.votes, end.silent, end.winner): end.chance for end in outcomes(prob, rule)}
+    assert found == pytest.approx(dict(expected), abs=1e-14) and sum(found.values()) == pytest.approx(1)
+    for end in outcomes(prob, rule):
+        assert end.drawn == sum(end.votes) + end.silent <= rule.most
+        assert end.rewards == tuple(float(a == end.winner) for a in range(len(prob)))
+
+
+def real_gradient(prob, rule, *, weight):
+    """Mean gradient of the logits by autograd, over all sequences, with the library's advantages of each group.
+
+    ``weight`` of a group of that many completions, each of which counts 1 within it.
+    """
+    silence = 1 - sum(prob)
+    logits = torch.tensor([*prob, *([silence] if silence > 1e-9 else [])], dtype=torch.float64).log().requires_grad_()
+    total = torch.zeros((), dtype=torch.float64)
+    for answers, chance in sequences(prob, rule):
+        advantage_N = CENTRED(Rewards.of_groups(torch.tensor([vote_rewards(answers)], dtype=torch.float64)))
+        place = [len(prob) if answer is None else answer for answer in answers]
+        total = total + chance * weight(len(answers)) * (advantage_N * logits.log_softmax(0)[place]).sum()
+    (gradient,) = torch.autograd.grad(total, logits)
+    return gradient.tolist()[: len(prob)]
+
+
+@pytest.mark.parametrize("prob", [PROB, (0.4, 0.3)], ids=str)
+@pytest.mark.parametrize("rule", [SOON, RULES["fixed"]], ids=["settled", "fixed"])
+def test_gradients_are_those_of_autograd(prob, rule):
+    of = estimand(prob, rule)
+    assert of.gradient == pytest.approx(real_gradient(prob, rule, weight=lambda n: 1 / n), abs=1e-12)
+    assert of.pooled == pytest.approx(real_gradient(prob, rule, weight=lambda n: 1 / of.drawn), abs=1e-12)
+    if rule is SOON:  # wrong: divided as if every group had as many
+        cap = real_gradient(prob, rule, weight=lambda n: 1 / rule.most)
+        assert min(abs(cap[0] - of.gradient[0]), abs(cap[0] - of.pooled[0])) > 0.01
+
+
+def without_the_last(prob, rule):
+    """Wrong: the completion that settled the vote is not counted."""
+    return [(answers[:-1], chance) for answers, chance in sequences(prob, rule)]
+
+
+def given_votes(ends, answer):
+    return sum(chance * answers.count(answer) for answers, chance in ends)
+
+
+@given(st.integers(1, 3), st.integers(3, 6), st.sampled_from([0.7, 0.9, 1.0]), st.integers(1, 2))
+@settings(max_examples=15)
+def test_stopping_does_not_change_how_often_an_answer_is_sampled(fewest, most, confidence, at_once):
+    """Wald's identity: E[votes of an answer] = E[completions] * its probability, whatever stops the sampling."""
+    rule = Stopping(confidence=confidence, fewest=fewest, most=most, at_once=at_once)
+    ends = outcomes(PROB, rule)
+    drawn = sum(end.chance * end.drawn for end in ends)
+    for answer, probability in enumerate(PROB):
+        assert sum(end.chance * end.votes[answer] for end in ends) == pytest.approx(probability * drawn)
+
+
+def test_walds_identity_tells_a_completion_that_is_not_counted():
+    ends = without_the_last(PROB, SOON)
+    drawn = sum(chance * len(answers) for answers, chance in ends)
+    assert given_votes(list(sequences(PROB, SOON)), 0) == pytest.approx(0.5 * estimand(PROB, SOON).drawn)
+    assert abs(given_votes(ends, 0) - 0.5 * drawn) > 0.02
+
+
+def test_by_hand():
+    """Two answers, two completions: agreeing or a tie, which goes to the first."""
+    of = estimand([0.6, 0.4], Stopping(fewest=2, most=2))
+    assert of.drawn == 2 and of.label == pytest.approx((0.36 + 0.24, 0.16 + 0.24))
+    assert of.agreement == pytest.approx(0.36 + 0.16 + 0.5 * 0.48) and of.gradient == pytest.approx((0, 0), abs=1e-15)
+    # reward of answer 0: both 0 twice, and half of the ties
+    assert of.reward == pytest.approx(((2 * 0.36 + 0.24) / 1.2, (2 * 0.16 + 0.24) / 0.8))
+
+
+@pytest.mark.parametrize(
+    ("prob", "most"), [((0.9, 0.1), 16), (PROB, 16), ((0.4, 0.35, 0.25), 12), ((0.3, 0.2), 12)], ids=str
+)
+def test_stopping_changes_the_estimand(prob, most):
+    """By how much, for the rule that the page shows: fewer labels of the mode, more agreement, shorter gradients."""
+    whole = estimand(prob, Stopping(fewest=most, most=most))
+    rule = Stopping(confidence=0.95, vote_odds=3.0, fewest=4, most=most)
+    stopped = estimand(prob, rule)
+    same_cost = estimand(prob, Stopping(fewest=round(stopped.drawn), most=round(stopped.drawn)))
+    assert stopped.drawn < 0.85 * most
+    assert 0 < whole.label[0] - stopped.label[0] < 0.02 and stopped.label[0] > same_cost.label[0]
+    assert stopped.agreement > whole.agreement + 0.02  # groups agree more than the policy does
+    assert stopped.reward[1] > whole.reward[1] + 0.005  # a wrong answer that is sampled is rewarded more often
+    if sum(prob) == 1 and prob != (0.4, 0.35, 0.25):
+        assert stopped.gradient[0] < 0.85 * whole.gradient[0]
+
+
+def test_figures_that_the_page_quotes():
+    whole, stopped = (estimand(PROB, rule) for rule in (Stopping(fewest=16, most=16), Stopping()))
+    assert (round(whole.label[0], 3), round(stopped.label[0], 3)) == (0.789, 0.771)
+    assert (round(whole.reward[1], 3), round(stopped.reward[1], 3)) == (0.263, 0.350)
+    assert (round(whole.agreement, 3), round(stopped.agreement, 3)) == (0.525, 0.621)
+    assert round(stopped.gradient[0] / whole.gradient[0], 2) == 0.82 and round(stopped.drawn, 2) == 9.95
+
+
+def test_a_vote_that_stops_when_nothing_can_change_has_the_label_of_the_whole_vote():
+    whole = estimand(PROB, Stopping(fewest=11, most=11))
+    sure = estimand(PROB, Stopping(confidence=1.0, fewest=1, most=11))
+    assert sure.label == pytest.approx(whole.label, abs=1e-14) and sure.drawn < whole.drawn - 1
+    assert abs(sure.gradient[0] / whole.gradient[0] - 1) > 0.01  # the label is the same, the gradient is not
+    nearly = estimand(PROB, Stopping(confidence=0.95, fewest=1, most=11))
+    assert abs(nearly.label[0] - whole.label[0]) > 0.005  # a vote that is settled and could still change has not
+
+
+def test_more_votes_go_to_the_reward_for_the_mode():
+    target = [p * ((a == 0) - PROB[0]) for a, p in enumerate(PROB)]
+    gaps = []
+    for votes in (4, 8, 16, 32):
+        gradient = estimand(PROB, Stopping(fewest=votes, most=votes)).gradient
+        gaps.append(max(abs(found - limit) for found, limit in zip(gradient, target, strict=True)))
+    assert gaps == sorted(gaps, reverse=True) and gaps[-1] < 0.45 * gaps[0]
+
+
+@pytest.mark.parametrize("prob", [[], [0.0, 1.0], [0.7, 0.4], [-0.1, 0.5]])
+def test_probabilities_that_are_none(prob):
+    with pytest.raises(ConfigError, match="must be above 0 and sum to at most 1"):
+        outcomes(prob, SOON)
+
+
+def test_the_page_has_the_table_that_the_command_prints(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    page = (ROOT / "docs" / "votes.md").read_text()
+    assert importlib.import_module("votes").table() in page and "python benchmarks/votes.py" in page

@@ -1,0 +1,147 @@
+"""Functions of the user's as judges: scores, faults that are told once and cost no run, names that lead nowhere."""
+
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from answer_judge.errors import ConfigError, DataError, RewardError
+from answer_judge.evaluation import load_set, parse_benchmark
+from answer_judge.problems import Checker, Judges, check_problems, check_rewards, checker_reward, load_problems
+
+ROWS = [{"problem": f"Say w{i}.", "word": f"w{i}", "tags": ["a", None]} for i in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in ROWS))
+    return path
+
+
+def reward_of(name, **given):
+    return checker_reward(f"check:own_checkers:{name}", workers=1, **given)
+
+
+def asked(reward, texts, **given):
+    rows = [ROWS[i % 4] for i in range(len(texts))]
+    columns = {name: [row[name] for row in rows] for name in ("word", "tags")}
+    return reward(prompts=[row["problem"] for row in rows], completions=texts, **columns, **given)
+
+
+def test_scores_are_the_functions(file):
+    dataset = check_problems(load_problems(str(file), answers=False))
+    assert "answer" not in dataset.column_names and dataset[0]["prompt"][0]["content"] == "Say w0."
+    reward, logged = reward_of("says"), {}
+    check_rewards(dataset, [reward])
+    assert asked(reward, ["w0", "W1", "no", "so w3"], log_metric=logged.__setitem__) == [1.0, 0.5, 0.0, 1.0]
+    assert reward.__name__ == "says" and logged["check/right"] == 0.5 and sum(logged.values()) == 1.0
+    assert asked(reward_of("numpy_score"), ["w0", "no"]) == [1.0, 0.0]
+
+
+def test_the_pages_function_is_one():
+    page = (Path(__file__).parents[3] / "docs" / "own_tasks.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    names = {}
+    exec(code, names)
+    assert names["right"]("so w1", {"word": "w1"}) == 1.0 and names["right"]("w2", {"word": "w1"}) == 0.0
+
+
+def test_the_answer_column_is_asked_for_without_a_checker(file):
+    with pytest.raises(DataError, match="no column 'answer'"):
+        load_problems(str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", r"It raised KeyError: 'no such column', on 'w0' with row"),
+        ("none", r"It returned None, expected True, False or a number from 0 to 1"),
+        ("text", r"It returned 'right', expected"),
+        ("nan", r"It returned nan, expected"),
+        ("two", r"It returned 2\.0, expected"),
+        ("hangs", r"It did not return within 1 seconds"),
+        ("ends", r"It ended its process twice"),
+    ],
+)
+def test_a_checker_that_never_works_is_one_error(name, said):
+    with pytest.raises(RewardError, match=f"check:own_checkers:{name} scored none of the first 2 completions. {said}"):
+        asked(reward_of(name, limit_seconds=1.0 if name == "hangs" else 30.0), ["w0", "w1"])
+
+
+def test_one_that_fails_now_and_then_costs_those_completions_alone():
+    reward = reward_of("sometimes", limit_seconds=30.0)
+    with pytest.warns(
+        UserWarning, match=r"raised ValueError: odd, on 'odd': that completion has no score. So far 1 of 4"
+    ):
+        assert asked(reward, ["w0", "odd", "w2", "no"]) == [1.0, None, 1.0, 0.0]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert asked(reward, ["odd"] * 20) == [None] * 20  # nothing is lost: it has worked before
+    counted = [int(str(warning.message).split("So far ")[1].split(" ")[0]) for warning in told]
+    assert counted == [2, 3, 4, 8, 16]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "check:own_checkers:nowhere",
+            r"AttributeError: .*nowhere.*It must be a function that can be imported from here",
+        ),
+        ("check:no_such_module:f", r"ModuleNotFoundError: No module named 'no_such_module'"),
+        ("check:own_checkers:not_a_function", r"is int, not a function\. Write def right\(completion"),
+        ("check:exits_at_import:f", r"SystemExit: 0\. It must be a function that can be imported from here"),
+        ("check:own_checkers", r"not of the form check:package\.module:function, such as"),
+        ("check:", r"not of the form"),
+    ],
+)
+def test_names_that_lead_nowhere(name, said, tmp_path, monkeypatch):
+    (tmp_path / "exits_at_import.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        Checker(name)
+
+
+def test_a_module_of_the_current_folder_is_imported_before_any_clock(tmp_path, monkeypatch):
+    """As the command ``dppo`` finds it, without that folder on its path; its import takes longer than the limit."""
+    (tmp_path / "slow_checker.py").write_text(
+        "import time\ntime.sleep(3)\ndef right(completion, row): return row['word'] in completion\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    reward = checker_reward("check:slow_checker:right", workers=1, limit_seconds=2.0)
+    assert asked(reward, ["w0", "no"]) == [1.0, 0.0] and str(tmp_path) not in sys.path
+
+
+def test_a_set_is_judged_by_it(file):
+    found = load_set(parse_benchmark(f"own={file}:rule=check:own_checkers:says"))
+    assert [json.loads(problem.answer)["word"] for problem in found.problems] == ["w0", "w1", "w2", "w3"]
+    assert not found.benchmark.votes and found.identity["rule"] == "check:own_checkers:says"
+    golds = [problem.answer for problem in found.problems]
+    with Judges(workers=1, limit_seconds=30.0) as judges:
+        verdicts = judges.verify_many(["w0", "W1", "", "w3"], golds, benchmark=found.benchmark.rule)
+    assert [(v.value, v.reason) for v in verdicts] == [(1.0, "right"), (0.5, "wrong"), (0.0, "wrong"), (1.0, "right")]
+
+
+def test_an_answer_column_of_the_files_own_reaches_the_checker(tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({"problem": "a?", "answer": "#### 5", "word": "x"}))
+    assert load_problems(str(path), answers=False)[0]["answer"] == "#### 5"
+    (problem,) = load_set(parse_benchmark(f"own={path}:rule=check:own_checkers:says")).problems
+    assert json.loads(problem.answer)["answer"] == "#### 5"
+
+
+def test_a_row_that_cannot_be_handed_over():
+    circle = {}
+    circle["word"] = circle
+    with pytest.raises(DataError, match="cannot be handed to a checker"):
+        Checker("check:own_checkers:says").scores(["x"], [circle])

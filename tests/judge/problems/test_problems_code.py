@@ -1,0 +1,169 @@
+"""Problems whose answer is a program: columns, the program in a completion, verdicts, the reward."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from answer_judge.errors import ConfigError, DataError
+from answer_judge.evaluation import choose, load_set, parse_benchmark
+from answer_judge.problems import Benchmark, Judges, check_problems, check_rewards, code_tests, load_problems
+from answer_judge.problems.code import CodeTests, program_in
+from answer_judge.sandbox import Limits, Sandbox
+
+HERE = Path(__file__).parent
+HUMANEVAL, MBPP = HERE / "code_humaneval.jsonl", HERE / "code_mbpp.jsonl"
+LIMITS = Limits(wall_seconds=60.0, cpu_seconds=2)
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def judges(confined):
+    with Judges(workers=1, limits=LIMITS) as made:
+        yield made
+
+
+@pytest.fixture(params=["humaneval", "mbpp"])
+def written(request):
+    """A set in the columns of the one or the other: its rule, file, problems, known solutions."""
+    path = {"humaneval": HUMANEVAL, "mbpp": MBPP}[request.param]
+    found = load_set(Benchmark(name="mine", path=str(path), rule=request.param))
+    solution = {"humaneval": "canonical_solution", "mbpp": "code"}[request.param]
+    return request.param, path, found, [row[solution] for row in rows_of(path)]
+
+
+def test_known_solutions_are_right_and_others_wrong(written, judges):
+    rule, _, found, solutions = written
+    golds = [problem.answer for problem in found.problems]
+    fenced = [f"So:\n```python\n{solution}\n```\nThis is it." for solution in solutions]
+    for completions in (solutions, fenced):
+        assert [v.reason for v in judges.verify_many(completions, golds, benchmark=rule)] == ["right"] * len(golds)
+    names = [CodeTests.of(gold).names[0] for gold in golds]
+    wrong = [f"```python\ndef {name}(*a, **k):\n    return None\n```" for name in names]
+    assert {v.reason for v in judges.verify_many(wrong, golds, benchmark=rule)} <= {"wrong", "error"}
+    assert [v.reason for v in judges.verify_many(["", " \n"], golds[:2], benchmark=rule)] == ["no_answer"] * 2
+
+
+def test_the_rule_is_read_from_the_columns(written):
+    rule, path, found, _ = written
+    assert load_set(Benchmark(name="mine", path=str(path))).benchmark.rule == rule
+    assert load_set(parse_benchmark(f"mine={path}:rule={rule}")).content == found.content
+    assert not found.benchmark.votes and "```python block" in found.benchmark.template
+
+
+def test_they_are_trained_on_like_others(written, judges):
+    _, path, found, solutions = written
+    dataset = check_problems(load_problems(str(path)))
+    assert dataset["answer"] == [problem.answer for problem in found.problems]
+    assert "```python block" in dataset[0]["prompt"][0]["content"]
+    assert load_problems(str(path), chat=False)[0]["prompt"] == found.problems[0].problem
+    reward = code_tests(sandbox=judges.sandbox)
+    check_rewards(dataset, [reward])
+    logged, told = {}, {}
+    completions = [
+        [{"role": "assistant", "content": f"```python\n{solutions[0]}\n```"}],
+        [{"role": "assistant", "content": "no"}],
+    ]
+    values = reward(
+        prompts=["", ""], completions=completions, answer=dataset["answer"][:1] * 2,
+        log_metric=logged.__setitem__, log_extra=told.__setitem__,
+    )  # fmt: skip
+    assert values == [1.0, 0.0] and told["verdict"][0] == "right" and logged["code/right"] == 0.5
+    assert reward.__name__ == "code_tests" and sum(logged.values()) == 1.0
+
+
+def test_the_catalogue_reads_them_from_a_folder(tmp_path):
+    (tmp_path / "HumanEval.jsonl").write_text(HUMANEVAL.read_text())
+    (tmp_path / "mbpp.jsonl").write_text(MBPP.read_text())
+    code, basic = (load_set(record) for record in choose(["humaneval", "mbpp"], [], folder=str(tmp_path)))
+    assert code.benchmark.samples > 1 or basic.benchmark.samples == 1
+    assert code.notes == ("not the standard set: 3 problems instead of 164",) and not code.standard
+    assert [problem.id for problem in basic.problems] == ["601", "602", "603"]
+
+
+BODY = "    return x + 1\n"
+PROMPT = 'def inc(x):\n    """One more."""\n'
+COMPLETIONS = {
+    BODY: f"{PROMPT}{BODY}",
+    BODY + "\ndef other():\n    pass\n": f"{PROMPT}    return x + 1\n",
+    BODY + "\nprint(inc(1))": f"{PROMPT}    return x + 1\n",
+    f"```python\n{PROMPT}{BODY}```": f"{PROMPT}\n\n{PROMPT}{BODY}",
+    "```\ninc = lambda x: x + 1\n```": f"{PROMPT}\n\ninc = lambda x: x + 1\n",
+    "```py\ndef inc(x): return 1\n```\nbetter:\n```py\ndef inc(x): return 2\n```\nrun:\n```py\nprint(inc(2))\n```": (
+        f"{PROMPT}\n\ndef inc(x): return 2\n"
+    ),
+    "```python\ndef inc(x): return 3": f"{PROMPT}\n\ndef inc(x): return 3",
+    "```bash\nls\n```\n```python\ndef inc(x): return 4\n```": f"{PROMPT}\n\ndef inc(x): return 4\n",
+    "def inc(x): return 5": f"{PROMPT}\n\ndef inc(x): return 5",
+    "": None,
+}
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_the_program_in_a_completion(completion):
+    assert program_in(completion, CodeTests(PROMPT, ("inc",), PROMPT, "check(inc)")) == COMPLETIONS[completion]
+
+
+def test_names_that_tests_take_from_a_program():
+    names = {row["task_id"]: CodeTests.of(problem.answer).names for row, problem in _mbpp()}
+    assert names == {601: ("longest_chain", "Pair"), 602: ("sum",), 603: ("root_value", "Node")}
+
+
+def _mbpp():
+    return zip(rows_of(MBPP), load_set(Benchmark(name="mine", path=str(MBPP))).problems, strict=True)
+
+
+def write(tmp_path, rows):
+    path = tmp_path / "bad.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("test", None, "test is None, expected text"),
+        ("test", "", "test is '', expected text"),
+        ("test", "assert inc(1) == 2", r"test defines no function check\(candidate\)"),
+        ("entry_point", None, "entry_point is None"),
+        ("entry_point", "in c", "entry_point 'in c' is no name of a function"),
+        ("prompt", None, "prompt is None"),
+    ],
+)
+def test_rows_that_no_program_or_every_one_would_pass_are_named(tmp_path, column, value, said):
+    rows = rows_of(HUMANEVAL)
+    load_problems(write(tmp_path, rows))
+    with pytest.raises(DataError, match=rf"tests cannot be run in 1 row \(counted from 0: 1\): {said}"):
+        load_problems(write(tmp_path, [rows[0], {**rows[1], column: value}]))
+
+
+def test_rows_that_cannot_be_run_are_named(tmp_path):
+    good = rows_of(MBPP)[0]
+    bad = [
+        good,
+        {**good, "task_id": 9, "test_list": ["assert f( == 1"]},
+        {**good, "task_id": 10, "test_list": ["assert 1"]},
+    ]
+    with pytest.raises(DataError, match=r"tests cannot be run in 2 rows \(counted from 0: 1, 2\)"):
+        load_problems(write(tmp_path, bad))
+    with pytest.raises(DataError, match=r"no column 'test_list', which problems like mbpp's have"):
+        load_set(Benchmark(name="m", path=write(tmp_path, [{"text": "a", "code": "b"}]), rule="mbpp"))
+    with pytest.raises(DataError, match=r"answer '5' holds no tests"), Sandbox(workers=1) as sandbox:
+        code_tests(sandbox=sandbox)(prompts=[""], completions=["x"], answer=["5"])
+    with pytest.raises(DataError, match=r"code_tests needs a column 'answer' with tests, but the dataset has 'gold'"):
+        code_tests()(prompts=[""], completions=["x"], gold=["5"])
+
+
+def test_a_table_with_answers_is_mathematics_whatever_else_it_has(tmp_path):
+    path = write(tmp_path, [{"problem": "1 + 1?", "answer": "2", "test_list": ["assert f(1) == 1"]}])
+    assert load_problems(path)[0]["answer"] == "2" and load_set(Benchmark(name="m", path=path)).benchmark.rule is None
+
+
+def test_a_rule_that_is_unknown():
+    with pytest.raises(ConfigError, match=r"rule='humanevil' of m is not one of .*humaneval, mbpp, nor check:"):
+        Benchmark(name="m", rule="humanevil")
+    with pytest.raises(ConfigError, match=r"rule=humanevil is not one of"):
+        parse_benchmark("m=f.jsonl:rule=humanevil")

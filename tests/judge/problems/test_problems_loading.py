@@ -1,0 +1,283 @@
+"""Loading problems: formats, columns, extraction, templates, and what a bad file says."""
+
+import gzip
+import json
+from collections import Counter
+
+import datasets
+import pytest
+
+from answer_judge.errors import ConfigError, DataError
+from answer_judge.problems import SETS, load_problems
+from answer_judge.problems.columns import COLUMNS, EXTRACTIONS
+
+ROWS = [
+    {"id": "a", "problem": "1 + 1 = ?", "answer": "2", "meta": {"level": 1}},
+    {"id": "b", "problem": "Ünïcode \u2028 ½?", "answer": "\\frac{1}{2}", "meta": {}},
+    {"id": "c", "problem": "7?", "answer": "7", "meta": {"note": "x"}, "extra": 3},
+]
+
+
+def jsonl(rows):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(file)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "encode"),
+    [
+        ("p.jsonl", jsonl),
+        ("p.jsonl.gz", lambda rows: gzip.compress(jsonl(rows).encode())),
+        ("p.json", json.dumps),
+        ("p.json.gz", lambda rows: gzip.compress(json.dumps(rows).encode())),
+        ("lines.json", jsonl),
+        ("bom.jsonl", lambda rows: b"\xef\xbb\xbf" + jsonl(rows).encode()),
+        ("gaps.jsonl", lambda rows: "\n" + jsonl(rows).replace("\n", "\r\n\n")),
+    ],
+)
+def test_every_format_gives_the_same_rows(name, encode, write):
+    dataset = load_problems(write(name, encode(ROWS)))
+    assert dataset["prompt"][:] == [[{"role": "user", "content": row["problem"]}] for row in ROWS]
+    assert dataset["answer"][:] == ["2", "\\frac{1}{2}", "7"]
+    assert set(dataset.column_names) == {"prompt", "answer", "id", "problem", "meta", "extra"}
+    assert dataset["extra"][:] == [None, None, 3]
+    assert dataset["meta"][0] == {"level": 1, "note": None}
+
+
+def test_parquet(tmp_path):
+    rows = [{**row, "meta": 0} for row in ROWS[:2]]
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "p.parquet")
+    dataset = load_problems(str(tmp_path / "p.parquet"), chat=False)
+    assert dataset["prompt"][:] == [row["problem"] for row in rows]
+    assert dataset["id"][:] == ["a", "b"]
+
+
+def test_a_folder_gives_the_files_of_a_split(write, tmp_path):
+    write("x-train-0.jsonl", jsonl(ROWS[:1]))
+    write("x-train-1.jsonl", jsonl(ROWS[1:2]))
+    write("x_test.jsonl", jsonl(ROWS[2:]))
+    write("README.md", "not data")
+    assert load_problems(str(tmp_path))["id"][:] == ["a", "b"]
+    assert load_problems(str(tmp_path), split="test")["id"][:] == ["c"]
+    with pytest.raises(DataError, match=r"no file for split 'dev'; it has x-train-0.jsonl"):
+        load_problems(str(tmp_path), split="dev")
+    write("dev/any.jsonl", jsonl(ROWS[:1]))
+    assert load_problems(str(tmp_path), split="dev")["id"][:] == ["a"]
+
+
+def test_a_folder_without_splits_is_read_whole(write, tmp_path):
+    write("b.jsonl", jsonl(ROWS[1:]))
+    write("a.jsonl", jsonl(ROWS[:1]))
+    assert load_problems(str(tmp_path))["id"][:] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("p.jsonl", '{"problem": "a", "answer": "1"}\n{"problem": ', r"p.jsonl, line 2: not JSON"),
+        ("p.jsonl", "\n[1]\n", r"p.jsonl, row 2 is list, expected an object"),
+        ("p.json", "[1]", r"p.json, row 1 is int"),
+        ("p.jsonl", "", "holds no rows"),
+        ("p.jsonl", b"\xff\xfe", "p.jsonl cannot be read: UnicodeDecodeError"),
+        ("p.jsonl.gz", b"not gzip", "p.jsonl.gz cannot be read: BadGzipFile"),
+        # Without a time in it: it is part of the test's name, which both test processes must come to.
+        ("p.jsonl.gz", gzip.compress(b"{}" * 999, mtime=0)[:-9], "p.jsonl.gz cannot be read: EOFError"),
+        ("p.parquet", b"PAR0", "p.parquet cannot be read: Arrow"),
+        ("p.csv", "problem,answer\n", "is not one of .jsonl"),
+        (
+            "p.jsonl",
+            '{"problem": "a", "x": [1]}\n{"problem": "b", "x": "t"}',
+            "column 'x' has values of different types",
+        ),
+        ("p.jsonl", '{"problem": "a", "answer": {"x": 1}}', "column 'answer', row 0 is dict"),
+        ("p.jsonl", '{"problem": "a", "answer": [["1", "2"]]}', "column 'answer', row 0 is list"),
+        ("p.jsonl", '{"problem": {"x": 1}, "answer": "1"}', "column 'problem', row 0 is dict"),
+    ],
+)
+def test_a_bad_file_says_where(name, content, message, write):
+    with pytest.raises(DataError, match=message):
+        load_problems(write(name, content))
+
+
+def test_a_missing_file_is_not_looked_for_on_the_hub(tmp_path):
+    for source in ("nothing.jsonl", "./nothing", str(tmp_path / "nothing")):
+        with pytest.raises(DataError, match="no such file or folder"):
+            load_problems(source)
+    with pytest.raises(DataError, match="no such file or folder"):
+        load_problems("gsm8k", path="nothing.jsonl")
+
+
+def test_columns_are_found_by_name_or_named(write):
+    rows = [{"question": "q", "final_answer": 3, "my_prompt": "m", "my_answer": 2.5}]
+    file = write("p.jsonl", jsonl(rows))
+    found = load_problems(file, chat=False)
+    assert (found[0]["prompt"], found[0]["answer"]) == ("q", "3")
+    named = load_problems(file, prompt_column="my_prompt", answer_column="my_answer", chat=False)
+    assert (named[0]["prompt"], named[0]["answer"]) == ("m", "2.5")
+    columns = "'question', 'final_answer', 'my_prompt', 'my_answer'"
+    with pytest.raises(DataError, match=f"p.jsonl has no column 'problem'. Its columns are {columns}"):
+        load_problems(file, prompt_column="problem")
+    with pytest.raises(DataError, match=r"no column 'gold'.*answer_column='question'"):
+        load_problems(file, answer_column="gold")
+    with pytest.raises(DataError, match=r"no column 'problem' or 'question' or 'prompt'. Its columns are 'text', "):
+        load_problems(write("q.jsonl", jsonl([{"text": "a", "answer": "1"}])))
+
+
+MESSAGES = [{"role": "system", "content": "Box it."}, {"role": "user", "content": "1 + 1 = ?"}]
+
+
+@pytest.mark.parametrize("prompt", ["1 + 1 = ? Box it.", MESSAGES], ids=["text", "messages"])
+def test_the_bare_problem_is_read_where_a_wrapped_one_stands_beside_it(prompt, write):
+    """Training and evaluation read the same column: see ``test_evaluation_problems.py``."""
+    file = write("p.jsonl", jsonl([{"prompt": prompt, "problem": "1 + 1 = ?", "answer": "2"}]))
+    with pytest.warns(UserWarning, match=r"of the columns 'problem' and 'prompt', 'problem' is read.*='prompt'"):
+        row = load_problems(file, template="{problem} So?")[0]
+    assert row["prompt"] == [{"role": "user", "content": "1 + 1 = ? So?"}] and row["original_prompt"] == prompt
+    assert load_problems(file, prompt_column="prompt", chat=True)[0]["prompt"] == (
+        prompt if prompt is MESSAGES else [{"role": "user", "content": prompt}]
+    )
+
+
+def test_several_answers_are_one_text(write):
+    rows = [
+        {"problem": "q", "answer": ["$1$", "$2$"]},
+        {"problem": "q", "answer": ["3"]},
+        {"problem": "q", "answer": []},
+    ]
+    assert load_problems(write("p.jsonl", jsonl(rows)))["answer"][:] == ["1, 2", "3", ""]
+
+
+def test_numbers_and_text_in_one_column_become_text(write):
+    file = write("p.jsonl", jsonl([{"problem": "a", "answer": 2}, {"problem": "b", "answer": "x"}, {"problem": "c"}]))
+    assert load_problems(file)["answer"][:] == ["2", "x", ""]
+
+
+def test_columns_that_change_are_kept(write):
+    file = write("p.jsonl", jsonl([{"prompt": "q", "answer": "48/2=24\n#### 1,024"}]))
+    row = load_problems(file, template="{problem} Box it: \\boxed{}")[0]
+    assert row == {
+        "prompt": [{"role": "user", "content": "q Box it: \\boxed{}"}],
+        "answer": "1024",
+        "original_prompt": "q",
+        "original_answer": "48/2=24\n#### 1,024",
+    }
+    taken = write("q.jsonl", jsonl([{"prompt": "q", "original_prompt": "o", "answer": "1"}]))
+    with pytest.raises(DataError, match="both taken"):
+        load_problems(taken)
+
+
+def test_messages_stay_as_they_are(write):
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    file = write("p.jsonl", jsonl([{"prompt": messages, "answer": "1"}]))
+    dataset = load_problems(file)
+    assert dataset[0]["prompt"] == messages
+    assert dataset.column_names == ["prompt", "answer"]
+    for setting in ({"template": "{problem}"}, {"chat": False}):
+        with pytest.raises(DataError, match="holds messages"):
+            load_problems(file, **setting)
+
+
+def test_settings_are_checked(write):
+    file = write("p.jsonl", jsonl(ROWS))
+    with pytest.raises(ConfigError, match=r"template='Solve:'.*Try template='\{problem\}'"):
+        load_problems(file, template="Solve:")
+    with pytest.raises(ConfigError, match="extract='last' is unknown: use one of 'hashes', 'boxed', 'verbatim'"):
+        load_problems(file, extract="last")
+
+
+@pytest.mark.parametrize(
+    ("column", "texts", "answers"),
+    [
+        ("answer", ["2+2\n#### 4", "#### 5"], ["4", "5"]),
+        ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"\frac{1}{2}", "3"]),
+        ("solution", ["1", r"\sqrt{2}"], ["1", r"\sqrt{2}"]),
+        ("solution", [r"\boxed{1}", r"\boxed{2}", r"\boxed{}"], ["1", "2", ""]),
+        ("answer", [r"$\frac{1}{2}$", r"\(x\)", "$18", r"\$18"], [r"\frac{1}{2}", "x", "$18", r"\$18"]),
+    ],
+)
+def test_the_answer_is_taken_out_only_where_needed(column, texts, answers, write):
+    rows = [{"problem": "q", column: text} for text in texts]
+    assert load_problems(write("p.jsonl", jsonl(rows)))["answer"][:] == answers
+
+
+def test_a_column_that_is_half_solutions_is_an_error(write):
+    file = write("p.jsonl", jsonl([{"problem": "q", "answer": text} for text in ("1", "#### 2")]))
+    with pytest.raises(DataError, match=r"1 of 2 rows.*extract='hashes', or extract='verbatim'"):
+        load_problems(file)
+    assert load_problems(file, extract="verbatim")["answer"][:] == ["1", "#### 2"]
+    assert load_problems(file, extract="hashes")["answer"][:] == ["", "2"]
+
+
+def test_the_hub_is_asked_for_what_the_table_says(monkeypatch):
+    asked = []
+
+    def load_dataset(name, config, split):
+        asked.append((name, config, split))
+        return datasets.Dataset.from_dict({"question": ["q"], "answer": ["#### 3"], "solution": ["no"]})
+
+    monkeypatch.setattr("answer_judge.problems.loading.datasets.load_dataset", load_dataset)
+    assert load_problems("gsm8k")["answer"][:] == ["3"]
+    assert load_problems("openai/gsm8k", split="test")["answer"][:] == ["3"]
+    assert load_problems("someone/problems:hard")["answer"][:] == ["3"]
+    assert asked == [
+        ("openai/gsm8k", "main", "train"),
+        ("openai/gsm8k", "main", "test"),
+        ("someone/problems", "hard", "train"),
+    ]
+    with pytest.raises(DataError, match="no column 'problem'"):  # the set on the hub is not what it was
+        load_problems("math")
+
+
+def test_the_hub_out_of_reach_names_what_works():
+    with pytest.raises(DataError, match=r"'openai/gsm8k' \(config 'main', split 'train'\).*path='problems.jsonl'"):
+        load_problems("gsm8k")
+
+
+def test_a_folder_called_like_a_public_set_does_not_hide_it(write, tmp_path, monkeypatch):
+    write("gsm8k/p.jsonl", jsonl(ROWS))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="from the hub"):
+        load_problems("gsm8k")
+    assert len(load_problems("./gsm8k")) == len(load_problems("gsm8k", path="gsm8k")) == 3
+
+
+@pytest.mark.parametrize("known", SETS.values(), ids=lambda known: known.name)
+def test_records_of_sets_are_complete(known):
+    assert SETS[known.name] is known
+    assert known.hub.count("/") == 1 and known.splits and known.licence
+    assert known.extract in (None, *EXTRACTIONS) and set(known.columns) <= set(COLUMNS)
+
+
+@pytest.mark.parametrize(("set_name", "count", "repeats"), [("gsm8k", 7473, 0), ("math", 11998, 1)])
+def test_real_sets_load_whole(set_name, count, repeats, real_data):
+    file = real_data / "train" / f"{set_name}_train.jsonl.gz"
+    dataset = load_problems(set_name, path=str(file), template="{problem}\nBox the answer.")
+    assert len(dataset) == count
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        raw = [json.loads(line) for line in lines]
+    assert dataset["answer"][:] == [row["answer"] for row in raw]
+    contents = [prompt[0]["content"] for prompt in dataset["prompt"]]
+    assert contents == [row["problem"] + "\nBox the answer." for row in raw]
+    assert sum(n > 1 for n in Counter(contents).values()) == repeats
+
+
+def test_real_solutions_hold_the_real_answers(real_data):
+    with gzip.open(real_data / "train" / "gsm8k_train.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    assert [EXTRACTIONS["hashes"](row["solution"]) for row in rows] == [row["answer"] for row in rows]
+    with gzip.open(real_data / "train" / "math_train.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    raw = [row["meta"].get("answer_raw", row["answer"]) for row in rows]
+    boxed = [EXTRACTIONS["boxed"](row["solution"]) for row in rows]
+    different = [(row["id"], b, r) for row, b, r in zip(rows, boxed, raw, strict=True) if b != r]
+    assert different == []

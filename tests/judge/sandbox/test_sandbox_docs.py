@@ -1,0 +1,42 @@
+"""docs/code.md says what the file of results says, and names what there is."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from sandbox_programs import hostile_corpus
+
+from answer_judge.problems.judges import CODE_REASONS
+from answer_judge.sandbox import LAYERS, VERDICTS
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "code.md").read_text()
+ROWS = json.loads((ROOT / "benchmarks" / "results" / "hostile_programs.json").read_text())["rows"]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from hostile_programs import markdown, speed  # noqa: E402
+
+
+def test_the_table_and_the_speed_are_those_of_the_file():
+    assert markdown(ROWS) in PAGE and speed(ROWS) in PAGE
+    assert markdown([{**row, "accepted": 1} for row in ROWS]) not in PAGE
+    assert speed([{**row, "per_second": 1e6} for row in ROWS]) not in PAGE
+
+
+def test_nothing_was_accepted_or_left_over():
+    ends = [row for row in ROWS if row.get("kind") == "all"]
+    assert len(ends) == 2 and all(row["programs"] >= 500 and row["accepted"] == 0 for row in ends)
+    assert all(row["processes_left"] == 0 and row["largest_mb"] <= 256 for row in ends)
+    assert {row["kind"] for row in ROWS if row["figure"] == "attack"} == {*hostile_corpus.KINDS, "all"}
+
+
+@pytest.mark.parametrize("name", CODE_REASONS)
+def test_every_verdict_is_explained(name):
+    assert f"| `{name}` |" in PAGE
+
+
+def test_what_is_said_of_layers_and_kinds():
+    assert set(CODE_REASONS) == {*VERDICTS, "no_answer"}
+    assert all(word in PAGE for word in ("bubblewrap", "seccomp", "Landlock", "namespaces", "own folder", "capability"))
+    assert len(LAYERS) == 7 and f"programs of {len({k for k, _ in hostile_corpus.FOOLING})} of these kinds" in PAGE

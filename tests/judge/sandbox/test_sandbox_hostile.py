@@ -1,0 +1,134 @@
+"""Hostile programs of every kind: none is accepted, none leaves a process, and the usual harness accepts some."""
+
+import ctypes
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sandbox_programs import LIMITS, filtered, hostile_corpus, left_over, naive, task
+
+import answer_judge.sandbox.servers as servers
+from answer_judge.sandbox import Sandbox
+from answer_judge.sandbox.syscalls import ALLOWED, ARCHITECTURES, BY_ARGUMENT, FORBIDDEN, bpf_program, numbers
+
+TESTS = hostile_corpus.tests()
+
+
+def attack(sandbox, programs):
+    """What was accepted, what used too much memory, and processes left over."""
+    before = filtered(LIMITS.memory_mb)
+    outcomes = sandbox.run_many([task(text, TESTS) for _, text in programs])
+    accepted = [pair for pair, outcome in zip(programs, outcomes, strict=True) if outcome.verdict == "right"]
+    large = [(pair, o) for pair, o in zip(programs, outcomes, strict=True) if o.memory_mb > LIMITS.memory_mb]
+    return accepted, large, left_over(before, LIMITS.memory_mb)
+
+
+def test_the_programs_are_many_different_and_of_every_kind():
+    found = list(hostile_corpus.hostile_programs(560))
+    assert len({text for _, text in found}) == 560 and len(hostile_corpus.KINDS) >= 20
+    assert {kind for kind, _ in found} == set(hostile_corpus.KINDS)
+    assert {kind for kind, _ in hostile_corpus.sample()} == set(hostile_corpus.KINDS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes by their filter")
+def test_a_process_that_is_left_over_is_seen(sandbox):
+    """The wrong twin of what looks for survivors: a program that is still running is one."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    before = filtered(LIMITS.memory_mb)
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(sandbox.run, task("import time\ntime.sleep(8)"))
+        seen = set()
+        while not seen and not running.done():
+            seen = filtered(LIMITS.memory_mb) - before
+    assert seen and left_over(before, LIMITS.memory_mb) == set()
+
+
+def test_the_tests_accept_what_is_right(sandbox, tmp_path):
+    right = f"f = {hostile_corpus.SECRET}"
+    assert sandbox.run(task(right, TESTS)).verdict == "right" and naive(right, TESTS, tmp_path)
+    assert not naive("def f(x): return 0", TESTS, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes by their filter")
+def test_no_kind_is_accepted_or_leaves_anything(sandbox):
+    assert attack(sandbox, list(hostile_corpus.sample())) == ([], [], set())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes by their filter")
+def test_all_560_are_refused(sandbox):
+    """Eight at a time, and less patience: those that only wait would take half an hour one after the other."""
+    limits = replace(LIMITS, wall_seconds=8.0)
+    with Sandbox(workers=8, limits=limits, wrapper=sandbox.wrapper or "") as many:
+        assert attack(many, list(hostile_corpus.hostile_programs(560))) == ([], [], set())
+
+
+@pytest.mark.parametrize(("kind", "program"), hostile_corpus.fooling(), ids=lambda value: value[:24])
+def test_one_process_for_program_and_tests_is_fooled(kind, program, tmp_path):
+    assert naive(program, TESTS, tmp_path), kind
+
+
+def test_more_than_ten_kinds_fool_it():
+    assert len({kind for kind, _ in hostile_corpus.fooling()}) >= 10
+
+
+SOCKET = "import socket\nsocket.socket().close()\ndef f(x): return 4"
+READS = "open('/etc/passwd').read()\ndef f(x): return 4"
+BOTH = {SOCKET: "forbidden", READS: "forbidden"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux confines by these")
+@pytest.mark.parametrize(("layer", "program"), [("filter_calls", SOCKET), ("confine_files", READS)])
+def test_a_layer_that_is_left_out_is_noticed(layer, program, monkeypatch):
+    """With it the program is stopped; without it the same program is right, and a sandbox would not start."""
+    with Sandbox(workers=1, limits=LIMITS, wrapper="") as whole:
+        assert whole.run(task(program)).verdict == BOTH[program]
+    real = servers.sources()
+    broken = [(name, f"{text}\n{layer} = lambda *_: True\n" if name == "kernel" else text) for name, text in real]
+    monkeypatch.setattr(servers, "sources", lambda: broken)
+    with Sandbox(workers=1, limits=LIMITS, wrapper="") as open_one:
+        with pytest.raises(Exception, match="the sandbox does not do what it should here"):
+            open_one.run(task(program))
+        open_one._layers = ("files",)
+        assert open_one.run(task(program)).verdict == "right"
+
+
+def test_numbers_of_system_calls_are_libseccomps():
+    try:
+        library = ctypes.CDLL("libseccomp.so.2")
+    except OSError:
+        pytest.skip("libseccomp is not installed")
+    for machine, (_, kernels) in ARCHITECTURES.items():
+        for listed in (ALLOWED, FORBIDDEN, BY_ARGUMENT):
+            for name, number in numbers(listed, machine).items():
+                found = library.seccomp_syscall_resolve_name_arch(ctypes.c_uint32(kernels), name.encode())
+                assert found == number, (machine, name)
+
+
+def test_a_filter_is_whole_and_no_call_is_in_two_lists():
+    for machine in ARCHITECTURES:
+        lists = [set(numbers(listed, machine).values()) for listed in (ALLOWED, FORBIDDEN, BY_ARGUMENT)]
+        assert sum(map(len, lists)) == len(set.union(*lists))
+        code = bpf_program(machine, 1234)
+        assert len(code) % 8 == 0 and 200 < len(code) // 8 < 4096
+    with pytest.raises(KeyError):
+        bpf_program("riscv64", 1)
+
+
+def test_the_benchmarks_page_has_the_same_programs():
+    text = Path(hostile_corpus.__file__).with_name("hostile_programs.txt").read_text()
+    assert text.count("\n---") == sum(map(len, hostile_corpus.KINDS.values())) >= 250
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux confines by these")
+def test_where_users_have_no_namespaces_the_kernels_filters_are_enough(monkeypatch):
+    real = servers.sources()
+    without = [(name, f"{text}\nseparate = lambda: False\n" if name == "kernel" else text) for name, text in real]
+    monkeypatch.setattr(servers, "sources", lambda: without)
+    with Sandbox(workers=1, limits=LIMITS, wrapper="") as sandbox:
+        assert {"files", "system calls"} <= set(sandbox.layers) and "own folder" not in sandbox.layers
+        assert sandbox.run(task("open('note', 'w')\ndef f(x): return 4")).verdict == "forbidden"
+        kinds = ("/proc and /sys", "network", "signals", "files", "reading the tests")
+        assert attack(sandbox, [pair for pair in hostile_corpus.sample() if pair[0] in kinds]) == ([], [], set())

@@ -1,0 +1,196 @@
+"""``dppo compare``: a whole comparison, its tables, what it refuses, and how a stop reads."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.cli.main import main
+from dppo_lab.comparison import runner, table
+from dppo_lab.comparison.plan import QUICK, plan
+
+
+@pytest.fixture
+def config(tmp_path):
+    """The built-in configuration, two steps of it, from an untrained model."""
+    build_model(0).save_pretrained(tmp_path / "model")
+    build_tokenizer().save_pretrained(tmp_path / "model")
+    small = {"model_name_or_path": str(tmp_path / "model"), "output_dir": str(tmp_path / "out"), "max_steps": 2}
+    small |= {"embedded_problems": 4, "num_generations": 4, "per_device_train_batch_size": 8, "save_steps": 1}
+    small |= {"eval_benchmark_limit": 3, "eval_benchmark_every": 2, "max_completion_length": 8, "warmup_steps": 0}
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(QUICK.read_text()), **small}))
+    return path
+
+
+def test_a_comparison_prints_its_tables_and_can_be_repeated(config, tmp_path, capsys):
+    words = ["compare", str(config), "--methods", "trl,dppo", "--seeds", "1"]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    for text in (
+        "method",
+        "speedup",
+        "equal seconds",
+        "equal updates",
+        "biased",
+        "1 of 1",
+        "equal rollouts",
+        "reached",
+    ):
+        assert text in shown.out
+    assert "1 seed: no intervals are shown with fewer than 3. Try --seeds 5" in shown.out
+    assert "Against trl, paired by seed. Target: final accuracy of trl, same seed." in shown.out
+    assert "No target and no speedup: trl did not improve: its accuracy changed by +0.0 points." in shown.out
+    assert "1/2 trl seed 0: 2/2 steps" in shown.err and "all runs: 100%" in shown.err
+    assert "dppo |" not in shown.out
+    assert "dppo | method: dppo" in (tmp_path / "out" / "runs" / "dppo" / "seed_0" / "output.txt").read_text()
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["speedup"].keys() == {"trl", "dppo"}
+    assert main(words) == 0
+    assert "kept 2/2 dppo seed 0" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_is_said_and_makes_the_exit_code_1(config, monkeypatch, capsys):
+    train_with = runner.train_with
+
+    def failing(kind, run, **more):
+        if "/grpo/" in run.training.output_dir:
+            raise ValueError("out of luck")
+        return train_with(kind, run, **more)
+
+    monkeypatch.setattr(runner, "train_with", failing)
+    assert main(["compare", str(config), "--methods", "dppo,grpo", "--seeds", "1"]) == 1
+    shown = capsys.readouterr()
+    assert "failed 2/2 grpo seed 0: ValueError: out of luck" in shown.err
+    assert "0 of 1" in shown.out and "failed grpo, seed 0: ValueError: out of luck" in shown.out
+
+
+def test_a_stop_says_how_to_go_on(config, monkeypatch, capsys):
+    def stops(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "train_with", stops)
+    assert main(["compare", str(config), "--seeds", "2"]) == 130
+    assert f"the same command goes on from here: dppo compare {config} --seeds 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--methods", "trl,dpppo"], "method 'dpppo' is unknown. Did you mean dppo?"),
+        (["--seeds", "0"], "--seeds 0 must be at least 1"),
+        (["--target", "2"], "--target 2 must be an accuracy"),
+        (["--eval_benchmarks", "math5000"], "'math5000' is not one of gsm8k"),
+        (["--no_such_field", "3"], "unknown fields: --no_such_field"),
+        (["--max_steps", "many"], "argument --max_steps/--max-steps: invalid int value: 'many'"),
+        (["--rollout_func", "nothing.here"], "rollout_func: 'nothing.here' is neither one of embedded"),
+    ],
+)
+def test_bad_input_is_an_error_before_anything_is_trained(config, tmp_path, words, said, capsys):
+    assert main(["compare", str(config), *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_frozen_goes_to_its_own_command(monkeypatch):
+    import dppo_lab.cli.compare_frozen as frozen
+
+    given = []
+    monkeypatch.setattr(frozen, "main", lambda words: given.append(words) or 0)
+    assert main(["compare", "--frozen", "--rates", "0.5"]) == 0 and given == [["--rates", "0.5"]]
+
+
+def test_the_example_is_the_built_in_configuration():
+    example = Path(__file__).parents[3] / "examples" / "embedded_compare.yaml"
+    assert example.read_text() == QUICK.read_text()
+    comparison = plan(None)
+    assert [each.name for each in comparison.contestants] == ["trl", "grpo", "dppo"]
+    assert comparison.check().keys() == {"trl", "grpo", "dppo"} and len(comparison.seeds) == 3
+
+
+def figure(centre, name="mean", low=None, high=None):
+    return {name: centre, "low": low, "high": high, "per_seed": {}}
+
+
+def method(**changes):
+    part = {"at": 40.0, "accuracy": figure(0.5), "difference": figure(0.031, low=0.002, high=0.06)}
+    amounts = {"seconds": figure(31.9, "median"), "rollouts": figure(None, "median")}
+    amounts |= {"rollout_tokens": figure(2345.0, "median")}
+    return {
+        "method": "dppo",
+        "biased": [],
+        "left_out": [],
+        "finished": "5 of 5",
+        "runs": [],
+        "final": figure(0.8123, low=0.79, high=0.83),
+        **dict.fromkeys(("equal_updates", "equal_seconds", "equal_rollouts"), part),
+        "to_target": {**amounts, "tokens_trained": figure(12345.0, "median"), "reached": "3 of 5"},
+        **changes,
+    }
+
+
+def fast(median, low, high, most=None, **changes):
+    """A speedup as ``results.json`` has it."""
+    missed = {"method": 0, "baseline": 0, "both": 0}
+    ends = {"median": median, "low": low, "high": high, "at_most": most}
+    return {"time_to_trl_final": {**ends, "missed": missed, "per_seed": {"0": [1, 1]}, "reached": "5 of 5"} | changes}
+
+
+def test_tables_show_figures_as_given():
+    biased = method(biased=["it always drops the rest [b]"], left_out=["prompt_prune_rate"], finished="4 of 5")
+    failed = {"status": "failed", "seed": 2, "error": "ValueError: [red]no[/]"}
+    results = {
+        "seeds": [0, 1, 2, 3, 4],
+        "baseline": "trl",
+        "target": {"what": "final accuracy of trl, same seed", "missing": None},
+        "methods": {
+            **{"trl": method(method="trl"), "dppo": method(), "cppo": {**biased, "runs": [failed]}},
+            **dict.fromkeys(("gspo", "pods", "dapo"), method(finished="3 of 5")),
+        },
+        "speedup": {
+            "trl": fast(1.0, 1.0, 1.0, 1.0),
+            "dppo": fast(3.134, 2.5, 4.0, 3.134),
+            "cppo": fast(None, 0.0, 2.0, 0.5),
+            "gspo": fast(2.5, 1.5, 3.5, 3.0),
+            "pods": fast(2.5, 1.5, None),
+            "dapo": fast(None, None, None, per_seed={"0": None}),
+        },
+    }
+    console = Console(width=table.NARROWEST, record=True, file=io.StringIO())
+    table.show(results, console)
+    text = console.export_text()
+    lines = text.splitlines()
+    (dppo,) = [line for line in lines if line.startswith("dppo") and "3.13" in line]
+    assert dppo.split() == ["dppo", "3.13", "[2.50,", "4.00]", *["+3.1", "[+0.2,", "+6.0]"] * 2,
+                            "0.812", "[0.790,", "0.830]", "no", "5", "of", "5"]  # fmt: skip
+    (cppo,) = [line for line in lines if line.startswith("cppo") and "4 of 5" in line]
+    assert "yes" in cppo and "not reached" in cppo and "0.00" not in cppo
+    main = {line.split()[0]: line for line in reversed(lines) if line.split()[1:]}
+    assert ">= 2.50 [1.50, 3.50]" in main["gspo"] and ">= 2.50 [1.50, no end]" in main["pods"]
+    assert main["dapo"].split()[1] == "-"
+    (took,) = [line for line in lines if line.startswith("dppo") and "3 of 5" in line]
+    assert took.split() == ["dppo", "+3.1", "[+0.2,", "+6.0]", "32", "-", "2,345", "12,345", "3", "of", "5"]
+    assert "biased cppo: it always drops the rest [b]" in text
+    assert "cppo does not take prompt_prune_rate: left out" in text
+    assert "failed cppo, seed 2: ValueError: [red]no[/]" in text
+    assert "5 seeds can cover 94% at most" in text and "…" not in text
+
+
+def test_what_is_not_known_of_speedups_is_said():
+    trl = method(method="trl", runs=[{"status": "finished", "seed": seed, "error": None} for seed in range(3)])
+    results = {"seeds": [0, 1, 2], "baseline": "trl", "methods": {"trl": trl}}
+    missed = {"missed": {"method": 0, "baseline": 0, "both": 1}, "reached": "1 of 2"}
+    found = fast(1.0, 1.0, 1.0, **missed, per_seed={"0": [1, 1], "1": None, "2": [0, None]})
+    target = {"what": "accuracy 0.8", "missing": None}
+    lines = list(table.notes({**results, "target": target, "speedup": {"trl": found}}))
+    assert "trl reached the target with 1 of 2 seeds." in lines
+    assert "The start is at the target already with seed 1: no speedup is counted there." in lines
+    none = {"what": "final accuracy of trl, same seed", "missing": "trl did not improve: by +0.0 points"}
+    lines = list(table.notes({**results, "target": none, "speedup": {"trl": found}}))
+    assert lines[1] == "No target and no speedup: trl did not improve: by +0.0 points."
+    assert not any("Speedup" in line or "start is at" in line for line in lines)

@@ -1,0 +1,114 @@
+"""``dppo compare --frozen``: prints every table, writes everything, and its exit code is the verdict."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from wrong_weights import DOUBLED
+
+from dppo.errors import ConfigError
+from dppo_lab.cli import compare_frozen as command
+from dppo_lab.comparison.frozen_table import LEGEND, TITLES
+
+
+@pytest.fixture
+def quick(subject, monkeypatch):
+    """The command on a small subject, with or without a configuration."""
+    monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda seed, prompts: subject)
+    monkeypatch.setattr("dppo_lab.runs.subject.subject_from_run", lambda run: subject)
+
+
+FEW = ("--rates", "0.5,0.7", "--draws", "100", "--methods", "trl,dapo,cppo,infobatch,dppo")
+
+
+def test_everything_is_printed_and_written(quick, tmp_path, capsys):
+    assert command.main(["--frozen", *FEW, "--output", str(tmp_path / "frozen.json")]) == 0
+    text, saved = capsys.readouterr().out, json.loads((tmp_path / "frozen.json").read_text())
+    for title in TITLES.values():
+        assert title in text
+    for name, _ in LEGEND:
+        assert f"  {name}: " in text
+    assert "PASS 0 rows are biased without saying so; 4 of 4 controls" in text
+    assert "declared cppo: completion pruning is biased" in text
+    assert "dapo: one round of this block" in text and "trl: stock TRL" in text
+    assert "…" not in text, "nothing is cut off"
+    for name in ("cppo", "infobatch"):
+        (dashes,) = [line for line in text.splitlines() if line.startswith(name) and " - " in line]
+        assert dashes.split() == [name, *["-"] * 11]
+    assert {"name": "cppo", "rate_of": "prompts"} in saved["not_taken"]
+    assert saved["passed"] and saved["draws"] == 100 and saved["rates"] == [0.5, 0.7]
+    assert saved["environment"]["command"].startswith("dppo compare --frozen --rates 0.5,0.7") and saved["environment"][
+        "seeds"
+    ] == [0]
+    rows = {(r["name"], r["level"], r["prompt_rate"], r["completion_rate"]): r for r in saved["rows"]}
+    assert len(rows) == len(saved["rows"]) == 2 + 2 * 4 + 2 * 4 + 4 * 3
+    row = rows["dppo", "both levels", 0.5, 0.7]
+    assert row["verdict"] == "unbiased" and row["squared_bias"] <= row["squared_bias_bound"]
+    assert row["bias_low"] <= row["relative_bias"] <= row["bias_high"]
+    assert row["added_variance"] > 4 * row["added_variance_error"] > 0
+    assert rows["cppo", "completions", 0.0, 0.5]["exact"] and rows["cppo", "completions", 0.0, 0.5]["bias_low"] is None
+    line = next(line for line in text.splitlines() if line.startswith("cppo") and "exact" in line)
+    figure = rows["cppo", "completions", 0.0, 0.5]["relative_bias"]
+    assert f"{figure:.3f}" in line and "biased" in line
+
+
+def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
+    from dppo_lab.comparison import frozen_methods
+
+    honest = frozen_methods.embedded_training()
+
+    class Lying:
+        def build_other(self, name):
+            method = honest.build_other(name)
+            return replace(method, completions=replace(method.completions, weighting=DOUBLED))
+
+    monkeypatch.setattr(frozen_methods, "embedded_training", Lying)
+    assert command.main(["--rates", "0.5", "--draws", "200", "--methods", "dppo"]) == 1
+    text = capsys.readouterr().out
+    assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 2 rows are biased without saying so" in text
+
+
+def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "model_name_or_path: scratch:embedded\ndataset_name: embedded\nreward_funcs: [embedded]\nmethod: dppo\n"
+        f"loss_type: grpo\noutput_dir: {tmp_path}\nuse_cpu: true\nbf16: false\nreport_to: none\nseed: 3\n"
+        "compare: {methods: {dppo: {}, sharp: {method: dppo, completion_score: confidence}}}\n"
+    )
+    output = tmp_path / "frozen.json"
+    words = [str(config), "--prune_floor", "0.3", "--completion_prune_rate", "0.5", "--rates", "0.5", "--draws", "100"]
+    assert command.main([*words, "--output", str(output)]) == 0
+    saved = json.loads(output.read_text())
+    rows = [row for row in saved["rows"] if row["name"] == "dppo"]
+    assert {row["normaliser"] for row in rows} == {"grpo"}
+    (prompts,) = [row for row in rows if row["level"] == "prompts"]
+    assert prompts["largest_weight"] <= 1 / 0.25 + 1e-9, "the floor of 0.3 is brought down to half of what is kept"
+    assert {row["name"] for row in saved["rows"]} == {"dppo", "sharp", "uniform", "oracle"}
+    assert saved["environment"]["command"].startswith(f"dppo compare --frozen {config} --prune_floor 0.3")
+    assert saved["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--methods", "dppo,greatest"], "method 'greatest' is unknown"),
+        (["--rates", "0.5,half"], "--rates 0.5,half must be numbers with commas between. Try --rates 0.3"),
+        (["--rates", ","], "--rates , must be numbers"),
+        (["--rates", "1.5"], "rate 1.5 is not in"),
+        (["--draws", "0"], "draws=0 must be at least"),
+        (["--methods", ","], "--methods is empty"),
+        (["--beta", "0.1"], "--beta needs a configuration"),
+        (["--output", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
+        (["/nowhere.yaml"], "no configuration file /nowhere.yaml"),
+    ],
+)
+def test_bad_arguments(quick, words, problem):
+    with pytest.raises(ConfigError, match=problem):
+        command.main(words)
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as stop:
+        command.main(["--help"])
+    assert stop.value.code == 0
+    assert "CONFIG.yaml" in capsys.readouterr().out

@@ -1,0 +1,142 @@
+"""``dppo plan``: from figures by hand, from the records of a run, from a pilot; and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dppo_lab.cli.main import main
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+CONFIG, FIGURES = str(EXAMPLES / "qwen3_4b_math.yaml"), EXAMPLES / "figures" / "qwen3_4b_math.yaml"
+EMBEDDED = str(EXAMPLES / "embedded.yaml")
+
+
+def test_figures_by_hand_give_an_estimate_with_its_sources(tmp_path, capsys):
+    words = ["plan", CONFIG, "--figures", str(FIGURES), "--gpu_hour_price", "2.5", "--watts", "700"]
+    assert main([*words, "--output", str(tmp_path / "plan")]) == 0
+    text, saved = capsys.readouterr().out, json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert "Estimate, by paper and pencil" in (tmp_path / "plan" / "plan.html").read_text()
+    assert "ESTIMATE" in text and "nothing was measured" in text and saved["estimate"]
+    for name in yaml.safe_load(FIGURES.read_text())["sources"]:
+        assert f"{name}:" in text, "every figure is named with its source"
+    assert "update free: at most" in text and "kWh" in text and "price" in text
+    assert saved["prices"] == {"gpus": 8, "gpu_hour": 2.5, "watts": 700.0}, "processes of the configuration"
+    assert saved["step"]["prompts"] == 256 and saved["length"] == {"steps": 705, "first_epoch": 47}
+    trl, *others = saved["rows"]
+    work, per_gpu = trl["work"], 8 * trl["seconds"]["rollout"]
+    assert per_gpu == pytest.approx(work["generated"] / 13000)
+    assert all(row["per_step"]["low"] == row["per_step"]["high"] for row in others), "nothing was sampled"
+
+
+def write_run(folder, steps=12, **config):
+    """Records of a run of 8 prompts by 4 completions whose rollouts take 1 ms a token and updates 2 ms."""
+    folder.mkdir(exist_ok=True)
+    facts = {"format": 1, "method": "dppo", "status": "finished", "task": {"prompts": 192}, "environment": {}}
+    (folder / "run.json").write_text(json.dumps(facts | {"config": {"num_generations": 4} | config}))
+    logs, prompts = [], []
+    seconds = rollouts = tokens = both = 0.0
+    for step in range(1, steps + 1):
+        made, forwarded = 32 * (20 + step), 500.0 + 40 * (step % 3)
+        rollouts, tokens, both = rollouts + 32, tokens + made, both + made + 32 * 11
+        seconds += 1e-3 * made + 2e-3 * forwarded + 0.1
+        logs.append(
+            {
+                "step": step, "total/seconds": seconds, "total/rollouts": rollouts, "total/rollout_tokens": tokens,
+                "num_tokens": both, "time/rollout": 1e-3 * made, "time/reward": 0.0, "time/prune": 0.0,
+                "time/forward_backward": 2e-3 * forwarded, "time/optimizer": 0.05, "rows/tokens": forwarded,
+                "rows/padded_tokens": 16 * 64.0, "prune/kept_share": 0.5, "completions/max_length": 50.0,
+            }
+        )  # fmt: skip
+        prompts.append(
+            {
+                "step": step, "generation": step - 1, "rows": [step * 8 + p for p in range(8)],
+                "probability": [1.0] * 8, "rolled_out": [True] * 8, "mean_reward": [0.0, 0.25, 0.5, 0.75, 1.0, 1, 1, 0],
+                "tokens": [20.0 + step] * 8,
+            }
+        )  # fmt: skip
+    for name, lines in (("metrics", logs), ("prompts", prompts)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_records_of_a_run_are_read(tmp_path, capsys):
+    folder = write_run(tmp_path / "run")
+    output = tmp_path / "plan"
+    assert main(["plan", EMBEDDED, "--run", str(folder), "--output", str(output)]) == 0
+    text, saved = capsys.readouterr().out, json.loads((output / "plan.json").read_text())
+    costs = saved["figures"]["costs"]
+    assert costs["rollout_token"] == pytest.approx(1e-3) and costs["row_token"] == pytest.approx(2e-3)
+    assert costs["rest"] == pytest.approx(0.1) and "ESTIMATE" not in text
+    assert saved["figures"]["workload"]["prompt_tokens"] == pytest.approx(11)
+    assert "96 groups, 11 timed steps" in text and "a token in the other is taken to cost the same" in text
+    assert "…" not in text, "nothing is cut off"
+    exact = next(row for row in saved["rows"] if row["option"]["name"] == "without zero advantages")
+    assert exact["per_step"]["low"] < exact["per_step"]["value"] < exact["per_step"]["high"]
+
+
+def test_what_cannot_be_planned_is_refused_with_what_works(tmp_path, capsys):
+    run, empty = write_run(tmp_path / "run"), tmp_path / "empty"
+    empty.mkdir()
+    (empty / "metrics.jsonl").write_text("")
+    silent = write_run(tmp_path / "silent")
+    (silent / "prompts.jsonl").unlink()
+    for words, said in (
+        ([], "no configuration is named"),
+        ([EMBEDDED], "Name one of three: --pilot 32"),
+        ([EMBEDDED, "--pilot", "8", "--run", str(run)], "--pilot and --run are different sources"),
+        ([EMBEDDED, "--run", str(tmp_path / "nowhere")], "is no run"),
+        ([EMBEDDED, "--run", str(empty)], "has no timed steps"),
+        ([EMBEDDED, "--run", str(silent)], "has no groups"),
+        ([EMBEDDED, "--run", str(run), "--gpu_hour_price", "-1"], "gpu_hour_price=-1 must be >= 0"),
+        ([EMBEDDED, "--run", str(run), "--gpus", "0"], "gpus=0 must be >= 1"),
+        ([EMBEDDED, "--pilot", "8", "--method", "dppo_histroy"], "Did you mean dppo_history?"),
+        ([EMBEDDED, "--pilot", "8", "--learning_rte", "1"], "Did you mean learning_rate?"),
+        ([EMBEDDED, "--pilot", "3"], "must be an even number of prompts >= 4"),
+        ([EMBEDDED, "--figures", str(tmp_path / "none.yaml")], "there is no configuration file"),
+        ([EMBEDDED, "--figures", EMBEDDED], "'beta' is no figure"),
+        ([EMBEDDED, "--run", str(run), "--output", "/nowhere/at/all"], "there is no folder /nowhere/at"),
+    ):
+        assert main(["plan", *words]) == 2, words
+        assert said in " ".join(capsys.readouterr().err.split()), words
+
+
+def test_a_wrong_figure_is_named(tmp_path, capsys):
+    given = yaml.safe_load(FIGURES.read_text())
+    path = tmp_path / "figures.yaml"
+    path.write_text(yaml.safe_dump(given | {"decode_tokens_per_second": 0, "right_tokens": "many"}))
+    assert main(["plan", CONFIG, "--figures", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "decode_tokens_per_second=0 must be > 0" in said and "right_tokens='many' must be a number" in said
+
+
+def test_a_pilot_larger_than_the_data_is_refused_and_one_that_fits_is_timed(tiny_pilot, capsys):
+    fields, observed = tiny_pilot
+    assert {each.layout for each in observed.timed} == {"rows", "padded"} and len(observed.timed) == 7
+    whole, *pruned = sorted({each.completions for each in observed.timed if each.completions}, reverse=True)
+    assert whole == 2 * 4 and pruned and max(pruned) < whole, "steps of two sizes"
+    assert observed.figures(8.0).costs.row_token >= 0 and len(observed.groups) >= 8
+    from dppo_lab.planning.pilot import run_pilot
+
+    with pytest.raises(ValueError, match="8 prompts were asked for, and the training set has 6"):
+        run_pilot(fields | {"embedded_problems": 6}, 8)
+
+
+@pytest.fixture
+def tiny_pilot(tmp_path):
+    """A pilot of four prompts on an untrained model of the embedded task, on the CPU's own clock: seconds."""
+    import time
+
+    from dppo.verification.tiny_model import build_model
+    from dppo.verification.tiny_tokenizer import build_tokenizer
+    from dppo_lab.planning.pilot import run_pilot
+
+    build_model(0).save_pretrained(tmp_path / "model")
+    build_tokenizer().save_pretrained(tmp_path / "model")
+    given = yaml.safe_load(Path(EMBEDDED).read_text())
+    fields = given | {
+        "model_name_or_path": str(tmp_path / "model"), "rollout_func": "embedded", "num_generations": 4,
+        "max_completion_length": 8, "embedded_problems": 64,
+    }  # fmt: skip
+    return fields, run_pilot(fields, 4, now=time.process_time)

@@ -1,0 +1,66 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from dppo_lab.cli.main import main
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+import report_folders as made
+
+
+def small_run(folder, steps=(1, 2)):
+    """Logs that make one figure."""
+    made.write_lines(folder / "metrics.jsonl", [{"step": step, "prune/kept_share": 0.5} for step in steps])
+    return folder
+
+
+def test_a_run_gets_a_page_in_its_own_folder(tmp_path, capsys):
+    run = small_run(tmp_path / "run")
+    assert main(["report", str(run)]) == 0
+    assert (run / "report.html").is_file()
+    assert (run / "report_figures" / "prune-kept_share.svg").is_file()
+    printed = capsys.readouterr().out
+    assert f"wrote {run / 'report.html'}, and 2 figure files into report_figures beside it" in printed
+
+
+def test_output_names_the_page_and_its_figures(tmp_path, capsys):
+    runs = [small_run(tmp_path / name) for name in ("a", "b")]
+    words = ["report", *map(str, runs), "--output", str(tmp_path / "new" / "both.html")]
+    assert main(words) == 2
+    assert f"there is no folder {tmp_path / 'new'}. Make it first." in capsys.readouterr().err
+    (tmp_path / "new").mkdir()
+    assert main(words) == 0
+    page = (tmp_path / "new" / "both.html").read_text(encoding="utf-8")
+    assert "<title>a and b: dppo report</title>" in page
+    assert (tmp_path / "new" / "both_figures" / "prune-kept_share.png").is_file()
+    assert "both_figures" in capsys.readouterr().out
+
+
+def test_what_is_not_drawn_is_printed(tmp_path, capsys):
+    made.write_lines(tmp_path / "a\x1b[31m" / "metrics.jsonl", [{"step": 1, "loss": 0.1}])
+    assert main(["report", str(tmp_path / "a\x1b[31m"), "--output", str(tmp_path / "page.html")]) == 0
+    printed = capsys.readouterr().out
+    assert "not drawn, for lack of records (the page says which): Accuracy against seconds" in printed
+    assert "\x1b" not in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["nowhere"], "nowhere is not a folder"), (["run", "--output", "page.txt"], "Try --output page.html")],
+)
+def test_bad_input_is_one_line_without_a_traceback(tmp_path, monkeypatch, capsys, words, says):
+    small_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("dppo report: ")
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_no_folder_is_bad_input(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["report"])
+    assert stopped.value.code == 2
+    assert "RUN_OR_COMPARISON" in capsys.readouterr().err

@@ -1,0 +1,224 @@
+"""``dppo values``: what it writes, that it goes on after a kill without repeating work, and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from answer_judge.evaluation import load_engine
+from dppo.objective import optimal_value
+from dppo.pruning.values import prompt_key, read_values
+from dppo.rewards import identities
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.cli.main import main
+from dppo_lab.runs import parts, values
+from dppo_lab.runs.parsing import parse_run
+from dppo_lab.runs.parts import load_dataset
+
+REWARD = """
+import os, signal
+from pathlib import Path
+
+def by_length(prompts, completions, answer, **columns):
+    found = [float(len(text[-1]["content"]) % 2) for text in completions]
+    judged = Path("judged")
+    with judged.open("a") as file:
+        file.writelines(f"{prompt[-1]['content']}\\n" for prompt in prompts)
+    if Path("kill").exists() and len(judged.read_text().splitlines()) > 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+
+def none_right(completions, **columns):
+    return [0.0] * len(completions)
+
+def nothing(completions, **columns):
+    return [None] * len(completions)
+"""
+PROBLEMS, SAMPLES = 9, 4
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    """A command that samples an untrained policy, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_rewards.py").write_text(REWARD)
+    build_model(0).save_pretrained(tmp_path / "model")
+    build_tokenizer().save_pretrained(tmp_path / "model")
+    lines = ["model_name_or_path: model", "dataset_name: embedded_quick", f"embedded_problems: {PROBLEMS}"]
+    lines += ["reward_funcs: [own_rewards.by_length]", "output_dir: out", "use_cpu: true", "bf16: false"]
+    lines += ["report_to: none", "method: a_star_po", "num_generations: 1", "max_completion_length: 8"]
+    lines += ["per_device_train_batch_size: 8", "prompt_values: set.values.jsonl", "gradient_checkpointing: false"]
+    (tmp_path / "run.yaml").write_text("\n".join(lines))
+    yield ["values", "run.yaml", "--samples", str(SAMPLES), "--batch_size", "6"]
+    sys.modules.pop("own_rewards", None)
+
+
+def written(path="set.values.jsonl"):
+    return [json.loads(line) for line in open(path)]
+
+
+def judged():
+    return open("judged").read().splitlines()
+
+
+def test_every_prompt_has_the_value_of_its_samples(words, capsys):
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "values of 9 prompts are in set.values.jsonl; 36 samples were drawn now" in text
+    dataset = load_dataset(parse_run(["run.yaml"]))
+    keys = [prompt_key(int(key)) for key in identities(dataset["prompt"])]
+    lines = {line["prompt"]: line for line in written()}
+    assert list(lines) == keys and all(len(line["rewards"]) == SAMPLES for line in lines.values())
+    rewards = torch.tensor([line["rewards"] for line in lines.values()])
+    assert 0 < rewards.mean() < 1
+    known = read_values("set.values.jsonl", identities(dataset["prompt"]))
+    torch.testing.assert_close(known.value_P, optimal_value(rewards, beta=0.5))
+    torch.testing.assert_close(known.mean_P, rewards.double().mean(1))
+
+
+def test_given_again_it_draws_nothing_more_samples_draw_the_rest_and_another_beta_is_free(words):
+    assert main(words) == 0
+    before, count = written(), len(judged())
+    assert main(words) == 0 and written() == before
+    assert main([*words, "--beta1", "5"]) == 0
+    assert [line["rewards"] for line in written()] == [line["rewards"] for line in before]
+    mixed = [n for n, line in enumerate(before) if len(set(line["rewards"])) == 2]
+    assert mixed and all(written()[n]["value"] < before[n]["value"] for n in mixed), "nearer to the mean"
+    assert len(judged()) == count == PROBLEMS * SAMPLES
+    assert main([*words[:3], "6", *words[4:]]) == 0
+    assert len(judged()) == PROBLEMS * 6 and [line["rewards"][:4] for line in written()] == [
+        line["rewards"] for line in before
+    ]
+
+
+def test_after_a_kill_the_same_command_ends_with_the_same_values_and_repeats_no_batch_on_disk(words, tmp_path):
+    assert main(words) == 0
+    wanted = written()
+    for name in ("set.values.jsonl", "set.values.jsonl.samples", "judged"):
+        (tmp_path / name).unlink()
+    (tmp_path / "kill").touch()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "dppo_lab.cli.main", *words]
+    killed = subprocess.run(command, env=environment, capture_output=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    assert not (tmp_path / "set.values.jsonl").exists()
+    kept = (tmp_path / "set.values.jsonl.samples").read_text().splitlines()
+    assert len(kept) == 1 + 18 and len(judged()) == 24, "settings and three batches; the fourth was being judged"
+    with open("set.values.jsonl.samples", "ab") as file:
+        file.write(b'{"prompt": "half a li')
+    (tmp_path / "kill").unlink()
+    assert main(words) == 0 and written() == wanted
+    assert len(judged()) == 24 + PROBLEMS * SAMPLES - 18
+    assert (tmp_path / "set.values.jsonl.samples").read_text().splitlines()[:19] == kept
+
+
+def test_samples_that_were_drawn_otherwise_are_refused(words, capsys):
+    assert main(words) == 0
+    assert main([*words, "--max_completion_length", "6"]) == 2
+    text = capsys.readouterr().err
+    assert "drawn otherwise: sampling.max_new_tokens is 8 there and 6 here" in text and "another prompt_values" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--beta1", "0"], "beta=0.0 must be > 0 and finite. Write beta=0.5."),
+        (["--beta1", "-2"], "beta=-2.0 must be > 0"),
+        (["--samples", "0"], "samples=0 must be >= 1. Try --samples 8"),
+        (["--engine", "none"], "--engine none is not one of transformers, vllm"),
+        (["--reward_funcs", "own_rewards.nothing"], "9 of 9 prompts have no reward of any sample"),
+        (
+            ["--reward_weights", "2", "3"],
+            "reward_weights=[2.0, 3.0] must have one number for each of 1 reward functions",
+        ),
+        (["--reward_funcs", "format", "overlong"], "overlong counts the tokens of a completion"),
+        (["--reward_funcs", "majority_vote"], "majority_vote compares the completions of a group"),
+        (["--min_p", "0.1"], "min_p=0.1 changes what is sampled in training"),
+        (["--repetition_penalty", "1.2"], "repetition_penalty=1.2 changes what is sampled"),
+        (["--generation_kwargs", '{"penalty_alpha": 0.6}'], "Leave generation_kwargs out"),
+        (
+            ["--rollout_func", "own_rewards.roll_out"],
+            "rollout_func='own_rewards.roll_out' completes prompts in training",
+        ),
+        (["--model_name_or_path", "./none"], "model ./none: no such folder"),
+        (["--dataset_name", "none.jsonl"], "dataset_name=none.jsonl: no such file or folder"),
+    ],
+)
+def test_what_makes_no_value_is_an_error(words, more, message, capsys):
+    assert main([*words, *more]) == 2
+    assert message in capsys.readouterr().err
+    assert not os.path.exists("set.values.jsonl")
+
+
+def test_what_would_be_a_traceback_is_said_before_anything_is_sampled(words, capsys):
+    """The wrong settings above are found without a model; two of them are listed together."""
+    assert main([*words, "--min_p", "0.1", "--reward_weights", "1", "2"]) == 2
+    text = capsys.readouterr().err
+    assert "these values: 2 problems" in text and "Traceback" not in text
+    assert not os.path.exists("judged") and not os.path.exists("set.values.jsonl.samples")
+    assert main([*words, "--min_p", "0", "--repetition_penalty", "1.0"]) == 0, "these change nothing"
+
+
+def test_a_model_from_scratch_of_another_seed_is_another_model(words, tmp_path, monkeypatch, capsys):
+    """One model for all seeds would give the values of a policy that no run starts from."""
+    made = []
+
+    def prepare(folder, *, seed, task, on_step):
+        made.append((folder.name, seed))
+        build_model(seed).save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+
+    monkeypatch.setattr(parts, "prepare_embedded", prepare)
+    scratch = [*words, "--model_name_or_path", "scratch:embedded_quick", "--embedded_problems", "8"]
+    assert main(scratch) == 0 and main(scratch) == 0
+    assert made == [("embedded_quick_42", 42)], "found again"
+    assert main([*scratch, "--seed", "1"]) == 2
+    assert "drawn otherwise: engine.model is" in capsys.readouterr().err
+    assert main([*scratch, "--seed", "1", "--prompt_values", "one.values.jsonl"]) == 0
+    assert made[1:] == [("embedded_quick_1", 1)] * 2
+
+
+def test_a_model_that_is_made_by_the_clock_is_named_to_train_from(words, monkeypatch, capsys):
+    def prepare(folder, dataset, *, seed, minutes, on_step):
+        build_model(seed).save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+
+    monkeypatch.setattr(parts, "prepare_text", prepare)
+    assert main([*words, "--model_name_or_path", "scratch:text"]) == 0
+    told = "training would make another: --model_name_or_path set.values.jsonl.start/text_42"
+    assert told in capsys.readouterr().out
+    assert main([*words, "--prompt_values", "own.jsonl"]) == 0
+    assert "training would make another" not in capsys.readouterr().out
+
+
+def test_completions_are_whole_as_in_training(words, monkeypatch):
+    """``dppo eval`` cuts the answer of a model without a chat template; no trainer does."""
+    specs = []
+    monkeypatch.setattr(values, "load_engine", lambda name, spec: specs.append(spec) or load_engine(name, spec))
+    assert main([*words, "--dtype", "float32", "--chat_template_kwargs", '{"enable_thinking": false}']) == 0
+    assert specs[0].uncut and specs[0].dtype == "float32"
+    assert specs[0].chat_options == {"enable_thinking": False}, "so samples of another template are noticed"
+
+
+def test_values_that_are_all_0_fail_and_are_written_all_the_same(words, capsys):
+    assert main([*words, "--reward_funcs", "own_rewards.none_right"]) == 1
+    out, err = capsys.readouterr()
+    assert "no sample of 9 prompts had a reward: their value is 0" in out and "all values are 0" in err
+    assert all(line["value"] == 0 for line in written())
+
+
+def test_without_a_configuration_or_a_place_it_says_so(words, capsys, tmp_path):
+    assert main(["values"]) == 2
+    text = (tmp_path / "run.yaml").read_text().replace("prompt_values: set.values.jsonl\n", "")
+    (tmp_path / "run.yaml").write_text(text.replace("method: a_star_po", "method: dppo_history"))
+    assert main(words) == 2
+    text = capsys.readouterr().err
+    assert "no configuration is named" in text and "Set prompt_values: problems.values.jsonl" in text
+    (tmp_path / "sums.jsonl").write_text("".join(f'{{"prompt": "{i}+1=?", "answer": "{i + 1}"}}\n' for i in range(8)))
+    assert main([*words, "--dataset_name", "sums.jsonl"]) == 0
+    assert len(written("sums.values.jsonl")) == 8, "beside the dataset"

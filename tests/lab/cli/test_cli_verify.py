@@ -1,0 +1,124 @@
+"""``dppo verify``: prints every check, writes the report, and its exit code is the verdict."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from wrong_weights import DOUBLED
+
+from dppo.methods import METHODS
+from dppo.verification.checks import LEGEND, Settings
+from dppo_lab.cli import verify as command
+from dppo_lab.cli.main import main
+
+
+@pytest.fixture
+def quick(subject, monkeypatch):
+    """The command on a small subject, with few draws and one loss beside TRL; gives the methods it checks back."""
+    monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: subject)
+    monkeypatch.setattr("dppo.verification.verify.Settings", lambda: Settings(draws=160, table_draws=4))
+    monkeypatch.setattr(
+        "dppo.verification.checks.LOSSES",
+        {"grpo": {"loss_type": "grpo"}, "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"}},
+    )
+    methods = {"dppo": METHODS["dppo"], "dppo_threshold": METHODS["dppo"]}
+    monkeypatch.setattr("dppo.methods.METHODS", methods)
+    return methods
+
+
+def test_all_passes_and_everything_is_printed_and_written(quick, tmp_path, capsys):
+    assert main(["verify", "--output", str(tmp_path / "report.json")]) == 0
+    text, saved = capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
+    lines = text.splitlines()
+    assert saved["passed"] and f"PASS all {len(saved['checks'])} checks" in text
+    for check in saved["checks"]:
+        (line,) = {line for line in lines if check["name"][2:] in line}
+        assert line.startswith("PASS")
+        assert f"{check['figure']:.2g}" in line and f"{check['bound']:.2g}" in line
+        assert (" > " if "control" in check["name"] else " <= ") in line
+    for title in (*command.SECTIONS.values(), *LEGEND):
+        assert title in text
+    assert "proportional  abs(A) sqrt(length)" in text and "drawn at random" in text
+    assert "…" not in text, "nothing is cut off"
+    (ceiling,) = saved["ceilings"]
+    assert f"pilot: pruning completions can save at most {ceiling['value']:.2f}x" in text
+
+
+def test_of_a_run_the_ceilings_are_read_from_its_records(tmp_path, capsys):
+    folder, output = tmp_path / "run", tmp_path / "ceilings.json"
+    records = [{"step": n, "prune/completion_ceiling": 1.2 + n / 50, "prune/live_share": 0.5} for n in range(10)]
+    write_lines(folder / "metrics.jsonl", records)
+    write_lines(folder / "prompts.jsonl", [visits(n) for n in range(8)])
+    assert main(["verify", str(folder), "--output", str(output)]) == 0
+    text, saved = capsys.readouterr().out, json.loads(output.read_text())["ceilings"]
+    assert "pruning prompts can save at most 2.00x" in text and "from 32 visits of prompts with a history" in text
+    assert "pruning completions can save at most 1.29x" in text and "beside the 50% without a gradient" in text
+    assert [row["level"] for row in saved] == ["prompts", "completions"] and saved[0]["value"] == pytest.approx(2.0)
+    assert saved[1]["low"] < 1.29 < saved[1]["high"] and "checks" not in text, "nothing is proved of a run"
+
+    write_lines(folder / "prompts.jsonl", [])
+    assert main(["verify", str(folder)]) == 0
+    assert "pruning prompts: not known. It takes prompts.jsonl with prompts that came back" in capsys.readouterr().out
+    write_lines(folder / "metrics.jsonl", [{"step": 1}])
+    assert main(["verify", str(folder)]) == 1
+    assert main(["verify", str(tmp_path)]) == 2 and "is no run" in capsys.readouterr().err
+    assert main(["verify", str(folder), "--beta", "0.1"]) == 2
+    assert "--beta: a run is read as it is" in capsys.readouterr().err
+
+
+def visits(number):
+    """A line of prompts.jsonl: two of four prompts with a history gave nothing, as expected, and one has none."""
+    known = {"expected_signal": [1.0, 0.5, 1.0, 0.5, None], "expected_tokens": [5.0] * 4 + [None]}
+    found = {"signal": [2.0, 0.0, 2.0, 0.0, 7.0], "tokens": [6.0] * 5, "probability": [1.0] * 5}
+    return {
+        "step": number,
+        "rows": [0, 1, 2, 3, 4],
+        "rolled_out": [True] * 5,
+        "mean_reward": [0.5] * 5,
+        **known,
+        **found,
+    }
+
+
+def write_lines(path, records):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.fixture
+def alone(quick, monkeypatch):
+    """Without the steps beside TRL."""
+    monkeypatch.setattr("dppo.verification.verify.parity_checks", lambda script: [])
+    return quick
+
+
+def test_a_broken_weight_fails(alone, tmp_path, capsys):
+    dppo = METHODS["dppo"]
+    alone["dppo"] = replace(dppo, completions=replace(dppo.completions, weighting=DOUBLED))
+    assert main(["verify", "--output", str(tmp_path / "report.json")]) == 1
+    text, saved = capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
+    failed = [check for check in saved["checks"] if not check["passed"]]
+    assert not saved["passed"] and f"FAIL {len(failed)} of {len(saved['checks'])} checks" in text
+    assert text.count("FAIL  ") == len(failed) == 4, "completions and both levels, by enumeration and by draws"
+
+
+def test_a_declared_bias_is_printed(alone, capsys):
+    alone["dppo"] = METHODS["dapo_loss"].with_rates(prompt=0.5, completion=0.5)
+    assert main(["verify"]) == 1
+    assert "declared the dapo normaliser is biased under prompt pruning" in capsys.readouterr().out
+
+
+def test_bad_arguments(capsys):
+    assert main(["verify", "--output", "/nowhere/at/all.json"]) == 2
+    assert "there is no folder /nowhere/at" in capsys.readouterr().err
+    assert main(["verify", "--beta", "0.1"]) == 2
+    assert "--beta needs a configuration" in capsys.readouterr().err
+    assert main(["verify", "/nowhere.yaml"]) == 2
+    assert "no configuration file /nowhere.yaml" in capsys.readouterr().err
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", "--help"])
+    assert stop.value.code == 0
+    assert "CONFIG.yaml" in capsys.readouterr().out

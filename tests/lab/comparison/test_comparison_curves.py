@@ -1,0 +1,54 @@
+"""Curves: what logs say, and what is read off between points."""
+
+import pytest
+
+from answer_judge.errors import FileError
+from dppo_lab.comparison.curves import Point, Reach, accuracy_at, curve_of, reach
+
+
+def record(step, accuracy=None, **more):
+    totals = {"total/seconds": 10.0 * step, "total/rollouts": 100 * step, "total/tokens_trained": 7 * step}
+    made = {**totals, "total/rollout_tokens": 900 * step}
+    return {"step": step, **made, **({} if accuracy is None else {"eval/average/pass@1": accuracy}), **more}
+
+
+CURVE = curve_of([record(0, 0.2), record(5, 0.4), record(10, 0.3), record(20, 0.8)])
+
+
+def test_points_are_evaluations():
+    assert CURVE[1] == Point(step=5, seconds=50.0, rollouts=500, rollout_tokens=4500, tokens_trained=35, accuracy=0.4)
+    assert curve_of([record(1), record(2)]) == []
+    assert len(curve_of([record(5, 0.4), record(5, 0.5)])) == 1, "the last of a step"
+
+
+def test_an_evaluation_without_totals():
+    with pytest.raises(FileError, match="step 5 has no total/seconds"):
+        curve_of([{"step": 5, "eval/average/pass@1": 0.5}])
+
+
+def test_read_off_on_straight_lines():
+    """By hand: at step 2.5 half of the way from .2 to .4; at 125 s a quarter of .3 to .8."""
+    assert accuracy_at(CURVE, 2.5, "step") == pytest.approx(0.3)
+    assert accuracy_at(CURVE, 125.0, "seconds") == pytest.approx(0.3 + 0.25 * 0.5)
+    assert accuracy_at(CURVE, 2000, "rollouts") == pytest.approx(0.8)
+    assert accuracy_at(CURVE, 21, "step") is None
+    assert accuracy_at(CURVE[:1], 0, "step") == 0.2
+
+
+def test_amounts_to_a_target():
+    """By hand: .35 is first passed three quarters of the way from step 0 to 5, however low it falls later."""
+    for over, amount in (("step", 3.75), ("seconds", 37.5), ("rollouts", 375), ("rollout_tokens", 3375)):
+        found = reach(CURVE, 0.35, over)
+        assert found == Reach(amount=pytest.approx(amount), reached=True)
+    assert reach(CURVE, 0.55, "tokens_trained").amount == pytest.approx(70 + 0.5 * 70)
+
+
+def test_a_run_that_never_gets_there_is_cut_off_at_its_length():
+    assert reach(CURVE, 0.9, "seconds") == Reach(amount=200.0, reached=False)
+    assert reach(CURVE, 0.9, "rollouts") == Reach(amount=2000, reached=False)
+
+
+def test_a_start_at_the_target_reaches_nothing():
+    assert (
+        reach(CURVE, 0.1, "seconds") is None and reach(CURVE, 0.2, "seconds") is None and reach([], 0.5, "step") is None
+    )

@@ -1,0 +1,174 @@
+"""The grid of the frozen table: every line at every rate, what is biased found, and controls beside them."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from wrong_weights import DOUBLED, FORGOTTEN
+
+from dppo.errors import ConfigError
+from dppo.methods import METHODS
+from dppo.pruning import uniform
+from dppo.verification import draws
+from dppo.verification.frozen import bias_of, root, sample
+from dppo.verification.frozen_grid import Setting, cells, compare_frozen
+from dppo.verification.frozen_lines import EVERY_RATE, Level, Line
+from dppo_lab.comparison.contestants import choose
+from dppo_lab.comparison.frozen_methods import as_configured, configured, embedded_training, lines_of, methods_of
+from dppo_lab.comparison.frozen_table import NARROWEST, show
+
+BUILD = embedded_training().build_other
+QUICK = Setting(rates=(0.5,), draws=300)
+
+
+def compared(subject, names, build=BUILD, setting=QUICK):
+    contestants = choose(names, {}, {})
+    lines = lines_of(contestants, methods_of(contestants, build, {}), subject, build)
+    return compare_frozen(lines, build("dppo"), setting)
+
+
+def at_rates(method, *, prompt, completion):
+    """The method at these rates, as the grid has it."""
+    line = Line(name="one", method=method, subject=None, levels=EVERY_RATE)
+    made = [made for _, _, made in cells([line], sorted({prompt, completion} - {0.0}))]
+    return next(m for m in made if (m.prompts.rate, m.completions.rate) == (prompt, completion))
+
+
+def test_the_grid_finds_the_biased_and_passes_the_unbiased(subject):
+    names = ["trl", "dapo", "greso", "cppo", "pods", "infobatch", "dppo_deterministic", "dppo_threshold", "dppo"]
+    result = compared(subject, names)
+    assert result.passed and result.completions_with_gradient == int(subject.completions(METHODS["grpo"]).live_N.sum())
+    found = {(row.name, row.level): row for row in result.measured}
+    for name in ("cppo", "pods", "dppo_deterministic"):
+        assert found[name, Level.COMPLETIONS].verdict == "biased"
+    for name in ("dppo", "dppo_threshold", "uniform", "oracle"):
+        for level in (Level.COMPLETIONS, Level.PROMPTS, Level.BOTH):
+            assert found[name, level].verdict == "unbiased"
+    assert set(found) & {("cppo", Level.PROMPTS), ("cppo", Level.BOTH), ("infobatch", Level.COMPLETIONS)} == set()
+    assert [row.level for row in result.measured if row.name in ("trl", "greso")] == [Level.BLOCK] * 2
+    dashes = [(each["name"], each["rate_of"]) for each in result.as_json()["not_taken"]]
+    assert ("cppo", "prompts") in dashes and ("infobatch", "completions") in dashes
+    one, other = frozenset({Level.COMPLETIONS}), frozenset({Level.PROMPTS})
+    assert {line.name: line.levels for line in result.lines} == {
+        **dict.fromkeys(("trl", "dapo", "greso"), frozenset({Level.BLOCK})),
+        **{"cppo": one, "pods": one, "infobatch": other},
+        **dict.fromkeys(("dppo_deterministic", "dppo_threshold", "dppo", "uniform", "oracle"), EVERY_RATE),
+    }
+    assert all(row.found for row in result.controls) and len(result.controls) == 4
+
+
+def test_baselines_from_history_pass_and_sizes_that_were_not_varied_are_named(subject, monkeypatch):
+    """The wrong twin draws without the history that its full batch has."""
+    names = ["grpo_history", "dppo_history", "dppo_history_sizes"]
+    result = compared(subject, names)
+    assert result.passed
+    verdicts = [row.verdict for row in result.measured if row.name in names]
+    assert len(verdicts) == 7 and set(verdicts) == {"unbiased"}, "nothing pruned, and three levels of two"
+    console = Console(record=True, width=NARROWEST, file=io.StringIO())
+    show(result, console)
+    assert [line.split(":")[0].strip() for line in console.export_text().splitlines() if "not varied" in line] == [
+        "dppo_history_sizes"
+    ]
+    monkeypatch.setattr(draws, "with_expected", lambda prompts, expected: prompts)
+    wrong = {row.name for row in compared(subject, names).measured if row.verdict == "WRONG"}
+    assert wrong == set(names)
+
+
+@pytest.mark.parametrize("weighting", [DOUBLED, FORGOTTEN], ids=["doubled", "forgotten"])
+@pytest.mark.parametrize("level", ["completions", "prompts"])
+def test_a_method_that_lies_about_its_bias_is_named(subject, weighting, level):
+    """The wrong twin of ``dppo``: it declares nothing, and its weights are wrong at one level."""
+
+    def lying(name):
+        method = BUILD(name)
+        if name != "dppo_threshold":
+            return method
+        return replace(method, **{level: replace(getattr(method, level), weighting=weighting, rule=uniform)})
+
+    result = compared(subject, ["dppo_threshold", "dppo"], lying, Setting(rates=(0.5,), draws=100))
+    wrong = {row.level for row in result.measured if row.verdict == "WRONG"}
+    assert not result.passed
+    assert wrong == {Level.COMPLETIONS if level == "completions" else Level.PROMPTS, Level.BOTH}
+    assert {row.name for row in result.measured if row.verdict == "WRONG"} == {"dppo_threshold"}
+
+
+def test_false_alarms_are_shared_among_the_rows_with_chance(subject):
+    result = compared(subject, ["cppo", "dppo"], setting=Setting(rates=(0.3, 0.5), draws=100))
+    random = [row for row in result.measured if not row.exact]
+    assert result.tests == len(random) == 3 * (2 + 2 + 4)
+    assert all(row.figures.draws == 100 for row in random)
+    (row,) = [r for r in random if (r.name, r.prompt_rate, r.completion_rate) == ("dppo", 0.5, 0.3)]
+    (line,) = [line for line in result.lines if line.name == "dppo"]
+    method = at_rates(line.method, prompt=0.5, completion=0.3)
+    bias = bias_of(sample(line.subject, method, 100, 0), root(subject.gram_NN))
+    assert row.squared_bias_bound == bias.bound(1e-3 / 24) and row.chance_without_bias == bias.chance
+
+
+def test_the_oracle_beats_knowing_nothing_and_uniform_is_the_formula(subject):
+    result = compared(subject, ["dppo"])
+    found = {(row.name, row.level): row.figures for row in result.measured}
+    live = int(subject.completions(METHODS["grpo"]).live_N.sum())
+    for level in (Level.COMPLETIONS, Level.PROMPTS):
+        assert found["oracle", level].added_variance < found["uniform", level].added_variance
+    row = found["uniform", Level.COMPLETIONS]
+    assert row.largest_weight == pytest.approx(2.0)
+    assert row.effective_rows == pytest.approx(live / 2, abs=1)
+    assert found["uniform", Level.PROMPTS].prompts_kept == 0.5
+
+
+def test_rates_leave_the_rule_a_choice():
+    floors = [at_rates(METHODS["dppo"], prompt=0.0, completion=rate).completions.floor for rate in (0.3, 0.7, 0.9)]
+    assert floors == pytest.approx([0.1, 0.1, 0.05])
+    assert at_rates(METHODS["infobatch"], prompt=0.5, completion=0.0).prompts.rate == 0.5, "its schedule has not ended"
+
+
+def test_methods_have_the_objective_of_the_configuration_or_their_own():
+    training = embedded_training()
+    training.advantage_power = 0.5
+    build = training.build_other
+    assert build("dppo").normaliser.name == build("cppo").normaliser.name == "dr_grpo"
+    assert build("cppo_trl").normaliser.name == "bnpo" and build("dapo").normaliser.name == "dapo"
+    assert "0.5" in build("pods").advantages.name
+    assert all(build(name).prompts.rate == build(name).completions.rate == 0 for name in METHODS)
+    assert training.method == "dppo" and training.completion_prune_rate == "auto", "the arguments are left alone"
+
+
+def test_a_contestant_keeps_its_own_fields_and_others_those_of_the_configuration():
+    fields = {
+        "dataset_name": "embedded",
+        "loss_type": "grpo",
+        "method": "dppo",
+        "prune_floor": 0.4,
+        "completion_prune_rate": 0.5,
+        "use_cpu": True,
+        "bf16": False,
+    }
+    block = {"mean": {"method": "dppo", "completion_score": "confidence"}, "fewer": {"method": "grpo", "beta": 0.1}}
+    names = ["trl", "mean", "fewer", "dppo", "dapo"]
+    contestants = choose(names, block, fields)
+    assert [each.preset for each in contestants] == ["grpo", "dppo", "grpo", "dppo", "dapo"]
+    methods = methods_of(contestants, as_configured(configured(fields)), fields)
+    found = {each.name: method for each, method in zip(contestants, methods, strict=True)}
+    assert found["mean"].score_name == "advantage with confidence per token"
+    assert found["dppo"].score_name == "absolute advantage"
+    assert found["mean"].completions.floor == found["dppo"].completions.floor == 0.4
+    assert (found["fewer"].beta, found["trl"].beta) == (0.1, 0.0)
+    assert (found["trl"].normaliser.name, found["dapo"].normaliser.name) == ("grpo", "dapo")
+
+
+@pytest.mark.parametrize(
+    ("problem", "names", "setting"),
+    [
+        ("method 'dpppo' is unknown. Did you mean dppo", ["dpppo"], {}),
+        ("--methods is empty", [], {}),
+        (r"rate 1 is not in \(0, 1\)", ["dppo"], {"rates": (0.5, 1.0)}),
+        (r"rate 0 is not in \(0, 1\)", ["dppo"], {"rates": (0.0,)}),
+        ("no rates are given", ["dppo"], {"rates": ()}),
+        ("draws=3 must be at least", ["dppo"], {"draws": 3}),
+        ("seed=-1 must be", ["dppo"], {"seed": -1}),
+    ],
+)
+def test_bad_input(subject, problem, names, setting):
+    with pytest.raises(ConfigError, match=problem):
+        compared(subject, names, setting=Setting(**setting))

@@ -1,0 +1,223 @@
+"""``results.json`` from run folders made by hand: every figure computed beforehand."""
+
+import json
+
+import pytest
+import yaml
+
+from answer_judge.files import write_json
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.plan import Comparison
+from dppo_lab.comparison.results import paired, summarise
+from dppo_lab.statistics import seed_interval
+
+CONTESTANTS = tuple(
+    Contestant(name=name, method=method, overrides=overrides)
+    for name, method, overrides in (("trl", "trl", {}), ("dppo", "dppo", {}), ("wide", "cppo", {"learning_rate": 1e-3}))
+)
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    config = {"model_name_or_path": "m", "dataset_name": "d", "eval_benchmarks": ["b"], "prompt_prune_rate": 0.3}
+    return Comparison(folder=tmp_path, contestants=CONTESTANTS, seeds=(0, 1, 2), config=config)
+
+
+def write_run(comparison, name, seed, points, *, status="finished", error=None, biased=()):
+    """A run folder; points are (step, seconds, rollouts, accuracy)."""
+    folder = comparison.folder / "runs" / name / f"seed_{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"format": 1, "status": status, "error": error, "biased": list(biased), "paper": "p"}
+    write_json(folder / "run.json", {**record, "task": {"prompts": 96}})
+    (folder / "config.yaml").write_text(yaml.safe_dump({"seed": seed}))
+    lines = [
+        {
+            "step": step,
+            "total/seconds": seconds,
+            "total/rollouts": rollouts,
+            "total/rollout_tokens": 30 * rollouts,
+            "total/tokens_trained": 10 * rollouts,
+            "eval/average/pass@1": accuracy,
+        }
+        for step, seconds, rollouts, accuracy in points
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def fill(comparison):
+    """trl: 10 steps in 100 s. dppo: 10 steps in 40 s, better by .1. wide: 20 steps of half the rollouts in 50 s."""
+    for seed in (0, 1, 2):
+        write_run(comparison, "trl", seed, [(0, 0, 0, 0.2), (10, 100, 1000, 0.6)])
+        write_run(comparison, "dppo", seed, [(0, 0, 0, 0.2), (10, 40, 800, 0.7)])
+        write_run(comparison, "wide", seed, [(0, 0, 0, 0.2), (10, 25, 500, 0.3), (20, 50, 1000, 0.5)], biased=["it is"])
+
+
+def test_every_figure_by_hand(comparison):
+    fill(comparison)
+    results = summarise(comparison)
+    dppo, wide = results["methods"]["dppo"], results["methods"]["wide"]
+    assert results["baseline"] == "trl" and results["seeds"] == [0, 1, 2]
+    assert results["target"] == {
+        "what": "final accuracy of trl, same seed",
+        "per_seed": {"0": 0.6, "1": 0.6, "2": 0.6},
+        "missing": None,
+    }
+    assert dppo["final"]["mean"] == pytest.approx(0.7)
+    assert dppo["equal_updates"]["at"] == 10 and wide["equal_updates"]["accuracy"]["mean"] == pytest.approx(0.3)
+    assert wide["equal_updates"]["difference"]["mean"] == pytest.approx(-0.3)
+    # 40 seconds: trl has done 40% of its way, wide has done 15 of its 25 seconds from .3 to .5
+    assert dppo["equal_seconds"]["at_per_seed"] == {"0": 40, "1": 40, "2": 40}
+    assert dppo["equal_seconds"]["difference"]["mean"] == pytest.approx(0.7 - 0.36)
+    assert wide["equal_seconds"]["accuracy"]["mean"] == pytest.approx(0.42)
+    # 800 rollouts
+    assert dppo["equal_rollouts"]["difference"]["mean"] == pytest.approx(0.7 - 0.52)
+    # .6 is reached after 80% of dppo's 40 s
+    assert dppo["to_target"]["seconds"]["median"] == pytest.approx(32.0)
+    assert dppo["to_target"]["rollouts"]["median"] == pytest.approx(640)
+    assert dppo["to_target"]["rollout_tokens"]["median"] == pytest.approx(19200)
+    assert dppo["to_target"]["tokens_trained"]["median"] == pytest.approx(6400)
+    assert dppo["to_target"]["reached"] == "3 of 3"
+    speedup = results["speedup"]["dppo"]["time_to_trl_final"]
+    assert speedup["median"] == pytest.approx(100 / 32) and speedup["low"] == pytest.approx(100 / 32)
+    assert results["speedup"]["trl"]["time_to_trl_final"]["median"] == 1.0
+    assert wide["biased"] == ["it is"] and wide["overrides"] == {"learning_rate": 1e-3}
+    assert wide["left_out"] == ["prompt_prune_rate"] and dppo["left_out"] == []
+    assert results["task"] == {"model": "m", "dataset": "d", "prompts": 96, "benchmarks": ["b"]}
+    json.dumps(results, allow_nan=False)
+
+
+def test_a_target_never_reached_is_known_up_to_the_length_of_the_run(comparison):
+    """By hand: wide ends at 50 s, so its speedup is at most 100/50, and means are restricted to 50 s."""
+    fill(comparison)
+    results = summarise(comparison)
+    wide, found = results["methods"]["wide"]["to_target"], results["speedup"]["wide"]["time_to_trl_final"]
+    assert wide["reached"] == "0 of 3" and wide["seconds"]["median"] is None
+    assert wide["seconds"]["restricted_mean"] == {"mean": 50, "horizon": 50}
+    dppo = results["methods"]["dppo"]["to_target"]["seconds"]["restricted_mean"]
+    assert dppo == {"mean": pytest.approx(32), "horizon": 50}
+    assert found["per_seed"] == {"0": [0, 2], "1": [0, 2], "2": [0, 2]}
+    assert found["median"] is None and found["at_most"] == 2 and found["reached"] == "0 of 3"
+    assert found["missed"] == {"method": 3, "baseline": 0, "both": 0}
+    for seed in (0, 1):
+        write_run(comparison, "wide", seed, [(0, 0, 0, 0.2), (20, 50, 1000, 0.7)])
+    found = summarise(comparison)["speedup"]["wide"]["time_to_trl_final"]
+    assert found["median"] == found["at_most"] == pytest.approx(100 / 40) and found["low"] == 0
+    assert found["both_reached"] == pytest.approx(100 / 40) and found["reached"] == "2 of 3"
+
+
+def fill_flat(comparison, finals):
+    """No one learns: accuracies are the start and noise, which a faster method meets in less time."""
+    for seed, noise in enumerate(finals):
+        write_run(comparison, "trl", seed, [(0, 0.2, 0, 0.3), (5, 50, 500, 0.3 - noise), (10, 100, 1000, 0.3 + noise)])
+        write_run(comparison, "dppo", seed, [(0, 0.1, 0, 0.3), (10, 40, 800, 0.31)])
+        write_run(comparison, "wide", seed, [(0, 0.1, 0, 0.3), (10, 40, 800, 0.3)])
+
+
+def without_the_check(results):
+    """The wrong twin: seconds to the final accuracy of a baseline that did not improve."""
+    runs = {name: {run["seed"]: run["curve"] for run in results["methods"][name]["runs"]} for name in ("trl", "dppo")}
+    finals = {seed: curve[-1]["accuracy"] for seed, curve in runs["trl"].items()}
+    first = {
+        name: [next(p["seconds"] for p in curve if p["accuracy"] >= finals[seed]) for seed, curve in curves.items()]
+        for name, curves in runs.items()
+    }
+    return [one / other for one, other in zip(first["trl"], first["dppo"], strict=True)]
+
+
+@pytest.mark.parametrize("finals", [(0.0, 0.0, 0.0), (0.01, -0.02, 0.01)])
+def test_where_the_baseline_did_not_improve_there_is_no_target_and_no_speedup(comparison, finals):
+    fill_flat(comparison, finals)
+    results = summarise(comparison)
+    target, found = results["target"], results["speedup"]["dppo"]["time_to_trl_final"]
+    assert target["per_seed"] == {"0": None, "1": None, "2": None}
+    assert target["missing"].startswith("trl did not improve: its accuracy changed by +0.0")
+    assert found["median"] is None and found["per_seed"] == {"0": None, "1": None, "2": None}
+    assert found["restricted_mean"]["ratio"] is None
+    assert results["methods"]["dppo"]["to_target"]["reached"] is None
+    assert results["methods"]["dppo"]["final"]["mean"] == pytest.approx(0.31)
+    assert all(ratio > 1 for ratio in without_the_check(results)), "ratios of clock readings"
+
+
+def test_an_improvement_that_every_seed_shows_is_a_target(comparison):
+    fill_flat(comparison, (0.01, 0.02, 0.01))
+    results = summarise(comparison)
+    assert results["target"]["missing"] is None and results["methods"]["trl"]["gain"]["low"] == pytest.approx(0.01)
+    found = results["speedup"]["dppo"]["time_to_trl_final"]["per_seed"]
+    assert found["0"][0] > 1 and found["1"] == [0, pytest.approx(100 / 40)]
+
+
+@pytest.mark.parametrize(("accuracy", "missing"), [(0.2, True), (0.25, False)])
+def test_two_seeds_have_improved_if_both_have(comparison, accuracy, missing):
+    fill(comparison)
+    two = Comparison(folder=comparison.folder, contestants=CONTESTANTS, seeds=(0, 1), config=comparison.config)
+    write_run(comparison, "trl", 1, [(0, 0, 0, 0.2), (10, 100, 1000, accuracy)])
+    assert bool(summarise(two)["target"]["missing"]) == missing
+
+
+def test_a_given_target_below_the_start_has_no_time(tmp_path):
+    comparison = Comparison(folder=tmp_path, contestants=CONTESTANTS, seeds=(0, 1, 2), config={}, target=0.2)
+    fill(comparison)
+    results = summarise(comparison)
+    assert results["target"]["missing"] is None
+    assert results["speedup"]["dppo"]["time_to_target"]["per_seed"] == {"0": None, "1": None, "2": None}
+    assert results["methods"]["dppo"]["to_target"]["reached"] == "0 of 0"
+
+
+def test_runs_that_failed_are_listed_and_left_out_of_no_count(comparison):
+    fill(comparison)
+    write_run(comparison, "dppo", 1, [(0, 0, 0, 0.2)], status="failed", error="ValueError: no")
+    results = summarise(comparison)
+    dppo = results["methods"]["dppo"]
+    assert dppo["finished"] == "2 of 3"
+    assert dppo["final"] == {"mean": pytest.approx(0.7), "low": None, "high": None, "per_seed": {
+        "0": pytest.approx(0.7), "1": None, "2": pytest.approx(0.7)}}  # fmt: skip
+    assert [(run["status"], run["error"]) for run in dppo["runs"]][1] == ("failed", "ValueError: no")
+    assert dppo["equal_updates"]["difference"]["per_seed"]["1"] is None
+    assert results["methods"]["wide"]["equal_seconds"]["at_per_seed"]["1"] == 50, "the failed run does not count there"
+    for seed in (0, 1, 2):
+        write_run(comparison, "dppo", seed, [], status="failed", error="ValueError: no")
+    results = summarise(comparison)
+    assert results["methods"]["dppo"]["finished"] == "0 of 3"
+    assert results["methods"]["dppo"]["final"]["mean"] is None
+    assert results["speedup"]["dppo"]["time_to_trl_final"]["median"] is None
+
+
+def test_runs_that_are_missing_stopped_or_without_figures(comparison):
+    fill(comparison)
+    (comparison.folder / "runs" / "wide" / "seed_2" / "run.json").unlink()
+    write_run(comparison, "wide", 1, [(0, 0, 0, 0.2)], status="failed", error="KeyboardInterrupt: ")
+    write_run(comparison, "wide", 0, [])
+    runs = summarise(comparison)["methods"]["wide"]["runs"]
+    assert [run["status"] for run in runs] == ["failed", "running", "missing"]
+    assert "it logged no accuracy" in runs[0]["error"] and runs[1]["error"] is None
+    (comparison.folder / "runs" / "dppo" / "seed_0" / "metrics.jsonl").write_text("x\n{}\n")
+    assert "line 1 is damaged" in summarise(comparison)["methods"]["dppo"]["runs"][0]["error"]
+
+
+def test_without_trl_the_first_is_the_baseline_and_a_target_can_be_given(tmp_path):
+    comparison = Comparison(folder=tmp_path, contestants=CONTESTANTS[1:], seeds=(0, 1, 2), config={}, target=0.45)
+    fill(comparison)
+    results = summarise(comparison)
+    assert results["baseline"] == "dppo" and results["target"]["what"] == "accuracy 0.45"
+    speedup = results["speedup"]["wide"]["time_to_target"]
+    assert speedup["median"] == pytest.approx(20 / 43.75)
+    assert results["methods"]["dppo"]["final"]["per_seed"].keys() == {"0", "1", "2"}
+
+
+def test_a_given_target_that_the_baseline_misses_bounds_the_speedup_from_below(tmp_path):
+    """trl ends at .6 after 100 s; dppo passes .65 after 90% of 40 s: at least 100/36."""
+    comparison = Comparison(folder=tmp_path, contestants=CONTESTANTS, seeds=(0, 1, 2), config={}, target=0.65)
+    fill(comparison)
+    found = summarise(comparison)["speedup"]["dppo"]["time_to_target"]
+    assert found["median"] == pytest.approx(100 / 36) and found["at_most"] is None and found["high"] is None
+    assert found["missed"] == {"method": 0, "baseline": 3, "both": 0}
+
+
+def test_pairs_are_by_seed():
+    """By hand; seeds that differ much and methods that do not: paired differences are narrow, unpaired ones are not."""
+    left, right = {0: 0.51, 1: 0.71, 2: 0.92}, {2: 0.90, 1: 0.70, 0: 0.50}
+    found = seed_interval(paired(left, right))
+    assert found.per_seed == pytest.approx({0: 0.01, 1: 0.01, 2: 0.02})
+    unpaired = seed_interval(paired(left, {0: 0.90, 1: 0.50, 2: 0.70}))
+    assert found.low > 0 and unpaired.low < 0
+    assert paired({0: 1.0, 1: None}, {0: 3.0}) == {0: -2.0, 1: None}

@@ -1,0 +1,232 @@
+"""Censored times to a target: by hand, against scipy, and beside twins that flatter."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dppo.rng import generator
+from dppo_lab.comparison.curves import Reach
+from dppo_lab.comparison.survival import (
+    common_horizon,
+    median_amount,
+    median_interval,
+    ratio,
+    restricted_mean,
+    survival,
+)
+from dppo_lab.statistics import expanded_tail, percentile_ends
+
+
+def hit(amount):
+    return Reach(amount=float(amount), reached=True)
+
+
+def miss(amount):
+    return Reach(amount=float(amount), reached=False)
+
+
+def by_seed(*runs):
+    return dict(enumerate(runs))
+
+
+FIVE = [hit(10), miss(25), hit(20), hit(30), miss(40)]
+
+
+def test_the_curve_by_hand():
+    """4/5 after 10, 3/5 after 20; the run that ends at 25 leaves two going, so 30 takes half of 3/5."""
+    amount, share = survival(FIVE)
+    assert amount.tolist() == [10, 20, 25, 30, 40]
+    assert share[0] == pytest.approx([0.8, 0.6, 0.6, 0.3, 0.3])
+
+
+def test_a_run_that_ends_where_another_arrives_was_still_going():
+    amount, share = survival([miss(10), hit(10), hit(20)])
+    assert amount.tolist() == [10, 10, 20] and share[0] == pytest.approx([2 / 3, 2 / 3, 0])
+
+
+def at_every_amount(found):
+    """Ours and scipy's curve just after each amount."""
+    amount, share = survival(found)
+    data = stats.CensoredData(
+        uncensored=[run.amount for run in found if run.reached],
+        right=[run.amount for run in found if not run.reached],
+    )
+    curve = stats.ecdf(data).sf
+    return {place: share[0][amount <= place][-1] for place in amount}, {p: float(curve.evaluate(p)) for p in amount}
+
+
+def test_the_curve_is_scipys_and_so_is_that_of_a_resample():
+    rng = generator(7)
+    for _ in range(40):
+        found = [
+            Reach(amount=float(rng.integers(1, 9)), reached=bool(rng.random() < 0.6)) for _ in range(rng.integers(1, 9))
+        ]
+        ours, theirs = at_every_amount(found)
+        assert ours == pytest.approx(theirs)
+        places = rng.integers(len(found), size=len(found))
+        _, share = survival(found, places[None])
+        resample = [found[place] for place in places]
+        assert share[0][-1] == pytest.approx(survival(resample)[1][0][-1])
+        assert median_amount(found, places[None])[0] == median_amount(resample)[0]
+
+
+def test_medians_by_hand():
+    assert median_amount(FIVE)[0] == 30
+    assert median_amount([hit(1), hit(2), hit(4), hit(9)])[0] == 3, "as the median of an even number"
+    assert median_amount([hit(3), hit(1), hit(2)])[0] == 2
+    assert median_amount([hit(1), hit(2), miss(9), miss(9)])[0] == math.inf, "half of the seeds never got there"
+    assert median_amount([miss(5)])[0] == math.inf
+
+
+def censored_as_zero(found):
+    """The wrong twin: what never arrived took no time."""
+    return float(np.median([run.amount if run.reached else 0.0 for run in found]))
+
+
+def left_out(found):
+    """The wrong twin: what never arrived did not take part."""
+    return float(np.median([run.amount for run in found if run.reached]))
+
+
+def test_twins_that_leave_out_or_zero_are_too_fast():
+    assert censored_as_zero(FIVE) == 10 and left_out(FIVE) == 20 < median_amount(FIVE)[0]
+
+
+def test_the_median_of_seeds_has_an_interval():
+    found = median_interval({0: hit(10), 1: miss(25), 2: hit(20), 3: hit(30), 4: None, 5: hit(12)})
+    assert (found.centre, found.low, found.high) == (20, 10, math.inf)
+    assert found.per_seed == {0: 10, 1: None, 2: 20, 3: 30, 4: None, 5: 12}
+    assert found.as_json("median")["high"] is None
+    assert median_interval({0: hit(4), 1: hit(6)}).as_json("median") == {
+        "median": 5.0, "low": None, "high": None, "per_seed": {"0": 4.0, "1": 6.0}}  # fmt: skip
+    assert median_interval({0: None}).centre is None
+
+
+def area(found, horizon):
+    """Under the curve of ``survival``, step by step."""
+    amount, share = survival(found)
+    places, total, height = [*amount[amount < horizon], horizon], 0.0, 1.0
+    before = 0.0
+    for place, after in zip(places, [*share[0][amount < horizon], 0.0], strict=True):
+        total += height * (place - before)
+        before, height = place, after
+    return total
+
+
+def test_the_restricted_mean_is_the_area_under_the_curve():
+    """By hand, up to 25: (10 + 25 + 20 + 25 + 25) / 5 = 21."""
+    assert common_horizon(FIVE) == 25
+    assert restricted_mean(FIVE, 25) == pytest.approx(21) == pytest.approx(area(FIVE, 25))
+    assert restricted_mean(FIVE, 15) == pytest.approx(14) == pytest.approx(area(FIVE, 15))
+    every = [hit(1), hit(4)]
+    assert common_horizon(every) == 4 and restricted_mean(every, 4) == restricted_mean(every, 99) == 2.5
+
+
+def test_a_horizon_beyond_what_was_seen_is_refused():
+    """The wrong twin clips at the horizon all the same: 25 s stand for what needed more than 25 s, and nobody says."""
+    with pytest.raises(ValueError, match=r"horizon=40 is beyond 25.*Try horizon=25"):
+        restricted_mean(FIVE, 40)
+    clipped = np.mean([min(run.amount, 40) for run in FIVE])
+    assert clipped < area(FIVE, 40), "by the curve the mean is larger, and even that is extrapolated"
+
+
+def test_ratios_by_hand():
+    """Ratios 3 and 2; at most 100/80; at least 200/50; nothing known. Worst for the method: 3, 2, 0, 4, 0."""
+    baseline = by_seed(hit(90), hit(80), hit(100), miss(200), miss(200))
+    method = by_seed(hit(30), hit(40), miss(80), hit(50), miss(80))
+    found = ratio(baseline, method)
+    assert found.per_seed == {0: (3, 3), 1: (2, 2), 2: (0, 1.25), 3: (4, math.inf), 4: (0, math.inf)}
+    assert (found.median, found.at_most, found.both_reached) == (2, 3, 2.5)
+    assert found.missed == {"method": 1, "baseline": 1, "both": 1}
+    assert (found.low, found.high) == (0, math.inf)
+    # Up to 80, where the first run was censored: 80, 80, 80, 80, 80 against 30, 40, 80, 50, 80.
+    assert found.horizon == 80 and found.mean.value == pytest.approx(400 / 280)
+    written = found.as_json()
+    assert written["reached"] == "3 of 5" and written["high"] is None and written["median"] == 2
+    assert written["per_seed"]["3"] == [4, None]
+
+
+def test_a_method_that_missed_in_half_of_the_seeds_has_no_median():
+    baseline = by_seed(*[hit(100)] * 4)
+    assert ratio(baseline, by_seed(hit(10), hit(10), miss(50), miss(50))).median is None
+    found = ratio(baseline, by_seed(hit(10), hit(10), hit(10), miss(50)))
+    assert (found.median, found.at_most) == (10, 10)
+    dropped = ratio(baseline, by_seed(hit(10), hit(20), hit(90), miss(50)))
+    assert dropped.median == pytest.approx((100 / 90 + 5) / 2) and dropped.both_reached == 5
+
+
+def test_a_missing_run_is_no_pair():
+    found = ratio(by_seed(hit(10), None, hit(10)), by_seed(hit(5), hit(5), None))
+    assert found.per_seed == {0: (2, 2), 1: None, 2: None} and (found.low, found.high) == (None, None)
+    assert found.as_json()["reached"] == "1 of 1" and math.isnan(found.mean.low)
+    nothing = ratio({}, by_seed(hit(5))).as_json()
+    assert nothing["median"] is None and nothing["restricted_mean"]["ratio"] is None and nothing["reached"] == "0 of 0"
+
+
+def test_a_mean_alone_would_flatter_one_that_stopped_early():
+    """Ten seconds, never there, against a hundred: the restricted means are equal, so only the median is a speedup."""
+    found = ratio(by_seed(*[hit(100)] * 5), by_seed(*[miss(10)] * 5))
+    assert found.median is None and found.at_most == 10 and found.mean.value == 1
+
+
+SLOW = [10.0, 100.0, 30.0, 300.0, 60.0]
+"""Seconds of five seeds that differ much, on which a method always takes half."""
+
+
+def test_the_interval_is_paired():
+    """The wrong twin resamples the two apart: seeds differ by 30 times, and that is what its interval shows."""
+    found = ratio(by_seed(*map(hit, SLOW)), by_seed(*[hit(seconds / 2) for seconds in SLOW]))
+    assert (found.median, found.low, found.high) == (2, 2, 2)
+    assert (found.mean.value, found.mean.low, found.mean.high) == pytest.approx((2, 2, 2))
+    places = np.array(list(product(range(5), repeat=5)))[::7]
+    means = np.array(SLOW)[places].mean(1)
+    apart = (means[:, None] / (means[None] / 2)).ravel()
+    assert np.quantile(apart, 0.01) < 0.8 and np.quantile(apart, 0.99) > 5
+
+
+def test_the_interval_of_means_by_enumeration():
+    one, other = np.array([9.0, 4.0, 16.0]), np.array([3.0, 4.0, 2.0])
+    found = ratio(by_seed(*map(hit, one)), by_seed(*map(hit, other))).mean
+    made = sorted(one[list(draw)].mean() / other[list(draw)].mean() for draw in product(range(3), repeat=3))
+    place = max(0, math.ceil(expanded_tail(3) * len(made)) - 1)
+    assert (found.low, found.high) == pytest.approx((made[place], made[-1 - place]))
+
+
+def test_without_censoring_the_interval_is_that_of_the_median():
+    values = generator(2).uniform(1, 3, size=6)
+    found = ratio(by_seed(*[hit(10 * value) for value in values]), by_seed(*[hit(10)] * 6))
+    assert (found.low, found.high) == pytest.approx(percentile_ends(values, np.median, expanded_tail(6)))
+
+
+def test_many_seeds_are_repeatable_and_may_be_infinite():
+    baseline = by_seed(*[hit(100 + seed) for seed in range(8)], miss(200), miss(200))
+    method = by_seed(*[hit(50)] * 9, miss(70))
+    first, second = ratio(baseline, method), ratio(baseline, method)
+    assert first == second and 2 <= first.low < first.high and first.median == pytest.approx(2.07)
+    half = ratio(by_seed(*[hit(100)] * 6, *[miss(200)] * 4), by_seed(*[hit(50)] * 10))
+    assert half.median == 2 and half.low == 2 and half.high == math.inf
+
+
+def speedup_of_truth(seconds, shares, length):
+    """Pairs of a method that truly needs ``shares`` of the baseline's seconds, both cut off at ``length``."""
+
+    def cut(value):
+        return hit(value) if value <= length else miss(length)
+
+    return ratio(by_seed(*map(cut, seconds)), by_seed(*map(cut, np.multiply(seconds, shares))))
+
+
+def test_what_is_cut_off_never_raises_the_median():
+    """Over many random experiments, at every length: at most the median of the uncut runs, which twins exceed."""
+    rng, dropped_more = generator(9), 0
+    for _ in range(200):
+        seconds, shares = rng.lognormal(3, 1, size=5), rng.lognormal(-0.5, 0.6, size=5)
+        whole = speedup_of_truth(seconds, shares, math.inf)
+        cut = speedup_of_truth(seconds, shares, float(rng.uniform(5, 60)))
+        assert cut.median is None or cut.median <= whole.median + 1e-12
+        assert cut.at_most >= whole.median - 1e-12
+        dropped_more += cut.both_reached is not None and cut.both_reached > whole.median + 1e-12
+    assert dropped_more > 20, "leaving out what was censored flatters"

@@ -1,0 +1,148 @@
+"""The decoder against transformers: token by token when greedy, log-probability by log-probability when sampling."""
+
+import pytest
+import torch
+from scipy import stats
+
+from dppo.errors import ConfigError
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer, encode_questions
+from dppo_lab.demo.decode import Rollout, choose, sample
+from dppo_lab.demo.task import make_split
+
+PAD, EOS = TOKENS.index("<pad>"), TOKENS.index("<eos>")
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Large random weights: far from uniform, sensitive to position, and ending at many different lengths."""
+    policy, rng = build_model(0), draws(1)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(5)
+            else:
+                parameter.add_(torch.randn(parameter.shape, generator=rng) * 0.2)
+    return policy.eval()
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    questions = [problem.question for problem in make_split(0).train[:24]]
+    found = [*encode_questions(build_tokenizer(), questions), [1], [1, 5]]
+    assert len({len(prompt) for prompt in found}) > 8
+    return found
+
+
+def forward_logps(model, prompt, completion, temperature=1.0):
+    """What a plain forward pass of one sequence says about a completion."""
+    logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1] / temperature
+    return logits.log_softmax(1).gather(1, torch.tensor(completion)[:, None])[:, 0].detach()
+
+
+def test_greedy_equals_generate_on_prompts_of_mixed_lengths(model, prompts):
+    width = max(map(len, prompts))
+    ids = torch.tensor([[PAD] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    expected = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=48)[:, width:]
+    rollout = sample(model, prompts, None, max_new_tokens=48, temperature=0)
+    assert torch.equal(rollout.token_NT, expected)
+    lengths = rollout.length_N.tolist()
+    assert min(lengths) < 48 == max(lengths) and len(set(lengths)) > 3  # rows were dropped on the way
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_sampled_logps_equal_a_forward_pass(model, prompts, temperature):
+    rollout = sample(model, prompts, draws(), samples=4, max_new_tokens=40, temperature=temperature)
+    assert len(rollout.token_lists) == 4 * len(prompts)
+    for row, completion in enumerate(rollout.token_lists):
+        expected = forward_logps(model, prompts[row // 4], completion, temperature)
+        torch.testing.assert_close(rollout.logp_NT[row, : len(completion)], expected, atol=1e-4, rtol=0)
+
+
+def test_logps_of_another_temperature_or_prompt_would_be_caught(model, prompts):
+    rollout = sample(model, prompts, draws(), samples=2, max_new_tokens=40, temperature=0.7)
+    completion = rollout.token_lists[0]
+    given = rollout.logp_NT[0, : len(completion)]
+    assert (given - forward_logps(model, prompts[0], completion)).abs().max() > 1e-2
+    assert (given - forward_logps(model, prompts[1], completion, 0.7)).abs().max() > 1e-2
+
+
+def test_completions_end_with_the_end_token_or_at_the_limit(model, prompts):
+    rollout = sample(model, prompts, draws(), samples=4, max_new_tokens=30)
+    ended = 0
+    for row, completion in enumerate(rollout.token_lists):
+        assert EOS not in completion[:-1]
+        assert completion[-1] == EOS or len(completion) == 30
+        assert (rollout.token_NT[row, len(completion) :] == PAD).all()
+        assert (rollout.logp_NT[row, len(completion) :] == 0).all()
+        ended += completion[-1] == EOS
+    assert 0 < ended < len(rollout.length_N)
+    assert torch.equal(rollout.mask_NT.sum(1), rollout.length_N)
+
+
+def test_one_token_limit(model, prompts):
+    rollout = sample(model, prompts[:3], draws(), max_new_tokens=1)
+    assert rollout.token_NT.shape == (3, 1) and rollout.length_N.tolist() == [1, 1, 1]
+
+
+def test_the_same_generator_gives_the_same_rollout_and_another_does_not(model, prompts):
+    first, again, other = (sample(model, prompts, draws(seed), samples=2, max_new_tokens=20) for seed in (1, 1, 2))
+    assert torch.equal(first.token_NT, again.token_NT) and torch.equal(first.logp_NT, again.logp_NT)
+    assert first.token_lists != other.token_lists
+
+
+def test_tokens_are_drawn_with_their_probabilities(model):
+    """Chi-square over the first token of 20,000 completions; the seed is fixed, and would fail by chance at 1e-6."""
+    rollout = sample(model, [[1, 9, 2]], draws(3), samples=20_000, max_new_tokens=1, temperature=1.5)
+    prob = (model(torch.tensor([[1, 9, 2]])).logits[0, -1] / 1.5).softmax(0).detach().double()
+    common = prob * 20_000 > 5
+    seen = torch.bincount(rollout.token_NT[:, 0], minlength=len(prob)).double()[common]
+    expected = prob[common] / prob[common].sum() * seen.sum()
+    assert stats.chisquare(seen.numpy(), expected.numpy()).pvalue > 1e-6
+
+
+def test_gumbel_noise_of_the_wrong_sign_would_be_caught():
+    logits = torch.tensor([[2.0, 0.0, -1.0]]).expand(20_000, 3)
+    right, _ = choose(logits, draws(), 1.0)
+    share = torch.bincount(right, minlength=3) / 20_000
+    torch.testing.assert_close(share, logits[0].softmax(0), atol=0.02, rtol=0)
+    noise = torch.empty_like(logits).exponential_(generator=draws()).log_()
+    wrong = torch.bincount((logits.log_softmax(1) + noise).argmax(1), minlength=3) / 20_000
+    assert (wrong - logits[0].softmax(0)).abs().max() > 0.02
+
+
+def test_rollouts_can_be_trained_on(model, prompts):
+    rollout = sample(model, prompts[:2], draws(), max_new_tokens=8)
+    weight = torch.ones_like(rollout.logp_NT, requires_grad=True)
+    (weight * rollout.logp_NT).sum().backward()
+    assert isinstance(rollout, Rollout) and weight.grad is not None
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"prompts": []}, "prompts"),
+        ({"prompts": [[1], []]}, "prompts"),
+        ({"samples": 0}, "samples=0"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0"),
+        ({"temperature": -1.0}, "temperature=-1"),
+        ({"generator": None}, "temperature=1"),
+    ],
+)
+def test_arguments_out_of_range_are_named(model, changes, named):
+    settings = {"prompts": [[1]], "generator": draws(), "max_new_tokens": 2, **changes}
+    with pytest.raises(ConfigError, match=named):
+        sample(model, settings.pop("prompts"), settings.pop("generator"), **settings)
+
+
+def test_a_model_it_does_not_compute_is_refused(model):
+    changed = build_model(0)
+    changed.model.layers[1].self_attn.q_proj.bias = torch.nn.Parameter(torch.zeros(128))
+    with pytest.raises(ConfigError, match="without bias"):
+        sample(changed, [[1]], draws(), max_new_tokens=2)

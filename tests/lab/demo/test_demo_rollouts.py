@@ -1,0 +1,113 @@
+"""Rollouts from the demonstration's decoder: what they are a function of, and their log-probabilities."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dppo.errors import ConfigError
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.demo.decode import sample
+from dppo_lab.demo.drafts import LastCompletions
+from dppo_lab.demo.rollouts import EmbeddedRollouts
+
+QUESTIONS = ["1+2=?", "3+4-5=?"]
+PROMPTS = [[{"role": "user", "content": q}] for q in QUESTIONS for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_model(0).train()
+
+
+def trainer_of(model, *, step=0, rank=0, **changes):
+    args = {"seed": 5, "temperature": 0.8, "max_completion_length": 6, "top_p": 1.0, "top_k": 0, "min_p": None}
+    return SimpleNamespace(
+        args=SimpleNamespace(**{**args, "repetition_penalty": 1.0, **changes}),
+        model=model,
+        accelerator=SimpleNamespace(unwrap_model=lambda wrapped: wrapped, process_index=rank),
+        state=SimpleNamespace(global_step=step),
+        processing_class=build_tokenizer(),
+        num_generations=3,
+        num_generations_eval=3,
+    )
+
+
+def test_a_function_of_seed_step_round_and_rank_and_of_nothing_else(model):
+    first = EmbeddedRollouts()(PROMPTS, trainer_of(model))
+    torch.rand(7)
+    state = torch.random.get_rng_state()
+    again = EmbeddedRollouts()
+    assert again(PROMPTS, trainer_of(model)) == first
+    assert torch.equal(torch.random.get_rng_state(), state)
+    others = [
+        again(PROMPTS, trainer_of(model)),  # the second round of the same step
+        again(PROMPTS, trainer_of(model, step=1)),
+        EmbeddedRollouts()(PROMPTS, trainer_of(model, rank=1)),
+        EmbeddedRollouts()(PROMPTS, trainer_of(model, seed=6)),
+    ]
+    made = [tuple(map(tuple, output["completion_ids"])) for output in (first, *others)]
+    assert len(set(made)) == 5
+    assert again(PROMPTS, trainer_of(model)) == first, "a new step starts with round 0"
+
+
+def test_log_probabilities_are_those_of_the_model_at_the_temperature(model):
+    made = EmbeddedRollouts()(PROMPTS, trainer_of(model))
+    assert [len(made[name]) for name in ("prompt_ids", "completion_ids", "logprobs")] == [6, 6, 6]
+    for prompt, completion, logprobs in zip(*made.values(), strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        expected = (logits / 0.8).log_softmax(1)[range(len(completion)), completion]
+        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_evaluations_draw_the_same_at_every_step(model):
+    model.eval()
+    try:
+        made = [EmbeddedRollouts()(PROMPTS, trainer_of(model, step=step)) for step in (0, 3)]
+    finally:
+        model.train()
+    assert made[0] == made[1]
+
+
+def test_drafts_are_for_training_and_their_log_probabilities_are_the_models(model):
+    rollouts = EmbeddedRollouts(LastCompletions())
+    plain, first = (made(PROMPTS, trainer_of(model)) for made in (EmbeddedRollouts(), rollouts))
+    assert sorted(first["prompt_ids"]) == sorted(plain["prompt_ids"])
+    made = rollouts(PROMPTS, trainer_of(model, step=1))
+    for prompt, completion, logprobs in zip(*made.values(), strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        expected = (logits / 0.8).log_softmax(1)[range(len(completion)), completion]
+        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
+    model.eval()
+    try:
+        assert rollouts(PROMPTS, trainer_of(model, step=2)) == EmbeddedRollouts()(PROMPTS, trainer_of(model))
+    finally:
+        model.train()
+
+
+@pytest.mark.parametrize("decoder", [sample, LastCompletions()], ids=["plain", "drafted"])
+def test_groups_of_any_size_are_decoded_as_they_follow_each_other(decoder, model):
+    """One of one prompt, then five of another: what the decoder gives for these sizes, in that order."""
+    prompts = [PROMPTS[0], *[PROMPTS[-1]] * 5]
+    found = EmbeddedRollouts(decoder)(prompts, trainer_of(model))
+    assert len(found["completion_ids"]) == len(found["logprobs"]) == 6
+    assert found["prompt_ids"][1:] == [found["prompt_ids"][1]] * 5 != [found["prompt_ids"][0]] * 5
+    equal = EmbeddedRollouts()(PROMPTS, trainer_of(model))
+    assert found["completion_ids"] != equal["completion_ids"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"top_p": 0.9}, "Write top_p: 1.0"), ({"top_k": 20}, "Write top_k: 0"), ({"temperature": 0.0}, "temperature=0")],
+)
+def test_settings_the_decoder_does_not_compute(model, changes, said):
+    with pytest.raises(ConfigError, match=said):
+        EmbeddedRollouts()(PROMPTS, trainer_of(model, **changes))
+
+
+def test_another_model():
+    with pytest.raises(ConfigError, match="decodes for Qwen3ForCausalLM only, the model is Linear"):
+        EmbeddedRollouts()(PROMPTS, trainer_of(torch.nn.Linear(2, 2)))

@@ -1,0 +1,204 @@
+"""Questions, answers, demonstrations, rewards and splits of the embedded task."""
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+
+import pytest
+
+from dppo.errors import DataError
+from dppo.rng import generator
+from dppo_lab.demo.task import (
+    FULL,
+    QUICK,
+    SPARSE,
+    Problem,
+    Teacher,
+    demonstration,
+    draw_problem,
+    is_held_out,
+    make_split,
+    reward,
+    score,
+    solution,
+)
+
+LEVELS = (2, 3, 5, 8, 12)
+
+
+def problems(count=40, largest=20):
+    rng, sides = generator(3), (True, False) * count
+    return [draw_problem(level, rng, held_out=side, largest_total=largest) for level in LEVELS for side in sides]
+
+
+def steps(text):
+    """The (left side, right side) of every written step."""
+    return [(left, int(right)) for left, right in re.findall(r"([^;=]+)=(-?\d+);", text)]
+
+
+@pytest.mark.parametrize("largest", [9, 20])
+def test_answer_is_what_python_computes_and_every_running_total_is_in_range(largest):
+    totals = set()
+    for problem in problems(largest=largest):
+        assert re.fullmatch(rf"\d([+-]\d){{{problem.level - 1}}}=\?", problem.question)
+        terms = [int(term) for term in re.findall(r"[+-]?\d", problem.question)]
+        assert problem.answer == eval(problem.question.removesuffix("=?"))  # an independent computation
+        totals |= {sum(terms[: i + 1]) for i in range(len(terms))}
+    assert totals == set(range(largest + 1))
+
+
+def test_solution_is_the_documented_text():
+    assert solution(Problem("5+6+5-2=?", 14, 4)) == r"5+6=11;11+5=16;16-2=14;\boxed{14}"
+
+
+def test_solution_is_rewarded_and_has_one_true_step_per_operator():
+    for problem in problems():
+        text = solution(problem)
+        assert reward(text, problem.answer) == 1.0
+        assert len(steps(text)) == problem.level - 1
+        assert all(eval(left) == right for left, right in steps(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"\boxed{14}", 1.0),
+        (r"5+9=14;\boxed{14}", 1.0),
+        ("\\boxed{14}\n", 1.0),
+        (r"\boxed{14", 0.0),
+        (r"14", 0.0),
+        ("", 0.0),
+        (r"\boxed{}", 0.0),
+        (r"\boxed{15}", 0.0),
+        (r"\boxed{-14}", 0.0),
+        (r"\boxed{14}14", 0.0),
+        (r"\boxed{14};5+5", 0.0),
+        (r"\boxed{14}\boxed{14}", 0.0),
+        (r"\boxed{13}\boxed{14}", 0.0),
+        (r"\boxed{\boxed{14}", 0.0),
+        (r"\boxed{1 4}", 0.0),
+        (r"\boxed{" + "1" * 5000 + "}", 0.0),
+    ],
+)
+def test_reward_wants_exactly_one_right_box_at_the_end(text, expected):
+    assert reward(text, 14) == expected
+
+
+def test_a_reward_that_searches_anywhere_is_caught_by_the_table_above():
+    def wrong(text, answer):
+        return float(rf"\boxed{{{answer}}}" in text)
+
+    assert wrong(r"\boxed{13}\boxed{14}", 14) == 1.0 != reward(r"\boxed{13}\boxed{14}", 14)
+
+
+def test_score_reads_texts_and_conversations_alike():
+    texts = [r"\boxed{3}", r"\boxed{4}"]
+    chats = [[{"role": "assistant", "content": text}] for text in texts]
+    assert score(texts, [3, 3]) == score(chats, answer=[3, 3], level=[2, 2]) == [1.0, 0.0]
+    with pytest.raises(ValueError):
+        score(texts, [3])
+
+
+def test_demonstrations_slip_exactly_as_often_as_the_teacher_says():
+    teacher, rng = Teacher(sure_steps=3, slip_growth=0.1, largest_total=99), generator(5)
+    problem = Problem("1+0+0+0+0+0+0=?", 1, 7)
+    slipped = [0] * 7
+    for _ in range(4000):
+        before = 1
+        for step, (_, after) in enumerate(steps(demonstration(problem, teacher, rng)), 1):
+            slipped[step] += after != before
+            assert after - before in (0, 1, 2, 3)
+            before = after
+    assert slipped[:4] == [0, 0, 0, 0]
+    for step in (4, 5, 6):  # five standard deviations of 4000 draws: fails by chance once in a million
+        expected = teacher.slip_chance(step)
+        assert abs(slipped[step] / 4000 - expected) < 5 * (expected * (1 - expected) / 4000) ** 0.5
+
+
+def test_a_slip_is_never_undone_and_is_carried_on():
+    rng = generator(7)
+    wrong = 0
+    for problem in [draw_problem(12, rng, held_out=False) for _ in range(300)]:
+        text = demonstration(problem, FULL.teacher, rng)
+        written = steps(text)
+        slipped = any(eval(left) != right for left, right in written)
+        assert reward(text, problem.answer) == float(not slipped)
+        assert all(0 <= right <= FULL.teacher.largest_total for _, right in written)
+        for (_, right), (left, _) in pairwise(written):
+            assert re.match(r"\d+", left)[0] == str(right)
+        wrong += slipped
+    assert wrong > 200
+
+
+def test_a_teacher_without_slips_gives_the_solution():
+    rng = generator(0)
+    for problem in problems(5):
+        assert demonstration(problem, Teacher(sure_steps=99, slip_growth=0.1, largest_total=20), rng) == solution(
+            problem
+        )
+
+
+def bands_hold(task):
+    """Whether the teacher never slips in the easy band, at times in the middle one, nearly always in the hard one."""
+
+    def right(level):
+        return prod(1 - task.teacher.slip_chance(step) for step in range(1, level))
+
+    easy, middle, hard = ([right(level) for level in band] for band in (task.easy, task.middle, task.hard))
+    return min(easy) == 1 and all(0.1 < chance < 0.9 for chance in middle) and max(hard) < 0.05
+
+
+@pytest.mark.parametrize("task", [FULL, QUICK, SPARSE])
+def test_the_teacher_makes_the_bands_what_they_are_called(task):
+    assert bands_hold(task)
+    for wrong in ({"easy": task.middle}, {"middle": task.hard}, {"hard": task.middle}):
+        assert not bands_hold(replace(task, **wrong))
+
+
+def dead_share(task):
+    """Expected share of groups of 8 that are all right or all wrong, where the policy is as the task's teacher."""
+    chances = [
+        prod(1 - task.teacher.slip_chance(step) for step in range(1, problem.level))
+        for problem in make_split(0, train=72, held_out=0, task=task).train
+    ]
+    return sum(chance**8 + (1 - chance) ** 8 for chance in chances) / len(chances)
+
+
+def test_most_groups_of_the_sparse_task_are_dead_and_sure_to_stay_so():
+    assert 0.6 < dead_share(SPARSE) < 0.8
+    assert not dead_share(replace(SPARSE, easy=SPARSE.middle, hard=SPARSE.middle)) > 0.6  # all in the middle band
+    demonstrated = [
+        reward(demonstration(problem, SPARSE.teacher, generator(index)), problem.answer)
+        for index, problem in enumerate(make_split(0, train=360, held_out=0, task=SPARSE).train)
+        if problem.level in SPARSE.hard
+    ]
+    assert len(demonstrated) == 120 and sum(demonstrated) == 0
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_split_is_disjoint_balanced_and_repeatable(seed):
+    split = make_split(seed, train=180, held_out=90, task=FULL)
+    train, held_out = ([p.question for p in side] for side in (split.train, split.held_out))
+    assert len({*train, *held_out}) == 270
+    assert not any(map(is_held_out, train)) and all(map(is_held_out, held_out))
+    for band in (FULL.easy, FULL.middle, FULL.hard):
+        counts = [sum(p.level == level for p in split.train) for level in band]
+        assert counts == [20, 20, 20]
+    assert split == make_split(seed, train=180, held_out=90) != make_split(seed + 2, train=180, held_out=90)
+
+
+@pytest.mark.parametrize("task", [FULL, QUICK, SPARSE])
+def test_held_out_questions_of_one_seed_are_never_trained_on_by_another(task):
+    held_out = {p.question for p in make_split(0, task=task).held_out}
+    assert len(held_out) == 192
+    assert not held_out & {p.question for p in make_split(1, task=task).train}
+
+
+def test_asking_for_more_questions_than_exist_names_the_level():
+    with pytest.raises(DataError, match="2 operands"):
+        make_split(0, held_out=900)
+    with pytest.raises(DataError, match="level=1"):
+        draw_problem(1, generator(0), held_out=False)
+    with pytest.raises(DataError, match="largest_total=8"):
+        draw_problem(2, generator(0), held_out=False, largest_total=8)

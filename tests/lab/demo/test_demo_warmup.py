@@ -1,0 +1,70 @@
+"""The warm-up trains on completions only, from training questions only, and makes a policy better."""
+
+from itertools import islice
+
+import pytest
+import torch
+
+from dppo.errors import ConfigError
+from dppo.rng import generator
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.demo.evaluate import accuracy
+from dppo_lab.demo.supervised import mean_loss
+from dppo_lab.demo.task import FULL, Task, Teacher, is_held_out, make_split
+from dppo_lab.demo.warmup import BATCH_TOKENS, _batches, warm_up
+
+TOKENIZER = build_tokenizer()
+SURE = Teacher(sure_steps=9, slip_growth=0.0, largest_total=9)
+SHORT = Task(easy=(2,), middle=(2,), hard=(2,), largest_total=9, teacher=SURE, warm_up_steps=20)
+
+
+def test_batches_stay_within_the_token_limit_and_hold_whole_training_demonstrations():
+    levels = set()
+    for token_BT, label_BT in islice(_batches(TOKENIZER, FULL, generator(0)), 40):
+        assert token_BT.numel() <= BATCH_TOKENS
+        for token_T, label_T in zip(token_BT, label_BT, strict=True):
+            text = TOKENIZER.decode(token_T[token_T > 0])
+            question, completion = text.removeprefix("<user>").split("<assistant>")
+            assert not is_held_out(question)
+            assert TOKENIZER.decode(label_T[label_T >= 0]) == completion and completion.endswith("}<eos>")
+            where = (label_T >= 0).nonzero()[:, 0]
+            assert torch.equal(token_T[where + 1], label_T[where])  # the label is the next token
+            levels.add(sum(map(question.count, "+-")) + 1)
+    assert levels == set(FULL.levels)
+
+
+def test_loss_is_the_mean_over_labelled_tokens_of_a_plain_forward_pass():
+    model = build_model(0)
+    token_BT, label_BT = next(_batches(TOKENIZER, FULL, generator(0)))
+    logp = model(token_BT, attention_mask=(token_BT != 0).long()).logits.log_softmax(-1)
+    picked = [logp[b, t, label_BT[b, t]] for b, t in (label_BT >= 0).nonzero().tolist()]
+    torch.testing.assert_close(mean_loss(model, token_BT, label_BT), -torch.stack(picked).mean(), rtol=1e-5, atol=1e-6)
+    everything = torch.where(token_BT.roll(-1, 1) > 0, token_BT.roll(-1, 1), -1)
+    assert (
+        mean_loss(model, token_BT, everything) - mean_loss(model, token_BT, label_BT)
+    ).abs() > 1e-4  # prompt tokens trained
+
+
+def test_a_short_warm_up_teaches_short_sums_and_is_repeatable():
+    losses = ([], [])
+    models = [build_model(0), build_model(0)]
+    for model, seen in zip(models, losses, strict=True):
+        warm_up(
+            model, TOKENIZER, SHORT, seed=0, steps=20, on_step=lambda step, loss, seen=seen: seen.append((step, loss))
+        )
+    assert losses[0] == losses[1] and [step for step, _ in losses[0]] == list(range(1, 21))
+    assert losses[0][-1][1] < 0.6 * losses[0][0][1]
+    weights = [model.state_dict() for model in models]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not models[0].training
+
+
+def test_no_steps_is_refused():
+    with pytest.raises(ConfigError, match="steps=0"):
+        warm_up(build_model(0), TOKENIZER, FULL, seed=0, steps=0)
+
+
+def test_a_fresh_policy_is_never_right():
+    problems = make_split(0, train=6, held_out=0).train
+    assert accuracy(build_model(0), TOKENIZER, problems, 2, torch.Generator().manual_seed(0)).sum() == 0

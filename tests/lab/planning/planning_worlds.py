@@ -1,0 +1,26 @@
+"""A workload and costs that a pencil can check."""
+
+from dppo_lab.planning.costs import Costs
+from dppo_lab.planning.outcome import Figures
+from dppo_lab.planning.workload import Kind, Workload
+
+
+def workload(*rates_and_shares, right=20.0, wrong=40.0, prompt=11.0, longest=50.0):
+    """Kinds of these pass rates and shares, every right completion of one length and every wrong one of another."""
+    kinds = tuple(
+        Kind(share=share, pass_rate=rate, right_tokens=right, wrong_tokens=wrong) for rate, share in rates_and_shares
+    )
+    return Workload(kinds=kinds, prompt_tokens=prompt, longest_prompt=(prompt,), longest_completion=(longest,))
+
+
+MIXED = workload((0.0, 0.2), (0.3, 0.3), (0.8, 0.3), (1.0, 0.2))
+COSTS = Costs(
+    rollout_fixed=0.1,
+    rollout_token=1e-3,
+    completion=1e-3,
+    update_fixed=0.05,
+    row_token=2e-3,
+    padded_token=1e-3,
+    rest=0.2,
+)
+WORLD = Figures(workload=MIXED, costs=COSTS)

@@ -1,0 +1,155 @@
+"""Costs, kinds of prompts and plans: recovered from what they made, and moved by what should move them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from planning_worlds import COSTS, MIXED, WORLD, workload
+
+from dppo_lab.planning.costs import Timed, fitted
+from dppo_lab.planning.kinds import Groups
+from dppo_lab.planning.model import EXACT, gain, make_plan
+from dppo_lab.planning.outcome import Figures, Length, Prices
+from dppo_lab.planning.records import Option, Step
+from dppo_lab.planning.work import work_of
+from dppo_lab.planning.workload import log_normal_curve, longest_curve, longest_of
+from dppo_lab.planning.written import as_json, findings
+
+STEP = Step(prompts=16, generations=8)
+LENGTH = Length(steps=100, first_epoch=20)
+
+
+def planned(figures=WORLD, samples=(), step=STEP, length=LENGTH, **prices):
+    prices = Prices(**({"gpus": 1} | prices))
+    return make_plan(figures, list(samples), step, length, prices, (0.5, 0.3), title="t", source="s")
+
+
+def timed(option, prompts):
+    work = work_of(MIXED, replace(STEP, prompts=prompts), option)
+    seconds = COSTS.seconds(work, option, 1)
+    return Timed(
+        layout=option.layout,
+        generated=work.generated,
+        completions=work.completions,
+        forwarded=work.forwarded,
+        rollout=seconds.rollout,
+        reward=seconds.reward,
+        update=seconds.update,
+        rest=seconds.rest,
+    )
+
+
+def test_costs_are_recovered_from_steps_of_two_sizes_and_a_padded_one():
+    padded = Option(name="TRL", layout="padded", forwarded="all")
+    steps = [timed(Option(name="exact"), prompts) for prompts in (8, 16)] + [timed(padded, 16)]
+    found = fitted(steps)
+    for name in ("rollout_fixed", "rollout_token", "completion", "update_fixed", "row_token", "padded_token", "rest"):
+        assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
+    assert fitted(steps[:2]).padded_token == pytest.approx(COSTS.row_token), (
+        "no padded step: a token costs what it does"
+    )
+    alike = fitted([steps[1], steps[1]])
+    assert alike.rollout_fixed == 0 and alike.rollout_token > COSTS.rollout_token, "one size cannot tell fixed seconds"
+
+
+def test_kinds_are_recovered_from_groups_and_say_what_groups_of_other_sizes_will_do():
+    rng, size = np.random.default_rng(0), 8
+    rate_Q = rng.choice([0.0, 0.25, 0.75, 1.0], p=[0.3, 0.2, 0.3, 0.2], size=4000)
+    right_Q = rng.binomial(size, rate_Q)
+    groups = groups_of(right_Q, size)
+    found = groups.workload(groups.weight_Q, 50.0)
+    assert found.pass_rate == pytest.approx(right_Q.mean() / size, abs=1e-3)
+    for other in (2, 4, 16):
+        flat = np.mean(rate_Q**other + (1 - rate_Q) ** other)
+        assert found.share_C @ (found.rate_C**other + (1 - found.rate_C) ** other) == pytest.approx(flat, abs=0.02)
+        naive = np.mean((right_Q / size) ** other + (1 - right_Q / size) ** other)
+        assert other == 2 or abs(naive - flat) > 0.01, "pass rates taken as counted say too much"
+    assert {round(kind.right_tokens) for kind in found.kinds} == {20} and {
+        round(kind.wrong_tokens) for kind in found.kinds if kind.pass_rate < 1
+    } == {40}
+
+
+def groups_of(right_Q, size):
+    wrong_Q = size - right_Q
+    return Groups(
+        right_Q=right_Q,
+        size_Q=np.full(len(right_Q), size),
+        right_tokens_Q=20.0 * right_Q,
+        wrong_tokens_Q=40.0 * wrong_Q,
+        weight_Q=np.ones(len(right_Q)),
+        prompt_Q=np.arange(len(right_Q)),
+        prompt_tokens=11.0,
+        tokens=30.0,
+        longest_prompt=(11.0,),
+        longest_completion=(50.0,),
+    )
+
+
+def test_intervals_shrink_with_the_pilot():
+    widths = []
+    for count in (16, 256):
+        right_Q = np.random.default_rng(1).binomial(8, np.random.default_rng(2).choice([0.0, 0.5, 1.0], size=count))
+        groups = groups_of(right_Q, 8)
+        samples = [Figures(workload=groups.workload(w, 50.0), costs=COSTS) for w in groups.resampled()[:40]]
+        figures = Figures(workload=groups.workload(groups.weight_Q, 50.0), costs=COSTS)
+        found = planned(figures, samples).rows[EXACT].per_step
+        assert found.low <= found.value <= found.high
+        widths.append(found.high - found.low)
+    assert widths[1] < widths[0] / 2
+
+
+def test_the_longest_of_many_is_what_draws_give():
+    rng = np.random.default_rng(0)
+    length_N = np.exp(rng.normal(4, 0.5, size=400))
+    drawn = rng.choice(length_N, size=(4000, 64)).max(1).mean()
+    assert longest_of(longest_curve(length_N), 64) == pytest.approx(drawn, rel=0.02)
+    assert longest_of(longest_curve(length_N), 1) == pytest.approx(length_N.mean())
+    assert max(longest_curve(length_N, 60.0)) <= 60.0 + 1e-9 and log_normal_curve(100.0, 0.5)[0] == pytest.approx(
+        100, rel=1e-3
+    )
+
+
+def test_a_plan_adds_up():
+    plan = planned(gpus=2, gpu_hour=3.0, watts=500.0)
+    rows = {row.option.name: row for row in plan.rows}
+    assert rows["TRL"].speedup.value == 1 and rows["TRL"].noise.value == 1
+    for row in plan.rows:
+        seconds = row.seconds
+        assert row.per_step.value == pytest.approx(seconds.rollout + seconds.reward + seconds.update + seconds.rest)
+        assert row.price == pytest.approx(row.hours.value * 2 * 3) and row.kilowatt_hours == pytest.approx(
+            row.hours.value
+        )
+        assert row.equal_hours.value == pytest.approx(row.hours.value * row.noise.value)
+    exact, prompts = rows["without zero advantages"], rows["prompts 0.3"]
+    assert exact.hours.value == pytest.approx(100 * exact.per_step.value / 3600)
+    expected = 20 * exact.per_step.value + 80 * prompts.per_step.value
+    assert prompts.hours.value == pytest.approx(expected / 3600), "nothing is pruned in the first epoch"
+    assert plan.update_free.value == pytest.approx(exact.per_step.value / (exact.per_step.value - exact.seconds.update))
+    whole = planned(gpus=1).rows[EXACT].seconds
+    assert whole.rollout - COSTS.rollout_fixed == pytest.approx(2 * (exact.seconds.rollout - COSTS.rollout_fixed))
+    assert as_json(plan)["rows"][EXACT]["per_step"]["value"] == exact.per_step.value
+
+
+def test_what_pays_is_recommended_and_what_cannot_pay_is_said():
+    free = replace(COSTS, rollout_token=1e-9, rollout_fixed=0.0, completion=0.0, rest=0.0, update_fixed=0.0)
+    spread = workload((0.5, 0.1), (0.97, 0.9))
+    _, completions = planned(Figures(workload=spread, costs=free)).advice
+    assert completions.rate > 0 and completions.gain.value > 1.05, "rare wrong answers weigh more than many right ones"
+    dear = replace(COSTS, row_token=1e-9)
+    plan = planned(Figures(workload=MIXED, costs=dear))
+    assert plan.advice[1].rate == 0 and plan.advice[1].gain.value <= 1
+    assert any("do not prune completions" in line for line in findings(plan))
+    assert plan.update_free.value == pytest.approx(1, abs=0.1)
+    once = planned(length=Length(steps=20, first_epoch=20)).advice[0]
+    assert once.rate == 0 and "before prompts come back" in once.why
+    assert gain(WORLD, STEP, Option(name="x"), 1) == 1
+
+
+def test_prices_out_of_range_are_refused_with_one_that_works():
+    for wrong, said in (
+        ({"gpu_hour": -1.0}, "gpu_hour_price=-1 must be >= 0. Try --gpu_hour_price 2.5"),
+        ({"watts": 0.0}, "Try --watts 700"),
+        ({"gpus": 0}, "Try --gpus 8"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            planned(**wrong)

@@ -1,0 +1,131 @@
+"""What a step has to do: against hand counts, and against what the library itself does on simulated rollouts."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from planning_worlds import MIXED, workload
+
+from dppo.methods import METHODS, on_top_of
+from dppo.objective import history_advantages
+from dppo.pruning import efficiency, selection_ceiling
+from dppo.rng import step_streams
+from dppo.step import RolledOut, plan_step, whole_block
+from dppo.types import Expected, Rewards
+from dppo_lab.planning.cells import Prompts, advantages, cells_of
+from dppo_lab.planning.records import Option, Step
+from dppo_lab.planning.work import completion_ceiling, kept, prompt_ceiling, work_of
+
+STEP = Step(prompts=16, generations=8)
+ALL, EXACT = Option(name="all", forwarded="all"), Option(name="exact")
+
+
+def test_padding_counts_every_completion_at_the_longest_and_rows_count_each_prompt_once():
+    padded = work_of(MIXED, STEP, Option(name="TRL", layout="padded", forwarded="all"))
+    assert padded.forwarded == pytest.approx(16 * 8 * (11 + 50)) and padded.trained == pytest.approx(128)
+    rows = work_of(MIXED, STEP, ALL)
+    rate = 0.3 * 0.3 + 0.3 * 0.8 + 0.2
+    assert rows.generated == pytest.approx(128 * (rate * 20 + (1 - rate) * 40))
+    assert rows.forwarded == pytest.approx(rows.generated + 16 * 10), "the last token of a prompt is each branch's own"
+    packed = work_of(MIXED, STEP, replace(ALL, layout="packed"))
+    assert packed.forwarded == pytest.approx(rows.generated + 128 * 10)
+
+
+def test_what_has_no_gradient_is_every_group_of_equal_rewards():
+    only = workload((0.3, 1.0))
+    flat = 0.3**8 + 0.7**8
+    work = work_of(only, STEP, EXACT)
+    assert work.trained == pytest.approx(128 * (1 - flat)) and work.noise == pytest.approx(1)
+    tokens = 128 * (0.3 * (1 - 0.3**7) * 20 + 0.7 * (1 - 0.7**7) * 40)
+    assert work.forwarded == pytest.approx(tokens + 16 * (1 - flat) * 10)
+    assert abs(work.trained - 128 * (1 - 0.3**8)) > 0.1, "all wrong is flat too, and the check sees it"
+
+
+def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
+    """300 steps of ``plan_step`` at a rate, against the expectation over cells: tokens and second moments to 3%."""
+    method = on_top_of(METHODS["dr_grpo"]).with_rates(completion=0.5)
+    rng, option = np.random.default_rng(0), Option(name="half", completion_rate=0.5)
+    predicted = work_of(MIXED, STEP, option)
+    trained, tokens, moments, whole = [], [], 0.0, 0.0
+    for step in range(300):
+        rate_P = rng.choice(MIXED.rate_C, p=MIXED.share_C, size=64)
+        reward_PG = torch.from_numpy((rng.random((64, 8)) < rate_P[:, None]).astype(float))
+        tokens_N = torch.where(reward_PG.flatten() > 0, 20, 40)
+        rolled_out = RolledOut(rewards=Rewards.of_groups(reward_PG), tokens_N=tokens_N)
+        plan = plan_step(method, rolled_out, whole_block(64, 512), streams=step_streams(0, step), max_tokens=50)
+        weight_N, value_N = plan.weight_UN[0], plan.completions.advantage_N.double() ** 2 * tokens_N
+        trained.append(float((weight_N > 0).sum()) / 4)
+        tokens.append(float(tokens_N[weight_N > 0].sum()) / 4)
+        moments, whole = moments + float((value_N * weight_N**2).sum()), whole + float(value_N.sum())
+    cells = cells_of(MIXED, STEP, option)
+    expected = float((cells.count_2X * kept(cells, option, STEP.floor) * cells.tokens_2X).sum())
+    assert predicted.trained == pytest.approx(np.mean(trained), rel=0.03)
+    assert expected == pytest.approx(np.mean(tokens), rel=0.03)
+    assert predicted.noise == pytest.approx(moments / whole, rel=0.03)
+    assert abs(expected / np.mean(tokens) - 0.5 * predicted.generated / np.mean(tokens)) > 0.1, "half of all is another"
+
+
+def test_prompts_without_a_signal_are_the_ones_that_are_dropped_and_the_others_pay_in_noise():
+    pruned = work_of(MIXED, STEP, Option(name="prompts", prompt_rate=0.4))
+    assert pruned.prompts == pytest.approx(16 * 0.6) and pruned.completions == pytest.approx(128 * 0.6)
+    assert 1 < pruned.noise < 1 / 0.6, "a uniform draw would pay 1 / 0.6"
+    alike = work_of(workload((0.5, 1.0)), STEP, Option(name="prompts", prompt_rate=0.4))
+    assert alike.noise > 1.4, "where all prompts are alike nothing is gained by choosing"
+
+
+def test_small_groups_against_history_have_as_many_completions_and_less_noise_than_against_siblings():
+    history = Option(name="history", baseline="history", group=2)
+    siblings = Option(name="siblings", group=2)
+    even = workload((0.0, 0.2), (0.3, 0.3), (0.8, 0.3), (1.0, 0.2), right=30.0, wrong=30.0)
+    one, two = work_of(even, STEP, history), work_of(even, STEP, siblings)
+    assert one.completions == pytest.approx(128) and one.prompts == pytest.approx(64)
+    assert one.noise < 1 < two.noise and two.noise == pytest.approx(2 * 7 / 8, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_advantages_against_history_are_those_of_the_objective(size):
+    mean, worth = 0.6, 5.0
+    known = Prompts(share_CW=np.ones((1, 1)), mean_W=np.array([mean]), worth_W=np.array([worth]))
+    found = advantages(known, size, Option(name="h", baseline="history", group=size), "none")
+    for rewards in product([0.0, 1.0], repeat=size):
+        whole = torch.tensor([[mean]], dtype=torch.float64)
+        expected = Expected(mean_QF=whole, variance_QF=whole * (1 - mean), worth_QF=whole * 0 + worth)
+        groups = replace(Rewards.of_groups(torch.tensor([rewards], dtype=torch.float64)), expected=expected)
+        right = int(sum(rewards))
+        for reward, advantage in zip(rewards, history_advantages(groups).tolist(), strict=True):
+            assert found[0 if reward else 1, 0, right] == pytest.approx(advantage, abs=1e-9)
+
+
+def test_noise_and_tokens_are_what_the_librarys_efficiency_and_ceiling_are_made_of():
+    option = Option(name="half", completion_rate=0.5)
+    cells = cells_of(MIXED, STEP, option)
+    prob_2X, live = kept(cells, option, STEP.floor), (cells.score_2X > 0) & (cells.members_2X > 0)
+    value = torch.from_numpy((cells.count_2X * cells.score_2X**2)[live])
+    cost = torch.from_numpy((cells.count_2X * cells.tokens_2X)[live])
+    gain = efficiency(torch.from_numpy(prob_2X[live]), value, cost)
+    whole, half = work_of(MIXED, STEP, replace(EXACT, layout="packed")), work_of(MIXED, STEP, option)
+    lone = workload((0.0, 0.2), (0.3, 0.3), (0.8, 0.3), (1.0, 0.2), prompt=1.0)
+    tokens = work_of(lone, STEP, EXACT).forwarded / work_of(lone, STEP, option).forwarded
+    assert gain == pytest.approx(tokens / half.noise) and whole.noise == pytest.approx(1)
+    assert completion_ceiling(MIXED, STEP) == pytest.approx(
+        selection_ceiling(value, cost)
+    ) and gain <= selection_ceiling(value, cost)
+
+
+def test_prompts_that_are_alike_have_a_ceiling_near_1_and_flat_ones_a_high_one():
+    assert prompt_ceiling(workload((0.5, 1.0)), STEP) < 1.01
+    assert prompt_ceiling(workload((0.0, 0.5), (0.5, 0.5)), STEP) > 1.7
+
+
+def test_rates_groups_and_sizes_out_of_range_are_refused_with_one_that_works():
+    for make, said in (
+        (lambda: Option(name="x", completion_rate=1.0), "Try completion_rate=0.5"),
+        (lambda: Option(name="x", group=0), "Try group=2"),
+        (lambda: Step(prompts=0, generations=8), "Try prompts=8"),
+        (lambda: workload((0.5, 0.4)), "must sum to 1"),
+        (lambda: workload((1.5, 1.0)), "pass rate in [0, 1]"),
+    ):
+        with pytest.raises(ValueError, match=said.replace("[", r"\[")):
+            make()

@@ -1,0 +1,195 @@
+"""Model output, names, settings and errors that try to run: nothing of them may become part of the page's structure."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+import report_browser
+import report_folders as made
+
+import dppo_lab.report.page as page_module
+from dppo_lab.report import write_report
+
+MARK = "document.title='RAN'"
+HOSTILE = (
+    f"<script>{MARK}</script>",
+    f'<img src=x onerror="{MARK}">',
+    f"</style><script>{MARK}</script><style>",
+    f'</pre></details><svg onload="{MARK}"><a href="javascript:{MARK}">x</a>',
+    f"' onmouseover='{MARK}' autofocus onfocus='{MARK}'",
+    f'" onload="{MARK}" style="background:url(https://example.invalid/a)',
+    "<link rel=stylesheet href=https://example.invalid/a.css><iframe src=https://example.invalid/>",
+    "{{ 7 * 7 }}{% raw %}<!-- ]]> --><![CDATA[",
+    "\x00\x08\x1b[31m\u202eevil\u2066 \ud800 \ufeff\u2028 \uffff",
+    "数学 😀 שלום é $x^2$ \\frac{1}{2} $",
+)
+OURS = {
+    *("html", "head", "meta", "link", "title", "style", "body", "header", "h1", "h2", "h3", "p", "nav", "a", "main"),
+    *("div", "section", "table", "thead", "tbody", "tr", "th", "td", "span", "details", "summary", "figure"),
+    *("figcaption", "input", "label", "pre", "dl", "dt", "dd", "ul", "li", "footer"),
+    *("svg", "g", "path", "defs", "clippath", "rect", "text", "tspan", "use", "image"),
+}
+everything = "\n".join(HOSTILE)
+
+
+class Structure(HTMLParser):
+    """Elements and attributes that do not belong to a report."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.foreign, self.text = [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.foreign += [tag] if tag not in OURS else []
+        for name, value in ((name, value or "") for name, value in attrs):
+            outside = name in ("href", "src", "xlink:href") and not value.startswith(("#", "data:"))
+            runs = name.startswith("on") or "javascript:" in value.lower() if name != "aria-label" else False
+            self.foreign += [f"{tag} {name}={value}"] if outside or runs or "url(http" in value else []
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def hostile_run(folder, place, text):
+    """A run whose every text is hostile."""
+    fields = {"describe": text, "paper": f"arXiv:2901.0000{place}, {text}", "biased": [text], "started": text}
+    fields |= {"environment": {**made.ENVIRONMENT, "processor": text, "versions": {text: text}}}
+    fields |= {"config": {text: text, "nested": {text: [text]}}, "task": {"model": everything}, "error": text}
+    about = made.about_run("dppo", place, **fields) | {"method": text, "status": "failed" if place == 1 else "finished"}
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(about))
+    logs = made.logs("dppo", place, updates=10)
+    made.write_lines(folder / "metrics.jsonl", [{**log, f"time/{text}": 0.1} for log in logs])
+    told = {"step": 5, "row": text, "group": 0, "prompt": text, "why": text}
+    lines = [
+        {**told, "completion": everything, "kept": True},
+        {**told, "completion": [{"role": text, "content": text}]},
+    ]
+    made.write_lines(folder / "completions.jsonl", lines)
+    made.write_lines(
+        folder / "prompts.jsonl", [{"step": 0, "rows": [text], "rolled_out": [text], "mean_reward": [text]}]
+    )
+    return folder
+
+
+def hostile_comparison(folder):
+    """A comparison whose every text is hostile."""
+    made.write_comparison(folder, ["trl"], seeds=1)
+    names = [text.replace("/", "|").replace("\x00", "").replace("\ud800", "") for text in HOSTILE]
+    about = json.loads((folder / "comparison.json").read_text())
+    about["methods"] |= {name: {"method": name, name: everything} for name in names}
+    results = json.loads((folder / "results.json").read_text())
+    results["target"]["what"], results["baseline"] = everything, everything
+    results["speedup"] |= {name: {"time_to_target": {"median": 2.0, "low": 1.5, "high": 3.0}} for name in names}
+    run = folder / "runs" / "trl" / "seed_0" / "run.json"
+    told = {**json.loads(run.read_text()), "task": {"model": everything}}
+    for path, value in ((folder / "comparison.json", about), (folder / "results.json", results), (run, told)):
+        path.write_text(json.dumps(value))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("hostile")
+    runs = [hostile_run(base / f"run{place}", place, text) for place, text in enumerate(HOSTILE)]
+    return [hostile_comparison(base / "comparison"), *runs]
+
+
+@pytest.fixture(scope="module")
+def page(folders):
+    return write_report(folders, folders[0].parent / "page.html").page
+
+
+def test_nothing_hostile_becomes_an_element_or_an_attribute(page):
+    found = Structure(page.read_text(encoding="utf-8"))
+    assert found.foreign == []
+    assert f"<script>{MARK}</script>" in found.text
+    assert "</style>" in found.text
+    assert "\\x00\\x08\\x1b[31m\\u202eevil\\u2066 \\ud800 \\ufeff\\u2028 \\uffff" in found.text
+    assert "数学 😀 שלום é" in found.text
+    assert "{{ 7 * 7 }}" in found.text
+
+
+def test_no_control_character_is_in_the_page(page):
+    text = page.read_text(encoding="utf-8")
+    assert [c for c in text if ord(c) < 32 and c not in "\n\t"] == []
+    assert not set("\u202e\u2066\ufeff\u2028\uffff") & set(text)
+
+
+def test_the_check_sees_a_page_that_does_not_escape(folders, tmp_path, monkeypatch):
+    made_by = page_module.Environment
+    monkeypatch.setattr(page_module, "Environment", lambda **given: made_by(**{**given, "autoescape": False}))
+    written = write_report(folders[1:3], tmp_path / "naive.html")
+    found = Structure(written.page.read_text(encoding="utf-8"))
+    assert "script" in found.foreign
+    assert any("onerror" in name for name in found.foreign)
+
+
+LOOK = """[...document.querySelectorAll('svg.figure')].filter(svg => svg.checkVisibility()).map(svg => {
+  const box = svg.getBoundingClientRect();
+  const drawn = [...svg.querySelectorAll('path, rect, image, text')].filter(shape => {
+    const found = shape.getBoundingClientRect();
+    return found.width > 0 || found.height > 0;
+  });
+  return [svg.parentElement.id, box.width, box.height, drawn.length, box.right];
+})"""
+
+
+@pytest.mark.skipif(report_browser.CHROMIUM is None, reason=report_browser.HOW_TO)
+class TestInChromium:
+    @pytest.fixture(scope="class")
+    def browser(self):
+        with report_browser.Browser() as browser:
+            yield browser
+
+    @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+    def test_nothing_runs_and_every_figure_is_drawn(self, browser, page, width, scheme):
+        browser.screen(width, 900, scheme)
+        browser.open(page)
+        assert "RAN" not in browser.evaluate("document.title").replace(MARK, "")
+        assert browser.evaluate("document.title").endswith(": dppo report")
+        assert browser.console_errors() == []
+        assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
+        assert browser.evaluate("document.scripts.length") == 0
+        figures = browser.evaluate(LOOK)
+        # The first figure is there twice, for wide screens and for narrow ones.
+        assert len(figures) == page.read_text(encoding="utf-8").count('class="figure"') - 1 > 10
+        first = next(across for name, across, *_ in figures if name.startswith("figure-accuracy-seconds"))
+        assert first > 0.9 * (min(width, 1280) - 32), "over the whole width"
+        for name, across, down, shapes, right in figures:
+            assert across > 250 and down > 100, name
+            assert shapes > 10, name
+            assert right <= width, name
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+    def test_the_filter_works_without_a_script(self, browser, tmp_path):
+        folder = tmp_path / "run"
+        made.write_lines(folder / "metrics.jsonl", [{"step": 1}])
+        made.write_lines(folder / "completions.jsonl", made.completions(0))
+        browser.open(write_report([folder], tmp_path / "page.html").page)
+        count = "[...document.querySelectorAll('.completion')].filter(e => e.checkVisibility()).length"
+        browser.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
+        assert browser.evaluate(count) == 96
+        browser.evaluate("document.querySelector('#why-0').click()")
+        kept = sum(json.loads(line)["kept"] for line in (tmp_path / "run" / "completions.jsonl").open())
+        assert browser.evaluate(count) == kept
+
+    def test_dark_and_light_differ_in_paper_and_ink(self, browser, page):
+        found = {}
+        for scheme in ("light", "dark"):
+            browser.screen(800, 600, scheme)
+            browser.open(page)
+            found[scheme] = browser.evaluate(
+                "[getComputedStyle(document.body).backgroundColor,"
+                " getComputedStyle(document.querySelector('svg.figure text')).fill]"
+            )
+        assert found["light"] == ["rgb(255, 255, 255)", "rgb(29, 31, 36)"]
+        assert found["dark"] == ["rgb(22, 24, 29)", "rgb(232, 234, 237)"]
+
+    def test_the_browser_sees_what_runs_on_a_page_that_does_not_escape(self, browser, tmp_path):
+        naive = tmp_path / "naive.html"
+        naive.write_text(f"<title>before</title><body>{HOSTILE[0]}<script>fails()</script></body>")
+        browser.open(naive)
+        assert browser.evaluate("document.title") == "RAN"
+        assert any("fails is not defined" in error for error in browser.console_errors())

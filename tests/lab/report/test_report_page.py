@@ -1,0 +1,106 @@
+import json
+import re
+
+import pytest
+import report_folders as made
+
+from dppo.errors import ConfigError
+from dppo_lab.report import write_report
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    comparison = made.write_comparison(folder / "cmp", ["trl", "dppo"], seeds=3)
+    path = comparison / "runs" / "dppo" / "seed_1" / "run.json"
+    path.write_text(json.dumps(made.about_run("dppo", 1, status="failed", error="OutOfMemoryError: 3 GB short")))
+    return write_report([comparison], folder / "out" / "page.html")
+
+
+@pytest.fixture(scope="module")
+def page(written):
+    return written.page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "panel", ["table", "accuracy", "seconds", "pruning", "prompts", "rows", "completions", "runs", "settings"]
+)
+def test_every_panel_is_there_and_linked(page, panel):
+    assert f'<section id="{panel}">' in page
+    assert f'href="#{panel}"' in page
+
+
+def test_the_page_needs_no_network_and_no_script(page):
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    assert f'content="{policy}"' in page
+    assert "<script" not in page
+    assert set(re.findall(r'(?:src|href)="([^"#]{0,14})', page)) <= {"data:,", "data:image/png", ""}
+    assert "@import" not in page
+    assert "url(http" not in page
+
+
+def test_the_page_reads_on_a_phone_and_in_the_dark(page):
+    assert 'name="viewport" content="width=device-width, initial-scale=1"' in page
+    assert page.count("prefers-color-scheme: dark") == 2
+    assert "font: 16px/1.5" in page
+
+
+def test_what_was_asked_for_is_in_it(page):
+    assert "seed 1 failed" in page
+    assert "OutOfMemoryError: 3 GB short" in page
+    assert "2 of 3" in page
+    assert "learning_rate" in page
+    assert "Example CPU 3000" in page
+    assert "2.13.0" in page
+    assert "eprint = {2603.04135}" in page
+    assert "record_completions" not in page
+    assert "192 of 288" not in page
+    assert "288" in page
+
+
+def test_figures_lie_beside_the_page_as_png_and_svg(written):
+    assert written.missing == ()
+    assert {path.parent.name for path in written.figures} == {"page_figures"}
+    assert sorted({path.suffix for path in written.figures}) == [".png", ".svg"]
+    assert len(written.figures) == 2 * (4 + 1 + 6 + 1 + 2)
+    assert all(path.stat().st_size > 1000 for path in written.figures)
+    assert (written.page.parent / "page_figures" / "accuracy-seconds.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_run_has_the_panels_that_make_sense_for_one_and_the_same_bytes_each_time(tmp_path):
+    run = made.write_run(tmp_path / "one", updates=20)
+    written = write_report([run], tmp_path / "one.html")
+    assert write_report([run], tmp_path / "two.html").page.read_bytes() == written.page.read_bytes()
+    page = written.page.read_text(encoding="utf-8")
+    assert "Seconds per update" in page
+    assert "dppo compare CONFIG.yaml" in page
+    assert "What it took to reach the target" not in page
+    assert 'id="of-all"' not in page
+    assert written.missing == ()
+
+
+def test_a_run_with_logs_alone_makes_a_page_that_says_what_is_missing(tmp_path):
+    made.write_lines(tmp_path / "old" / "metrics.jsonl", [{"step": 1, "loss": 0.1}])
+    written = write_report([tmp_path / "old"], tmp_path / "page.html")
+    page = written.page.read_text(encoding="utf-8")
+    assert "<svg" not in page
+    assert page.count('class="missing"') == len(written.missing) + 4
+    assert "record_completions: 16" in page
+    assert "No configuration" in page
+
+
+@pytest.mark.parametrize(
+    ("output", "says"), [("page.pdf", r"Try --output .*page\.html"), ("taken/page.html", "cannot be written")]
+)
+def test_an_output_that_cannot_be_is_refused(tmp_path, output, says):
+    (tmp_path / "taken").write_text("a file")
+    made.write_lines(tmp_path / "run" / "metrics.jsonl", [{"step": 1, "loss": 0.1}])
+    with pytest.raises(ConfigError, match=says):
+        write_report([tmp_path / "run"], tmp_path / output)
+
+
+def test_text_and_a_single_folder_are_paths(tmp_path):
+    run = made.write_run(tmp_path / "run")
+    assert write_report(str(run), str(tmp_path / "page.html")).page.exists()
+    with pytest.raises(ConfigError, match="no folder is named"):
+        write_report([], tmp_path / "page.html")

@@ -1,0 +1,203 @@
+"""TRL's YAML and flags, with errors that name the field."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dppo.errors import ConfigError
+from dppo.trl import DPPOConfig
+from dppo_lab.comparison.contestants import choose
+from dppo_lab.comparison.plan import read_config
+from dppo_lab.runs.parsing import build_parser, parse_fields, parse_run, read_flags
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+CPU = "use_cpu: true\nbf16: false\nreport_to: none\n"
+
+
+def config(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: {tmp_path / 'out'}\n{CPU}{text}")
+    return str(path)
+
+
+def test_flags_win_over_the_file(tmp_path):
+    path = config(tmp_path, "completion_prune_rate: 0.25\nlearning_rate: 1e-5\nnum_generations: 4\n")
+    run = parse_run([path, "--completion_prune_rate", "0.75", "--dry_run", "true"])
+    assert run.training.completion_prune_rate == 0.75
+    assert run.training.learning_rate == 1e-5 and run.training.num_generations == 4
+    assert run.data.dry_run and run.model.model_name_or_path == "m"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "completion_prune_rat: 0.5\n",
+            r"completion_prune_rat 0\.5\. Did you mean completion_prune_rate\? dppo train ",
+        ),
+        ("batch: 8\nlearning_rte: 1e-5\n", r"Did you mean learning_rate\? "),
+        ("method: dppo_histroy\n", r"method='dppo_histroy' is not one of .* Did you mean dppo_history\?"),
+        ("completion_prune_rate: 1.5\n", r"completion_prune_rate=1\.5 must be in \[0, 1\)"),
+        ("reward_workers: 0\n", "reward_workers=0 must be greater than 0"),
+        ("num_generations: 1\n", "num_generations=1 with advantages by 'group' has no gradient"),
+        ("loss_type: ppo\n", "loss_type='ppo' is not one of 'grpo', 'dr_grpo'"),
+        ("top_entropy_quantile: 0.5\n", "top_entropy_quantile=0.5 takes its threshold over .* not forwarded here"),
+    ],
+)
+def test_bad_fields_are_named(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_run([config(tmp_path, text)])
+
+
+GIVEN = {
+    "max_steps": 7,
+    "learning_rate": 1e-5,
+    "beta": 0,
+    "bf16": False,
+    "eval_strategy": "no",
+    "reward_funcs": ["format", "accuracy"],
+    "reward_weights": [1, 0.5],
+    "report_to": "none",
+    "run_name": "007",
+    "prompt_template": "--{problem}",
+    "gradient_checkpointing_kwargs": '{"use_reentrant": false}',
+    "max_tokens_per_row": 64,
+}
+REQUIRED = {"dataset_name": "d.jsonl", "output_dir": "out", "use_cpu": True, "bf16": False}
+
+
+def as_flags(fields):
+    """The words of a command line; text that begins with dashes needs an equals sign there."""
+    for name, value in fields.items():
+        words = [str(part) for part in (value if isinstance(value, list) else [value])]
+        yield from [f"--{name}={words[0]}"] if words[0].startswith("--") else [f"--{name}", *words]
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_value_means_the_same_in_a_file_as_a_flag_and_as_text(name, tmp_path):
+    fields = {**REQUIRED, name: GIVEN[name]}
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    text = {**fields, name: GIVEN[name] if isinstance(GIVEN[name], list) else str(GIVEN[name])}
+    runs = [
+        parse_fields(fields, DPPOConfig),
+        parse_fields(text, DPPOConfig),
+        parse_run([str(path)]),
+        parse_run(["--config", str(path)]),
+        parse_run([*as_flags(fields)]),
+    ]
+    found = [getattr(run.data if hasattr(run.data, name) else run.training, name) for run in runs]
+    assert all(value == found[0] for value in found)
+    read = {"gradient_checkpointing_kwargs": {"use_reentrant": False}, "report_to": []}
+    assert getattr(found[0], "value", found[0]) == read.get(name, GIVEN[name])
+
+
+WRONG = [
+    ("max_steps", "many", r"argument --max_steps/--max-steps: invalid int value: 'many'"),
+    ("max_steps", 3.5, r"argument --max_steps/--max-steps: invalid int value: '3\.5'"),
+    ("max_steps", [3], r"argument --max_steps: invalid value: \[3\]"),
+    ("max_steps", None, r"argument --max_steps: invalid value: None"),
+    ("bf16", "perhaps", r"argument --bf16: .*Truthy value expected: got perhaps"),
+    ("eval_strategy", False, r"argument --eval_strategy/--eval-strategy: invalid choice: 'False'"),
+    ("reward_weights", [1.0, "x"], r"argument --reward_weights/--reward-weights: invalid float value: 'x'"),
+    ("eval_benchmarks", {"a": 1}, r"argument --eval_benchmarks: invalid value"),
+    ("env", "PATH", r"env='PATH' must be a mapping"),
+    (
+        "completion_prune_rat",
+        0.5,
+        r"unknown fields: --completion_prune_rat 0\.5\. Did you mean completion_prune_rate\?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), WRONG)
+def test_fields_of_a_wrong_type_are_refused_as_on_the_command_line(name, value, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_fields({**REQUIRED, name: value}, DPPOConfig)
+
+
+@pytest.mark.parametrize(("name", "value", "message"), [WRONG[0], WRONG[4]])
+def test_the_command_line_says_the_same(name, value, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_run([*as_flags(REQUIRED), f"--{name}", value])
+
+
+def test_without_types_a_word_would_be_a_number_of_steps():
+    """The wrong twin: the library's own way to take a mapping checks names only."""
+    data, *_ = build_parser().parse_dict({**REQUIRED, "reward_workers": 1.5})
+    assert data.reward_workers == 1.5
+
+
+def test_null_is_no_value_where_a_field_may_have_none_and_one_word_is_a_list():
+    run = parse_fields({**REQUIRED, "eval_benchmark_limit": None, "eval_benchmarks": "math500"}, DPPOConfig)
+    assert run.data.eval_benchmark_limit is None and run.data.eval_benchmarks == ["math500"]
+
+
+def test_only_flags_that_are_given_are_read():
+    assert read_flags([]) == {}
+    assert read_flags(["--max_steps=4", "--resume", "--eval_benchmarks", "a", "b", "--no_shuffle_dataset"]) == {
+        "max_steps": 4,
+        "resume": True,
+        "eval_benchmarks": ["a", "b"],
+        "shuffle_dataset": False,
+    }
+    with pytest.raises(ConfigError, match="'loose' is no flag"):
+        read_flags(["loose"])
+    with pytest.raises(ConfigError, match="unknown fields: --nothing 3"):
+        read_flags(["--nothing", "3"])
+
+
+def test_environment_variables_are_set_as_trl_sets_them(monkeypatch):
+    monkeypatch.delenv("DPPO_TEST", raising=False)
+    parse_fields({**REQUIRED, "env": {"DPPO_TEST": 3}}, DPPOConfig)
+    assert os.environ.pop("DPPO_TEST") == "3"
+
+
+def test_text_that_is_not_yaml(tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_text("a: [1, 2\nb: }")
+    with pytest.raises(ConfigError, match=r"broken\.yaml is not YAML"):
+        parse_run([str(path)])
+
+
+def test_a_flag_that_is_cut_short_is_unknown_as_it_is_in_a_file(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"unknown fields: --completion_prune_rat 0\.5\. Did you mean completion_prune_rate"
+    ):
+        parse_run([config(tmp_path, ""), "--completion_prune_rat", "0.5"])
+    with pytest.raises(ConfigError, match=r"--learning-rte=1\. Did you mean learning_rate\? dppo train --help_all"):
+        read_flags(["--learning-rte=1"])
+    with pytest.raises(ConfigError, match=r"method='dpo' is not one of .* Did you mean .*\bdppo\b.*\?"):
+        parse_run([config(tmp_path, ""), "--method", "dpo"])
+
+
+def test_the_block_of_a_comparison_is_not_trained(tmp_path):
+    with pytest.raises(ConfigError, match="the block 'compare' is for dppo compare"):
+        parse_run([config(tmp_path, "compare: {methods: {grpo: {}}}")])
+
+
+def test_flags_with_an_equals_sign(tmp_path):
+    assert parse_run([config(tmp_path, ""), "--completion_prune_rate=0.25"]).training.completion_prune_rate == 0.25
+
+
+def test_missing_file_and_missing_dataset(tmp_path):
+    with pytest.raises(ConfigError, match=r"no configuration file .*nothing\.yaml"):
+        parse_run([str(tmp_path / "nothing.yaml")])
+    with pytest.raises(ConfigError, match="dataset_name is not set"):
+        parse_run(["--output_dir", str(tmp_path), "--use_cpu", "true", "--bf16", "false"])
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_example_parses(path, tmp_path):
+    if path.stem == "fsdp2":
+        pytest.skip("a configuration of accelerate")
+    fields, contestants = read_config(path)
+    assert fields["method"].startswith("dppo") and bool(contestants) == (path.stem == "embedded_compare")
+    if contestants:
+        for contestant in choose(None, contestants, fields):
+            assert contestant.parse(contestant.fields(fields, 0, tmp_path / "out")).training.seed == 0
+    else:
+        run = parse_run([str(path), "--output_dir", str(tmp_path / "out"), "--dry_run", "true"])
+        assert run.training.method == fields["method"]

@@ -1,0 +1,172 @@
+"""What the writer puts into a run's folder, the reader gets out, and it needs neither TRL nor torch for it."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import pytest
+
+from answer_judge.errors import FileError
+from dppo.errors import ConfigError
+from dppo_lab.runs.folder import CompletionLine, PromptLine, RunFacts, record_of
+from dppo_lab.runs.reader import RunRecord, number, phases_of, read_facts, read_logs, read_run
+
+FACTS = RunFacts(
+    method="dppo",
+    describe="what it is",
+    paper="arXiv:2603.04135, a title",
+    biased=("it says so",),
+    seed=3,
+    task={"model": "m", "dataset": "d", "prompts": 8},
+    config={"beta": 0.0},
+    environment={"cores": 2},
+    status="finished",
+    error="none at all",
+    started="2026-01-05T10:00:00+00:00",
+    updates=60,
+    seconds=12.5,
+)
+COMPLETION = CompletionLine(
+    step=5, row=1, group=0, prompt="p", completion="c", reward=1.0, advantage=0.5, probability=0.5, weight=2.0,
+    kept=True, why="kept", tokens=7,
+)  # fmt: skip
+PROMPT = PromptLine(
+    step=5, generation=4, epoch=1.5, rows=[1, None], probability=[0.5, 1.0], rolled_out=[True, False],
+    mean_reward=[0.25, None], expected_signal=[0.5, None], expected_tokens=[7.0, None], signal=[1.5, None],
+    tokens=[8.0, None],
+)  # fmt: skip
+LOGS = [{"step": 5, "loss": 1.0}, {"step": 10, "eval/average/pass@1": 0.5}]
+
+
+def lines(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder as the writer leaves it."""
+    (tmp_path / "run.json").write_text(json.dumps(asdict(FACTS)))
+    (tmp_path / "metrics.jsonl").write_text(lines(*LOGS))
+    (tmp_path / "completions.jsonl").write_text(lines(asdict(COMPLETION)))
+    (tmp_path / "prompts.jsonl").write_text(lines(asdict(PROMPT)))
+    return tmp_path
+
+
+def test_every_field_that_is_written_is_read(folder):
+    run = read_run(folder)
+    assert not {field.name for field in fields(RunFacts)} - {field.name for field in fields(RunRecord)}
+    for name, value in asdict(FACTS).items():
+        assert getattr(run, name) == value, name
+    assert run.completions == (COMPLETION,) and run.prompts == (PROMPT,) and list(run.logs) == LOGS
+    assert run.notes == ()
+    assert read_facts(folder) == replace(FACTS, biased=["it says so"])
+
+
+def test_a_field_that_the_reader_forgets_would_show(folder):
+    """The wrong twin: a file whose every value is another one gives a record whose every value is another one."""
+    before = read_run(folder)
+    other = {"seed": 9, "updates": 1, "seconds": 1.0, "status": "running", "biased": [], "format": 2}
+    (folder / "run.json").write_text(
+        json.dumps(
+            {
+                name: other.get(name, {"x": 1} if isinstance(value, dict) else "x")
+                for name, value in asdict(FACTS).items()
+            }
+        )
+    )
+    after = read_run(folder)
+    assert all(getattr(after, name) != getattr(before, name) for name in asdict(FACTS))
+
+
+@pytest.mark.parametrize("kind", [RunFacts, CompletionLine, PromptLine])
+def test_records_of_other_versions_are_read_as_far_as_they_go(kind):
+    found = record_of(kind, {"step": 3, "of a later version": 1})
+    assert getattr(found, "step", 3) == 3 and not hasattr(found, "of a later version")
+    assert set(asdict(found).values()) <= {3, None}
+
+
+def test_a_strict_reader_gets_an_error_where_a_lenient_one_gets_a_note(folder):
+    path = folder / "metrics.jsonl"
+    path.write_text("nonsense\n" + lines(*LOGS) + '{"step": 15, "cut')
+    notes = []
+    assert list(read_logs(folder, notes)) == LOGS and len(notes) == 2
+    with pytest.raises(FileError, match=r"metrics\.jsonl: line 1 is damaged \(Expecting value.*--overwrite"):
+        read_logs(folder)
+    path.write_text(lines(*LOGS) + '{"step": 15, "cut')
+    assert list(read_logs(folder)) == LOGS, "a last line that a stop cut off is no damage"
+    path.write_text(lines({"loss": 1.0}, *LOGS, {"step": None}))
+    assert list(read_logs(folder, [])) == LOGS
+    with pytest.raises(FileError, match="record 1 has no step"):
+        read_logs(folder)
+    path.write_bytes(b"\xff\n" + lines(*LOGS).encode())
+    with pytest.raises(FileError, match="line 1 is damaged"):
+        read_logs(folder)
+    path.unlink()
+    assert read_logs(folder) == ()
+    (folder / "run.json").write_text('{"format": 2}')
+    notes = []
+    assert read_facts(folder, notes) is not None and "has format 2; this version reads 1" in notes[0]
+    with pytest.raises(FileError, match="another format"):
+        read_facts(folder)
+    (folder / "run.json").unlink()
+    assert read_facts(folder) is None
+    with pytest.raises(ConfigError, match=r"neither run\.json nor metrics\.jsonl"):
+        read_run(folder)
+
+
+def test_updates_that_were_done_again_count_once(folder):
+    """By hand: back at 5, the run does 10 again in 2 s a step, and goes on to 15 in 3 s."""
+    steps = [(5, 1.0), (10, 9.0), (15, 9.0), (10, 2.0), (15, 3.0)]
+    (folder / "metrics.jsonl").write_text(lines(*({"step": s, "time/rollout": v} for s, v in steps)))
+    logs = read_logs(folder)
+    assert [log["step"] for log in logs] == [5, 10, 15]
+    assert phases_of(logs) == {"rollout": pytest.approx(5 * 1.0 + 5 * 2.0 + 5 * 3.0)}
+
+
+def test_phases_are_means_of_the_steps_between_logs():
+    """By hand: 5 steps of 2 s, then 10 of 1 s; what is no number takes no time."""
+    logs = [
+        {"step": 5, "time/rollout": 2.0, "time/prune": None},
+        {"step": 10, "eval/average/pass@1": 0.3},
+        {"step": 15, "time/rollout": 1.0},
+    ]
+    assert phases_of(logs) == {"rollout": pytest.approx(20.0), "prune": 0.0}
+
+
+def test_numbers():
+    assert number(3) == 3.0 and number(True) != number(True) and number("3") != number("3")
+
+
+READING = """
+import sys
+libraries = ("torch", "trl", "transformers")
+for library in (*libraries, "dppo.trl"):
+    sys.modules[library] = None
+from dppo_lab.runs.reader import read_run
+from pathlib import Path
+run = read_run(Path(sys.argv[1]))
+assert run.method == "dppo" and len(run.logs) == 2 and run.completions and run.prompts
+assert not [name for name, found in sys.modules.items() if found and name.split(".")[0] in libraries]
+"""
+
+
+def test_a_folder_is_read_without_trl_and_torch(folder):
+    """As a report reads runs of another machine."""
+    done = subprocess.run([sys.executable, "-c", READING, str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    writer = READING.replace("dppo_lab.runs.reader import read_run", "dppo_lab.runs.parts import train")
+    done = subprocess.run([sys.executable, "-c", writer, str(folder)], capture_output=True, text=True)
+    assert done.returncode == 1 and "None in sys.modules" in done.stderr, "the writer's half needs them"
+
+
+def test_a_report_is_written_without_trl(folder, tmp_path):
+    code = (
+        "import sys\n"
+        "for library in ('trl', 'transformers', 'accelerate', 'datasets'): sys.modules[library] = None\n"
+        "from dppo_lab.cli.main import main\n"
+        "sys.exit(main(['report', sys.argv[1]]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0 and Path(folder / "report.html").exists(), done.stderr

@@ -1,0 +1,130 @@
+"""What would stop a run late is found before anything is loaded, by dry runs and by real ones."""
+
+import pytest
+from transformers.integrations import integration_utils
+from trl import GRPOConfig
+
+from dppo.errors import ConfigError
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.grpo.ranges import RANGES, range_problems
+from dppo_lab.cli.main import main
+from dppo_lab.runs.parsing import parse_fields, parse_run
+from dppo_lab.runs.preflight import TRACKERS, preflight_problems
+
+WORDS = "--dataset_name embedded --model_name_or_path scratch:embedded --use_cpu true --bf16 false "
+WORDS += "--report_to none --num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8"
+
+EVALUATED = ["--eval_strategy", "steps"]
+
+
+def words_of(tmp_path, *more):
+    return [*WORDS.split(), "--output_dir", str(tmp_path / "out"), *more]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded(monkeypatch):
+    def loads(*args, **options):
+        raise AssertionError("a model was made or loaded")
+
+    for name in ("prepare_model", "build_trainer", "load_benchmarks"):
+        monkeypatch.setattr(f"dppo_lab.runs.parts.{name}", loads)
+    monkeypatch.setattr(integration_utils, "is_wandb_available", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--output_dir", "/dev/null/out"], "output_dir=/dev/null/out cannot be written: /dev/null is a file."),
+        (["--output_dir", "/proc/none/out"], "output_dir=/proc/none/out cannot be written"),
+        (["--report_to", "wandb"], "report_to: wandb is not installed. Write report_to: none, or pip install wandb"),
+        (["--report_to", "wanbd"], "report_to: 'wanbd' is not one of azure_ml,"),
+        (["--model_name_or_path", "/no/such/model"], "model /no/such/model: no such folder."),
+        (["--model_name_or_path", "models/mine/final"], "model models/mine/final: no such folder."),
+        (["--dataset_path", "/no/such.jsonl"], "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
+        (["--dataset_name", "none.jsonl"], "dataset_name=none.jsonl: no such file or folder (looked in "),
+        ([*EVALUATED, "--eval_dataset_path", "no.parquet"], "eval_dataset_path=no.parquet: no such file or folder"),
+        ([*EVALUATED, "--eval_dataset_name", "./no"], "eval_dataset_name=./no: no such file or folder"),
+        (["--reward_weights", "1", "2"], "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
+    ],
+)
+def test_dry_and_real_runs_say_it_in_one_line(tmp_path, capsys, more, says):
+    words = words_of(tmp_path, *more)
+    assert main(["train", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"dppo train: {says}") and said.count("\n") == 1
+    assert main(["train", *words, "--dry_run"]) == 1
+    wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WRONG")]
+    assert len(wrong) == 1 and says in wrong[0]
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_problems_are_said_at_once(tmp_path, capsys):
+    words = words_of(tmp_path, "--report_to", "wandb", "--reward_weights", "1", "2")
+    assert main(["train", *words]) == 2
+    assert [line[:7] for line in capsys.readouterr().err.splitlines()] == ["dppo tr", "  - rep", "  - rew"]
+
+
+def test_a_run_that_can_start_has_no_problems(tmp_path):
+    assert preflight_problems(parse_run(words_of(tmp_path))) == []
+    assert list(tmp_path.iterdir()) == [], "nothing stays on the disk"
+
+
+def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
+    here = tmp_path / "here.jsonl"
+    here.write_text("")
+    for more in (
+        ["--dataset_path", str(here)],
+        ["--dataset_name", "owner/somewhere"],
+        ["--eval_dataset_path", "nowhere.jsonl"],  # nothing is evaluated
+        [*EVALUATED, "--eval_dataset_name", "embedded"],
+        [*EVALUATED, "--eval_dataset_name", "none.jsonl", "--eval_dataset_path", str(tmp_path)],
+    ):
+        assert preflight_problems(parse_run(words_of(tmp_path, *more))) == [], more
+
+
+def test_a_path_from_home_is_looked_for_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = words_of(tmp_path, "--dataset_path", "~/problems.jsonl")
+    assert "dataset_path=~/problems.jsonl: no such" in preflight_problems(parse_run(words))[0]
+    (tmp_path / "problems.jsonl").write_text("")
+    assert preflight_problems(parse_run(words)) == []
+
+
+def test_every_tracker_of_transformers_has_a_probe_that_is_there():
+    assert TRACKERS.keys() == integration_utils.INTEGRATION_TO_CALLBACK.keys()
+    assert all(callable(getattr(integration_utils, f"is_{probe}_available")) for probe, _ in TRACKERS.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "interval"),
+    [
+        ("learning_rate", -1, "[0, inf)"),
+        ("learning_rate", float("nan"), "[0, inf)"),
+        ("temperature", 0, "(0, inf)"),
+        ("top_p", 1.5, "(0, 1]"),
+        ("adam_beta2", 1, "[0, 1)"),
+        ("max_completion_length", 0, "[1, inf)"),
+        ("per_device_eval_batch_size", 0, "[1, inf)"),
+    ],
+)
+def test_fields_that_trl_takes_at_any_value_are_out_of_range(tmp_path, name, value, interval):
+    says = rf"{name}={value:g} must be in \{interval[:-1]}\{interval[-1]}\. Try {name}: "
+    with pytest.raises(ConfigError, match=says):
+        DPPOConfig(str(tmp_path), use_cpu=True, bf16=False, **{name: value})
+
+
+def test_trls_own_trainer_gets_the_same_ranges(tmp_path):
+    fields = {"output_dir": str(tmp_path), "dataset_name": "embedded", "model_name_or_path": "scratch:embedded"}
+    run = parse_fields({**fields, "use_cpu": True, "bf16": False, "learning_rate": -1.0}, GRPOConfig)
+    assert preflight_problems(run) == ["learning_rate=-1 must be in [0, inf). Try learning_rate: 1e-06."]
+
+
+def test_defaults_are_in_range(tmp_path):
+    args = DPPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    assert range_problems(args) == [] and all(hasattr(args, name) for name in RANGES)
+
+
+def test_a_script_learns_of_its_reward_weights_before_the_model_is_loaded(tmp_path):
+    args = DPPOConfig(str(tmp_path), use_cpu=True, bf16=False, reward_weights=[1.0, 2.0])
+    with pytest.raises(ConfigError, match=r"one number for each of 1 reward functions\. Try reward_weights: \[1\.0\]"):
+        DPPOTrainer("/no/such/model", lambda completions, **_: [0.0], args)

@@ -1,0 +1,146 @@
+"""A subject from a configuration: the model, problems and rewards it names, and nothing else."""
+
+import json
+import sys
+from textwrap import dedent
+
+import pytest
+import torch
+from trl import GRPOConfig, GRPOTrainer
+
+from dppo.errors import ConfigError, RewardError
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.verification import gradients
+from dppo.verification.parity import one_step, relative_difference, script_of
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.runs import subject as from_run
+from dppo_lab.runs.parsing import parse_run
+from dppo_lab.runs.subject import subject_from_run
+
+REWARDS = """
+import math
+
+def length(prompts, completions, completion_ids, answer, **columns):
+    assert len(prompts) == len(completions) == len(completion_ids) == len(answer)
+    assert isinstance(prompts[0], list) and completions[0][0]["role"] == "assistant"
+    assert columns["trainer_state"].global_step == 0
+    return [float(len(ids) % 2) for ids in completion_ids]
+
+async def answered(completions, answer, **columns):
+    return [None if int(a) % 3 == 0 else 10.0 for a in answer]
+
+def short(completions, **columns):
+    return [0.0]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model, six problems, and reward functions on disk."""
+    path = tmp_path_factory.mktemp("run")
+    build_model(3).save_pretrained(path / "model")
+    build_tokenizer().save_pretrained(path / "model")
+    rows = [{"problem": f"{n}+{n}=?", "answer": str(2 * n)} for n in range(1, 7)]
+    (path / "problems.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (path / "my_rewards.py").write_text(REWARDS)
+    return path
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    """Parsed arguments, with changes."""
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
+    sys.modules.pop("my_rewards", None)
+
+    def parsed(**changes):
+        fields = {
+            "model_name_or_path": folder / "model",
+            "dataset_name": folder / "problems.jsonl",
+            "reward_funcs": "[my_rewards.length]",
+            "output_dir": folder / "out",
+            "num_generations": 4,
+            "per_device_train_batch_size": 8,
+            "max_completion_length": 7,
+            "report_to": "none",
+            "use_cpu": "true",
+            "bf16": "false",
+        }
+        text = "\n".join(f"{name}: {value}" for name, value in (fields | changes).items())
+        (folder / "config.yaml").write_text(dedent(text))
+        return parse_run([str(folder / "config.yaml")])
+
+    return parsed
+
+
+def test_model_problems_and_rewards_are_the_runs_own(run, folder):
+    subject = subject_from_run(run())
+    assert subject.reward_PG.shape == (6, 4) and subject.max_tokens == 7 and not subject.folded
+    assert subject.notes == ()
+    assert subject.reward_PG.flatten().tolist() == [float(len(ids) % 2) for ids in subject.completion_tokens]
+    assert "problems.jsonl" in subject.title and str(folder / "model") in subject.title
+    tokenizer = build_tokenizer()
+    texts = {tokenizer.decode(tokens) for tokens in subject.prompt_tokens}
+    assert texts == {f"<user>{n}+{n}=?<assistant>" for n in range(1, 7)}
+    weights = build_model(3).state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in subject.model.state_dict().items())
+
+
+def test_rewards_are_added_with_their_weights_and_missing_ones_left_out(run):
+    both = "[my_rewards.length, my_rewards.answered]"
+    subject = subject_from_run(run(reward_funcs=both, reward_weights="[1.0, 0.5]"))
+    tokenizer = build_tokenizer()
+    for place, tokens in enumerate(subject.completion_tokens):
+        number = int(tokenizer.decode(subject.prompt_tokens[place // 4]).removeprefix("<user>")[0])
+        extra = 0.0 if number % 3 == 0 else 5.0
+        assert subject.rewards.total_N[place] == len(tokens) % 2 + extra
+        of_each = subject.rewards.reward_NF[place].nan_to_num(-1.0).tolist()
+        assert of_each == [len(tokens) % 2, 10.0 if extra else -1.0], "each function's own, for methods that need them"
+    only = subject_from_run(run(reward_funcs="[my_rewards.answered]"))
+    assert "drawn at random" in only.describe()
+
+
+def test_groups_of_one_are_raised_to_two_and_the_notes_say_so(run):
+    subject = subject_from_run(run(num_generations=1, method="dppo_history", per_device_train_batch_size=4))
+    assert subject.generations == 2 and subject.rewards.expected is not None
+    (note,) = [note for note in subject.notes if "groups of 1" in note]
+    assert note in subject.describe()
+    assert not any("groups of 1" in note for note in subject_from_run(run(num_generations=2)).notes)
+
+
+def test_faulty_rewards_are_named(run):
+    with pytest.raises(RewardError, match="short"):
+        subject_from_run(run(reward_funcs="[my_rewards.short]"))
+
+
+def test_large_models_have_fewer_and_shorter_completions_and_folded_gradients(run, monkeypatch):
+    monkeypatch.setattr(from_run, "SMALL", 1000)
+    monkeypatch.setattr(gradients, "EXACT_COORDINATES", 1000)
+    monkeypatch.setattr(gradients, "FOLDED_COORDINATES", 2**14)
+    whole = subject_from_run(run(num_generations=8, max_completion_length=200))
+    assert whole.folded and whole.generations == 4 and whole.max_tokens == 64
+    assert whole.rewards.groups == 6
+    monkeypatch.setattr(gradients, "EXACT_COORDINATES", 2**20)
+    exact = subject_from_run(run(num_generations=8, max_completion_length=200))
+    assert exact.completion_tokens == whole.completion_tokens
+    norms = exact.gram_NN.diagonal().sqrt()
+    error = (whole.gram_NN - exact.gram_NN) / (norms[:, None] * norms)
+    assert error.abs().max() < 6 / 2**7
+
+
+def test_adapters_alone_are_trained(run):
+    subject = subject_from_run(run(use_peft="true", lora_r=2, lora_target_modules="[q_proj, v_proj]"))
+    assert subject.describe().split(": ")[1].startswith("2,688 trained parameters")
+    assert subject.gram_NN.diagonal().min() > 0
+    theirs = one_step(GRPOTrainer, GRPOConfig, script_of(subject))
+    ours = one_step(DPPOTrainer, DPPOConfig, script_of(subject), completion_prune_rate=0.0)
+    assert len(ours.gradient) == 12
+    assert relative_difference(ours.gradient, theirs.gradient) < 1e-5
+
+
+def test_models_that_are_not_there(run, folder):
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        subject_from_run(run(model_name_or_path=folder / "nothing"))
+    with pytest.raises(ConfigError, match="is made when training starts"):
+        subject_from_run(run(model_name_or_path="scratch:text"))

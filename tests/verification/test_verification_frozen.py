@@ -1,0 +1,216 @@
+"""Samples of draws on a frozen policy: figures that agree with a sum over every outcome."""
+
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+
+from dppo.methods import METHODS
+from dppo.objective import BATCH_SCALED, DAPO_TOKENS
+from dppo.pruning import POISSON
+from dppo.rng import Purpose, generator
+from dppo.types import Candidates, Rewards
+from dppo.verification.draws import draw, full_batch, gradients
+from dppo.verification.enumerate import enumerated, every_way
+from dppo.verification.estimate import estimate_bias
+from dppo.verification.frozen import NoChance, bias_interval, bias_of, figures, group_norms, root, sample
+from dppo.verification.subject import known_after
+
+CPPO, DAPO, DPPO, GRESO, GRPO = (METHODS[name] for name in ("cppo", "dapo", "dppo", "greso", "grpo"))
+DETERMINISTIC = METHODS["dppo_deterministic"]
+EXACT = 1e-10
+
+
+@pytest.fixture(scope="module")
+def small(subject):
+    """Three prompts with a signal in both sets, so that every outcome can be gone through."""
+    found = subject.candidates
+    earlier = Rewards.of_groups(torch.tensor([[0.0] * 4, [1, 0, 0, 1], [1] * 4]))
+    rewards = Rewards.of_groups(torch.tensor([[1.0, 0, 0, 0], [0, 1, 1, 0], [1, 1, 0, 1]]))
+    return replace(
+        subject,
+        prompt_tokens=subject.prompt_tokens[:3],
+        completion_tokens=subject.completion_tokens[:12],
+        rewards=known_after(earlier, rewards),
+        confidence_N=subject.confidence_N[:12],
+        gram_NN=subject.gram_NN[:12, :12],
+        earlier_tokens=subject.earlier_tokens[:12],
+        earlier_rewards=earlier,
+        candidates=Candidates(
+            row_P=torch.arange(3),
+            signal_P=torch.tensor([0.5, 1.0, 0.2], dtype=torch.float64),
+            tokens_P=found.tokens_P[:3],
+            seen_P=found.seen_P[:3],
+        ),
+    )
+
+
+REMEMBERED = {
+    "dppo": DPPO,
+    "dppo_threshold": METHODS["dppo_threshold"],
+    "batch deviation": replace(DPPO, advantages=BATCH_SCALED),
+    "poisson": replace(DPPO, completions=replace(DPPO.completions, design=POISSON)),
+    "token budget": replace(DPPO, completions=replace(DPPO.completions, budget="tokens")),
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERED)
+def test_probabilities_that_are_remembered_are_those_worked_out_anew(subject, name):
+    method = REMEMBERED[name].with_rates(prompt=0.5, completion=0.5)
+    streams = {purpose: generator(3, purpose) for purpose in (Purpose.PROMPT_DRAW, Purpose.COMPLETION_DRAW)}
+    drawn = [draw(subject, method, lambda purpose, *key: streams[purpose]) for _ in range(20)]
+    found = sample(subject, method, 20, 3)
+    assert torch.equal(found.weight_MN, torch.stack([one.weight_N for one in drawn]))
+    assert torch.equal(found.gradient_MN, gradients(subject, method, drawn))
+    assert len(found.weight_MN.unique(dim=0)) > 10 and not found.exact
+
+
+def test_a_round_is_measured_against_the_whole_block(small):
+    reward_PG = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 1]])
+    small = replace(small, rewards=Rewards.of_groups(reward_PG))
+    found = sample(small, DAPO, 100, 0)
+    kept_tokens = float((small.tokens_N * torch.tensor([1, 0, 1]).repeat_interleave(4)).sum())
+    row = figures(found, bias_of(found, root(small.gram_NN)), root(small.gram_NN))
+    assert found.exact
+    assert row.relative_bias == pytest.approx(float(small.tokens_N.sum()) / kept_tokens - 1)
+    assert row.mean_cosine == pytest.approx(1.0)
+    assert row.prompts_kept == pytest.approx(2 / 3)
+
+
+def enumerate_all(subject, method):
+    """(bias, variance, cosine, cosine of the mean, rows) summed over every outcome of both draws."""
+    taped = replace(method, prompts=enumerated(method.prompts), completions=enumerated(method.completions))
+    ways = list(every_way(lambda tape: draw(subject, taped, lambda purpose, *key: cast(np.random.Generator, tape))))
+    chance_W = torch.tensor([chance for _, chance in ways], dtype=torch.float64)
+    gradient_WN = gradients(subject, method, [drawn for drawn, _ in ways])
+    full_N, gram_NN = full_batch(subject, method), subject.gram_NN
+    inner = lambda a, b: torch.einsum("...n,nm,...m->...", a, gram_NN, b)  # noqa: E731
+    mean_N, norm = chance_W @ gradient_WN, inner(full_N, full_N)
+    length_W = inner(gradient_WN, gradient_WN).clamp_min(1e-300).sqrt()
+    cosine_W = inner(gradient_WN, full_N.expand_as(gradient_WN)) / (length_W * norm.sqrt())
+    weight_WN = torch.stack([drawn.weight_N for drawn, _ in ways])
+    rows_W = weight_WN.sum(1).square() / weight_WN.square().sum(1).clamp_min(1e-300)
+    assert float(chance_W.sum()) == pytest.approx(1.0)
+    return {
+        "relative_bias": float((inner(mean_N - full_N, mean_N - full_N) / norm).sqrt()),
+        "added_variance": float(chance_W @ inner(gradient_WN - mean_N, gradient_WN - mean_N) / norm),
+        "cosine": float(chance_W @ cosine_W),
+        "mean_cosine": float(inner(mean_N, full_N) / (inner(mean_N, mean_N) * norm).sqrt()),
+        "effective_rows": float(chance_W @ rows_W),
+    }
+
+
+ENUMERATED = {
+    "dppo, completions": DPPO.with_rates(prompt=0.0, completion=0.5),
+    "dppo, prompts": DPPO.with_rates(prompt=0.5, completion=0.0),
+    "history, both": METHODS["dppo_history"].with_rates(prompt=0.5, completion=0.5),
+    "dppo, both": DPPO.with_rates(prompt=0.3, completion=0.5),
+    "threshold, both": METHODS["dppo_threshold"].with_rates(prompt=0.5, completion=0.5),
+    "cppo": CPPO,
+    "cppo, prompts drawn": CPPO.with_rates(prompt=0.5, completion=0.5),
+    "pods, prompts drawn": METHODS["pods"].with_rates(prompt=0.5, completion=0.5),
+    "token denominator": replace(DPPO, normaliser=DAPO_TOKENS).with_rates(prompt=0.5, completion=0.5),
+    "rounds that skip": GRESO,
+    "deterministic": DETERMINISTIC.with_rates(prompt=0.5, completion=0.5),
+}
+
+
+@pytest.mark.parametrize("name", ENUMERATED)
+def test_figures_agree_with_every_outcome(small, name):
+    method = ENUMERATED[name]
+    truth, root_NN = enumerate_all(small, method), root(small.gram_NN)
+    found = sample(small, method, 1500, 0)
+    row = figures(found, bias_of(found, root_NN), root_NN)
+    assert (truth["relative_bias"] < EXACT) == (not method.biases())
+    if row.bias_low is None:
+        assert found.exact and row.draws == 1
+        for figure, value in truth.items():
+            assert getattr(row, figure) == pytest.approx(value, abs=1e-9)
+        return
+    assert row.draws == 1500
+    assert row.bias_low <= truth["relative_bias"] + 1e-9 and truth["relative_bias"] <= row.bias_high
+    assert abs(row.added_variance - truth["added_variance"]) < 4 * row.added_variance_error
+    assert abs(row.cosine - truth["cosine"]) < 4 * row.cosine_error
+    assert row.mean_cosine == pytest.approx(truth["mean_cosine"], abs=0.02)
+    assert row.effective_rows == pytest.approx(truth["effective_rows"], rel=0.05)
+
+
+def test_the_variance_of_a_biased_method_leaves_its_bias_out(small):
+    """The wrong twin: a mean of squared errors would count the bias as if more draws could remove it."""
+    method, root_NN = ENUMERATED["cppo, prompts drawn"], root(small.gram_NN)
+    found = sample(small, method, 1500, 0)
+    bias = bias_of(found, root_NN)
+    row, truth = figures(found, bias, root_NN), enumerate_all(small, method)["added_variance"]
+    assert abs(bias.variance - truth) > 10 * row.added_variance_error > abs(row.added_variance - truth)
+
+
+def test_the_root_of_the_mean_error_is_not_the_bias(small):
+    """The wrong twin: with the noise of finite draws left in, an unbiased method has a bias of root(variance / M)."""
+    method, root_NN = ENUMERATED["dppo, both"], root(small.gram_NN)
+    found = sample(small, method, 400, 0)
+    bias = bias_of(found, root_NN)
+    naive = ((found.gradient_MN.mean(0) - found.full_N) @ root_NN).norm() / (found.full_N @ root_NN).norm()
+    assert float(naive) ** 2 > bias.squared + 0.5 * bias.variance / 400
+    assert bias.squared <= bias.bound(1e-4)
+
+
+@pytest.mark.parametrize("true", [0.0, 0.03, 0.1, 0.5])
+def test_the_interval_holds_the_bias_as_often_as_it_says(true):
+    rng, full = np.random.default_rng(0), torch.eye(5, dtype=torch.float64)[0]
+    spread = torch.tensor([1.0, 0.5, 0.5, 0.2, 0.1], dtype=torch.float64)
+    held, widths = 0, []
+    for _ in range(300):
+        error_MK = torch.from_numpy(rng.standard_normal((400, 5))) * spread
+        error_MK[:, 1] += true
+        low, high = bias_interval(error_MK, estimate_bias(error_MK, torch.eye(5, dtype=torch.float64), full))
+        held += low <= true <= high
+        widths.append(high - low)
+    assert held >= 0.91 * 300
+    assert max(widths) < 0.4
+
+
+def test_chance_is_the_rate_at_which_the_bound_is_met():
+    error_MK = torch.from_numpy(np.random.default_rng(1).standard_normal((200, 4))) + 0.3
+    bias = estimate_bias(error_MK, torch.eye(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+    assert 0 < bias.chance < 1e-3
+    assert bias.bound(bias.chance) == pytest.approx(bias.squared)
+    assert replace(bias, squared=-1.0).chance == 1.0
+    assert replace(bias, spectrum=(0.0, 0.0)).chance == 0.0
+
+
+def test_no_chance_is_known_by_asking_for_none(subject):
+    for name in ("cppo", "cppo_trl", "cppo_verl", "pods", "dppo_deterministic", "grpo"):
+        assert sample(subject, METHODS[name].with_rates(prompt=0.0), 100, 0).exact
+    assert sample(subject, DETERMINISTIC.with_rates(prompt=0.5, completion=0.5), 100, 0).exact
+    assert not sample(subject, DPPO.with_rates(prompt=0.0, completion=0.5), 100, 0).exact
+    assert not sample(subject, CPPO.with_rates(prompt=0.5, completion=0.5), 100, 0).exact
+    with pytest.raises(Exception, match="random"):
+        cast(np.random.Generator, NoChance()).random(2)
+
+
+def test_nothing_pruned_is_the_full_batch(subject):
+    root_NN = root(subject.gram_NN)
+    assert torch.allclose(root_NN @ root_NN.T, subject.gram_NN, atol=1e-8 * float(subject.gram_NN.max()))
+    found = sample(subject, GRPO, 100, 0)
+    row = figures(found, bias_of(found, root_NN), root_NN)
+    assert (row.relative_bias, row.added_variance, row.largest_weight) == (0.0, 0.0, 1.0)
+    assert [row.cosine, row.mean_cosine] == pytest.approx([1.0, 1.0])
+    assert row.effective_rows == found.live == int(subject.completions(GRPO).live_N.sum())
+    assert row.prompts_kept == row.rows_kept == 1.0
+
+
+def test_a_draw_that_keeps_nothing_has_no_direction(small):
+    method = replace(CPPO, completions=replace(CPPO.completions, rate=0.9))
+    found, root_NN = sample(small, method, 100, 0), root(small.gram_NN)
+    row = figures(found, bias_of(found, root_NN), root_NN)
+    assert (row.relative_bias, row.cosine, row.mean_cosine) == (1.0, 0.0, 0.0)
+    assert (row.effective_rows, row.rows_kept) == (0.0, 0.0)
+
+
+def test_group_norms_are_those_of_the_vectors():
+    vector_NK = torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    full_N = torch.tensor([1.0, -2, 0.5, 0, 3, 1], dtype=torch.float64)
+    wanted = (full_N[:, None] * vector_NK).view(3, 2, 9).sum(1).norm(dim=1)
+    assert torch.allclose(group_norms(full_N, vector_NK @ vector_NK.T, 2), wanted)
