@@ -116,7 +116,7 @@ def test_the_method_on_one_screen_runs_and_is_that_of_the_loop(extending):
     assert changed.tolist() == rolled_out["row_N"][names["kept"]].unique().tolist()
     assert 0 < len(names["kept"]) < len(rolled_out["row_N"])
 
-    loop = (ROOT / "dppo" / "demo" / "loop.py").read_text()
+    loop = (ROOT / "dppo_lab" / "demo" / "loop.py").read_text()
     called = {ast.unparse(n.func).split(".")[-1] for n in ast.walk(ast.parse(heart)) if isinstance(n, ast.Call)}
     assert {name for name in called - {"roll_out", "forward"} if f"{name}(" not in loop} == set()
 
@@ -125,7 +125,7 @@ def wrong_imports(code: str) -> set[str]:
     """Names that are imported from this library and are not there."""
     found = set()
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dppo"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("dppo", "answer_judge")):
             module = importlib.import_module(node.module)
             found |= {f"{node.module}.{n.name}" for n in node.names if not hasattr(module, n.name)}
     return found
@@ -147,7 +147,7 @@ def test_the_readmes_trainer_takes_those_arguments():
     assert given["DPPOTrainer"] <= known
 
 
-CHECKOUT = r"(?:dppo|tests|benchmarks|docs|examples)/[\w./]*\w"
+CHECKOUT = r"(?:dppo|dppo_lab|answer_judge|tests|benchmarks|docs|examples)/[\w./]*\w"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -156,7 +156,7 @@ def test_files_links_and_modules_that_a_page_names_are_there(page):
     named = {path for path in re.findall(rf"`({CHECKOUT})`", text) if not (ROOT / path).exists()}
     links = {link for link in re.findall(r"\]\((?!http)([^)#]+)", text) if not (page.parent / link).exists()}
     assert named | links == set()
-    for dotted in re.findall(r"`(dppo(?:\.\w+)+)[`(]", text):
+    for dotted in re.findall(r"`((?:dppo|dppo_lab|answer_judge)(?:\.\w+)+)[`(]", text):
         assert importable(dotted), dotted
 
 
@@ -169,20 +169,19 @@ def importable(dotted: str) -> bool:
         return False
 
 
-def chains(page: Path) -> list[list[set[str]]]:
-    """Lines of arrows in blocks of a page, each as the parts that stand between its arrows."""
-    lines = [line for block in blocks(page, "text") for line in block.splitlines() if " <- " in line]
-    return [[set(re.findall(r"\w+", parts)) for parts in line.split(" <- ")] for line in lines]
+def chains(page: Path) -> list[tuple[str, list[set[str]]]]:
+    """Lines of arrows in blocks of a page: the package, and the parts that stand between its arrows."""
+    lines = [line.split(": ", 1) for block in blocks(page, "text") for line in block.splitlines() if " <- " in line]
+    return [(name, [set(re.findall(r"\w+", parts)) for parts in line.split(" <- ")]) for name, line in lines]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_arrows_on_pages_are_those_that_are_enforced(name):
     found = chains(ROOT / name)
-    named = set().union(*(parts for chain in found for parts in chain))
-    assert named <= ALLOWED.keys() and len(found) == 4
-    if name == "CONTRIBUTING.md":
-        assert named == ALLOWED.keys()
-    for chain in found:
+    assert {package for package, _ in found} == ALLOWED.keys()
+    for package, chain in found:
+        allowed, named = ALLOWED[package], set().union(*chain)
+        assert named == allowed.keys() or (name == "README.md" and named <= allowed.keys())
         for place, parts in enumerate(chain):
             later = set().union(*chain[place + 1 :])
-            assert all(not ALLOWED[part] & later for part in parts), chain
+            assert all(not allowed[part] & later for part in parts), chain
