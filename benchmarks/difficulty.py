@@ -25,13 +25,14 @@ from results_file import write
 from timing import milliseconds
 from torch import Tensor
 
+from dppo.context import Expected, StepContext
 from dppo.methods import METHODS
 from dppo.objective import history_advantages
 from dppo.pruning import DifficultyPredictor, PromptHistory, length_features
 from dppo.pruning.logistic import auc
 from dppo.rng import Purpose, generator, torch_generator
-from dppo.step import StepPrompts
-from dppo.types import Expected, Rewards
+from dppo.step import DraftPlan
+from dppo.types import Rewards
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.demo.evaluate import accuracy
@@ -136,10 +137,10 @@ def recorded(seed: int, setting: Setting) -> Run:
     loop = Loop(setting.started(seed), build_tokenizer(), problems, method, seed=seed, generations=GROUP)
     rows, rewards, features, learn = [], [], [], loop.source.learn
 
-    def recording(prompts: StepPrompts, found: Rewards, *others: Any, **named: Any) -> None:
-        rows.append(prompts.row_Q)
-        rewards.append(found.reward_NF.view(-1, GROUP))
-        learn(prompts, found, *others, **named)
+    def recording(plan: DraftPlan, step: int) -> None:
+        rows.append(plan.prompts.row_Q)
+        rewards.append(plan.rewards.reward_NF.view(-1, GROUP))
+        learn(plan, step)
 
     loop.source.learn = recording
     clock = {"features": 0.0, "steps": 0.0}
@@ -185,7 +186,7 @@ def replay(
         rewards = Rewards.of_groups(reward_QG[:, :size])
         prior = None if predictor is None else predictor.expected(row_Q, step, strength)
         expected = history.expected(row_Q, step, prior)
-        yield prior, expected, replace(rewards, expected=expected)
+        yield prior, expected, rewards
         history.update(row_Q, rewards, torch.ones(len(row_Q)), torch.ones(len(rewards)), step)
         if predictor is not None:
             predictor.update(row_Q, rewards, step)
@@ -220,10 +221,7 @@ def advantage_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     rows = []
     for size in SIZES:
         alone_MS = np.array(
-            [
-                [square(replace(rewards, expected=None)) for _, _, rewards in replay(run, (), size, STRENGTH)]
-                for run in runs
-            ]
+            [[square(rewards, None) for _, _, rewards in replay(run, (), size, STRENGTH)] for run in runs]
         )
         found: dict[str, Any] = {"figure": "advantage_square", "completions": size}
         if size > 1:
@@ -231,15 +229,15 @@ def advantage_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
         for prior, names in PRIORS.items():
             for strength in STRENGTHS:
                 square_MS = np.array(
-                    [[square(rewards) for _, _, rewards in replay(run, names, size, strength)] for run in runs]
+                    [[square(found, own) for _, own, found in replay(run, names, size, strength)] for run in runs]
                 )
                 rows += by_epoch({**found, "prior": prior, "strength": strength}, square_MS, len(runs[0].features))
     return rows
 
 
-def square(rewards: Rewards) -> float:
+def square(rewards: Rewards, expected: Expected | None) -> float:
     """Mean square of the advantages of a step."""
-    return history_advantages(rewards).square().mean().item()
+    return history_advantages(rewards, StepContext(expected=expected)).square().mean().item()
 
 
 def by_epoch(found: dict[str, Any], value_MS: np.ndarray, epochs: int) -> list[dict[str, Any]]:

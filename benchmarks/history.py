@@ -21,10 +21,11 @@ from difficulty import QUICK_SETTING, RATE, RISE, Setting
 from results_file import write
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.methods import METHODS
 from dppo.objective import history_advantages
 from dppo.pruning import DifficultyPredictor, PromptHistory, length_features
-from dppo.step import StepPrompts
+from dppo.step import DraftPlan
 from dppo.types import Rewards
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.demo.loop import Loop
@@ -61,9 +62,9 @@ def recorded(seed: int, size: int, setting: Setting, steps: int) -> Recorded:
     loop = Loop(model, build_tokenizer(), problems, method, seed=seed, prompts=COMPLETIONS // size, generations=size)
     found, learn = [], loop.source.learn
 
-    def recording(prompts: StepPrompts, rewards: Rewards, *others: Any, **named: Any) -> None:
-        found.append((prompts.row_Q, rewards.reward_NF.double()))
-        learn(prompts, rewards, *others, **named)
+    def recording(plan: DraftPlan, step: int) -> None:
+        found.append((plan.prompts.row_Q, plan.rewards.reward_NF.double()))
+        learn(plan, step)
 
     loop.source.learn = recording
     for step in range(steps):
@@ -91,8 +92,8 @@ def mean_square(
     for step, (row_Q, reward_NF) in enumerate(run.steps):
         prior = None if predictor is None else predictor.expected(row_Q, step, strength)
         rewards = Rewards.in_groups(reward_NF, run.size)
-        expected = history.expected(row_Q, step, prior)
-        squares.append(history_advantages(replace(rewards, expected=expected)).square().mean().item())
+        context = StepContext(expected=history.expected(row_Q, step, prior))
+        squares.append(history_advantages(rewards, context).square().mean().item())
         if predictor is not None:
             predictor.update(row_Q, rewards, step)
         history.update(row_Q, rewards, torch.ones(len(row_Q)), torch.ones(len(rewards)), step)

@@ -10,7 +10,6 @@ the library drops them at a prompt's first visit. One epoch of training is the s
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -33,11 +32,12 @@ from difficulty import (
 from results_file import write
 from torch import Tensor
 
+from dppo.context import Expected
 from dppo.methods import METHODS
 from dppo.objective import optimal_value
 from dppo.pruning import PromptHistory, PromptValues
 from dppo.rng import Purpose, torch_generator
-from dppo.types import Expected, Rewards
+from dppo.types import Rewards
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.demo.evaluate import accuracy
 from dppo_lab.demo.loop import MAX_NEW_TOKENS, PROMPTS, Loop
@@ -80,7 +80,7 @@ def replay(run: Run, values: PromptValues | None, size: int) -> Iterator[tuple[E
         rewards = Rewards.of_groups(reward_QG[:, :size])
         prior = None if values is None else values.expected(row_Q, strength=STRENGTH)
         expected = history.expected(row_Q, step, prior)
-        yield prior, expected, replace(rewards, expected=expected)
+        yield prior, expected, rewards
         history.update(row_Q, rewards, torch.ones(len(row_Q)), torch.ones(len(rewards)), step)
 
 
@@ -95,7 +95,7 @@ def figures_of(runs: Sequence[Run], references: Sequence[Tensor]) -> list[dict[s
             found = {"figure": "auc", "prior": name, "own_history": own, "completions": GROUP}
             rows += by_epoch(found, both[:, :, place], epochs)
         for size in SIZES:
-            square_MS = np.array([[square(r) for _, _, r in replay(run, v, size)] for run, v in pairs])
+            square_MS = np.array([[square(r, own) for _, own, r in replay(run, v, size)] for run, v in pairs])
             found = {"figure": "advantage_square", "prior": name, "own_history": True, "completions": size}
             rows += by_epoch(found, square_MS, epochs)
     return rows

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SHARED = {"errors", "install", "settings", "groups", "types", "rng", "environment", "files", "typed"}
+SHARED = {
+    *("errors", "install", "settings", "groups", "types", "context", "evidence", "rng", "environment", "files", "typed")
+}
 STEP = SHARED | {"pruning", "objective", "methods", "step"}
 TRAINED = STEP | {"packing", "rewards", "trl"}
 ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
     "dppo": {
         **dict.fromkeys(("errors", "install", "settings", "groups"), frozenset()),
         "types": {"errors", "groups", "typed"},
+        "evidence": {"errors", "groups", "rng", "typed", "types"},
+        "context": {"errors", "evidence", "typed"},
         **dict.fromkeys(("rng", "environment", "files", "typed", "rewards"), frozenset({"errors"})),
         **dict.fromkeys(("pruning", "packing", "objective"), SHARED),
         "methods": SHARED | {"pruning", "objective"},
@@ -46,7 +50,7 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
 """What each part of a package may import of its own package."""
 BETWEEN = {"dppo": set(), "answer_judge": set(), "dppo_lab": {"dppo", "answer_judge"}}
 """What a package may import of the others."""
-CORE = ("pruning", "packing", "objective", "methods", "step", "errors", "groups", "types", "rng", "files", "typed")
+CORE = ("pruning", "packing", "objective", "methods", "step", *(SHARED - {"install", "settings", "environment"}))
 LIBRARIES = {
     "dppo": dict.fromkeys(CORE, frozenset({"torch", "numpy"})),
     "answer_judge": {"grading": {"sympy", "latex2sympy2_extended"}, "sandbox": set(), "files": set(), "typed": set()},

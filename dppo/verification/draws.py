@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import Rounds
@@ -62,22 +63,17 @@ def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepProm
     else:
         wanted = subject.wanted or subject.rewards.groups
         prompts = known_rounds(rounds, candidates, subject.rewards, subject.earlier_rewards, wanted, streams)
-    return with_expected(prompts, subject.rewards)
+    return with_context(prompts, subject.context)
 
 
-def with_expected(prompts: StepPrompts, rewards: Rewards) -> StepPrompts:
-    """The same prompts with what was known of those that are rolled out: what history expects, and their values.
+def with_context(prompts: StepPrompts, context: StepContext) -> StepPrompts:
+    """The same prompts with what was known of those that are rolled out.
 
     Args:
         prompts: of a step whose candidates are the first of P prompts, in order.
-        rewards: of the P prompts, with what was known of each, where anything was.
+        context: of the P prompts.
     """
-    row_Q, expected, value_P = prompts.draw.keep_N.nonzero()[:, 0], rewards.expected, rewards.value_Q
-    return replace(
-        prompts,
-        expected=None if expected is None else expected.take(row_Q),
-        value_Q=None if value_P is None else value_P[row_Q],
-    )
+    return replace(prompts, context=context.take(prompts.draw.keep_N.nonzero()[:, 0]))
 
 
 class Once:
@@ -136,7 +132,7 @@ def gradients(subject: Subject, method: Method, drawn: Sequence[Drawn]) -> Tenso
 
 def full_batch(subject: Subject, method: Method) -> Tensor:
     """(N,) the same for the full batch, nothing pruned: put together without ``plan_step``."""
-    advantage_N = method.advantages(subject.rewards)
+    advantage_N = method.advantages(subject.rewards, subject.context)
     tokens = float(subject.tokens_N.sum())
     denominator = method.normaliser.denominator(len(advantage_N), tokens, subject.max_tokens)
     return slopes(method, advantage_N) * _per_token(subject, method) / denominator

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.environment import one_thread
 from dppo.errors import ConfigError
 from dppo.methods import METHODS, Method
@@ -60,8 +61,10 @@ class Subject:
     completion_tokens: tuple[list[int], ...]
     """Token ids of the N completions, G of each prompt after each other."""
     rewards: Rewards
-    """Of the N completions, in float64, with what a history of the earlier set expects of the P prompts: only methods
-    with a baseline from history look at it."""
+    """Of the N completions, in float64."""
+    context: StepContext
+    """What a history of the earlier set expects of the P prompts: only methods with a baseline from history look at
+    it."""
     generations: int
     """G, completions per prompt."""
     confidence_N: Tensor
@@ -106,7 +109,7 @@ class Subject:
 
     def completions(self, method: Method) -> Completions:
         """What a method's completion pruning sees where every prompt was rolled out."""
-        return completions_of(method, self.rolled_out())
+        return completions_of(method, self.rolled_out(), self.context)
 
     def describe(self) -> str:
         """Model, data and rollouts, in one paragraph."""
@@ -175,7 +178,8 @@ def frozen_subject(
         tokenizer=tokenizer,
         prompt_tokens=tuple(prompts[:done]),
         completion_tokens=tuple(now[: done * count]),
-        rewards=known_after(earlier, now_rewards),
+        rewards=now_rewards,
+        context=known_after(earlier),
         generations=count,
         confidence_N=confidence(logp_NT, mask_NT),
         gram_NN=gram(gradient_NK),
@@ -231,21 +235,20 @@ TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 
 def _after(rewards: Rewards, tokens_N: Tensor, method: Method, confidence_N: Tensor | None = None) -> Candidates:
     """The candidates that a history of one earlier set of rollouts gives, by a method's advantages and score."""
-    signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=confidence_N))
+    signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=confidence_N), NOTHING_KNOWN)
     return _history(rewards, signal_P, tokens_N).candidates(torch.arange(rewards.groups), 1)
 
 
-def known_after(earlier: Rewards, now: Rewards) -> Rewards:
-    """Rewards with what one earlier group of each prompt says of them: what history expects, and the prompt's value.
+def known_after(earlier: Rewards) -> StepContext:
+    """What one earlier group of each prompt says of the next one: what history expects, and the prompt's value.
 
     Args:
         earlier: rewards of P groups, rolled out at step 0, where nothing was known.
-        now: of the same prompts' next groups.
     """
     history = _history(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
     total_PG = earlier.total_N.view(earlier.groups, -1).nan_to_num(0.0)
     expected = history.expected(torch.arange(earlier.groups), 1)
-    return replace(now, expected=expected, value_Q=optimal_value(total_PG, beta=VALUE_BETA))
+    return StepContext(expected=expected, value_Q=optimal_value(total_PG, beta=VALUE_BETA))
 
 
 def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHistory:

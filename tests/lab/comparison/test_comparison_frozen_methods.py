@@ -70,7 +70,7 @@ def test_baselines_from_history_pass_and_sizes_that_were_not_varied_are_named(su
     assert [line.split(":")[0].strip() for line in console.export_text().splitlines() if "not varied" in line] == [
         "dppo_history_sizes"
     ]
-    monkeypatch.setattr(draws, "with_expected", lambda prompts, expected: prompts)
+    monkeypatch.setattr(draws, "with_context", lambda prompts, context: prompts)
     wrong = {row.name for row in compared(subject, names).measured if row.verdict == "WRONG"}
     assert wrong == set(names)
 
