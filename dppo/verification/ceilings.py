@@ -13,10 +13,6 @@ def pilot_ceilings(subject: Subject, method: Method) -> tuple[CeilingRow, ...]:
     """The ceilings of both levels, by the method's own advantages and score; a level of too few units is left out.
 
     Of prompts, the first rollout is the history and the second what was then found.
-
-    Args:
-        subject: the rollouts.
-        method: gives advantages and score.
     """
     rows = []
     seen_P = subject.candidates.seen_P

@@ -106,8 +106,7 @@ def of_level(methods: Sequence[Method], level: str) -> list[Method]:
 def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
     """Expectations over every outcome of both draws, on a policy of a few parameters, in float64.
 
-    Args:
-        methods: each is checked at each level, with several normalisers, with and without a KL term.
+    Each method is checked at each level, with several normalisers, with and without a KL term.
     """
     for level, claim in CLAIMS.items():
         normalisers = [GRPO_MEAN, DR_GRPO, *([DAPO_TOKENS] if level == "completions" else [])]
@@ -167,9 +166,6 @@ def row_checks(subject: Subject) -> Iterator[Check]:
     """Dense rows compute what padding computes, on the subject's own model, and wrong rows do not.
 
     In float32, whatever the run trains in: there the trainer compares its kernel with padding itself, at its start.
-
-    Args:
-        subject: a policy; of its rollouts nothing is used.
     """
     title, model = served_model(subject.model)
     found = rows_against_padding(model, temperature=subject.temperature)

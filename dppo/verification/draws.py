@@ -68,9 +68,7 @@ def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepProm
 def with_expected(prompts: StepPrompts, rewards: Rewards) -> StepPrompts:
     """The same prompts with what was known of those that are rolled out: what history expects, and their values.
 
-    Args:
-        prompts: of a step whose candidates are the first of P prompts, in order.
-        rewards: of the P prompts, with what was known of each, where anything was.
+    The candidates of ``prompts`` are the first of the P prompts of ``rewards``, in order.
     """
     row_Q, expected, value_P = prompts.draw.keep_N.nonzero()[:, 0], rewards.expected, rewards.value_Q
     return replace(

@@ -74,14 +74,7 @@ def remembering(pruning: Level) -> Level:
 
 
 def sample(subject: Subject, method: Method, draws: int, seed: int) -> Sample:
-    """Independent draws of a method on a subject, or the only one there is.
-
-    Args:
-        subject: the rollouts, with the candidates that the method draws prompts from.
-        method: at the rates to be drawn with.
-        draws: M, >= 2.
-        seed: of the draws.
-    """
+    """Independent draws of a method on a subject, or the only one there is."""
     method = replace(method, prompts=remembering(method.prompts), completions=remembering(method.completions))
     alone = _without_chance(subject, method)
     streams = {purpose: generator(seed, purpose) for purpose in DRAWS}
@@ -143,13 +136,7 @@ def root(gram_NN: Tensor) -> Tensor:
 
 
 def group_norms(full_N: Tensor, gram_NN: Tensor, count: int) -> Tensor:
-    """(P,) norms of the gradients of whole groups, what each adds to the full batch's.
-
-    Args:
-        full_N: (N,) coefficients of the full batch, groups after each other.
-        gram_NN: (N, N) inner products of what they multiply.
-        count: G, completions per group.
-    """
+    """(P,) norms of the gradients of whole groups, what each adds to the full batch's."""
     size = len(full_N) // count
     block_PGG = torch.stack([gram_NN[i : i + count, i : i + count] for i in range(0, size * count, count)])
     full_PG = full_N.view(size, count)
@@ -197,15 +184,7 @@ def bias_interval(error_MK: Tensor, bias: Bias) -> tuple[float, float]:
     The variance of the mean of ``<e_a, e_b>`` over pairs of M draws is ``4 b^2 t / M + 2 |S|^2 / M^2`` to first order,
     with ``S`` the covariance of a draw's error and ``t`` its variance in the direction of the bias. It grows with
     ``b``, so the interval is found by trying every ``b``, as in Wilson's interval of a share.
-
-    Args:
-        error_MK: (M, K) errors of independent draws, over ``|g|``.
-        bias: from these draws.
-
-    Returns:
-        (low, high), both >= 0. The interval is of the square, so near 0 it is wide in the root.
-
-    Source: Hoeffding, A class of statistics with asymptotically normal distribution (1948), section 5; Wilson (1927).
+    The interval is of the square, so near 0 it is wide in the root. Errors are over ``|g|``.
     """
     mean_K = error_MK.mean(0)
     square = float(mean_K.square().sum())

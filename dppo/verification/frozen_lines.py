@@ -52,26 +52,14 @@ Build = Callable[[str], Method]
 
 
 def line(name: str, method: Method, subject: Subject, taken: frozenset[Level]) -> Line:
-    """A method's line, with what its history says of the prompts.
-
-    Args:
-        name: in the table.
-        method: with all rates 0.
-        subject: the rollouts.
-        taken: levels at which the method takes a rate.
-    """
+    """A method's line, with what its history says of the prompts."""
     levels = EVERY_RATE if len(taken) == len(RATES) else taken or frozenset({Level.BLOCK})
     known = replace(subject, candidates=remembered(subject, method))
     return Line(name=name, method=method, subject=known, levels=levels)
 
 
 def control_lines(subject: Subject, build: Build) -> tuple[Line, Line]:
-    """The lines of ``CONTROLS``.
-
-    Args:
-        subject: the rollouts.
-        build: gives the methods that the controls are made from.
-    """
+    """The lines of ``CONTROLS``."""
     base, ours = build("grpo"), build("dppo")
     blind = replace(
         base,

@@ -148,9 +148,7 @@ def relative_difference(left: Gradient, right: Gradient) -> float:
 def weighted_sum_of_completions(step: Step, method: Method) -> Gradient:
     """The gradient that the weights of our trainer's step ask for, summed here one completion at a time.
 
-    Args:
-        step: of ``DPPOTrainer``, with a policy at which every ratio is 1.
-        method: gives the normaliser; the loss must have the slope ``-advantage`` there, as all we serve do.
+    Every ratio must be 1 there, and the loss must have the slope ``-advantage``, as all losses that we serve do.
     """
     trainer = step.trainer
     batch, model = trainer.in_use.batch, trainer.model

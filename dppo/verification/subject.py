@@ -93,11 +93,7 @@ class Subject:
         return torch.tensor([len(tokens) for tokens in self.completion_tokens])
 
     def rolled_out(self, keep_P: Tensor | None = None) -> RolledOut:
-        """The rollouts of some prompts, as an engine would hand them to ``plan_step``.
-
-        Args:
-            keep_P: (P,) bool, the prompts rolled out; None for all.
-        """
+        """The rollouts of some prompts, as an engine would hand them to ``plan_step``."""
         tokens_N = self.tokens_N
         keep_N = torch.ones_like(tokens_N, dtype=torch.bool) if keep_P is None else keep_P[self.rewards.group_N]
         return RolledOut(
@@ -212,12 +208,7 @@ def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: Sampling)
 
 
 def random_rewards(shape: torch.Size, seed: int) -> Tensor:
-    """(P, 2, G) rewards of 0 and 1, each prompt with its own chance: one of 1/8 to 7/8, different for neighbours.
-
-    Args:
-        shape: (P, 2, G).
-        seed: of the draws.
-    """
+    """(P, 2, G) rewards of 0 and 1, each prompt with its own chance: one of 1/8 to 7/8, different for neighbours."""
     rng = generator(seed, Purpose.CHECK, 2)
     chance_P = (1 + rng.permutation(shape[0]) % 7) / 8
     return torch.from_numpy((rng.random(tuple(shape)) < chance_P[:, None, None]).astype(np.float64))
@@ -238,9 +229,7 @@ def _after(rewards: Rewards, tokens_N: Tensor, method: Method, confidence_N: Ten
 def known_after(earlier: Rewards, now: Rewards) -> Rewards:
     """Rewards with what one earlier group of each prompt says of them: what history expects, and the prompt's value.
 
-    Args:
-        earlier: rewards of P groups, rolled out at step 0, where nothing was known.
-        now: of the same prompts' next groups.
+    The earlier groups were rolled out at step 0, where nothing was known.
     """
     history = _history(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
     total_PG = earlier.total_N.view(earlier.groups, -1).nan_to_num(0.0)
@@ -286,13 +275,6 @@ def generate(
     """``count`` sampled completions of each prompt, as token ids up to and with the end token.
 
     transformers samples from torch's global generator: it is seeded here and put back afterwards.
-
-    Args:
-        model: the policy.
-        tokenizer: for the ids of padding and of the end.
-        prompts: token ids of each prompt.
-        count: completions per prompt.
-        sampling: temperature, longest completion, seed, and after how many seconds to cut all completions off.
     """
     configured = model.generation_config.eos_token_id if model.generation_config else None
     ends = cast(Any, tokenizer.eos_token_id if configured is None else configured)
