@@ -5,7 +5,7 @@ from dppo.pruning import Evidence, Pruning, ceiling_of
 from dppo.pruning.ceiling import FEWEST
 from dppo.step import signals
 from dppo.types import Draw
-from dppo.verification.records import CeilingRow
+from dppo.verification.findings import CeilingRow
 from dppo.verification.subject import Subject, remembered
 
 

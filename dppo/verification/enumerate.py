@@ -149,10 +149,10 @@ def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> O
     return [(torch.tensor(mask, dtype=torch.bool), part) for mask, part in chance.items()]
 
 
-Level = TypeVar("Level")
+AnyPruning = TypeVar("AnyPruning")
 
 
-def enumerated(pruning: Level) -> Level:
+def enumerated(pruning: AnyPruning) -> AnyPruning:
     """The same pruning, to be drawn from with a ``Tape``: each draw chooses among all outcomes of its design.
 
     A design that has too many (systematic, or one that cannot be enumerated and claims to be unbiased) is replaced by

@@ -16,7 +16,7 @@ from torch import Tensor
 from dppo.methods import Method
 from dppo.pruning import Budget, PromptPruning, Pruning, effective_sample_size
 from dppo.rng import Purpose, generator
-from dppo.verification.draws import Drawn, draw, full_batch, gradients
+from dppo.verification.draws import FrozenDraw, draw, full_batch, gradients
 from dppo.verification.estimate import Bias, estimate_bias
 from dppo.verification.subject import Subject
 
@@ -24,7 +24,7 @@ NORMAL_95 = 1.959964
 """Standard errors on either side of a 95% interval."""
 DRAWS = (Purpose.PROMPT_DRAW, Purpose.PROMPT_SKIP, Purpose.COMPLETION_DRAW)
 """What a draw needs random numbers for."""
-Level = TypeVar("Level")
+AnyPruning = TypeVar("AnyPruning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class NoChance:
         raise ChanceNeeded(name)
 
 
-def remembering(pruning: Level) -> Level:
+def remembering(pruning: AnyPruning) -> AnyPruning:
     """The same pruning, which works the probabilities of equal scores out only once: a quarter of the time."""
     if not isinstance(pruning, Pruning | PromptPruning):
         return pruning
@@ -89,7 +89,7 @@ def sample(subject: Subject, method: Method, draws: int, seed: int) -> Sample:
     )
 
 
-def _without_chance(subject: Subject, method: Method) -> Drawn | None:
+def _without_chance(subject: Subject, method: Method) -> FrozenDraw | None:
     """The only draw there is; None where there are several."""
     none = cast(np.random.Generator, NoChance())
     try:
@@ -99,7 +99,7 @@ def _without_chance(subject: Subject, method: Method) -> Drawn | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class DrawFigures:
     """What a sample says of the expected gradient and of single draws, ``g`` being that of the full batch."""
 
     draws: int
@@ -153,7 +153,7 @@ def bias_of(found: Sample, root_NN: Tensor) -> Bias:
     return estimate_bias(error_MK, torch.eye(len(full_K), dtype=torch.float64), full_K)
 
 
-def figures(found: Sample, bias: Bias, root_NN: Tensor) -> Figures:
+def figures(found: Sample, bias: Bias, root_NN: Tensor) -> DrawFigures:
     """Everything that the table shows of a sample, whose ``bias`` is from ``bias_of`` and ``root_NN`` from ``root``."""
     full_K, draw_MK = found.full_N @ root_NN, found.gradient_MN @ root_NN
     draws, norm = len(draw_MK), float(full_K.norm())
@@ -161,7 +161,7 @@ def figures(found: Sample, bias: Bias, root_NN: Tensor) -> Figures:
     spread_M = (draw_MK - draw_MK.mean(0)).square().sum(1) / norm**2 * draws / max(draws - 1, 1)
     length_M = draw_MK.norm(dim=1)
     cosine_M = torch.where(length_M > 0, draw_MK @ full_K / (length_M * norm).clamp_min(1e-300), 0.0)
-    return Figures(
+    return DrawFigures(
         draws=draws,
         relative_bias=math.sqrt(max(bias.squared, 0.0)),
         bias_low=low,

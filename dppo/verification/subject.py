@@ -28,7 +28,7 @@ each function, (N, F) with NaN where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class SubjectSampling:
     """How a subject's completions are generated."""
 
     generations: int = 8
@@ -124,7 +124,7 @@ def frozen_subject(
     prompts: list[list[int]],
     scorer: Scorer,
     *,
-    sampling: Sampling,
+    sampling: SubjectSampling,
     title: str,
     reward_weights: Sequence[float] = (1.0,),
 ) -> Subject:
@@ -196,7 +196,7 @@ def _rewards(reward_P2GF: Tensor, weights: Sequence[float], seed: int) -> tuple[
     return earlier, now, True
 
 
-def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: Sampling) -> None:
+def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: SubjectSampling) -> None:
     """Raise an error where there is nothing to verify."""
     if len(prompts) < 2 or sampling.generations < 2:
         raise ConfigError(
@@ -270,7 +270,7 @@ def generate(
     tokenizer: PreTrainedTokenizerBase,
     prompts: list[list[int]],
     count: int,
-    sampling: Sampling,
+    sampling: SubjectSampling,
 ) -> list[list[int]]:
     """``count`` sampled completions of each prompt, as token ids up to and with the end token.
 

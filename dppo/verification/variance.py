@@ -26,7 +26,7 @@ from dppo.rng import Purpose, generator
 from dppo.types import Completions
 from dppo.verification.controls import TopOfLive
 from dppo.verification.draws import full_batch
-from dppo.verification.records import VarianceRow
+from dppo.verification.findings import VarianceRow
 from dppo.verification.subject import Subject
 
 KEEPS = (0.75, 0.5, 0.25)
