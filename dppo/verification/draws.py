@@ -24,7 +24,7 @@ from dppo.verification.subject import Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class FrozenDraw:
     """One draw, in the order of the subject's completions."""
 
     weight_N: Tensor
@@ -36,7 +36,7 @@ class Drawn:
     """Of the subject that are used: rolled out, and for rounds with rewards that count."""
 
 
-def draw(subject: Subject, method: Method, streams: Streams) -> Drawn:
+def draw(subject: Subject, method: Method, streams: Streams) -> FrozenDraw:
     """One draw of prompts, then one of the completions of those that are rolled out."""
     prompts = step_prompts(subject, method, streams)
     weight_N, advantage_N = torch.zeros(2, len(subject.rewards), dtype=torch.float64)
@@ -44,11 +44,11 @@ def draw(subject: Subject, method: Method, streams: Streams) -> Drawn:
     keep_P[: len(prompts.draw.keep_N)] = prompts.draw.keep_N  # rounds may end before all candidates were taken
     used = int((prompts.weight_Q > 0).sum())
     if not used:
-        return Drawn(weight_N=weight_N, advantage_N=advantage_N, denominator=1.0, prompts=0)
+        return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=1.0, prompts=0)
     plan = plan_step(method, subject.rolled_out(keep_P), prompts, streams=streams, max_tokens=subject.max_tokens)
     keep_N = keep_P.repeat_interleave(subject.generations)
     weight_N[keep_N], advantage_N[keep_N] = plan.weight_UN[0], plan.advantage_N
-    return Drawn(weight_N=weight_N, advantage_N=advantage_N, denominator=plan.denominator, prompts=used)
+    return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=plan.denominator, prompts=used)
 
 
 def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepPrompts:
@@ -69,9 +69,7 @@ def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepProm
 def with_context(prompts: StepPrompts, context: StepContext) -> StepPrompts:
     """The same prompts with what was known of those that are rolled out.
 
-    Args:
-        prompts: of a step whose candidates are the first of P prompts, in order.
-        context: of the P prompts.
+    The candidates of ``prompts`` are the first of the P prompts of ``context``, in order.
     """
     return replace(prompts, context=context.take(prompts.draw.keep_N.nonzero()[:, 0]))
 
@@ -122,7 +120,7 @@ def known_rounds(
     return in_rounds(rounds, wanted, one_round, streams)
 
 
-def gradients(subject: Subject, method: Method, drawn: Sequence[Drawn]) -> Tensor:
+def gradients(subject: Subject, method: Method, drawn: Sequence[FrozenDraw]) -> Tensor:
     """(M, N) what each completion's ``grad sum_t log p_t`` is multiplied by in the gradient of each draw."""
     weight_MN = torch.stack([one.weight_N for one in drawn])
     slope_MN = slopes(method, torch.stack([one.advantage_N for one in drawn]).flatten()).view_as(weight_MN)

@@ -29,7 +29,7 @@ each function, (N, F) with NaN where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class SubjectSampling:
     """How a subject's completions are generated."""
 
     generations: int = 8
@@ -96,11 +96,7 @@ class Subject:
         return torch.tensor([len(tokens) for tokens in self.completion_tokens])
 
     def rolled_out(self, keep_P: Tensor | None = None) -> RolledOut:
-        """The rollouts of some prompts, as an engine would hand them to ``plan_step``.
-
-        Args:
-            keep_P: (P,) bool, the prompts rolled out; None for all.
-        """
+        """The rollouts of some prompts, as an engine would hand them to ``plan_step``."""
         tokens_N = self.tokens_N
         keep_N = torch.ones_like(tokens_N, dtype=torch.bool) if keep_P is None else keep_P[self.rewards.group_N]
         return RolledOut(
@@ -131,7 +127,7 @@ def frozen_subject(
     prompts: list[list[int]],
     scorer: Scorer,
     *,
-    sampling: Sampling,
+    sampling: SubjectSampling,
     title: str,
     reward_weights: Sequence[float] = (1.0,),
 ) -> Subject:
@@ -204,7 +200,7 @@ def _rewards(reward_P2GF: Tensor, weights: Sequence[float], seed: int) -> tuple[
     return earlier, now, True
 
 
-def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: Sampling) -> None:
+def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: SubjectSampling) -> None:
     """Raise an error where there is nothing to verify."""
     if len(prompts) < 2 or sampling.generations < 2:
         raise ConfigError(
@@ -216,12 +212,7 @@ def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: Sampling)
 
 
 def random_rewards(shape: torch.Size, seed: int) -> Tensor:
-    """(P, 2, G) rewards of 0 and 1, each prompt with its own chance: one of 1/8 to 7/8, different for neighbours.
-
-    Args:
-        shape: (P, 2, G).
-        seed: of the draws.
-    """
+    """(P, 2, G) rewards of 0 and 1, each prompt with its own chance: one of 1/8 to 7/8, different for neighbours."""
     rng = generator(seed, Purpose.CHECK, 2)
     chance_P = (1 + rng.permutation(shape[0]) % 7) / 8
     return torch.from_numpy((rng.random(tuple(shape)) < chance_P[:, None, None]).astype(np.float64))
@@ -242,8 +233,7 @@ def _after(rewards: Rewards, tokens_N: Tensor, method: Method, confidence_N: Ten
 def known_after(earlier: Rewards) -> StepContext:
     """What one earlier group of each prompt says of the next one: what history expects, and the prompt's value.
 
-    Args:
-        earlier: rewards of P groups, rolled out at step 0, where nothing was known.
+    The earlier groups were rolled out at step 0, where nothing was known.
     """
     history = _history(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
     total_PG = earlier.total_N.view(earlier.groups, -1).nan_to_num(0.0)
@@ -284,18 +274,11 @@ def generate(
     tokenizer: PreTrainedTokenizerBase,
     prompts: list[list[int]],
     count: int,
-    sampling: Sampling,
+    sampling: SubjectSampling,
 ) -> list[list[int]]:
     """``count`` sampled completions of each prompt, as token ids up to and with the end token.
 
     transformers samples from torch's global generator: it is seeded here and put back afterwards.
-
-    Args:
-        model: the policy.
-        tokenizer: for the ids of padding and of the end.
-        prompts: token ids of each prompt.
-        count: completions per prompt.
-        sampling: temperature, longest completion, seed, and after how many seconds to cut all completions off.
     """
     configured = model.generation_config.eos_token_id if model.generation_config else None
     ends = cast(Any, tokenizer.eos_token_id if configured is None else configured)

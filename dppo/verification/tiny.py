@@ -64,16 +64,7 @@ REF_LOGP_NT, _ = _policy(THETA + 0.5 * _normal(13, PARAMETERS), torch.arange(N))
 def gradient(
     method: Method, row_B: Tensor, weight_B: Tensor, advantage_B: Tensor, *, denominator: float, tokens: float
 ) -> Tensor:
-    """(parameters,) gradient of the complete loss over some completions, as a trainer computes it.
-
-    Args:
-        method: loss, KL coefficient and normaliser.
-        row_B: (B,) which completions.
-        weight_B: (B,) float64.
-        advantage_B: (B,) float64.
-        denominator: of the step.
-        tokens: of the full batch, known or estimated.
-    """
+    """(parameters,) gradient of the complete loss over some completions, as a trainer computes it."""
     if not len(row_B):
         return torch.zeros_like(THETA)
     theta = THETA.clone().requires_grad_()
@@ -135,9 +126,6 @@ def exact_bias(method: Method) -> float:
 
     Rounds end where each prompt was taken once. Prompts are skipped, and baselines from history made, by one earlier
     group. All groups have as many completions: sizes that a method sets by history are left out.
-
-    Args:
-        method: at the rates to be checked.
     """
     method = replace(method, prompts=enumerated(method.prompts), completions=enumerated(method.completions))
     expected = torch.zeros_like(THETA)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dppo.errors import ConfigError
 from dppo.rng import Purpose, generator
-from dppo.verification.records import CeilingRow
+from dppo.verification.findings import CeilingRow
 from dppo_lab.planning.costs import Timed, fitted
 from dppo_lab.planning.kinds import Groups
 from dppo_lab.planning.outcome import Figures

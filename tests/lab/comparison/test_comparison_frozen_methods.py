@@ -12,14 +12,14 @@ from dppo.methods import METHODS
 from dppo.pruning import uniform
 from dppo.verification import draws
 from dppo.verification.frozen import bias_of, root, sample
-from dppo.verification.frozen_grid import Setting, cells, compare_frozen
-from dppo.verification.frozen_lines import EVERY_RATE, Level, Line
+from dppo.verification.frozen_grid import FrozenSettings, cells, compare_frozen
+from dppo.verification.frozen_lines import EVERY_RATE, FrozenLine, PrunedLevel
 from dppo_lab.comparison.contestants import choose
 from dppo_lab.comparison.frozen_methods import as_configured, configured, embedded_training, lines_of, methods_of
 from dppo_lab.comparison.frozen_table import NARROWEST, show
 
 BUILD = embedded_training().build_other
-QUICK = Setting(rates=(0.5,), draws=300)
+QUICK = FrozenSettings(rates=(0.5,), draws=300)
 
 
 def compared(subject, names, build=BUILD, setting=QUICK):
@@ -30,7 +30,7 @@ def compared(subject, names, build=BUILD, setting=QUICK):
 
 def at_rates(method, *, prompt, completion):
     """The method at these rates, as the grid has it."""
-    line = Line(name="one", method=method, subject=None, levels=EVERY_RATE)
+    line = FrozenLine(name="one", method=method, subject=None, levels=EVERY_RATE)
     made = [made for _, _, made in cells([line], sorted({prompt, completion} - {0.0}))]
     return next(m for m in made if (m.prompts.rate, m.completions.rate) == (prompt, completion))
 
@@ -41,17 +41,20 @@ def test_the_grid_finds_the_biased_and_passes_the_unbiased(subject):
     assert result.passed and result.completions_with_gradient == int(subject.completions(METHODS["grpo"]).live_N.sum())
     found = {(row.name, row.level): row for row in result.measured}
     for name in ("cppo", "pods", "dppo_deterministic"):
-        assert found[name, Level.COMPLETIONS].verdict == "biased"
+        assert found[name, PrunedLevel.COMPLETIONS].verdict == "biased"
     for name in ("dppo", "dppo_threshold", "uniform", "oracle"):
-        for level in (Level.COMPLETIONS, Level.PROMPTS, Level.BOTH):
+        for level in (PrunedLevel.COMPLETIONS, PrunedLevel.PROMPTS, PrunedLevel.BOTH):
             assert found[name, level].verdict == "unbiased"
-    assert set(found) & {("cppo", Level.PROMPTS), ("cppo", Level.BOTH), ("infobatch", Level.COMPLETIONS)} == set()
-    assert [row.level for row in result.measured if row.name in ("trl", "greso")] == [Level.BLOCK] * 2
+    assert (
+        set(found) & {("cppo", PrunedLevel.PROMPTS), ("cppo", PrunedLevel.BOTH), ("infobatch", PrunedLevel.COMPLETIONS)}
+        == set()
+    )
+    assert [row.level for row in result.measured if row.name in ("trl", "greso")] == [PrunedLevel.BLOCK] * 2
     dashes = [(each["name"], each["rate_of"]) for each in result.as_json()["not_taken"]]
     assert ("cppo", "prompts") in dashes and ("infobatch", "completions") in dashes
-    one, other = frozenset({Level.COMPLETIONS}), frozenset({Level.PROMPTS})
+    one, other = frozenset({PrunedLevel.COMPLETIONS}), frozenset({PrunedLevel.PROMPTS})
     assert {line.name: line.levels for line in result.lines} == {
-        **dict.fromkeys(("trl", "dapo", "greso"), frozenset({Level.BLOCK})),
+        **dict.fromkeys(("trl", "dapo", "greso"), frozenset({PrunedLevel.BLOCK})),
         **{"cppo": one, "pods": one, "infobatch": other},
         **dict.fromkeys(("dppo_deterministic", "dppo_threshold", "dppo", "uniform", "oracle"), EVERY_RATE),
     }
@@ -86,15 +89,15 @@ def test_a_method_that_lies_about_its_bias_is_named(subject, weighting, level):
             return method
         return replace(method, **{level: replace(getattr(method, level), weighting=weighting, rule=uniform)})
 
-    result = compared(subject, ["dppo_threshold", "dppo"], lying, Setting(rates=(0.5,), draws=100))
+    result = compared(subject, ["dppo_threshold", "dppo"], lying, FrozenSettings(rates=(0.5,), draws=100))
     wrong = {row.level for row in result.measured if row.verdict == "WRONG"}
     assert not result.passed
-    assert wrong == {Level.COMPLETIONS if level == "completions" else Level.PROMPTS, Level.BOTH}
+    assert wrong == {PrunedLevel.COMPLETIONS if level == "completions" else PrunedLevel.PROMPTS, PrunedLevel.BOTH}
     assert {row.name for row in result.measured if row.verdict == "WRONG"} == {"dppo_threshold"}
 
 
 def test_false_alarms_are_shared_among_the_rows_with_chance(subject):
-    result = compared(subject, ["cppo", "dppo"], setting=Setting(rates=(0.3, 0.5), draws=100))
+    result = compared(subject, ["cppo", "dppo"], setting=FrozenSettings(rates=(0.3, 0.5), draws=100))
     random = [row for row in result.measured if not row.exact]
     assert result.tests == len(random) == 3 * (2 + 2 + 4)
     assert all(row.figures.draws == 100 for row in random)
@@ -109,12 +112,12 @@ def test_the_oracle_beats_knowing_nothing_and_uniform_is_the_formula(subject):
     result = compared(subject, ["dppo"])
     found = {(row.name, row.level): row.figures for row in result.measured}
     live = int(subject.completions(METHODS["grpo"]).live_N.sum())
-    for level in (Level.COMPLETIONS, Level.PROMPTS):
+    for level in (PrunedLevel.COMPLETIONS, PrunedLevel.PROMPTS):
         assert found["oracle", level].added_variance < found["uniform", level].added_variance
-    row = found["uniform", Level.COMPLETIONS]
+    row = found["uniform", PrunedLevel.COMPLETIONS]
     assert row.largest_weight == pytest.approx(2.0)
     assert row.effective_rows == pytest.approx(live / 2, abs=1)
-    assert found["uniform", Level.PROMPTS].prompts_kept == 0.5
+    assert found["uniform", PrunedLevel.PROMPTS].prompts_kept == 0.5
 
 
 def test_rates_leave_the_rule_a_choice():
@@ -171,4 +174,4 @@ def test_a_contestant_keeps_its_own_fields_and_others_those_of_the_configuration
 )
 def test_bad_input(subject, problem, names, setting):
     with pytest.raises(ConfigError, match=problem):
-        compared(subject, names, setting=Setting(**setting))
+        compared(subject, names, setting=FrozenSettings(**setting))
