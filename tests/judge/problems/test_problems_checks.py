@@ -8,6 +8,7 @@ from datasets import Dataset
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.problems import check_problems
 
+
 def problems(prompts, answers=None):
     return Dataset.from_dict({"prompt": prompts, "answer": answers or ["1"] * len(prompts)})
 
