@@ -37,8 +37,8 @@ def subject():
 @pytest.fixture(scope="session")
 def confined():
     """Skips where the system cannot confine a program: the library then refuses to run any."""
+    from answer_judge.errors import ConfigError
     from answer_judge.sandbox import Sandbox
-    from dppo.errors import ConfigError
 
     with Sandbox(workers=1) as sandbox:
         try:
