@@ -4,7 +4,6 @@ import argparse
 import shlex
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,17 +18,16 @@ if TYPE_CHECKING:
     from dppo.verification.frozen_grid import FrozenComparison
 
 METHODS = "trl,dapo,greso,cppo,cppo_trl,cppo_verl,pods,infobatch,dppo_deterministic,dppo_unweighted,dppo_threshold,dppo"
-"""Compared by default: every way to prune; other losses can be named."""
+"""The default comparison: every way to prune. Methods with other losses can be named."""
 
 EMBEDDED_PROMPTS = 24
-"""Of the embedded task: with fewer, few rates differ in the whole number of prompts that they keep."""
+"""Of the embedded task. With fewer prompts, different rates would keep the same number of them."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Print bias and variance of every method at every rate; 1 if one is biased that says it is not, else 0."""
+    """Print bias and variance of every method at every rate; 1 if one is biased and does not declare it, else 0."""
     config, options, flags = read_words(_parser(), words)
-    with warnings.catch_warnings(), open_status(Console(file=sys.stderr), "loading") as status:
-        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+    with open_status(Console(file=sys.stderr), "loading") as status:
         found = _measure(config, flags, options, status)
     from dppo_lab.comparison.frozen_table import NARROWEST, show
 
@@ -43,7 +41,7 @@ def main(words: Sequence[str]) -> int:
 def _measure(
     config: str | None, flags: Sequence[str], options: argparse.Namespace, progress: Callable[[str], None]
 ) -> "FrozenComparison":
-    """Everything found, on the embedded policy or on the model, problems and rewards of a configuration."""
+    """The comparison, on the embedded policy or on a configuration's model, problems and rewards."""
     started = time.perf_counter()
     from dppo.verification.frozen_grid import FrozenSettings, compare_frozen
     from dppo.verification.frozen_lines import CONTROLS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[2] / "judge"
 sys.path.insert(0, str(TESTS / "evaluation"))
 
 from evaluation_fakes import fake_engine  # noqa: E402
@@ -15,7 +15,7 @@ import dppo_lab.cli.eval as command  # noqa: E402
 from answer_judge.evaluation import Generated, pass_at_k, read_results  # noqa: E402
 from dppo_lab.cli.main import main  # noqa: E402
 
-HUMANEVAL = TESTS / "judge" / "problems" / "code_humaneval.jsonl"
+HUMANEVAL = TESTS / "problems" / "code_humaneval.jsonl"
 SOLUTIONS = {row["entry_point"]: row for row in map(json.loads, HUMANEVAL.read_text().splitlines())}
 
 
