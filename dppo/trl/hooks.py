@@ -17,6 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from dppo.trl.checkpoints.hooks import OF_CHECKPOINTS, CheckpointHooks
+from dppo.trl.grpo.records import Recorder
 from dppo.trl.grpo.sampler import failures_named
 from dppo.trl.metrics import PhaseClock
 
@@ -67,6 +68,7 @@ RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "training_step": ("(self, model, inputs, num_items_in_batch)", ("self._step += 1",)),
     "log": ("(self, logs, start_time)", ("for key, val in self._metrics[mode].items():",)),
+    "evaluate": ("(self, eval_dataset, ignore_keys, metric_key_prefix)", ()),
     "_remove_unused_columns": ("(self, dataset, description)", ("if not self.args.remove_unused_columns:",)),
     **OF_CHECKPOINTS,
 }
@@ -115,6 +117,7 @@ class Joints(CheckpointHooks, GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.clock = PhaseClock()
+        self.recorder = Recorder()
         self._deferring = False
         self._rewards_of_call: Tensor | None = None
         super().__init__(*args, **kwargs)
@@ -228,8 +231,12 @@ class Joints(CheckpointHooks, GRPOTrainer):
         return (None, None, None) if self._deferring else self.padded_forward(*args, **kwargs)
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        with self.clock("rollout") if self.training else nullcontext(), self.generating():
-            return super()._generate(*args, **kwargs)
+        training = self.training
+        with self.clock("rollout") if training else nullcontext(), self.generating():
+            generated = super()._generate(*args, **kwargs)
+        if training:
+            self.recorder.rolled_out(*written_by_model(generated))
+        return generated
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         with failures_named(self) if self.use_vllm else nullcontext():  # tools and their errors are outside
@@ -246,6 +253,21 @@ class Joints(CheckpointHooks, GRPOTrainer):
             return super()._compute_loss(model, inputs)
         return self.loss_of(model, inputs)
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's evaluation, which a recorder does not count as training."""
+        with self.recorder.phase("evaluate"):
+            return super().evaluate(*args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        with self.recorder.phase("save"):
+            super()._save_checkpoint(model, trial)
+
+
+def written_by_model(generated: Any) -> tuple[int, int]:
+    """Completions that TRL has generated on this rank, and their tokens less those of tools."""
+    completion_ids, tool_mask = generated[1], generated[2]
+    return len(completion_ids), sum(map(len, completion_ids) if tool_mask is None else map(sum, tool_mask))
+
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 """From a method to what is called in its place."""
@@ -260,11 +282,11 @@ WATCHED = {
     "loss": "_compute_loss",
     "save": "_save_checkpoint",
 }
-"""Methods that can be watched from outside, by our name for each."""
+"""Methods of TRL's own trainer that can be watched from outside, by our name for each."""
 
 
 def watch(trainer: GRPOTrainer, **wraps: Wrap) -> None:
-    """Call methods of a trainer through others that look at what goes in and comes out."""
+    """Call methods of TRL's own trainer through others that look at what goes in and comes out."""
     for name, wrap in wraps.items():
         setattr(trainer, WATCHED[name], wrap(getattr(trainer, WATCHED[name])))
 
