@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from datasets import Dataset
 from torch import Tensor
 
 from dppo.environment import load_vllm
@@ -28,12 +29,13 @@ from dppo.trl.grpo.loss_figures import LossFigures
 from dppo.trl.grpo.plan import step_plan
 from dppo.trl.grpo.prompts import prompt_source
 from dppo.trl.grpo.records import generation_of
-from dppo.trl.grpo.rollouts import gathered_order, joined, rank_batch, read_examples, rolled_out
+from dppo.trl.grpo.rollouts import Generated, gathered_order, joined, rank_batch, read_examples, rolled_out
 from dppo.trl.grpo.sampler import precision_line, start_named
-from dppo.trl.hooks import Generated, Joints, refusals
+from dppo.trl.hooks import Joints
 from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import RECORD, logs_next_step, share_done
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, end_at_exit, guarded_rewards, saved_at_the_limit
+from dppo.trl.served import check_overrides, unserved_models
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
@@ -78,13 +80,15 @@ class DPPOTrainer(TrainingLoop, Joints):
     ) -> None:
         args = DPPOConfig("dppo-output") if args is None else args
         check("args", args, DPPOConfig, "DPPOConfig in place of GRPOConfig: it takes the same arguments.")
+        data = kwargs.get("train_dataset", others[0] if others else None)
+        check_overrides(type(self), streamed=not isinstance(data, Dataset))
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
         if args.use_vllm:
             load_vllm("use_vllm: true", "use_vllm: false")
         rewards = guarded_rewards(reward_funcs, args.reward_time_limit, args.reward_weights)
         with start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
-        for refusal in refusals(self):
+        for refusal in unserved_models(self):
             raise ConfigError(refusal)
         log_probs = self.use_vllm or self.rollout_func is not None
         if args.completion_score == "confidence" and not log_probs:
