@@ -3,11 +3,13 @@
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from dppo.errors import ConfigError
 from dppo.packing.kernels import Kernel
 from dppo.packing.rows import Segments
 
@@ -16,6 +18,11 @@ ROWS = "dppo_rows"
 BATCH_ROPE = {"dynamic", "longrope"}
 """Rotary embeddings that look at the longest sequence of the batch, which a layout changes."""
 SERVED_LAYERS = {"full_attention", "sliding_attention"}
+RELIED_ON = {
+    "PreTrainedConfig": ("_attn_implementation",),
+    "PreTrainedModel": ("_is_stateful", "_supports_sdpa", "_supports_attention_backend"),
+}
+"""Private names of transformers that rows need, by class. Read them with ``private``, here and nowhere else."""
 
 
 def rows_attention(
@@ -52,17 +59,32 @@ AttentionInterface.register(ROWS, rows_attention)
 AttentionMaskInterface.register(ROWS, sdpa_mask)
 
 
+def private(owner: Any, name: str) -> Any:
+    """What a model or its configuration has under one of the names in ``RELIED_ON``.
+
+    Raises:
+        ConfigError: this version of transformers does not have it.
+    """
+    if not hasattr(owner, name):
+        raise ConfigError(
+            f"transformers {transformers.__version__} has no {name} on {type(owner).__name__}, which packed rows rely "
+            "on. Use layout: padded, or the version that constraints.txt names."
+        )
+    return getattr(owner, name)
+
+
 def use_rows(model: PreTrainedModel) -> None:
     """Let ``model`` attend over rows where it is given segments; everything else stays ordinary sdpa."""
     patched: Any = model
-    if model.config._attn_implementation != ROWS:
-        patched.attention_before_rows = model.config._attn_implementation
+    before = private(model.config, "_attn_implementation")
+    if before != ROWS:
+        patched.attention_before_rows = before
     model.set_attn_implementation(ROWS)
 
 
 def leave_rows(model: PreTrainedModel) -> None:
     """Give ``model`` back the attention implementation it had before ``use_rows``; nothing without that."""
-    if model.config._attn_implementation == ROWS:
+    if private(model.config, "_attn_implementation") == ROWS:
         model.set_attn_implementation(str(getattr(model, "attention_before_rows", "sdpa")))
 
 
@@ -91,7 +113,7 @@ def unsupported(model: PreTrainedModel) -> str:
     reasons: list[tuple[Any, str]] = [
         (config is not model.config, "it is a vision-language model"),
         (getattr(config, "is_encoder_decoder", False), "it has an encoder"),
-        (model._is_stateful, "it has recurrent layers, which scan across the segments of a row"),
+        (private(model, "_is_stateful"), "it has recurrent layers, which scan across the segments of a row"),
         (layers - SERVED_LAYERS, f"it has layers of type {', '.join(sorted(layers - SERVED_LAYERS))}"),
         (getattr(config, "attn_logit_softcapping", None), "it caps attention scores, which sdpa cannot"),
         (any(n.endswith(".sinks") for n, _ in model.named_parameters()), "it has attention sinks, which sdpa lacks"),
@@ -103,7 +125,7 @@ def unsupported(model: PreTrainedModel) -> str:
         (getattr(config, "keep_window_size", None), "it drops keys beyond a window by what it attends to"),
         (kinds & BATCH_ROPE, f"its rotary embedding ({', '.join(sorted(kinds & BATCH_ROPE))}) depends on the batch"),
         (
-            not (model._supports_sdpa and model._supports_attention_backend),
+            not (private(model, "_supports_sdpa") and private(model, "_supports_attention_backend")),
             f"transformers cannot change the attention of {type(model).__name__}",
         ),
     ]

@@ -125,6 +125,11 @@ class MicroBatch:
         """Longest completion among the rows, at least 1."""
         return max(1, *(self.rank_batch.completion_tokens[row] for row in self.rows.tolist()))
 
+    @property
+    def loss_tokens(self) -> Tensor:
+        """() completion tokens that are trained on."""
+        return (self.rank_batch.loss_mask[self.rows].sum(1) * (self.weight > 0)).sum()
+
     def completion(self, tensor: Tensor) -> Tensor:
         """``tensor`` (B, T) at these rows, cut to ``completion_width``; a (B, 1) tensor stays (b, 1)."""
         return tensor[self.rows, : self.completion_width]

@@ -25,7 +25,8 @@ class ForwardPasses:
 
     def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         self._trainer, self._padded_forward = trainer, padded_forward
-        self.layout: Layout = choose_layout(trainer, padded_forward)
+        self.layout: Layout
+        self.layout, self._heads = choose_layout(trainer, padded_forward)
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self._checked = False
 
@@ -33,6 +34,16 @@ class ForwardPasses:
         """(b, width) log-probabilities of the completion tokens of ``batch``, entropies and router loss if asked."""
         self.memory.in_flight, self.memory.completions = batch.tokens, len(batch.rows)
         return self.layout.forward(model, batch, entropy=entropy, router=router)
+
+    def enter(self) -> None:
+        """Get the models ready for training."""
+        self._heads.put_on()
+        self.layout.enter()
+
+    def leave(self) -> None:
+        """Give the models back as TRL had them."""
+        self.layout.leave()
+        self._heads.take_off()
 
     def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
         """(B, T) log-probabilities, without gradient, of the rows of positive weight; 0 elsewhere."""

@@ -46,7 +46,7 @@ class TrainingLoop(CheckpointHooks):
         return loss_of(last) + logged
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """TRL's training loop; afterwards the models have the attention implementation they were loaded with.
+        """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
 
         Args:
             resume_from_checkpoint: a folder, or True for the newest complete one in ``output_dir``.
@@ -57,11 +57,11 @@ class TrainingLoop(CheckpointHooks):
             CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
         """
         checkpoint = self.checked(resume_from_checkpoint)
-        self.forwards.layout.enter()
+        self.forwards.enter()
         try:
             return super().train(checkpoint, *args, **kwargs)
         finally:
-            self.forwards.layout.leave()
+            self.forwards.leave()
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """TRL's training step, timed: what no other phase has claimed is forward and backward."""

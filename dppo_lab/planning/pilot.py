@@ -21,7 +21,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.records import Generation, Recorder
+from dppo.trl.grpo.records import Generation
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo_lab.planning.observed import Observed, observed_run, timed_steps
 from dppo_lab.runs.arguments import OURS, Run
@@ -119,16 +119,16 @@ def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path, *, stock
     }  # fmt: skip
 
 
-class Keeper:
-    """Passes every generation on to ``inner``, and keeps the completions of the last whole one."""
+class Keeper(RunRecorder):
+    """Records a run, and keeps the completions of its last whole generation."""
 
-    def __init__(self, inner: Recorder) -> None:
-        self._inner = inner
+    def __init__(self, folder: str, **options: Any) -> None:
+        super().__init__(folder, **options)
         self.kept: Rollouts = {}
 
-    def record(self, generation: Generation) -> None:
+    def generation(self, generation: Generation) -> None:
         """Called by the trainer, after the draws."""
-        self._inner.record(generation)
+        super().generation(generation)
         if bool(generation.keep_P.all()):
             pairs = (
                 (generation.prompt_ids, generation.prompt_mask),
@@ -145,9 +145,8 @@ def _trained(run: Run, model: str, prompts: int, now: Callable[[], float], progr
     """Take the pilot's steps, recorded in its folder; returns the completions of its last whole generation."""
     trainer = build_trainer(run, model, DPPOTrainer, prompts)
     about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
-    recorder = RunRecorder(run.training.output_dir or "", task=about, now=now).attach(trainer)
-    keeper = Keeper(recorder)
-    trainer.recorder = keeper
+    keeper = Keeper(run.training.output_dir or "", task=about, now=now)
+    keeper.attach(trainer)
     Follow.instead(trainer, lambda step, steps, _: progress(f"pilot, step {step:.0f} of {steps:.0f}"))
     trainer.train()
     del trainer

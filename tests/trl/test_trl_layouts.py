@@ -28,8 +28,8 @@ from dppo.packing import SEGMENT_SDPA, Kernel, head
 from dppo.packing.attention import ROWS
 from dppo.trl import DPPOConfig, DPPOTrainer, layouts
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.hooks import refusals
 from dppo.trl.layouts import RowLayout
+from dppo.trl.served import unserved_models
 
 ROWS_LINE = "dppo | layout: rows of segments, attention by sdpa per segment (cpu and float32)"
 
@@ -262,7 +262,7 @@ class TestModelsInTraining:
             is_deepspeed_enabled=False, _is_vlm=False, model=wrapped, accelerator=accelerator,
             rollout_func=None, train_dataset=None,
         )  # fmt: skip
-        (refusal,) = refusals(trainer)
+        (refusal,) = unserved_models(trainer)
         assert "adapter covers lm_head" in refusal and "modules_to_save=['lm_head']" in refusal
 
     @pytest.mark.parametrize("reentrant", [True, False])

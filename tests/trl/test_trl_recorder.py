@@ -283,7 +283,7 @@ def test_a_recorder_records_one_trainer(tiny_path, tmp_path):
     with pytest.raises(ConfigError, match="attach takes a trainer, not None"):
         RunRecorder(tmp_path).attach(None)
     with pytest.raises(ConfigError, match="records nothing yet"):
-        RunRecorder(tmp_path).record(None)
+        RunRecorder(tmp_path).phase("train").__enter__()
 
 
 def test_rows_are_found_by_content():

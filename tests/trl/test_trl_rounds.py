@@ -16,8 +16,7 @@ from dppo.pruning.rounds import Collected
 from dppo.step import PromptSource, whole_block
 from dppo.step.figures import round_figures
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.rollouts import gathered_order, joined
-from dppo.trl.hooks import Generated
+from dppo.trl.grpo.rollouts import Generated, gathered_order, joined
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 DAPO = dict(method="dapo", loss_type="dapo", accept_bias=True)

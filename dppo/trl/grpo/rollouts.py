@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,28 @@ from torch.nn import functional as F
 from dppo.pruning import confidence
 from dppo.step import RolledOut, StepPlan
 from dppo.trl.batch import RankBatch
-from dppo.trl.hooks import Generated
 from dppo.types import Rewards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What TRL rolled out for one call on this rank, and the rewards of all ranks."""
+
+    prompt_ids: Tensor
+    """(B, Tp) left-padded."""
+    prompt_mask: Tensor
+    """(B, Tp)."""
+    completion_ids: Tensor
+    """(B, T) right-padded."""
+    completion_mask: Tensor
+    """(B, T), what is attended to."""
+    tool_mask: Tensor | None
+    """(B, T), 0 where a tool wrote a token; None where there were no tools."""
+    sampler_logp: Tensor | None
+    """(B, T) log-probabilities as the rollout engine reported them; None where it does not."""
+    reward_NF: Tensor
+    """(N, F) rewards of all ranks in rank order, on the CPU; NaN where a function gave none."""
+
 
 Gather = Callable[[Tensor], Tensor]
 """Concatenates a tensor over ranks, in rank order."""

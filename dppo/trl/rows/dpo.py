@@ -26,6 +26,7 @@ from dppo.trl.rows.margins import MarginReward, weights_of
 from dppo.trl.rows.sequences import Sequence, content_key, trained
 from dppo.trl.rows.settings import RowSettings, check_rows_settings
 from dppo.trl.rows.trainer import RowTrainer
+from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
 
@@ -131,6 +132,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     ) -> None:
         args = DPPODPOConfig("dppo-output") if args is None else args
         check("args", args, DPPODPOConfig, "DPPODPOConfig in place of DPOConfig: it takes the same arguments.")
+        check_overrides(type(self))
         given = check_dataset(train_dataset, "DPPODPOTrainer")
         if data_collator is not None:
             raise ConfigError("data_collator is not served: pairs are laid out after the draw. Leave it out.")

@@ -19,6 +19,7 @@ from dppo.trl.rows.data import check_dataset, prepared_rows
 from dppo.trl.rows.sequences import Sequence, content_key, trained
 from dppo.trl.rows.settings import RowSettings, check_rows_settings
 from dppo.trl.rows.trainer import RowTrainer
+from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
 
@@ -84,6 +85,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     ) -> None:
         args = DPPOSFTConfig("dppo-output") if args is None else args
         check("args", args, DPPOSFTConfig, "DPPOSFTConfig in place of SFTConfig: it takes the same arguments.")
+        check_overrides(type(self))
         given = check_dataset(train_dataset, "DPPOSFTTrainer")
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
             raise ConfigError(

@@ -32,6 +32,16 @@ from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 from dppo.types import Draw
 
 
+class StepCall(dict[str, Any]):
+    """What one call of the loss trains on: ``micro_batches``, and whether it is the ``last`` of its step."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ConfigError(
+            f"a step has no {name!r}: its inputs are packed rows of what was drawn, not TRL's batch. Override "
+            "loss_and_scores for another loss, or use TRL's own trainer."
+        )
+
+
 class RowTrainer(TrainingLoop):
     """A trainer of TRL whose rows are drawn by recorded scores; a subclass says what a row is and what its loss is.
 
@@ -155,7 +165,7 @@ class RowTrainer(TrainingLoop):
             calls, figures = self.forwards.calls(batch, batch.weight_UB[0], len(batches))
         self.add_figures(figures)
         self._scores = {}
-        return [{"micro_batches": each, "last": each is calls[-1]} for each in calls], None
+        return [StepCall(micro_batches=each, last=each is calls[-1]) for each in calls], None
 
     def _of_all_ranks(self, row_N: Tensor) -> Tensor:
         """The rows of a step: those of a last batch may not be as many on every rank (``even_batches: false``)."""
@@ -195,7 +205,7 @@ class RowTrainer(TrainingLoop):
             return_outputs: as for TRL, in evaluation.
             num_items_in_batch: as for TRL, in evaluation.
         """
-        if "micro_batches" not in inputs:
+        if not isinstance(inputs, StepCall):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         loss = self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
         if inputs["last"]:
