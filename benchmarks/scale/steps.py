@@ -17,7 +17,7 @@ from benchmarks.shared import Record, milliseconds, python_peak, spread_with_end
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.rng import Purpose, step_streams, torch_generator
-from dppo.step import PromptSource, RolledOut, StepPlan, plan_step, whole_block
+from dppo.step import PromptSource, RolledOut, StepPlan, drafted, plan_step, whole_block
 from dppo.trl.grpo.dealing import NOWHERE, Lengths, ranks_of_rows
 from dppo.types import Rewards
 
@@ -119,9 +119,10 @@ def history_records(size: int, repeats: int) -> Iterator[Record]:
     yield timed("history_order_of_an_epoch", size, lambda: PromptStream(size, seed=0).take(1), 1)
     asked = source.block(0, generations=GROUP_SIZE)
     rewards = Rewards.of_groups(torch.arange(len(asked.row_Q) * GROUP_SIZE).view(-1, GROUP_SIZE) % 3 == 0)
-    signal_Q, tokens_N = torch.ones(rewards.groups), torch.full((len(rewards),), 100)
+    rolled_out = RolledOut(rewards=rewards, tokens_N=torch.full((len(rewards),), 100))
+    draft = drafted(METHOD, rolled_out, asked, max_tokens=MAX_TOKENS)
     yield timed("history_block", size, lambda: source.block(1, generations=GROUP_SIZE), repeats)
-    yield timed("history_learn", size, lambda: source.learn(asked, rewards, signal_Q, tokens_N, 1), repeats)
+    yield timed("history_learn", size, lambda: source.learn(draft, 1), repeats)
     yield counted("memory_of_history", size, history.nbytes)
     with tempfile.TemporaryDirectory() as folder:
         yield timed("history_save", size, lambda: history.save(Path(folder, "history.npz")), 1)

@@ -26,9 +26,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from benchmarks.shared import options, write
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo_lab.planning.model import seconds_of
+from dppo_lab.planning.model import Figures, seconds_of
 from dppo_lab.planning.observed import timed_steps
-from dppo_lab.planning.outcome import Figures
 from dppo_lab.planning.pilot import quietly, run_pilot
 from dppo_lab.planning.records import Option, Step
 from dppo_lab.runs.parsing import parse_fields, read_file
@@ -129,7 +128,7 @@ def measure(case: Measured, start: str, folder: Path) -> float:
     trainer = build_trainer(run, start, GRPOTrainer if stock else DPPOTrainer, dataset)
     RunRecorder(folder, completions=0, now=time.process_time).attach(trainer)
     trainer.train()
-    return float(np.mean([each.seconds for each in timed_steps(read_run(folder))[-COUNTED:]]))
+    return float(np.mean([each.total for each in timed_steps(read_run(folder))[-COUNTED:]]))
 
 
 def row_of(case: Measured, figures: Figures, samples: list[Figures], measured: float) -> dict[str, Any]:
