@@ -1,7 +1,6 @@
 """Nothing of a model's text runs as code, hostile answers end, and the verdict is the same wherever it is asked for."""
 
 import asyncio
-import importlib.util
 import json
 import subprocess
 import sys
@@ -15,24 +14,17 @@ import pytest
 from answer_judge.errors import RewardError
 from answer_judge.grading.pool import TaskResult, WorkerPool
 from answer_judge.grading.verifier import REASONS, REFUSED, Verifier
+from benchmarks.judge.hostile_answers import hostile_answers
 
 ROOT = Path(__file__).parents[3]
 
 
-def hostile_answers(count, seed=0):
-    """The benchmark's generator."""
-    spec = importlib.util.spec_from_file_location("hostile_answers", ROOT / "benchmarks" / "hostile_answers.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return list(module.hostile_answers(count, seed))
-
-
 def test_hostile_answers_are_different_and_of_every_kind():
-    found = hostile_answers(2000)
+    found = list(hostile_answers(2000))
     assert len({text for _, text in found}) == 2000
     assert min(Counter(kind for kind, _ in found).values()) > 10
     assert max(len(text) for _, text in found) > 50_000
-    assert found == hostile_answers(2000) != hostile_answers(2000, seed=1)
+    assert found == list(hostile_answers(2000)) != list(hostile_answers(2000, seed=1))
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
