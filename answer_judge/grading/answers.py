@@ -47,7 +47,7 @@ _MARKED_LINES = pattern(rf"(?:{_ITEM}{_MARK}[^\n]{{0,200}}(?:\n\s*|\Z)){{2,}}", 
 """Options with their texts on lines of their own."""
 _LONGEST_SENTENCE = 4000
 _FENCED = pattern(
-    r"\s{0,9}```(?:text|plaintext|latex|tex|math|markdown)?[ \t]{0,9}\n[ \t]*([^\n`]+)\n\s{0,9}```",
+    r"\s{0,9}```(?:text|plaintext|latex|tex|math|markdown)?[ \t]{0,9}\n[ \t]*+([^\n`]++)\n\s{0,9}```",
     ("```\n42\n```", "\n```latex\n\\frac{1}{2}\n```"),
 )
 """A block of code with one line, which is no program."""
