@@ -92,9 +92,9 @@ def test_the_comparison_above_can_fail():
     ],
 )
 def test_a_long_hostile_text_is_read_in_one_pass(piece):
-    assert final_answer(piece * 200_000 + "\n\\boxed{5}") in {"5", None}
-    final_answer(piece * 200_000)
-    joined_boxes(piece * 200_000 + r"\boxed{5}")
+    assert final_answer(piece * 20_000 + "\n\\boxed{5}") in {"5", None}
+    final_answer(piece * 20_000)
+    joined_boxes(piece * 20_000 + r"\boxed{5}")
 
 
 @pytest.mark.parametrize(

@@ -130,4 +130,4 @@ def test_every_function_that_sees_a_whole_text_takes_time_in_proportion_to_it(re
 )
 def test_the_check_above_can_fail(slow, unit):
     regex = re.compile(slow)
-    assert grows(lambda text: sum(1 for _ in regex.finditer(text)), ("", unit, "@"), 2_000 if "quad" in slow else SHORT)
+    assert grows(lambda text: sum(1 for _ in regex.finditer(text)), ("", unit, "@"), 500 if "quad" in slow else SHORT)

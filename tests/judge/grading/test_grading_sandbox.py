@@ -35,7 +35,7 @@ def test_hostile_answers_are_different_and_of_every_kind():
     assert found == hostile_answers(2000) != hostile_answers(2000, seed=1)
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_hostile_answers_end_without_a_crash_or_a_trace(count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = [text for _, text in hostile_answers(count)]
@@ -220,7 +220,14 @@ ask()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system does not fork")
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize(
+    "body",
+    [
+        body if "signals" in name or "has workers" in name else pytest.param(body, marks=pytest.mark.slow)
+        for name, body in BODIES.items()
+    ],
+    ids=BODIES,
+)
 def test_any_process_gets_the_same(body):
     done = subprocess.run(
         [sys.executable, "-"], input=SCRIPT.replace("{body}", body), text=True, capture_output=True, timeout=120

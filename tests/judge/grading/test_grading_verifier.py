@@ -146,6 +146,7 @@ def hostile_texts(count):
     return texts
 
 
+@pytest.mark.slow
 def test_200_hostile_answers_all_get_a_verdict(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answers = hostile_texts(200)
