@@ -108,6 +108,7 @@ CALLERS = (final_answer, joined_boxes, program, matched)
 READERS = (tidy, without_where, answer_alone, named_options)
 WHOLE = (
     " ", "1", "\\", "{", "\\text{", "\\mathbf{a}", "\\boxed{1},", "answer is ", "where ", " for all", "(A) ", "```\n",
+    "{}", "\\boxed{", "\\boxed{}", "answer: \n", "#### \n", "** ", "answer is $", "</think>",
 )  # fmt: skip
 OPENED = [
     (start, unit, end) for start in ("```", "```\n", "The answer is ```\n") for unit in " a" for end in ("", "```")

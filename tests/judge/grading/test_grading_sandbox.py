@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hostile_functions
 import pytest
+from refusals import refused
 
 from answer_judge.errors import RewardError
 from answer_judge.grading.pool import TaskResult, WorkerPool
@@ -244,5 +245,5 @@ def test_where_no_process_may_start_plain_answers_are_judged_and_others_are_an_e
     assert alone.verify(r"\boxed{12}", "12").reason == "right"
     assert alone.verify(r"\boxed{12}", "13").reason == "wrong"
     assert alone.verify("none", "13").reason == "no_answer"
-    with pytest.raises(RewardError, match="refuses another verifier process"):
+    with refused(RewardError, "process", "workers=1"):
         alone.verify(r"\boxed{\frac{6}{4}}", "1.5")
