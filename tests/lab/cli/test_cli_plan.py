@@ -1,12 +1,16 @@
 """``dppo plan``: from figures by hand, from the records of a run, from a pilot; and what it refuses."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 import yaml
+from refusals import refused
 
+from dppo.errors import ConfigError
 from dppo_lab.cli.main import main
+from dppo_lab.planning.pilot import run_pilot
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CONFIG, FIGURES = str(EXAMPLES / "qwen3_4b_math.yaml"), EXAMPLES / "figures" / "qwen3_4b_math.yaml"
@@ -111,32 +115,17 @@ def test_a_wrong_figure_is_named(tmp_path, capsys):
     assert "decode_tokens_per_second=0 must be > 0" in said and "right_tokens='many' must be a number" in said
 
 
-def test_a_pilot_larger_than_the_data_is_refused_and_one_that_fits_is_timed(tiny_pilot, capsys):
-    fields, observed = tiny_pilot
+def test_a_pilot_that_fits_is_timed_and_a_larger_one_is_refused(untrained):
+    """On an untrained model of the embedded task, and by the CPU's own clock."""
+    given = yaml.safe_load(Path(EMBEDDED).read_text())
+    fields = given | {
+        "model_name_or_path": str(untrained), "rollout_func": "embedded", "num_generations": 4,
+        "max_completion_length": 8, "embedded_problems": 64,
+    }  # fmt: skip
+    observed = run_pilot(fields, 4, now=time.process_time)
     assert {each.layout for each in observed.timed} == {"rows", "padded"} and len(observed.timed) == 7
     whole, *pruned = sorted({each.completions for each in observed.timed if each.completions}, reverse=True)
     assert whole == 2 * 4 and pruned and max(pruned) < whole, "steps of two sizes"
     assert observed.figures(8.0).costs.row_token >= 0 and len(observed.groups) >= 8
-    from dppo_lab.planning.pilot import run_pilot
-
-    with pytest.raises(ValueError, match="8 prompts were asked for, and the training set has 6"):
+    with refused(ConfigError, "8 prompts", "has 6"):
         run_pilot(fields | {"embedded_problems": 6}, 8)
-
-
-@pytest.fixture
-def tiny_pilot(tmp_path):
-    """A pilot of four prompts on an untrained model of the embedded task, on the CPU's own clock: seconds."""
-    import time
-
-    from dppo.verification.tiny_model import build_model
-    from dppo.verification.tiny_tokenizer import build_tokenizer
-    from dppo_lab.planning.pilot import run_pilot
-
-    build_model(0).save_pretrained(tmp_path / "model")
-    build_tokenizer().save_pretrained(tmp_path / "model")
-    given = yaml.safe_load(Path(EMBEDDED).read_text())
-    fields = given | {
-        "model_name_or_path": str(tmp_path / "model"), "rollout_func": "embedded", "num_generations": 4,
-        "max_completion_length": 8, "embedded_problems": 64,
-    }  # fmt: skip
-    return fields, run_pilot(fields, 4, now=time.process_time)
