@@ -1,9 +1,7 @@
 """What running commands show, on a terminal and anywhere else."""
 
 import io
-import os
 import re
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -166,16 +164,6 @@ def test_train_shows_lines_in_a_pipe(small_run, capsys, monkeypatch):
     assert "\x1b" not in printed.err + printed.out
     assert "| 3/3 [" not in printed.err  # the bar of transformers
     assert "'loss':" not in printed.out and "trained 3 steps" in printed.out
-
-
-def test_train_shows_bars_on_a_terminal(small_run, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "140")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    assert main(["train", *small_run]) == 0
-    printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
-    assert "3/3 steps" in printed and "completions/s" in printed and os.linesep in printed
 
 
 def test_what_transformers_shows_is_replaced_and_the_rest_stays():
