@@ -43,7 +43,7 @@ def _measure(
 ) -> "FrozenComparison":
     """The comparison, on the embedded policy or on a configuration's model, problems and rewards."""
     started = time.perf_counter()
-    from dppo.verification.frozen_grid import Setting, compare_frozen
+    from dppo.verification.frozen_grid import FrozenSettings, compare_frozen
     from dppo.verification.frozen_lines import CONTROLS
     from dppo_lab.comparison.contestants import choose
     from dppo_lab.comparison.frozen_methods import as_configured, configured, embedded_training, lines_of, methods_of
@@ -53,7 +53,7 @@ def _measure(
     fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
     seed = options.seed if config is None or options.seed is not None else fields.get("seed")
     rates = numbers("rates", options.rates, float, example="0.3,0.5,0.7,0.9")
-    setting = Setting(rates=rates, draws=options.draws, seed=seed or 0)
+    setting = FrozenSettings(rates=rates, draws=options.draws, seed=seed or 0)
     default = None if block else METHODS
     asked = listed(default if options.methods is None else options.methods)
     contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)

@@ -75,7 +75,7 @@ def _check(config: str | None, options: argparse.Namespace) -> None:
     if not named:
         raise ConfigError(f"there are no figures to plan with. Name one of three: {WAYS}")
 
-    from dppo_lab.planning.outcome import Prices
+    from dppo_lab.planning.records import Prices
 
     gpus = 1 if options.gpus is None else options.gpus
     Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
@@ -128,8 +128,7 @@ def _cell(found: Any) -> str:
 
 
 def _write(plan: Any, folder: Path) -> None:
-    from dppo_lab.planning.page import calculator
-    from dppo_lab.planning.written import as_json
+    from dppo_lab.planning.written import as_json, calculator
 
     try:
         folder.mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ from dppo_lab.cli.progress import open_status
 from dppo_lab.cli.words import read_words, wide_console
 
 if TYPE_CHECKING:
-    from dppo.verification.records import Check, Findings, VarianceRow
+    from dppo.verification.findings import Check, Findings, VarianceRow
 
 SECTIONS = {
     "1": "1 Completion pruning is unbiased",

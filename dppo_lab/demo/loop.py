@@ -106,7 +106,7 @@ class Loop:
         clock.append(time.perf_counter())
 
         plan = self._plan(prompts, rollout, rewards, done)
-        self.source.learn(prompts, rewards, plan.signal_Q, rollout.length_N, self.steps, evidence=plan.evidence)
+        self.source.learn(plan, self.steps)
         clock.append(time.perf_counter())
 
         weight_N = plan.weight_UN[0]

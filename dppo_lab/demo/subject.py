@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.environment import one_thread
-from dppo.verification.subject import Sampling, Subject, frozen_subject
+from dppo.verification.subject import Subject, SubjectSampling, frozen_subject
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.task import FULL, Task, make_split, reward
@@ -40,6 +40,6 @@ def embedded_subject(seed: int = 0, *, prompts: int = 16) -> Subject:
         tokenizer,
         encode_questions(tokenizer, [problem.question for problem in problems]),
         scorer,
-        sampling=Sampling(generations=8, max_new_tokens=48, seed=seed),
+        sampling=SubjectSampling(generations=8, max_new_tokens=48, seed=seed),
         title="embedded policy on its task",
     )

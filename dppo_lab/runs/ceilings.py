@@ -11,7 +11,7 @@ from answer_judge.statistics import bootstrap_means
 from dppo.pruning import Ceiling, Evidence, ceiling_of
 from dppo.pruning.ceiling import FEWEST, TAIL
 from dppo.rng import Purpose, generator
-from dppo.verification.records import CeilingRow
+from dppo.verification.findings import CeilingRow
 from dppo_lab.runs.folder import PromptLine
 from dppo_lab.runs.reader import RunRecord, number, sequence
 

@@ -24,7 +24,7 @@ from dppo.environment import SMALL
 from dppo.errors import ConfigError
 from dppo.rewards import guarded
 from dppo.rng import Purpose, generator
-from dppo.verification.subject import Sampling, Scorer, Subject, frozen_subject
+from dppo.verification.subject import Scorer, Subject, SubjectSampling, frozen_subject
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.demo.subject import quick_policy
 from dppo_lab.runs.arguments import Run
@@ -32,9 +32,9 @@ from dppo_lab.runs.follow import no_progress_bars
 from dppo_lab.runs.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
 from dppo_lab.runs.preflight import model_of
 
-FEW_PARAMETERS = (16, Sampling(generations=8, max_new_tokens=128))
+FEW_PARAMETERS = (16, SubjectSampling(generations=8, max_new_tokens=128))
 """Prompts and sampling for models that roll out in a second or two."""
-MANY_PARAMETERS = (8, Sampling(generations=4, max_new_tokens=64, limit_seconds=25.0))
+MANY_PARAMETERS = (8, SubjectSampling(generations=4, max_new_tokens=64, limit_seconds=25.0))
 """The same for models of millions of parameters: a verification takes minutes on a CPU."""
 
 
