@@ -20,7 +20,7 @@ def policy_features(model: Any, prompts: Sequence[list[int]], *, seed: int, dime
     The random projection is fixed by the seed, so features of a changed policy have the same meaning.
 
     Args:
-        model: a causal language model of transformers; its mode is left as it is.
+        model: a causal language model of transformers; its mode does not change.
         prompts: token ids of each prompt, of any lengths >= 1.
         seed: of the projection, >= 0.
         dimensions: numbers that a hidden state is projected to, >= 0.

@@ -8,14 +8,14 @@ from wrong_weights import DOUBLED
 
 from dppo.methods import METHODS
 from dppo.verification.checks import LEGEND, Settings
-from dppo.verification.records import Findings, at_most
+from dppo.verification.findings import Findings, at_most
 from dppo_lab.cli import verify as command
 from dppo_lab.cli.main import main
 
 
 @pytest.fixture
 def quick(subject, monkeypatch):
-    """The command on a small subject, with few draws and one loss beside TRL; gives the methods it checks back."""
+    """The command on a small subject, with few draws and two losses; gives the methods that it checks."""
     monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: subject)
     monkeypatch.setattr("dppo.verification.verify.Settings", lambda: Settings(draws=160, table_draws=4))
     monkeypatch.setattr(

@@ -133,7 +133,7 @@ TINY_DRAFTS = [[4, 4, 2], [4, 0, 3], [4, END], [0, 4, 4, 4, 4]]
 
 
 def enumerated(model):
-    """The probability of every completion, each from a full forward of its own."""
+    """The probability of every completion, by full forward passes."""
     found, begun = {}, {(): 1.0}
     while begun:
         longer = {}
