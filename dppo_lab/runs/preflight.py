@@ -68,6 +68,13 @@ def model_problems(run: AnyRun) -> Iterator[str]:
         yield f"model {name}: no such folder. Write model_name_or_path: FOLDER, or a name of the hub"
 
 
+def model_of(run: AnyRun) -> str:
+    """The model's path or hub name; the first of ``model_problems`` is an error."""
+    for problem in model_problems(run):
+        raise ConfigError(problem)
+    return run.model.model_name_or_path or ""
+
+
 def _is_path(name: str) -> bool:
     """Whether a model is written as a path; hub names have at most one slash."""
     return name.startswith(("/", ".", "~")) or name.count("/") > 1
