@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import stats
 
 from dppo.rng import generator
@@ -126,8 +127,8 @@ def test_the_restricted_mean_is_the_area_under_the_curve():
 
 
 def test_a_horizon_beyond_what_was_seen_is_refused():
-    """The wrong twin clips at the horizon all the same: 25 s stand for what needed more than 25 s, and nobody says."""
-    with pytest.raises(ValueError, match=r"horizon=40 is beyond 25.*Try horizon=25"):
+    """The wrong twin clips at the horizon all the same: 25 s stand for what needed more than 25 s, without a word."""
+    with refused(ValueError, "horizon=40", "Try horizon=25"):
         restricted_mean(FIVE, 40)
     clipped = np.mean([min(run.amount, 40) for run in FIVE])
     assert clipped < area(FIVE, 40), "by the curve the mean is larger, and even that is extrapolated"
@@ -222,11 +223,11 @@ def speedup_of_truth(seconds, shares, length):
 def test_what_is_cut_off_never_raises_the_median():
     """Over many random experiments, at every length: at most the median of the uncut runs, which twins exceed."""
     rng, dropped_more = generator(9), 0
-    for _ in range(200):
+    for _ in range(100):
         seconds, shares = rng.lognormal(3, 1, size=5), rng.lognormal(-0.5, 0.6, size=5)
         whole = speedup_of_truth(seconds, shares, math.inf)
         cut = speedup_of_truth(seconds, shares, float(rng.uniform(5, 60)))
         assert cut.median is None or cut.median <= whole.median + 1e-12
         assert cut.at_most >= whole.median - 1e-12
         dropped_more += cut.both_reached is not None and cut.both_reached > whole.median + 1e-12
-    assert dropped_more > 20, "leaving out what was censored flatters"
+    assert dropped_more > 10, "leaving out what was censored flatters"
