@@ -1,4 +1,4 @@
-"""``results.json``: what the runs of a comparison reached, read from their own files."""
+"""``results.json``: what the runs of a comparison reached, read from their files."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,7 +21,7 @@ from dppo_lab.statistics import seed_interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one run reached, as its files tell it."""
+    """What one run reached, according to its files."""
 
     seed: int
     status: str
@@ -50,7 +50,7 @@ PerSeed = Mapping[int, float | None]
 
 
 def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunResult:
-    """What a run's files say; a run whose figures cannot be read counts as failed, with the reason."""
+    """The result in a run's files; a run that cannot be read counts as failed, with the reason."""
     folder = comparison.run_folder(contestant, seed)
     try:
         facts = read_facts(folder)
@@ -71,7 +71,7 @@ def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunR
 
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
-    """Everything that ``results.json`` holds; runs that have not finished are listed as what they are."""
+    """The content of ``results.json``; unfinished runs are listed with their status."""
     return summary_of(comparison, read_results(comparison))
 
 
@@ -84,7 +84,7 @@ def read_results(comparison: Comparison) -> dict[str, Results]:
 
 
 def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
-    """What ``results.json`` says of results that have been read."""
+    """The content of ``results.json``, from results that have been read."""
     curves = {name: curves_of(found) for name, found in results.items()}
     baseline, given = comparison.baseline, comparison.target
     first = curves[baseline]
@@ -115,7 +115,7 @@ def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[s
 
 
 def _about(contestant: Contestant, results: Results, comparison: Comparison) -> dict[str, Any]:
-    """Which method it is, as its runs say, and what of the shared fields it was not given."""
+    """Its method, as recorded by its runs, and the shared fields that it was not given."""
     told = [result.facts for result in results.values() if result.facts and result.facts.biased is not None]
     paper = STOCK_PAPER if contestant.stock else METHODS[contestant.method].paper
     return {
@@ -129,7 +129,7 @@ def _about(contestant: Contestant, results: Results, comparison: Comparison) -> 
 
 
 def _task(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
-    """Model and data as the configuration calls them, and how many prompts the runs found."""
+    """Model and data by their names in the configuration, and how many prompts the runs found."""
     found = (result.facts.task for each in results.values() for result in each.values() if result.facts)
     config = comparison.config
     return {
