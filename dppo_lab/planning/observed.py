@@ -10,7 +10,7 @@ import numpy as np
 
 from dppo.errors import ConfigError
 from dppo.rng import Purpose, generator
-from dppo.verification.records import CeilingRow
+from dppo.verification.findings import CeilingRow
 from dppo_lab.planning.costs import Timed, fitted, free_tokens
 from dppo_lab.planning.model import Figures
 from dppo_lab.planning.workload import DOUBLINGS, Groups, longest_curve

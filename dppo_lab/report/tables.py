@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dppo.verification.records import CeilingRow
+from dppo.verification.findings import CeilingRow
 from dppo_lab.comparison.curves import AMOUNTS, READOUTS
 from dppo_lab.report.curves import averaged
 from dppo_lab.report.sources import Contents, Group

@@ -13,14 +13,14 @@ from dppo.methods import METHODS
 from dppo.pruning import uniform
 from dppo.verification import draws
 from dppo.verification.frozen import bias_of, root, sample
-from dppo.verification.frozen_grid import Setting, cells, compare_frozen
-from dppo.verification.frozen_lines import EVERY_RATE, Level, Line
+from dppo.verification.frozen_grid import FrozenSettings, cells, compare_frozen
+from dppo.verification.frozen_lines import EVERY_RATE, FrozenLine, PrunedLevel
 from dppo_lab.comparison.contestants import choose
 from dppo_lab.comparison.frozen_methods import as_configured, configured, embedded_training, lines_of, methods_of
 from dppo_lab.comparison.frozen_table import NARROWEST, show
 
 BUILD = embedded_training().build_other
-QUICK = Setting(rates=(0.5,), draws=100)
+QUICK = FrozenSettings(rates=(0.5,), draws=100)
 BLOCK = ("trl", "dapo", "greso")
 HISTORY = ("grpo_history", "dppo_history", "dppo_history_sizes")
 
@@ -40,7 +40,7 @@ def grid(subject):
 
 def at_rates(method, *, prompt, completion):
     """The method at these rates, as the grid has it."""
-    line = Line(name="one", method=method, subject=None, levels=EVERY_RATE)
+    line = FrozenLine(name="one", method=method, subject=None, levels=EVERY_RATE)
     made = [made for _, _, made in cells([line], sorted({prompt, completion} - {0.0}))]
     return next(m for m in made if (m.prompts.rate, m.completions.rate) == (prompt, completion))
 
@@ -48,18 +48,18 @@ def at_rates(method, *, prompt, completion):
 def test_the_grid_finds_the_biased_and_passes_the_unbiased(grid, subject):
     assert grid.passed and grid.completions_with_gradient == int(subject.completions(METHODS["grpo"]).live_N.sum())
     verdicts = {(row.name, row.level): row.verdict for row in grid.measured}
-    one, other = frozenset({Level.COMPLETIONS}), frozenset({Level.PROMPTS})
+    one, other = frozenset({PrunedLevel.COMPLETIONS}), frozenset({PrunedLevel.PROMPTS})
     unbiased = ("dppo", "dppo_threshold", "uniform", "oracle", "dppo_history", "dppo_history_sizes")
     levels = {
-        **dict.fromkeys((*BLOCK, "grpo_history"), frozenset({Level.BLOCK})),
+        **dict.fromkeys((*BLOCK, "grpo_history"), frozenset({PrunedLevel.BLOCK})),
         **{"cppo": one, "pods": one, "infobatch": other},
         **dict.fromkeys(("dppo_deterministic", *unbiased), EVERY_RATE),
     }
     assert {line.name: line.levels for line in grid.lines} == levels
     assert set(verdicts) == {(name, level) for name, taken in levels.items() for level in taken}
-    assert {verdicts[name, Level.COMPLETIONS] for name in ("cppo", "pods", "dppo_deterministic")} == {"biased"}
+    assert {verdicts[name, PrunedLevel.COMPLETIONS] for name in ("cppo", "pods", "dppo_deterministic")} == {"biased"}
     assert {verdicts[name, level] for name in unbiased for level in EVERY_RATE} == {"unbiased"}
-    assert verdicts["grpo_history", Level.BLOCK] == "unbiased"
+    assert verdicts["grpo_history", PrunedLevel.BLOCK] == "unbiased"
     dashes = [(each["name"], each["rate_of"]) for each in grid.as_json()["not_taken"]]
     assert ("cppo", "prompts") in dashes and ("infobatch", "completions") in dashes
     assert all(row.found for row in grid.controls) and len(grid.controls) == 4
@@ -68,11 +68,11 @@ def test_the_grid_finds_the_biased_and_passes_the_unbiased(grid, subject):
 def test_the_oracle_beats_knowing_nothing_and_uniform_is_the_formula(grid, subject):
     found = {(row.name, row.level): row.figures for row in grid.measured}
     live = int(subject.completions(METHODS["grpo"]).live_N.sum())
-    for level in (Level.COMPLETIONS, Level.PROMPTS):
+    for level in (PrunedLevel.COMPLETIONS, PrunedLevel.PROMPTS):
         assert found["oracle", level].added_variance < found["uniform", level].added_variance
-    row = found["uniform", Level.COMPLETIONS]
+    row = found["uniform", PrunedLevel.COMPLETIONS]
     assert row.largest_weight == pytest.approx(2.0) and row.effective_rows == pytest.approx(live / 2, abs=1)
-    assert found["uniform", Level.PROMPTS].prompts_kept == 0.5
+    assert found["uniform", PrunedLevel.PROMPTS].prompts_kept == 0.5
 
 
 def test_sizes_that_were_not_varied_are_named(grid):
@@ -83,7 +83,7 @@ def test_sizes_that_were_not_varied_are_named(grid):
 
 
 def test_draws_without_the_history_of_their_full_batch_are_wrong(subject, monkeypatch):
-    monkeypatch.setattr(draws, "with_expected", lambda prompts, expected: prompts)
+    monkeypatch.setattr(draws, "with_context", lambda prompts, context: prompts)
     wrong = {row.name for row in compared(subject, HISTORY).measured if row.verdict == "WRONG"}
     assert wrong == set(HISTORY)
 
@@ -102,11 +102,11 @@ def test_a_method_that_lies_about_its_bias_is_named(subject, weighting, level):
     result = compared(subject, ["dppo_threshold"], lying)
     wrong = {row.level for row in result.measured if row.verdict == "WRONG"}
     assert not result.passed
-    assert wrong == {Level.COMPLETIONS if level == "completions" else Level.PROMPTS, Level.BOTH}
+    assert wrong == {PrunedLevel.COMPLETIONS if level == "completions" else PrunedLevel.PROMPTS, PrunedLevel.BOTH}
 
 
 def test_false_alarms_are_shared_among_the_rows_with_chance(subject):
-    result = compared(subject, ["cppo", "dppo"], setting=Setting(rates=(0.3, 0.5), draws=100))
+    result = compared(subject, ["cppo", "dppo"], setting=FrozenSettings(rates=(0.3, 0.5), draws=100))
     random = [row for row in result.measured if not row.exact]
     assert result.tests == len(random) == 2 + 2 + 4 and all(row.figures.draws == 100 for row in random)
     (row,) = [r for r in random if (r.prompt_rate, r.completion_rate) == (0.5, 0.3)]
@@ -170,4 +170,4 @@ def test_a_contestant_keeps_its_own_fields_and_others_those_of_the_configuration
 )
 def test_bad_input(subject, names, setting, named):
     with refused(ConfigError, *named):
-        compared(subject, names, setting=Setting(**setting))
+        compared(subject, names, setting=FrozenSettings(**setting))

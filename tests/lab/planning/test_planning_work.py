@@ -8,12 +8,13 @@ import pytest
 import torch
 from planning_worlds import MIXED, workload
 
+from dppo.context import Expected, StepContext
 from dppo.methods import METHODS, on_top_of
 from dppo.objective import history_advantages
 from dppo.pruning import efficiency, selection_ceiling
 from dppo.rng import step_streams
 from dppo.step import RolledOut, plan_step, whole_block
-from dppo.types import Expected, Rewards
+from dppo.types import Rewards
 from dppo_lab.planning.records import Option, Step
 from dppo_lab.planning.work import (
     Prompts,
@@ -99,9 +100,11 @@ def test_advantages_against_history_are_those_of_the_objective(size):
     for rewards in product([0.0, 1.0], repeat=size):
         whole = torch.tensor([[mean]], dtype=torch.float64)
         expected = Expected(mean_QF=whole, variance_QF=whole * (1 - mean), worth_QF=whole * 0 + worth)
-        groups = replace(Rewards.of_groups(torch.tensor([rewards], dtype=torch.float64)), expected=expected)
+        groups = Rewards.of_groups(torch.tensor([rewards], dtype=torch.float64))
         right = int(sum(rewards))
-        for reward, advantage in zip(rewards, history_advantages(groups).tolist(), strict=True):
+        for reward, advantage in zip(
+            rewards, history_advantages(groups, StepContext(expected=expected)).tolist(), strict=True
+        ):
             assert found[0 if reward else 1, 0, right] == pytest.approx(advantage, abs=1e-9)
 
 
