@@ -9,8 +9,9 @@ from transformers.integrations import integration_utils
 
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, raise_problems
-from dppo.trl.grpo.ranges import range_problems
+from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
+from dppo.trl.support import RANGES
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.embedded import TASKS
@@ -47,7 +48,7 @@ def preflight_problems(run: AnyRun) -> list[str]:
 
 def range_problems_of(run: AnyRun) -> Iterator[str]:
     """Fields out of range; ours were checked when they were made, those of TRL's own trainer were not."""
-    yield from range_problems(run.training)
+    yield from setting_problems(run.training, ranges=RANGES)
 
 
 def output_problems(run: AnyRun) -> Iterator[str]:
