@@ -19,6 +19,20 @@ from dppo.typed import check_fields
 from dppo.types import Candidates, Completions, Draw
 
 
+def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str]:
+    """The sentence that refuses a floor above what a rate keeps on average; none where it fits.
+
+    Args:
+        floor: lowest probability of a unit.
+        rate: share that is dropped, in [0, 1).
+        name: of the floor, where a user sets it.
+        keeps: what the rate is called there: ``rate=0.5 keeps``.
+    """
+    if 0 < floor <= 1 - rate + ROUNDING:
+        return []
+    return [f"{name}={floor:g} must be in (0, {1 - rate:g}], the share that {keeps}. Try {name}={(1 - rate) / 2:g}."]
+
+
 class Selection(Protocol):
     """How completions are chosen to be trained on. ``Pruning`` is one.
 
@@ -71,11 +85,8 @@ class _Level:
         problems = []
         if not 0 <= self.rate < 1:
             problems.append(f"rate={self.rate:g} must be in [0, 1). To drop half, write rate=0.5.")
-        elif not 0 < self.floor <= 1 - self.rate + ROUNDING:
-            problems.append(
-                f"floor={self.floor:g} must be in (0, {1 - self.rate:g}], the share that rate={self.rate:g} keeps. "
-                f"Try floor={(1 - self.rate) / 2:g}."
-            )
+        else:
+            problems += floor_problems(self.floor, self.rate, "floor", f"rate={self.rate:g} keeps")
         if self.budget not in ("rows", "tokens"):
             problems.append(f"budget={self.budget!r} must be 'rows' or 'tokens'. Try budget='rows'.")
         if self.auto is not None and (reasons := self._reasons):

@@ -9,11 +9,11 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import ConfigError, did_you_mean
 from dppo.methods import ALL_PROMPTS, METHODS, Method
+from dppo.methods.settings import RATES, not_chosen
 from dppo.pruning import Pruning, advantage_with_length
-from dppo.settings import AUTO
-from dppo.step.asked import RATES, not_chosen
+from dppo.settings import AUTO, DEFAULT_METHOD
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.fields import DEFAULT_METHOD, unread_by
+from dppo.trl.grpo.fields import unread_by
 from dppo.trl.grpo.objective import fields_of
 from dppo_lab.runs.arguments import TRAINING_OURS, AnyRun
 from dppo_lab.runs.folder import STOCK

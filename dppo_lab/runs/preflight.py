@@ -9,8 +9,9 @@ from transformers.integrations import integration_utils
 
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, raise_problems
-from dppo.trl.grpo.ranges import range_problems
+from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
+from dppo.trl.support import RANGES
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.embedded import TASKS
@@ -42,7 +43,7 @@ def preflight_problems(run: AnyRun) -> list[str]:
     """
     checks = (output_problems, model_problems, data_problems, value_problems, tracker_problems, weight_problems)
     # ``DPPOConfig`` has checked its ranges already, TRL's own arguments have not.
-    return [*range_problems(run.training), *(problem for check in checks for problem in check(run))]
+    return [*setting_problems(run.training, ranges=RANGES), *(problem for check in checks for problem in check(run))]
 
 
 def output_problems(run: AnyRun) -> Iterator[str]:
