@@ -13,7 +13,7 @@ from dppo.rng import step_streams
 from dppo.step import Passes
 from dppo.step.passes import deal
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.cycle import Cycle
+from dppo.trl.grpo.plan import Cycle
 from dppo.trl.grpo.rollouts import rank_batch
 
 DRAWS = 300
