@@ -8,9 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from answer_judge.errors import ConfigError
+from answer_judge.errors import ConfigError, check_fields
 from answer_judge.evaluation.sampling import Sampling
-from answer_judge.typed import check_fields
 
 
 @dataclass(frozen=True, slots=True)

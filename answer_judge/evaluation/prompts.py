@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
-from transformers import AutoTokenizer
 
 from answer_judge.errors import ConfigError, first_line
 from answer_judge.evaluation.engines import ModelSpec
@@ -37,6 +36,8 @@ def load_tokenizer(spec: ModelSpec) -> Any:
     Raises:
         ConfigError: there is none; transformers makes an empty one up for some folders, which counts as none.
     """
+    from transformers import AutoTokenizer
+
     model = spec.tokenizer or spec.model
     # A revision is one of the model's: of another tokenizer's repository it says nothing.
     revision = {} if spec.tokenizer or spec.revision is None else {"revision": spec.revision}

@@ -11,8 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from answer_judge.errors import DataError, raise_problems
-from answer_judge.typed import check, check_fields
+from answer_judge.errors import DataError, check_fields, is_listed, raise_problems
 
 Same = Callable[[list[tuple[Any, Any]]], Sequence[bool]]
 """``same(pairs)``: for each pair of different answers, whether they are the same answer; the order within a pair must
@@ -47,9 +46,8 @@ def answer_classes(groups: Sequence[Sequence[Any]], same: Same = equal) -> list[
     while any(waiting):
         asked = [(place, answer) for place, answers in enumerate(waiting) for answer in answers[1:]]
         told = same([(waiting[place][0], answer) for place, answer in asked])
-        check("what same(pairs) gave", told, Sequence[Any], "equal, or same_answers(verifier)")
-        if len(told) != len(asked):
-            raise DataError(f"same(pairs) told {len(told)} things of {len(asked)} pairs: give one bool for each")
+        if not is_listed(told) or len(told) != len(asked):
+            raise DataError(f"same(pairs) gave {told!r:.80} for {len(asked)} pairs: give one bool for each")
         joined: list[list[Any]] = [answers[:1] for answers in waiting]
         for (place, answer), is_same in zip(asked, told, strict=True):
             if is_same:

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from answer_judge.errors import ConfigError
+from answer_judge.errors import ConfigError, check_fields
 from answer_judge.grading.rules import RULES
 from answer_judge.problems.checkers import is_check
 from answer_judge.problems.code import CODE_TEMPLATE, FORMATS
 from answer_judge.problems.columns import COLUMNS
-from answer_judge.typed import check_fields
 
 STEP_BY_STEP = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 """The user's turn of an evaluation, the same for all sets: what most published tables ask."""

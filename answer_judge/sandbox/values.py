@@ -10,8 +10,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-NOT_CONFINED = 97
-"""Exit status of a process that could not confine itself as its task demands, and ran nothing."""
 LARGEST = 1 << 62
 """Integers from here on are written in base 16, which is read in linear time."""
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.methods.grpo import GRPO
 from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, whole_prompts
 from dppo.objective import AdvantageRule, Statistics
@@ -65,17 +66,18 @@ def at_least_two(completions: int, dropped: Fraction) -> int:
     return min(max(kept_share(completions, dropped), 2), completions)
 
 
-def of_kept(rule: AdvantageRule, rewards: Rewards, keep_N: Tensor) -> Tensor:
+def of_kept(rule: AdvantageRule, rewards: Rewards, context: StepContext, keep_N: Tensor) -> Tensor:
     """(N,) advantages from the rewards of kept completions alone, 0 for the others.
 
     Args:
         rule: turns rewards into advantages.
         rewards: of whole groups.
+        context: what was known of them before.
         keep_N: (N,) bool.
 
     Source: PODS, which takes mean and standard deviation over the down-sampled group.
     """
-    return rule(rewards.only(keep_N))
+    return rule(rewards.only(keep_N), context)
 
 
 PODS = replace(

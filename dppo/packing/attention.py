@@ -42,21 +42,7 @@ def rows_attention(
 
     Segments arrive as keyword arguments of the model's forward, so generation, evaluation and a recomputation under
     gradient checkpointing each do what their own call said.
-
-    Args:
-        module: the attention layer.
-        query: (1, H, T, D).
-        key: (1, Hkv, T, D).
-        value: (1, Hkv, T, D).
-        attention_mask: as transformers made it; not used with segments.
-        scaling: of the scores; None: 1/sqrt(D).
-        sliding_window: tokens a query sees, its own included; None: all.
-        row_segments: the segments of the row.
-        row_kernel: what computes them.
-        **kwargs: what else transformers passes on; for its own ``sdpa``.
-
-    Returns:
-        (1, T, H, D), and None for the attention weights.
+    ``attention_mask`` is not used with segments. Gives (1, T, H, D), and None for the attention weights.
     """
     if row_segments is None or row_kernel is None:
         return sdpa_attention_forward(
@@ -88,11 +74,7 @@ def private(owner: Any, name: str) -> Any:
 
 
 def use_rows(model: PreTrainedModel) -> None:
-    """Let ``model`` attend over rows where it is given segments; everything else stays ordinary sdpa.
-
-    Args:
-        model: one for which ``unsupported`` says nothing. Its attention implementation is changed at run time.
-    """
+    """Let ``model`` attend over rows where it is given segments; everything else stays ordinary sdpa."""
     patched: Any = model
     before = private(model.config, "_attn_implementation")
     if before != ROWS:

@@ -180,14 +180,6 @@ def router_loss(router_logits: tuple[Tensor, ...], weight_BT: Tensor, config: An
 
     Shares of tokens per expert and mean probabilities are both weighted, so a dropped token counts by those kept in its
     place. Where all weights are 0 it is 0, with a gradient of 0.
-
-    Args:
-        router_logits: of each layer, (B * T, E).
-        weight_BT: (B, T) weights of the tokens, >= 0; 0 for padding.
-        config: of the model, with ``num_experts`` and ``num_experts_per_tok``.
-
-    Source: Switch Transformer (arXiv 2101.03961), equations 4 to 6; transformers' ``load_balancing_loss_func``, whose
-    mask takes any weights.
     """
     total = weight_BT.sum()
     weighted = torch.where(total > 0, weight_BT, torch.ones_like(weight_BT))

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import Expected
 from dppo.errors import CheckpointError, DataError, RewardError, ShapeError, raise_problems
 from dppo.files import replacing
 from dppo.groups import each_group
 from dppo.pruning.history_file import read_arrays
 from dppo.pruning.logistic import auc, expansion, logistic, posterior_mode
-from dppo.types import Expected, Rewards
+from dppo.types import Rewards
 
 FORMAT = 1
 """Version of the saved file; raised when its arrays change meaning."""

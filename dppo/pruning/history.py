@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import Expected
 from dppo.errors import CheckpointError, DataError, ShapeError, raise_problems
 from dppo.files import replacing
 from dppo.groups import each_group
 from dppo.pruning.history_file import matches, read_history
 from dppo.pruning.moments import RewardMoments, moments_of
-from dppo.types import Candidates, Expected, Rewards
+from dppo.types import Candidates, Rewards
 
 FORMAT = 3
 """Version of the saved file; raised when its arrays change meaning."""

@@ -3,9 +3,10 @@
 import numpy as np
 import torch
 
+from dppo.context import Expected
 from dppo.errors import ShapeError
 from dppo.groups import group_sums
-from dppo.types import Expected, Rewards
+from dppo.types import Rewards
 
 PRIOR_DECAY = 0.95
 """What all completions before a step count against those after it, in the mean over all prompts."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, raise_problems
+from dppo.evidence import Evidence
 from dppo.pruning.ceiling import COMPLETION_AUTO, LARGEST, PROMPT_AUTO, Auto, Choice, choose
 from dppo.pruning.designs import PIVOTAL, WHOLE, Design, neighbours
-from dppo.pruning.evidence import Evidence
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
 from dppo.pruning.weights import INVERSE_PROBABILITY, Weighting
@@ -169,7 +169,7 @@ class Pruning(_Level):
         if self.rate == 0 or not live_N.any():
             return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
         if self.auto is not None:
-            return self.settled(self.evidence(completions)).draw(completions, rng)
+            return self.at_chosen_rate(self.evidence(completions)).draw(completions, rng)
         unit_R, score_R, tokens_R = self._scored(completions)
         return self._select(unit_R, self._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
 
@@ -183,7 +183,7 @@ class Pruning(_Level):
         """
         return self._choose(self.auto or COMPLETION_AUTO, evidence)
 
-    def settled(self, evidence: Evidence) -> Self:
+    def at_chosen_rate(self, evidence: Evidence) -> Self:
         """This pruning where its rate is given, else at the rate of ``choice``.
 
         Args:
@@ -227,7 +227,7 @@ class PromptPruning(_Level):
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
-        With ``auto`` nothing is pruned: draw with ``settled(evidence)``, which has chosen.
+        With ``auto`` nothing is pruned: draw with ``at_chosen_rate(evidence)``, which has chosen.
 
         The expected number is made an integer before the draw, at least 1 and a multiple of ``multiple``, so that a
         fixed-size design keeps exactly that many.
@@ -273,7 +273,7 @@ class PromptPruning(_Level):
         """
         return self._choose(self.auto or PROMPT_AUTO, evidence)
 
-    def settled(self, evidence: Evidence) -> Self:
+    def at_chosen_rate(self, evidence: Evidence) -> Self:
         """This pruning where its rate is given, else at the rate of ``choice``.
 
         Args:

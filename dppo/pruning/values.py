@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import Expected
 from dppo.errors import DataError, ShapeError
 from dppo.files import read_lines
 from dppo.typed import check_fields
-from dppo.types import Expected
 
 SHARED_STRENGTH = 2.0
 """Completions that the mean over all prompts is worth beside a prompt's own reference samples."""

@@ -11,15 +11,13 @@ from answer_judge.errors import FileError
 from dppo.environment import environment
 from dppo.methods import METHODS
 from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
-from dppo_lab.comparison.curves import Curve, Over, Point, accuracy_at, curve_of
+from dppo_lab.comparison.curves import READOUTS, Curve, Over, Point, accuracy_at, curve_of
 from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
 from dppo_lab.comparison.plan import Comparison
 from dppo_lab.comparison.targets import Curves, final_target, fixed_target, gain_of, ratios, spent
 from dppo_lab.runs.folder import FORMAT, STOCK, RunFacts
 from dppo_lab.runs.reader import phases_of, read_facts, read_logs, status_of
 from dppo_lab.statistics import seed_interval
-
-READOUTS: dict[str, Over] = {"equal_updates": "step", "equal_rollouts": "rollouts", "equal_seconds": "seconds"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the policy itself says of prompts before any rollout, from one forward pass over them."""
+"""Features of prompts from the policy, before any rollout, by one forward pass over them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +17,7 @@ BATCH_PROMPTS = 256
 def policy_features(model: Any, prompts: Sequence[list[int]], *, seed: int, dimensions: int = 8) -> np.ndarray:
     """(P, 1 + dimensions) float64: each prompt's mean log-probability, and its last hidden state, projected.
 
-    The projection is random and fixed by the seed, so that features computed anew, when the policy has changed, mean
-    what they meant before. It costs one forward pass over all prompts.
+    The random projection is fixed by the seed, so features of a changed policy have the same meaning.
 
     Args:
         model: a causal language model of transformers; its mode is left as it is.

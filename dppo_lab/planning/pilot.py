@@ -54,13 +54,10 @@ def run_pilot(
     now: Callable[[], float] = time.perf_counter,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Observed:
-    """What a pilot of so many prompts shows.
+    """What a pilot of ``prompts`` prompts of a configuration for ``dppo train`` shows.
 
-    Args:
-        fields: of a configuration for ``dppo train``.
-        prompts: that are rolled out, an even number >= 4, at most those of the training set.
-        now: the clock; ``time.process_time`` where other work runs on the machine.
-        progress: told what is being done.
+    ``prompts`` is an even number >= 4, at most those of the training set; ``now`` is the clock, ``time.process_time``
+    where other work runs on the machine.
 
     Raises:
         ConfigError: too few prompts, or more than there are.
@@ -84,14 +81,7 @@ def run_pilot(
 
 
 def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path, *, stock: bool) -> dict[str, Any]:
-    """The fields of a pilot of a configuration.
-
-    Args:
-        fields: of the configuration.
-        prompts: of the pilot.
-        folder: for its records.
-        stock: whether it is the part of TRL's own trainer.
-    """
+    """The fields of a pilot of a configuration, for TRL's own trainer (``stock``) or ours."""
     given = {name: value for name, value in fields.items() if name not in ROUNDS_ONLY}
     group = int(fields.get("num_generations", 8))
     completions = prompts // 2 * group
@@ -152,7 +142,7 @@ class Keeper(RunRecorder):
 
 
 def _trained(run: Run, model: str, prompts: int, now: Callable[[], float], progress: Callable[[str], None]) -> Rollouts:
-    """Take the pilot's steps, on record in its folder; gives back the completions of its last whole generation."""
+    """Take the pilot's steps, recorded in its folder; returns the completions of its last whole generation."""
     trainer = build_trainer(run, model, DPPOTrainer, prompts)
     about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
     keeper = Keeper(run.training.output_dir or "", task=about, now=now)
@@ -180,7 +170,7 @@ def _stock(run: Run[GRPOConfig], model: str, prompts: int, kept: Rollouts, now: 
 
 @contextlib.contextmanager
 def quietly(path: Path) -> Any:
-    """What trainers print and warn of goes into a file, and not into the table of a plan."""
+    """Send what trainers print to a file, and drop their warnings: neither belongs into the table of a plan."""
     with path.open("w") as printed, contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

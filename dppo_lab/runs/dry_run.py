@@ -1,4 +1,4 @@
-"""Everything about a run that can be known without running it: what is wrong, what a step does, what is unchecked."""
+"""A dry run: what is right or wrong about a run, what could not be checked, and the plan of a step."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -40,13 +40,7 @@ class Finding:
 
 
 def dry_run(run: Run) -> list[Finding]:
-    """What can be found out about a run without a network and without training.
-
-    Files and parts that are fine, wrong, or could not be checked and why, in order; then the plan.
-
-    Raises:
-        ConfigError: it is no parsed run.
-    """
+    """Everything that is known about a run without a network and without training; the plan comes last."""
     findings = [Finding("ok", "all fields are known, in range and served"), *_output(run), *_model(run)]
     findings += [
         Finding("wrong", problem)
@@ -102,7 +96,7 @@ def _model(run: Run) -> Iterator[Finding]:
 
 
 def _model_config(run: Run) -> Any:
-    """Of the model where it is at hand: a mixture of experts brings a router loss along."""
+    """The configuration of a local model: a mixture of experts has a router loss."""
     name = run.model.model_name_or_path or ""
     try:
         return AutoConfig.from_pretrained(name) if Path(name).is_dir() else None
@@ -111,7 +105,7 @@ def _model_config(run: Run) -> Any:
 
 
 def _data(run: Run) -> tuple[int | None, list[Finding]]:
-    """Rows of the training set, None where it is not at hand, and what was found."""
+    """Problems of the training set, None where it is not local, and the findings."""
     source = run.data.dataset_path or run.data.dataset_name
     findings: list[Finding] = []
     dataset = None
@@ -134,7 +128,7 @@ def _data(run: Run) -> tuple[int | None, list[Finding]]:
 
 
 def _parts(run: Run, dataset: Dataset | None) -> Iterator[Finding]:
-    """Rewards, rollouts, and what is evaluated on."""
+    """Rewards, rollouts and evaluation sets."""
     data = run.data
     names = [getattr(function, "__name__", str(function)) for function in load_rewards(run, dataset)]
     yield Finding("ok", f"rewards: {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""The scored head goes on once and comes off again; the private names of transformers that rows need are there."""
+"""The scored head goes on once and comes off again; the names of transformers that rows rely on are there."""
 
 import ast
 import copy

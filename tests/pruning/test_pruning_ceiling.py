@@ -130,7 +130,7 @@ def test_noise_of_a_history_is_no_ceiling(times):
     assert selection_ceiling(believed.expected_N, ONES) > 1.05 and ceiling_of(found).value < 1.02
     eager = PromptPruning(rate=0.8, floor=0.2, auto=Auto(least_gain=1.02))
     assert eager.choice(found).rate == 0.0 < eager.choice(believed).rate
-    prob_P = eager.settled(believed)._probabilities(found.expected_N.sqrt(), ONES)
+    prob_P = eager.at_chosen_rate(believed)._probabilities(found.expected_N.sqrt(), ONES)
     assert efficiency(prob_P, torch.full_like(ONES, 0.2), ONES) < 0.99
 
 
@@ -241,8 +241,8 @@ def test_the_smallest_rate_that_has_nearly_all_of_the_gain():
     assert choice.rate == min(r for r, g in gains.items() if g >= 1 + 0.95 * (choice.gain - 1)) == 0.4
     assert replace(PROMPTS, auto=Auto(enough=0.2)).choice(evidence).rate < choice.rate
     assert replace(PROMPTS, rate=0.3).choice(evidence).rate == 0.3, "the level's own rate is the most that it drops"
-    assert PROMPTS.settled(evidence) == replace(PROMPTS, rate=0.4, auto=None)
-    assert PROMPTS.at_rate(0.0).settled(evidence).rate == 0.0, "as a schedule turns it off"
+    assert PROMPTS.at_chosen_rate(evidence) == replace(PROMPTS, rate=0.4, auto=None)
+    assert PROMPTS.at_rate(0.0).at_chosen_rate(evidence).rate == 0.0, "as a schedule turns it off"
 
 
 def test_what_is_not_sure_or_not_worth_it_is_left_off():
@@ -333,7 +333,7 @@ def test_a_rate_chosen_after_looking_at_the_draw_is_biased():
 
 
 def test_a_rate_chosen_from_earlier_visits_is_unbiased_for_prompts():
-    level = PromptPruning(rate=0.8, floor=0.2, auto=Auto()).settled(two_kinds())
+    level = PromptPruning(rate=0.8, floor=0.2, auto=Auto()).at_chosen_rate(two_kinds())
     boxes = boxes_of_level(level, CANDIDATES)
     total = sum(box.chance * level.draw(CANDIDATES, box.rng()).weight_N for box in boxes)
     assert level.rate == 0.4 and len(boxes) > 1

@@ -95,7 +95,7 @@ def main(path: str, folder: str) -> None:
         results[name] = {
             "apart": apart(trainer),
             "sizes": None if sizes is None else sizes.tolist(),
-            "expected": trainer.in_use.plan.rewards.expected.mean_QF.tolist(),
+            "expected": trainer.in_use.plan.prompts.context.expected.mean_QF.tolist(),
             "rows": trainer.in_use.plan.prompts.row_Q.tolist(),
         }
     both = [None, None]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from wrong_weights import DOUBLED
 
+from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.objective import (
@@ -43,7 +44,7 @@ def test_the_full_batch_is_the_gradient_of_the_whole_loss(subject, method):
     tokens = Tokens(
         logp_BT=logp,
         old_logp_BT=logp.detach(),
-        advantage_B=method.advantages(subject.rewards),
+        advantage_B=method.advantages(subject.rewards, subject.context),
         mask_BT=torch.arange(logp.shape[1]) < subject.tokens_N[:, None],
         ref_logp_BT=logp.detach(),
     )
@@ -111,7 +112,7 @@ def history_of(subject):
 def test_advantages_of_a_draw_and_of_the_full_batch_are_against_the_history(subject, name):
     expected = history_of(subject).expected(torch.arange(6), 1)
     method = METHODS[name].with_rates(prompt=0.5, completion=0.0)
-    real_N = history_advantages(replace(subject.rewards, expected=expected))
+    real_N = history_advantages(subject.rewards, StepContext(expected=expected))
     if method.advantages is not HISTORY_CENTRED:
         real_N = real_N / (expected.variance_QF.sum(1).sqrt() + 0.1).repeat_interleave(4)
     assert torch.allclose(subject.completions(method).advantage_N, real_N, rtol=0, atol=1e-12)
@@ -120,7 +121,7 @@ def test_advantages_of_a_draw_and_of_the_full_batch_are_against_the_history(subj
     assert 0 < kept_N.sum() < 24
     assert torch.allclose(drawn.advantage_N[kept_N], real_N[kept_N], rtol=0, atol=1e-12)
     # The wrong twin: nothing expected, so siblings alone.
-    alone = replace(subject, rewards=replace(subject.rewards, expected=None))
+    alone = replace(subject, context=NOTHING_KNOWN)
     blind = draw(alone, method, step_streams(0, 0))
     assert not (blind.weight_N[~kept_N] > 0).any(), "the same prompts"
     assert (blind.advantage_N - real_N)[kept_N].abs().max() > 0.05
@@ -131,7 +132,7 @@ def test_a_draw_that_forgets_the_history_is_found_biased(subject, monkeypatch):
     """The wrong twin of every unbiased history method: a full batch with a history, and draws without."""
     method = METHODS["dppo_history_scaled"].with_rates(prompt=0.5, completion=0.5)
     assert (bias := measured(subject, method)).squared <= bias.bound(1e-4)
-    monkeypatch.setattr(draws, "with_expected", lambda prompts, expected: prompts)
+    monkeypatch.setattr(draws, "with_context", lambda prompts, context: prompts)
     bias = measured(subject, method)
     assert bias.squared > bias.bound(1e-5)
 
@@ -145,9 +146,9 @@ def test_what_is_expected_of_a_draw_is_what_training_would_expect(subject):
         trained, verified = source.block(1, generations=4), step_prompts(known, method, step_streams(seed, 1))
         assert torch.equal(verified.draw.keep_N, trained.draw.keep_N) and 0 < len(trained.row_Q) < 6
         for field in ("mean_QF", "variance_QF", "worth_QF"):
-            assert torch.equal(getattr(verified.expected, field), getattr(trained.expected, field))
-        shifted = subject.rewards.expected.take((trained.row_Q + 1) % 6)
-        assert not torch.equal(shifted.mean_QF, trained.expected.mean_QF), "the wrong twin: of other prompts"
+            assert torch.equal(getattr(verified.context.expected, field), getattr(trained.context.expected, field))
+        shifted = subject.context.expected.take((trained.row_Q + 1) % 6)
+        assert not torch.equal(shifted.mean_QF, trained.context.expected.mean_QF), "the wrong twin: of other prompts"
 
 
 def test_a_value_from_before_is_what_advantages_are_against_and_goes_with_its_prompt(subject):
@@ -160,11 +161,11 @@ def test_a_value_from_before_is_what_advantages_are_against_and_goes_with_its_pr
     assert 0 < kept_N.sum() < 12 and torch.equal(drawn.advantage_N[kept_N], real_N[kept_N])
     assert (bias := measured(subject, method)).squared <= bias.bound(1e-4)
     with pytest.raises(ConfigError, match="need the value of every prompt"):
-        draw(replace(subject, rewards=replace(subject.rewards, value_Q=None)), method, step_streams(0, 0))
+        draw(replace(subject, context=NOTHING_KNOWN), method, step_streams(0, 0))
 
 
 def test_only_methods_with_a_history_look_at_it(subject):
-    alone = replace(subject, rewards=replace(subject.rewards, expected=None))
+    alone = replace(subject, context=replace(subject.context, expected=None))
     for name in (name for name in METHODS if name not in HISTORY):
         assert torch.equal(full_batch(alone, METHODS[name]), full_batch(subject, METHODS[name]))
         assert torch.equal(*(draw_errors(one, METHODS[name], 3, 0) for one in (alone, subject)))

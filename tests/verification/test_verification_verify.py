@@ -23,8 +23,8 @@ from dppo.verification.checks import (
     parity_checks,
     round_checks,
 )
+from dppo.verification.findings import Check, Findings, above, at_most
 from dppo.verification.parity import tiny_script
-from dppo.verification.records import Check, Findings, above, at_most
 from dppo.verification.verify import verify
 
 CPPO, DAPO_LOSS, DPPO = METHODS["cppo"], METHODS["dapo_loss"], METHODS["dppo"]

@@ -152,7 +152,7 @@ class CeilingLines:
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
-        self._settled: dict[str, bool] = {}
+        self._said: dict[str, bool] = {}
         """By level, once it has a line: whether no other will follow."""
 
     def tell(self, method: Method, plan: StepPlan, visits: Evidence | None) -> None:
@@ -181,11 +181,11 @@ class CeilingLines:
         beside: str,
     ) -> None:
         """Say something the first time, and again where a level that was left off begins to drop."""
-        if what in self._settled and (self._settled[what] or not dropped):
+        if what in self._said and (self._said[what] or not dropped):
             return
         chosen = None if level.auto is None else choice()
-        if what in self._settled and not (chosen and chosen.rate):
+        if what in self._said and not (chosen and chosen.rate):
             return  # what it had begun to drop by, it would not choose any more
-        self._settled[what] = chosen is None or chosen.rate > 0
+        self._said[what] = chosen is None or chosen.rate > 0
         verdict = chosen.why if chosen else f"the rate is {level.rate:g}" if level.rate else "left off"
         self._say(f"dppo | {what} pruning can save at most {ceiling_of(evidence)}{beside} here: {verdict}")

@@ -12,6 +12,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.environment import load_vllm
 from dppo.errors import ConfigError
 from dppo.pruning import Evidence
@@ -184,7 +185,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         if self.source is None:
             generated = self.roll_out(examples)
             completions = len(generated.reward_NF)
-            return replace(whole_block(completions // group, completions), evidence=self.evidence), generated
+            prompts = whole_block(completions // group, completions)
+            return replace(prompts, context=StepContext(evidence=self.evidence)), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(self.source)
         multiple = processes // math.gcd(group, processes)
@@ -233,9 +235,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         )
         self.evidence = plan.evidence
         if self.source is not None:
-            self.source.learn(
-                prompts, rewards, plan.signal_Q, everything.tokens_N, self.generation, evidence=plan.evidence
-            )
+            self.source.learn(plan, self.generation)
             self.add_figures(self.source.figures)
         self.add_figures(plan.figures)
         if prompts.size_Q is not None:

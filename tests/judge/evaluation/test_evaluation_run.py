@@ -20,12 +20,12 @@ from evaluation_fakes import (
     stopping_after,
 )
 
-from answer_judge.errors import ConfigError, DPPOError, EvaluationError, FileError
+from answer_judge import files
+from answer_judge.errors import ConfigError, EvaluationError, FileError, JudgeError
 from answer_judge.evaluation import Engine, Generated, Protocol, Sampling, evaluate
 from answer_judge.evaluation.engines import Request
 from answer_judge.evaluation.samples import batches_of, graded_samples
 from answer_judge.evaluation.sampling import generator
-from dppo import files
 
 TWO = (problem_set(6, "one"), problem_set(5, "two"))
 
@@ -174,7 +174,7 @@ def test_lines_that_do_not_belong_are_named(tmp_path, extra, message):
     run(tmp_path)
     with (tmp_path / "samples.jsonl").open("a") as file:
         file.write(extra(sample_lines(tmp_path)) + "\n")
-    with pytest.raises(DPPOError, match=message):
+    with pytest.raises(JudgeError, match=message):
         run(tmp_path)
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading import verifier as module
@@ -165,10 +166,11 @@ def test_bad_calls_are_errors_not_zeros(verifier):
     assert {verifier.verify(nothing, "24").reason for nothing in (None, "", "  ")} == {"no_answer"}
     with pytest.raises(DataError, match=r"completion 1 is list, expected text.*completion\[-1\]\['content'\]"):
         verifier.verify_many([None, [{"role": "assistant", "content": "24"}]], ["24"] * 2)
-    with pytest.raises(ConfigError, match=r"answer=None is NoneType, expected text. Try verify\("):
+    with refused(DataError, "gold answer 0", None):
         verifier.verify("24", None)
-    with pytest.raises(ConfigError, match=r"completions='ab' is str, expected a list. Try verify_many\("):
-        verifier.verify_many("ab", ["1", "2"])
+    for lists in (("ab", ["1", "2"]), (["a", "b"], "12")):
+        with refused(DataError, "verify_many", "verify("):
+            verifier.verify_many(*lists)
     for empty in ("", "  ", None, 3):
         with pytest.raises(DataError, match="gold answer 1 is"):
             verifier.verify_many(["a", "b"], ["1", empty])

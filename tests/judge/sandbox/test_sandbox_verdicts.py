@@ -227,6 +227,18 @@ def test_what_is_not_confined_as_at_the_start_does_not_run(sandbox):
     assert sandbox.run(task("def f(x): return 4")).verdict == "right"
 
 
+ENDS = [f"os._exit({code})" for code in range(256)]
+ENDS += [f"os.kill(os.getpid(), {number})" for number in signal.valid_signals() - {signal.SIGSTOP}]
+
+
+@pytest.mark.parametrize("ends", [ENDS[95:99], pytest.param(ENDS, marks=pytest.mark.slow)], ids=["97", "all"])
+def test_no_end_of_a_program_looks_like_a_fault_of_the_sandbox(sandbox, ends):
+    """97 once said that a process could not be confined, and a program that ended with it ended the batch."""
+    found = sandbox.run_many([task(f"import os\n{end}\ndef f(x): return 4") for end in [*ends, "os.getpid()"]])
+    assert found[-1].verdict == "right"
+    assert {outcome.verdict for end, outcome in zip(ends, found, strict=False) if "_exit" in end} == {"error"}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

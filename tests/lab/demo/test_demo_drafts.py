@@ -1,14 +1,14 @@
-"""Drafts change how fast completions come and nothing else: by enumeration, by frequencies, and by a full forward."""
+"""Drafts change the speed of decoding alone: by enumeration, by frequencies, and by a full forward pass."""
 
+import copy
 from itertools import pairwise
 
 import pytest
 import torch
 from scipy import stats
 from transformers import Qwen3Config
-from wrong_drafts import CHANCE, WRONG, draws
+from wrong_drafts import CHANCE, WRONG, draws, forward_logps
 
-from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer, encode_questions
@@ -97,9 +97,9 @@ def enumerated(model):
 
 
 def chance_of_completions(model, drafts, samples=20_000):
-    """p-value of whole completions against their enumerated probabilities, those that are rare taken together.
+    """p-value of whole completions against their enumerated probabilities, rare ones together.
 
-    A second prompt without drafts makes the batch one of unequal rows.
+    A second prompt without drafts makes texts of the batch unequal.
     """
     made = sample_drafted(
         model, [PROMPT, [4]], [drafts, []], draws(11), samples=samples, max_new_tokens=LONGEST, temperature=1.0
@@ -130,11 +130,6 @@ def test_keys_and_values_of_another_branch_would_be_caught(tiny, monkeypatch):
     """A tree that is read as one text: what a node sees is then more than its own beginning."""
     monkeypatch.setattr(drafts_module, "_stops", lambda children: [len(children)] * len(children))
     assert chance_of_completions(tiny, TINY_DRAFTS) < CHANCE
-
-
-def forward_logps(model, prompt, completion, temperature):
-    logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1] / temperature
-    return logits.log_softmax(1).gather(1, torch.tensor(completion)[:, None])[:, 0].detach()
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
@@ -249,25 +244,9 @@ def test_the_last_completions_are_the_next_drafts(model, prompts, monkeypatch):
     assert given[2] == [rows[:2], [later[0], later[2]], [later[1]]], "of the last time, of all places in a batch"
 
 
-def test_a_loop_trains_with_drafts(start):
-    import copy
-
+def test_a_loop_trains_with_drafts(start, monkeypatch):
+    monkeypatch.setattr("dppo_lab.demo.loop.MAX_NEW_TOKENS", 12)
     model, tokenizer, split = start
-    decoder = LastCompletions()
-    loop = Loop(copy.deepcopy(model), tokenizer, split.train[:4], METHODS["grpo"], seed=0, prompts=4, decoder=decoder)
-    records = [loop.step(1e-4) for _ in range(2)]
-    assert [record.rollouts for record in records] == [32, 32]
-    assert len(decoder._last) == 4 and all(len(texts) == 8 for texts in decoder._last.values())
-
-
-@pytest.mark.parametrize(
-    ("drafts", "said"),
-    [
-        ([[]], "1 entries for 2 prompts"),
-        ([[], [[5]]], "the token 5, the model knows 0 to 4"),
-        ([[[-1]], []], "token -1"),
-    ],
-)
-def test_drafts_that_cannot_be_verified_are_named(tiny, drafts, said):
-    with pytest.raises(ConfigError, match=said):
-        sample_drafted(tiny, [PROMPT, [4]], drafts, draws(), max_new_tokens=3)
+    made = {"method": METHODS["grpo"], "seed": 0, "prompts": 4, "decoder": LastCompletions()}
+    loop = Loop(copy.deepcopy(model), tokenizer, split.train[:4], **made)
+    assert [loop.step(1e-4).rollouts for _ in range(2)] == [32, 32]

@@ -103,7 +103,7 @@ def test_rewards_are_added_with_their_weights_and_missing_ones_left_out(run):
 
 def test_groups_of_one_are_raised_to_two_and_the_notes_say_so(run):
     subject = subject_from_run(run(num_generations=1, method="dppo_history", per_device_train_batch_size=4))
-    assert subject.generations == 2 and subject.rewards.expected is not None
+    assert subject.generations == 2 and subject.context.expected is not None
     (note,) = [note for note in subject.notes if "groups of 1" in note]
     assert note in subject.describe()
     assert not any("groups of 1" in note for note in subject_from_run(run(num_generations=2)).notes)
