@@ -102,20 +102,11 @@ class Joints(CheckpointHooks, GRPOTrainer):
     # -- what a subclass defines --------------------------------------------------------------------------------
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
-        """What this call of the loss trains on.
-
-        Args:
-            examples: the loader's, of this rank.
-        """
+        """What this call of the loss trains on."""
         raise NotImplementedError
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """() the loss of what ``next_inputs`` gave, to be differentiated.
-
-        Args:
-            model: the policy, as wrapped for training.
-            inputs: from ``next_inputs``.
-        """
+        """() the loss of what ``next_inputs`` gave, to be differentiated."""
         raise NotImplementedError
 
     @contextmanager

@@ -243,10 +243,6 @@ class ScoredHeads:
 def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> tuple[Layout, ScoredHeads]:
     """Rows where the model and its reference allow it, otherwise sorted padding with the reason; and the heads for it.
 
-    Args:
-        trainer: with its method, and its models loaded with TRL's fused head on them.
-        padded_forward: TRL's padded forward.
-
     Raises:
         ConfigError: the model has a router loss that cannot be computed.
     """

@@ -82,10 +82,6 @@ SERVED: Mapping[str, Collection[str]] = {
 def check_overrides(kind: type, *, streamed: bool = False) -> None:
     """Return where everything that a class of trainers overrides takes effect.
 
-    Args:
-        kind: of the trainer that is being made.
-        streamed: whether its dataset is, so that TRL's loader gives the examples.
-
     Raises:
         ConfigError: naming each method whose override would be ignored, why, and what to use instead.
     """

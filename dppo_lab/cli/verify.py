@@ -75,7 +75,7 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple["Findings", tupl
             status("warming up the embedded policy")
             subject = embedded_subject()
         else:
-            from dppo.trl.grpo.cycle import Cycle
+            from dppo.trl.grpo.plan import Cycle
             from dppo_lab.runs.parsing import parse_run
             from dppo_lab.runs.subject import subject_from_run
 

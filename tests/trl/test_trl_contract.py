@@ -49,8 +49,19 @@ def gradients(
     return recorder.steps, trainer
 
 
+OF_TRL = {}
+"""Gradients of TRL's runs by their options: many tests compare other settings of ours with the same run."""
+
+
+def of_trl(path, tmp_path, options):
+    key = (path, *((name, value if callable(value) else repr(value)) for name, value in sorted(options.items())))
+    if key not in OF_TRL:
+        OF_TRL[key], _ = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, **options)
+    return OF_TRL[key]
+
+
 def compare(path, tmp_path, ours=None, **options):
-    stock, _ = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, **options)
+    stock = of_trl(path, tmp_path, options)
     mine, trainer = gradients(
         DPPOTrainer, DPPOConfig, path, tmp_path, **{"completion_prune_rate": 0.0, **(ours or {})}, **options
     )

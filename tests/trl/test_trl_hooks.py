@@ -16,8 +16,8 @@ from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 import dppo
 from dppo.trl import DPPODPOTrainer, DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.checkpoints.hooks import CheckpointHooks
+from dppo.trl.forwards import TrainingLoop
 from dppo.trl.hooks import RELIED_ON, RELIED_ON_FOR_ROWS, WATCHED, Joints
-from dppo.trl.loop import TrainingLoop
 from dppo.trl.rows.trainer import RowTrainer
 
 TRAINERS = (GRPOTrainer, SFTTrainer, DPOTrainer)

@@ -11,6 +11,8 @@ import torch
 
 from benchmarks.speed import step, step_report, turns
 
+pytestmark = pytest.mark.slow
+
 SHORT = replace(step.QUICK, easy=(2,), middle=(2,), hard=(3,))
 SMALLEST = step.Setting(
     task=SHORT, warm_up_steps=60, prompts=4, generations=4, dataset=8, repetitions=2, max_new_tokens=24

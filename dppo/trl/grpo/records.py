@@ -127,15 +127,7 @@ def generation_of(
 def reasons(
     completions: Completions, trained_advantage_N: Tensor, prob_N: Tensor, kept_N: Tensor, used_N: Tensor
 ) -> Tensor:
-    """(N,) places in ``WHY``.
-
-    Args:
-        completions: with advantages from whole groups.
-        trained_advantage_N: (N,) what kept completions are trained with.
-        prob_N: (N,) probability of being kept.
-        kept_N: (N,) bool.
-        used_N: (N,) bool, False for groups that the step is not made of.
-    """
+    """(N,) places in ``WHY``."""
     why_N = torch.full_like(kept_N, WHY.index("not drawn"), dtype=torch.int64)
     why_N[prob_N == 0] = WHY.index("left out by the rule")
     why_N[~completions.live_N | (trained_advantage_N == 0)] = WHY.index("zero advantage")

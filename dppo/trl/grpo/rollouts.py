@@ -66,14 +66,7 @@ def loss_mask(generated: Generated) -> Tensor:
 
 
 def rolled_out(generated: Generated, rewards: Rewards, gather: Gather, processes: int) -> RolledOut:
-    """What all ranks rolled out.
-
-    Args:
-        generated: of this rank.
-        rewards: of all ranks.
-        gather: over ranks.
-        processes: ranks, each of which holds as many completions.
-    """
+    """What all ranks rolled out."""
     mask, logp = loss_mask(generated), generated.sampler_logp
     sure_B = None if logp is None else gather(confidence(torch.nan_to_num(logp, nan=0.0), mask)).cpu()
     return RolledOut(
@@ -118,14 +111,7 @@ def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
 
 
 def joined(rounds: Sequence[Generated], order_Q: Tensor, generations: int, pad_token: int) -> Generated:
-    """Several rounds as one, padded to the widest: prompts on the left, completions on the right.
-
-    Args:
-        rounds: of this rank.
-        order_Q: from ``gathered_order``: rewards are put into it.
-        generations: G.
-        pad_token: id that pads prompts and completions.
-    """
+    """Several rounds as one, padded to the widest: prompts on the left, completions on the right."""
     together: dict[str, Any] = {}
     for name in (field.name for field in fields(Generated)):
         parts = [getattr(one, name) for one in rounds]

@@ -17,7 +17,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rewards import identities
-from dppo.trl.grpo.cycle import Cycle
+from dppo.trl.grpo.plan import Cycle
 from dppo.trl.grpo.records import WHY, Generation, Recorder
 from dppo.trl.hooks import Wrap, add_figures, logged_prompts, watch, written_by_model
 from dppo.trl.metrics import RECORD, PhaseClock, wall
@@ -27,13 +27,7 @@ NOT_TIMED = "time/prune"
 
 
 class StockWatch(TrainerCallback):
-    """Logs ``time/*`` and ``rows/*`` of a ``GRPOTrainer`` and calls a recorder as ``DPPOTrainer`` does.
-
-    Args:
-        trainer: TRL's own, not trained yet.
-        recorder: what is called.
-        now: the clock, in seconds.
-    """
+    """Logs ``time/*`` and ``rows/*`` of a ``GRPOTrainer`` and calls a recorder as ``DPPOTrainer`` does."""
 
     def __init__(self, trainer: GRPOTrainer, recorder: Recorder, now: Callable[[], float] = wall) -> None:
         self._trainer, self._recorder = trainer, recorder

@@ -20,21 +20,16 @@ from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
-from dppo.trl.forwards import ForwardPasses
-from dppo.trl.grpo.card import card_section
-from dppo.trl.grpo.choices import CeilingLines
+from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.cycle import Cycle
 from dppo.trl.grpo.dealing import over_ranks
-from dppo.trl.grpo.loss_figures import LossFigures
-from dppo.trl.grpo.plan import step_plan
+from dppo.trl.grpo.plan import CeilingLines, Cycle, card_section, step_plan
 from dppo.trl.grpo.prompts import prompt_source
 from dppo.trl.grpo.records import generation_of
 from dppo.trl.grpo.rollouts import Generated, gathered_order, joined, rank_batch, read_examples, rolled_out
 from dppo.trl.grpo.sampler import precision_line, start_named
 from dppo.trl.hooks import Joints
-from dppo.trl.loop import TrainingLoop
-from dppo.trl.metrics import RECORD, logs_next_step, share_done
+from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, end_at_exit, guarded_rewards, saved_at_the_limit
 from dppo.trl.served import check_overrides, unserved_models
 from dppo.typed import check

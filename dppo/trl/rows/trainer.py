@@ -23,11 +23,10 @@ from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_figures
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoints.rows import read_row_state, row_settings, write_row_state
-from dppo.trl.forwards import ForwardPasses
+from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.hooks import count_tokens
-from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import PhaseClock, share_done
-from dppo.trl.rows.sequences import Sequence, batch_of
+from dppo.trl.rows.data import Sequence, batch_of
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 from dppo.types import Draw
 
@@ -143,13 +142,7 @@ class RowTrainer(TrainingLoop):
             self.train_dataset, self.data_collator = data, collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
-        """What each call of the loss of an optimizer step trains on: drawn among the rows that the loader gives.
-
-        Args:
-            epoch_iterator: over the loader.
-            num_batches: calls of the loss.
-            device: of the model.
-        """
+        """What each call of the loss of an optimizer step trains on: drawn among the rows that the loader gives."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if not batches:
             return batches, None
@@ -197,14 +190,7 @@ class RowTrainer(TrainingLoop):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The loss of one call: backward on all micro-batches but the last; in evaluation TRL's own.
-
-        Args:
-            model: the policy, as wrapped for training.
-            inputs: from ``get_batch_samples``, or TRL's.
-            return_outputs: as for TRL, in evaluation.
-            num_items_in_batch: as for TRL, in evaluation.
-        """
+        """The loss of one call: backward on all micro-batches but the last; in evaluation TRL's own."""
         if not isinstance(inputs, StepCall):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         loss = self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
