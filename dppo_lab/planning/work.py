@@ -94,9 +94,15 @@ def prompt_ceiling(workload: Workload, step: Step) -> float:
     *_, value_CW = _groups(workload, step, UNPRUNED, prompts)
     right_C, wrong_C = workload.tokens_2C
     tokens_C = step.generations * (workload.rate_C * right_C + (1 - workload.rate_C) * wrong_C)
-    there_W = prompts.share_CW.sum(0) > TINY
-    value_W, tokens_W = (prompts.share_CW * value_CW).sum(0), tokens_C @ prompts.share_CW
-    return selection_ceiling(torch.from_numpy(value_W[there_W]), torch.from_numpy(tokens_W[there_W]))
+    total_W, value_W, tokens_W = (
+        prompts.share_CW.sum(0),
+        (prompts.share_CW * value_CW).sum(0),
+        tokens_C @ prompts.share_CW,
+    )
+    there_W = total_W > TINY
+    total_W, value_W, tokens_W = (each_W[there_W] for each_W in (total_W, value_W, tokens_W))
+    value_W, tokens_W = value_W / total_W, tokens_W / total_W
+    return selection_ceiling(torch.from_numpy(total_W * value_W), torch.from_numpy(total_W * tokens_W))
 
 
 def chances(right_J: np.ndarray, size: int, rate_C: np.ndarray) -> np.ndarray:
