@@ -1,24 +1,33 @@
-"""What the reference makes of settings: the text of a field is in its metadata, where its help comes from, too.
+"""What the reference makes of settings: the text of a field is where its help comes from, too.
 
 griffe, which reads the code for mkdocstrings, calls this by its name (``extensions`` in mkdocs.yml): ``make docs``.
 """
 
 import ast
+import sys
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import griffe  # pyright: ignore[reportMissingImports]
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from dppo import settings  # nothing but the standard library
+
 
 class FieldTexts(griffe.Extension):
-    """Takes ``field(default=..., metadata={"help": ...})`` apart: its text becomes the docstring."""
+    """Gives settings their texts as docstrings: those of ``setting(default, text)`` and of ``same(name)``."""
 
     def on_attribute_instance(self, *, node: Any, attr: Any, **kwargs: Any) -> None:
         """Called by griffe for every attribute that it has read."""
         call = getattr(node, "value", None)
-        if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "field"):
+        made = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+        if made == "setting":
+            text, attr.value = ast.literal_eval(call.args[1]), ast.unparse(call.args[0])
+        elif made == "same":
+            told = {each.name: each for each in fields(getattr(settings, attr.parent.name))}[attr.name]
+            text, attr.value = told.metadata["help"], repr(told.default)
+        else:
             return
-        words = {word.arg: word.value for word in call.keywords}
-        if "metadata" in words and "default" in words:
-            text = ast.literal_eval(words["metadata"])["help"]
-            attr.docstring = griffe.Docstring(text, parent=attr)
-            attr.value = next(argument.value for argument in attr.value.arguments if argument.name == "default")
+        attr.docstring = griffe.Docstring(text, parent=attr)

@@ -1,15 +1,18 @@
 """Naming a method fills the fields of TRL that were left out, what was set is kept or refused, and advice works."""
 
+import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from conftest_trl import GENERATIONS, length_reward, problems
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import Qwen3Config, Qwen3MoeConfig
-from trl import GRPOConfig
+from refusals import refused
+from transformers import Qwen3Config, Qwen3MoeConfig, TrainingArguments
+from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
@@ -24,9 +27,12 @@ from dppo.objective import (
     vespo,
 )
 from dppo.pruning import POISSON, SYSTEMATIC, Pruning
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.settings import OwnSettings
+from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer
+from dppo.trl.checkpoints import rows, state
 from dppo.trl.grpo.objective import CONSTANTS, LOSS_TYPES, SETTINGS, fields_of, unnamed_parts
 from dppo.trl.grpo.plan import step_plan
+from dppo.trl.support import RANGES
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 OWN = [name for name, method in METHODS.items() if method.fixes]
@@ -54,6 +60,38 @@ def configured(**options):
     needs = METHODS.get(options.get("method", "grpo"), METHODS["grpo"]).advantages.from_values
     values = {"prompt_values": "values.jsonl"} if needs else {}
     return DPPOConfig(**CONFIG | {"accept_bias": True} | values | options)
+
+
+KNOWN = json.loads(Path(__file__).with_name("trl_fields.json").read_text())
+"""Fields that TRL adds to those of transformers: served, refused with a value that shows it, or of no matter here."""
+CONFIGS = {"GRPOConfig": (GRPOConfig, DPPOConfig), "SFTConfig": (SFTConfig, DPPOSFTConfig)}
+CONFIGS |= {"DPOConfig": (DPOConfig, DPPODPOConfig)}
+
+
+class TestSnapshot:
+    """A field that TRL adds fails here until it is served, refused, or known to be of no matter."""
+
+    @pytest.mark.parametrize("name", CONFIGS)
+    def test_every_field_of_trl_is_known(self, name):
+        theirs = {each.name for each in fields(CONFIGS[name][0])} - {each.name for each in fields(TrainingArguments)}
+        known = [field for group in KNOWN[name].values() for field in group]
+        assert sorted(known) == sorted(theirs)
+
+    @pytest.mark.parametrize(
+        ("name", "field", "value"),
+        [(name, *refusal) for name in CONFIGS for refusal in KNOWN[name]["refused"].items()],
+    )
+    def test_what_is_marked_as_refused_is(self, name, field, value):
+        with refused(ConfigError, field):
+            CONFIGS[name][1](**CONFIG, **{field: value})
+
+    def test_fields_with_a_range_or_a_memory_are_there(self):
+        of_grpo = {each.name for each in fields(GRPOConfig)}
+        of_rows = {each.name for each in (*fields(SFTConfig), *fields(DPOConfig))}
+        shared = {*state.OF_EVERY_RUN, *state.OF_THE_OPTIMIZER}
+        assert RANGES.keys() | state.OF_TRL.keys() | shared <= of_grpo | {"processes"}
+        assert {*rows.OF_TRL} | shared <= of_rows
+        assert not RANGES.keys() & {each.name for each in fields(OwnSettings)}, "a range is said once"
 
 
 class TestFilledIn:
