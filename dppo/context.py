@@ -40,30 +40,17 @@ class Expected:
         return len(self.mean_QF)
 
     def total_variance_Q(self, weight_F: Tensor | None = None) -> Tensor:
-        """(Q,) variance of one completion's weighted sum of rewards, functions counting as independent.
-
-        Args:
-            weight_F: (F,) of ``Rewards``; None for 1 each.
-        """
+        """(Q,) variance of one completion's weighted sum of rewards, functions counting as independent."""
         return self.variance_QF.sum(1) if weight_F is None else self.variance_QF @ weight_F.double().square()
 
     def where(self, keep_Q: Tensor, other: "Expected") -> "Expected":
-        """The same for some groups, and what another record expects of all others.
-
-        Args:
-            keep_Q: (Q,) bool.
-            other: of as many groups and functions.
-        """
+        """The same for some groups, and what another record expects of all others."""
         names = [field.name for field in fields(self)]
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
         return Expected(**{name: torch.where(keep_Q[:, None], *pair) for name, pair in pairs.items()})
 
     def take(self, group_Q: Tensor) -> "Expected":
-        """What was expected of the given groups.
-
-        Args:
-            group_Q: int64 places, or (Q,) bool.
-        """
+        """What was expected of the given groups."""
         return Expected(**{field.name: getattr(self, field.name)[group_Q] for field in fields(self)})
 
 
@@ -96,11 +83,7 @@ class StepContext:
         return None if known is None else len(known)
 
     def take(self, group_Q: Tensor) -> "StepContext":
-        """What is known of the given groups; evidence is about earlier steps and stays.
-
-        Args:
-            group_Q: int64 places, or (Q,) bool.
-        """
+        """What is known of the given groups; evidence is about earlier steps and stays."""
         return StepContext(
             expected=None if self.expected is None else self.expected.take(group_Q),
             value_Q=None if self.value_Q is None else self.value_Q[group_Q],

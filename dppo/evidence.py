@@ -86,7 +86,7 @@ class Evidence:
             candidates: of the block.
             draw: (P,) which of them were rolled out.
             rewards: of the groups of those, in the order of the block; a group without any tells nothing.
-            signal_Q: (Q,) size of each group's gradient.
+            signal_Q: (Q,) signal of each group.
             tokens_N: (N,) tokens of each completion.
         """
         keep_P = draw.keep_N
@@ -103,7 +103,7 @@ class Evidence:
         )
 
     def after(self, more: "Evidence", most: int = REMEMBERED) -> "Evidence":
-        """This and then ``more``, of all units the last ``most``; groups of one are none of the other's."""
+        """This and then ``more``, the last ``most`` units of all; groups of the two stay apart."""
         pairs = {name: (getattr(self, name), getattr(more, name)) for name in COLUMNS}
         joined: dict[str, Tensor] = {name: torch.cat(pair)[-most:] for name, pair in pairs.items()}
         if self.group_N is not None or more.group_N is not None:

@@ -1,232 +1,351 @@
-"""The settings of a run that are this library's own, with their texts: what ``DPPOConfig`` has beside TRL's.
+"""The table of settings: name, type, default, text, range and choices of every setting that this library adds.
 
-The texts are here and nowhere else: ``dppo train --help``, ``help(DPPOConfig)`` and the reference's page are made of
-them. Nothing else is imported here, so that help comes at once.
+Each kind of trainer has a class: ``OwnSettings`` for GRPO on TRL, ``RowSettings`` for supervised training and
+preferences, ``VerlSettings`` for verl. What several of them have is declared in the first, and the others take it over
+with ``same``. Fields, checks, help, the reference and what a checkpoint remembers come from here. Nothing but the
+standard library is imported, so that help comes at once.
 """
 
 import inspect
 import textwrap
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 AUTO = "auto"
+DEFAULT_METHOD = "dppo"
+"""What prunes where no method is named: then the objective is that of TRL's own defaults."""
 FULL_SHARE = 0.875
 """Share of a run that InfoBatch prunes in (its delta)."""
 LEFT_OUT: Any = None
 """Default of fields that the method fills in: None in a configuration, never in a ``DPPOConfig``."""
+
+DRAWS, BATCH, UPDATE = "draws", "batch", "update"
+"""What a setting that changes between a checkpoint and the resumed run has an effect on: the draws and advantages of
+the next generation; the generation in use too, which is rolled out again; every update from the resume on."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is told of a setting beside its name, type, default and text."""
+
+    range: str
+    """Interval of its numbers, such as ``[0, 1)``; None, where the type allows it, is in every range."""
+    choices: Collection[str]
+    """Its words. A setting that names a part, such as a method, is checked against the parts there are."""
+    example: Any
+    """A value that works, for errors; None for the default."""
+    remembered: str
+    """What a change on resume has an effect on: a checkpoint remembers the setting, and the resumed run says that it
+    changed. Empty for one that may change without a word."""
+
+
+TABLE: dict[Field[Any], Setting] = {}
+"""By field, and not in its metadata, which TRL's parser hands to ``argparse``."""
+
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    range: str = "",
+    choices: Collection[str] = (),
+    example: Any = None,
+    remembered: str = DRAWS,
+) -> Any:
+    """One setting of a dataclass, with its text for help and what a ``Setting`` tells."""
+    made = field(default=default, metadata={"help": text})
+    TABLE[made] = Setting(range, choices, example, remembered)
+    return made
 
 
 @dataclass
 class OwnSettings:
     """What ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""
 
-    method: str = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "How completions and prompts are pruned: `dppo` (the default: probability proportional to the "
-            "score, unbiased), `dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's "
-            "Algorithm 1, biased), `infobatch` (prompts only), `cppo`, `cppo_trl`, `cppo_verl`, `pods` "
-            "(biased), `dapo` (rounds of rollouts until enough groups have rewards that differ, biased), `greso` (such "
-            "rounds without prompts that gave nothing time after time, biased), `greso_compat` (as in its code, for "
-            "rewards of 0, 0.1 and 1), `dppo_history` (a baseline from each prompt's history, for 1, 2 or 4 "
-            "completions a prompt; `_scaled` divides by a deviation from history, `_sizes` has group sizes by it), "
-            "`grpo_history` (the same, nothing pruned), `a_star_po` (regression on an advantage against a value of "
-            "each prompt from before training), or `grpo` (nothing is pruned). Names with an objective of "
-            "their own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all "
-            "others work on the objective that TRL's fields describe, whose normaliser decides whether pruned prompts "
-            "are biased."
-        },
+    method: str = setting(
+        LEFT_OUT,
+        "How completions and prompts are pruned: `dppo` (the default: probability proportional to the "
+        "score, unbiased), `dppo_threshold` (the paper's rule, unbiased), `dppo_deterministic` (the paper's "
+        "Algorithm 1, biased), `infobatch` (prompts only), `cppo`, `cppo_trl`, `cppo_verl`, `pods` "
+        "(biased), `dapo` (rounds of rollouts until enough groups have rewards that differ, biased), `greso` (such "
+        "rounds without prompts that gave nothing time after time, biased), `greso_compat` (as in its code, for "
+        "rewards of 0, 0.1 and 1), `dppo_history` (a baseline from each prompt's history, for 1, 2 or 4 "
+        "completions a prompt; `_scaled` divides by a deviation from history, `_sizes` has group sizes by it), "
+        "`grpo_history` (the same, nothing pruned), `a_star_po` (regression on an advantage against a value of "
+        "each prompt from before training), or `grpo` (nothing is pruned). Names with an objective of "
+        "their own, such as `dr_grpo`, `gspo` or `dppo_gspo`, fill in TRL's fields where they are left out; all "
+        "others work on the objective that TRL's fields describe, whose normaliser decides whether pruned prompts "
+        "are biased.",
     )
-    loss_type: str = field(
-        default=LEFT_OUT,
-        metadata={"help": "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`."},
+    loss_type: str = setting(
+        LEFT_OUT,
+        "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`.",
+        remembered=UPDATE,
     )
-    importance_sampling_level: str = field(
-        default=LEFT_OUT, metadata={"help": "As in TRL: `token` or `sequence`. Default: the method's own, or `token`."}
+    importance_sampling_level: str = setting(
+        LEFT_OUT,
+        "As in TRL: `token` or `sequence`. Default: the method's own, or `token`.",
+        remembered=UPDATE,
     )
-    scale_rewards: str = field(
-        default=LEFT_OUT,
-        metadata={"help": "As in TRL: `group`, `batch` or `none`. Default: the method's own, or `group`."},
+    scale_rewards: str = setting(
+        LEFT_OUT,
+        "As in TRL: `group`, `batch` or `none`. Default: the method's own, or `group`.",
     )
-    multi_objective_aggregation: str = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "As in TRL: `sum_then_normalize` or `normalize_then_sum`. Default: the method's own, or the first."
-        },
+    multi_objective_aggregation: str = setting(
+        LEFT_OUT,
+        "As in TRL: `sum_then_normalize` or `normalize_then_sum`. Default: the method's own, or the first.",
+        choices=("sum_then_normalize", "normalize_then_sum"),
     )
-    epsilon: float = field(
-        default=LEFT_OUT, metadata={"help": "As in TRL: lower clip. Default: the method's own, or 0.2."}
+    epsilon: float = setting(
+        LEFT_OUT,
+        "As in TRL: lower clip. Default: the method's own, or 0.2.",
+        range="[0, inf)",
+        remembered=UPDATE,
     )
-    beta: float = field(
-        default=LEFT_OUT,
-        metadata={"help": "As in TRL: coefficient of the KL term, >= 0. Default: the method's own, or 0."},
+    beta: float = setting(
+        LEFT_OUT,
+        "As in TRL: coefficient of the KL term, >= 0. Default: the method's own, or 0.",
+        range="[0, inf)",
+        remembered=BATCH,
     )
-    entropy_coef: float = field(
-        default=LEFT_OUT,
-        metadata={"help": "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0."},
+    entropy_coef: float = setting(
+        LEFT_OUT,
+        "As in TRL: coefficient of the entropy bonus. Default: the method's own, or 0.",
+        remembered=UPDATE,
     )
-    completion_prune_rate: float | str | None = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without "
-            "a gradient (zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from "
-            "the scores, before the draw, 0 where nothing is to be had. Default: `auto` where the method "
-            "draws as `dppo` does, 0.5 for others that prune completions, 0 for the rest."
-        },
+    completion_prune_rate: float | str | None = setting(
+        LEFT_OUT,
+        "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without "
+        "a gradient (zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from "
+        "the scores, before the draw, 0 where nothing is to be had. Default: `auto` where the method "
+        "draws as `dppo` does, 0.5 for others that prune completions, 0 for the rest.",
+        range="[0, 1)",
+        choices=(AUTO,),
+        example=0.5,
     )
-    prompt_prune_rate: float | str | None = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "Share of the candidate prompts with a history that is not rolled out, in [0, 1). Prompts never "
-            "seen are always rolled out, so this does nothing in the first epoch. `auto`: starts unpruned and is "
-            "chosen from what prompts gave when they came back, 0 where nothing is to be had. Default: the method's, "
-            "0 for all but `infobatch`, which has 0.5."
-        },
+    prompt_prune_rate: float | str | None = setting(
+        LEFT_OUT,
+        "Share of the candidate prompts with a history that is not rolled out, in [0, 1). Prompts never "
+        "seen are always rolled out, so this does nothing in the first epoch. `auto`: starts unpruned and is "
+        "chosen from what prompts gave when they came back, 0 where nothing is to be had. Default: the method's, "
+        "0 for all but `infobatch`, which has 0.5.",
+        range="[0, 1)",
+        choices=(AUTO,),
+        example=0.5,
     )
-    prune_schedule: str = field(
-        default=AUTO,
-        metadata={
-            "help": "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (down to 0 "
-            "in a straight line from prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` "
-            "and `constant` for all others."
-        },
+    prune_schedule: str = setting(
+        AUTO,
+        "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (down to 0 "
+        "in a straight line from prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` "
+        "and `constant` for all others.",
     )
-    prune_until: float = field(
-        default=FULL_SHARE,
-        metadata={"help": "Share of the run, in [0, 1], with the full rates where prune_schedule is not `constant`."},
+    prune_until: float = setting(
+        FULL_SHARE,
+        "Share of the run, in [0, 1], with the full rates where prune_schedule is not `constant`.",
+        range="[0, 1]",
     )
-    advantage_power: float = field(
-        default=0.0,
-        metadata={
-            "help": "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare "
-            "outcomes. That is another objective than the reward's; pruning it is as unbiased as pruning its own."
-        },
+    advantage_power: float = setting(
+        0.0,
+        "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare "
+        "outcomes. That is another objective than the reward's; pruning it is as unbiased as pruning its own.",
+        range="(-1, inf)",
     )
-    prompt_mode: str = field(
-        default="thin",
-        metadata={
-            "help": "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. "
-            "`fill`: blocks are longer and rollout batches stay full; a run takes as many steps and sees more prompts "
-            "(`candidates/epoch` counts its epochs)."
-        },
+    prompt_mode: str = setting(
+        "thin",
+        "`thin`: a block is the usual number of prompts and fewer are rolled out, so steps are cheaper. "
+        "`fill`: blocks are longer and rollout batches stay full; a run takes as many steps and sees more prompts "
+        "(`candidates/epoch` counts its epochs).",
+        choices=("thin", "fill"),
     )
-    max_rounds: int | None = field(
-        default=None,
-        metadata={
-            "help": "Most rounds of rollouts per generation where the method has rounds, >= 0; 0 is no limit. There "
-            "`dapo` saves the run and stops, `greso` trains on the groups there are. Default: the method's, 10."
-        },
+    max_rounds: int | None = setting(
+        None,
+        "Most rounds of rollouts per generation where the method has rounds, >= 0; 0 is no limit. There "
+        "`dapo` saves the run and stops, `greso` trains on the groups there are. Default: the method's, 10.",
+        range="[0, inf)",
     )
-    round_factor: float | None = field(
-        default=None,
-        metadata={
-            "help": "Prompts of a round as a multiple of those of a generation, > 0, where the method has rounds. "
-            "Default: the method's, 1 for `dapo` (3 in its paper), 1.5 for `greso`, whose later rounds are smaller."
-        },
+    round_factor: float | None = setting(
+        None,
+        "Prompts of a round as a multiple of those of a generation, > 0, where the method has rounds. "
+        "Default: the method's, 1 for `dapo` (3 in its paper), 1.5 for `greso`, whose later rounds are smaller.",
+        range="(0, inf)",
     )
-    prune_floor: float | None = field(
-        default=None,
-        metadata={
-            "help": "Smallest probability of keeping a prompt or completion, in (0, 1 - rate]; no weight exceeds one "
-            "over it per level. Default: 0.2, or half of 1 - rate where that is smaller."
-        },
+    prune_floor: float | None = setting(
+        None,
+        "Smallest probability of keeping a prompt or completion, in (0, 1 - rate]; no weight exceeds one "
+        "over it per level. Default: 0.2, or half of 1 - rate where that is smaller.",
+        range="(0, 1]",
     )
-    completion_score: str = field(
-        default=AUTO,
-        metadata={
-            "help": "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `confidence` "
-            "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), `uniform` (all alike: the control "
-            "that shows what a score is worth), or `auto`: the score of the "
-            "method's paper, and for `dppo` `confidence` where rollouts come with log-probabilities (vLLM, "
-            "rollout_func), otherwise `length`, or `advantage` where the loss is a mean over tokens (grpo)."
-        },
+    completion_score: str = setting(
+        AUTO,
+        "What completions are ranked by: `advantage`, `length` (abs(A) * sqrt(tokens)), `confidence` "
+        "(abs(A) * sqrt(sum (1 - p)^2), needs the sampler's log-probabilities), `uniform` (all alike: the control "
+        "that shows what a score is worth), or `auto`: the score of the "
+        "method's paper, and for `dppo` `confidence` where rollouts come with log-probabilities (vLLM, "
+        "rollout_func), otherwise `length`, or `advantage` where the loss is a mean over tokens (grpo).",
     )
-    completion_budget: str = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "What completion_prune_rate is a share of: `rows` (completions) or `tokens` (long completions then "
-            "cost more). Default: the method's own, or `rows`."
-        },
+    completion_budget: str = setting(
+        LEFT_OUT,
+        "What completion_prune_rate is a share of: `rows` (completions) or `tokens` (long completions then "
+        "cost more). Default: the method's own, or `rows`.",
+        choices=("rows", "tokens"),
     )
-    sampling_design: str = field(
-        default=LEFT_OUT,
-        metadata={
-            "help": "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. "
-            "Prompts are always drawn with a fixed size. Default: the method's own, or `pivotal`."
-        },
+    sampling_design: str = setting(
+        LEFT_OUT,
+        "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. "
+        "Prompts are always drawn with a fixed size. Default: the method's own, or `pivotal`.",
     )
-    history_half_life: float | None = field(
-        default=None,
-        metadata={
-            "help": "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. "
-            "Default: those of three epochs, since a prompt comes back once an epoch."
-        },
+    history_half_life: float | None = setting(
+        None,
+        "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. "
+        "Default: those of three epochs, since a prompt comes back once an epoch.",
+        range="(0, inf]",
     )
-    difficulty_features: str | None = field(
-        default=None,
-        metadata={
-            "help": "What predicts how well a prompt will be answered before its first visit, for methods with a "
-            "baseline from history: `length` (of the prompt) and `column:NAME` (a column of numbers), with commas "
-            "between. Default: nothing, all prompts start from the mean over all. docs/difficulty.md."
-        },
+    difficulty_features: str | None = setting(
+        None,
+        "What predicts how well a prompt will be answered before its first visit, for methods with a "
+        "baseline from history: `length` (of the prompt) and `column:NAME` (a column of numbers), with commas "
+        "between. Default: nothing, all prompts start from the mean over all. docs/difficulty.md.",
     )
-    reward_range: list[float] | None = field(
-        default=None,
-        metadata={
-            "help": "Lowest and highest reward that `difficulty_features` predict, of every reward function or of each "
-            "in turn. A reward outside stops the run. Default: 0 and 1."
-        },
+    reward_range: list[float] | None = setting(  # noqa: RUF009
+        None,
+        "Lowest and highest reward that `difficulty_features` predict, of every reward function or of each "
+        "in turn. A reward outside stops the run. Default: 0 and 1.",
     )
-    prompt_values: str | None = field(
-        default=None,
-        metadata={
-            "help": "File that `dppo values` writes and, where it exists, training reads: what the model did on each "
-            "prompt before training. `a_star_po` needs it; a baseline from history has it as a prompt's prior until "
-            "the first visit. Default: none."
-        },
+    prompt_values: str | None = setting(
+        None,
+        "File that `dppo values` writes and, where it exists, training reads: what the model did on each "
+        "prompt before training. `a_star_po` needs it; a baseline from history has it as a prompt's prior until "
+        "the first visit. Default: none.",
     )
-    max_tokens_per_row: int | None = field(
-        default=None,
-        metadata={
-            "help": "Tokens of one forward pass, >= 1: what bounds memory, whatever per_device_train_batch_size is. "
-            "Default: per_device_train_batch_size times the longest sequence of the batch, which is what TRL itself "
-            "would forward at once. How to choose it: docs/packing.md."
-        },
+    max_tokens_per_row: int | None = setting(
+        None,
+        "Tokens of one forward pass, >= 1: what bounds memory, whatever per_device_train_batch_size is. "
+        "Default: per_device_train_batch_size times the longest sequence of the batch, which is what TRL itself "
+        "would forward at once. How to choose it: docs/packing.md.",
+        range="[1, inf)",
+        remembered="",
     )
-    layout: str = field(
-        default="rows",
-        metadata={
-            "help": "How kept completions are forwarded. `rows`: dense, nothing padded, shared prompts once; a model "
-            "that rows cannot serve is padded, and the run says so. `packed`: the same without sharing prompts. "
-            "`auto`: `rows`, and padded too if the self-check at the start fails, which otherwise stops the run. "
-            "`padded`: length-sorted padding."
-        },
+    layout: str = setting(
+        "rows",
+        "How kept completions are forwarded. `rows`: dense, nothing padded, shared prompts once; a model "
+        "that rows cannot serve is padded, and the run says so. `packed`: the same without sharing prompts. "
+        "`auto`: `rows`, and padded too if the self-check at the start fails, which otherwise stops the run. "
+        "`padded`: length-sorted padding.",
+        choices=("rows", "packed", "auto", "padded"),
+        remembered="",
     )
-    reward_time_limit: float | None = field(
-        default=None,
-        metadata={
-            "help": "Seconds a reward function may take for one batch before the run stops with an error, > 0. "
-            "Default: no limit."
-        },
+    reward_time_limit: float | None = setting(
+        None,
+        "Seconds a reward function may take for one batch before the run stops with an error, > 0. Default: no limit.",
+        range="(0, inf]",
+        remembered="",
     )
-    record_completions: int = field(
-        default=16,
-        metadata={
-            "help": "Most completions that a logged step writes to completions.jsonl, >= 0, in whole groups (one group "
-            "at least where it is not 0)."
-        },
+    record_completions: int = setting(
+        16,
+        "Most completions that a logged step writes to completions.jsonl, >= 0, in whole groups (one group "
+        "at least where it is not 0).",
+        range="[0, inf)",
+        remembered="",
     )
-    accept_bias: bool = field(
-        default=False,
-        metadata={"help": "Must be set to train with a method whose expected gradient is not the full batch's."},
+    accept_bias: bool = setting(
+        False,
+        "Must be set to train with a method whose expected gradient is not the full batch's.",
+        remembered="",
     )
-    accept_missing: bool = field(
-        default=False,
-        metadata={
-            "help": "Must be set to resume from a checkpoint without its optimizer, scheduler or random numbers, with "
-            "new ones: the run is then another one."
-        },
+    accept_missing: bool = setting(
+        False,
+        "Must be set to resume from a checkpoint without its optimizer, scheduler or random numbers, with "
+        "new ones: the run is then another one.",
+        remembered="",
     )
+
+
+def same(name: str, **other: Any) -> Any:
+    """A setting of ``OwnSettings`` as another trainer has it: ``other`` is the ``default`` or ``text`` that differs."""
+    given = OwnSettings.__dataclass_fields__[name]
+    return setting(**{"default": given.default, "text": given.metadata["help"], **vars(TABLE[given]), **other})
+
+
+@dataclass
+class RowSettings:
+    """What trainers on the rows of a dataset add to TRL's arguments."""
+
+    method: str = same(
+        "method",
+        default=DEFAULT_METHOD,
+        text="How rows are pruned: `dppo` (probability proportional to the recorded score, unbiased), `uniform` "
+        "(all alike: the control), `infobatch` (once an epoch, rows below the mean score, the last eighth of the "
+        "run unpruned), or `infobatch_kept` (the same, averaged over what is kept as in its code: biased).",
+    )
+    row_prune_rate: float = setting(
+        LEFT_OUT,
+        "Share of the rows with a recorded score that is not trained on, in [0, 1): of their tokens for "
+        "`dppo` and `uniform`, of the rows below the mean for `infobatch`. Rows without a score are always "
+        "trained on, so this does nothing in the first epoch. Default: the method's, 0.5.",
+        range="[0, 1)",
+        example=0.5,
+    )
+    row_score: str = setting(
+        AUTO,
+        "What is recorded of a visit: `norm` (about the norm of the row's gradient), `loss`, or `auto`: "
+        "the method's own, `norm` for `dppo` and `loss` for `infobatch`.",
+        choices=(AUTO, "norm", "loss"),
+    )
+    prune_floor: float | None = same(
+        "prune_floor",
+        text="Smallest probability of keeping a row, in (0, 1 - rate]; no weight exceeds one over it. Default: "
+        "0.2, or half of 1 - rate where that is smaller.",
+    )
+    sampling_design: str = same(
+        "sampling_design",
+        default="pivotal",
+        text="How rows are drawn given their probabilities: `pivotal`, `systematic`.",
+    )
+    prune_schedule: str = same("prune_schedule")
+    prune_until: float = same("prune_until")
+    recorded_scores: str | None = setting(
+        None,
+        "File with the scores that an earlier run recorded (`dppo_rows.npz` in its checkpoints): the first "
+        "epoch is then pruned too. Default: none.",
+        remembered="",
+    )
+    max_tokens_per_row: int | None = same(
+        "max_tokens_per_row",
+        text="Tokens of one forward pass, >= 1: what bounds memory. Default: per_device_train_batch_size times "
+        "the longest sequence of the step.",
+    )
+    layout: str = same(
+        "layout",
+        text="How kept rows are forwarded. `rows`: dense, nothing padded, equal prompts once; `packed`: the "
+        "same without sharing prompts; `auto`: `rows`, and padded if the self-check at the start fails; `padded`: "
+        "length-sorted padding.",
+    )
+    accept_bias: bool = same("accept_bias")
+    accept_missing: bool = same("accept_missing")
+
+
+@dataclass(kw_only=True)
+class VerlSettings:
+    """Options of pruning on verl, by the names they have in ``DPPOConfig``."""
+
+    method: str = same(
+        "method",
+        text="What is dropped and how: `dppo` (the default), `dppo_threshold`, `infobatch`, `dppo_history`, ...; "
+        "`grpo` drops nothing and trains on verl's whole batch.",
+    )
+    completion_prune_rate: float | str | None = same("completion_prune_rate")
+    prompt_prune_rate: float | str | None = same("prompt_prune_rate")
+    prompt_mode: str = same("prompt_mode")
+    completion_score: str = same("completion_score")
+    completion_budget: str = same("completion_budget")
+    sampling_design: str = same("sampling_design")
+    prune_floor: float | None = same("prune_floor")
+    prune_schedule: str = same("prune_schedule")
+    prune_until: float = same("prune_until")
+    history_half_life: float | None = same("history_half_life")
+    seed: int = setting(0, "Of the order of prompts and of all draws, >= 0.", range="[0, inf)")
+    accept_bias: bool = same("accept_bias")
 
 
 def with_default(text: str, default: Any) -> str:

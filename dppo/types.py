@@ -11,7 +11,7 @@ with one meaning in the whole library; a digit is that many:
 | ``G`` | completions of one group |
 | ``F`` | reward functions |
 | ``R`` | those of them that a draw is made among: the live ones, or those with a history |
-| ``U`` | optimizer steps that train on one rollout, each with a draw of its own |
+| ``U`` | optimizer steps that train on one rollout, each with another draw |
 | ``B`` | completions of one micro-batch, or of one process |
 | ``T`` | tokens, padded to the longest |
 | ``L`` | positions of a row that are scored |
@@ -45,10 +45,6 @@ from dppo.typed import check_fields
 
 def check_lengths(record: Any, length: int) -> None:
     """Return where every tensor of a record is of one dimension and of one length; None is passed over.
-
-    Args:
-        record: a dataclass.
-        length: of each of its tensors.
 
     Raises:
         ShapeError: naming the first that is not.
@@ -154,22 +150,14 @@ class Rewards:
         return equal_within_groups(self.group_N, self.total_N, eps=eps, largest_N=largest_N)
 
     def take(self, keep_N: Tensor) -> "Rewards":
-        """The rewards of some completions, their groups numbered anew without gaps.
-
-        Args:
-            keep_N: (N,) bool.
-        """
+        """The rewards of some completions, their groups numbered anew without gaps."""
         if bool(keep_N.all()):
             return self
         group_N = self.group_N[keep_N].unique(return_inverse=True)[1]
         return replace(self, reward_NF=self.reward_NF[keep_N], group_N=group_N)
 
     def only(self, keep_N: Tensor) -> "Rewards":
-        """The same groups with the rewards of all other completions taken away: NaN.
-
-        Args:
-            keep_N: (N,) bool.
-        """
+        """The same groups with the rewards of all other completions taken away: NaN."""
         return replace(self, reward_NF=self.reward_NF.masked_fill(~keep_N[:, None], torch.nan))
 
 
@@ -203,11 +191,7 @@ class Completions:
         check_lengths(self, self.advantage_N.numel())
 
     def take(self, unit_R: Tensor) -> "Completions":
-        """The given completions.
-
-        Args:
-            unit_R: (R,) int64 places, or (N,) bool.
-        """
+        """The given completions."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: value[unit_R] for name, value in values.items() if isinstance(value, Tensor)})
 

@@ -63,10 +63,14 @@ def seed_interval(per_seed: Mapping[int, float | None], statistic: Callable[...,
     """
     values = np.array([value for value in per_seed.values() if value is not None], dtype=float)
     centre = float(statistic(values)) if len(values) else None
-    if len(values) < FEWEST:
-        return SeedInterval(centre=centre, low=None, high=None, per_seed=dict(per_seed))
-    low, high = percentile_ends(values, statistic, expanded_tail(len(values)))
+    enough = len(values) >= FEWEST
+    low, high = percentile_ends(values, statistic, expanded_tail(len(values))) if enough else (None, None)
     return SeedInterval(centre=centre, low=low, high=high, per_seed=dict(per_seed))
+
+
+def seed_ends(statistic: Callable[[np.ndarray], np.ndarray], seeds: int) -> tuple[float | None, float | None]:
+    """The ends of ``resampled_ends`` at the expanded tail; None for fewer than ``FEWEST`` seeds."""
+    return (None, None) if seeds < FEWEST else resampled_ends(statistic, seeds, expanded_tail(seeds))
 
 
 def expanded_tail(seeds: int) -> float:

@@ -119,8 +119,6 @@ LOADED = "import sys; before = set(sys.modules); import {module}; print(*sorted(
         ("dppo.trl", {"answer_judge", "dppo_lab", "latex2sympy2_extended", "math_verify"}),
         ("answer_judge.grading", {"dppo", "dppo_lab", "numpy", "datasets", *HEAVY}),
         ("answer_judge.sandbox", {"dppo", "dppo_lab", "numpy", "datasets", "sympy", *HEAVY}),
-        ("answer_judge.problems", {"dppo", "dppo_lab", *HEAVY}),
-        ("answer_judge.evaluation", {"dppo", "dppo_lab", *HEAVY}),
         ("answer_judge.evaluation.prompts", {"dppo", "dppo_lab", *HEAVY}),
     ],
 )

@@ -1,31 +1,77 @@
-"""The texts of fields are in one place, and can be read there without running it."""
+"""The table of settings: every entry is whole, takes effect in every check, and is read without what is heavy."""
 
-import ast
+import subprocess
+import sys
 from dataclasses import fields
-from pathlib import Path
+from typing import get_args, get_type_hints
 
-import dppo.settings
-from dppo.settings import OwnSettings, with_default
+import pytest
+from refusals import refused
 
+from dppo.errors import ConfigError
+from dppo.methods.settings import CHOICES, ROW_CHOICES, setting_problems
+from dppo.settings import DRAWS, TABLE, OwnSettings, RowSettings, VerlSettings, setting, with_default
+from dppo.step.resumed import remembered
+from dppo.verl.settings import PruningSettings
 
-def written(code: str) -> dict[str, str]:
-    """The texts of fields as whoever reads code finds them, docs/fields.py for one: by name, where they are literal."""
-    found = {}
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
-            words = {word.arg: word.value for word in node.value.keywords}
-            if "default" in words and isinstance(words.get("metadata"), ast.Dict):
-                found[ast.unparse(node.target)] = ast.literal_eval(words["metadata"])["help"]
-    return found
-
-
-def test_texts_are_literal_so_that_the_reference_has_them_too():
-    texts = written(Path(dppo.settings.__file__).read_text())
-    assert texts == {each.name: each.metadata["help"] for each in fields(OwnSettings)} and len(texts) > 25
+KINDS = {OwnSettings: CHOICES, RowSettings: ROW_CHOICES, VerlSettings: CHOICES}
+ENTRIES = [(kind, each) for kind in KINDS for each in fields(kind)]
+NAMES = [f"{kind.__name__}-{each.name}" for kind, each in ENTRIES]
 
 
-def test_a_text_that_is_computed_would_be_missing():
-    assert written("class A:\n    a: int = field(default=1, metadata=told('x'))") == {}
+@pytest.mark.parametrize(("kind", "each"), ENTRIES, ids=NAMES)
+def test_every_setting_is_in_the_table_with_a_text_for_help_and_nothing_else_that_argparse_reads(kind, each):
+    assert each in TABLE and list(each.metadata) == ["help"] and len(each.metadata["help"]) > 20
+
+
+@pytest.mark.parametrize(("kind", "each"), ENTRIES, ids=NAMES)
+def test_every_type_range_and_choice_is_checked(kind, each):
+    """What the table tells of a setting is refused by the one check of all trainers, by name and value."""
+    wrong = [object()]
+    if TABLE[each].range:
+        low, high = map(float, TABLE[each].range[1:-1].split(", "))
+        whole = int in (hint := get_type_hints(kind)[each.name], *get_args(hint))
+        wrong += [-2] if whole else [low - 1, float("nan")]
+        wrong += [high + 1] if high < float("inf") else []
+    elif TABLE[each].choices or each.name in KINDS[kind]:
+        wrong.append("nonsense")
+    for value in wrong:
+        made = kind()
+        setattr(made, each.name, value)
+        (problem,) = setting_problems(made, KINDS[kind])
+        assert problem.startswith(f"{each.name}=")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_defaults_are_right_and_remembered_where_they_shape_the_run(kind):
+    assert setting_problems(kind(), KINDS[kind]) == []
+    kept = remembered(kind(), {"processes": 2})
+    assert {"method", "prune_floor", "prune_until", "processes"} <= kept.keys()
+    assert not {"accept_bias", "layout", "max_tokens_per_row"} & kept.keys()
+
+
+def test_a_setting_of_several_trainers_has_one_range_one_memory_and_one_type():
+    own = {each.name: each for each in fields(OwnSettings)}
+    for kind in (RowSettings, VerlSettings):
+        for each in fields(kind):
+            if each.name in own:
+                first = own[each.name]
+                assert TABLE[each] == TABLE[first] and each.type == first.type
+
+
+def test_a_new_setting_is_remembered_unless_it_says_otherwise():
+    assert TABLE[setting(1, "A count.")].remembered == DRAWS
+
+
+def test_a_floor_above_what_a_rate_keeps_is_refused():
+    with refused(ConfigError, "prune_floor=0.6", "completion_prune_rate=0.5", "prune_floor=0.25"):
+        PruningSettings(completion_prune_rate=0.5, prune_floor=0.6)
+
+
+def test_the_table_loads_nothing_but_the_standard_library():
+    code = "import sys, dppo.settings; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "trl", "transformers"} & {*loaded}
 
 
 def test_a_default_is_said_once():

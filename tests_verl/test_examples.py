@@ -33,8 +33,9 @@ def options_of(script: Path, folder: Path) -> list[str]:
 
 
 def options_of_page() -> list[str]:
-    """The worked command of docs/verl.md."""
-    (block,) = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs" / "verl.md").read_text(), re.DOTALL | re.MULTILINE)
+    """The worked command of docs/verl.md: the one block that starts a run."""
+    blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs" / "verl.md").read_text(), re.DOTALL | re.MULTILINE)
+    (block,) = [each for each in blocks if "verl.trainer.main_ppo" in each]
     return shlex.split(block.replace("\\\n", " "))[3:]
 
 

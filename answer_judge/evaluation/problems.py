@@ -124,7 +124,7 @@ class ProblemSet:
 
     @property
     def standard(self) -> bool:
-        """Whether the problems and answers are those of the standard set."""
+        """Whether problems and answers equal the standard set's."""
         return self.benchmark.content is not None and self.content == self.benchmark.content
 
     @property
@@ -155,8 +155,8 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
 
     Args:
         benchmark: what to load.
-        limit: most problems, >= 1. The choice depends on identifiers alone, so that every run asks the same ones, and
-            a smaller limit asks some of those of a larger.
+        limit: most problems, >= 1. The choice depends on identifiers alone: every run asks the same ones, and a smaller
+            limit asks a subset of a larger one's.
 
     Raises:
         ConfigError: a limit below 1.
@@ -173,7 +173,7 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
         _, values[part] = read_part(part, rows, benchmark.columns, where=where, how=how)
     if any(isinstance(value, list) for value in values["problem"]):
         raise DataError(
-            f"{where}: the problems are lists of messages, and are asked as text in a template of their own. Name the "
+            f"{where}: the problems are lists of messages, and would be asked as text in their own template. Name the "
             f"column with the text: --benchmark {benchmark.name}=FILE:problem=COLUMN"
         )
     how = f"--benchmark {benchmark.name}=FILE:extract={{}}"
@@ -207,7 +207,7 @@ def _said(cell: Any) -> str | None:
 
 
 def _details(rows: Any) -> Iterator[dict[str, Any] | None]:
-    """What each row says about its answer, in columns of its own or in a column ``meta``."""
+    """What each dataset row says about its answer, in its own columns or in a column ``meta``."""
     columns = [name for name in (*DETAILS, "meta") if name in rows.column_names]
     if not columns:
         yield from [None] * len(rows)

@@ -14,7 +14,7 @@ from answer_judge.evaluation.engines import ModelSpec
 PLAIN = "Problem:\n{prompt}\n\nSolution:\n"
 """What a model without a chat template reads."""
 PLAIN_STOP = "\nProblem:"
-"""Where its answer ends, should it go on to a problem of its own."""
+"""Ends the answer of a model that goes on with another problem."""
 
 
 @dataclass(frozen=True, kw_only=True)

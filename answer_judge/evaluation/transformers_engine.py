@@ -115,10 +115,10 @@ def _up_to_end(row: list[int], ends: list[int]) -> list[int]:
 
 
 class ChooseTokens(LogitsProcessor):
-    """Leaves the one token that each row's own random numbers choose, whatever the other rows of the batch are.
+    """Leaves the one token that each completion's own random numbers choose, independent of the rest of the batch.
 
-    There is one seed per row; ``prompt_tokens`` is the width of the padded prompts. At temperature 0 the most likely
-    token is left.
+    There is one seed per completion; ``prompt_tokens`` is the width of the padded prompts. At temperature 0
+    the most likely token is left.
     """
 
     def __init__(self, seeds: Sequence[int], sampling: Sampling, prompt_tokens: int) -> None:

@@ -179,7 +179,7 @@ class WorkerPool:
                 return self._run(tasks)
             finally:
                 for worker in [w for w in self._alive if w.task is not None]:
-                    self._drop(worker)  # only after an exception: its answer would belong to nobody
+                    self._drop(worker)  # only after an exception: no one waits for its answer
 
     def _run(self, tasks: Sequence[Any]) -> list[TaskResult]:
         """Hand out tasks and collect outcomes until every task has one."""

@@ -62,7 +62,7 @@ class Verifier:
     """Judges answers in worker processes; a context manager, and also shut down when collected and at exit.
 
     Workers are started at the first answer that needs one and prove on known answers that they can judge: a broken
-    installation is an error at once, not a reward of 0 for ever. They are programs of their own, so a thread, an event
+    installation is an error at once, not a silent reward of 0. They are separate programs, so a thread, an event
     loop, a script without a guard, a fork and a daemonic process (which may not have ``multiprocessing`` children) get
     the same verdicts. Where the system refuses processes altogether, answers that need none are still judged, and any
     other raises ``RewardError``.

@@ -1,6 +1,6 @@
 """Majority votes among the answers to a prompt, and when enough were sampled: pure functions of answers and counts.
 
-The majority stands in for a gold answer that nobody has (TTRL, arXiv:2504.16084), and sampling goes on until it is
+The majority stands in for a missing gold answer (TTRL, arXiv:2504.16084), and sampling goes on until it is
 settled (OptPO, arXiv:2512.02882). Nothing here ever sees a gold answer. What stopping early does to the reward is in
 ``vote_outcomes`` and docs/votes.md: it changes what is estimated.
 """
@@ -72,7 +72,7 @@ class Vote:
 
     @property
     def winner(self) -> Any:
-        """The answer with the most votes, of those that tie the one that appeared first; None where nobody voted."""
+        """The answer with the most votes, the first to appear where some tie; None without votes."""
         return max(self.votes, key=self.votes.__getitem__, default=None)
 
     @property
@@ -132,7 +132,7 @@ class Stopping:
     - that posterior, ``odds / (1 + odds)``, reaches ``confidence``, or
     - the completions that are left under ``most`` are too few to change the winner, which changes no winner.
 
-    A vote of ``n`` completions, whatever they say, is ``Stopping(fewest=n, most=n)``.
+    A fixed vote of ``n`` completions is ``Stopping(fewest=n, most=n)``.
 
     Source: the Bayesian sequential probability ratio test of OptPO, arXiv:2512.02882; docs/votes.md says which parts of
     it could be read and which are choices made here.

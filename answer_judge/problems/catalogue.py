@@ -18,7 +18,7 @@ STEP_BY_STEP = "{problem}\n\nPlease reason step by step, and put your final answ
 class Benchmark:
     """A set of problems, for training, evaluation or both: all that must be known before one is read.
 
-    A set of one's own is a record too: ``load_set(Benchmark(name="mine", path="mine.jsonl"))``.
+    Your own set is a record too: ``load_set(Benchmark(name="mine", path="mine.jsonl"))``.
 
     Raises:
         ConfigError: a template without ``{problem}``, a part or a rule that is unknown.
@@ -39,7 +39,7 @@ class Benchmark:
     file: str | None = None
     """Its name in a local folder."""
     path: str | None = None
-    """A local file of its own, which stands in for hub and folder; ``columns`` and ``extract`` are then the file's."""
+    """A local file, which stands in for hub and folder; ``columns`` and ``extract`` are then the file's."""
     problems: int | None = None
     """How many the evaluated split has; None where there is no standard, as for a set that is only trained on."""
     content: str | None = None

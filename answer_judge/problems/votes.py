@@ -73,7 +73,7 @@ def group_sizes_of(prompts: Sequence[Any], votes: int | None) -> list[int]:
     """How many completions each group has, in order.
 
     Args:
-        prompts: of each completion, those of a group after each other.
+        prompts: of each completion; a group's completions follow each other.
         votes: completions of each group; None where that is all equal prompts that follow each other.
 
     Raises:

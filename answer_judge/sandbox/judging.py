@@ -26,7 +26,7 @@ class Task:
     names: tuple[str, ...]
     """What the tests take from the program."""
     before: str = ""
-    """Python of the tests' own, run before ``names`` are bound."""
+    """Python that belongs to the tests, run before ``names`` are bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Outcome:
     """In words, for people."""
     cpu_seconds: float = 0.0
     memory_mb: float = 0.0
-    """The largest its process had in memory, that of the interpreter included."""
+    """Peak memory of its process, the interpreter's included."""
 
 
 def judged(server: Server, task: Task, required: list[str], limits: Limits) -> Outcome:

@@ -1,7 +1,7 @@
 """Values between the program and its tests: by value, as text that has no code in it.
 
-Subclasses come out as the built-in type they are of, so that no method of a program's own runs where it is judged.
-What is no value of these types crosses as the number or name that stands for it.
+Subclasses become their built-in type, so that no method of the program runs where it is judged. An object of any
+other type is sent as the number or name that stands for it.
 """
 
 import json

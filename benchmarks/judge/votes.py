@@ -19,7 +19,7 @@ HEAD = ("answers", "votes", "completions", "becomes the label", "expected reward
 
 
 def fixed(votes: int) -> Stopping:
-    """A vote of so many completions, whatever they say."""
+    """A vote with a fixed number of completions."""
     return Stopping(fewest=votes, most=votes)
 
 

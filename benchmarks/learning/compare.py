@@ -45,7 +45,7 @@ def record_of(compared: Comparison, ours: str, opponents: Sequence[str], targets
 
 
 def against(curves: Mapping[str, Curves], goal: Target, opponent: str, ours: str) -> dict[str, Any]:
-    """What an opponent spent to a target over what one of ours did: seconds, and the other amounts beside it."""
+    """What an opponent spent to a target divided by what our method did: seconds, and the other amounts."""
     pair = {name: curves[name] for name in (opponent, ours)}
     found = {over: ratios(pair, goal, opponent, over)[ours] for over in AMOUNTS}
     return {**found.pop("seconds"), "missing": goal.missing or None, **found}

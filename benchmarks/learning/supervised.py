@@ -87,7 +87,8 @@ def task_of(data: str, *, quick: bool) -> Task:
     """The first rows of a file of worked solutions that are not too long, in tokens of a tokenizer made for them."""
     rows, held_out, batch, epochs = (96, 32, 16, 2) if quick else (512, 128, 16, 4)
     pairs = load_solutions(data, chat=False)
-    texts = [(row["prompt"] + "\n", row["completion"] + EOS) for row in pairs.select(range(min(len(pairs), 4 * rows)))]
+    first: Any = pairs.select(range(min(len(pairs), 4 * rows)))
+    texts = [(row["prompt"] + "\n", row["completion"] + EOS) for row in first]
     tokenizer = train_tokenizer([text for pair in texts for text in pair])
     tokens = [(tokenizer(prompt)["input_ids"], tokenizer(text)["input_ids"]) for prompt, text in texts]
     short = [(prompt, text) for prompt, text in tokens if len(prompt) + len(text) <= LONGEST][: rows + held_out]

@@ -70,7 +70,7 @@ def overrides(method: Mapping[str, Any], setting: Setting, steps: int, evaluatio
 
 
 Reached = Callable[[Sequence[Setting], int], Mapping[Setting, float]]
-"""From settings and the number of a round to the mean final accuracy of those whose runs have all finished."""
+"""From settings and the number of a round to the mean final accuracy of each that has finished all its runs."""
 
 
 def best_setting(grid: Sequence[Setting], kept: Sequence[int], reached: Reached, most_prompts: int) -> Setting:

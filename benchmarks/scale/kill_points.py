@@ -66,7 +66,7 @@ class Point:
     what: str
     """``rollout``, ``backward``, ``optimizer``, the name of a file, ``RANK`` or ``DISK``."""
     time: int
-    """The how manieth of these, from 1; of ``RANK`` the optimizer step, of ``DISK`` its percent of a checkpoint."""
+    """Which of these, counted from 1; for ``RANK`` the optimizer step, for ``DISK`` its percent of a checkpoint."""
 
     @property
     def name(self) -> str:
@@ -102,7 +102,7 @@ def train(fields: Mapping[str, Any], point: Point | None = None, sizes: Mapping[
 
 
 def aimed(point: Point | None, sizes: Mapping[str, int]) -> Callable[[DPPOTrainer], None]:
-    """What prepares a trainer to be killed at a point, in a process of its own: nothing is put back."""
+    """What prepares a trainer to be killed at a point. It runs in a separate process, so nothing is put back."""
     counts: dict[str, int] = {}
 
     if point is not None and point.what == RANK:

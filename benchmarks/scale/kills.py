@@ -4,7 +4,7 @@ python -m benchmarks.scale.kills [--points NAME,NAME] [--output benchmarks/resul
 
 Points: in a rollout, a backward pass, an optimizer step, and in the middle of each file that a run writes. There the
 kernel itself kills the process, when the file has reached half of its length (RLIMIT_FSIZE, SIGXFSZ). Each run is a
-process of its own, forked from one that has imported everything and computed nothing. The run: a small Qwen3 without
+separate process, forked from one that has imported everything and computed nothing. The run: a small Qwen3 without
 warm-up on the short embedded task, both prunings, two optimizer steps a generation, a checkpoint after each step, of
 which two are kept. ``rank`` is one of two ranks over gloo, killed in an optimizer step; ``disk`` a file system with
 room for so many percent of a checkpoint (it is mounted, which needs root), on which there is space again before the
@@ -38,7 +38,7 @@ from dppo_lab.runs import parts
 from dppo_lab.runs.folder import RUN_FILE
 
 LONGEST_WAIT = 60.0
-"""Seconds after which a rank is interrupted whose peer has ended."""
+"""Seconds until a rank is interrupted after its peer has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def in_a_process(work: Callable[[], None]) -> tuple[int, str]:
 
 
 def in_processes(works: Sequence[Callable[[], None]]) -> list[tuple[int, str]]:
-    """The same for several that run beside each other; what goes on for long after one has ended is interrupted."""
+    """The same for several at a time; one that goes on for long after another has ended is interrupted."""
     printed = [tempfile.TemporaryFile("w+") for _ in works]  # noqa: SIM115 closed below
     children = [_forked(work, file) for work, file in zip(works, printed, strict=True)]
     statuses: dict[int, int] = {}
@@ -187,7 +187,7 @@ def trained(
 
 @contextmanager
 def small_disk(folder: Path, sizes: Mapping[str, int], point: Point) -> Iterator[Callable[[], None]]:
-    """A folder on a disk of its own for a point that is a full disk, any other as it is; what it yields frees space."""
+    """A folder, on a small disk where the point is a full one; yields what frees space."""
     if point.what != DISK:
         yield lambda: None
         return

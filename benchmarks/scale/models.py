@@ -3,8 +3,8 @@
 python -m benchmarks.scale.models [--only qwen3,llama] [--output benchmarks/results/models.json]
 
 Each type is made with random weights, in float32 and bfloat16, and goes through what a run on a CPU goes through before
-it trains: whether rows are thought to serve it, whether its head gives the log-probabilities of its own logits, whether
-rows give those of its padded forward. ``wrong`` would be rows that passed and are off; the reference for that is the
+it trains: whether rows are thought to serve it, whether its head's log-probabilities are those of its logits, whether
+rows give the same as its padded forward. ``wrong`` would be rows that passed and are off; the reference for that is the
 model's own logits in float32, one sequence at a time.
 """
 

@@ -135,7 +135,7 @@ class Case:
 def peak_memory(case: Case, prepare: Prepare, layout: Layout) -> float:
     """MiB of resident memory that one forward and backward adds at its peak to a process with model and gradients.
 
-    To be called in a process of its own: the highest resident size of a process never comes down again.
+    To be called in a fresh process: the highest resident size of a process never comes down again.
     """
     torch.set_num_threads(1)
     model, work = case.prepared(prepare), case.work()
@@ -185,7 +185,7 @@ def exactness(
 def compare(case: Case, named: Mapping[str, Contender], repetitions: int) -> Iterator[Record]:
     """Time, memory and exactness of each contender on one case, against the first of them.
 
-    Time is the CPU time of the one thread, which other work on the machine disturbs less; wall-clock time is beside it.
+    Time is the CPU time of the one thread, which other work on the machine disturbs less; wall-clock time is given too.
     """
     work, first = case.work(), next(iter(named))
     memory = {name: in_own_process(peak_memory, case, c.prepare, c.layout) for name, c in named.items()}

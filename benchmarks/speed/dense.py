@@ -162,7 +162,7 @@ def measure(settings: Settings) -> list[Record]:
             print(line(row), flush=True)
             records.append(row)
     print("\nCPU ms: of the one thread, layout included; faster: median of the ratios within each repetition.")
-    print("MiB: peak resident memory above model and gradients, each layout in a fresh process of its own.")
+    print("MiB: peak resident memory above model and gradients, each layout in a fresh process.")
     print(
         f"grad: relative difference of the gradient to trl's; above {SAME_GRADIENT:g} it is not the same computation."
     )

@@ -55,7 +55,7 @@ def kernel_rows(
             errors: dict[str, float | None] = dict.fromkeys(("output", "dq", "dk", "dv"))
             try:
                 found = _output_and_gradients(kernel.attend, tensors, window)
-            except Exception as error:  # whatever keeps a kernel from running here is what the table is to say
+            except Exception as error:  # the table says why a kernel does not run here
                 yield {**row, **errors, "passed": None, "reason": f"{type(error).__name__}: {error}"[:200]}
                 continue
             for name, got, want in zip(errors, found, wanted, strict=True):

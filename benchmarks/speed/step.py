@@ -148,7 +148,7 @@ def decode(bench: Bench, model: Qwen3ForCausalLM, questions: Sequence[str], step
 
 
 def questions_of(prompts: Sequence[Any], trainer: Any) -> list[str]:
-    """The question of each group of a generation, whose prompts TRL repeats."""
+    """The question of each group of a generation; TRL repeats a prompt for each completion."""
     return [prompt[-1]["content"] for prompt in prompts[:: trainer.num_generations]]
 
 

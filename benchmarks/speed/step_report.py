@@ -84,7 +84,7 @@ def overhead_records(backend: str, baseline: Sequence[Step], contestant: str, st
     """What our trainer adds when nothing is pruned, as a share of TRL's step.
 
     ``overhead_phases`` is what it spends on pruning and bookkeeping; TRL's own bookkeeping is not taken off.
-    ``overhead_net`` is everything it does outside the model, less the same of TRL, wherever it is booked.
+    ``overhead_net`` is all its time outside the model minus TRL's, in whichever phase it is counted.
     """
     differs = first_difference(baseline, steps)
     if differs is not None:

@@ -115,7 +115,7 @@ class Baton:
 
     @contextmanager
     def stops_all_on_failure(self) -> Iterator[None]:
-        """Wake everybody with ``TurnStopped`` if the block fails."""
+        """Wake all players with ``TurnStopped`` if the block fails."""
         try:
             yield
         except BaseException:

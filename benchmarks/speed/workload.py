@@ -1,7 +1,7 @@
 """The work that the benchmarks of the forward pass share: lengths, kept sets, models, and how runs are compared.
 
-Which completions are kept is drawn uniformly over the batch. That is a rule nobody would train with, and enough here:
-what is measured is compute, which depends on lengths alone.
+Which completions are kept is drawn uniformly over the batch. Training would use another rule, but what is measured here
+is compute, which depends on lengths alone.
 """
 
 from collections.abc import Iterable, Sequence

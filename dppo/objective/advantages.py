@@ -58,12 +58,7 @@ def group_advantages(
 
 
 def deviation(value_QG: Tensor, *, ddof: int = 1) -> Tensor:
-    """(Q,) standard deviation of each line without its NaN entries; 0 where no more than ``ddof`` entries are left.
-
-    Args:
-        value_QG: (Q, G).
-        ddof: 1 divides the squares by n - 1, 0 by n.
-    """
+    """(Q,) standard deviation of each line without its NaN entries; 0 where no more than ``ddof`` entries are left."""
     count_Q = (~value_QG.isnan()).sum(1)
     square_Q = (value_QG - value_QG.nanmean(1, keepdim=True)).square().nansum(1)
     return (square_Q / (count_Q - ddof).clamp(min=1)).sqrt()

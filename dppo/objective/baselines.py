@@ -21,7 +21,7 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     The baseline of completion i of a group of n is ``w * mean_{j != i} R_j + (1 - w) * m``, with ``m`` and its variance
     ``v / worth`` from history, ``v`` the variance of one reward, and ``w`` by their precisions:
     ``w = (n - 1) / (n - 1 + worth)``. It never sees completion i, and ``m``, ``worth`` and n were settled before the
-    rollout, so the expected gradient is that of the mean reward whatever n is, 1 included. Several functions each have
+    rollout, so the expected gradient is that of the mean reward for every n, 1 included. Several functions each have
     their own baseline; the advantages are summed with their weights.
 
     Args:

@@ -43,7 +43,7 @@ def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
 
 
 def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
-    """(N,) float64 each completion's total reward minus the value of its prompt, whatever else its group holds.
+    """(N,) float64 each completion's total reward minus the value of its prompt; its group has no part in it.
 
     Args:
         rewards: of whole groups of any size, 1 included. A completion that no function scored gets 0.
@@ -68,9 +68,6 @@ VALUE_CENTRED = AdvantageRule(name="optimal value", compute=value_advantages, fr
 def advantage_regression(tokens: Tokens) -> Tensor:
     """(B, T) ``-A (logp - ref_logp)``: the part of the squared residual that the advantage is in.
 
-    Args:
-        tokens: with ``ref_logp_BT``.
-
     Raises:
         ConfigError: there are no log-probabilities of a reference.
     """
@@ -81,9 +78,6 @@ def squared_log_ratio(tokens: Tokens) -> Tensor:
     """(B, T) ``L l_t / 2`` with ``l_t`` the log-ratio of a token and ``L`` its sum: of a completion ``L^2 / 2``.
 
     Sums over tokens are meant, not means: its normaliser is ``LUSPO``.
-
-    Args:
-        tokens: with ``ref_logp_BT``.
 
     Raises:
         ConfigError: there are no log-probabilities of a reference.

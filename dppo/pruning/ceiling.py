@@ -25,7 +25,7 @@ FEWEST = 16
 KINDS, KIND_UNITS = 8, 16
 """Most kinds of units that are told apart by what was expected of them, and the fewest units of each beyond two."""
 LARGEST = 0.8
-"""The largest rate that ``auto`` looks at where nobody says otherwise."""
+"""The largest rate that ``auto`` looks at by default."""
 
 
 def selection_ceiling(value_N: Tensor, cost_N: Tensor) -> float:
@@ -79,9 +79,6 @@ def ceiling_of(evidence: Evidence) -> Ceiling:
     """The ceiling of some units and its interval, by the bootstrap over units or their groups.
 
     V is what was found, on average, of units of which as much was expected (``calibrated``), and so is c.
-
-    Args:
-        evidence: at least one unit.
     """
     if not len(evidence):
         raise_problems("ceiling_of", ["there are no units. Try ceiling_of(Evidence.known(value_N, tokens_N))."])
@@ -91,11 +88,7 @@ def ceiling_of(evidence: Evidence) -> Ceiling:
 
 
 def point_ceiling(evidence: Evidence) -> float:
-    """The value of ``ceiling_of`` alone, for metrics of every step.
-
-    Args:
-        evidence: at least one unit.
-    """
+    """The value of ``ceiling_of`` alone, for metrics of every step."""
     return float(_calibrated_ratios(evidence.weight_N.numpy()[None], evidence)[0])
 
 

@@ -143,8 +143,7 @@ def plan_step(
 ) -> StepPlan:
     """Advantages from whole groups, then draws, then weights, over a denominator that no draw can move.
 
-    Every prompt counts alike in the full batch, whatever the size of its group: ``drawn_block`` weights completions by
-    it.
+    Every prompt counts alike in the full batch: ``drawn_block`` weights completions by the size of their group.
 
     Args:
         method: what is computed and dropped.
@@ -172,15 +171,7 @@ def drafted(
     max_tokens: int,
     live: Callable[[Tensor], Tensor] | None = None,
 ) -> DraftPlan:
-    """The part of ``plan_step`` before any draw. It gets no random numbers, so no draw can move what it fixes.
-
-    Args:
-        method: at this point of the run.
-        rolled_out: as for ``plan_step``.
-        prompts: as for ``plan_step``.
-        max_tokens: as for ``plan_step``.
-        live: as for ``plan_step``.
-    """
+    """The part of ``plan_step`` before any draw. It gets no random numbers, so no draw can move what it fixes."""
     _check_groups(rolled_out.rewards, prompts)
     prompt_weight_N = prompts.weight_Q[rolled_out.rewards.group_N]
     completions = completions_of(method, rolled_out, prompts.context, live, prompt_weight_N)
@@ -295,13 +286,7 @@ def completions_of(
 
 
 def signals(method: Method, rolled_out: RolledOut, context: StepContext) -> Tensor:
-    """(Q,) float64 guess of the norm of each group's gradient: the root of the sum of its squared scores.
-
-    Args:
-        method: gives advantages and score.
-        rolled_out: whole groups.
-        context: what was known of the groups before.
-    """
+    """(Q,) float64 guess of the norm of each group's gradient: the root of the sum of its squared scores."""
     completions = completions_of(method, rolled_out, context)
     return _signals_of(_scores(method, completions), completions.group_N)
 
@@ -321,7 +306,7 @@ def _draws(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(U, N) weights and probabilities of every completion in every draw, and the completions it was made among.
 
-    Each pass and each share has a draw of its own: with one draw for several optimizer steps, parameters would have
+    Each pass and each share has another draw: with one draw for several optimizer steps, parameters would have
     moved along the very completions that make up the next gradient.
     """
     count = len(prompt_weight_N)

@@ -68,11 +68,7 @@ class StepPrompts:
         return self.candidates.seen_P.double().mean().item()
 
     def groups_reordered(self, order_Q: Tensor) -> "StepPrompts":
-        """The same prompts for groups that lie in another order; candidates and their draw stay as they are.
-
-        Args:
-            order_Q: (Q,) which group comes first, second, ...
-        """
+        """The same prompts for groups that lie in another order; candidates and their draw stay as they are."""
         return replace(
             self,
             row_Q=self.row_Q[order_Q],
@@ -139,11 +135,7 @@ Record = TypeVar("Record", Candidates, Draw)
 
 
 def joined(records: Sequence[Record]) -> Record:
-    """Records of several rounds as one, round after round.
-
-    Args:
-        records: at least one.
-    """
+    """Records of several rounds as one, round after round."""
     names = [field.name for field in fields(records[0])]
     return type(records[0])(**{name: torch.cat([getattr(record, name) for record in records]) for name in names})
 
@@ -154,7 +146,7 @@ rewards of those rolled out; None where no prompts are left."""
 
 
 def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams) -> StepPrompts:
-    """The prompts of a step that is made of rounds, rolled out by whoever trains, or long before by whoever verifies.
+    """The prompts of a step that is made of rounds, rolled out now by a trainer, or earlier by a proof.
 
     Args:
         rounds: what counts, how large rounds are, and when to stop.

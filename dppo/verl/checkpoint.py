@@ -4,15 +4,16 @@ Written before verl writes its part and names the folder in ``latest_checkpointe
 resumes from has ours. JSON and npz only.
 """
 
-import json
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dppo.errors import CheckpointError, FileError
-from dppo.files import encoded, read_json, write_json
+from dppo.files import read_json, write_json
 from dppo.step import PromptSource
+from dppo.step.resumed import changed, remembered, warn_of
 from dppo.typed import check_fields
 from dppo.verl.settings import PruningSettings
 
@@ -55,15 +56,15 @@ class RunState:
         check_fields(self, "the state of another checkpoint")
 
 
-def settings_to_save(settings: PruningSettings, of_verl: dict[str, Any], ranks: int) -> dict[str, Any]:
+def settings_to_save(settings: PruningSettings, get: Callable[[str], Any], ranks: int) -> dict[str, Any]:
     """What a resumed run should have in common with the one that was saved, as JSON has it.
 
     Args:
         settings: of the run.
-        of_verl: options of verl by their paths.
+        get: the value of an option by its path in verl's configuration, None where there is none.
         ranks: data-parallel ranks.
     """
-    return json.loads(encoded(asdict(settings) | of_verl | {"data-parallel ranks": ranks}, default=str))
+    return remembered(settings, {name: get(name) for name in OF_VERL} | {"data-parallel ranks": ranks})
 
 
 def save(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]) -> None:
@@ -112,9 +113,7 @@ def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]
             f"{path} is of step {state.step}, and the folder of step {step}. Resume from a folder that was not mixed."
         )
     source.load(folder, state.position)
-    for name, before in state.settings.items():
-        if name in settings and settings[name] != before:
-            warnings.warn(f"resumed with {name}: {before!r} -> {settings[name]!r}; it holds from here.", stacklevel=2)
+    warn_of(changed(state.settings, settings))
 
 
 def resumed_folder(step: int, resume_path: str | None, local_folder: str) -> Path:

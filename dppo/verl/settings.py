@@ -1,17 +1,14 @@
 """The options of a run, ``trainer.v1.sampler.sampler_kwargs.pruning``, and the ``Method`` they ask for."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from dppo.errors import ConfigError, raise_problems
+from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods import METHODS, Method, in_words
+from dppo.methods.settings import bias_problems, fill_in, method_problems, pruned, read_rates, setting_problems
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, WHOLE_GROUPS, Normaliser
-from dppo.pruning import PIVOTAL
-from dppo.settings import AUTO, FULL_SHARE
-from dppo.step.asked import CHOICES, RATES, choice_problems, default_rate, pruned, rate_problems, unread_problems
-from dppo.typed import check_fields
+from dppo.settings import VerlSettings
 
 WHERE = "trainer.v1.sampler.sampler_kwargs.pruning"
 """Where options are in verl's configuration; verl hands that dictionary on without looking into it."""
@@ -30,61 +27,25 @@ NORMALISERS = {
 """What verl's ``loss_agg_mode`` divides by; its denominators are used, these say what is exact and how scores count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruningSettings:
-    """Options of pruning, by the names they have in ``DPPOConfig``.
+@dataclass(kw_only=True)
+class PruningSettings(VerlSettings):
+    """``VerlSettings``, checked and with the method's own values where they are left out.
 
     Raises:
         ConfigError: listing every option that is out of range or contradicts another.
     """
 
-    method: str = "dppo"
-    """What is dropped and how: ``dppo``, ``dppo_threshold``, ``infobatch``, ``dppo_history``, ...; ``grpo`` drops
-    nothing and trains on verl's whole batch."""
-    completion_prune_rate: float | str = "auto"
-    """Share of the completions with a gradient that is not trained on, in [0, 1), or ``auto``. Those without a gradient
-    are left out at any rate: that is exact."""
-    prompt_prune_rate: float | str = 0.0
-    """Share of the candidate prompts with a history that is not rolled out, in [0, 1), or ``auto``."""
-    prompt_mode: str = "thin"
-    """``thin``: of a block of ``data.train_batch_size`` prompts fewer are rolled out. ``fill``: blocks are longer and
-    about ``data.train_batch_size`` prompts are rolled out."""
-    completion_score: str = AUTO
-    """What guesses a completion's gradient: ``confidence``, ``length``, ``advantage``, ``uniform``; ``auto`` is the
-    method's, and ``confidence`` for ``dppo``, since verl knows every token's probability."""
-    completion_budget: str = "rows"
-    """What the rate is a share of: ``rows`` or ``tokens``."""
-    sampling_design: str = PIVOTAL.name
-    """How completions are drawn given their probabilities: ``pivotal``, ``systematic`` or ``poisson``."""
-    prune_floor: float | None = None
-    """Lowest probability of a unit, in (0, 1 - rate]; no weight exceeds one over it. None for 0.2, or less where it
-    must be."""
-    prune_schedule: str = AUTO
-    """How rates change over the run: ``constant``, ``stop``, ``fade``, or ``auto`` for the method's own."""
-    prune_until: float = FULL_SHARE
-    """Share of the run, in [0, 1], with the full rates where the schedule is not constant."""
-    history_half_life: float | None = None
-    """Steps after which half of what is known of a prompt has faded, > 0. None for those of three epochs."""
-    seed: int = 0
-    """Of the order of prompts and of all draws, >= 0."""
-    accept_bias: bool = False
-    """Must be set to train with a method whose choice biases the gradient."""
-
     def __post_init__(self) -> None:
-        check_fields(self, f"+{WHERE}.completion_prune_rate=0.5")
-        problems = choice_problems(self, CHOICES)
-        if self.seed < 0:
-            problems.append(f"seed={self.seed} must be >= 0. Write seed=0.")
-        if not 0 <= self.prune_until <= 1:
-            problems.append(f"prune_until={self.prune_until:g} must be in [0, 1]. Write prune_until={FULL_SHARE}.")
-        if self.history_half_life is not None and not 0 < self.history_half_life <= math.inf:
-            problems.append(f"history_half_life={self.history_half_life:g} must be > 0 steps. Leave it out.")
-        if not problems:
-            problems += self._method_problems(METHODS[self.method])
-        raise_problems(WHERE, problems)
+        read_rates(self)
+        raise_problems(WHERE, setting_problems(self))
+        fill_in(self)
+        base = METHODS[self.method]
+        raise_problems(WHERE, method_problems(self) + self._unserved(base))
+        raise_problems(WHERE, bias_problems(self, pruned(self, base, sampler_log_probs=True).selection_bias))
 
-    def _method_problems(self, base: Method) -> list[str]:
-        problems = rate_problems(self, base) + unread_problems(self, base)
+    def _unserved(self, base: Method) -> list[str]:
+        """What verl does by itself, or its options say."""
+        problems = []
         if base.rounds is not None:
             problems.append(
                 f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo, or "
@@ -94,15 +55,9 @@ class PruningSettings:
         if of_verl or base.statistics is not WHOLE_GROUPS:
             own = ", ".join(sorted(of_verl)) or "advantages"
             problems.append(
-                f"method={self.method!r} brings an objective of its own ({own}), and here "
-                "verl's options say the objective. Write method=dppo, and choose it by "
-                "actor.policy_loss.loss_mode, actor.loss_agg_mode and algorithm.adv_estimator."
-            )
-        biased = () if problems else pruned(self, base, sampler_log_probs=True).selection_bias
-        if biased and not self.accept_bias:
-            problems.append(
-                f"method={self.method!r} is biased: {'; '.join(biased)}. Write method=dppo, or accept_bias=True to "
-                "train with it on purpose."
+                f"method={self.method!r} brings an objective of its own ({own}), and here verl's options say the "
+                "objective. Write method=dppo, and choose it by actor.policy_loss.loss_mode, actor.loss_agg_mode and "
+                "algorithm.adv_estimator."
             )
         return problems
 
@@ -117,18 +72,10 @@ def read_settings(options: Mapping[str, Any]) -> PruningSettings:
         ConfigError: an option that does not exist, or as for ``PruningSettings``.
     """
     known = [field.name for field in fields(PruningSettings)]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ConfigError(f"{WHERE}.{unknown[0]} is no option. There are {', '.join(known)}.")
-    given: dict[str, Any] = dict(options)
-    base = METHODS.get(given.get("method", "dppo"))
-    if base is not None:  # a method that prunes nothing, or prompts only, is not asked for more
-        given = {**{name: default_rate(name, base) for name in RATES}, **given}
-    return PruningSettings(**{name: _number(value) if name in RATES else value for name, value in given.items()})
-
-
-def _number(rate: Any) -> Any:
-    return float(rate) if isinstance(rate, int) and not isinstance(rate, bool) else rate
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"{WHERE}.{name} is no option. {did_you_mean(name, known)}There are {', '.join(known)}.")
+    return PruningSettings(**options)
 
 
 def unreadable_options(get: Callable[[str], Any]) -> list[str]:

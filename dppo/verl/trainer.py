@@ -21,7 +21,7 @@ from dppo.objective import AdvantageRule
 from dppo.rng import step_streams
 from dppo.step import Passes, PromptSource, StepPlan, plan_step
 from dppo.verl.batch import Returned, returned, write_advantages
-from dppo.verl.checkpoint import OF_VERL, load, resumed_folder, save, settings_to_save
+from dppo.verl.checkpoint import load, resumed_folder, save, settings_to_save
 from dppo.verl.layout import place, rows_needed
 from dppo.verl.loss import WEIGHT, weighted_ppo_loss
 from dppo.verl.prompts import Asked, examples, prompt_source
@@ -213,8 +213,8 @@ class DynamicPruningTrainer(PPOTrainerSync):
             load(folder, self.source, self.global_steps, self._to_save())
 
     def _to_save(self) -> dict[str, Any]:
-        of_verl = {name: OmegaConf.select(self.config, name) for name in OF_VERL}
-        return settings_to_save(self.settings, of_verl, self.actor_rollout_wg.world_size)
+        get = partial(OmegaConf.select, self.config)
+        return settings_to_save(self.settings, get, self.actor_rollout_wg.world_size)
 
 
 def _means(figures: list[dict[str, float]]) -> dict[str, float]:

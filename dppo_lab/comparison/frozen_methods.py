@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from dppo.methods import METHODS, Method
+from dppo.settings import DEFAULT_METHOD
 from dppo.trl import DPPOConfig
-from dppo.trl.grpo.fields import DEFAULT_METHOD
 from dppo.verification.frozen_lines import RATES, Build, FrozenLine, PrunedLevel, control_lines, line
 from dppo.verification.subject import Subject
 from dppo_lab.comparison.contestants import TAKEN, Contestant

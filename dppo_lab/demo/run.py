@@ -154,12 +154,12 @@ def seconds_to(curve: Sequence[dict[str, float]], target: float) -> float | None
     return None
 
 
-def fastest_threads(candidates: Sequence[int] = (1, 2)) -> int:
+def fastest_threads() -> int:
     """The number of threads that trains a model of this size fastest, by trying: on busy cores one beats two."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     model, token_BT = build_model(0), torch.zeros(32, 64, dtype=torch.int64)
     before, seconds = torch.get_num_threads(), {}
-    for threads in (threads for threads in candidates if threads <= cores):
+    for threads in range(1, min(cores, 2) + 1):
         torch.set_num_threads(threads)
         rounds = []
         for _ in range(4):

@@ -18,17 +18,17 @@ QUICK_TASK: Task = replace(FULL, easy=(2,), middle=(3,), hard=(4,))
 QUICK_STEPS = 150
 
 
-def quick_policy(seed: int, steps: int = QUICK_STEPS) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+def quick_policy(seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """The embedded policy after a short warm-up on short chains, and its tokenizer."""
     model, tokenizer = build_model(seed), build_tokenizer()
     with one_thread():
-        warm_up(model, tokenizer, QUICK_TASK, seed=seed, steps=steps)
+        warm_up(model, tokenizer, QUICK_TASK, seed=seed, steps=QUICK_STEPS)
     return model, tokenizer
 
 
-def embedded_subject(seed: int = 0, *, steps: int = QUICK_STEPS, prompts: int = 16, generations: int = 8) -> Subject:
+def embedded_subject(seed: int = 0, *, prompts: int = 16) -> Subject:
     """Rollouts of the embedded policy after a short warm-up, on short chains of its task."""
-    model, tokenizer = quick_policy(seed, steps)
+    model, tokenizer = quick_policy(seed)
     problems = make_split(seed, train=max(prompts, 3), held_out=0, task=QUICK_TASK).train[:prompts]
 
     def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
@@ -40,6 +40,6 @@ def embedded_subject(seed: int = 0, *, steps: int = QUICK_STEPS, prompts: int = 
         tokenizer,
         encode_questions(tokenizer, [problem.question for problem in problems]),
         scorer,
-        sampling=SubjectSampling(generations=generations, max_new_tokens=48, seed=seed),
+        sampling=SubjectSampling(generations=8, max_new_tokens=48, seed=seed),
         title="embedded policy on its task",
     )

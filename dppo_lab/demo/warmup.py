@@ -178,7 +178,7 @@ def bucketed(
     """All examples once, in batches of similar length and random order: (B, T) tokens, and the next token as label.
 
     Labels are -1 at the prompt and at the padding, which is on the right: causal attention never looks at it. A batch
-    has at most ``max_tokens``, padding included; a longer example is a batch of its own.
+    has at most ``max_tokens``, padding included; a longer example is a batch alone.
     """
     batches: list[list[Example]] = []
     for example in sorted(examples, key=lambda example: example.length):

@@ -29,7 +29,7 @@ def _field(default: Any, text: str) -> Any:
 
 @dataclass
 class RunArguments:
-    """What to train on, beside TRL's and our training fields."""
+    """What to train on, and how it is judged; training fields are TRL's and ours."""
 
     dataset_name: str = _field(
         "",

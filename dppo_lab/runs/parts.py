@@ -38,7 +38,7 @@ from dppo_lab.runs.arguments import AnyRun, Run, program_limits
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS
-from dppo_lab.runs.preflight import check_run
+from dppo_lab.runs.preflight import check_run, model_of
 from dppo_lab.runs.recorder import RunRecorder
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)
@@ -207,9 +207,7 @@ def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | No
     A model from scratch is warmed up once, by the main process, and found again on resume: in ``folder``, by default
     ``start`` within the output folder.
     """
-    name = run.model.model_name_or_path
-    if not name:
-        raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
+    name = model_of(run)
     if not name.startswith(SCRATCH):
         return name
     folder = folder or Path(run.training.output_dir or "") / START_FOLDER

@@ -9,8 +9,9 @@ from transformers.integrations import integration_utils
 
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, raise_problems
-from dppo.trl.grpo.ranges import range_problems
+from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
+from dppo.trl.support import RANGES
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.embedded import TASKS
@@ -42,7 +43,7 @@ def preflight_problems(run: AnyRun) -> list[str]:
     """
     checks = (output_problems, model_problems, data_problems, value_problems, tracker_problems, weight_problems)
     # ``DPPOConfig`` has checked its ranges already, TRL's own arguments have not.
-    return [*range_problems(run.training), *(problem for check in checks for problem in check(run))]
+    return [*setting_problems(run.training, ranges=RANGES), *(problem for check in checks for problem in check(run))]
 
 
 def output_problems(run: AnyRun) -> Iterator[str]:
@@ -66,6 +67,13 @@ def model_problems(run: AnyRun) -> Iterator[str]:
         yield "model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B"
     elif not name.startswith(SCRATCH) and _is_path(name) and not Path(name).exists():
         yield f"model {name}: no such folder. Write model_name_or_path: FOLDER, or a name of the hub"
+
+
+def model_of(run: AnyRun) -> str:
+    """The model's path or hub name; the first of ``model_problems`` is an error."""
+    for problem in model_problems(run):
+        raise ConfigError(problem)
+    return run.model.model_name_or_path or ""
 
 
 def _is_path(name: str) -> bool:

@@ -110,7 +110,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """The run in a folder, its ``output_dir``, from those of its files that can be read."""
+    """The run in a folder, its ``output_dir``, as far as its files can be read."""
     if not is_run(folder):
         raise ConfigError(f"{folder} is no run: it has neither {' nor '.join(EITHER)}.")
     notes: list[str] = []

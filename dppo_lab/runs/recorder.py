@@ -83,7 +83,7 @@ class RunRecorder(TrainerCallback, Recorder):
         return self
 
     def paused(self) -> Any:
-        """A context in which the run's clock stands still, or a decorator: for whatever is not training."""
+        """A context in which the run's clock stands still, or a decorator: for work that is not training."""
         return self._watch.paused()
 
     def totals(self) -> dict[str, float]:
@@ -161,7 +161,7 @@ class RunRecorder(TrainerCallback, Recorder):
 
     @contextmanager
     def _on_record(self) -> Iterator[None]:
-        """Around ``train``: its end goes on record, whatever it is."""
+        """Around ``train``: records how it ends."""
         self._run = describe_run(self._trainer, self._task)
         self._write_run()
         try:
@@ -199,7 +199,7 @@ class RunRecorder(TrainerCallback, Recorder):
         return found[-1] if found else {}
 
     def _count(self, **here: Any) -> None:
-        """Add counts of this process, those of all others included. All processes call together."""
+        """Add counts, summed over all processes, which call this together."""
         accelerator = self._trainer.accelerator
         counts = torch.tensor([int(count) for count in here.values()], device=accelerator.device)
         if accelerator.num_processes > 1:

@@ -30,6 +30,7 @@ from dppo_lab.demo.subject import quick_policy
 from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.follow import no_progress_bars
 from dppo_lab.runs.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
+from dppo_lab.runs.preflight import model_of
 
 FEW_PARAMETERS = (16, SubjectSampling(generations=8, max_new_tokens=128))
 """Prompts and sampling for models that roll out in a second or two."""
@@ -77,9 +78,7 @@ def subject_from_run(run: Run) -> Subject:
 
 def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The run's model in float32, and its tokenizer."""
-    name = run.model.model_name_or_path
-    if not name:
-        raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
+    name = model_of(run)
     if name.startswith(SCRATCH):
         made = Path(run.training.output_dir or "") / START_FOLDER
         if not made.exists() and name == f"{SCRATCH}{EMBEDDED}":

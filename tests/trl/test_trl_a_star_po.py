@@ -143,7 +143,7 @@ def test_values_are_the_prior_of_a_history_too(tiny_path, tmp_path):
     [
         (dict(method="a_star_po"), r"needs the value of every prompt\. Set prompt_values: FILE, and let dppo values"),
         (dict(method="a_star_po", prompt_values="v", beta=0.0), r"and beta=0\. Write beta: 0\.001, or leave it out"),
-        (dict(method="a_star_po", prompt_values="v", beta=-1.0), r"beta=-1 must be >= 0"),
+        (dict(method="a_star_po", prompt_values="v", beta=-1.0), r"beta=-1 must be in"),
         (dict(method="a_star_po", prompt_values="v", loss_type="grpo"), "so loss_type='grpo' would change nothing"),
         (
             dict(method="a_star_po", prompt_values="v", use_bias_correction_kl=False),

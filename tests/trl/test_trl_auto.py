@@ -14,8 +14,8 @@ from trl_recorder_runs import lines, make
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
+from dppo.methods import settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
-from dppo.step import asked
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.plan import CeilingLines, step_plan
 from dppo_lab.runs.ceilings import run_ceilings
@@ -29,8 +29,8 @@ STEPS = 8
 @pytest.fixture
 def eager(monkeypatch):
     """Prompts are pruned from eight visits on, if that gains anything, and completions in batches of a few."""
-    monkeypatch.setitem(asked.RATES, "prompt_prune_rate", Auto(fewest=8, least_gain=1.0))
-    monkeypatch.setitem(asked.RATES, "completion_prune_rate", replace(COMPLETION_AUTO, fewest=4))
+    monkeypatch.setitem(method_settings.RATES, "prompt_prune_rate", Auto(fewest=8, least_gain=1.0))
+    monkeypatch.setitem(method_settings.RATES, "completion_prune_rate", replace(COMPLETION_AUTO, fewest=4))
 
 
 def test_both_levels_choose_up_to_a_rate():
@@ -53,7 +53,7 @@ def test_trls_own_parser_takes_words_and_numbers():
 
 
 BAD = {
-    "a word": (dict(prompt_prune_rate="some"), r"prompt_prune_rate=some must be in \[0, 1\), or auto. To prune half"),
+    "a word": (dict(prompt_prune_rate="some"), r"prompt_prune_rate=some must be in \[0, 1\), or auto"),
     "no number": (dict(completion_prune_rate="nan"), r"completion_prune_rate=nan must be in \[0, 1\), or auto"),
     "a list": (dict(prompt_prune_rate=[0.5]), r"prompt_prune_rate=\[0.5\] is list"),
     "nothing to prune": (dict(method="grpo", **BOTH), r"method='grpo' prunes nothing, but prompt_prune_rate=auto"),

@@ -20,7 +20,6 @@ from dppo.trl.checkpoints import hooks as checkpoint_hooks
 from dppo.trl.checkpoints.files import LIST_FILE, check_whole, latest_checkpoint
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
 
 
 @pytest.fixture(scope="module")
@@ -291,16 +290,16 @@ def test_a_full_disk_names_the_checkpoint_before(tiny_path, tmp_path):
 
 @pytest.mark.slow
 def test_killed_in_the_middle_of_anything_it_resumes_bit_for_bit():
-    """A sample of the 33 points of ``benchmarks/kills.py`` (docs/checkpoints.md); ``test_trl_resume`` kills once."""
+    """A sample of the 33 points of ``benchmarks/scale/kills.py`` (docs/checkpoints.md); ``test_trl_resume`` kills once."""
     points = "rollout:2,backward:4,optimizer.pt:2,dppo_files.json:3,rank:3"
-    command = [sys.executable, str(ROOT / "benchmarks" / "kills.py"), "--points", points]
+    command = [sys.executable, "-m", "benchmarks.scale.kills", "--points", points]
     found = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert found.returncode == 0, found.stdout + found.stderr[-3000:]
     assert found.stdout.count("bit for bit") == 5
 
 
 def test_a_run_that_is_another_is_told_from_the_one_left_alone(straight, tmp_path):
-    import kills
+    from benchmarks.scale import kills
 
     (tmp_path / "model.safetensors").write_bytes(b"other")
     assert kills.compared(tmp_path, straight / "checkpoint-3") == "the weights differ"

@@ -136,7 +136,7 @@ def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):
 
 BAD = {
     "rate": (dict(row_prune_rate=1.0), r"row_prune_rate=1 must be in \[0, 1\).*row_prune_rate: 0\.5"),
-    "floor": (dict(prune_floor=0.6), r"prune_floor=0\.6 must be in \(0, 0\.5\].*prune_floor: 0\.25"),
+    "floor": (dict(prune_floor=0.6), r"prune_floor=0\.6 must be in \(0, 0\.5\].*prune_floor=0\.25"),
     "words": (dict(row_prune_rate="half"), r"row_prune_rate='half' is str, expected a number"),
     "method": (dict(method="infobath"), r"method='infobath' is not one of .*Did you mean infobatch"),
     "score": (dict(row_score="size"), r"row_score='size' is not one of"),
@@ -145,7 +145,7 @@ BAD = {
     "padding free": (dict(padding_free=True, max_length=None), r"padding_free: false"),
     "by length": (dict(train_sampling_strategy="group_by_length"), r"train_sampling_strategy: random"),
     "until": (dict(prune_until=2.0), r"prune_until=2 must be in \[0, 1\]"),
-    "row": (dict(max_tokens_per_row=0), r"max_tokens_per_row=0 must be >= 1"),
+    "row": (dict(max_tokens_per_row=0), r"max_tokens_per_row=0 must be in"),
 }
 
 

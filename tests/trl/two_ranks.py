@@ -17,8 +17,8 @@ from sft_two_ranks import KINDS, run_on_rows
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
+from dppo.methods import settings as method_settings
 from dppo.pruning import Auto
-from dppo.step import asked
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import trainer as trainer_module
 from dppo.trl.grpo.dealing import over_ranks
@@ -64,7 +64,7 @@ def main(path: str, folder: str) -> None:
     _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), rollout=None, reward=length_reward, **odd)
     results["odd"] = [row["prune/prompts_kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
     results["odd_apart"] = apart(trainer)
-    asked.RATES["prompt_prune_rate"] = Auto(fewest=8, least_gain=1.0)
+    method_settings.RATES["prompt_prune_rate"] = Auto(fewest=8, least_gain=1.0)
     chosen = dict(prompt_prune_rate="auto", completion_prune_rate="auto", loss_type="grpo", reward=first_half_reward)
     _, trainer = gradients(DPPOTrainer, DPPOConfig, path, Path(folder), max_steps=4, **chosen, **half)
     results["auto apart"] = apart(trainer)

@@ -1,9 +1,9 @@
 """What a run on verl may ask for: everything else is refused at its start, by name, value and a line that works."""
 
-from dataclasses import fields
 from typing import ClassVar
 
 import pytest
+from refusals import refused
 
 from dppo.errors import ConfigError, raise_problems
 from dppo.methods import METHODS
@@ -129,34 +129,34 @@ def test_versions_in_the_range_are_served(installed):
 
 @pytest.mark.parametrize("installed", ["0.8.0", "0.10.0", "1.0"])
 def test_versions_outside_of_the_range_are_refused(installed):
-    with pytest.raises(ConfigError, match=rf"verl {installed} is not supported.*pip install"):
+    with refused(ConfigError, installed, "pip install"):
         check_verl_version(installed)
 
 
 class TestOptions:
     WRONG: ClassVar = [
-        ({"completion_rate": 0.5}, "completion_rate is no option"),
-        ({"completion_prune_rate": 1.0}, "completion_prune_rate=1 must be in"),
-        ({"completion_prune_rate": "half"}, "completion_prune_rate=half must be in"),
-        ({"prompt_prune_rate": -0.1}, "prompt_prune_rate=-0.1 must be in"),
-        ({"method": "none"}, "method='none' is not one of"),
-        ({"method": "dapo"}, "rolls prompts out in rounds"),
-        ({"method": "gspo"}, "brings an objective of its own"),
-        ({"method": "pods", "accept_bias": True}, "brings an objective of its own"),
-        ({"method": "dppo_deterministic"}, "is biased.*accept_bias=True"),
-        ({"method": "grpo", "completion_prune_rate": 0.5}, "prunes nothing, but completion_prune_rate=0.5"),
-        ({"completion_score": "best"}, "completion_score='best' is not one of"),
-        ({"prune_floor": 0.9}, "prune_floor=0.9 must be in"),
-        ({"prompt_mode": "thick"}, "prompt_mode='thick' is not one of"),
-        ({"history_half_life": 0.0}, "history_half_life=0 must be > 0"),
-        ({"prune_until": 1.5}, "prune_until=1.5 must be in"),
-        ({"seed": -1}, "seed=-1 must be >= 0"),
-        ({"seed": 0.5}, "seed=0.5 is float"),
+        ({"completion_rate": 0.5}, "completion_rate"),
+        ({"completion_prune_rate": 1.0}, "completion_prune_rate=1"),
+        ({"completion_prune_rate": "half"}, "completion_prune_rate=half"),
+        ({"prompt_prune_rate": -0.1}, "prompt_prune_rate=-0.1"),
+        ({"method": "none"}, "method='none'"),
+        ({"method": "dapo"}, "rounds"),
+        ({"method": "gspo"}, "objective"),
+        ({"method": "pods", "accept_bias": True}, "objective"),
+        ({"method": "dppo_deterministic"}, "accept_bias=True"),
+        ({"method": "grpo", "completion_prune_rate": 0.5}, "completion_prune_rate=0.5"),
+        ({"completion_score": "best"}, "completion_score='best'"),
+        ({"prune_floor": 0.9}, "prune_floor=0.9"),
+        ({"prompt_mode": "thick"}, "prompt_mode='thick'"),
+        ({"history_half_life": 0.0}, "history_half_life=0"),
+        ({"prune_until": 1.5}, "prune_until=1.5"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 0.5}, "seed=0.5"),
     ]
 
-    @pytest.mark.parametrize(("options", "what"), WRONG, ids=[str(options) for options, _ in WRONG])
-    def test_an_option_that_cannot_be_is_refused(self, options, what):
-        with pytest.raises(ConfigError, match=what):
+    @pytest.mark.parametrize(("options", "named"), WRONG, ids=[str(options) for options, _ in WRONG])
+    def test_an_option_that_cannot_be_is_refused(self, options, named):
+        with refused(ConfigError, named):
             read_settings(options)
 
     def test_left_out_they_are_those_of_dppo(self):
@@ -168,14 +168,6 @@ class TestOptions:
 
     def test_a_method_that_prunes_less_is_not_asked_for_more(self):
         assert method("grpo").completions.rate == 0 and method("infobatch").prompts.rate == 0.5
-
-    def test_every_option_says_what_it_is(self):
-        import inspect
-
-        source = inspect.getsource(PruningSettings)
-        for field in fields(PruningSettings):
-            after = source.split(f"    {field.name}: ")[1].split("\n")[1]
-            assert after.strip().startswith('"""'), field.name
 
 
 def test_confidence_is_the_score_since_verl_knows_every_probability():

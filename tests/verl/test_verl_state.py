@@ -39,7 +39,7 @@ def step(source, number):
     return prompts.row_Q.tolist()
 
 
-SETTINGS = settings_to_save(read_settings({}), {"data.train_batch_size": 4}, ranks=8)
+SETTINGS = settings_to_save(read_settings({}), {"data.train_batch_size": 4}.get, ranks=8)
 
 
 def test_a_resumed_source_goes_on_as_the_one_that_was_saved(tmp_path):

@@ -1,31 +1,26 @@
 """What a checkpoint of a trainer on rows says beside its scores: steps skipped, and settings that a run depends on."""
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dppo.errors import CheckpointError, FileError
 from dppo.files import read_json, write_json
+from dppo.step.resumed import changed, remembered, warn_of
 from dppo.trl.checkpoints.files import OUR_STATE, advice
-from dppo.trl.checkpoints.state import OF_THE_OPTIMIZER, changed_settings, settings_of, warn_of
+from dppo.trl.checkpoints.state import OF_EVERY_RUN, OF_THE_OPTIMIZER, optimizer_effect
 
-OF_THE_DRAWS = (
-    *("seed", "data_seed", "method", "row_prune_rate", "row_score", "prune_floor", "sampling_design"),
-    *("prune_schedule", "prune_until", "per_device_train_batch_size", "gradient_accumulation_steps"),
-    *("train_sampling_strategy", "dataloader_drop_last", "max_length"),
+OF_TRL = (
+    *("data_seed", "per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy"),
+    *("dataloader_drop_last", "max_length", "loss_type", "loss_weights", "beta"),
 )
-"""Settings that draws depend on, beside the number of processes."""
-OF_THE_STEPS = (
-    *("loss_type", "loss_weights", "beta", "margin_scale", "max_grad_norm", "optim", "lr_scheduler_type"),
-    *("warmup_steps", "max_steps", "num_train_epochs", "bf16", "fp16"),
-)
-"""What steps depend on, beside the draws."""
+"""Fields of TRL that draws and steps depend on beside those of every run; each trainer has some of them."""
 
 
 def row_settings(args: Any, processes: int) -> dict[str, Any]:
-    """The settings that a run on rows depends on, as JSON has them; each trainer has some of them."""
-    names = (*OF_THE_DRAWS, *OF_THE_OPTIMIZER, *OF_THE_STEPS)
-    return settings_of(args, processes, [name for name in names if name in vars(args)])
+    """The settings that a run on rows depends on, as JSON has them."""
+    return remembered(args, {"processes": processes}, (*OF_TRL, *OF_THE_OPTIMIZER, *OF_EVERY_RUN))
 
 
 def write_row_state(folder: Path, *, rows: int, skipped: int, settings: dict[str, Any]) -> None:
@@ -67,5 +62,5 @@ def read_row_state(folder: Path, settings: dict[str, Any], *, trainer: str, new_
         before, skipped = dict(state["settings"]), int(state["skipped"])
     except (FileError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}). {advice(folder)}") from error
-    warn_of(changed_settings(before, settings), new_optimizer=new_optimizer)
+    warn_of(changed(before, settings), partial(optimizer_effect, new_optimizer=new_optimizer))
     return skipped

@@ -3,96 +3,35 @@
 Written before TRL writes its part, so a folder that has TRL's state has ours too. JSON, npz and safetensors only.
 """
 
-import json
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dppo.errors import CheckpointError, ConfigError, FileError
-from dppo.files import encoded, read_json, write_json
+from dppo.files import read_json, write_json
+from dppo.settings import BATCH, DRAWS, TABLE, UPDATE, OwnSettings
+from dppo.step.resumed import changed, remembered, warn_of
 from dppo.trl.checkpoints.files import OUR_STATE, advice, complete_checkpoints
 from dppo.typed import check_fields
 
-SETTINGS = (
-    "seed",
-    "method",
-    "prompt_mode",
-    "prompt_prune_rate",
-    "completion_prune_rate",
-    "prune_floor",
-    "completion_score",
-    "num_generations",
-    "generation_batch_size",
-    "steps_per_generation",
-    "gradient_accumulation_steps",
-    "num_iterations",
-    "completion_budget",
-    "sampling_design",
-    "history_half_life",
-    "difficulty_features",
-    "prompt_values",
-    "reward_range",
-    "prune_schedule",
-    "prune_until",
-    "advantage_power",
-    "max_rounds",
-    "round_factor",
-    "loss_type",
-    "scale_rewards",
-    "multi_objective_aggregation",
-    "reward_weights",
-    "beta",
-    "entropy_coef",
-    "shuffle_dataset",
-)
-"""What draws depend on, beside the number of processes."""
-
 OF_THE_OPTIMIZER = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 """Its saved state has these, and so has the scheduler's: new values are ignored."""
+OF_EVERY_RUN = ("max_grad_norm", "optim", "lr_scheduler_type", "warmup_steps", "max_steps", "num_train_epochs")
+OF_EVERY_RUN += ("bf16", "fp16", "seed")
+"""Fields of transformers that updates and draws of any trainer depend on."""
 
-OF_THE_UPDATE = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "max_completion_length",
-    "mask_truncated_completions",
-    "epsilon",
-    "epsilon_high",
-    "delta",
-    "importance_sampling_level",
-    "top_entropy_quantile",
-    "max_grad_norm",
-    "optim",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "max_steps",
-    "num_train_epochs",
-    "bf16",
-    "fp16",
-)
-"""What completions and steps depend on, beside the draws: new values hold from the resume on."""
-
-OF_THE_DRAWS = {*SETTINGS, "max_completion_length", "top_p", "top_k", "min_p", "repetition_penalty"} - {
-    *("loss_type", "entropy_coef")
+OF_TRL = {
+    **dict.fromkeys(("seed", "reward_weights", "shuffle_dataset", "max_completion_length", "top_p", "top_k"), DRAWS),
+    **dict.fromkeys(("min_p", "repetition_penalty"), DRAWS),
+    # Log-probabilities of a generation in use are at the old temperature.
+    **dict.fromkeys(("processes", "temperature", "num_generations", "generation_batch_size"), BATCH),
+    **dict.fromkeys(("steps_per_generation", "gradient_accumulation_steps", "num_iterations"), BATCH),
+    **dict.fromkeys(("mask_truncated_completions", "epsilon_high", "delta", "top_entropy_quantile"), UPDATE),
 }
-"""What has been settled for a generation in use: prompts, completions, advantages, draws."""
-
-BATCH_SETTINGS = {
-    "processes",
-    "temperature",
-    "beta",
-    "num_generations",
-    "generation_batch_size",
-    "steps_per_generation",
-    "gradient_accumulation_steps",
-    "num_iterations",
-}
-"""With one of these changed, a generation in use cannot go on: it is rolled out again. Its log-probabilities of before
-are at the old temperature, and without a KL term it has none of the reference."""
+"""Fields of TRL that a run depends on beside these, and what a change has an effect on."""
+EFFECTS = OF_TRL | {each.name: TABLE[each].remembered for each in fields(OwnSettings)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +61,9 @@ class RunState:
             raise ConfigError(f"generation={self.generation}, calls={self.calls}, skipped={self.skipped}: below 0")
 
 
-def settings_of(
-    args: Any, processes: int, names: Iterable[str] = (*SETTINGS, *OF_THE_OPTIMIZER, *OF_THE_UPDATE)
-) -> dict[str, Any]:
+def settings_of(args: Any, processes: int) -> dict[str, Any]:
     """The settings that a run depends on, as JSON has them."""
-    found = {name: getattr(args, name) for name in names} | {"processes": processes}
-    return json.loads(encoded(found, default=str))
+    return remembered(args, {"processes": processes}, (*OF_TRL, *OF_THE_OPTIMIZER, *OF_EVERY_RUN))
 
 
 def write_state(folder: Path, state: RunState) -> None:
@@ -175,45 +111,38 @@ def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, ne
     Raises:
         CheckpointError: it was saved in the middle of a generation that other processes share.
     """
-    changed = changed_settings(state.settings, settings)
-    goes_on = state.calls > 0 and not changed.keys() & BATCH_SETTINGS
-    if state.calls > 0 and "processes" in changed:
-        before, now = changed["processes"]
+    differing = changed(state.settings, settings)
+    if state.calls > 0 and "processes" in differing:
+        before, now = differing["processes"]
         others = [path for path in complete_checkpoints(folder.parent) if _between_generations(path)]
         other = f", or resume from {others[-1]}, which is between two generations" if others else ""
         raise CheckpointError(
             f"{folder} was saved by {before} processes in the middle of a generation, and this run has {now}: what is "
             f"left of it cannot be dealt anew. Start {before} processes{other}."
         )
-    warn_of(changed, calls=state.calls, new_optimizer=new_optimizer)
-    return goes_on
+    warn_of(differing, partial(_effect, in_use=state.calls > 0, new_optimizer=new_optimizer))
+    return state.calls > 0 and not any(EFFECTS.get(name) == BATCH for name in differing)
 
 
-def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings of a checkpoint that a run has with another value, and both values."""
-    return {name: (value, now[name]) for name, value in before.items() if name in now and now[name] != value}
-
-
-def warn_of(changed: Mapping[str, tuple[Any, Any]], *, new_optimizer: bool, calls: int = 0) -> None:
-    """Warn of each changed setting, with what it does.
+def _effect(name: str, in_use: bool, new_optimizer: bool) -> str:
+    """What becomes of a changed setting.
 
     Args:
-        changed: of ``changed_settings``.
+        name: of the setting.
+        in_use: whether the checkpoint was saved in the middle of a generation.
         new_optimizer: whether the checkpoint's optimizer was left behind, and its settings with it.
-        calls: of the loss since the generation in use; 0 where there is none.
     """
-    for name, (before, now) in changed.items():
-        effect = _effect(name, calls, new_optimizer)
-        warnings.warn(f"resumed with {name}: {before!r} -> {now!r}; {effect}", stacklevel=3)
+    effect = EFFECTS.get(name) if in_use else UPDATE
+    if effect == BATCH:
+        return "it holds from here, and the generation in use is rolled out again"
+    return "it holds from the next generation" if effect == DRAWS else optimizer_effect(name, new_optimizer)
 
 
-def _effect(name: str, calls: int, new_optimizer: bool) -> str:
-    """What a changed setting does."""
+def optimizer_effect(name: str, new_optimizer: bool) -> str:
+    """What becomes of a changed setting that the optimizer's saved state may have."""
     if name in OF_THE_OPTIMIZER and not new_optimizer:
         return "ignored: the optimizer goes on with the checkpoint's"
-    if name in BATCH_SETTINGS and calls:
-        return "it holds from here, and the generation in use is rolled out again"
-    return "it holds from the next generation" if calls and name in OF_THE_DRAWS else "it holds from here"
+    return "it holds from here"
 
 
 def _between_generations(folder: Path) -> bool:

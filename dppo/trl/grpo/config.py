@@ -12,20 +12,12 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from dppo.errors import raise_problems
 from dppo.methods import METHODS, Method
+from dppo.methods.settings import bias_problems, fill_in, pruned, read_rates, setting_problems
 from dppo.objective import emphasised
-from dppo.pruning import PIVOTAL, Pruning
 from dppo.settings import OwnSettings, described
-from dppo.step.asked import RATES, default_rate, pruned
-from dppo.trl.grpo.fields import (
-    DEFAULT_METHOD,
-    contradictions,
-    field_problems,
-    read_rate,
-    value_problems,
-)
+from dppo.trl.grpo.fields import CHOICES_OF_TRL, contradictions, field_problems
 from dppo.trl.grpo.objective import CONSTANTS, SETTINGS, WORDS, fields_of, objective_of, unnamed_parts
-from dppo.trl.grpo.ranges import range_problems
-from dppo.trl.support import unsupported_options
+from dppo.trl.support import RANGES, unsupported_options
 
 
 @dataclass
@@ -38,24 +30,17 @@ class DPPOConfig(OwnSettings, GRPOConfig):
     """
 
     def __post_init__(self) -> None:
-        for name in RATES:
-            setattr(self, name, read_rate(getattr(self, name)))
-        raise_problems("DPPOConfig", [*value_problems(self, OwnSettings.__annotations__), *range_problems(self)])
+        read_rates(self)
+        if self.scale_rewards in (True, False):  # as TRL reads it
+            self.scale_rewards = "group" if self.scale_rewards else "none"
+        raise_problems("DPPOConfig", setting_problems(self, CHOICES_OF_TRL, RANGES))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self._fill_in()
         with self._groups_of_one():
             super().__post_init__()
         unsupported = partial(unsupported_options, self, generation_batch_given=self.generation_batch_given)
         raise_problems("DPPOConfig", field_problems(self) or unsupported())
-        method = self.build_method()
-        if method.selection_bias and not self.accept_bias:
-            raise_problems(
-                "DPPOConfig",
-                [
-                    f"method={self.method!r} is biased: {'; '.join(method.selection_bias)}. "
-                    "Use method='dppo', or set accept_bias=True to train with it on purpose."
-                ],
-            )
+        raise_problems("DPPOConfig", bias_problems(self, self.build_method().selection_bias))
 
     @contextmanager
     def _groups_of_one(self) -> Iterator[None]:
@@ -67,8 +52,8 @@ class DPPOConfig(OwnSettings, GRPOConfig):
         if self.num_generations != 1:
             yield
             return
-        rule = METHODS[self.method].advantages if self.method in METHODS else None
-        if rule is not None and not rule.of_one:
+        rule = METHODS[self.method].advantages
+        if not rule.of_one:
             raise_problems(
                 "DPPOConfig",
                 [
@@ -91,28 +76,15 @@ class DPPOConfig(OwnSettings, GRPOConfig):
         Raises:
             ConfigError: a field says another objective than the method's own.
         """
-        self.method = DEFAULT_METHOD if self.method is None else self.method
-        if self.scale_rewards in (True, False):  # as TRL reads it
-            self.scale_rewards = "group" if self.scale_rewards else "none"
+        fill_in(self)
         given = {name: value for name in (*SETTINGS, *CONSTANTS) if (value := getattr(self, name)) is not None}
         defaults = {field.name: field.default for field in fields(GRPOConfig)}
         others = {name for names in WORDS.values() for name in names} - {*SETTINGS, *CONSTANTS}
         given |= {name: value for name in sorted(others) if (value := getattr(self, name)) != defaults[name]}
-        own = {}
-        if self.method in METHODS:
-            raise_problems("DPPOConfig", contradictions(self.method, given))
-            own = fields_of(METHODS[self.method])
+        raise_problems("DPPOConfig", contradictions(self.method, given))
+        own = fields_of(METHODS[self.method])
         for name in (*SETTINGS, *CONSTANTS):
             setattr(self, name, given.get(name, own.get(name, defaults[name])))
-        base = METHODS.get(self.method, METHODS["grpo"])
-        for name in RATES:
-            if getattr(self, name) is None:
-                setattr(self, name, default_rate(name, base))
-        drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
-        if self.completion_budget is None:
-            self.completion_budget = drawn.budget
-        if self.sampling_design is None:
-            self.sampling_design = drawn.design.name if drawn.design.unbiased else PIVOTAL.name
 
     def build_method(self, *, sampler_log_probs: bool = False, model_config: Any = None) -> Method:
         """The ``Method`` these arguments describe: pruning from ours, the objective from TRL's fields.

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.objective import sigmoid_preference
 from dppo.pruning import confidence
-from dppo.settings import described
+from dppo.settings import UPDATE, RowSettings, described, setting
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.hooks import reference_model
 from dppo.trl.layouts import RowLayout
 from dppo.trl.rows.data import MarginReward, Sequence, check_dataset, content_key, prepared_rows, trained, weights_of
-from dppo.trl.rows.settings import RowSettings, check_rows_settings
+from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.trl.served import check_overrides
 from dppo.typed import check
@@ -30,7 +30,7 @@ from dppo.types import Draw
 
 
 @dataclass
-class DPPODPOConfig(RowSettings, DPOConfig):
+class DPPODPOConfig(RowConfig, DPOConfig):
     """Arguments of ``DPPODPOTrainer``: those of ``RowSettings``, and all of TRL's ``DPOConfig``, with their meaning.
 
     Raises:
@@ -38,18 +38,18 @@ class DPPODPOConfig(RowSettings, DPOConfig):
             or a TRL option this trainer does not serve (with what to use instead).
     """
 
-    margin_scale: float = field(
-        default=1.0,
-        metadata={
-            "help": "With `margin_reward`: how far, in its unit, from the mean margin of the pairs a weight is well "
-            "below or above 1, > 0."
-        },
+    margin_scale: float = setting(
+        1.0,
+        "With `margin_reward`: how far, in its unit, from the mean margin of the pairs a weight is well "
+        "below or above 1, > 0.",
+        range="(0, inf)",
+        remembered=UPDATE,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         losses = [self.loss_type] if isinstance(self.loss_type, str) else list(self.loss_type or [])
-        beta, scale = self.beta, self.margin_scale
+        beta = self.beta
         refused = [
             (
                 sorted(losses) not in (["sigmoid"], ["sft", "sigmoid"]),
@@ -66,12 +66,8 @@ class DPPODPOConfig(RowSettings, DPOConfig):
             (self.truncation_mode != "keep_start", "truncation_mode: only keep_start is served."),
             (bool(self.router_aux_loss_coef), "router_aux_loss_coef is not served. Use router_aux_loss_coef: 0.0."),
             (self.layout != "rows", f"layout={self.layout!r}: the answers of a pair share a row. Use layout: rows."),
-            (
-                not (isinstance(scale, int | float) and 0 < scale < math.inf),
-                f"margin_scale={scale!r} must be a number > 0. Write margin_scale: 1.0.",
-            ),
         ]
-        check_rows_settings(self, "DPPODPOConfig", refused)
+        self.check_settings(refused)
 
 
 class PairBatch(RankBatch):

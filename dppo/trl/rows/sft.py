@@ -13,10 +13,10 @@ from trl.trainer.sft_trainer import SFTTrainer
 from dppo.errors import ConfigError, DataError
 from dppo.objective import weighted_sum
 from dppo.pruning import confidence, mean_loss
-from dppo.settings import described
+from dppo.settings import RowSettings, described
 from dppo.trl.batch import MicroBatch
 from dppo.trl.rows.data import Sequence, check_dataset, content_key, prepared_rows, trained
-from dppo.trl.rows.settings import RowSettings, check_rows_settings
+from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.trl.served import check_overrides
 from dppo.typed import check
@@ -24,7 +24,7 @@ from dppo.types import Draw
 
 
 @dataclass
-class DPPOSFTConfig(RowSettings, SFTConfig):
+class DPPOSFTConfig(RowConfig, SFTConfig):
     """Arguments of ``DPPOSFTTrainer``: those of ``RowSettings``, and all of TRL's ``SFTConfig``, with their meaning.
 
     Raises:
@@ -46,7 +46,7 @@ class DPPOSFTConfig(RowSettings, SFTConfig):
             ),
             (bool(self.router_aux_loss_coef), "router_aux_loss_coef is not served. Use router_aux_loss_coef: 0.0."),
         ]
-        check_rows_settings(self, "DPPOSFTConfig", refused)
+        self.check_settings(refused)
 
 
 class DPPOSFTTrainer(RowTrainer, SFTTrainer):

@@ -211,11 +211,11 @@ def test_a_pool_that_cannot_start_says_why(tmp_path, monkeypatch):
     import broken
 
     (tmp_path / "broken.py").write_text("import no_such_package_anywhere\n")
-    with pytest.raises(RewardError, match=r"(?s)could not be started.*no_such_package_anywhere"):
+    with refused(RewardError, "could not be started", "no_such_package_anywhere"):
         WorkerPool(broken.ok, workers=1).map([1])
 
     wrong = WorkerPool(hostile_functions.respond, workers=1, probes=[(("echo", 1), 2)])
-    with pytest.raises(RewardError, match=r"self-test.*gave 1, expected 2"):
+    with refused(RewardError, "self-test", "1, expected 2"):
         wrong.map([("echo", 1)])
 
     monkeypatch.setattr(pool_module, "START_SECONDS", 0.0)

@@ -60,11 +60,11 @@ def test_groups_are_runs_of_equal_prompts(verifier):
 
 def test_a_group_that_is_not_whole_is_an_error(verifier):
     assert group_sizes_of(PROMPTS, None) == [2, 4, 2] and group_sizes_of(PROMPTS, 2) == [2] * 4
-    with pytest.raises(DataError, match="2 completions of one prompt follow each other, and a vote has 4"):
+    with refused(DataError, "2 completions", "4"):
         majority_vote_reward(votes=4, verifier=verifier)(PROMPTS, [""] * 8)
     with pytest.raises(DataError, match="1 prompts but 2 completions"):
         majority_vote_reward(verifier=verifier)(["a"], ["", ""])
-    with pytest.raises(ConfigError, match="votes=1 must be >= 2"):
+    with refused(ConfigError, "votes=1"):
         majority_vote_reward(votes=1)
 
 
@@ -161,7 +161,7 @@ def test_answers_in_text_are_compared_by_the_verifier(verifier):
 
 
 def test_what_cannot_be_sampled():
-    with pytest.raises(ConfigError, match="prompts=0 must be >= 1"):
+    with refused(ConfigError, "prompts=0"):
         vote_until_settled(0, lambda prompts: [], Stopping())
     with refused(DataError, "sample_more", "8 prompts"):
         vote_until_settled(2, lambda prompts: ["5"], Stopping())

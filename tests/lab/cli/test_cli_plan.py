@@ -10,8 +10,6 @@ import yaml
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo.verification.tiny_model import build_model
-from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.cli.main import main
 from dppo_lab.planning.pilot import run_pilot
 
@@ -126,12 +124,10 @@ def test_wrong_figures_are_named_all_at_once(tmp_path, capsys):
         assert [word for word in said if word not in error] == []
 
 
-def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refused(tmp_path):
+def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refused(untrained):
     """Seconds are made up: the clock counts how often it is read, and costs are recovered from seconds put in."""
-    build_model(0).save_pretrained(tmp_path / "model")
-    build_tokenizer().save_pretrained(tmp_path / "model")
     fields = yaml.safe_load(Path(EMBEDDED).read_text()) | {
-        "model_name_or_path": str(tmp_path / "model"), "rollout_func": "embedded", "num_generations": 4,
+        "model_name_or_path": str(untrained), "rollout_func": "embedded", "num_generations": 4,
         "max_completion_length": 8, "embedded_problems": 64,
     }  # fmt: skip
     seen = run_pilot(fields, 4, now=map(float, count()).__next__)

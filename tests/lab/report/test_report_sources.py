@@ -1,7 +1,6 @@
 import json
 import re
 
-import numpy as np
 import pytest
 import report_folders as made
 from refusals import refused
@@ -99,50 +98,32 @@ def test_a_run_that_goes_on_is_in_no_mean_with_those_that_ended(tmp_path, change
     assert seeds_in_words(alone) == "dppo 1 of 1 not at the end yet, too few for an interval"
 
 
-def test_a_damaged_last_line_is_left_out_and_said(tmp_path):
+def test_lines_that_cannot_be_read_are_left_out_and_said(tmp_path):
     folder = made.write_run(tmp_path / "run")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 65, "prune/kept')
-    run = read_run(folder)
-    assert run.done == 60
-    assert run.notes == (
-        "The last line of metrics.jsonl is damaged, as when a run is stopped while writing: left out.",
-    )
-
-
-def test_damaged_lines_within_are_counted(tmp_path):
-    folder = made.write_run(tmp_path / "run")
     lines = (folder / "completions.jsonl").read_text().splitlines()
     lines[3], lines[7] = "\x00\x00", "[1, 2]"
     (folder / "completions.jsonl").write_text("\n".join(lines) + "\n")
     run = read_run(folder)
-    assert len(run.completions) == 94
-    assert run.notes == ("completions.jsonl: 2 damaged lines left out, the first is line 4.",)
-
-
-def test_bytes_that_are_no_text_do_not_stop_a_report(tmp_path):
-    folder = made.write_run(tmp_path / "run")
+    assert run.done == 60 and len(run.completions) == 94
+    assert set(run.notes) == {
+        "The last line of metrics.jsonl is damaged, as when a run is stopped while writing: left out.",
+        "completions.jsonl: 2 damaged lines left out, the first is line 4.",
+    }
     (folder / "metrics.jsonl").write_bytes(b'{"step": 1, "a": "\xff\xfe"}\n\xff\n{"step": 2}\n')
-    assert [log["step"] for log in read_run(folder).logs] == [1, 2]
+    assert [log["step"] for log in read_run(folder).logs] == [1, 2], "bytes that are no text"
 
 
-def test_records_of_updates_that_were_done_again_count_once(tmp_path):
+def test_a_series_has_the_last_record_of_an_update_and_only_finite_figures(tmp_path):
     folder = made.write_run(tmp_path / "run")
     steps = [(5, 0.1), (10, 0.2), (15, 0.3), (10, 0.25), (15, 0.35)]
-    made.write_lines(folder / "metrics.jsonl", [{"step": s, "prune/kept_share": v} for s, v in steps])
-    series = read_run(folder).series("prune/kept_share")
-    assert series.x_I.tolist() == [5, 10, 15]
-    assert series.value_I.tolist() == [0.1, 0.25, 0.35]
-
-
-def test_figures_that_are_not_finite_are_left_out_and_counted(tmp_path):
-    folder = made.write_run(tmp_path / "run")
     values = [0.5, float("nan"), None, float("inf"), "much", True, 0.25]
-    made.write_lines(folder / "metrics.jsonl", [{"step": s, "x": v} for s, v in enumerate(values)])
-    series = read_run(folder).series("x")
-    assert series.x_I.tolist() == [0, 6]
-    np.testing.assert_array_equal(series.value_I, [0.5, 0.25])
-    assert series.left_out == 5
+    records = [{"step": s, "again": v} for s, v in steps] + [{"step": 20 + s, "x": v} for s, v in enumerate(values)]
+    made.write_lines(folder / "metrics.jsonl", records)
+    again, mixed = (read_run(folder).series(name) for name in ("again", "x"))
+    assert (again.x_I.tolist(), again.value_I.tolist()) == ([5, 10, 15], [0.1, 0.25, 0.35])
+    assert (mixed.x_I.tolist(), mixed.value_I.tolist(), mixed.left_out) == ([20, 26], [0.5, 0.25], 5)
 
 
 def test_a_run_of_an_older_version_is_shown_with_what_is_missing(tmp_path):

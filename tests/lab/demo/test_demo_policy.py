@@ -1,12 +1,32 @@
-"""The 28-token tokenizer: round trip, chat template, refusal of what it does not know."""
+"""The tiny policy and its tokenizer: a function of the seed, round trips, refusal of unknown characters."""
 
 import pytest
+import torch
 
 from dppo.rng import generator
+from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer, encode_questions
 from dppo_lab.demo.task import FULL, demonstration, make_split
 
 TOKENIZER = build_tokenizer()
+
+
+def test_a_fresh_policy_is_close_to_uniform_and_has_tied_embeddings():
+    model = build_model(0)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 594_496
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model(torch.arange(28)[None]).logits.log_softmax(-1).exp().max() < 0.2
+
+
+def test_weights_depend_on_the_seed_alone():
+    torch.manual_seed(11)
+    first = build_model(3).state_dict()
+    torch.manual_seed(12)
+    before = torch.random.get_rng_state()
+    second, other = build_model(3).state_dict(), build_model(4).state_dict()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
 
 
 def test_every_text_of_the_task_survives_a_round_trip():

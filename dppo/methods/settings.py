@@ -1,0 +1,287 @@
+"""From settings to the method they describe, and what is wrong with them: the same for every engine.
+
+Adapters have the same fields by the same names, so a run on one engine says what it says on another.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from numbers import Real
+from types import MappingProxyType
+from typing import Any, get_type_hints
+
+from dppo.errors import did_you_mean
+from dppo.methods.method import Method
+from dppo.methods.registry import METHODS, ROW_METHODS
+from dppo.methods.rows import RowMethod
+from dppo.pruning import (
+    COMPLETION_AUTO,
+    DESIGNS,
+    PIVOTAL,
+    PROMPT_AUTO,
+    SCHEDULES,
+    SCORES,
+    Auto,
+    Pruning,
+    Schedule,
+    Score,
+    advantage_with_length,
+    constant,
+)
+from dppo.pruning.ceiling import LARGEST
+from dppo.pruning.prune import floor_problems
+from dppo.settings import AUTO, DEFAULT_METHOD, TABLE, Setting
+from dppo.typed import mismatch
+
+RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO}
+"""Settings that are a share or ``auto``, and how that chooses."""
+DEFAULT_FLOOR = 0.2
+"""Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
+
+CHOICES: dict[str, Collection[str]] = {
+    "method": METHODS,
+    "completion_score": (AUTO, *SCORES),
+    "prune_schedule": (AUTO, *SCHEDULES),
+    "sampling_design": tuple(name for name, design in DESIGNS.items() if design.unbiased),
+}
+"""Settings that name a part, and the parts there are; other choices are in the table."""
+ROW_CHOICES = CHOICES | {
+    "method": ROW_METHODS,
+    "sampling_design": tuple(name for name, each in DESIGNS.items() if each.unbiased and each.fixed_size),
+}
+"""The same of trainers on the rows of a dataset."""
+
+
+# -- one setting by itself --------------------------------------------------------------------------------------------
+
+
+def setting_problems(
+    args: Any, choices: Mapping[str, Collection[str]] = CHOICES, ranges: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """One sentence per field of another type than its annotation's, out of its range, or none of its choices.
+
+    Args:
+        args: a dataclass of settings, with other fields beside them or not. What has its default is not checked.
+        choices: of settings that name a part.
+        ranges: intervals of fields that are not in the table of settings: those of an engine.
+    """
+    problems, hints = [], get_type_hints(type(args))
+    for each in fields(args):
+        name, value = each.name, getattr(args, each.name)
+        told = TABLE.get(each) or (Setting(ranges[name], (), None, "") if name in ranges else None)
+        if told is None or value is each.default:
+            continue
+        example = each.default if told.example is None else told.example
+        advice = "leaving it out" if example is None else f"{name}: {example}"
+        interval, allowed = told.range, choices.get(name, told.choices)
+        if wrong := mismatch(name, value, hints[name], f"{advice}."):
+            problems.append(wrong)
+        elif value is None or value in allowed:
+            continue
+        elif interval and not _within(value, interval):
+            shown = f"{value:g}" if isinstance(value, Real) else value
+            words = "".join(f", or {word}" for word in allowed)
+            problems.append(f"{name}={shown} must be in {interval}{words}. Try {advice}.")
+        elif allowed and not interval:
+            listed = ", ".join(map(repr, allowed))
+            problems.append(f"{name}={value!r} is not one of {listed}. {did_you_mean(value, allowed)}".rstrip())
+    return problems
+
+
+def _within(value: Any, interval: str) -> bool:
+    """Whether a value is a number in an interval such as ``[0, 1)``; NaN is in none."""
+    if not isinstance(value, Real):
+        return False
+    number, (low, high) = float(value), map(float, interval[1:-1].split(", "))
+    above = low <= number if interval[0] == "[" else low < number
+    return above and (number <= high if interval[-1] == "]" else number < high)
+
+
+# -- settings and the method they go with -----------------------------------------------------------------------------
+
+
+def fill_in(args: Any) -> None:
+    """Settings that were left out get the method's own values, and rates in words become numbers.
+
+    Args:
+        args: of a run on prompts; ``method`` is one there is, or None.
+    """
+    args.method = DEFAULT_METHOD if args.method is None else args.method
+    base = METHODS[args.method]
+    for name in RATES:
+        if getattr(args, name) is None:
+            setattr(args, name, _default_rate(name, base))
+    drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
+    if args.completion_budget is None:
+        args.completion_budget = drawn.budget
+    if args.sampling_design is None:
+        args.sampling_design = drawn.design.name if drawn.design.unbiased else PIVOTAL.name
+
+
+def _default_rate(name: str, base: Method) -> float | str:
+    """``auto`` for completions drawn by the rule of ``dppo``, else the method's own."""
+    if name == "completion_prune_rate":
+        return AUTO if base.completions == METHODS["dppo"].completions else base.completions.rate
+    return base.prompts.rate
+
+
+def read_rates(args: Any) -> None:
+    """Rates that are numbers in words, as flags have them, become numbers; anything else stays as it is."""
+    for name in RATES:
+        try:
+            setattr(args, name, float(rate) if isinstance(rate := getattr(args, name), str) else rate)
+        except ValueError:
+            continue  # ``auto``, or refused by its name
+
+
+def method_problems(args: Any) -> list[str]:
+    """One sentence per rate, floor or setting of draws that contradicts another or that the method has no use for.
+
+    Args:
+        args: whose settings are all right by themselves, filled in.
+    """
+    base, problems = METHODS[args.method], []
+    prunes = bool(base.completions.rate or base.prompts.rate)
+    pruned = f"dppo_{args.method.removesuffix('_loss')}"
+    pruned = pruned if pruned in METHODS else "dppo"
+    for name in RATES:
+        rate = getattr(args, name)
+        text = rate if rate == AUTO else f"{rate:g}"
+        if rate and not prunes:
+            problems.append(
+                f"method={args.method!r} prunes nothing, but {name}={text}. Use method={pruned!r}, or {name}: 0."
+            )
+        elif args.prune_floor is not None:
+            keeps = f"{name}={text} keeps{' at least' if rate == AUTO else ''}"
+            problems += floor_problems(args.prune_floor, LARGEST if rate == AUTO else rate, "prune_floor", keeps)
+        if rate == AUTO and prunes and (reason := not_chosen(name, base)):
+            problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")
+    return problems + _unread_problems(args, base)
+
+
+def not_chosen(name: str, base: Method) -> str:
+    """Why a level of a method does not choose its own rate; empty where it does."""
+    level = base.prompts if name == "prompt_prune_rate" else base.completions
+    if level is base.completions and not isinstance(level, Pruning):
+        return f"method={base.name!r} ranks completions, and what it drops costs bias and no variance"
+    biased = level.at_rate(LARGEST).bias
+    return f"what method={base.name!r} drops costs bias ({biased}), which a choice does not weigh" if biased else ""
+
+
+def _unread_problems(args: Any, base: Method) -> list[str]:
+    """One sentence per setting of draws that the method does not make."""
+    draws, prunes = isinstance(base.completions, Pruning), bool(base.completions.rate or base.prompts.rate)
+    any_level = prunes and (draws or args.prompt_prune_rate)
+    why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
+    unread = {
+        "completion_score": args.completion_score != AUTO and not (draws and prunes),
+        "completion_budget": args.completion_budget == "tokens" and not (draws and prunes),
+        "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
+        "prune_floor": args.prune_floor is not None and not any_level,
+        "prune_schedule": args.prune_schedule != AUTO and not prunes,
+    }
+    return [
+        f"{why}, but {name}={getattr(args, name)!r}. Leave {name} out, or use method='dppo'."
+        for name, is_unread in unread.items()
+        if is_unread
+    ]
+
+
+def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:
+    """The sentence that refuses a biased choice which was not accepted; none where it was, or nothing is biased."""
+    if args.accept_bias or not reasons:
+        return []
+    return [
+        f"method={args.method!r} is biased: {'; '.join(reasons)}. Use method='dppo', or set accept_bias=True to train "
+        "with it on purpose."
+    ]
+
+
+# -- the method -------------------------------------------------------------------------------------------------------
+
+
+def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
+    """A method with the run's rates, floors, designs, scores, schedule and rounds.
+
+    Args:
+        args: of the run, checked and filled in.
+        method: with the run's objective.
+        sampler_log_probs: whether rollouts come with log-probabilities, which ``completion_score: auto`` uses.
+    """
+    rounds, own = method.rounds, METHODS[method.name]
+    if rounds is not None:
+        limit = rounds.limit if args.max_rounds is None else args.max_rounds
+        rounds = replace(rounds, limit=limit, factor=args.round_factor or rounds.factor)
+    if not (own.completions.rate or own.prompts.rate):
+        return replace(method, rounds=rounds)
+    prompt_rate, prompt_auto = _rate_of(args, "prompt_prune_rate")
+    rate, auto = _rate_of(args, "completion_prune_rate")
+    completions = method.completions.at_rate(rate)
+    design = DESIGNS[args.sampling_design]
+    if isinstance(completions, Pruning):
+        completions = replace(
+            completions,
+            score=_score(args, method, sampler_log_probs),
+            floor=_floor(args, rate, auto),
+            auto=auto,
+            budget=args.completion_budget,
+            design=design if completions.design.unbiased else completions.design,
+        )
+    floor = _floor(args, prompt_rate, prompt_auto)
+    prompts = replace(method.prompts, rate=prompt_rate, floor=floor, auto=prompt_auto)
+    if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
+        prompts = replace(prompts, design=design)
+    schedule = _schedule(args, method.schedule)
+    return replace(method, completions=completions, prompts=prompts, rounds=rounds, schedule=schedule)
+
+
+def row_method(args: Any) -> RowMethod:
+    """The method that settings of a trainer on rows describe.
+
+    Args:
+        args: of the run, checked.
+    """
+    base = ROW_METHODS[args.method]
+    rate = row_rate(args)
+    floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if args.prune_floor is None else args.prune_floor
+    return replace(
+        base,
+        rows=replace(base.rows, rate=rate, floor=floor, design=DESIGNS[args.sampling_design]),
+        score=base.score if args.row_score == AUTO else args.row_score,
+        schedule=_schedule(args, base.schedule),
+    )
+
+
+def row_rate(args: Any) -> float:
+    """The rate of a run on rows: as given, or the method's own."""
+    return ROW_METHODS[args.method].rows.rate if args.row_prune_rate is None else args.row_prune_rate
+
+
+def _rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
+    """The rate of a level, or the most that it may choose and how it chooses."""
+    rate = getattr(args, name)
+    return (LARGEST, RATES[name]) if rate == AUTO else (rate, None)
+
+
+def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:
+    """The score asked for; ``auto`` leaves a paper's own score alone and picks the best at hand for ours."""
+    if args.completion_score != AUTO:
+        return SCORES[args.completion_score]
+    if method.score is not advantage_with_length:
+        return method.score
+    if sampler_log_probs:
+        return SCORES["confidence"]
+    # Of a mean over tokens, dividing by the length loses more than it gains: the tables of dppo verify.
+    return SCORES["advantage" if method.normaliser.per_sequence else "length"]
+
+
+def _floor(args: Any, rate: float, auto: Auto | None) -> float:
+    if args.prune_floor is not None:
+        return args.prune_floor
+    # A rate that is chosen lowers the floor by itself where it must.
+    return min(DEFAULT_FLOOR, (1 - rate) / (2 if auto is None else 1))
+
+
+def _schedule(args: Any, own: Schedule) -> Schedule:
+    schedule = own if args.prune_schedule == AUTO else SCHEDULES[args.prune_schedule]
+    return schedule if schedule is constant else partial(schedule, until=args.prune_until)
