@@ -193,6 +193,18 @@ class TestSelfCheck:
         assert found == [""]
 
 
+def test_trainers_one_after_another_leave_a_model_as_trl_has_it(tiny_path, tmp_path):
+    """TRL puts a head of its own on the model for each of them; ours goes when training is over."""
+    model, forwards = AutoModelForCausalLM.from_pretrained(tiny_path), []
+    for options in ({}, {"bf16": True}, {}):
+        _, trainer = gradients(DPPOTrainer, DPPOConfig, model, tmp_path, **options)
+        assert all(head.removed for head in model.scored_heads)
+        trainer.train()
+        forwards.append(len(model.scored_heads))
+    assert forwards[0] == 0, "accelerate's autocast, which stays, is over those of the second"
+    assert forwards[2] == forwards[1] <= 2
+
+
 class TestGeneration:
     """Whoever generates finds the attention the model had."""
 

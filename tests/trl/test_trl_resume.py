@@ -125,10 +125,11 @@ class Killed(TrainerCallback):
 def test_killed_process_resumes(tiny_path, tmp_path):
     """SIGKILL in the middle of a run, then ``latest_checkpoint``: the weights are those of the run left alone."""
     code = (
-        "import sys\nsys.path[:0] = [sys.argv[3]]\nfrom test_trl_resume import Killed, trainer\n"
+        "import sys\nsys.path[:0] = sys.argv[3:]\nfrom test_trl_resume import Killed, trainer\n"
         "trainer(sys.argv[1], sys.argv[2], seen=[], callbacks=[Killed()]).train()\n"
     )
-    arguments = [sys.executable, "-c", code, tiny_path, str(tmp_path / "b"), str(Path(__file__).parent)]
+    here = Path(__file__).parent
+    arguments = [sys.executable, "-c", code, tiny_path, str(tmp_path / "b"), str(here), str(here.parent)]
     killed = subprocess.run(arguments, capture_output=True, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-3000:]
     found = latest_checkpoint(tmp_path / "b")
