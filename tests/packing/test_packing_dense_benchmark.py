@@ -101,6 +101,7 @@ def test_pairs_of_a_row_are_those_a_query_can_see(batch):
     assert packed.pairs == branches + sum(pairs(0, prompt - 1) for _, prompt, _ in sequences(kept))
 
 
+@pytest.mark.slow
 def test_records_of_the_smallest_run(capsys):
     records = dense.measure(SMALLEST)
     printed = capsys.readouterr().out

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 MEASURES = {"unit", "median", "quartile_low", "quartile_high", "repeats", "per_completion", "growth", "bar"}
 
 
+@pytest.mark.slow
 def test_one_command_prints_a_table_and_writes_flat_records(tmp_path: Path):
     output = tmp_path / "figures.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), "--quick", "--output", str(output)]
