@@ -65,8 +65,16 @@ def measured(subject, method, draws=200):
     return estimate_bias(draw_errors(subject, method, draws, 0), subject.gram_NN, full_batch(subject, method))
 
 
-@pytest.mark.parametrize("rates", [(0.0, 0.5), (0.5, 0.0), (0.5, 0.5)])
-@pytest.mark.parametrize("name", ["dppo", "dppo_threshold", "dr_grpo", "dppo_history"])
+@pytest.mark.parametrize(
+    ("name", "rates"),
+    [
+        ("dppo", (0.0, 0.5)),
+        ("dppo", (0.5, 0.0)),
+        ("dppo_threshold", (0.5, 0.5)),
+        ("dr_grpo", (0.5, 0.5)),
+        ("dppo_history", (0.5, 0.5)),
+    ],
+)
 def test_unbiased_methods_are_found_unbiased(subject, name, rates):
     bias = measured(subject, METHODS[name].with_rates(prompt=rates[0], completion=rates[1]))
     assert bias.variance > 1e-3
@@ -191,10 +199,10 @@ def test_skipped_prompts_have_the_chance_that_their_past_gives_them(subject):
     """One flat group before is one in a row: half a chance."""
     now_PG = REWARD_PG[[2, 3, 5, 2, 0, 3]]
     known = replace(subject, rewards=Rewards.of_groups(now_PG), earlier_rewards=Rewards.of_groups(REWARD_PG))
-    weight_MN = torch.stack([draw(known, GRESO, step_streams(0, index)).weight_N for index in range(2000)])
+    weight_MN = torch.stack([draw(known, GRESO, step_streams(0, index)).weight_N for index in range(400)])
     assert set(weight_MN.flatten().tolist()) == {0.0, 1.0}
     share_P = (weight_MN.view(-1, 6, 4) > 0).any(2).double().mean(0)
-    assert share_P.tolist() == pytest.approx([0.5, 0.5, 1.0, 1.0, 0.0, 1.0], abs=0.05)
+    assert share_P.tolist() == pytest.approx([0.5, 0.5, 1.0, 1.0, 0.0, 1.0], abs=0.1)
 
 
 class Rows(PromptStream):
