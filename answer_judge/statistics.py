@@ -118,7 +118,7 @@ def bootstrap_means(value_P: np.ndarray, rng: np.random.Generator, resamples: in
 
 
 def normal_interval(value_P: Sequence[float] | np.ndarray, span: tuple[float, float] = SHARES) -> Estimate:
-    """The mean over (P,) problems with its interval, normal, from the spread of their own figures; within ``span``.
+    """The mean over (P,) problems with its normal interval, from the spread of their figures; within ``span``.
 
     Right when problems are a random sample, however many samples each was given. Of one problem it is all of ``span``.
     """

@@ -14,39 +14,22 @@ ROUNDINGS = 4
 
 
 def group_count(group_N: Tensor) -> int:
-    """Q, how many groups there are.
-
-    Args:
-        group_N: (N,) integer, numbers from 0 to Q - 1, each of them present.
-    """
+    """Q, how many groups there are."""
     return int(group_N.max()) + 1 if len(group_N) else 0
 
 
 def group_sizes(group_N: Tensor) -> Tensor:
-    """(Q,) int64 members of each group.
-
-    Args:
-        group_N: (N,) integer from 0 to Q - 1.
-    """
+    """(Q,) int64 members of each group."""
     return torch.bincount(group_N, minlength=group_count(group_N))
 
 
 def group_sums(value_NF: Tensor, group_N: Tensor) -> Tensor:
-    """(Q, F) sums of the values of each group.
-
-    Args:
-        value_NF: (N, F).
-        group_N: (N,) integer from 0 to Q - 1.
-    """
+    """(Q, F) sums of the values of each group."""
     return value_NF.new_zeros(group_count(group_N), value_NF.shape[1]).index_add_(0, group_N, value_NF)
 
 
 def groups_by_size(group_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """(Q,) numbers of the groups of one size, and (Q, G) where their members are, for each size there is.
-
-    Args:
-        group_N: (N,) integer from 0 to Q - 1; members of a group keep their order.
-    """
+    """(Q,) numbers of the groups of one size, and (Q, G) where their members are, for each size there is."""
     size_Q = group_sizes(group_N)
     member_N = torch.argsort(group_N, stable=True)
     start_Q = size_Q.cumsum(0) - size_Q

@@ -43,6 +43,10 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
     Raises:
         ConfigError: ``reward`` cannot be called, or the limit is out of range.
     """
+    if not callable(reward):
+        raise ConfigError(
+            f"{reward!r} is no function. Try guarded(my_reward); names of models go to the trainer as they are"
+        )
     if limit_seconds is not None and not 0 < limit_seconds < math.inf:
         raise ConfigError(f"limit_seconds={limit_seconds} must be above 0 and finite, or None for no limit")
     target = _innermost(reward)

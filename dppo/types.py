@@ -11,7 +11,7 @@ with one meaning in the whole library; a digit is that many:
 | ``G`` | completions of one group |
 | ``F`` | reward functions |
 | ``R`` | those of them that a draw is made among: the live ones, or those with a history |
-| ``U`` | optimizer steps that train on one rollout, each with a draw of its own |
+| ``U`` | optimizer steps that train on one rollout, each with another draw |
 | ``B`` | completions of one micro-batch, or of one process |
 | ``T`` | tokens, padded to the longest |
 | ``L`` | positions of a row that are scored |
@@ -38,17 +38,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo.errors import DataError, RewardError, ShapeError
+from dppo.errors import RewardError, ShapeError
 from dppo.groups import equal_within_groups, group_count, group_sizes
 from dppo.typed import check_fields
 
 
 def check_lengths(record: Any, length: int) -> None:
     """Return where every tensor of a record is of one dimension and of one length; None is passed over.
-
-    Args:
-        record: a dataclass.
-        length: of each of its tensors.
 
     Raises:
         ShapeError: naming the first that is not.
@@ -59,63 +55,6 @@ def check_lengths(record: Any, length: int) -> None:
             raise ShapeError(
                 f"{type(record).__name__}.{field.name} has shape {tuple(value.shape)}, expected ({length},)"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """What was expected of each group's rewards before it was rolled out, from history alone: frozen for the step.
-
-    Raises:
-        ShapeError: shapes that do not belong together.
-        DataError: a number is not finite, or a variance or worth is negative.
-    """
-
-    mean_QF: Tensor
-    """(Q, F) float64 expected reward of each function, in its unit."""
-    variance_QF: Tensor
-    """(Q, F) float64 variance of one completion's reward around its prompt's mean, >= 0."""
-    worth_QF: Tensor
-    """(Q, F) float64 completions that the mean is as sure as, >= 0."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "Expected(mean_QF=half_QF, variance_QF=half_QF / 2, worth_QF=half_QF * 4)")
-        shapes = {self.mean_QF.shape, self.variance_QF.shape, self.worth_QF.shape}
-        if len(shapes) != 1 or self.mean_QF.dim() != 2:
-            raise ShapeError(f"Expected has shapes {sorted(map(tuple, shapes))}, expected one: (groups, functions).")
-        for field in fields(self):
-            value, lowest = getattr(self, field.name), -torch.inf if field.name == "mean_QF" else 0
-            if not (value.isfinite() & (value >= lowest)).all():
-                raise DataError(f"Expected.{field.name} must be finite{' and >= 0' if lowest == 0 else ''}.")
-
-    def __len__(self) -> int:
-        return len(self.mean_QF)
-
-    def total_variance_Q(self, weight_F: Tensor | None = None) -> Tensor:
-        """(Q,) variance of one completion's weighted sum of rewards, functions counting as independent.
-
-        Args:
-            weight_F: (F,) of ``Rewards``; None for 1 each.
-        """
-        return self.variance_QF.sum(1) if weight_F is None else self.variance_QF @ weight_F.double().square()
-
-    def where(self, keep_Q: Tensor, other: "Expected") -> "Expected":
-        """The same for some groups, and what another record expects of all others.
-
-        Args:
-            keep_Q: (Q,) bool.
-            other: of as many groups and functions.
-        """
-        names = [field.name for field in fields(self)]
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
-        return Expected(**{name: torch.where(keep_Q[:, None], *pair) for name, pair in pairs.items()})
-
-    def take(self, group_Q: Tensor) -> "Expected":
-        """What was expected of the given groups.
-
-        Args:
-            group_Q: int64 places, or (Q,) bool.
-        """
-        return Expected(**{field.name: getattr(self, field.name)[group_Q] for field in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +72,6 @@ class Rewards:
     """(N,) int64, the number of each completion's group, from 0 to Q - 1."""
     weight_F: Tensor | None = None
     """(F,) what multiplies each function's reward in the total; None means 1 each."""
-    expected: Expected | None = None
-    """What history expected of each group before it was rolled out; None where nothing is known."""
-    value_Q: Tensor | None = None
-    """(Q,) float64 the best value of each group's prompt under a reference, estimated beforehand: ``optimal_value``."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Rewards(reward_NF=reward_N.double()[:, None], group_N=group_N)")
@@ -155,11 +90,6 @@ class Rewards:
             )
         if self.weight_F is not None and self.weight_F.shape != (reward.shape[1],):
             raise ShapeError(f"weight_F has shape {tuple(self.weight_F.shape)}, expected ({reward.shape[1]},)")
-        expected = None if self.expected is None else tuple(self.expected.mean_QF.shape)
-        if expected is not None and expected != (self.groups, reward.shape[1]):
-            raise ShapeError(f"expected has shape {expected}, and there are {(self.groups, reward.shape[1])} rewards.")
-        if self.value_Q is not None and self.value_Q.shape != (self.groups,):
-            raise ShapeError(f"value_Q has shape {tuple(self.value_Q.shape)}, and there are {self.groups} groups.")
         if reward.isinf().any():
             raise RewardError(
                 f"{int(reward.isinf().sum())} of {reward.numel()} rewards are infinite. Rewards must be finite, or "
@@ -220,24 +150,14 @@ class Rewards:
         return equal_within_groups(self.group_N, self.total_N, eps=eps, largest_N=largest_N)
 
     def take(self, keep_N: Tensor) -> "Rewards":
-        """The rewards of some completions, their groups numbered anew without gaps.
-
-        Args:
-            keep_N: (N,) bool.
-        """
+        """The rewards of some completions, their groups numbered anew without gaps."""
         if bool(keep_N.all()):
             return self
-        left_Q, group_N = self.group_N[keep_N].unique(return_inverse=True)
-        expected = None if self.expected is None else self.expected.take(left_Q)
-        value_Q = None if self.value_Q is None else self.value_Q[left_Q]
-        return replace(self, reward_NF=self.reward_NF[keep_N], group_N=group_N, expected=expected, value_Q=value_Q)
+        group_N = self.group_N[keep_N].unique(return_inverse=True)[1]
+        return replace(self, reward_NF=self.reward_NF[keep_N], group_N=group_N)
 
     def only(self, keep_N: Tensor) -> "Rewards":
-        """The same groups with the rewards of all other completions taken away: NaN.
-
-        Args:
-            keep_N: (N,) bool.
-        """
+        """The same groups with the rewards of all other completions taken away: NaN."""
         return replace(self, reward_NF=self.reward_NF.masked_fill(~keep_N[:, None], torch.nan))
 
 
@@ -271,11 +191,7 @@ class Completions:
         check_lengths(self, self.advantage_N.numel())
 
     def take(self, unit_R: Tensor) -> "Completions":
-        """The given completions.
-
-        Args:
-            unit_R: (R,) int64 places, or (N,) bool.
-        """
+        """The given completions."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: value[unit_R] for name, value in values.items() if isinstance(value, Tensor)})
 

@@ -1,18 +1,18 @@
 """Intervals over the seeds of an experiment; both cover about 95%.
 
-| interval | over what, of what, how |
+| interval | what for |
 |---|---|
-| ``seed_interval`` | over a handful of seeds, of a mean or a median: the bootstrap with its tails moved out |
-| ``student_interval`` | over a handful of seeds, of a mean of nearly normal figures: Student's t |
+| ``seed_interval`` | the mean or median over a few seeds: bootstrap with expanded tails |
+| ``student_interval`` | the mean over a few seeds of nearly normal figures: Student's t |
 
-They do not stand in for each other, nor for those over problems (``answer_judge.statistics``). Over seeds the plain
-percentile interval is too narrow: resamples spread by sqrt((n-1)/n) less than the estimate does, and quantiles of the
-normal stand where those of Student's t belong; the expanded interval takes the tails further out by both. It never
-leaves the range of the data, so few seeds cannot cover 95%: for a symmetric quantity the range of n seeds misses the
-centre with chance ``2 ** (1 - n)``. It takes figures that are infinite (a target never reached), which Student's t
-cannot.
+One cannot replace the other, or the intervals over problems (``answer_judge.statistics``). Over few seeds the plain
+percentile interval is too narrow: resamples spread by sqrt((n-1)/n) less than the estimate does, and it uses quantiles
+of the normal in place of those of Student's t. The expanded interval corrects its tails for both. It never leaves the
+range of the data, so with few seeds it cannot cover 95%: for a symmetric quantity the range of n seeds misses the
+centre with probability ``2 ** (1 - n)``. It allows infinite figures (a target never reached), Student's t does not.
 """
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ from dppo.rng import Purpose, generator
 FEWEST = 3
 """Seeds below which no interval is given."""
 ENUMERATED = 6
-"""Most seeds of which all resamples are gone through: 462 different ones of 6."""
+"""Up to so many seeds all resamples are enumerated: 462 different ones of 6."""
 SEED_RESAMPLES = 9999
-"""Random resamples of more seeds than that."""
+"""Random resamples of more than ``ENUMERATED`` seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +63,14 @@ def seed_interval(per_seed: Mapping[int, float | None], statistic: Callable[...,
     """
     values = np.array([value for value in per_seed.values() if value is not None], dtype=float)
     centre = float(statistic(values)) if len(values) else None
-    if len(values) < FEWEST:
-        return SeedInterval(centre=centre, low=None, high=None, per_seed=dict(per_seed))
-    low, high = percentile_ends(values, statistic, expanded_tail(len(values)))
+    enough = len(values) >= FEWEST
+    low, high = percentile_ends(values, statistic, expanded_tail(len(values))) if enough else (None, None)
     return SeedInterval(centre=centre, low=low, high=high, per_seed=dict(per_seed))
+
+
+def seed_ends(statistic: Callable[[np.ndarray], np.ndarray], seeds: int) -> tuple[float | None, float | None]:
+    """The ends of ``resampled_ends`` at the expanded tail; None for fewer than ``FEWEST`` seeds."""
+    return (None, None) if seeds < FEWEST else resampled_ends(statistic, seeds, expanded_tail(seeds))
 
 
 def expanded_tail(seeds: int) -> float:
@@ -80,7 +84,7 @@ def expanded_tail(seeds: int) -> float:
 
 
 def most_covered(seeds: int) -> float:
-    """How often an interval within the range of n >= 2 seeds holds a median at most: all but all on one side of it."""
+    """The most often that an interval within the range of n >= 2 seeds can hold a median: not all lie on one side."""
     return 1 - 2.0 ** (1 - seeds)
 
 
@@ -108,8 +112,8 @@ def percentile_ends(values: np.ndarray, statistic: Callable[..., np.ndarray], ta
 def resampled_ends(statistic: Callable[[np.ndarray], np.ndarray], seeds: int, tail: float) -> tuple[float, float]:
     """The quantiles at ``tail`` and ``1 - tail`` of a statistic that needs to know which seeds a resample holds.
 
-    Whatever it looks up by the same place stays paired. Quantiles are figures of resamples, never between two, so
-    infinite ones are allowed. Exact for up to ``ENUMERATED`` seeds.
+    Figures looked up by the same place stay paired. A quantile is the figure of one resample, never between two, so
+    infinite figures are allowed. Exact for up to ``ENUMERATED`` seeds.
 
     Args:
         statistic: of (M, seeds) places from 0 to seeds - 1, a resample per line; gives (M,) figures, none of them nan.
@@ -131,6 +135,7 @@ def resampled_ends(statistic: Callable[[np.ndarray], np.ndarray], seeds: int, ta
     return float(low), float(high)
 
 
+@functools.cache
 def all_resamples(seeds: int) -> tuple[np.ndarray, np.ndarray]:
     """Every different resample of up to ``ENUMERATED`` seeds, (M, seeds) places, and its probability, (M,)."""
     places = list(combinations_with_replacement(range(seeds), seeds))

@@ -10,8 +10,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from answer_judge.files import append_lines
 from answer_judge.grading import Verifier
-from dppo.files import append_lines
 from dppo.rng import Purpose, torch_generator
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions

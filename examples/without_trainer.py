@@ -33,7 +33,7 @@ for step in range(STEPS):
     # Advantages and the denominator of whole groups, then the draw, then weights of one over its probabilities.
     rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones_like(token_N))
     plan = plan_step(method, rolled_out, prompts, streams=step_streams(SEED, step), max_tokens=1)
-    source.learn(prompts, rewards, plan.signal_Q, rolled_out.tokens_N, step, evidence=plan.evidence)
+    source.learn(plan, step)
 
     # Only what is kept is forwarded.
     kept = plan.weight_UN[0].nonzero()[:, 0]

@@ -20,7 +20,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 @pytest.fixture(scope="session")
 def subject():
     """Six prompts with four completions each of the untrained embedded model, none of them rewarded: seconds."""
-    from dppo.verification.subject import Sampling, frozen_subject
+    from dppo.verification.subject import SubjectSampling, frozen_subject
     from dppo.verification.tiny_model import build_model
     from dppo.verification.tiny_tokenizer import build_tokenizer
 
@@ -29,7 +29,7 @@ def subject():
         build_tokenizer(),
         [[1, 4 + p, 14, 5 + p, 16, 2] for p in range(6)],
         lambda prompt, tokens: torch.zeros(len(tokens), 1),
-        sampling=Sampling(generations=4, max_new_tokens=10),
+        sampling=SubjectSampling(generations=4, max_new_tokens=10),
         title="untrained",
     )
 
@@ -37,8 +37,8 @@ def subject():
 @pytest.fixture(scope="session")
 def confined():
     """Skips where the system cannot confine a program: the library then refuses to run any."""
+    from answer_judge.errors import ConfigError
     from answer_judge.sandbox import Sandbox
-    from dppo.errors import ConfigError
 
     with Sandbox(workers=1) as sandbox:
         try:

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SHARED = {"errors", "install", "settings", "groups", "types", "rng", "environment", "files", "typed"}
+SHARED = {
+    *("errors", "install", "settings", "groups", "types", "context", "evidence", "rng", "environment", "files", "typed")
+}
 STEP = SHARED | {"pruning", "objective", "methods", "step"}
 TRAINED = STEP | {"packing", "rewards", "trl"}
 ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
     "dppo": {
         **dict.fromkeys(("errors", "install", "settings", "groups"), frozenset()),
         "types": {"errors", "groups", "typed"},
+        "evidence": {"errors", "groups", "rng", "typed", "types"},
+        "context": {"errors", "evidence", "typed"},
         **dict.fromkeys(("rng", "environment", "files", "typed", "rewards"), frozenset({"errors"})),
         **dict.fromkeys(("pruning", "packing", "objective"), SHARED),
         "methods": SHARED | {"pruning", "objective"},
@@ -28,10 +32,9 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
     "answer_judge": {
         "errors": set(),
         "environment": set(),
-        **dict.fromkeys(("files", "statistics", "typed"), frozenset({"errors"})),
-        **dict.fromkeys(("grading", "sandbox"), frozenset({"errors", "typed"})),
-        "problems": {"errors", "files", "typed", "grading", "sandbox"},
-        "evaluation": {"errors", "files", "statistics", "environment", "typed", "grading", "sandbox", "problems"},
+        **dict.fromkeys(("files", "statistics", "grading", "sandbox"), frozenset({"errors"})),
+        "problems": {"errors", "files", "grading", "sandbox"},
+        "evaluation": {"errors", "files", "statistics", "environment", "grading", "sandbox", "problems"},
     },
     "dppo_lab": {
         **dict.fromkeys(("palette", "statistics", "errors"), frozenset()),
@@ -46,10 +49,10 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
 """What each part of a package may import of its own package."""
 BETWEEN = {"dppo": set(), "answer_judge": set(), "dppo_lab": {"dppo", "answer_judge"}}
 """What a package may import of the others."""
-CORE = ("pruning", "packing", "objective", "methods", "step", "errors", "groups", "types", "rng", "files", "typed")
+CORE = ("pruning", "packing", "objective", "methods", "step", *(SHARED - {"install", "settings", "environment"}))
 LIBRARIES = {
     "dppo": dict.fromkeys(CORE, frozenset({"torch", "numpy"})),
-    "answer_judge": {"grading": {"sympy", "latex2sympy2_extended"}, "sandbox": set(), "files": set(), "typed": set()},
+    "answer_judge": {"grading": {"sympy", "latex2sympy2_extended"}, "sandbox": set(), "files": set()},
     "dppo_lab": {},
 }
 """Libraries of parts that need few: answers are judged in a worker that imports as little as can be."""
@@ -106,6 +109,7 @@ def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():
     assert not forbidden("dppo", "methods", {"dppo.pruning.Pruning", "torch.nn", "math"})
 
 
+HEAVY = ("torch", "transformers", "trl", "vllm")
 LOADED = "import sys; before = set(sys.modules); import {module}; print(*sorted(set(sys.modules) - before))"
 
 
@@ -113,8 +117,9 @@ LOADED = "import sys; before = set(sys.modules); import {module}; print(*sorted(
     ("module", "strangers"),
     [
         ("dppo.trl", {"answer_judge", "dppo_lab", "latex2sympy2_extended", "math_verify"}),
-        ("answer_judge.problems", {"dppo", "dppo_lab", "torch", "trl"}),
-        ("answer_judge.evaluation.summary", {"dppo", "dppo_lab", "trl"}),
+        ("answer_judge.grading", {"dppo", "dppo_lab", "numpy", "datasets", *HEAVY}),
+        ("answer_judge.sandbox", {"dppo", "dppo_lab", "numpy", "datasets", "sympy", *HEAVY}),
+        ("answer_judge.evaluation.prompts", {"dppo", "dppo_lab", *HEAVY}),
     ],
 )
 def test_a_package_loads_nothing_of_the_others(module, strangers):

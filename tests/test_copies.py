@@ -10,17 +10,14 @@ import pytest
 import answer_judge.environment
 import answer_judge.errors
 import answer_judge.files
-import answer_judge.typed
 import dppo.environment
 import dppo.errors
 import dppo.files
-import dppo.typed
 
 COPIES = {
     "files": ("replacing", "flush_folder", "write_text", "write_json", "encoded", "_finite", "read_json", "read_lines"),
     "errors": ("first_line", "in_one_line", "raise_problems"),
     "environment": ("_version", "_processor"),
-    "typed": ("check_fields", "check", "mismatch", "_fits", "_kinds", "_is", "_name", "_word"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The task of one's own in examples: its problems, its checker, and that it trains, evaluates and reports."""
+"""The custom task in examples: its problems, its checker, training and evaluation."""
 
 import json
 import sys
@@ -50,19 +50,18 @@ def test_the_file_is_what_the_generator_writes():
     assert len({row["problem"] for row in rows}) == 96
 
 
-def test_it_trains_evaluates_and_reports(tmp_path, monkeypatch, capsys):
+def test_it_trains_and_evaluates(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     out, rule = tmp_path / "run", "check:examples.countdown.task:right"
-    words = f"--output_dir {out} --scratch_minutes 0.02 --max_steps 2 --per_device_train_batch_size 16"
+    words = f"--output_dir {out} --scratch_minutes 1e-4 --max_steps 1 --per_device_train_batch_size 16"
     small = "--num_generations 4 --max_completion_length 6 --disable_tqdm true --save_steps 2 --answer_time_limit 60"
     assert main(["train", "examples/countdown/countdown.yaml", *words.split(), *small.split()]) == 0
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert sum("rewards/right/mean" in step for step in steps) == 2
+    assert sum("rewards/right/mean" in step for step in steps) == 1
     file = f"countdown=examples/countdown/problems.jsonl:rule={rule}"
     given = f"--limit 2 --samples 2 --max_new_tokens 4 --answer_time_limit 60 --output {tmp_path / 'eval'}"
     assert main(["eval", str(out), "--benchmark", file, *given.split()]) == 0
     found = read_results(tmp_path / "eval")["benchmarks"]["countdown"]
     assert found["correct"] == f"{rule} says so" and sum(found["outcomes"].values()) == 4
     assert "pass@2" in found and "maj@2" not in found
-    assert main(["report", str(out)]) == 0
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Every script of ``examples`` runs as it stands, on a tiny model of random weights."""
+"""Every script of ``examples`` runs unchanged, on a tiny model of random weights."""
 
 import json
 import runpy
@@ -71,7 +71,7 @@ def test_the_method_without_a_trainer_learns(run):
 
 def test_preferences_are_a_right_answer_and_a_wrong_one(run, verifier):
     """After few steps the policy is right now and then, and never always."""
-    printed = run("preferences.py", "pairs.jsonl", "--questions", "24", "--warm_up", "60")
+    printed = run("preferences.py", "pairs.jsonl", "--questions", "24", "--warm_up", "40")
     pairs = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
     assert pairs and printed.startswith(f"{len(pairs)} pairs of 24 questions")
     for pair in pairs:

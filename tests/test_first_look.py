@@ -1,4 +1,4 @@
-"""The notebook of ``examples`` runs from top to bottom in a kernel of its own, and what it says of the proof is so."""
+"""The notebook of ``examples`` runs from top to bottom, and its figures of the proof are right."""
 
 import json
 import re
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from matplotlib import pyplot
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
@@ -14,7 +15,7 @@ NOTEBOOK = Path(__file__).parents[1] / "examples" / "first_look.ipynb"
 
 @pytest.fixture
 def execute(tmp_path, monkeypatch):
-    """Runs the notebook in an empty folder, after a change to its text, and gives what it printed, and its pictures."""
+    """Runs the notebook by a kernel in an empty folder, after a change to its text; gives its output and pictures."""
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
 
@@ -29,14 +30,14 @@ def execute(tmp_path, monkeypatch):
 
 
 def said(notebook) -> tuple[str, int]:
-    """All that a notebook's cells printed, and how many pictures they drew."""
+    """The output of a notebook's cells, and the number of their pictures."""
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
     printed = "".join("".join(output.get("text", "")) for output in outputs)
     return printed, sum("image/png" in output.get("data", {}) for output in outputs)
 
 
 def distances(printed: str, method: str) -> list[float]:
-    """How far the mean of one draw, of some, and of all of them is from the full gradient."""
+    """Distances to the full gradient from the mean of one draw, of some draws, and of all."""
     (line,) = re.findall(rf"^{method}: (.* after .*)$", printed, flags=re.MULTILINE)
     return [float(part.split()[0]) for part in line.split(", ")]
 
@@ -51,8 +52,18 @@ def check(printed: str, pictures: int, fall: float) -> None:
     assert pictures == 3 and "no gradient" in printed and "of them on one core" in printed
 
 
-def test_it_runs_at_a_small_size(execute):
-    check(*execute("SMALL = False", "SMALL = True"), fall=2)
+def test_its_cells_run_at_a_small_size(tmp_path, monkeypatch, capsys):
+    """In this process, without a kernel."""
+    pictures, names = [], {}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pyplot, "show", lambda: pictures.append(pyplot.gcf()))
+    text = NOTEBOOK.read_text().replace("SMALL = False", "SMALL = True").replace("(100, 50, 1, 12)", "(60, 50, 1, 6)")
+    for cell in nbformat.reads(text, as_version=4)["cells"]:
+        if cell["cell_type"] == "code":
+            exec(cell["source"], names)
+    pyplot.close("all")
+    assert names["SMALL"] and names["WARM_UP"] == 60
+    check(capsys.readouterr().out, len(pictures), fall=2)
 
 
 @pytest.mark.slow
@@ -75,6 +86,7 @@ def test_what_is_stored_is_of_a_whole_run_and_small():
     )
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_is_found(execute):
     with pytest.raises(CellExecutionError):
         execute("import time\\n", "import no_such_module\\n")

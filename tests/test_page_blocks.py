@@ -5,7 +5,9 @@ import importlib.util
 import json
 import re
 import shlex
+import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,11 @@ class Parsed(Exception):
 
 def options_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The words that a command's own parser leaves over: flags that are fields. It exits where it refuses any."""
+    return left_over(lambda: command.import_module(f"dppo_lab.cli.{words[0]}").main(words[1:]), monkeypatch)
+
+
+def left_over(main: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a parser leaves over of the words of a command that is about to run."""
     parse = argparse.ArgumentParser.parse_known_args
 
     def parse_and_stop(self, *given, **named):
@@ -43,10 +50,22 @@ def options_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     with monkeypatch.context() as patched:
         patched.setattr(argparse.ArgumentParser, "parse_known_args", parse_and_stop)
         try:
-            command.import_module(f"dppo_lab.cli.{words[0]}").main(words[1:])
+            main()
         except Parsed as found:
             return found.args[0]
-    raise AssertionError(f"dppo {words[0]} has no parser")
+    raise AssertionError("the command has no parser")
+
+
+def benchmark_problems(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is wrong with the words after ``python -m`` and the name of a benchmark."""
+    if not importlib.util.find_spec(name):
+        return [f"no module {name}"]
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    try:
+        read_flags(left_over(lambda: importlib.import_module(name).main(), monkeypatch))
+    except (ConfigError, SystemExit) as error:
+        return [str(error)]
+    return []
 
 
 def dppo_problems(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -84,6 +103,8 @@ def line_problems(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return [f"accelerate refuses {line}"]
         return missing + dppo_problems(words[place + 1 :], monkeypatch)
     if first == "python" and rest[0] == "-m":
+        if rest[1].startswith("benchmarks."):
+            return missing + benchmark_problems(rest[1], rest[2:], monkeypatch)
         if not rest[1].startswith("dppo"):
             return [f"nobody checks {rest[1]}"]
         return [] if importlib.util.find_spec(rest[1]) else [f"no module {rest[1]}"]
@@ -121,8 +142,11 @@ def test_lines_of_shell_parse_and_name_what_is_there(block, monkeypatch):
         "accelerate launch --num_process_ 8 -m dppo_lab.cli.main train CONFIG.yaml",
         "accelerate launch --num_processes 8 -m dppo_lab.cli.main train CONFIG.yaml --lr 1",
         "python -m dppo.verl.plug",
-        "python benchmarks/no_such.py",
-        "python benchmarks/embedded_compare.py main --tasks embedded",
+        "python docs/no_such.py",
+        "python -m benchmarks.speed.no_such",
+        "python -m benchmarks.speed.step --quickly",
+        "python -m benchmarks.learning.tune benchmarks/learning/no_such.yaml --output tuned.yaml",
+        "python -m benchmarks.learning.compare tuned.yaml --no_such_flag 1",
         "rm -rf runs",
     ],
 )
@@ -180,7 +204,7 @@ def test_settings_are_fields_also_where_they_cannot_be_tried():
 
 def test_every_block_is_run_or_says_why_it_is_not():
     assert {block.place: block.language for block in BLOCKS if block.language not in LANGUAGES} == {}
-    found = (ROOT / "tests" / "test_docs.py").read_text()
+    found = "".join((ROOT / "tests" / name).read_text() for name in ("test_docs.py", "judge/test_judge_readme.py"))
     assert [block.place for block in BLOCKS if block.test and f"def {block.test}(" not in found] == []
     needless = [block.place for block in BLOCKS if block.marked and block.language in ("text", "json", "bibtex")]
     assert needless == [] and len(BLOCKS) > 50

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compared_runs import tables
 
+from benchmarks.learning import tables
 from dppo_lab.statistics import seed_interval
 
 ROOT = Path(__file__).parents[1]
@@ -20,9 +20,49 @@ def record():
     return json.loads((RESULTS / "embedded_compare.json").read_text())
 
 
+HEADLINE = (("trl_g8", "trl_g8"), ("trl", "trl_g8"), ("grpo_rows", "trl_g8"), ("grpo_rows", "grpo_rows"))
+"""Opponents of the first table, and whose final accuracy is the target."""
+
+
+def headline(record):
+    """How many times sooner the default, and the best of ours, are at a target than an opponent, on every task."""
+    columns = {}
+    for task, found in record["tasks"].items():
+        columns[f"`{task}`, `{found['default']}`"] = found["default_against"]
+        columns[f"`{task}`, `{found['best']}`"] = found["best_against"]
+    rows = [
+        [
+            f"`{opponent}`",
+            f"`{target}`",
+            *(tables.speedup(each[opponent][target], each[opponent][target]["missing"]) for each in columns.values()),
+        ]
+        for opponent, target in HEADLINE
+    ]
+    return tables.table(("sooner than", "at the final accuracy of", *columns), rows)
+
+
+def sizes(task):
+    """The control and the default at equal sizes of a step, and means over the sizes."""
+    names, rows = list(task["targets"]), []
+    for size, level in task["sizes"].items():
+        found = task["sooner_at_sizes"].get(size)
+        final = [task["methods"][f"{name}_{size}"]["final"] for name in task["pair"]] if found else []
+        rows.append(
+            [
+                size,
+                *([tables.cell(each, "mean", "{:.3f}") for each in final] or ["", ""]),
+                tables.cell(level["difference"], "mean", "{:+.1f}", 100),
+                tables.cell(level["step"], "mean", "{:.2f}"),
+                *(tables.speedup(found[name], found[name]["missing"]) if found else "" for name in names),
+            ]
+        )
+    headings = ("prompts x completions", "control", "default", "difference, pp", "step")
+    return tables.table((*headings, *(f"sooner, at `{name}`" for name in names)), rows)
+
+
 def shown(record):
     """Every table of the comparison."""
-    found = [tables.headline(record)]
+    found = [headline(record)]
     for task in record["tasks"].values():
         names = [name for stage in ("main", "ablation") for name in task["stages"][stage] if name in task["methods"]]
         main = [name for name in names if name in task["stages"]["main"]]
@@ -72,16 +112,16 @@ def test_the_tables_of_equal_sizes_are_those_of_their_file():
     assert tables.to_target(found["embedded"], "trl_g8", parts) in PAGE
     for task in found.values():
         assert list(task["sizes"]) == ["16x4", "22x4", "32x4", "mean"]
-        assert tables.sizes(task) in PAGE and tables.seconds(task, task["stages"]["sizes"]) in PAGE
+        assert sizes(task) in PAGE and tables.seconds(task, task["stages"]["sizes"]) in PAGE
         level = tables.cell(task["sizes"]["mean"]["difference"], "mean", "{:+.1f}", 100).replace(" ", " pp ", 1)
         assert level in readme and level in PAGE
         task["sizes"]["mean"]["step"]["mean"] += 0.1
-        assert tables.sizes(task) not in PAGE
+        assert sizes(task) not in PAGE
 
 
 def test_the_readme_has_the_first_table(record):
     readme = (ROOT / "README.md").read_text()
-    assert tables.headline(record) in readme
+    assert headline(record) in readme
     assert not re.search(r"\| 0\.00 \[0\.00", readme), "a target that is not reached is no figure"
 
 
@@ -152,3 +192,44 @@ def test_the_table_of_supervised_runs_is_that_of_the_file():
         if row["what"] == "race" and row["contestant"] != "stock":
             row["cpu_seconds"] /= 2
     assert not any(line in page for line in supervised_table(rows))
+
+
+PRIORS = {
+    "difficulty": ("docs/difficulty.md", ("mean over all", "length"), {"strength": 2.0}),
+    "values": ("docs/a_star_po.md", ("mean over all", "reference, 2 samples", "reference, 8 samples"), {}),
+}
+"""Of the files that ask what is worth knowing before a prompt's first visit: the page, the priors, what else."""
+
+
+def prior_lines(rows, priors, wanted):
+    """Areas under the curve by epoch, and mean squares of advantages by group size and epoch."""
+    figures = {"auc": {"own_history": True, "step": None}, "advantage_square": wanted}
+
+    def figure(name, **of):
+        of = {**{key: value for key, value in figures[name].items() if any(key in row for row in rows)}, **of}
+        (row,) = [row for row in rows if row["figure"] == name and of.items() <= row.items()]
+        return row["value"]
+
+    for prior in priors:
+        cells = [f"{figure('auc', prior=prior, epoch=epoch):.2f}" for epoch in range(3)]
+        yield f"| {prior}, with own history | {' | '.join(cells)} |"
+    for epoch in (0, 1):
+        for size in (1, 2, 4):
+            of = {"completions": size, "epoch": epoch}
+            cells = [f"{figure('advantage_square', prior=prior, **of):.3f}" for prior in priors]
+            yield f"| {size} | {epoch + 1} |", f" {' | '.join(cells)} |"
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_the_tables_of_priors_are_those_of_their_files(name):
+    page, priors, wanted = PRIORS[name]
+    rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    lines = (ROOT / page).read_text().splitlines()
+
+    def there(found):
+        ends = (found, found) if isinstance(found, str) else found
+        return any(line.startswith(ends[0]) and line.endswith(ends[1]) for line in lines)
+
+    assert all(map(there, prior_lines(rows, priors, wanted)))
+    wrong = [{**row, "value": row.get("value", 0) + 0.1} for row in rows]
+    assert not any(map(there, prior_lines(wrong, priors, wanted)))

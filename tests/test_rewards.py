@@ -1,18 +1,26 @@
-"""Every fault of a reward function is an error that names it; everything TRL accepts goes through unchanged."""
+"""Every fault of a reward function is an error that names it; who a prompt is does not depend on the process."""
 
 import asyncio
 import functools
+import hashlib
 import math
+import os
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from refusals import refused
 
 from answer_judge.problems import required_columns
 from dppo.errors import ConfigError, DataError, RewardError
-from dppo.rewards import guarded
+from dppo.rewards import guarded, identities
 
 
 def returning(value):
@@ -152,8 +160,61 @@ def test_names_and_signatures_stay():
 
 
 def test_settings():
-    with pytest.raises(ConfigError, match="expected a function"):
-        guarded("Qwen/reward-model")
+    with refused(ConfigError, "Qwen/reward-model", "function"):
+        guarded("Qwen/reward-model")  # type: ignore[arg-type]
     for limit in (0, -1, math.inf):
-        with pytest.raises(ConfigError, match="above 0"):
+        with refused(ConfigError, "limit_seconds", limit):
             guarded(returning([]), limit)
+
+
+PROMPTS = [
+    "1 + 1 = ?",
+    "½ und ü",
+    [{"role": "user", "content": "1 + 1 = ?"}],
+    [{"role": "system", "content": "s"}, {"role": "user", "content": "1 + 1 = ?"}],
+]
+GOLDEN = [11968714485964562616, 443006540115991368, 10384051378058337448, 132280497501393987]
+
+
+def test_identities_are_these_for_ever():
+    found = identities(PROMPTS)
+    assert found.dtype == np.uint64 and found.tolist() == GOLDEN
+    by_hand = hashlib.blake2b(b'"1 + 1 = ?"', digest_size=8).digest()
+    assert found[0] == np.frombuffer(by_hand, "<u8")[0]
+    by_hand = hashlib.blake2b(b'[{"content":"1 + 1 = ?","role":"user"}]', digest_size=8).digest()
+    assert found[2] == np.frombuffer(by_hand, "<u8")[0]
+
+
+def salted(code):
+    """What a program prints under two seeds of Python's own hash."""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True
+        )
+        for seed in ("0", "1")
+    ]
+    assert all(run.returncode == 0 for run in runs), runs[0].stderr
+    return {run.stdout for run in runs}
+
+
+def test_identities_do_not_depend_on_the_process():
+    code = f"from dppo.rewards import identities; print(identities({PROMPTS!r}).tolist())"
+    assert salted(code) == {f"{GOLDEN}\n"}
+    assert len(salted("print(hash('1 + 1 = ?'))")) == 2  # what the check would catch
+
+
+def test_identity_is_content_and_nothing_else():
+    messages = [{"role": "user", "content": "q"}]
+    turned = [{"content": "q", "role": "user", "name": None}]  # as a table returns it
+    through_a_table = Dataset.from_dict({"prompt": [messages, [{"role": "user", "content": "q", "name": "n"}]]})
+    keys = identities([messages, turned, *through_a_table["prompt"], "q"]).tolist()
+    assert keys[0] == keys[1] == keys[2]
+    assert len(set(keys)) == 3
+    assert identities([]).shape == (0,)
+
+
+@given(st.lists(st.text(), max_size=20))
+def test_different_prompts_have_different_identities(texts):
+    keys = identities(texts).tolist()
+    assert len(set(keys)) == len(set(texts))
+    assert identities(texts[::-1]).tolist() == keys[::-1]

@@ -18,7 +18,7 @@ from answer_judge.evaluation.sampling import Sampling
 class BenchmarkCallback(TrainerCallback):
     """Logs ``eval/<benchmark>/pass@1`` and its companions at the start, every ``every`` steps, and at the end.
 
-    Every process asks its own share of the problems. Completions have seeds of their own and no global generator is
+    Every process asks its own share of the problems. Completions have their own seeds and no global generator is
     touched, so a run trains as it would have without this. ``seed`` is the same at every step, so that steps differ by
     the policy alone.
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from answer_judge.errors import ConfigError
+from answer_judge.errors import ConfigError, check_fields
 from answer_judge.evaluation.sampling import Sampling
-from answer_judge.typed import check_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class Request:
     prompt: Sequence[int]
     """Token ids."""
     seed: int
-    """Where its randomness comes from, and nothing else's."""
+    """Its source of randomness, which no other request shares."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -42,7 +41,7 @@ class Engine:
     encode: Callable[[Sequence[str]], list[list[int]]]
     """Token ids of each user's turn, in the model's template."""
     generate: Callable[[Sequence[Request], Sampling], list[Generated]]
-    """A completion of each request, in order. The same request gives the same completion, whatever the others are, up
+    """A completion of each request, in order. The same request gives the same completion, independent of the others, up
     to rounding."""
     batch_size: int
     """Requests that ``generate`` is given at once, at most."""
@@ -77,7 +76,7 @@ class ModelSpec:
     """Further arguments of ``from_pretrained`` or ``vllm.LLM``."""
     uncut: bool = False
     """Whether a completion of a model without a chat template is left as it is, as in training, and not cut where it
-    begins a problem of its own."""
+    goes on with another problem."""
 
     def __post_init__(self) -> None:
         check_fields(self, "ModelSpec(model='Qwen/Qwen3-0.6B')")

@@ -43,8 +43,8 @@ def maj_at_k(votes: Sequence[str | None], right: Sequence[bool], k: int) -> floa
     """The probability that the most frequent answer of ``k`` samples is right: mean over blocks of k samples in order.
 
     A sample votes for its answer. Samples judged right agree with each other, however they are spelt; others agree when
-    their votes are equal. Samples without an answer do not vote; where nobody votes, 0. A tie is decided by lot: with
-    m answers in front of which one is right, 1/m. Samples after the last whole block do not count.
+    their votes are equal. Samples without an answer do not vote; without any vote, 0. A tie is decided by lot: where m
+    answers lead and one is right, 1/m. Samples after the last whole block do not count.
 
     Args:
         votes: the answer of each sample, in a form that is equal for equal answers; None for none.

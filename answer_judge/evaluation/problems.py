@@ -21,7 +21,6 @@ from answer_judge.problems.checks import numbered, text_key
 from answer_judge.problems.code import FORMATS, code_format, code_record, code_rows
 from answer_judge.problems.columns import COLUMNS, EXTRACTIONS, gold_answers, read_part
 from answer_judge.problems.loading import read_rows
-from answer_judge.typed import check
 
 _FIELD = re.compile(r":(?=\w+=)")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -67,8 +66,6 @@ def choose(names: list[str], own: list[str], *, folder: str | None, template: st
     Raises:
         ConfigError: none at all, an unknown name, or the same name twice.
     """
-    for name in names:
-        check("name", name, str, "choose(['math500'], [], folder='benchmarks/')")
     unknown = [name for name in names if "=" not in name and name not in BENCHMARKS]
     if unknown:
         raise ConfigError(
@@ -127,7 +124,7 @@ class ProblemSet:
 
     @property
     def standard(self) -> bool:
-        """Whether the problems and answers are those of the standard set."""
+        """Whether problems and answers equal the standard set's."""
         return self.benchmark.content is not None and self.content == self.benchmark.content
 
     @property
@@ -144,9 +141,6 @@ def content_hash(pairs: Iterable[tuple[str, str]]) -> str:
     It is over the sorted lines ``sha256(problem) sha256(answer)``, each text in Unicode form NFKC without any white
     space; of the answer, ``$`` are left out too. Identifiers, levels and solutions do not count.
     """
-    pairs = list(pairs)
-    for pair in pairs:
-        check("pair", pair, tuple[str, str], "content_hash([('1 + 1 = ?', '2')])")
     lines = sorted(f"{_digest(problem)} {_digest(answer.replace('$', ''))}" for problem, answer in pairs)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -161,8 +155,8 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
 
     Args:
         benchmark: what to load.
-        limit: most problems, >= 1. The choice depends on identifiers alone, so that every run asks the same ones, and
-            a smaller limit asks some of those of a larger.
+        limit: most problems, >= 1. The choice depends on identifiers alone: every run asks the same ones, and a smaller
+            limit asks a subset of a larger one's.
 
     Raises:
         ConfigError: a limit below 1.
@@ -179,7 +173,7 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
         _, values[part] = read_part(part, rows, benchmark.columns, where=where, how=how)
     if any(isinstance(value, list) for value in values["problem"]):
         raise DataError(
-            f"{where}: the problems are lists of messages, and are asked as text in a template of their own. Name the "
+            f"{where}: the problems are lists of messages, and would be asked as text in their own template. Name the "
             f"column with the text: --benchmark {benchmark.name}=FILE:problem=COLUMN"
         )
     how = f"--benchmark {benchmark.name}=FILE:extract={{}}"
@@ -213,7 +207,7 @@ def _said(cell: Any) -> str | None:
 
 
 def _details(rows: Any) -> Iterator[dict[str, Any] | None]:
-    """What each row says about its answer, in columns of its own or in a column ``meta``."""
+    """What each dataset row says about its answer, in its own columns or in a column ``meta``."""
     columns = [name for name in (*DETAILS, "meta") if name in rows.column_names]
     if not columns:
         yield from [None] * len(rows)

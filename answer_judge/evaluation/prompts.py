@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
-from transformers import AutoTokenizer
 
 from answer_judge.errors import ConfigError, first_line
 from answer_judge.evaluation.engines import ModelSpec
@@ -15,7 +14,7 @@ from answer_judge.evaluation.engines import ModelSpec
 PLAIN = "Problem:\n{prompt}\n\nSolution:\n"
 """What a model without a chat template reads."""
 PLAIN_STOP = "\nProblem:"
-"""Where its answer ends, should it go on to a problem of its own."""
+"""Ends the answer of a model that goes on with another problem."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +36,8 @@ def load_tokenizer(spec: ModelSpec) -> Any:
     Raises:
         ConfigError: there is none; transformers makes an empty one up for some folders, which counts as none.
     """
+    from transformers import AutoTokenizer
+
     model = spec.tokenizer or spec.model
     # A revision is one of the model's: of another tokenizer's repository it says nothing.
     revision = {} if spec.tokenizer or spec.revision is None else {"revision": spec.revision}

@@ -15,7 +15,7 @@ import numpy as np
 import answer_judge.grading
 from answer_judge import __version__
 from answer_judge.environment import environment
-from answer_judge.errors import ConfigError, EvaluationError, raise_problems
+from answer_judge.errors import ConfigError, EvaluationError, check_fields, raise_problems
 from answer_judge.evaluation.engines import Engine
 from answer_judge.evaluation.problems import ProblemSet
 from answer_judge.evaluation.samples import Judge, graded_samples
@@ -23,7 +23,6 @@ from answer_judge.evaluation.sampling import Sampling
 from answer_judge.evaluation.summary import GO_ON, summarise
 from answer_judge.files import append_lines, explaining, read_json, read_lines, sole_writer, write_json
 from answer_judge.problems.judges import judged_by
-from answer_judge.typed import check, check_fields
 
 SETTINGS, SAMPLES, PROBLEMS, RESULTS = "settings.json", "samples.jsonl", "problems.jsonl", "results.json"
 """What an evaluation writes: what was asked, every sample, every problem, the figures."""
@@ -46,11 +45,10 @@ class Protocol:
     """The k of pass@k and maj@k; None for powers of two."""
 
     def __post_init__(self) -> None:
-        example = "Protocol(sets=(load_set(benchmark),), samples=16, ks=(1, 8))"
-        check_fields(self, example)
-        for name, values, kind in (("sets", self.sets, ProblemSet), ("ks", self.ks or (), int)):
-            for value in values:
-                check(f"one of {name}", value, kind, example)
+        check_fields(self, "Protocol(sets=(load_set(benchmark),), samples=16, ks=(1, 8))")
+        for value in self.sets:
+            if not isinstance(value, ProblemSet):
+                raise ConfigError(f"sets has {value!r}, expected what load_set gives: sets=(load_set(benchmark),)")
         wrong = []
         if self.samples is not None and self.samples < 1:
             wrong.append(f"samples={self.samples} must be at least 1. Try --samples 16")

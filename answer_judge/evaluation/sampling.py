@@ -1,13 +1,10 @@
-"""How tokens are drawn: settings, the seed of each completion, and the draw itself."""
+"""How tokens are drawn: settings, and the seed of each completion."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from answer_judge.errors import raise_problems
-from answer_judge.typed import check_fields
+from answer_judge.errors import check_fields, raise_problems
 
 STREAM = 8
 """First number of every key: evaluations share no random numbers with a training run of the same seed."""
@@ -64,25 +61,3 @@ def sample_seed(seed: int, problem_key: int, sample: int) -> int:
     ``problem_key`` is ``text_key`` of benchmark and problem; samples count from 0 within the problem.
     """
     return int(generator(seed, STREAM, 0, problem_key, sample).integers(2**62))
-
-
-def draw(logits_BV: Tensor, uniform_B1: Tensor, sampling: Sampling) -> Tensor:
-    """(B, 1) the token that each uniform number falls on, of (B, V) logits that are divided by the temperature already.
-
-    The number, in [0, 1), is compared with the running sum of the probabilities: over the vocabulary in its order, or
-    from the most likely token down where ``top_p`` or ``top_k`` leave tokens out.
-    """
-    prob_BV = logits_BV.softmax(1)
-    order_BV = None
-    if sampling.top_p < 1 or sampling.top_k:
-        prob_BV, order_BV = prob_BV.sort(dim=1, descending=True, stable=True)
-        before_BV = prob_BV.cumsum(1) - prob_BV
-        prob_BV = prob_BV.masked_fill(before_BV >= sampling.top_p, 0.0)
-        if sampling.top_k:
-            prob_BV[:, sampling.top_k :] = 0.0
-    sum_BV = prob_BV.cumsum(1)
-    total_B1 = sum_BV[:, -1:]
-    # Below the total, which rounding could reach: beyond it stand tokens that were left out.
-    target_B1 = torch.minimum(uniform_B1 * total_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
-    place_B1 = torch.searchsorted(sum_BV, target_B1, right=True)
-    return place_B1 if order_BV is None else order_BV.gather(1, place_B1)

@@ -110,8 +110,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Figures by benchmark and their average, and on the way one line per problem in ``problems_path``, at once.
 
-    ``samples`` are those of a problem, by benchmark. The lines may come in any order, but those of a problem should
-    stand together, or memory grows. ``ks`` are the k of pass@k, beside 1; powers of two by default.
+    ``samples`` is the number per problem, by benchmark. Lines may come in any order, but memory grows where a problem's
+    lines are far apart. ``ks`` are the k of pass@k, in addition to 1; powers of two by default.
 
     Raises:
         EvaluationError: samples are missing.

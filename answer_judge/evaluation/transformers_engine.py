@@ -7,12 +7,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 import transformers
+from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from answer_judge.errors import ConfigError, EvaluationError, OutOfMemoryError, first_line
 from answer_judge.evaluation.engines import Engine, Generated, ModelSpec, Request, end_tokens, finished
 from answer_judge.evaluation.prompts import load_tokenizer, prompt_format
-from answer_judge.evaluation.sampling import Sampling, draw, generator
+from answer_judge.evaluation.sampling import Sampling, generator
 
 BATCH_SIZE = 32
 
@@ -114,10 +115,10 @@ def _up_to_end(row: list[int], ends: list[int]) -> list[int]:
 
 
 class ChooseTokens(LogitsProcessor):
-    """Leaves the one token that each row's own random numbers choose, whatever the other rows of the batch are.
+    """Leaves the one token that each completion's own random numbers choose, independent of the rest of the batch.
 
-    There is one seed per row; ``prompt_tokens`` is the width of the padded prompts. At temperature 0 the most likely
-    token is left.
+    There is one seed per completion; ``prompt_tokens`` is the width of the padded prompts. At temperature 0
+    the most likely token is left.
     """
 
     def __init__(self, seeds: Sequence[int], sampling: Sampling, prompt_tokens: int) -> None:
@@ -142,6 +143,28 @@ class ChooseTokens(LogitsProcessor):
             uniform_B1 = self.uniform_BT[:, input_ids.shape[1] - self.prompt_tokens, None].to(scores.device, precise)
             token_B1 = draw(scores.to(precise) / self.sampling.temperature, uniform_B1, self.sampling)
         return torch.full_like(scores, -torch.inf).scatter_(1, token_B1, 0.0)
+
+
+def draw(logits_BV: Tensor, uniform_B1: Tensor, sampling: Sampling) -> Tensor:
+    """(B, 1) the token that each uniform number falls on, of (B, V) logits that are divided by the temperature already.
+
+    The number, in [0, 1), is compared with the running sum of the probabilities: over the vocabulary in its order, or
+    from the most likely token down where ``top_p`` or ``top_k`` leave tokens out.
+    """
+    prob_BV = logits_BV.softmax(1)
+    order_BV = None
+    if sampling.top_p < 1 or sampling.top_k:
+        prob_BV, order_BV = prob_BV.sort(dim=1, descending=True, stable=True)
+        before_BV = prob_BV.cumsum(1) - prob_BV
+        prob_BV = prob_BV.masked_fill(before_BV >= sampling.top_p, 0.0)
+        if sampling.top_k:
+            prob_BV[:, sampling.top_k :] = 0.0
+    sum_BV = prob_BV.cumsum(1)
+    total_B1 = sum_BV[:, -1:]
+    # Below the total, which rounding could reach: beyond it stand tokens that were left out.
+    target_B1 = torch.minimum(uniform_B1 * total_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
+    place_B1 = torch.searchsorted(sum_BV, target_B1, right=True)
+    return place_B1 if order_BV is None else order_BV.gather(1, place_B1)
 
 
 @contextmanager

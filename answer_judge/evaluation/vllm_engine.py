@@ -21,7 +21,7 @@ BATCH_SIZE = 2048
 def load(spec: ModelSpec) -> Engine:
     """The engine with its model loaded.
 
-    Every request has a seed of its own, so the order of requests does not matter. vLLM's kernels may round differently
+    Every request has its own seed, so the order of requests does not matter. vLLM's kernels may round differently
     in batches of another size, so equal seeds give equal texts only as far as that allows.
 
     Raises:
@@ -49,7 +49,7 @@ def load(spec: ModelSpec) -> Engine:
         settings = [vllm.SamplingParams(**_settings(request, sampling, ends, stop)) for request in requests]
         try:
             outputs = [output.outputs[0] for output in llm.generate(prompts, settings, use_tqdm=False)]
-        except Exception as error:  # whatever ends its engine, which then runs no more
+        except Exception as error:  # vLLM raises many types; its engine has ended
             raise EvaluationError(
                 f"vLLM failed while it generated ({in_one_line(error)}). The same command goes on from there."
             ) from error

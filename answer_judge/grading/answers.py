@@ -42,12 +42,12 @@ _LINES = pattern(
     rf"(?:{_ITEM}(?:{_MARK}|[A-J]|[-+]?\d[\d.,/]{{0,20}})[ \t*.,;]{{0,9}}(?:\n\s*|\Z)){{2,}}",
     ("(A)\n(B)\n", "3\n4\n5", "- A\n- B"),
 )
-"""Answers alone on lines of their own."""
+"""Answers alone on separate lines."""
 _MARKED_LINES = pattern(rf"(?:{_ITEM}{_MARK}[^\n]{{0,200}}(?:\n\s*|\Z)){{2,}}", ("(A) 3\n(B) 4\n",))
-"""Options with their texts on lines of their own."""
+"""Options with their texts on separate lines."""
 _LONGEST_SENTENCE = 4000
 _FENCED = pattern(
-    r"\s{0,9}```(?:text|plaintext|latex|tex|math|markdown)?[ \t]{0,9}\n[ \t]*([^\n`]+)\n\s{0,9}```",
+    r"\s{0,9}```(?:text|plaintext|latex|tex|math|markdown)?[ \t]{0,9}\n[ \t]*+([^\n`]++)\n\s{0,9}```",
     ("```\n42\n```", "\n```latex\n\\frac{1}{2}\n```"),
 )
 """A block of code with one line, which is no program."""
@@ -187,7 +187,7 @@ def _phrased(text: str, start: int) -> str | None:
 
 
 def _listed(text: str, phrase: re.Match[str]) -> str | None:
-    """Several answers on lines of their own behind a phrase, as one list; None where there is at most one."""
+    """Several answers on separate lines after a phrase, as one list; None where there is at most one."""
     rest = text[phrase.end() : phrase.end() + _LONGEST_SENTENCE]
     found = _LINES.match(rest) or (_MARKED_LINES.match(rest) if "\n" in phrase[0] else None)
     lines = (_BULLET.sub("", line.strip()).rstrip(" *.,;") for line in found[0].split("\n")) if found else ()

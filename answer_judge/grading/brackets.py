@@ -30,7 +30,7 @@ def brackets(text: str) -> Iterator[tuple[int, int, str]]:
     stack: list[str] = []
     for found in _BRACKET.finditer(text):
         bracket = found[0]
-        if len(bracket) > 2:  # words are a pair of brackets of their own
+        if len(bracket) > 2:  # words count as one pair of brackets
             yield found.start(), len(stack), "{"
             yield found.end() - 1, len(stack), "}"
         elif bracket in _OPEN:

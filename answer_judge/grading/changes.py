@@ -1,4 +1,4 @@
-"""Words beside a number that make another number of it, or take it back: they are no unit and no introduction.
+"""Words next to a number that change its value or take it back: neither a unit nor an introduction.
 
 A thing that is counted may have any name, so names are not listed; what is listed is every family of words that counts,
 divides, compares, negates or calculates. Powers of ten and dozens count where they follow a number (``text``).

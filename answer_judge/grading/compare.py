@@ -295,7 +295,7 @@ def _endless(items: v.Items) -> bool:
 
 
 def _in_any_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...], grading: Grading) -> bool:
-    """Every gold item has an answer of its own."""
+    """Every gold item is matched by a different answer."""
     left = list(answer)
     for item in gold:
         match = next((i for i, other in enumerate(left) if _same_ends(item, other, grading)), None)

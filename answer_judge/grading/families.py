@@ -44,9 +44,9 @@ def declared(text: str) -> tuple[str, str] | None:
 
 
 def _as_family(value: v.Value, *, is_gold: bool) -> v.Value | None:
-    """A value with its letter under a name of its own, where it has the letter or has one that is usual; or None.
+    """A value whose letter for whole numbers is renamed to ``WHOLE``; None where it has no such letter.
 
-    A gold answer that does not say what its letter is has one only beside pi.
+    A gold answer that does not declare its letter has one only in a multiple of pi.
     """
     letters = {symbol for part in v.formulas(value) for symbol in tree(part).free_symbols}
     if isinstance(value, v.Family):

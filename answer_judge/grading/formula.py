@@ -129,7 +129,7 @@ def parse(latex: str) -> Any:
         return _shape(shape).xreplace({Symbol(str(place)): Integer(int(value)) for place, value in enumerate(values)})
     except MemoryError:
         raise
-    except Exception as error:  # the generated parser raises bare Exception, sympy whatever its functions raise
+    except Exception as error:  # the generated parser raises bare Exception, sympy many types
         raise Unreadable(f"{type(error).__name__}: {str(error)[:80]}") from error
 
 

@@ -23,9 +23,9 @@ _WHOLE = pattern(r"\\in ?\\?(?:mathbb|Z)|integer", {r"k \in \mathbb{Z}": r"\in \
 
 
 def without_where(text: str) -> str:
-    """An answer without what its letters stand for, at its end; that one stands for every whole number is left.
+    """An answer without a final "where a = 2"; a statement that a letter is any whole number stays.
 
-    A gold answer that says so is no answer without it.
+    It is part of a gold answer that makes it.
     """
     found = _WHERE.search(text)
     if not found or _WHOLE.search(text, found.end()):

@@ -1,4 +1,4 @@
-"""Ways of writing that other countries and fields have, put into the usual one: pure functions of tidy texts."""
+"""Notation of other countries and fields, rewritten in the usual one: pure functions of tidy texts."""
 
 import re
 
@@ -44,7 +44,7 @@ def _turned(text: str) -> str:
 def _counted(text: str) -> str:
     r"""``C_{10}^3`` and ``{}_{10}C_3`` as binomials, ``A_5^2`` and ``{}_5P_2`` as numbers of arrangements.
 
-    With another letter beside it ``C_2^1`` may be the power of a constant.
+    With another letter in the text ``C_2^1`` may be the power of a constant.
     """
     text = _AROUND.sub(_written, text)
     if "_" not in text or _OTHER_LETTERS.search(_COUNTED.sub("", text)):

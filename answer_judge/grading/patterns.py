@@ -1,4 +1,4 @@
-"""Regular expressions, each with an example beside it: what it is for can be read, and a test runs it."""
+"""Regular expressions, each with an example that says what it is for; a test runs all examples."""
 
 import re
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The points at which formulas with letters are compared, and their values there.
 
-Two different answers to one question do not agree at all of the points; two forms of the same one do, whatever algebra
-lies between, and no simplification has to be found. Where one side is real and the other is not (``2 \\ln x`` and
+Two different answers to one question do not agree at all of the points; two forms of the same one do, with any algebra
+between, and no simplification has to be found. Where one side is real and the other is not (``2 \\ln x`` and
 ``\\ln x^2`` below 0), a point says nothing.
 """
 
@@ -135,7 +135,7 @@ def _values_at(at: Mapping[Any, Any], one: Any, other: Any, told_apart: bool) ->
 def _signs_are_told_apart(one: Any, other: Any) -> bool:
     """Whether one formula wants whole letters where the other takes their floor: ``(-1)^x x`` is not real elsewhere.
 
-    A letter such as n is whole all the same.
+    A letter such as n counts as whole anyway.
     """
     unlike = _whole_letters(one) ^ _whole_letters(other)
     return (one.has(*STEPS) or other.has(*STEPS)) and any(str(letter) not in _USUALLY_WHOLE for letter in unlike)
@@ -148,7 +148,7 @@ def _not_below_zero(formula: Any) -> set[Any]:
 
 
 def _coordinate(point: int, i: int) -> Any:
-    """The value of the i-th letter at a point; letters beyond the fifth get values of their own."""
+    """The value of the i-th letter at a point; letters beyond the fifth get other values."""
     row = (*_POINTS, *_MORE_POINTS)[point]
     lap, place = divmod(i, len(row))
     return sympy.Rational(row[place]) + sympy.Rational(lap * 37, 61)
@@ -162,7 +162,7 @@ def _whole_coordinate(point: int, i: int) -> Any:
 def _whole_letters(formula: Any) -> set[Any]:
     """The letters for which a formula has meaning where they are whole: in a factorial, a power of a negative number.
 
-    A floor is whole whatever is in it.
+    A floor is whole for any argument.
     """
     counts = [part for part in formula.atoms(*_OF_WHOLE) if part.free_symbols]
     counts += [power.exp for power in formula.atoms(sympy.Pow) if power.base.is_negative and power.exp.free_symbols]

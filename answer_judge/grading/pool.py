@@ -28,6 +28,8 @@ STARTS = 3
 """Failed starts in a row after which the pool gives up."""
 ATTEMPTS = 2
 """How often a task is tried whose worker dies: the second time it is the task that is to blame."""
+KILLS = 6
+"""How often it is tried where workers are killed from outside, as the system does when memory runs out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,11 @@ class _Worker:
             self.process.stdin.flush()
         except OSError:
             self.process.kill()
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended the process: sent by the pool where the worker was late, else from outside."""
+        return self.process.returncode == -9
 
     def kill(self) -> None:
         """End the process now and wait for the system to have taken it away."""
@@ -172,14 +179,14 @@ class WorkerPool:
                 return self._run(tasks)
             finally:
                 for worker in [w for w in self._alive if w.task is not None]:
-                    self._drop(worker)  # only after an exception: its answer would belong to nobody
+                    self._drop(worker)  # only after an exception: no one waits for its answer
 
     def _run(self, tasks: Sequence[Any]) -> list[TaskResult]:
         """Hand out tasks and collect outcomes until every task has one."""
         first, outcomes = self._next_id, dict[int, TaskResult]()
         self._next_id += len(tasks)
         waiting = deque(range(first, self._next_id))
-        deaths = dict.fromkeys(waiting, 0)
+        deaths: dict[int, list[bool]] = {number: [] for number in waiting}
         while len(outcomes) < len(tasks):
             for worker in self._alive:
                 if worker.ready and worker.task is None and waiting:
@@ -193,8 +200,8 @@ class WorkerPool:
             task, late = worker.task, time.monotonic() >= worker.deadline
             self._replace(worker, f"not ready after {START_SECONDS:g} seconds" if late and not worker.ready else "")
             if task is not None:
-                deaths[task] += 1
-                if late or deaths[task] >= ATTEMPTS:
+                deaths[task].append(worker.was_killed)
+                if late or deaths[task].count(False) >= ATTEMPTS or len(deaths[task]) >= KILLS:
                     outcomes[task] = TaskResult("timeout" if late else "crashed")
                 else:
                     waiting.append(task)
@@ -233,7 +240,13 @@ class WorkerPool:
         self._drop(worker)
         if not worker.ready:
             self._failures += 1
-            if self._failures >= STARTS:
+            killed = worker.was_killed and not reason
+            if killed and self._failures >= KILLS:
+                raise RewardError(
+                    f"{KILLS} worker processes in a row were killed from outside before they were ready, as the system "
+                    "does where memory runs out. Leave it more memory, or try workers=1."
+                )
+            if not killed and self._failures >= STARTS:
                 reason = reason or f"the process ended with exit status {worker.process.returncode} and said nothing"
                 raise RewardError(
                     f"worker processes could not be started ({STARTS} attempts with {sys.executable}). "

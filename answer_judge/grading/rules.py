@@ -15,7 +15,7 @@ class Grading:
     several: bool | None = None
     """Whether there are several answers, in any order; None: as the gold answer is written."""
     unit: str = ""
-    """The unit of the gold answer, where it stands beside it."""
+    """The unit of the gold answer, where the problem gives it separately."""
     absolute: float = 0.0
     """An answer may differ from the gold value by this much, >= 0."""
     relative: float = 0.0

@@ -58,14 +58,11 @@ REFUSED = (
 """What a worker refuses once it is ready (``worker``): code from text, writing files, processes, the network."""
 
 
-_CALL = r"verify(r'so it is \boxed{5}', '5')"
-
-
 class Verifier:
     """Judges answers in worker processes; a context manager, and also shut down when collected and at exit.
 
     Workers are started at the first answer that needs one and prove on known answers that they can judge: a broken
-    installation is an error at once, not a reward of 0 for ever. They are programs of their own, so a thread, an event
+    installation is an error at once, not a silent reward of 0. They are separate programs, so a thread, an event
     loop, a script without a guard, a fork and a daemonic process (which may not have ``multiprocessing`` children) get
     the same verdicts. Where the system refuses processes altogether, answers that need none are still judged, and any
     other raises ``RewardError``.
@@ -132,14 +129,16 @@ class Verifier:
             details: (B,) see ``Details``.
 
         Raises:
-            ConfigError: an unknown benchmark, or an argument that is no list.
-            DataError: lists of different lengths, a completion that is no text, an empty gold answer, or details that
-                cannot be.
+            ConfigError: an unknown benchmark.
+            DataError: text in place of a list, lists of different lengths, a completion that is no text, an empty gold
+                answer, or details that cannot be.
             RewardError: workers cannot be started.
         """
         name = DEFAULT_RULE if benchmark is None else benchmark
         if name not in RULES:
             raise ConfigError(f"benchmark={name!r} has no rule: use one of {', '.join(map(repr, RULES))}, or None")
+        if isinstance(completions, str) or isinstance(answers, str):
+            raise DataError("verify_many takes lists: of one completion, write verify(completion, answer)")
         details = [None] * len(answers) if details is None else details
         if not len(completions) == len(answers) == len(details):
             raise DataError(

@@ -1,6 +1,6 @@
 """Majority votes among the answers to a prompt, and when enough were sampled: pure functions of answers and counts.
 
-The majority stands in for a gold answer that nobody has (TTRL, arXiv:2504.16084), and sampling goes on until it is
+The majority stands in for a missing gold answer (TTRL, arXiv:2504.16084), and sampling goes on until it is
 settled (OptPO, arXiv:2512.02882). Nothing here ever sees a gold answer. What stopping early does to the reward is in
 ``vote_outcomes`` and docs/votes.md: it changes what is estimated.
 """
@@ -11,8 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from answer_judge.errors import DataError, raise_problems
-from answer_judge.typed import check, check_fields
+from answer_judge.errors import DataError, check_fields, is_listed, raise_problems
 
 Same = Callable[[list[tuple[Any, Any]]], Sequence[bool]]
 """``same(pairs)``: for each pair of different answers, whether they are the same answer; the order within a pair must
@@ -47,9 +46,8 @@ def answer_classes(groups: Sequence[Sequence[Any]], same: Same = equal) -> list[
     while any(waiting):
         asked = [(place, answer) for place, answers in enumerate(waiting) for answer in answers[1:]]
         told = same([(waiting[place][0], answer) for place, answer in asked])
-        check("what same(pairs) gave", told, Sequence[Any], "equal, or same_answers(verifier)")
-        if len(told) != len(asked):
-            raise DataError(f"same(pairs) told {len(told)} things of {len(asked)} pairs: give one bool for each")
+        if not is_listed(told) or len(told) != len(asked):
+            raise DataError(f"same(pairs) gave {told!r:.80} for {len(asked)} pairs: give one bool for each")
         joined: list[list[Any]] = [answers[:1] for answers in waiting]
         for (place, answer), is_same in zip(asked, told, strict=True):
             if is_same:
@@ -74,7 +72,7 @@ class Vote:
 
     @property
     def winner(self) -> Any:
-        """The answer with the most votes, of those that tie the one that appeared first; None where nobody voted."""
+        """The answer with the most votes, the first to appear where some tie; None without votes."""
         return max(self.votes, key=self.votes.__getitem__, default=None)
 
     @property
@@ -134,7 +132,7 @@ class Stopping:
     - that posterior, ``odds / (1 + odds)``, reaches ``confidence``, or
     - the completions that are left under ``most`` are too few to change the winner, which changes no winner.
 
-    A vote of ``n`` completions, whatever they say, is ``Stopping(fewest=n, most=n)``.
+    A fixed vote of ``n`` completions is ``Stopping(fewest=n, most=n)``.
 
     Source: the Bayesian sequential probability ratio test of OptPO, arXiv:2512.02882; docs/votes.md says which parts of
     it could be read and which are choices made here.

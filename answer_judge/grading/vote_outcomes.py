@@ -6,20 +6,11 @@ were sampled, and on the rule that stopped the sampling.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from answer_judge.errors import ConfigError
-from answer_judge.grading.vote import majority
-
-
-class Rule(Protocol):
-    """What decides how many completions of a prompt are sampled: ``Stopping``."""
-
-    def more(self, votes: Iterable[int], drawn: int) -> int:
-        """How many more, 0 to stop."""
-        ...
+from answer_judge.grading.vote import Stopping, majority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +22,9 @@ class Outcome:
     silent: int
     """Completions without an answer."""
     winner: int | None
-    """Which answer, counted from 0; None where nobody voted."""
+    """Which answer, counted from 0; None without votes."""
     chance: float
-    """In [0, 1]; those of all outcomes sum to 1."""
+    """In [0, 1]; all outcomes' chances sum to 1."""
 
     @property
     def drawn(self) -> int:
@@ -51,12 +42,12 @@ _State = tuple[tuple[tuple[int, int], ...], int]
 sequence. Sequences that agree in this are carried on as one."""
 
 
-def outcomes(prob: Sequence[float], rule: Rule) -> list[Outcome]:
+def outcomes(prob: Sequence[float], rule: Stopping) -> list[Outcome]:
     """Every way the vote on a prompt can end, with its chance.
 
     Args:
         prob: probability of each answer, > 0; what is missing to 1 is the chance of a completion without an answer.
-        rule: when sampling stops. It must stop at last.
+        rule: when sampling stops. It must stop after finitely many.
 
     Raises:
         ConfigError: probabilities that are none.
@@ -118,7 +109,7 @@ class Estimand:
     """The same where completions of all prompts are averaged together, so that a group counts by its size."""
 
 
-def estimand(prob: Sequence[float], rule: Rule) -> Estimand:
+def estimand(prob: Sequence[float], rule: Stopping) -> Estimand:
     """What a rule's votes reward, for a policy that gives answers with these probabilities.
 
     The policy is a softmax over answers. Since advantages of a group sum to 0, the gradient of a group with shares

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TextIO
 
 SPARE_SECONDS = 5
-"""A worker that outlives its limit by this much, because nobody is left to kill it, ends itself."""
+"""A worker that exceeds its limit by this much, because no parent is left to kill it, ends itself."""
 
 
 def _load(file: str, name: str) -> Any:
@@ -49,7 +49,7 @@ def _is_full(megabytes: int) -> bool:
         with open("/proc/self/statm") as file:
             used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, AttributeError, ValueError):
-        return False  # only Linux says so; the peak that others report may be that of the parent before the start
+        return False  # only Linux says so; the peak that others report may be the parent's before the start
     return used > FULL * megabytes * 2**20
 
 

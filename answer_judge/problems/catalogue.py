@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from answer_judge.errors import ConfigError
+from answer_judge.errors import ConfigError, check_fields
 from answer_judge.grading.rules import RULES
 from answer_judge.problems.checkers import is_check
 from answer_judge.problems.code import CODE_TEMPLATE, FORMATS
 from answer_judge.problems.columns import COLUMNS
-from answer_judge.typed import check_fields
 
 STEP_BY_STEP = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 """The user's turn of an evaluation, the same for all sets: what most published tables ask."""
@@ -19,7 +18,7 @@ STEP_BY_STEP = "{problem}\n\nPlease reason step by step, and put your final answ
 class Benchmark:
     """A set of problems, for training, evaluation or both: all that must be known before one is read.
 
-    A set of one's own is a record too: ``load_set(Benchmark(name="mine", path="mine.jsonl"))``.
+    Your own set is a record too: ``load_set(Benchmark(name="mine", path="mine.jsonl"))``.
 
     Raises:
         ConfigError: a template without ``{problem}``, a part or a rule that is unknown.
@@ -40,7 +39,7 @@ class Benchmark:
     file: str | None = None
     """Its name in a local folder."""
     path: str | None = None
-    """A local file of its own, which stands in for hub and folder; ``columns`` and ``extract`` are then the file's."""
+    """A local file, which stands in for hub and folder; ``columns`` and ``extract`` are then the file's."""
     problems: int | None = None
     """How many the evaluated split has; None where there is no standard, as for a set that is only trained on."""
     content: str | None = None

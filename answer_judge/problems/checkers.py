@@ -1,4 +1,4 @@
-"""Problems judged by a function of the user's: ``check:package.module:function``."""
+"""Problems judged by a user's function: ``check:package.module:function``."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ TOLD = 3
 
 
 def is_check(name: str | None) -> bool:
-    """Whether a reward's or a rule's name is that of a checker."""
+    """Whether a reward or a rule is named like a checker."""
     return name is not None and name.startswith(CHECK)
 
 
@@ -40,7 +40,7 @@ def find_checker(name: str) -> Callable[..., Any]:
     try:
         with current_folder_first():
             found = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # of the user's module as well
+    except (Exception, SystemExit) as error:  # also what the user's module raises
         raise ConfigError(
             f"{name}: {type(error).__name__}: {error}. It must be a function that can be imported from here "
             f"({os.getcwd()}), {_FORM}"
@@ -51,7 +51,7 @@ def find_checker(name: str) -> Callable[..., Any]:
 
 
 class Checker:
-    """Scores completions with a function of the user's, in worker processes under a time limit.
+    """Scores completions with a user's function, in worker processes under a time limit.
 
     A completion on which the function raises, hangs, or returns what is no score has none: ``None``, with a warning. A
     function that has never scored anything by the end of the first batch is broken, and raises.
@@ -134,7 +134,7 @@ def _short(value: Any) -> str:
 
 
 def checker_reward(name: str, *, workers: int = 2, limit_seconds: float = 5.0) -> Reward:
-    """The reward that a function of the user's gives: its score of each completion, None where it has none.
+    """The reward that a user's function gives: its score of each completion, None where it has none.
 
     The function gets the text of a completion and the problem's row: every column of the dataset, and ``prompt``. The
     share of each outcome is logged as ``check/<outcome>``. Arguments and errors are those of ``Checker``.

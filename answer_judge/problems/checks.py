@@ -33,7 +33,7 @@ def check_problems(
         dataset: with the column ``prompt``; ``answer`` is checked where there is one.
         tokenizer: what prompts are measured with, for ``max_prompt_tokens``.
         max_prompt_tokens: longest allowed prompt in tokens, chat template included, >= 1.
-        minimum: prompts needed, usually those of one generation.
+        minimum: prompts needed, usually as many as one generation takes.
         on_bad_rows: ``error``, or ``drop``: leave bad rows out and warn how many, and why.
 
     Raises:

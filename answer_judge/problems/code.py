@@ -22,7 +22,8 @@ from answer_judge.sandbox import Task
 CODE_TEMPLATE = "{problem}\n\nPlease write the whole program in one ```python block."
 """The user's turn for a problem whose answer is a program."""
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*+```[ \t]*+(\w*+)[^\n]*+\n(.*?)(?:^[ \t]*+```[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE)
+"""Repetitions never give back what they took: a fence that does not end would take time in the square of its length."""
 _PYTHON = ("", "python", "python3", "py")
 _AFTER_BODY = re.compile(r"\n(?=class |def |#|if |print|@)")
 """Where a completion that goes on with a function's body leaves it (Chen et al. 2021, section 2.1, and decorators)."""

@@ -72,7 +72,7 @@ def gold_answers(values: Sequence[Any], extract: str | None, *, where: str, how:
 
     Raises:
         ConfigError: an unknown ``extract``.
-        DataError: a value that is no answer, or a column of which only some rows hold an answer to be taken out.
+        DataError: a value that is no answer, or a column in which only some dataset rows hold an answer to extract.
     """
     texts = [_answer(value, f"{where}, row {row}") for row, value in enumerate(values)]
     if extract is None:

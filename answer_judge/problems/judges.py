@@ -1,4 +1,4 @@
-"""Who judges the completions of a set: the verifier, the sandbox, or a function of the user's, by the set's rule."""
+"""What judges the completions of a set, by its rule: the verifier, the sandbox, or a user's function."""
 
 import hashlib
 import inspect
@@ -82,7 +82,7 @@ class Judges:
     ) -> list[Verdict]:
         """The verdict on each completion by the rule ``benchmark``; see ``Verifier.verify_many`` for what is not code.
 
-        Of a checker a completion that it could not score counts 0. Errors are those of the judge.
+        A completion that a checker could not score counts 0. Errors are the judge's.
         """
         if benchmark in FORMATS:
             return programs_judged(self.sandbox, completions, answers)

@@ -72,12 +72,12 @@ def load_problems(
 
 
 def _record(source: str, path: str | None, columns: Mapping[str, str | None], extract: str | None) -> Benchmark:
-    """What is known of a source, and what the caller says of it."""
+    """The record of a source: what is known of it, and what the caller adds."""
     named = {part: column for part, column in columns.items() if column is not None}
     if path is not None or is_local(source):
         return Benchmark(name=source, path=path or source, columns=named, extract=extract)
     known = known_set(source) or Benchmark(name=source, hub=source, splits=())
-    # How a known set's answers are read is known of its own column alone.
+    # How to read a known set's answers is known for its standard column only.
     extract = known.extract if extract is None and "answer" not in named else extract
     return replace(known, columns={**known.columns, **named}, extract=extract)
 

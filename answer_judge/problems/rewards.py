@@ -6,18 +6,16 @@ from typing import Any
 
 import datasets
 
-from answer_judge.errors import ConfigError, DataError
+from answer_judge.errors import ConfigError, DataError, is_listed
 from answer_judge.grading.answers import last_boxed
 from answer_judge.grading.rules import DETAILS
 from answer_judge.grading.verifier import REASONS, Verifier
 from answer_judge.problems.checks import numbered
-from answer_judge.typed import check
 
 Reward = Callable[..., Any]
 """``reward(prompts=..., completions=..., **columns)`` -> one number, NaN or None per completion."""
 
 Table = datasets.Dataset | datasets.IterableDataset
-_CALL = "reward(prompts=['1 + 1?'], completions=['2'], answer=['2'])"
 
 PASSED_BY_TRAINER = frozenset(
     {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
@@ -92,7 +90,10 @@ def accuracy_reward(
     def accuracy(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         if answer_column not in columns:
             raise DataError(_no_column(answer_column, [name for name in columns if name not in PASSED_BY_TRAINER]))
-        check(answer_column, columns[answer_column], Sequence[Any], _CALL)
+        if not is_listed(columns[answer_column]):
+            raise DataError(
+                f"{answer_column}={columns[answer_column]!r:.80} is no list: give one answer per completion"
+            )
         golds = [_gold(answer_column, gold) for gold in columns[answer_column]]
         said = [{name: columns[name][i] for name in DETAILS if name in columns} or None for i in range(len(golds))]
         texts = [completion_text(completion) for completion in completions]
@@ -157,9 +158,8 @@ def overlong_penalty(max_tokens: int, cache_tokens: int) -> Reward:
         ids = columns.get("completion_ids")
         if ids is None:
             raise DataError("overlong_penalty needs completion_ids, which TRL passes: it counts tokens, not characters")
-        check("completion_ids", ids, Sequence[Any], _CALL)
-        for tokens in ids:
-            check("completion_ids", tokens, Sequence[Any], _CALL)
+        if not (is_listed(ids) and all(map(is_listed, ids))):
+            raise DataError(f"completion_ids={ids!r:.80} are no lists of tokens: TRL passes one list per completion")
         past = (len(tokens) - (max_tokens - cache_tokens) for tokens in ids)
         return [-min(max(tokens / cache_tokens, 0.0), 1.0) for tokens in past]
 

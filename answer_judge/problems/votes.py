@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from answer_judge.errors import ConfigError, DataError
+from answer_judge.errors import ConfigError, DataError, is_listed
 from answer_judge.grading.answers import final_answer, last_boxed
 from answer_judge.grading.verifier import LONGEST_ANSWER, Verifier
 from answer_judge.grading.vote import Same, Stopping, Vote, answer_classes, equal, majority, vote_rewards
 from answer_judge.problems.rewards import Reward, completion_text
-from answer_judge.typed import check
 
 Sampler = Callable[[list[int]], Sequence[Any]]
 """``sample_more(prompts)``: one new answer, or None for none, for each of the prompts named, which may repeat."""
@@ -74,7 +73,7 @@ def group_sizes_of(prompts: Sequence[Any], votes: int | None) -> list[int]:
     """How many completions each group has, in order.
 
     Args:
-        prompts: of each completion, those of a group after each other.
+        prompts: of each completion; a group's completions follow each other.
         votes: completions of each group; None where that is all equal prompts that follow each other.
 
     Raises:
@@ -179,10 +178,9 @@ def vote_until_settled(prompts: int, sample_more: Sampler, rule: Stopping, *, sa
     rounds, still = 0, list(range(prompts))
     while wanted := [p for p in still for _ in range(rule.more(majority(numbers[p]).votes.values(), len(groups[p])))]:
         answers = sample_more(wanted)
-        check("what sample_more gave", answers, Sequence[Any], "lambda prompts: ['5'] * len(prompts)")
-        if len(answers) != len(wanted):
+        if not is_listed(answers) or len(answers) != len(wanted):
             raise DataError(
-                f"sample_more gave {len(answers)} answers for {len(wanted)} prompts: give one, or None, each"
+                f"sample_more gave {answers!r:.80} for {len(wanted)} prompts: give one answer, or None, each"
             )
         for prompt, answer in zip(wanted, answers, strict=True):
             places.append((prompt, len(groups[prompt])))

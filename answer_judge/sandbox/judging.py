@@ -9,7 +9,7 @@ from typing import Any
 
 from answer_judge.errors import RewardError
 from answer_judge.sandbox.servers import Child, EndedError, FloodError, LateError, Limits, Server
-from answer_judge.sandbox.values import NOT_CONFINED, line
+from answer_judge.sandbox.values import line
 
 VERDICTS = ("right", "wrong", "error", "timeout", "memory", "forbidden")
 """Every verdict on a program. Only ``right`` is worth 1."""
@@ -26,7 +26,7 @@ class Task:
     names: tuple[str, ...]
     """What the tests take from the program."""
     before: str = ""
-    """Python of the tests' own, run before ``names`` are bound."""
+    """Python that belongs to the tests, run before ``names`` are bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Outcome:
     """In words, for people."""
     cpu_seconds: float = 0.0
     memory_mb: float = 0.0
-    """The largest its process had in memory, that of the interpreter included."""
+    """Peak memory of its process, the interpreter's included."""
 
 
 def judged(server: Server, task: Task, required: list[str], limits: Limits) -> Outcome:
@@ -59,7 +59,7 @@ def judged(server: Server, task: Task, required: list[str], limits: Limits) -> O
     finally:
         ended = program.close()
     for report in (ended, ended_tests):
-        if os.WIFEXITED(report["status"]) and os.WEXITSTATUS(report["status"]) == NOT_CONFINED:
+        if report["refused"]:
             raise RewardError(f"a program's process could not be confined again as at the start: {', '.join(required)}")
     if isinstance(found, str):
         of, whose = (ended, "the program") if found == "program" else (ended_tests, "the tests, on what it gave,")

@@ -32,7 +32,7 @@ _LEAST_ABI = 3
 def separate() -> bool:
     """Leave the network, other processes' shared memory and the system's mounts behind, and make ``PLACE``.
 
-    Needs no privilege where users may have namespaces of their own.
+    Needs no privilege where users may create namespaces.
     """
     if not LINUX:
         return False
@@ -103,7 +103,7 @@ def limit(*, cpu_seconds: int, memory_mb: int, file_mb: int, processes: int | No
 
 
 def become_nobody() -> bool:
-    """Of root, the user nobody; false for any other user, who stays who they are."""
+    """Root becomes the user nobody; False for any other user, which stays."""
     if os.getuid() != 0:
         return False
     try:
@@ -136,7 +136,7 @@ def drop_privileges() -> bool:
 
 
 def readable() -> Iterator[str]:
-    """What a program may read: the standard library without the packages beside it, and shared libraries."""
+    """What a program may read: the standard library without installed packages, and shared libraries."""
     library = os.path.realpath(sysconfig.get_path("stdlib"))
     for name in os.listdir(library):
         if name not in ("site-packages", "dist-packages", "test"):
@@ -180,7 +180,7 @@ def confine_files(rules: int) -> bool:
 
 
 def _allow(rules: int, path: str, access: int) -> None:
-    """Add a rule for what is below a folder, or for one file, of which the rights of folders are left out."""
+    """Add a rule for everything below a folder, or for one file, without the rights that only folders have."""
     try:
         place = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""The side of the program: runs its text once, then calls what it defined, with arguments and results by value.
+"""The program's side: runs its text once, then calls what it defined, with arguments and results by value.
 
 Whatever the program does to this side, it can only send values; whether they are right is decided elsewhere.
 """
@@ -14,7 +14,7 @@ from answer_judge.sandbox.values import decode, encode, line
 
 
 class Serving:
-    """A program that has run, and the objects of its that the tests hold."""
+    """A program that has run, and its objects to which the tests hold references."""
 
     def __init__(self, requests: int, replies: int) -> None:
         self.requests, self.replies = os.fdopen(requests, "rb"), replies

@@ -1,5 +1,5 @@
-"""Programs run against their tests, each in a process of its own that the system confines; the verdict comes from
-another one, which the program cannot reach."""
+"""Runs programs against their tests, each in its own confined process; the verdict comes from another process, which
+the program cannot reach."""
 
 import functools
 import json
@@ -34,7 +34,7 @@ LAYERS = {
     "files": "Landlock: only Python's library can be read, only its own folder written",
     "system calls": "seccomp: no processes, network, signals to others, other programs, privileges",
 }
-"""What can hold a program, by name. The limits of ``Limits`` hold beside them, memory not on macOS."""
+"""What can confine a program, by name. ``Limits`` apply as well; the one on memory not on macOS."""
 
 _ADVICE = (
     "Use Linux on x86_64 or aarch64, 6.2 or later or with bubblewrap (apt-get install bubblewrap). To run programs all "
@@ -172,7 +172,7 @@ class Sandbox:
         return server
 
     def _run(self, task: Task, required: list[str], limits: Limits | None = None) -> Outcome:
-        """The outcome of one program; where its server is ended meanwhile, by the system, that of a second try."""
+        """The outcome of one program; it is tried once more where the system ended its server meanwhile."""
         for last in (False, True):
             server = self._take()
             try:
@@ -198,7 +198,7 @@ class Sandbox:
                     f"programs of a model cannot be confined on this system ({sys.platform}): "
                     f"{', '.join(filter(None, (calls, files)))}. {_ADVICE}"
                 )
-            self.close()  # servers of weak sandboxes give programs a folder of their own another way
+            self.close()  # servers of weak sandboxes make a program's folder in another way
         self._layers = layers
         try:
             self._prove(layers)

@@ -12,14 +12,13 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import answer_judge.sandbox.kernel as kernel
 from answer_judge.sandbox.program import Serving
 from answer_judge.sandbox.testing import Testing
-from answer_judge.sandbox.values import NOT_CONFINED
 
 PRELOADED = (
     "abc", "array", "bisect", "calendar", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum",
@@ -57,6 +56,7 @@ class Server:
         self.rules = kernel.file_rules(writable=separate)
         self.running: dict[int, int] = {}
         self.folders: dict[int, str] = {}
+        self.refusals: dict[int, int] = {}
 
     def tell(self, message: Any) -> None:
         self.control.sendall(json.dumps(message).encode() + b"\n")
@@ -77,14 +77,15 @@ class Server:
     def start(self, number: int, role: str, require: list[str], ends: list[int]) -> None:
         """Fork a process for a role; ``ends`` are its two pipes, to read from and to write to."""
         folder = self.folders[number] = tempfile.mkdtemp() if self.settings["weak"] else ""
+        self.refusals[number], refusal = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                self.become(role, require, ends, folder)
+                self.become(role, require, (*ends, refusal), folder)
             finally:
                 os._exit(1)
         self.running[number] = pid
-        for end in ends:
+        for end in (*ends, refusal):
             os.close(end)
 
     def stop(self, number: int) -> dict[str, Any]:
@@ -96,18 +97,26 @@ class Server:
         _, status, used = os.wait4(pid, 0)
         if folder := self.folders.pop(number):
             shutil.rmtree(folder, ignore_errors=True)
-        return {"status": status, "cpu": used.ru_utime + used.ru_stime, "memory_kb": used.ru_maxrss}
+        with os.fdopen(self.refusals.pop(number), "rb") as refusal:
+            refused = bool(refusal.read())
+        return {"refused": refused, "status": status, "cpu": used.ru_utime + used.ru_stime, "memory_kb": used.ru_maxrss}
 
-    def become(self, role: str, require: list[str], ends: list[int], folder: str) -> None:
-        """What a forked process does, to its end."""
+    def become(self, role: str, require: list[str], ends: Sequence[int], folder: str) -> None:
+        """What a forked process does, to its end.
+
+        Of ``ends``, the third takes a byte where the process cannot be confined as required. It is closed before
+        anything of a program runs: no exit status of a program's can say the same.
+        """
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # this was the control socket
-        reads, writes = (os.dup2(end, place) for end, place in zip(ends, (60, 61), strict=True))
+        reads, writes, refusal = [os.dup2(end, place) for end, place in zip(ends, (60, 61, 63), strict=True)]
         rules = os.dup2(self.rules, 62) if self.rules >= 0 else -1
         os.closerange(3, 60)
         os.setsid()
         done = self.confine(folder, rules)
         if not set(require) <= {name for name, works in done.items() if works}:
-            os._exit(NOT_CONFINED)
+            os.write(refusal, b"0")
+            os._exit(1)
+        os.close(refusal)
         ROLES[role](reads, writes, done)
         os._exit(0)
 
@@ -130,7 +139,7 @@ class Server:
             processes=PROCESSES if folder or self.separate else None,
         )
         files = kernel.confine_files(rules)
-        os.closerange(62, 64)
+        os.closerange(62, 63)
         calls = kernel.filter_calls()
         done = {"namespaces": self.separate, "own folder": own, "nobody": nobody, "no privileges": dropped}
         return {**done, "files": files, "system calls": calls}

@@ -57,7 +57,7 @@ class Limits:
     cpu_seconds: int = 5
     """Of its process, >= 1."""
     memory_mb: int = 256
-    """Address space in MiB, that of the interpreter included, >= 128."""
+    """Address space in MiB, the interpreter's included, >= 128."""
     file_mb: int = 16
     """Of its own folder as a whole, >= 1."""
 

@@ -59,7 +59,7 @@ clone:56:220 clone3:435:435 kill:62:129 tgkill:234:131 fcntl:72:25 ioctl:16:29 p
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """By machine: the column of its numbers, and what the kernel calls it (AUDIT_ARCH)."""
 SIGNED_32 = 0x40000000
-"""On x86_64, numbers from here on are those of another calling convention (x32)."""
+"""On x86_64, numbers from here on belong to another calling convention (x32)."""
 
 KILL, ERROR, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 """SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ERRNO (with the error number added), SECCOMP_RET_ALLOW."""

@@ -1,4 +1,4 @@
-"""The side of the tests: runs them in a process of its own, where what the program defined is a stand-in.
+"""The tests' side: runs them in their own process, where stand-ins take the place of what the program defined.
 
 Expected values, comparisons and ``assert`` are here alone. A call of a stand-in is a line out and a line back.
 """

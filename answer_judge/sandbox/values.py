@@ -1,7 +1,7 @@
 """Values between the program and its tests: by value, as text that has no code in it.
 
-Subclasses come out as the built-in type they are of, so that no method of a program's own runs where it is judged.
-What is no value of these types crosses as the number or name that stands for it.
+Subclasses become their built-in type, so that no method of the program runs where it is judged. An object of any
+other type is sent as the number or name that stands for it.
 """
 
 import json
@@ -10,8 +10,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-NOT_CONFINED = 97
-"""Exit status of a process that could not confine itself as its task demands, and ran nothing."""
 LARGEST = 1 << 62
 """Integers from here on are written in base 16, which is read in linear time."""
 

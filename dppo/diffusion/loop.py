@@ -28,7 +28,7 @@ reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
+class PictureStep:
     """What a step did."""
 
     reward: float
@@ -93,7 +93,7 @@ class PictureLoop:
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
         self.steps = 0
 
-    def step(self) -> StepRecord:
+    def step(self) -> PictureStep:
         """One optimizer step on groups that the model rolls out as it is.
 
         Raises:
@@ -117,7 +117,7 @@ class PictureLoop:
             self.optimizer.zero_grad()
         self.steps += 1
         reward, live = rewards.total_N.nanmean().item(), int((plan.advantage_N != 0).sum())
-        return StepRecord(reward=reward, loss=plan.loss, trained=len(row_B), live=live)
+        return PictureStep(reward=reward, loss=plan.loss, trained=len(row_B), live=live)
 
     @torch.no_grad()
     def pictures(self, label_N: Tensor, purpose: Purpose = Purpose.EVALUATION, key: int = 0) -> Tensor:

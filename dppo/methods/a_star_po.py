@@ -31,7 +31,7 @@ def residual_bound(completions: Completions, *, drift: float = 0.1) -> Tensor:
 
 
 SEQUENCE_SUMS = replace(LUSPO, name="sequence sums")
-"""A name of its own: TRL's ``luspo`` is a loss as well."""
+"""Under another name, since TRL's ``luspo`` is a loss as well."""
 A_STAR_PO = replace(
     GRPO,
     name="a_star_po",

@@ -14,20 +14,12 @@ from dppo.types import Completions
 
 
 def whole_processes(completions: Completions) -> Tensor:
-    """(N,) completions that one process rolled out compete, whatever their prompt; all if processes are not known.
-
-    Args:
-        completions: all completions of the step.
-    """
+    """(N,) completions that one process rolled out compete across prompts; all if processes are not known."""
     return torch.zeros_like(completions.group_N) if completions.process_N is None else completions.process_N
 
 
 def whole_step(completions: Completions) -> Tensor:
-    """(N,) all completions compete.
-
-    Args:
-        completions: all completions of the step.
-    """
+    """(N,) all completions compete."""
     return torch.zeros_like(completions.group_N)
 
 
@@ -44,11 +36,8 @@ def all_but_dropped(completions: int, dropped: Fraction) -> int:
 def kept_tokens(kept: Kept) -> Tensor:
     """(N,) weights that turn a sum over the step's tokens into a mean over the tokens kept in each group.
 
-    With one group it is ``tokens / tokens kept``. Groups count alike, whatever is kept of them; one without kept tokens
+    With one group it is ``tokens / tokens kept``. Groups count alike, however few are kept; one without kept tokens
     has no mean and weighs nothing.
-
-    Args:
-        kept: what the ranking kept; each of its groups takes a mean of its own.
     """
     group, number_N = kept.group_N.unique(return_inverse=True)
     tokens_Q = torch.zeros(len(group), dtype=torch.float64).index_add_(0, number_N, kept.tokens_N * kept.keep_N)

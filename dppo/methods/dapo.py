@@ -15,9 +15,6 @@ from dppo.types import Rewards
 def deviating(rewards: Rewards) -> Tensor:
     """True, (Q,), for groups whose rewards have a standard deviation above 0, and for groups of one with a reward.
 
-    Args:
-        rewards: of whole groups.
-
     Source: DAPO, section 3.2, where 0 < right < G; groups of one as in its code.
     """
     single_Q = group_sizes(rewards.group_N) == 1

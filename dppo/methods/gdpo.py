@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.groups import each_group, equal_within_groups
 from dppo.methods.dppo import on_top_of
 from dppo.methods.grpo import GRPO
@@ -12,7 +13,7 @@ from dppo.objective import AdvantageRule, deviation
 from dppo.types import Rewards
 
 
-def decoupled_advantages(rewards: Rewards, *, eps: float = 1e-4) -> Tensor:
+def decoupled_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN, *, eps: float = 1e-4) -> Tensor:
     """Sum over functions of weight times the reward normalised within its group, over the deviation of the batch.
 
     Two functions that are summed first can hide each other: rewards (1, 0) and (0, 1) have the same total. Normalised
@@ -21,6 +22,7 @@ def decoupled_advantages(rewards: Rewards, *, eps: float = 1e-4) -> Tensor:
 
     Args:
         rewards: of whole groups, of any sizes.
+        context: not read.
         eps: added to every standard deviation, >= 0.
 
     Returns:

@@ -28,11 +28,6 @@ def by_variance(rewards: Rewards, low: float, high: float) -> Tensor:
     EASY is nearer to the highest reward seen in the run than to the lowest, so that it needs no scale: with rewards of
     0 and 1, or of 0, 0.1 and 1, it is "all right". As long as only one reward was ever seen, it is HARD.
 
-    Args:
-        rewards: of whole groups.
-        low: lowest reward seen in the run, these included.
-        high: highest.
-
     Source: GRESO, section 4.1.
     """
     mean_Q = _means(rewards)
@@ -43,13 +38,6 @@ def by_variance(rewards: Rewards, low: float, high: float) -> Tensor:
 def by_mean(rewards: Rewards, low: float, high: float, *, easy: float = 0.98, hard: float = 0.11) -> Tensor:
     """EASY or HARD, (Q,), by the mean reward of a group alone: mixtures of small rewards count as HARD too.
 
-    Args:
-        rewards: between 0 and 1, of whole groups.
-        low: not used.
-        high: not used.
-        easy: lowest mean that is EASY.
-        hard: highest mean that is HARD.
-
     Source: GRESO's code, whose rewards are 0, 0.1 (well-formed) and 1 (right).
     """
     mean_Q = _means(rewards)
@@ -58,13 +46,6 @@ def by_mean(rewards: Rewards, low: float, high: float, *, easy: float = 0.98, ha
 
 def by_value(rewards: Rewards, low: float, high: float, *, easy: float = 1.0, hard: float = 0.1) -> Tensor:
     """EASY or HARD, (Q,), where all rewards of a group are exactly ``easy`` or ``hard`` in float32: 0 is neither.
-
-    Args:
-        rewards: of whole groups.
-        low: not used.
-        high: not used.
-        easy: reward of a right answer.
-        hard: reward of a well-formed wrong one.
 
     Source: GRESO's code, where it adjusts its exploration.
     """
@@ -150,10 +131,6 @@ class StreakSkipping:
 
         The exploration probability to the power of the streak, at least the floor; without a streak it is 1.
 
-        Args:
-            streak_P: (P,) z for z easy groups in a row, -z for hard ones.
-            learned: the exploration at this point of the run.
-
         Source: GRESO, equation 5; two coins as in its code.
         """
         sides = ((learned.easy, streak_P.clamp_min(0)), (learned.hard, (-streak_P).clamp_min(0)))
@@ -192,11 +169,7 @@ class StreakSkipping:
         return self.streak(rewards, low, high), learned
 
     def figures(self, learned: Exploration) -> dict[str, float]:
-        """Both exploration probabilities.
-
-        Args:
-            learned: the exploration at this point of the run.
-        """
+        """Both exploration probabilities."""
         return {"prune/explore_easy": learned.easy, "prune/explore_hard": learned.hard}
 
     def _moved(self, probability: float, share: Fraction, target: Fraction) -> float:
@@ -206,9 +179,6 @@ class StreakSkipping:
 
 def mixed(rewards: Rewards) -> Tensor:
     """True, (Q,), for groups in which not all rewards are equal: the others have no gradient.
-
-    Args:
-        rewards: of whole groups.
 
     Source: GRESO, section 3: groups of zero variance are discarded.
     """

@@ -110,7 +110,7 @@ class Method:
 
     @property
     def score(self) -> Score:
-        """What guesses the size of a completion's gradient: its selection's score, ``abs(A)`` without one."""
+        """What guesses the norm of a completion's gradient: its selection's score, ``abs(A)`` without one."""
         return getattr(self.completions, "score", absolute_advantage)
 
     @property
@@ -136,9 +136,6 @@ class Method:
 
         Plans, proofs, reports and comparisons all ask here. What an optimizer makes of a gradient (clipping, Adam) is
         outside of it: docs/estimators.md.
-
-        Args:
-            optimizer_steps: that train on one rollout, >= 1.
         """
         return self.selection_bias + tuple(reason for reason, holds in self._ratios(optimizer_steps) if holds)
 
@@ -190,11 +187,7 @@ class Method:
         return (advantage_N != 0) | (self.beta > 0 or self.entropy_coef != 0 or self.router_coef > 0)
 
     def at(self, done: float) -> "Method":
-        """The method at a point of the run: rates follow their schedule.
-
-        Args:
-            done: share of training done, in [0, 1].
-        """
+        """The method at a point of the run: rates follow their schedule."""
         if self.schedule is constant:
             return self
         factor = self.schedule(done)
@@ -237,11 +230,7 @@ class Method:
         return loss_BT + self.beta * self.kl(tokens) if self.beta else loss_BT
 
     def describe(self, optimizer_steps: int = 1) -> str:
-        """One paragraph for the start of a run: what is pruned and how, the objective, and whether it is biased.
-
-        Args:
-            optimizer_steps: that train on one rollout, >= 1.
-        """
+        """One paragraph for the start of a run: what is pruned and how, the objective, and whether it is biased."""
         schedule = "" if self.schedule is constant else f", rate by schedule {in_words(self.schedule)}"
         completions = f"{self.completions}{schedule}" if self.completions.rate else "all with a gradient"
         prompts = f"{self.prompts}{schedule}" if self.prompts.rate else str(self.rounds or "all")
@@ -256,11 +245,7 @@ class Method:
 
 
 def in_words(function: Callable[..., Any]) -> str:
-    """What a function is called, with the constants bound to it.
-
-    Args:
-        function: with a name, or a ``functools.partial`` of one.
-    """
+    """What a function is called, with the constants bound to it."""
     if isinstance(function, partial):
         constants = ", ".join(
             f"{key}={in_words(value) if callable(value) else value}" for key, value in function.keywords.items()

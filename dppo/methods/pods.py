@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.methods.grpo import GRPO
 from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, whole_prompts
 from dppo.objective import AdvantageRule, Statistics
@@ -18,9 +19,6 @@ def above_lowest(completions: Completions) -> Tensor:
     """Advantage above the lowest one of the prompt, (N,) float64: the reward up to a shift and a scale per prompt.
 
     A completion that could not be scored has advantage 0 and stands for an average one.
-
-    Args:
-        completions: of a step.
     """
     advantage_N = completions.advantage_N.double()
     number_N = completions.group_N.unique(return_inverse=True)[1]
@@ -32,10 +30,6 @@ def widest(score_G: np.ndarray, kept: int) -> np.ndarray:
     """Places of the ``kept`` scores of largest variance: the i highest and the others from below, in O(G log G).
 
     Of all i with the largest variance the smallest is taken, and of equal scores those with the lowest index.
-
-    Args:
-        score_G: (G,) scores of a group.
-        kept: how many, in [2, G].
 
     Returns:
         Places; of scores [0, 1, 5, 6] and 2 kept, 0 and 3.
@@ -56,26 +50,16 @@ def widest(score_G: np.ndarray, kept: int) -> np.ndarray:
 
 
 def at_least_two(completions: int, dropped: Fraction) -> int:
-    """``kept_share``, and 2 at least, since one alone has no variance.
-
-    Args:
-        completions: of a group.
-        dropped: share to drop.
-    """
+    """``kept_share``, and 2 at least, since one alone has no variance."""
     return min(max(kept_share(completions, dropped), 2), completions)
 
 
-def of_kept(rule: AdvantageRule, rewards: Rewards, keep_N: Tensor) -> Tensor:
+def of_kept(rule: AdvantageRule, rewards: Rewards, context: StepContext, keep_N: Tensor) -> Tensor:
     """(N,) advantages from the rewards of kept completions alone, 0 for the others.
-
-    Args:
-        rule: turns rewards into advantages.
-        rewards: of whole groups.
-        keep_N: (N,) bool.
 
     Source: PODS, which takes mean and standard deviation over the down-sampled group.
     """
-    return rule(rewards.only(keep_N))
+    return rule(rewards.only(keep_N), context)
 
 
 PODS = replace(

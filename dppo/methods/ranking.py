@@ -71,20 +71,11 @@ class Ranking:
         return "; ".join((ranked, DETERMINISTIC.reason, *weighted)) if self.rate else ""
 
     def at_rate(self, rate: float) -> Self:
-        """The same ranking that drops another share.
-
-        Args:
-            rate: in [0, 1).
-        """
+        """The same ranking that drops another share."""
         return replace(self, rate=rate)
 
     def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
-        """The completions kept: probability 1 for them and 0 for all others.
-
-        Args:
-            completions: all completions of the step.
-            rng: not used: nothing is left to chance.
-        """
+        """The completions kept: probability 1 for them and 0 for all others."""
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
             return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
@@ -106,47 +97,25 @@ class Ranking:
 
 
 def whole_prompts(completions: Completions) -> Tensor:
-    """(N,) completions of a prompt compete. Source: CPPO, arXiv:2503.22342, section 3; PODS, arXiv:2504.13818.
-
-    Args:
-        completions: all completions of the step.
-    """
+    """(N,) completions of a prompt compete. Source: CPPO, arXiv:2503.22342, section 3; PODS, arXiv:2504.13818."""
     return completions.group_N
 
 
 def largest(score_G: np.ndarray, kept: int) -> np.ndarray:
-    """Places of the ``kept`` largest scores; of equal ones, which binary rewards make the normal case, the first.
-
-    Args:
-        score_G: (G,) scores of the completions that compete.
-        kept: how many, in [0, G].
-    """
+    """Places of the ``kept`` largest scores; of equal ones, which binary rewards make the normal case, the first."""
     return np.argsort(-score_G, kind="stable")[:kept]
 
 
 def kept_share(completions: int, dropped: Fraction) -> int:
-    """``floor(completions * (1 - dropped))``, in exact arithmetic: 9/10 of 10 completions dropped keep 1, not 0.
-
-    Args:
-        completions: that compete.
-        dropped: share to drop.
-    """
+    """``floor(completions * (1 - dropped))``, in exact arithmetic: 9/10 of 10 completions dropped keep 1, not 0."""
     return int(completions * (1 - dropped))
 
 
 def mean_of_kept(kept: Kept) -> Tensor:
-    """(N,) ``N / kept`` where kept: a mean over the survivors.
-
-    Args:
-        kept: what the ranking kept.
-    """
+    """(N,) ``N / kept`` where kept: a mean over the survivors."""
     return kept.keep_N.double() * (kept.keep_N.numel() / max(int(kept.keep_N.sum()), 1))
 
 
 def one_each(kept: Kept) -> Tensor:
-    """(N,) 1 where kept, over a denominator that counts all.
-
-    Args:
-        kept: what the ranking kept.
-    """
+    """(N,) 1 where kept, over a denominator that counts all."""
     return kept.keep_N.double()

@@ -62,11 +62,7 @@ class RowMethod:
         return tuple(rows)
 
     def at(self, done: float) -> "RowMethod":
-        """The method at a point of a run, its rate multiplied by the schedule's factor.
-
-        Args:
-            done: share of training done, in [0, 1].
-        """
+        """The method at a point of a run, its rate multiplied by the schedule's factor."""
         factor = self.schedule(done)
         return self if factor == 1 else replace(self, rows=self.rows.at_rate(self.rows.rate * factor))
 

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError, ShapeError, raise_problems
 from dppo.groups import each_group
 from dppo.types import Rewards
@@ -16,7 +17,14 @@ from dppo.types import Rewards
 Scale = Literal["group", "batch", "none"]
 
 
-def group_advantages(rewards: Rewards, *, scale: Scale = "group", ddof: int = 1, eps: float = 1e-4) -> Tensor:
+def group_advantages(
+    rewards: Rewards,
+    context: StepContext = NOTHING_KNOWN,
+    *,
+    scale: Scale = "group",
+    ddof: int = 1,
+    eps: float = 1e-4,
+) -> Tensor:
     """Advantage of each completion: its total reward minus its group's mean, over a standard deviation plus ``eps``.
 
     A completion that no function could score counts in no statistic and its advantage is 0. A group whose totals are
@@ -24,6 +32,7 @@ def group_advantages(rewards: Rewards, *, scale: Scale = "group", ddof: int = 1,
 
     Args:
         rewards: of whole groups, of any sizes.
+        context: not read.
         scale: what the standard deviation is over: each ``"group"``, the whole ``"batch"``, or ``"none"`` for no
             division at all. The mean is always the group's.
         ddof: 1 divides the squares by n - 1, as TRL, verl and CPPO do; 0 divides by n.
@@ -49,12 +58,7 @@ def group_advantages(rewards: Rewards, *, scale: Scale = "group", ddof: int = 1,
 
 
 def deviation(value_QG: Tensor, *, ddof: int = 1) -> Tensor:
-    """(Q,) standard deviation of each line without its NaN entries; 0 where no more than ``ddof`` entries are left.
-
-    Args:
-        value_QG: (Q, G).
-        ddof: 1 divides the squares by n - 1, 0 by n.
-    """
+    """(Q,) standard deviation of each line without its NaN entries; 0 where no more than ``ddof`` entries are left."""
     count_Q = (~value_QG.isnan()).sum(1)
     square_Q = (value_QG - value_QG.nanmean(1, keepdim=True)).square().nansum(1)
     return (square_Q / (count_Q - ddof).clamp(min=1)).sqrt()
@@ -83,8 +87,8 @@ class AdvantageRule:
     """A way to turn rewards into advantages, together with what it means for prompt pruning. Call it as a function."""
 
     name: str
-    compute: Callable[[Rewards], Tensor]
-    """Rewards of whole groups to (N,) float64 advantages, without NaN."""
+    compute: Callable[[Rewards, StepContext], Tensor]
+    """Rewards of whole groups, and what was known of them before, to (N,) float64 advantages, without NaN."""
     prompt_exact: bool = True
     """True where a group's advantages do not depend on which other prompts were rolled out."""
     reason: str = ""
@@ -92,7 +96,7 @@ class AdvantageRule:
     from_history: bool = False
     """Whether a group of one completion has an advantage, since history stands in for its siblings."""
     from_values: bool = False
-    """Whether it needs ``Rewards.value_Q``, which stand in for the siblings of a completion too."""
+    """Whether it needs ``StepContext.value_Q``, which stand in for the siblings of a completion too."""
     any_size: bool = False
     """Whether the expected gradient is the same for groups of every size."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -103,14 +107,18 @@ class AdvantageRule:
         """Whether a group of one completion has an advantage."""
         return self.from_history or self.from_values
 
-    def __call__(self, rewards: Rewards) -> Tensor:
+    def __call__(self, rewards: Rewards, context: StepContext) -> Tensor:
         """Advantages (N,) of the rewards of whole groups.
+
+        Args:
+            rewards: of whole groups.
+            context: what was known of the groups before they were rolled out; ``NOTHING_KNOWN`` where nothing was.
 
         Raises:
             ShapeError: ``compute`` gave something else than one number per completion.
             ConfigError: it gave NaN, or an infinite advantage.
         """
-        advantage_N = self.compute(rewards)
+        advantage_N = self.compute(rewards, context)
         if not isinstance(advantage_N, Tensor) or advantage_N.shape != (len(rewards),):
             shown = getattr(advantage_N, "shape", advantage_N)
             raise ShapeError(f"advantages {self.name!r} are {shown!r:.80}, expected a tensor ({len(rewards)},).")
@@ -134,8 +142,8 @@ def emphasised(rule: AdvantageRule, power: float) -> AdvantageRule:
         return rule
     powered(torch.zeros(1), power=power)
 
-    def compute(rewards: Rewards) -> Tensor:
-        return powered(rule(rewards), power=power)
+    def compute(rewards: Rewards, context: StepContext) -> Tensor:
+        return powered(rule(rewards, context), power=power)
 
     return replace(rule, name=f"{rule.name}, A * abs(A)^{power:g}", compute=compute, any_size=False)
 
@@ -162,9 +170,9 @@ ADVANTAGE_RULES = {rule.name: rule for rule in (GROUP_SCALED, BATCH_SCALED, CENT
 class Statistics:
     """Which completions the advantages come from that kept completions are trained with."""
 
-    compute: Callable[[AdvantageRule, Rewards, Tensor], Tensor] | None = None
-    """``compute(rule, rewards, keep_N) -> advantage_N`` to train with, where ``keep_N`` (N,) bool is what any draw of
-    the rollout keeps; None for those of whole groups."""
+    compute: Callable[[AdvantageRule, Rewards, StepContext, Tensor], Tensor] | None = None
+    """``compute(rule, rewards, context, keep_N) -> advantage_N`` to train with, where ``keep_N`` (N,) bool is what any
+    draw of the rollout keeps; None for those of whole groups."""
     bias: str = ""
     """Why advantages depend on the draw, one clause; empty where they do not."""
 

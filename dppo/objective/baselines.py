@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.errors import raise_problems
 from dppo.groups import ROUNDINGS, group_sums
 from dppo.objective.advantages import AdvantageRule
@@ -14,18 +15,19 @@ DEVIATION_FLOOR = 0.1
 """Added to a standard deviation from history: a prompt that was always solved divides by no less."""
 
 
-def history_advantages(rewards: Rewards) -> Tensor:
+def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     """Each completion's reward minus a mix of its siblings' mean and the mean that history expected of its prompt.
 
     The baseline of completion i of a group of n is ``w * mean_{j != i} R_j + (1 - w) * m``, with ``m`` and its variance
     ``v / worth`` from history, ``v`` the variance of one reward, and ``w`` by their precisions:
     ``w = (n - 1) / (n - 1 + worth)``. It never sees completion i, and ``m``, ``worth`` and n were settled before the
-    rollout, so the expected gradient is that of the mean reward whatever n is, 1 included. Several functions each have
+    rollout, so the expected gradient is that of the mean reward for every n, 1 included. Several functions each have
     their own baseline; the advantages are summed with their weights.
 
     Args:
-        rewards: of whole groups, with what was expected of them. Without that the baseline is the siblings' mean alone,
-            and a group of one has an advantage of 0.
+        rewards: of whole groups.
+        context: with what history expected of them. Without that the baseline is the siblings' mean alone, and a group
+            of one has an advantage of 0.
 
     Returns:
         (N,) float64; a completion that no function scored gets 0, and one that some did not score counts without them.
@@ -37,10 +39,10 @@ def history_advantages(rewards: Rewards) -> Tensor:
     known_NF, filled_NF = (~reward_NF.isnan()).double(), reward_NF.nan_to_num(0.0)
     others_NF = group_sums(known_NF, group_N)[group_N] - known_NF
     mean_NF = (group_sums(filled_NF, group_N)[group_N] - filled_NF) / others_NF.clamp_min(1)
-    if rewards.expected is None:
+    if context.expected is None:
         baseline_NF = torch.where(others_NF > 0, mean_NF, filled_NF)
     else:
-        expected = rewards.expected.take(group_N)
+        expected = context.expected.take(group_N)
         share_NF = others_NF / (others_NF + expected.worth_QF).clamp_min(1e-12)
         baseline_NF = share_NF * mean_NF + (1 - share_NF) * expected.mean_QF
     advantage_NF = (filled_NF - baseline_NF) * known_NF
@@ -50,14 +52,15 @@ def history_advantages(rewards: Rewards) -> Tensor:
     return advantage_NF.sum(1) if rewards.weight_F is None else advantage_NF @ rewards.weight_F.double()
 
 
-def history_scaled_advantages(rewards: Rewards, *, eps: float = DEVIATION_FLOOR) -> Tensor:
+def history_scaled_advantages(rewards: Rewards, context: StepContext, *, eps: float = DEVIATION_FLOOR) -> Tensor:
     """``history_advantages`` over a standard deviation that history expected of the prompt, plus ``eps``.
 
     It re-weights prompts by numbers settled beforehand: another objective than the group's own deviation, which differs
     with the size of the group. Functions count as independent: their weighted variances are added.
 
     Args:
-        rewards: of whole groups, with what was expected of them; without that nothing is divided by.
+        rewards: of whole groups.
+        context: with what history expected of them; without that nothing is divided by.
         eps: added to the standard deviation, > 0.
 
     Returns:
@@ -68,10 +71,10 @@ def history_scaled_advantages(rewards: Rewards, *, eps: float = DEVIATION_FLOOR)
     """
     if not (math.isfinite(eps) and eps > 0):
         raise_problems("history_scaled_advantages", [f"eps={eps!r} must be > 0. Write eps={DEVIATION_FLOOR}."])
-    advantage_N = history_advantages(rewards)
-    if rewards.expected is None:
+    advantage_N = history_advantages(rewards, context)
+    if context.expected is None:
         return advantage_N
-    return advantage_N / (rewards.expected.total_variance_Q(rewards.weight_F).sqrt()[rewards.group_N] + eps)
+    return advantage_N / (context.expected.total_variance_Q(rewards.weight_F).sqrt()[rewards.group_N] + eps)
 
 
 HISTORY_CENTRED = AdvantageRule(name="history baseline", compute=history_advantages, from_history=True, any_size=True)

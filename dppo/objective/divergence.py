@@ -20,10 +20,6 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 def binary_tv(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
     """Total variation between "this token" and "any other", ``|pi - mu|``, in [0, 1].
 
-    Args:
-        behaviour_logp: log-probabilities under the policy that sampled, in nats, any shape.
-        logp: of the same tokens under the policy in training.
-
     Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
     """
     return (logp.exp() - behaviour_logp.exp()).abs()

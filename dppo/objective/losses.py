@@ -48,19 +48,12 @@ Ratio = Callable[[Tokens], Tensor]
 
 
 def token_ratio(tokens: Tokens) -> Tensor:
-    """(B, T) probability of each sampled token under the policy over that under the old one.
-
-    Args:
-        tokens: with ``logp_BT`` and ``old_logp_BT``.
-    """
+    """(B, T) probability of each sampled token under the policy over that under the old one."""
     return _log_ratio(tokens).exp()
 
 
 def sequence_ratio(tokens: Tokens) -> Tensor:
     """(B, 1) geometric mean of the token ratios of each completion.
-
-    Args:
-        tokens: with ``logp_BT`` and ``old_logp_BT``.
 
     Source: GSPO (arXiv:2507.18071), equation 7.
     """
@@ -139,13 +132,6 @@ def vespo(
 ) -> Tensor:
     """(B, T) loss of each token, ``-phi * A * logp`` with ``phi`` from ``vespo_weight`` held constant.
 
-    Args:
-        tokens: what was sampled; a correction must be per token.
-        k_pos: as for ``vespo_weight``.
-        lambda_pos: as for ``vespo_weight``.
-        k_neg: as for ``vespo_weight``.
-        lambda_neg: as for ``vespo_weight``.
-
     Source: VESPO (arXiv:2602.10693), as in TRL.
     """
     phi_B1 = vespo_weight(tokens, k_pos=k_pos, lambda_pos=lambda_pos, k_neg=k_neg, lambda_neg=lambda_neg)
@@ -200,12 +186,6 @@ def clipped_tokens(
     tokens: Tokens, *, ratio: Ratio = token_ratio, clip_low: float = 0.2, clip_high: float = 0.2
 ) -> tuple[Tensor, Tensor]:
     """Which tokens, or completions, clipping leaves without a gradient, at the lower and at the upper bound.
-
-    Args:
-        tokens: what was sampled.
-        ratio: as given to the loss.
-        clip_low: as given to the loss.
-        clip_high: as given to the loss.
 
     Returns:
         Two bool tensors of the shape of the ratio.

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.errors import ConfigError, raise_problems
 from dppo.objective.advantages import AdvantageRule
 from dppo.objective.losses import Tokens
@@ -41,23 +42,24 @@ def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
     return beta * (torch.logsumexp(reward_PG / beta, 1) - math.log(reward_PG.shape[1]))
 
 
-def value_advantages(rewards: Rewards) -> Tensor:
-    """(N,) float64 each completion's total reward minus the value of its prompt, whatever else its group holds.
+def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
+    """(N,) float64 each completion's total reward minus the value of its prompt; its group has no part in it.
 
     Args:
-        rewards: of whole groups of any size, 1 included, with ``value_Q``. A completion that no function scored gets 0.
+        rewards: of whole groups of any size, 1 included. A completion that no function scored gets 0.
+        context: with ``value_Q``.
 
     Raises:
         ConfigError: there are no values.
 
     Source: A*-PO (arXiv:2505.20686), stage 2.
     """
-    if rewards.value_Q is None:
+    if context.value_Q is None:
         raise ConfigError(
             "these advantages need the value of every prompt, and none are given. Estimate them with dppo values "
             "CONFIG.yaml, then set prompt_values: FILE."
         )
-    return (rewards.total_N - rewards.value_Q[rewards.group_N]).nan_to_num(0.0)
+    return (rewards.total_N - context.value_Q[rewards.group_N]).nan_to_num(0.0)
 
 
 VALUE_CENTRED = AdvantageRule(name="optimal value", compute=value_advantages, from_values=True, any_size=True)
@@ -65,9 +67,6 @@ VALUE_CENTRED = AdvantageRule(name="optimal value", compute=value_advantages, fr
 
 def advantage_regression(tokens: Tokens) -> Tensor:
     """(B, T) ``-A (logp - ref_logp)``: the part of the squared residual that the advantage is in.
-
-    Args:
-        tokens: with ``ref_logp_BT``.
 
     Raises:
         ConfigError: there are no log-probabilities of a reference.
@@ -79,9 +78,6 @@ def squared_log_ratio(tokens: Tokens) -> Tensor:
     """(B, T) ``L l_t / 2`` with ``l_t`` the log-ratio of a token and ``L`` its sum: of a completion ``L^2 / 2``.
 
     Sums over tokens are meant, not means: its normaliser is ``LUSPO``.
-
-    Args:
-        tokens: with ``ref_logp_BT``.
 
     Raises:
         ConfigError: there are no log-probabilities of a reference.

@@ -3,11 +3,13 @@
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from dppo.errors import ConfigError
 from dppo.packing.kernels import Kernel
 from dppo.packing.rows import Segments
 
@@ -16,6 +18,11 @@ ROWS = "dppo_rows"
 BATCH_ROPE = {"dynamic", "longrope"}
 """Rotary embeddings that look at the longest sequence of the batch, which a layout changes."""
 SERVED_LAYERS = {"full_attention", "sliding_attention"}
+RELIED_ON = {
+    "PreTrainedConfig": ("_attn_implementation",),
+    "PreTrainedModel": ("_is_stateful", "_supports_sdpa", "_supports_attention_backend"),
+}
+"""Private names of transformers that rows need, by class. Read them with ``private``, here and nowhere else."""
 
 
 def rows_attention(
@@ -35,21 +42,7 @@ def rows_attention(
 
     Segments arrive as keyword arguments of the model's forward, so generation, evaluation and a recomputation under
     gradient checkpointing each do what their own call said.
-
-    Args:
-        module: the attention layer.
-        query: (1, H, T, D).
-        key: (1, Hkv, T, D).
-        value: (1, Hkv, T, D).
-        attention_mask: as transformers made it; not used with segments.
-        scaling: of the scores; None: 1/sqrt(D).
-        sliding_window: tokens a query sees, its own included; None: all.
-        row_segments: the segments of the row.
-        row_kernel: what computes them.
-        **kwargs: what else transformers passes on; for its own ``sdpa``.
-
-    Returns:
-        (1, T, H, D), and None for the attention weights.
+    ``attention_mask`` is not used with segments. Gives (1, T, H, D), and None for the attention weights.
     """
     if row_segments is None or row_kernel is None:
         return sdpa_attention_forward(
@@ -66,21 +59,32 @@ AttentionInterface.register(ROWS, rows_attention)
 AttentionMaskInterface.register(ROWS, sdpa_mask)
 
 
-def use_rows(model: PreTrainedModel) -> None:
-    """Let ``model`` attend over rows where it is given segments; everything else stays ordinary sdpa.
+def private(owner: Any, name: str) -> Any:
+    """What a model or its configuration has under one of the names in ``RELIED_ON``.
 
-    Args:
-        model: one for which ``unsupported`` says nothing. Its attention implementation is changed at run time.
+    Raises:
+        ConfigError: this version of transformers does not have it.
     """
+    if not hasattr(owner, name):
+        raise ConfigError(
+            f"transformers {transformers.__version__} has no {name} on {type(owner).__name__}, which packed rows rely "
+            "on. Use layout: padded, or the version that constraints.txt names."
+        )
+    return getattr(owner, name)
+
+
+def use_rows(model: PreTrainedModel) -> None:
+    """Let ``model`` attend over rows where it is given segments; everything else stays ordinary sdpa."""
     patched: Any = model
-    if model.config._attn_implementation != ROWS:
-        patched.attention_before_rows = model.config._attn_implementation
+    before = private(model.config, "_attn_implementation")
+    if before != ROWS:
+        patched.attention_before_rows = before
     model.set_attn_implementation(ROWS)
 
 
 def leave_rows(model: PreTrainedModel) -> None:
     """Give ``model`` back the attention implementation it had before ``use_rows``; nothing without that."""
-    if model.config._attn_implementation == ROWS:
+    if private(model.config, "_attn_implementation") == ROWS:
         model.set_attn_implementation(str(getattr(model, "attention_before_rows", "sdpa")))
 
 
@@ -109,7 +113,7 @@ def unsupported(model: PreTrainedModel) -> str:
     reasons: list[tuple[Any, str]] = [
         (config is not model.config, "it is a vision-language model"),
         (getattr(config, "is_encoder_decoder", False), "it has an encoder"),
-        (model._is_stateful, "it has recurrent layers, which scan across the segments of a row"),
+        (private(model, "_is_stateful"), "it has recurrent layers, which scan across the segments of a row"),
         (layers - SERVED_LAYERS, f"it has layers of type {', '.join(sorted(layers - SERVED_LAYERS))}"),
         (getattr(config, "attn_logit_softcapping", None), "it caps attention scores, which sdpa cannot"),
         (any(n.endswith(".sinks") for n, _ in model.named_parameters()), "it has attention sinks, which sdpa lacks"),
@@ -121,7 +125,7 @@ def unsupported(model: PreTrainedModel) -> str:
         (getattr(config, "keep_window_size", None), "it drops keys beyond a window by what it attends to"),
         (kinds & BATCH_ROPE, f"its rotary embedding ({', '.join(sorted(kinds & BATCH_ROPE))}) depends on the batch"),
         (
-            not (model._supports_sdpa and model._supports_attention_backend),
+            not (private(model, "_supports_sdpa") and private(model, "_supports_attention_backend")),
             f"transformers cannot change the attention of {type(model).__name__}",
         ),
     ]

@@ -20,16 +20,6 @@ def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     At most ``11/9 OPT + 4`` bins (OPT, the fewest possible), with lengths of completions within one percent of OPT.
     Which sizes end up together does not depend on the order given; items of equal size are dealt in that order.
 
-    Args:
-        sizes: size of each item, >= 0.
-        capacity: size of a bin, >= 1.
-
-    Returns:
-        Bins in the order they were opened, none empty; no bins for no items.
-
-    Raises:
-        ConfigError: a size is negative, or ``capacity`` is below 1.
-
     Source:
         Johnson, "Near-optimal bin packing algorithms" (1973); Johnson et al., SIAM J. Comput. 3 (1974). For first fit
         decreasing the constant is 6/9 (Dosa, ESCAPE 2007), which the tests hold this one to on small cases.
@@ -48,17 +38,6 @@ def window_greedy(sizes: Iterable[int], capacity: int, *, window: int = 256) -> 
     as one of them opens another. So nothing starves: from the moment an item is read, at most ``window`` bins leave
     before its own. With ``window=1`` this is next fit.
 
-    Args:
-        sizes: size of each item, >= 0; read a window at a time, when bins are asked for.
-        capacity: size of a bin, >= 1.
-        window: items looked at together, >= 1. The larger, the fuller the bins.
-
-    Returns:
-        An iterator over bins, none empty.
-
-    Raises:
-        ConfigError: ``capacity`` or ``window`` is below 1, at once; a size is negative, when it is read.
-
     Source:
         The DPPO paper (arXiv:2603.04135, 4.3) packs greedily by windows and does not state its rule; this one is ours.
     """
@@ -73,16 +52,6 @@ def longest_processing_time(costs: Sequence[float], bins: int) -> list[list[int]
 
     The largest sum is at most ``4/3 - 1/(3 bins)`` times the smallest possible. With fewer items than bins, or items
     that cost nothing, some lists are empty.
-
-    Args:
-        costs: cost of each item, >= 0 and finite, in any unit.
-        bins: number of lists, >= 1, such as ranks.
-
-    Returns:
-        One list per bin, dearest item first. Items of equal cost are dealt in the order given.
-
-    Raises:
-        ConfigError: a cost is negative or not finite, or ``bins`` is below 1.
 
     Source:
         Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969).
@@ -106,14 +75,6 @@ def rebalance(costs: Sequence[float], home: Sequence[int], bins: int) -> list[in
     Dearest first, an item stays where it is as long as its bin then holds no more than the mean of all. What is left
     over goes by longest processing time, each into the bin with the smallest sum so far. The largest sum is at most the
     mean and ``(1 - 1/bins)`` times the dearest item.
-
-    Args:
-        costs: cost of each item, >= 0 and finite, in any unit.
-        home: the bin that each item is in, from 0.
-        bins: number of bins, >= 1, such as ranks.
-
-    Raises:
-        ConfigError: a cost is negative or not finite, ``bins`` is below 1, or an item is in none of them.
 
     Source:
         The bound is that of list scheduling: Graham, "Bounds for certain multiprocessing anomalies", Bell System
@@ -146,17 +107,6 @@ def split_group(shared: int, sizes: Sequence[int], capacity: int) -> list[list[i
     Tries the fewest parts that could do, then one more each time. Parts are filled by longest processing time, which
     balances them; where best fit decreasing does with fewer parts than that, its parts are taken.
 
-    Args:
-        shared: what every part pays once, such as the tokens of a prompt, >= 0.
-        sizes: size of each item, >= 0.
-        capacity: what a part may cost, >= 1. An item that exceeds it together with ``shared`` gets a part of its own.
-
-    Returns:
-        Parts as lists of indices, none empty; no parts for no items.
-
-    Raises:
-        ConfigError: ``shared`` or a size is negative, or ``capacity`` is below 1.
-
     Example:
         ``split_group(10, [30, 20, 25, 15], 60)`` is ``[[0, 3], [2, 1]]``: 55 and 55.
     """
@@ -176,13 +126,6 @@ def fewest_bins(sizes: Sequence[int], capacity: int) -> int:
     """A number of bins that no packing can do with fewer than; the best one may need more.
 
     Items that do not fit take a bin each. The others need their total, and no two of them above half a bin can share.
-
-    Args:
-        sizes: size of each item, >= 0.
-        capacity: size of a bin, >= 1.
-
-    Raises:
-        ConfigError: a size is negative, or ``capacity`` is below 1.
 
     Example:
         ``fewest_bins([6, 6, 6, 1], 10)`` is 3.

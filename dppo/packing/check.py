@@ -94,13 +94,7 @@ def check_rows(model: Any, *, temperature: float, kernel: Kernel) -> LayoutCheck
     That is the largest of the differences between one padded batch, one sequence at a time, and the batch with every
     module's output nudged. Gradients are compared where gradients are enabled; call it under ``torch.no_grad()`` on
     models that cannot be differentiated outside of a training step, such as sharded ones.
-
-    Args:
-        model: after ``use_rows``, with a fused or scored head; its mode and gradients are left as they were.
-        temperature: what its head divides logits by.
-        kernel: what computes attention over rows.
-
-    Source: Parker (1997), Monte Carlo arithmetic: rounding errors estimated by random roundings.
+    The model comes after ``use_rows``, with a fused or scored head; its mode and gradients are left as they were.
     """
     prompts, completions = _sequences(model)
     half = _dtype(model) in HALF
@@ -315,10 +309,6 @@ def check_head(model: Any, *, temperature: float) -> HeadCheck:
 
     Layouts take a linear head on the last hidden states. A model with a layer between them, or with logits scaled in a
     way nobody knows of, has other log-probabilities: then nothing that layouts are compared with is right either.
-
-    Args:
-        model: with a fused or scored head; its mode is left as it was.
-        temperature: what logits are divided by.
     """
     prompts, completions = _sequences(model)
     with _evaluating(model):

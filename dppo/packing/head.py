@@ -1,6 +1,7 @@
 """The language model head over labelled positions only, in blocks: (tokens x vocabulary) logits never exist."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, cast
@@ -46,12 +47,27 @@ def unsupported_head(model: PreTrainedModel) -> str:
     return f"it changes logits after the head ({changed[0]}={getattr(config, changed[0])})" if changed else ""
 
 
+@dataclass
+class _Head:
+    """One scored head that was put on a model."""
+
+    forward: Callable[..., Any]
+    """The function that became the model's forward."""
+    below: Callable[..., Any] | None
+    """The forward that was set on the model before; None where it was that of its class."""
+    temperature: float
+    dtype: torch.dtype | None
+    removed: bool = False
+    """Whether it passes every call on: it was taken off while something else was wrapped around it."""
+
+
 def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: torch.dtype | None = None) -> None:
     """Make ``model(..., shift_labels=, fused_lm_head=True)`` return log-probabilities of the labels, no logits.
 
     The call is that of TRL's ``add_fused_lm_head``, so either may be on a model. ``score_entropy=True`` asks for
     entropies too, and ``token_weight=`` (B, T) for the router loss of a mixture of experts over these weights. Without
-    ``fused_lm_head`` the model's forward is the one it had.
+    ``fused_lm_head`` the model's forward is the one it had. A second call replaces the first;
+    ``remove_scored_head`` takes the head off again.
 
     Args:
         model: a causal language model, not yet wrapped by PEFT, DDP or FSDP; changed in place.
@@ -69,13 +85,38 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
         raise ConfigError(f"no scored head for {type(model).__name__}: {reason}. Use TRL's add_fused_lm_head.")
     if not temperature > 0:
         raise ConfigError(f"temperature={temperature:g} must be greater than 0. Try temperature: 1.0.")
-    # Attributes, not closures: a deep copy of the model then runs its own forward, not this model's. A list, because a
-    # model may be patched more than once, by one trainer after another.
+    remove_scored_head(model)
+    # Attributes, not closures: a deep copy of the model then runs its own forward, not this model's.
     patched: Any = model
-    patched.unscored_forwards = [*getattr(model, "unscored_forwards", ()), model.forward]
-    layer = len(patched.unscored_forwards) - 1
+    heads: list[_Head] = [*getattr(model, "scored_heads", ())]
+    forward = _forward_of_head(type(model), len(heads))
+    below = vars(model).get("forward")
+    patched.scored_heads = [*heads, _Head(forward=forward, below=below, temperature=temperature, dtype=dtype)]
+    patched.forward = MethodType(forward, model)
 
-    @functools.wraps(type(model).forward)  # generate checks its arguments against the signature
+
+def remove_scored_head(model: PreTrainedModel) -> None:
+    """Give a model back the forward that it had before ``add_scored_head``; nothing where it has no scored head.
+
+    A head that something else was wrapped around since, as TRL's own head or accelerate's autocast, stays below it and
+    passes every call on.
+    """
+    patched: Any = model
+    heads: list[_Head] = getattr(model, "scored_heads", [])
+    while heads and getattr(vars(model).get("forward"), "__func__", None) is heads[-1].forward:
+        below = heads.pop().below
+        if below is None:
+            del patched.forward
+        else:
+            patched.forward = below
+    for head in heads:
+        head.removed = True
+
+
+def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., Any]:
+    """The forward of a model of class ``kind`` with a scored head, the one at place ``layer`` among its own."""
+
+    @functools.wraps(kind.forward)  # generate checks its arguments against the signature
     def forward(
         self: Any,
         *args: Any,
@@ -85,21 +126,22 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
         token_weight: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        if not fused_lm_head or shift_labels is None:
-            extra = {"fused_lm_head": True} if fused_lm_head else {}
-            return self.unscored_forwards[layer](
-                *args, **extra, **({} if shift_labels is None else {"shift_labels": shift_labels}), **kwargs
-            )
+        head: _Head = self.scored_heads[layer]
+        if head.removed or not fused_lm_head or shift_labels is None:
+            below = functools.partial(kind.forward, self) if head.below is None else head.below
+            kwargs |= {"fused_lm_head": True} if fused_lm_head else {}
+            kwargs |= {} if shift_labels is None else {"shift_labels": shift_labels}
+            return below(*args, **kwargs)
         kwargs["use_cache"] = False  # with a cache transformers sees one sequence in a row of many
         if token_weight is not None:
             kwargs["output_router_logits"] = True
         output = self.base_model(*args, **kwargs)
-        scored = _score(self, output.last_hidden_state, shift_labels, temperature, dtype, score_entropy)
+        scored = _score(self, output.last_hidden_state, shift_labels, head.temperature, head.dtype, score_entropy)
         if token_weight is not None:
             scored.router_loss = router_loss(output.router_logits, token_weight, self.config.get_text_config())
         return scored
 
-    patched.forward = MethodType(forward, model)
+    return forward
 
 
 def _score(
@@ -138,14 +180,6 @@ def router_loss(router_logits: tuple[Tensor, ...], weight_BT: Tensor, config: An
 
     Shares of tokens per expert and mean probabilities are both weighted, so a dropped token counts by those kept in its
     place. Where all weights are 0 it is 0, with a gradient of 0.
-
-    Args:
-        router_logits: of each layer, (B * T, E).
-        weight_BT: (B, T) weights of the tokens, >= 0; 0 for padding.
-        config: of the model, with ``num_experts`` and ``num_experts_per_tok``.
-
-    Source: Switch Transformer (arXiv 2101.03961), equations 4 to 6; transformers' ``load_balancing_loss_func``, whose
-    mask takes any weights.
     """
     total = weight_BT.sum()
     weighted = torch.where(total > 0, weight_BT, torch.ones_like(weight_BT))

@@ -93,17 +93,7 @@ def candidates(device: torch.device, dtype: torch.dtype) -> Iterator[Kernel]:
 def choose_kernel(
     device: torch.device, dtype: torch.dtype, head_dim: int, *, heads: tuple[int, int] = (4, 2)
 ) -> Kernel:
-    """The first kernel that agrees with plain SDPA on this device, with the reason in words.
-
-    Args:
-        device: where the model is.
-        dtype: of queries, keys and values, autocast included.
-        head_dim: D.
-        heads: query heads and key-value heads.
-
-    Raises:
-        ConfigError: if not even plain SDPA agrees with itself, so something is broken on this device.
-    """
+    """The first kernel that agrees with plain SDPA on this device, with the reason in words."""
     passed_over = []
     for kernel in candidates(device, dtype):
         problem = probe(kernel, device, dtype, head_dim, heads=heads)

@@ -11,14 +11,8 @@ def sorted_micro_batches(width: Tensor, max_tokens: int) -> list[Tensor]:
 
     Sorting puts rows of like length together, which is what makes trimming the padding worthwhile. A row longer
     than ``max_tokens`` gets a micro-batch of its own: nothing is dropped or cut.
-
-    Args:
-        width: (N,) integer, tokens of each row, >= 0; or (N, parts) where its parts are padded each for itself, such
-            as a prompt on the left and a completion on the right.
-        max_tokens: padded tokens of one micro-batch, rows times the longest of them (or of each part), >= 1.
-
-    Returns:
-        Index tensors that together hold every row once; empty for no rows. Ties keep the order given.
+    Widths are (N,), or (N, parts) where parts are padded each for itself, such as prompts on the left and completions
+    on the right. Ties keep the order given.
 
     Example:
         Lengths ``[3, 8, 4]`` with ``max_tokens=8`` give ``[tensor([1]), tensor([2, 0])]``.

@@ -103,11 +103,7 @@ class Row:
         }
 
     def weight_of_positions(self, weight_B: Tensor) -> Tensor:
-        """(1, T) the weight of each position: that of its completion, in a trunk the sum over those that share it.
-
-        Args:
-            weight_B: (B,) weights of the completions.
-        """
+        """(1, T) the weight of each position: that of its completion, in a trunk the sum over those that share it."""
         branch_S, trunk_S = (
             torch.tensor(index, device=weight_B.device) for index in (self.branch_S, self.segments.trunk_S)
         )
@@ -119,12 +115,7 @@ class Row:
     def unpack(self, value_1T: Tensor, width: int) -> Tensor:
         """(B, width) values of the scored tokens at their places in their completions, 0 elsewhere; differentiable.
 
-        Args:
-            value_1T: (1, T), one value per position of the row.
-            width: tokens of the longest completion, or more.
-
-        Raises:
-            ShapeError: if ``width`` is less, which would put values into the wrong completion.
+        A smaller width than the longest completion's would put values into the wrong completion.
         """
         if width < self.width:
             raise ShapeError(f"width={width} is less than the longest completion. Use width={self.width} or more.")
@@ -143,13 +134,8 @@ def plan_rows(
 
     Groups are kept whole where a row has room for them, split into the fewest parts where not, and the parts are
     packed best-fit-decreasing. A completion that does not fit by itself gets a row of its own: nothing is cut.
-
-    Args:
-        group_N: (N,) a number per completion, equal where the prompts are. With all numbers different prompts are
-            not shared, which is what other trainers call packing.
-        prompt_tokens_N: (N,) tokens of each completion's prompt, >= 1.
-        completion_tokens_N: (N,) tokens of each completion; those of 0 are in no row.
-        max_tokens: tokens of a row, >= 1.
+    With all group numbers different prompts are not shared, which is what other trainers call packing. Completions of 0
+    tokens are in no row.
     """
     members: dict[int, list[int]] = {}
     for index, (group, tokens) in enumerate(zip(group_N, completion_tokens_N, strict=True)):

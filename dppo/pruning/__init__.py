@@ -1,5 +1,6 @@
 """What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
+from dppo.evidence import Evidence
 from dppo.pruning.ceiling import (
     COMPLETION_AUTO,
     PROMPT_AUTO,
@@ -13,7 +14,6 @@ from dppo.pruning.ceiling import (
 )
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
 from dppo.pruning.difficulty import DifficultyPredictor
-from dppo.pruning.evidence import Evidence
 from dppo.pruning.features import column_features, length_features
 from dppo.pruning.history import PromptHistory
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform

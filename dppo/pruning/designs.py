@@ -42,18 +42,10 @@ class Design:
 
 
 def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
-    """Fixed-size draw by duels between neighbours: of two units one is settled, the other carries what is left.
+    """Fixed-size draw by duels between neighbours: one of two units is decided, the other carries what is left.
 
     Units close in the order given exclude each other, so an order that puts alike units side by side makes the sample
     representative, and its variance lower than that of independent draws.
-
-    Args:
-        prob_N: (N,) float64 in [0, 1].
-        score_N: not used.
-        rng: source of randomness; N + 1 uniforms are drawn.
-
-    Returns:
-        (N,) bool.
 
     Source: Deville and Tille, Unequal probability sampling without replacement through a splitting method (1998);
         the ordered form is that of Chauvet, On a characterization of ordered pivotal sampling (2012).
@@ -79,13 +71,13 @@ def draw_pivotal(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> T
             else:
                 keep[unit] = True
             open_prob = both - 1.0
-    if open_unit >= 0 and uniform[-1] < _settled(open_prob, prob):
+    if open_unit >= 0 and uniform[-1] < _last_prob(open_prob, prob):
         keep[open_unit] = True
     return torch.tensor(keep, dtype=torch.bool)
 
 
-def _settled(open_prob: float, prob: list[float]) -> float:
-    """Probability of the last open unit: 0 or 1 if all sum to an integer, whatever rounding left of it."""
+def _last_prob(open_prob: float, prob: list[float]) -> float:
+    """Probability of the last open unit: 0 or 1 if all sum to an integer, without what rounding left of it."""
     total = math.fsum(prob)
     return float(round(open_prob)) if abs(total - round(total)) < WHOLE else open_prob
 
@@ -94,9 +86,6 @@ def neighbours(completions: Completions) -> Tensor:
     """(R,) completions with a gradient, by prompt and within a prompt by the advantage's sign.
 
     Neighbours exclude each other in a pivotal draw, so this order spreads the sample over prompts and signs.
-
-    Args:
-        completions: all completions of a step.
     """
     order_N = torch.from_numpy(np.lexsort((completions.advantage_N.sign().numpy(), completions.group_N.numpy())))
     return order_N[completions.live_N[order_N]]
@@ -104,14 +93,6 @@ def neighbours(completions: Completions) -> Tensor:
 
 def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
     """Fixed-size draw: units laid on a line in random order, as long as their probability; one is kept per length of 1.
-
-    Args:
-        prob_N: (N,) float64 in [0, 1].
-        score_N: not used.
-        rng: source of randomness; one permutation and one uniform are drawn.
-
-    Returns:
-        (N,) bool.
 
     Source: Madow, On the theory of systematic sampling, II (1949); Hartley and Rao (1962) for the random order.
     """
@@ -134,14 +115,6 @@ def draw_systematic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -
 def draw_poisson(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
     """Independent draws: each unit by its own coin, so the number of units kept is random and may be 0.
 
-    Args:
-        prob_N: (N,) float64 in [0, 1].
-        score_N: not used.
-        rng: source of randomness; N uniforms are drawn.
-
-    Returns:
-        (N,) bool.
-
     Source: Hajek, Asymptotic theory of rejective sampling (1964).
     """
     return torch.from_numpy(rng.random(len(prob_N)) < prob_N.numpy())
@@ -149,11 +122,6 @@ def draw_poisson(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> T
 
 def draw_deterministic(prob_N: Tensor, score_N: Tensor, rng: np.random.Generator) -> Tensor:
     """The units of largest probability, then score, then lowest index, as many as the rounded sum of probabilities.
-
-    Args:
-        prob_N: (N,) float64 in [0, 1].
-        score_N: (N,) breaks ties of ``prob_N``.
-        rng: not used.
 
     Returns:
         (N,) bool. Probabilities [.5, .5, 1, .5] with scores [1, 2, 0, 2] keep units 2 and 1.

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import Expected
 from dppo.errors import CheckpointError, DataError, RewardError, ShapeError, raise_problems
 from dppo.files import replacing
 from dppo.groups import each_group
 from dppo.pruning.history_file import read_arrays
 from dppo.pruning.logistic import auc, expansion, logistic, posterior_mode
-from dppo.types import Expected, Rewards
+from dppo.types import Rewards
 
 FORMAT = 1
 """Version of the saved file; raised when its arrays change meaning."""
@@ -142,11 +143,6 @@ class DifficultyPredictor:
     def auc(self, rows: Tensor | np.ndarray, rewards: Rewards, step: int) -> float:
         """How well the predictions for a step tell its rewards above the middle of their range from those below.
 
-        Args:
-            rows: (Q,) integer, the prompt of each group.
-            rewards: of the groups.
-            step: not yet learned from.
-
         Returns:
             Mean over functions of the area under the curve, in [0, 1], 0.5 for predictions that say nothing; NaN where
             no function has rewards of both kinds.
@@ -196,9 +192,6 @@ class DifficultyPredictor:
 
         They are standardised by the mean and deviation of the first ones, so that coefficients keep their meaning.
 
-        Args:
-            features_PD: (P, D) float, as at construction.
-
         Raises:
             ShapeError: of another shape.
             DataError: a feature that is not finite.
@@ -245,11 +238,7 @@ class DifficultyPredictor:
         return (sums[0] / sums[1].clamp_min(1)).numpy(), sums[1].numpy()
 
     def save(self, path: str | Path) -> None:
-        """Write what was learned to ``path`` as npz, without pickle, and the features where they were refreshed.
-
-        Args:
-            path: file to write; its folder must exist.
-        """
+        """Write what was learned to ``path`` as npz, without pickle, and the features where they were refreshed."""
         features_PD = self._features_PD if self._refreshed else self._features_PD[:0]
         numbers = {"format": np.int64(FORMAT), "step": np.int64(self.step)}
         arrays: dict[str, Any] = {**numbers, "features_PD": features_PD, **self._state}
@@ -258,9 +247,6 @@ class DifficultyPredictor:
 
     def load(self, path: str | Path) -> None:
         """Replace what was learned by what ``save`` wrote, bit by bit. Settings stay those of this object.
-
-        Args:
-            path: file to read.
 
         Raises:
             CheckpointError: it is missing or damaged, or of other features or reward functions.

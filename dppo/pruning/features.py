@@ -15,7 +15,7 @@ def length_features(prompts: Iterable[Sized]) -> np.ndarray:
     """(P, 1) float64 logarithm of one more than each prompt's length.
 
     Args:
-        prompts: token ids, texts, or whatever else has a length.
+        prompts: token ids, texts, or anything else with a length.
 
     Raises:
         DataError: a prompt has none.

@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import Expected
 from dppo.errors import CheckpointError, DataError, ShapeError, raise_problems
 from dppo.files import replacing
 from dppo.groups import each_group
 from dppo.pruning.history_file import matches, read_history
 from dppo.pruning.moments import RewardMoments, moments_of
-from dppo.types import Candidates, Expected, Rewards
+from dppo.types import Candidates, Rewards
 
 FORMAT = 3
 """Version of the saved file; raised when its arrays change meaning."""
@@ -93,7 +94,7 @@ class PromptHistory:
         return self._rewards.total.shape[1]
 
     def forget_rewards(self) -> None:
-        """Expect nothing of rewards any more; signals and tokens stay."""
+        """Forget what is known of rewards; signals and tokens stay."""
         self._rewards = RewardMoments(len(self))
 
     def update(
@@ -111,7 +112,7 @@ class PromptHistory:
         Args:
             rows: (Q,) integer, positions in the dataset.
             rewards: of the groups, by number; a group without any reward is not recorded.
-            signal_Q: (Q,) size of the group's gradient, finite and >= 0, any unit.
+            signal_Q: (Q,) signal of each group, finite and >= 0, any unit.
             tokens_N: (N,) completion tokens, >= 0.
             step: when it was rolled out, >= 0 and below 2^31; the same clock as in ``candidates``.
             outcome_Q: (Q,) integer, 1 for an easy group, -1 for a hard one, 0 for neither, for ``streak``; None where
@@ -166,9 +167,6 @@ class PromptHistory:
 
     def streak(self, rows: Tensor | np.ndarray) -> Tensor:
         """(P,) int64 groups of one kind in a row that each prompt's last observations are: z easy, -z hard, or 0.
-
-        Args:
-            rows: (P,) integer, positions in the dataset.
 
         Raises:
             DataError: rows outside the dataset.
@@ -233,11 +231,7 @@ class PromptHistory:
         return np.exp2(-age / self.half_life)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to ``path`` as npz, without pickle; the file appears complete or not at all.
-
-        Args:
-            path: file to write; its folder must exist.
-        """
+        """Write everything to ``path`` as npz, without pickle; the file appears complete or not at all."""
         arrays: dict[str, Any] = {
             "format": np.int64(FORMAT),
             "totals": self._totals,
@@ -254,9 +248,6 @@ class PromptHistory:
 
         With the same identities it is restored bit by bit. If the dataset has changed, prompts that were in the
         saved one keep their history and new ones start without.
-
-        Args:
-            path: file to read.
 
         Returns:
             Prompts of this dataset that were in the saved one.

@@ -24,11 +24,6 @@ def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def read_arrays(path: Path, what: str, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Those arrays of a saved npz that it has, every byte checked; nothing is unpickled.
 
-    Args:
-        path: of the file.
-        what: it holds, for the message.
-        names: of the arrays.
-
     Raises:
         CheckpointError: it is missing or damaged.
     """

@@ -49,10 +49,6 @@ def auc(score_N: np.ndarray, right_N: np.ndarray) -> float:
 
     0.5 says that scores know nothing; NaN, that all are right or all wrong.
 
-    Args:
-        score_N: (N,) predictions, any unit.
-        right_N: (N,) bool.
-
     Source: Mann and Whitney (1947), from mean ranks.
     """
     _, place_N, count = np.unique(score_N, return_inverse=True, return_counts=True)
@@ -65,14 +61,7 @@ def auc(score_N: np.ndarray, right_N: np.ndarray) -> float:
 def expansion(
     x_K: np.ndarray, design_QK: np.ndarray, target_Q: np.ndarray, count_Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(K,) gradient of the log-likelihood at ``x_K``, and (K, K) its curvature, negated; see ``posterior_mode``.
-
-    Args:
-        x_K: (K,) coefficients.
-        design_QK: (Q, K) a line for each group.
-        target_Q: (Q,) in [0, 1].
-        count_Q: (Q,) >= 0.
-    """
+    """(K,) gradient of the log-likelihood at ``x_K``, and (K, K) its curvature, negated; see ``posterior_mode``."""
     prob_Q = logistic(design_QK @ x_K)
     return design_QK.T @ (count_Q * (target_Q - prob_Q)), (design_QK.T * (count_Q * prob_Q * (1 - prob_Q))) @ design_QK
 

@@ -3,9 +3,10 @@
 import numpy as np
 import torch
 
+from dppo.context import Expected
 from dppo.errors import ShapeError
 from dppo.groups import group_sums
-from dppo.types import Expected, Rewards
+from dppo.types import Rewards
 
 PRIOR_DECAY = 0.95
 """What all completions before a step count against those after it, in the mean over all prompts."""
@@ -35,9 +36,6 @@ class RewardMoments:
     def begin(self, functions: int) -> None:
         """Make room for what is observed next, and let all that was observed before count less in the prior.
 
-        Args:
-            functions: F, reward functions, the same at every step.
-
         Raises:
             ShapeError: it is another number than before.
         """
@@ -52,22 +50,12 @@ class RewardMoments:
         self.total *= PRIOR_DECAY
 
     def observe(self, row: np.ndarray, moments: np.ndarray, decay: float) -> None:
-        """Record groups of different prompts.
-
-        Args:
-            row: (Q,) places, each once.
-            moments: (3, Q, F) count, sum and squares of the rewards of each group.
-            decay: what older observations of a prompt count against this one, in (0, 1].
-        """
+        """Record groups of different prompts."""
         self.prompt[:, row] = self.prompt[:, row] * np.float32(decay) + moments.astype(np.float32)
         self.total += moments.sum(1)
 
     def prior(self, size: int, strength: float) -> Expected | None:
         """What is expected of prompts that nothing is known of: the mean of the latest completions of all prompts.
-
-        Args:
-            size: P, prompts.
-            strength: completions that this is worth, > 0.
 
         Returns:
             None before the first completion.
@@ -106,11 +94,7 @@ class RewardMoments:
 
 
 def moments_of(rewards: Rewards) -> np.ndarray:
-    """(3, Q, F) count, sum and squares of the rewards of each group, those that a function did not give left out.
-
-    Args:
-        rewards: of whole groups.
-    """
+    """(3, Q, F) count, sum and squares of the rewards of each group, those that a function did not give left out."""
     reward_NF = rewards.reward_NF.double()
     known_NF = (~reward_NF.isnan()).double()
     filled_NF = reward_NF.nan_to_num(0.0)

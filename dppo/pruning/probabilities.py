@@ -164,14 +164,11 @@ def threshold(score_N: Tensor, budget: Budget) -> Tensor:
 
 
 def uniform(score_N: Tensor, budget: Budget) -> Tensor:
-    """``1 - rate`` for every unit, whatever its score: the baseline every rule has to beat.
+    """``1 - rate`` for every unit: the baseline that a rule by scores has to beat.
 
     Args:
         score_N: (N,) finite and >= 0.
         budget: its rate is the share of units to drop.
-
-    Returns:
-        (N,) float64.
 
     Raises:
         DesignError: a score out of range.
@@ -184,10 +181,6 @@ RULES: dict[str, Rule] = {rule.__name__: rule for rule in (proportional, thresho
 
 def finite(name: str, value_N: Tensor) -> np.ndarray:
     """``value_N`` as an array, (N,) float64.
-
-    Args:
-        name: what it is, for errors.
-        value_N: (N,) finite and >= 0.
 
     Raises:
         ShapeError: it is not of one dimension.

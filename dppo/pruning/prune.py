@@ -2,16 +2,16 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, raise_problems
+from dppo.evidence import Evidence
 from dppo.pruning.ceiling import COMPLETION_AUTO, LARGEST, PROMPT_AUTO, Auto, Choice, choose
 from dppo.pruning.designs import PIVOTAL, WHOLE, Design, neighbours
-from dppo.pruning.evidence import Evidence
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
 from dppo.pruning.weights import INVERSE_PROBABILITY, Weighting
@@ -36,7 +36,7 @@ def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str
 class Selection(Protocol):
     """How completions are chosen to be trained on. ``Pruning`` is one.
 
-    A selection may also have a ``score``, by which the history guesses the size of gradients.
+    A selection may also have a ``score``, from which the history gets the signal of a group.
     """
 
     @property
@@ -61,6 +61,9 @@ class Selection(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
     """What pruning prompts and pruning completions have in common."""
+
+    usual_auto: ClassVar[Auto]
+    """How a rate would be chosen where ``auto`` is None."""
 
     rate: float = 0.0
     """Share of the units that could be dropped to drop on average, in [0, 1); 0 turns pruning off."""
@@ -100,24 +103,16 @@ class _Level:
         return "; ".join(filter(None, (self.design.reason, self.weighting.bias)))
 
     def fixed(self) -> Self:
-        """The same pruning at the largest rate that it may choose, which nobody chooses any more."""
+        """The same pruning at the largest rate that it may choose, as a given rate."""
         return self if self.auto is None else self._chosen(self.rate)
 
     def at_rate(self, rate: float) -> Self:
-        """The same pruning at another rate; a floor that a higher rate may not allow becomes half of what is kept.
-
-        Args:
-            rate: in [0, 1).
-        """
+        """The same pruning at another rate; a floor that a higher rate may not allow becomes half of what is kept."""
         floor = min(self.floor, (1 - rate) / 2) if self.rate < rate < 1 else self.floor
         return replace(self, rate=rate, floor=floor)
 
     def words(self, scored: str) -> str:
-        """How units are dropped, in words; empty where none are.
-
-        Args:
-            scored: what they are ranked by.
-        """
+        """How units are dropped, in words; empty where none are."""
         if not self.rate:
             return ""
         share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
@@ -134,11 +129,20 @@ class _Level:
         """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
         return replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
 
-    def _choose(self, auto: Auto, evidence: Evidence) -> Choice:
-        """The rate that evidence says is worth having, by this level's rule and floor."""
+    def choice(self, evidence: Evidence) -> Choice:
+        """The rate that some evidence says is worth having, by this level's rule and floor; ``auto`` draws at it.
+
+        It is fixed before the draw by numbers that the draw has no part in, so the draw is unbiased at it. Evidence is
+        of completions with a gradient, of this step and of earlier ones, or of earlier visits of prompts.
+        """
         score_N, cost_N = evidence.expected_N.sqrt(), evidence.expected_cost_N
         largest = LARGEST if self.auto is None else self.rate
+        auto = self.auto or self.usual_auto
         return choose(auto, evidence, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), largest)
+
+    def at_chosen_rate(self, evidence: Evidence) -> Self:
+        """This pruning where its rate is given, else at the rate of ``choice``."""
+        return self if self.auto is None else self._chosen(self.choice(evidence).rate)
 
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
         """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""
@@ -159,15 +163,13 @@ class Pruning(_Level):
         ConfigError: at construction, listing every field that is out of range.
     """
 
+    usual_auto: ClassVar[Auto] = COMPLETION_AUTO
+
     score: Score = absolute_advantage
     """What completions are ranked by."""
 
     def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
         """Choose the completions to train on. Those without a gradient are dropped, which is exact.
-
-        Args:
-            completions: all completions of the step.
-            rng: source of randomness; seed it by run, step and purpose so that every rank draws the same.
 
         Returns:
             Keep, probability and weight per completion, in the order given. Without live completions nothing is kept.
@@ -180,35 +182,14 @@ class Pruning(_Level):
         if self.rate == 0 or not live_N.any():
             return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
         if self.auto is not None:
-            return self.settled(self.evidence(completions)).draw(completions, rng)
+            return self.at_chosen_rate(self.evidence(completions)).draw(completions, rng)
         unit_R, score_R, tokens_R = self._scored(completions)
         return self._select(unit_R, self._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
-
-    def choice(self, evidence: Evidence) -> Choice:
-        """The rate that completions' scores say is worth having; what ``auto`` draws at.
-
-        It is settled before the draw and by nothing that the draw decides, so the draw is unbiased at it.
-
-        Args:
-            evidence: completions with a gradient, of this step and of earlier ones.
-        """
-        return self._choose(self.auto or COMPLETION_AUTO, evidence)
-
-    def settled(self, evidence: Evidence) -> Self:
-        """This pruning where its rate is given, else at the rate of ``choice``.
-
-        Args:
-            evidence: completions with a gradient, of this step and of earlier ones.
-        """
-        return self if self.auto is None else self._chosen(self.choice(evidence).rate)
 
     def evidence(self, completions: Completions) -> Evidence:
         """Squared scores and tokens of the completions with a gradient, those of a prompt to be resampled together.
 
         What is paid anyway are the tokens of all completions: their rollout comes before the draw.
-
-        Args:
-            completions: all completions of the step.
         """
         unit_R, score_R, tokens_R = self._scored(completions)
         rolled_out = completions.tokens_N.double().sum().item()
@@ -235,10 +216,12 @@ class PromptPruning(_Level):
         ConfigError: at construction, listing every field that is out of range.
     """
 
+    usual_auto: ClassVar[Auto] = PROMPT_AUTO
+
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
-        With ``auto`` nothing is pruned: draw with ``settled(evidence)``, which has chosen.
+        With ``auto`` nothing is pruned: draw with ``at_chosen_rate(evidence)``, which has chosen.
 
         The expected number is made an integer before the draw, at least 1 and a multiple of ``multiple``, so that a
         fixed-size design keeps exactly that many.
@@ -276,28 +259,8 @@ class PromptPruning(_Level):
         row_P = torch.from_numpy(np.lexsort((candidates.signal_P.numpy(), seen_P.numpy())))
         return self._select(row_P, prob_P[row_P], candidates.signal_P.double()[row_P], size, rng)
 
-    def choice(self, evidence: Evidence) -> Choice:
-        """The rate that what was found of earlier prompts says is worth having.
-
-        Args:
-            evidence: visits of prompts with a history, all of earlier steps.
-        """
-        return self._choose(self.auto or PROMPT_AUTO, evidence)
-
-    def settled(self, evidence: Evidence) -> Self:
-        """This pruning where its rate is given, else at the rate of ``choice``.
-
-        Args:
-            evidence: visits of prompts with a history, all of earlier steps.
-        """
-        return self if self.auto is None else self._chosen(self.choice(evidence).rate)
-
     def fewest(self, candidates: Candidates) -> float:
-        """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share.
-
-        Args:
-            candidates: the block.
-        """
+        """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share."""
         if self.rate == 0:
             return float(candidates.seen_P.numel())
         return int((~candidates.seen_P).sum()) + self._seen_sum(candidates, 1 - self.floor)

@@ -51,9 +51,6 @@ class RecordedScores:
     def candidates(self, row_P: Tensor) -> Candidates:
         """Rows as what a draw may look at.
 
-        Args:
-            row_P: (P,) integer, places in the dataset.
-
         Raises:
             DataError: a row outside of the dataset.
         """
@@ -81,19 +78,12 @@ class RecordedScores:
         self.score[row[good]] = score[good]
 
     def save(self, path: str | Path) -> None:
-        """Write scores and identities to ``path`` as npz, without pickle; the file appears complete or not at all.
-
-        Args:
-            path: file to write; its folder must exist.
-        """
+        """Write scores and identities to ``path`` as npz, without pickle; the file appears complete or not at all."""
         with replacing(path) as file:
             np.savez(file, identities=self.identities, score=self.score)
 
     def load(self, path: str | Path) -> int:
         """Replace all scores by those that ``save`` wrote, found again by what rows hold.
-
-        Args:
-            path: file to read.
 
         Returns:
             Rows of this dataset that were in the saved one.

@@ -87,11 +87,7 @@ class Collected:
         return max(self.wanted - self.counted, 0)
 
     def after(self, counts_P: Tensor) -> "Collected":
-        """The same after one more round.
-
-        Args:
-            counts_P: (P,) bool, which of its groups count.
-        """
+        """The same after one more round."""
         groups, counted = len(counts_P), int(counts_P.sum())
         return Collected(
             wanted=self.wanted,
@@ -116,9 +112,6 @@ class Request:
 
 def fixed(collected: Collected) -> Request:
     """As many prompts in every round.
-
-    Args:
-        collected: what there is.
 
     Source: DAPO, arXiv:2503.14476, section 3.2.
     """

@@ -9,12 +9,7 @@ Schedule = Callable[[float], float]
 
 
 def constant(done: float, *, until: float = FULL_SHARE) -> float:
-    """1: the rate stays as it is.
-
-    Args:
-        done: share of training done, in [0, 1].
-        until: not used.
-    """
+    """1: the rate stays as it is."""
     return 1.0
 
 

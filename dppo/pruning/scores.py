@@ -1,4 +1,4 @@
-"""Scores: how large the gradient of a completion probably is, from what is known before the backward pass.
+"""Scores: guesses of the norm of a completion's gradient, from what is known before the backward pass.
 
 Measured on a small policy, dropping half: variance added by proportional pruning is 0.19 of the gradient's square
 with ``absolute_advantage``, 0.12 with the length, 0.11 with the confidence, and 0.06 with the true norms.
@@ -19,9 +19,6 @@ Score = Callable[[Completions], Tensor]
 def absolute_advantage(completions: Completions) -> Tensor:
     """``|A|`` of each completion, (N,) float64.
 
-    Args:
-        completions: of a step.
-
     Source: CPPO, arXiv:2503.22342; DPPO, arXiv:2603.04135, section 4.2.
     """
     return completions.advantage_N.double().abs()
@@ -31,9 +28,6 @@ def advantage_with_length(completions: Completions) -> Tensor:
     """``|A| * sqrt(tokens)``, (N,) float64: gradients of tokens add up like a random walk.
 
     Divided by the tokens where the loss takes a mean within each completion.
-
-    Args:
-        completions: of a step.
     """
     return _averaged(absolute_advantage(completions) * completions.tokens_N.double().sqrt(), completions)
 
@@ -42,9 +36,6 @@ def advantage_with_confidence(completions: Completions) -> Tensor:
     """``|A| * sqrt(sum_t (1 - p_t)^2)``, (N,) float64: a token the policy was sure of has almost no gradient.
 
     Divided by the tokens where the loss takes a mean within each completion.
-
-    Args:
-        completions: of a step, with ``confidence_N``.
 
     Raises:
         ConfigError: if the completions come without log-probabilities.
@@ -58,17 +49,13 @@ def advantage_with_confidence(completions: Completions) -> Tensor:
 
 
 def uniform_score(completions: Completions) -> Tensor:
-    """1 for each completion, (N,) float64: the baseline that knows nothing.
-
-    Args:
-        completions: of a step.
-    """
+    """1 for each completion, (N,) float64: the baseline that knows nothing."""
     return torch.ones(completions.advantage_N.numel(), dtype=torch.float64)
 
 
-def _averaged(norm_N: Tensor, completions: Completions) -> Tensor:
-    """The norm of the gradient of a token sum, as that of the mean where the loss takes one."""
-    return norm_N if completions.averaged_N is None else norm_N / completions.averaged_N.double()
+def _averaged(score_N: Tensor, completions: Completions) -> Tensor:
+    """A score of a sum over tokens, as that of their mean where the loss takes one."""
+    return score_N if completions.averaged_N is None else score_N / completions.averaged_N.double()
 
 
 def confidence(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:

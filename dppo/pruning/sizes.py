@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dppo.context import Expected
 from dppo.errors import raise_problems
 from dppo.typed import check_fields
-from dppo.types import Expected
 
 TINY = 1e-9
 """What is wanted least, as a share of what is wanted most, counts as no less than this."""

@@ -17,7 +17,7 @@ class PromptStream:
     Args:
         size: prompts in the dataset, >= 1.
         seed: the run's seed, >= 0.
-        shuffle: whether each epoch has an order of its own; False gives 0, 1, 2, ... every time.
+        shuffle: whether each epoch has another order; False gives 0, 1, 2, ... every time.
 
     Raises:
         DataError: if the dataset is empty.
@@ -66,9 +66,6 @@ class PromptStream:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go to where ``state_dict`` was.
 
-        Args:
-            state: what ``state_dict`` gave.
-
         Raises:
             CheckpointError: if a number is missing or outside this dataset.
         """
@@ -91,10 +88,6 @@ class PromptStream:
 
 def thin_block(stream: PromptStream, prompts: int) -> Tensor:
     """The next ``prompts`` rows, (prompts,) int64: of these, fewer are rolled out.
-
-    Args:
-        stream: moves on by ``prompts``.
-        prompts: rows of a block, >= 1.
 
     Raises:
         DataError: if the dataset has fewer.

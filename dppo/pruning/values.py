@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import Expected
 from dppo.errors import DataError, ShapeError
 from dppo.files import read_lines
 from dppo.typed import check_fields
-from dppo.types import Expected
 
 SHARED_STRENGTH = 2.0
-"""Completions that the mean over all prompts is worth beside a prompt's own reference samples."""
+"""Completions that the mean over all prompts is worth when mixed with a prompt's own reference samples."""
 ADVICE = "Write it anew: dppo values CONFIG.yaml"
 
 
@@ -60,10 +60,6 @@ class PromptValues:
         A prompt's own samples are mixed with the mean over all prompts, which is worth ``strength`` completions: with
         ``n`` samples of which ``k`` were right, and a share ``m`` over all, ``(a, b) = (k + strength m, n - k +
         strength (1 - m))``. So no prompt is taken for certain. ``worth`` is ``a + b + 1``.
-
-        Args:
-            rows: (Q,) int64, positions in the dataset.
-            strength: completions, > 0.
         """
         count_Q, total = self.count_P[rows], self.count_P.sum()
 
@@ -80,11 +76,7 @@ class PromptValues:
 
 
 def prompt_key(identity: int) -> str:
-    """How a file of values writes who a prompt is: JSON's numbers end at 53 bits.
-
-    Args:
-        identity: 64 bits.
-    """
+    """How a file of values writes who a prompt is: JSON's numbers end at 53 bits."""
     return f"{identity:016x}"
 
 

@@ -53,16 +53,13 @@ WEIGHTINGS: dict[str, Weighting] = {each.name: each for each in (INVERSE_PROBABI
 def effective_sample_size(weight_N: Tensor) -> float:
     """``(sum w)^2 / sum w^2``, in units: how many equal weights would carry as much; 0 if nothing was kept.
 
-    Args:
-        weight_N: (N,) weights, 0 where not kept.
-
     Source: Kish, Survey Sampling (1965).
     """
     square = weight_N.double().square().sum().item()
     return weight_N.double().sum().item() ** 2 / square if square > 0 else 0.0
 
 
-def relative_added_variance(prob_N: Tensor, norm_N: Tensor) -> float:
+def relative_added_variance(prob_N: Tensor, score_N: Tensor) -> float:
     """Variance that dropping units adds, over the sum of squared norms: ``sum (1/prob - 1) norm^2 / sum norm^2``.
 
     Exact for independent draws of gradients at right angles; fixed-size draws usually add less. With scores in place
@@ -70,12 +67,12 @@ def relative_added_variance(prob_N: Tensor, norm_N: Tensor) -> float:
 
     Args:
         prob_N: (N,) inclusion probabilities in [0, 1].
-        norm_N: (N,) >= 0, the norm of each unit's gradient, or its score.
+        score_N: (N,) >= 0, score of each unit, or the true norm of its gradient.
 
     Returns:
         At least 0; infinite if a unit with a gradient is never kept; 0 if no unit has one.
     """
-    square = norm_N.double().square()
+    square = score_N.double().square()
     unit = torch.where(square > 0, (prob_N.double().reciprocal() - 1) * square, 0.0)
     total = square.sum().item()
     return unit.sum().item() / total if total > 0 else 0.0

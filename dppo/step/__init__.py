@@ -6,13 +6,14 @@ says what to forward, by which weight each loss is multiplied, and what the hist
 
 from dppo.step.loss import micro_batch_loss
 from dppo.step.passes import Passes
-from dppo.step.plan import ONCE, RolledOut, StepPlan, completions_of, plan_step, signals
+from dppo.step.plan import ONCE, DraftPlan, RolledOut, StepPlan, completions_of, drafted, drawn, plan_step, signals
 from dppo.step.prompts import PromptSource
 from dppo.step.records import StepPrompts, drawn_block, whole_block
 from dppo.step.rows import RowSource, row_figures
 
 __all__ = [
     "ONCE",
+    "DraftPlan",
     "Passes",
     "PromptSource",
     "RolledOut",
@@ -20,6 +21,8 @@ __all__ = [
     "StepPlan",
     "StepPrompts",
     "completions_of",
+    "drafted",
+    "drawn",
     "drawn_block",
     "micro_batch_loss",
     "plan_step",

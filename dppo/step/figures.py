@@ -10,13 +10,7 @@ from dppo.types import Completions, Rewards
 
 
 def step_figures(completions: Completions, rewards: Rewards, prompts: StepPrompts) -> dict[str, float]:
-    """Figures about all candidates, estimated from those rolled out with one over their probability as weight.
-
-    Args:
-        completions: with advantages of whole groups.
-        rewards: of whole groups.
-        prompts: of the step.
-    """
+    """Figures about all candidates, estimated from those rolled out with one over their probability as weight."""
     group_N = completions.group_N
     inverse_Q = prompts.prob_Q.reciprocal()
     signal_Q = each_group(lambda advantage_QG: (advantage_QG != 0).any(1), group_N, completions.advantage_N)
@@ -34,11 +28,7 @@ def step_figures(completions: Completions, rewards: Rewards, prompts: StepPrompt
 
 
 def round_figures(prompts: StepPrompts) -> dict[str, float]:
-    """Figures of the rounds of a step; none where there was one block.
-
-    Args:
-        prompts: of the step.
-    """
+    """Figures of the rounds of a step; none where there was one block."""
     collected, used = prompts.collected, int((prompts.weight_Q > 0).sum())
     if collected is None:
         return {}
@@ -62,7 +52,7 @@ def draw_figures(
         live_N: (N,) bool, those that the draw was made among and that can have a gradient.
         weight_N: (N,) weights, 0 where a completion was not kept.
         prob_N: (N,) inclusion probabilities.
-        score_N: (N,) the score times the prompt's weight, standing in for the gradient's norm in ``added_variance``.
+        score_N: (N,) the score times the prompt's weight, a guess of the gradient's norm in ``added_variance``.
         tokens_N: (N,) tokens that carry loss.
     """
     kept_N, live_prob_N = weight_N > 0, prob_N[live_N]

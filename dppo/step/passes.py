@@ -33,7 +33,7 @@ class Passes:
 
     @property
     def steps(self) -> int:
-        """U, optimizer steps that train on one rollout, each with a draw of its own."""
+        """U, optimizer steps that train on one rollout, each with another draw."""
         return self.passes * self.shares
 
 

@@ -1,16 +1,20 @@
 """One step of the estimator, planned: whole groups of rewards in, advantages, weights and a denominator out.
 
-This is the one place where a method's parts are put together. Whoever trains, proves or compares calls ``plan_step``
-with what was rolled out, and multiplies the loss of each completion by the weight that comes back.
+This is the one place where a method's parts are put together. Trainers, proofs and comparisons call ``plan_step`` with
+what was rolled out, and multiply the loss of each completion by the weight that comes back.
+
+The order is the proof, and the types keep it: ``drafted`` fixes advantages and the denominator and gets no random
+numbers; ``drawn``, which does, gets a finished ``DraftPlan``.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.errors import DataError, ShapeError
 from dppo.groups import each_group, group_sizes
 from dppo.methods import Method
@@ -53,13 +57,54 @@ class RolledOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepPlan:
-    """What a step trains on, settled before anything is forwarded."""
+class DraftPlan:
+    """What a step would train on if nothing were dropped: all that is fixed before any draw of completions."""
 
+    method: Method
+    """At this point of the run, with the rate that it chose for completions."""
+    prompts: StepPrompts
+    rewards: Rewards
     completions: Completions
     """Everything that was rolled out, with advantages from whole groups."""
-    rewards: Rewards
-    prompts: StepPrompts
+    live: Callable[[Tensor], Tensor]
+    """From advantages (N,) to the completions that are worth a forward pass."""
+    score_N: Tensor
+    """(N,) float64 guess of each completion's gradient norm, any unit; 0 where it has no gradient."""
+    tokens: float
+    """Tokens of the full batch: exact where every candidate was rolled out, estimated by prompt weights otherwise."""
+    attended: float
+    """The same with prompts, over which a router loss is a mean; 0 where it is not known."""
+    denominator: float
+    """What the sum of all shares of a pass is divided by."""
+    evidence: Evidence | None
+    """Completions with a gradient of this step and those before, by which a rate is chosen; None for selections of
+    papers, which choose none."""
+
+    @cached_property
+    def signal_Q(self) -> Tensor:
+        """(Q,) float64 guess of the norm of each group's gradient, for the history.
+
+        Of groups of unequal size, what one of the mean size would have: what is learned of a prompt must not depend on
+        how many completions it was given.
+        """
+        signal_Q, size_Q = _signals_of(self.score_N, self.completions.group_N), self.prompts.size_Q
+        return signal_Q if size_Q is None else signal_Q * (size_Q.double().mean() / size_Q).sqrt()
+
+    @cached_property
+    def figures(self) -> dict[str, float]:
+        """Metrics of the rollout, by the names of docs/metrics.md."""
+        return step_figures(self.completions, self.rewards, self.prompts)
+
+    @property
+    def learnable(self) -> bool:
+        """Whether any completion has an advantage."""
+        return bool((self.completions.advantage_N != 0).any())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan(DraftPlan):
+    """What a step trains on: a draft and its draws. It is complete before anything is forwarded."""
+
     advantage_N: Tensor
     """(N,) float64 what completions are trained with: those of whole groups for most methods."""
     weight_UN: Tensor
@@ -73,32 +118,6 @@ class StepPlan:
     """(U,) float64 tokens of each draw's share of the full batch, those of completions that were dropped included."""
     sequences_U: Tensor
     """(U,) float64 completions of each draw's share of the full batch."""
-    score_N: Tensor
-    """(N,) float64 how large each completion's gradient probably is, any unit; 0 where it has none."""
-    tokens: float
-    """Tokens of the full batch: exact where every candidate was rolled out, estimated by prompt weights otherwise."""
-    attended: float
-    """The same with prompts, over which a router loss is a mean; 0 where it is not known."""
-    denominator: float
-    """What the sum of all shares of a pass is divided by, fixed before completions were drawn."""
-    evidence: Evidence | None = None
-    """Completions with a gradient of this step and those before, by which a rate is chosen; None for selections of
-    papers, which choose none."""
-
-    @cached_property
-    def signal_Q(self) -> Tensor:
-        """(Q,) float64 size of each group's gradient as far as scores tell, for the history.
-
-        Of groups of unequal size, what one of the mean size would have: what is learned of a prompt must not depend on
-        how many completions it was given.
-        """
-        norm_Q, size_Q = _norms(self.score_N, self.completions.group_N), self.prompts.size_Q
-        return norm_Q if size_Q is None else norm_Q * (size_Q.double().mean() / size_Q).sqrt()
-
-    @cached_property
-    def figures(self) -> dict[str, float]:
-        """Metrics of the rollout, by the names of docs/metrics.md."""
-        return step_figures(self.completions, self.rewards, self.prompts)
 
     @cached_property
     def draw_figures(self) -> list[dict[str, float]]:
@@ -109,11 +128,6 @@ class StepPlan:
             draw_figures(live_N[row_N], weight_N[row_N], prob_N[row_N], score_N[row_N], found.tokens_N[row_N])
             for weight_N, prob_N, row_N in zip(self.weight_UN, self.prob_UN, self.share_UN, strict=True)
         ]
-
-    @property
-    def learnable(self) -> bool:
-        """Whether any completion has an advantage."""
-        return bool((self.completions.advantage_N != 0).any())
 
 
 def plan_step(
@@ -129,8 +143,7 @@ def plan_step(
 ) -> StepPlan:
     """Advantages from whole groups, then draws, then weights, over a denominator that no draw can move.
 
-    The order is the proof: advantages and the denominator never see what was drawn. Every prompt counts alike in the
-    full batch, whatever the size of its group: ``drawn_block`` weights completions by it.
+    Every prompt counts alike in the full batch: ``drawn_block`` weights completions by the size of their group.
 
     Args:
         method: what is computed and dropped.
@@ -147,30 +160,29 @@ def plan_step(
 
     Source: docs/estimators.md, the proof.
     """
-    method = method.at(done)
+    return drawn(drafted(method.at(done), rolled_out, prompts, max_tokens=max_tokens, live=live), passes, streams)
+
+
+def drafted(
+    method: Method,
+    rolled_out: RolledOut,
+    prompts: StepPrompts,
+    *,
+    max_tokens: int,
+    live: Callable[[Tensor], Tensor] | None = None,
+) -> DraftPlan:
+    """The part of ``plan_step`` before any draw. It gets no random numbers, so no draw can move what it fixes."""
     _check_groups(rolled_out.rewards, prompts)
-    rewards = replace(rolled_out.rewards, expected=prompts.expected, value_Q=prompts.value_Q)
-    rolled_out, prompt_weight_N = replace(rolled_out, rewards=rewards), prompts.weight_Q[rewards.group_N]
-    completions = completions_of(method, rolled_out, live, prompt_weight_N)
-    method, evidence = _settled(method, completions, prompts)
-    weight_UN, prob_UN, share_UN = _draws(method, completions, prompt_weight_N, passes, streams)
-    advantage_N = completions.advantage_N
-    if method.completions.rate and method.statistics.compute is not None:
-        advantage_N = method.statistics.compute(method.advantages, rolled_out.rewards, (weight_UN > 0).any(0))
-    # A selection may keep what has no gradient, and statistics may take one away: there is nothing to forward.
-    weight_UN = weight_UN * ((live or method.live)(advantage_N) & (completions.tokens_N > 0))
+    prompt_weight_N = prompts.weight_Q[rolled_out.rewards.group_N]
+    completions = completions_of(method, rolled_out, prompts.context, live, prompt_weight_N)
+    method, evidence = _at_chosen_rate(method, completions, prompts.context)
     tokens = float((prompt_weight_N * completions.tokens_N).sum())
-    counted_UN = share_UN * prompt_weight_N
-    return StepPlan(
-        completions=completions,
-        rewards=rolled_out.rewards,
+    return DraftPlan(
+        method=method,
         prompts=prompts,
-        advantage_N=advantage_N,
-        weight_UN=weight_UN,
-        prob_UN=prob_UN,
-        share_UN=share_UN,
-        tokens_U=(counted_UN * completions.tokens_N).sum(1),
-        sequences_U=counted_UN.sum(1),
+        rewards=rolled_out.rewards,
+        completions=completions,
+        live=live or method.live,
         score_N=_scores(method, completions),
         tokens=tokens,
         attended=0.0 if rolled_out.attended_N is None else float((prompt_weight_N * rolled_out.attended_N).sum()),
@@ -179,15 +191,42 @@ def plan_step(
     )
 
 
-def _settled(method: Method, completions: Completions, prompts: StepPrompts) -> tuple[Method, Evidence | None]:
+def drawn(draft: DraftPlan, passes: Passes, streams: Streams) -> StepPlan:
+    """The draft with its draws of completions: the part of ``plan_step`` after everything else is fixed.
+
+    Args:
+        draft: of the step.
+        passes: how many optimizer steps train on it.
+        streams: random numbers of the step, the same on every rank.
+    """
+    method, completions, rewards = draft.method, draft.completions, draft.rewards
+    prompt_weight_N, advantage_N = draft.prompts.weight_Q[rewards.group_N], completions.advantage_N
+    weight_UN, prob_UN, share_UN = _draws(method, completions, prompt_weight_N, passes, streams)
+    if method.completions.rate and method.statistics.compute is not None:
+        keep_N = (weight_UN > 0).any(0)
+        advantage_N = method.statistics.compute(method.advantages, rewards, draft.prompts.context, keep_N)
+    counted_UN = share_UN * prompt_weight_N
+    return StepPlan(
+        **{field.name: getattr(draft, field.name) for field in fields(DraftPlan)},
+        advantage_N=advantage_N,
+        # A selection may keep what has no gradient, and statistics may take one away: there is nothing to forward.
+        weight_UN=weight_UN * (draft.live(advantage_N) & (completions.tokens_N > 0)),
+        prob_UN=prob_UN,
+        share_UN=share_UN,
+        tokens_U=(counted_UN * completions.tokens_N).sum(1),
+        sequences_U=counted_UN.sum(1),
+    )
+
+
+def _at_chosen_rate(method: Method, completions: Completions, context: StepContext) -> tuple[Method, Evidence | None]:
     """The method at the rate that it chooses for completions, and what that is chosen from."""
     level = method.completions
     if not isinstance(level, Pruning):
         return method, None
     evidence = level.evidence(completions)
-    if prompts.evidence is not None:
-        evidence = prompts.evidence.after(evidence)
-    return replace(method, completions=level.settled(evidence)), evidence
+    if context.evidence is not None:
+        evidence = context.evidence.after(evidence)
+    return replace(method, completions=level.at_chosen_rate(evidence)), evidence
 
 
 def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:
@@ -196,6 +235,9 @@ def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:
         raise ShapeError(
             f"{rewards.groups} groups were rolled out of {len(prompts.row_Q)} prompts: expected one of each."
         )
+    expected = prompts.context.expected
+    if expected is not None and expected.mean_QF.shape != (shape := (rewards.groups, rewards.reward_NF.shape[1])):
+        raise ShapeError(f"expected has shape {tuple(expected.mean_QF.shape)}, and there are {shape} rewards.")
     if prompts.size_Q is not None:
         found_Q = group_sizes(rewards.group_N)
         if not torch.equal(found_Q, prompts.size_Q):
@@ -212,6 +254,7 @@ def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:
 def completions_of(
     method: Method,
     rolled_out: RolledOut,
+    context: StepContext,
     live: Callable[[Tensor], Tensor] | None = None,
     weight_N: Tensor | None = None,
 ) -> Completions:
@@ -220,14 +263,15 @@ def completions_of(
     Args:
         method: gives the advantages and the normaliser.
         rolled_out: of all ranks.
+        context: what was known of the groups before.
         live: which completions are worth a forward pass; default: ``method.live``.
         weight_N: (N,) what already multiplies each completion, 0 for groups that the step is not made of; None for 1.
     """
     rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
-    advantage_N = method.advantages(rewards)
+    advantage_N = method.advantages(rewards, context)
     if weight_N is not None and not (used_N := weight_N > 0).all():
         # What the history learns of a group that the step does without; a deviation over the batch must not see it.
-        advantage_N = torch.where(used_N, method.advantages(rewards.only(used_N)), advantage_N)
+        advantage_N = torch.where(used_N, method.advantages(rewards.only(used_N), context), advantage_N)
     return Completions(
         advantage_N=advantage_N,
         tokens_N=tokens_N,
@@ -241,15 +285,10 @@ def completions_of(
     )
 
 
-def signals(method: Method, rolled_out: RolledOut) -> Tensor:
-    """(Q,) float64 size of each group's gradient as far as scores tell: the root of the sum of its squared scores.
-
-    Args:
-        method: gives advantages and score.
-        rolled_out: whole groups.
-    """
-    completions = completions_of(method, rolled_out)
-    return _norms(_scores(method, completions), completions.group_N)
+def signals(method: Method, rolled_out: RolledOut, context: StepContext) -> Tensor:
+    """(Q,) float64 guess of the norm of each group's gradient: the root of the sum of its squared scores."""
+    completions = completions_of(method, rolled_out, context)
+    return _signals_of(_scores(method, completions), completions.group_N)
 
 
 def _scores(method: Method, completions: Completions) -> Tensor:
@@ -258,7 +297,7 @@ def _scores(method: Method, completions: Completions) -> Tensor:
     return method.score(completions).double() * has_gradient_N
 
 
-def _norms(score_N: Tensor, group_N: Tensor) -> Tensor:
+def _signals_of(score_N: Tensor, group_N: Tensor) -> Tensor:
     return each_group(lambda score_QG: score_QG.square().sum(1).sqrt(), group_N, score_N)
 
 
@@ -267,7 +306,7 @@ def _draws(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(U, N) weights and probabilities of every completion in every draw, and the completions it was made among.
 
-    Each pass and each share has a draw of its own: with one draw for several optimizer steps, parameters would have
+    Each pass and each share has another draw: with one draw for several optimizer steps, parameters would have
     moved along the very completions that make up the next gradient.
     """
     count = len(prompt_weight_N)

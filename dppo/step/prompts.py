@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from dppo.context import Expected, StepContext
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
 from dppo.files import finite_numbers
 from dppo.methods import Method
@@ -23,9 +24,10 @@ from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block, thin_block
 from dppo.rng import Purpose, step_streams
+from dppo.step.plan import DraftPlan
 from dppo.step.records import StepPrompts, drawn_block, in_rounds
 from dppo.typed import check
-from dppo.types import Block, Expected, Rewards
+from dppo.types import Block, Rewards
 
 HISTORY_FILE, DIFFICULTY_FILE = "dppo_history.npz", "dppo_difficulty.npz"
 
@@ -94,7 +96,7 @@ class PromptSource:
             multiple: the number of prompts is raised to a multiple of this, >= 1.
             done: share of training done, in [0, 1], for schedules.
         """
-        pruning = self.method.at(done).prompts.settled(self.visits)
+        pruning = self.method.at(done).prompts.at_chosen_rate(self.visits)
         if self.fill:
             row_P, pruning = fill_block(self.stream, self.history, pruning, self.prompts, step)
         else:
@@ -102,12 +104,11 @@ class PromptSource:
         candidates = self.history.candidates(row_P, step)
         rng = step_streams(self.stream.seed, step)(Purpose.PROMPT_DRAW)
         block = Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))
-        expected = self._expected(block.row_Q, step)
-        sizes = self.method.sizes
-        tokens_Q = candidates.tokens_P[block.draw.keep_N]
-        size_Q = None if sizes is None or expected is None else sizes(expected, tokens_Q, generations, self.weight_F)
-        known = {"expected": expected, "value_Q": self._value(block.row_Q), "evidence": self.completions}
-        return replace(drawn_block(block, generations, size_Q), **known)
+        context, sizes, size_Q = self._context(block.row_Q, step), self.method.sizes, None
+        if sizes is not None and context.expected is not None:
+            tokens_Q = candidates.tokens_P[block.draw.keep_N]
+            size_Q = sizes(context.expected, tokens_Q, generations, self.weight_F)
+        return replace(drawn_block(block, generations, size_Q), context=context)
 
     def rounds(self, step: int, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """The prompts of a step, rolled out round after round until enough groups count.
@@ -141,11 +142,11 @@ class PromptSource:
             return block, rewards
 
         prompts = in_rounds(self.method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
-        expected, value_Q = self._expected(prompts.row_Q, step), self._value(prompts.row_Q)
-        return replace(prompts, expected=expected, value_Q=value_Q, evidence=self.completions)
+        return replace(prompts, context=self._context(prompts.row_Q, step))
 
-    def _value(self, row_Q: Tensor) -> Tensor | None:
-        return None if self.values is None else self.values.value_P[row_Q]
+    def _context(self, row_Q: Tensor, step: int) -> StepContext:
+        value_Q = None if self.values is None else self.values.value_P[row_Q]
+        return StepContext(expected=self._expected(row_Q, step), value_Q=value_Q, evidence=self.completions)
 
     def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
         """What is expected of prompts from steps before this one: their histories, on top of their prior.
@@ -162,29 +163,17 @@ class PromptSource:
         before = self.values.expected(row_Q)
         return before if found is None else found.where(self.history.candidates(row_Q, step).seen_P, before)
 
-    def learn(
-        self,
-        prompts: StepPrompts,
-        rewards: Rewards,
-        signal_Q: Tensor,
-        tokens_N: Tensor,
-        step: int,
-        *,
-        evidence: Evidence | None = None,
-    ) -> None:
-        """Remember what the prompts of a step gave, those included that the step does without.
+    def learn(self, plan: DraftPlan, step: int) -> None:
+        """Remember what the prompts of a step gave, also those that the step does not train on.
 
         Args:
-            prompts: of the step.
-            rewards: of their groups.
-            signal_Q: (Q,) size of each group's gradient as far as scores tell: ``StepPlan.signal_Q``.
-            tokens_N: (N,) tokens of each completion.
+            plan: of the step, before its draws or with them.
             step: its number.
-            evidence: of its completions and those before: ``StepPlan.evidence``; None to remember none of them.
 
         Raises:
             RewardError: a reward outside the range that the predictor of difficulty was told.
         """
+        prompts, rewards, tokens_N = plan.prompts, plan.rewards, plan.completions.tokens_N
         if self.difficulty is not None:
             area = self.difficulty.auc(prompts.row_Q, rewards, step)
             self._difficulty_figures = {} if math.isnan(area) else {"difficulty/auc": area}
@@ -192,12 +181,12 @@ class PromptSource:
         outcome_Q = None
         if self._skipping is not None:
             outcome_Q, self.learned = self._skipping.learn(self.learned, rewards, epochs=self.stream.epochs)
-        self.history.update(prompts.row_Q, rewards, signal_Q, tokens_N, step, outcome_Q=outcome_Q)
-        if evidence is not None:
-            self.completions = evidence
+        self.history.update(prompts.row_Q, rewards, plan.signal_Q, tokens_N, step, outcome_Q=outcome_Q)
+        if plan.evidence is not None:
+            self.completions = plan.evidence
         if prompts.collected is None:
             self.visits = self.visits.after(
-                Evidence.of_visits(prompts.candidates, prompts.draw, rewards, signal_Q, tokens_N)
+                Evidence.of_visits(prompts.candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
             )
 
     @property

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ShapeError
 from dppo.groups import group_sizes
-from dppo.pruning import Evidence, Rounds
+from dppo.pruning import Rounds
 from dppo.pruning.rounds import Collected, fill
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
-from dppo.types import Block, Candidates, Draw, Expected, Rewards, check_lengths
+from dppo.types import Block, Candidates, Draw, Rewards, check_lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +40,16 @@ class StepPrompts:
     """Completions that a denominator counts: of all candidates of a block, or of the groups that rounds end with."""
     size_Q: Tensor | None = None
     """(Q,) int64 completions to roll out of each, >= 1; None where all groups have as many."""
-    expected: Expected | None = None
-    """What history expects of each group rolled out; None where nothing is known."""
-    value_Q: Tensor | None = None
-    """(Q,) float64 the best value of each prompt under a reference, estimated beforehand; None where none is known."""
+    context: StepContext = NOTHING_KNOWN
+    """What is known of each group before it is rolled out."""
     collected: Collected | None = None
     """What the rounds gave; None where there was one block."""
-    evidence: Evidence | None = None
-    """Completions with a gradient of earlier steps, for a rate that is chosen; None where none are remembered."""
 
     def __post_init__(self) -> None:
         check_fields(self, "whole_block(groups=4, completions=32)")
         check_lengths(self, len(self.row_Q))
-        if self.expected is not None and len(self.expected) != len(self.row_Q):
-            raise ShapeError(f"{len(self.row_Q)} rows and {len(self.expected)} in expected: expected.take(keep_P)?")
+        if self.context.groups not in (None, len(self.row_Q)):
+            raise ShapeError(f"{len(self.row_Q)} rows and {self.context.groups} in context: context.take(keep_P)?")
         candidates, drawn, kept = len(self.candidates.row_P), len(self.draw.keep_N), int(self.draw.keep_N.sum())
         if candidates != drawn or kept != len(self.row_Q) or self.sequences < 0:
             raise ShapeError(
@@ -71,19 +68,14 @@ class StepPrompts:
         return self.candidates.seen_P.double().mean().item()
 
     def groups_reordered(self, order_Q: Tensor) -> "StepPrompts":
-        """The same prompts for groups that lie in another order; candidates and their draw stay as they are.
-
-        Args:
-            order_Q: (Q,) which group comes first, second, ...
-        """
+        """The same prompts for groups that lie in another order; candidates and their draw stay as they are."""
         return replace(
             self,
             row_Q=self.row_Q[order_Q],
             prob_Q=self.prob_Q[order_Q],
             weight_Q=self.weight_Q[order_Q],
             size_Q=None if self.size_Q is None else self.size_Q[order_Q],
-            expected=None if self.expected is None else self.expected.take(order_Q),
-            value_Q=None if self.value_Q is None else self.value_Q[order_Q],
+            context=self.context.take(order_Q),
         )
 
 
@@ -143,11 +135,7 @@ Record = TypeVar("Record", Candidates, Draw)
 
 
 def joined(records: Sequence[Record]) -> Record:
-    """Records of several rounds as one, round after round.
-
-    Args:
-        records: at least one.
-    """
+    """Records of several rounds as one, round after round."""
     names = [field.name for field in fields(records[0])]
     return type(records[0])(**{name: torch.cat([getattr(record, name) for record in records]) for name in names})
 
@@ -158,7 +146,7 @@ rewards of those rolled out; None where no prompts are left."""
 
 
 def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams) -> StepPrompts:
-    """The prompts of a step that is made of rounds, rolled out by whoever trains, or long before by whoever verifies.
+    """The prompts of a step that is made of rounds, rolled out now by a trainer, or earlier by a proof.
 
     Args:
         rounds: what counts, how large rounds are, and when to stop.

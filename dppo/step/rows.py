@@ -56,12 +56,7 @@ class RowSource:
         return Draw(keep_N=whole.keep_N[row_N], prob_N=whole.prob_N[row_N], weight_N=whole.weight_N[row_N])
 
     def record(self, row_N: Tensor, score_N: Tensor) -> None:
-        """Remember the scores of rows that were trained on.
-
-        Args:
-            row_N: (N,) int64 places in the dataset.
-            score_N: (N,) >= 0, what the method ranks by.
-        """
+        """Remember the scores of rows that were trained on."""
         self.scores.record(row_N, score_N)
 
     def save(self, folder: Path) -> None:
@@ -97,12 +92,7 @@ class RowSource:
 
 
 def row_figures(candidates: Candidates, draw: Draw) -> dict[str, float]:
-    """Figures of a draw among the rows of a step, by the names of docs/metrics.md.
-
-    Args:
-        candidates: the rows.
-        draw: among them.
-    """
+    """Figures of a draw among the rows of a step, by the names of docs/metrics.md."""
     kept_N, tokens_N, seen_N = draw.keep_N, candidates.tokens_P, candidates.seen_P
     found = {
         "prune/kept_share": kept_N.double().mean().item(),

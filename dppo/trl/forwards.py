@@ -1,7 +1,10 @@
-"""The forward passes of a run: how completions are laid out, that all ranks run as many, and what memory they take."""
+"""The forward passes of a run, and TRL's loop around them.
+
+How completions are laid out, that all ranks run as many forward passes, and what memory they take.
+"""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,10 +16,11 @@ from dppo.errors import ConfigError
 from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
-from dppo.trl.batch import MicroBatch, RankBatch
-from dppo.trl.grpo.log_probs import correction, fill_log_probs, log_correction
-from dppo.trl.hooks import reference_model
+from dppo.trl.batch import MicroBatch, RankBatch, correction, fill_log_probs, log_correction
+from dppo.trl.checkpoints.hooks import CheckpointHooks
+from dppo.trl.hooks import add_figures, reference_model
 from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout, learns_prompts
+from dppo.trl.metrics import PhaseClock
 from dppo.trl.safeguards import MemoryAdvice
 
 
@@ -25,7 +29,8 @@ class ForwardPasses:
 
     def __init__(self, trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> None:
         self._trainer, self._padded_forward = trainer, padded_forward
-        self.layout: Layout = choose_layout(trainer, padded_forward)
+        self.layout: Layout
+        self.layout, self._heads = choose_layout(trainer, padded_forward)
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self._checked = False
 
@@ -34,6 +39,16 @@ class ForwardPasses:
         self.memory.in_flight, self.memory.completions = batch.tokens, len(batch.rows)
         return self.layout.forward(model, batch, entropy=entropy, router=router)
 
+    def enter(self) -> None:
+        """Get the models ready for training."""
+        self._heads.put_on()
+        self.layout.enter()
+
+    def leave(self) -> None:
+        """Give the models back as TRL had them."""
+        self.layout.leave()
+        self._heads.take_off()
+
     def log_probs(self, rank_batch: RankBatch, weight_B: Tensor, model: Any) -> Tensor:
         """(B, T) log-probabilities, without gradient, of the rows of positive weight; 0 elsewhere."""
         batches = self._balanced(rank_batch, weight_B, at_least=0)
@@ -41,11 +56,7 @@ class ForwardPasses:
             return fill_log_probs(rank_batch, batches, partial(self, model))
 
     def with_log_probs(self, batch: RankBatch) -> RankBatch:
-        """The batch with old, reference and correction terms for the completions that some draw keeps.
-
-        Args:
-            batch: of this rank, with what the rollout engine reported.
-        """
+        """The batch with old, reference and correction terms for the completions that some draw keeps."""
         sampler_logp = batch.sampler_logp
         trainer, later_B, any_B = self._trainer, batch.weight_UB[1:].sum(0), batch.weight_UB.sum(0)
         corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
@@ -186,3 +197,60 @@ def _plain_tokens(rank_batch: RankBatch, weight_B: Tensor) -> tuple[int, int]:
     kept = weight_B.nonzero().squeeze(1).tolist()
     width = rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1]
     return len(kept) * width, sum(rank_batch.prompt_tokens[row] + rank_batch.completion_tokens[row] for row in kept)
+
+
+class TrainingLoop(CheckpointHooks):
+    """TRL's loop, timed, in our layout, resumed from whole checkpoints only; before TRL's trainer among the bases."""
+
+    length_setting = "max_completion_length"
+    """What to lower where one sequence does not fit into memory."""
+    together = 1
+    """Sequences that one forward pass cannot part."""
+    clock: PhaseClock
+    forwards: ForwardPasses
+
+    def add_figures(self, figures: Mapping[str, float]) -> None:
+        """Add figures of this step to the next log."""
+        add_figures(self, figures)
+
+    def backward_but_last(
+        self, model: Any, micro_batches: Sequence[MicroBatch], loss_of: Callable[[MicroBatch], Tensor]
+    ) -> Tensor:
+        """() the loss of one call: backward on all micro-batches but the last, whose loss TRL's loop differentiates.
+
+        Args:
+            model: the policy, as wrapped for training.
+            micro_batches: of the call, at least one.
+            loss_of: () the part of one of them; all parts add up to the loss.
+        """
+        *others, last = micro_batches
+        logged: Tensor | float = 0.0
+        for each in others:
+            with self.accelerator.no_sync(model):
+                loss = loss_of(each)
+                self.accelerator.backward(loss)
+            logged = logged + loss.detach()
+        return loss_of(last) + logged
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
+
+        Args:
+            resume_from_checkpoint: a folder, or True for the newest complete one in ``output_dir``.
+            *args: as for TRL's trainer.
+            **kwargs: as for TRL's trainer.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
+        """
+        checkpoint = self.checked(resume_from_checkpoint)
+        self.forwards.enter()
+        try:
+            return super().train(checkpoint, *args, **kwargs)
+        finally:
+            self.forwards.leave()
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's training step, timed: what no other phase has claimed is forward and backward."""
+        with self.clock("forward_backward"), self.forwards.memory.explained():
+            return super().training_step(*args, **kwargs)

@@ -6,17 +6,16 @@ TRL by a test, so that another version is a change of this file, and a failing t
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
-from trl.data_utils import is_conversational
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from dppo.trl.checkpoints.hooks import OF_CHECKPOINTS, CheckpointHooks
+from dppo.trl.grpo.records import Recorder
+from dppo.trl.grpo.rollouts import Generated
 from dppo.trl.grpo.sampler import failures_named
 from dppo.trl.metrics import PhaseClock
 
@@ -67,6 +66,7 @@ RELIED_ON: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "training_step": ("(self, model, inputs, num_items_in_batch)", ("self._step += 1",)),
     "log": ("(self, logs, start_time)", ("for key, val in self._metrics[mode].items():",)),
+    "evaluate": ("(self, eval_dataset, ignore_keys, metric_key_prefix)", ()),
     "_remove_unused_columns": ("(self, dataset, description)", ("if not self.args.remove_unused_columns:",)),
     **OF_CHECKPOINTS,
 }
@@ -86,26 +86,6 @@ RELIED_ON_FOR_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """The same of ``SFTTrainer`` and ``DPOTrainer``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generated:
-    """What TRL rolled out for one call on this rank, and the rewards of all ranks."""
-
-    prompt_ids: Tensor
-    """(B, Tp) left-padded."""
-    prompt_mask: Tensor
-    """(B, Tp)."""
-    completion_ids: Tensor
-    """(B, T) right-padded."""
-    completion_mask: Tensor
-    """(B, T), what is attended to."""
-    tool_mask: Tensor | None
-    """(B, T), 0 where a tool wrote a token; None where there were no tools."""
-    sampler_logp: Tensor | None
-    """(B, T) log-probabilities as the rollout engine reported them; None where it does not."""
-    reward_NF: Tensor
-    """(N, F) rewards of all ranks in rank order, on the CPU; NaN where a function gave none."""
-
-
 class Joints(CheckpointHooks, GRPOTrainer):
     """``GRPOTrainer`` with public names for what a subclass puts in its place, while it trains.
 
@@ -115,27 +95,18 @@ class Joints(CheckpointHooks, GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.clock = PhaseClock()
+        self.recorder = Recorder()
         self._deferring = False
-        self._rewards_of_call: Tensor | None = None
         super().__init__(*args, **kwargs)
 
     # -- what a subclass defines --------------------------------------------------------------------------------
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
-        """What this call of the loss trains on.
-
-        Args:
-            examples: the loader's, of this rank.
-        """
+        """What this call of the loss trains on."""
         raise NotImplementedError
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """() the loss of what ``next_inputs`` gave, to be differentiated.
-
-        Args:
-            model: the policy, as wrapped for training.
-            inputs: from ``next_inputs``.
-        """
+        """() the loss of what ``next_inputs`` gave, to be differentiated."""
         raise NotImplementedError
 
     @contextmanager
@@ -160,13 +131,13 @@ class Joints(CheckpointHooks, GRPOTrainer):
         self._deferring, self.vllm_importance_sampling_correction = True, False
         self.num_generations = generations if equal_groups else 1
         try:
-            output = self._generate_and_score_completions(examples)
+            with self._rewards_kept() as rewards:
+                output = self._generate_and_score_completions(examples)
         finally:
             self._deferring, self.vllm_importance_sampling_correction = False, correction
             self.num_generations = generations
         # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
         torch.randperm(len(output["completion_ids"]))
-        reward_NF, self._rewards_of_call = cast(Tensor, self._rewards_of_call), None
         return Generated(
             prompt_ids=output["prompt_ids"],
             prompt_mask=output["prompt_mask"],
@@ -174,8 +145,28 @@ class Joints(CheckpointHooks, GRPOTrainer):
             completion_mask=output["completion_mask"],
             tool_mask=output.get("tool_mask"),
             sampler_logp=output.get("sampling_per_token_logps"),
-            reward_NF=reward_NF.cpu(),
+            reward_NF=rewards[-1].cpu(),
         )
+
+    @contextmanager
+    def _rewards_kept(self) -> Iterator[list[Tensor]]:
+        """A context that keeps rewards as TRL is given them: what a subclass makes of them is what we train on."""
+        calculate, replaced = self._calculate_rewards, "_calculate_rewards" in vars(self)
+        found: list[Tensor] = []
+
+        def kept(*args: Any, **kwargs: Any) -> Tensor:
+            with self.clock("reward"):
+                found.append(calculate(*args, **kwargs))
+            return found[-1]
+
+        self._calculate_rewards = kept
+        try:
+            yield found
+        finally:
+            if replaced:
+                self._calculate_rewards = calculate
+            else:
+                del self._calculate_rewards
 
     def padded_forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         """TRL's forward over padded sequences: log-probabilities, entropies and router loss, or None for each."""
@@ -228,23 +219,36 @@ class Joints(CheckpointHooks, GRPOTrainer):
         return (None, None, None) if self._deferring else self.padded_forward(*args, **kwargs)
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        with self.clock("rollout") if self.training else nullcontext(), self.generating():
-            return super()._generate(*args, **kwargs)
+        training = self.training
+        with self.clock("rollout") if training else nullcontext(), self.generating():
+            generated = super()._generate(*args, **kwargs)
+        if training:
+            self.recorder.rolled_out(*written_by_model(generated))
+        return generated
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         with failures_named(self) if self.use_vllm else nullcontext():  # tools and their errors are outside
             return super()._generate_single_turn(*args, **kwargs)
 
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        with self.clock("reward") if self.training else nullcontext():
-            reward_NF = super()._calculate_rewards(*args, **kwargs)
-        self._rewards_of_call = reward_NF
-        return reward_NF
-
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.training:
             return super()._compute_loss(model, inputs)
         return self.loss_of(model, inputs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's evaluation, which a recorder does not count as training."""
+        with self.recorder.phase("evaluate"):
+            return super().evaluate(*args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        with self.recorder.phase("save"):
+            super()._save_checkpoint(model, trial)
+
+
+def written_by_model(generated: Any) -> tuple[int, int]:
+    """Completions that TRL has generated on this rank, and their tokens less those of tools."""
+    completion_ids, tool_mask = generated[1], generated[2]
+    return len(completion_ids), sum(map(len, completion_ids) if tool_mask is None else map(sum, tool_mask))
 
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -260,11 +264,11 @@ WATCHED = {
     "loss": "_compute_loss",
     "save": "_save_checkpoint",
 }
-"""Methods that can be watched from outside, by our name for each."""
+"""Methods of TRL's own trainer that can be watched from outside, by our name for each."""
 
 
 def watch(trainer: GRPOTrainer, **wraps: Wrap) -> None:
-    """Call methods of a trainer through others that look at what goes in and comes out."""
+    """Call methods of TRL's own trainer through others that look at what goes in and comes out."""
     for name, wrap in wraps.items():
         setattr(trainer, WATCHED[name], wrap(getattr(trainer, WATCHED[name])))
 
@@ -295,42 +299,3 @@ def count_tokens(trainer: Any, tokens: int) -> None:
 def logged_prompts(trainer: GRPOTrainer) -> list[Any]:
     """Prompts of the latest generation, of all ranks, one for each completion."""
     return list(trainer._logs["prompt"])
-
-
-def refusals(trainer: GRPOTrainer) -> list[str]:
-    """Why a loaded model is of a kind that pruning does not serve, one sentence each; empty where it is served."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    return [
-        sentence
-        for wrong, sentence in (
-            (
-                trainer.is_deepspeed_enabled,
-                "DeepSpeed is not served: its engine steps inside backward, and a step here has several. "
-                "Use DDP or FSDP2 (accelerate config).",
-            ),
-            (
-                trainer._is_vlm,
-                "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model.",
-            ),
-            (
-                hasattr(model.get_output_embeddings(), "base_layer"),
-                "the adapter covers lm_head, which the fused head scores by its own weight: the adapter would never "
-                "train. Take lm_head out of target_modules, or train it in full: modules_to_save=['lm_head'].",
-            ),
-            (
-                _lacks_chat_template(trainer),
-                "prompts are conversations, and the tokenizer has no chat template to write them as text. Give prompts "
-                "as text: dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']}), or set its chat_template.",
-            ),
-        )
-        if wrong
-    ]
-
-
-def _lacks_chat_template(trainer: GRPOTrainer) -> bool:
-    """Whether the first prompt is a conversation that the tokenizer cannot write as text; a rollout_func might."""
-    data = trainer.train_dataset
-    if trainer.rollout_func is not None or not isinstance(data, Dataset) or "prompt" not in data.column_names:
-        return False
-    template = trainer.chat_template or getattr(trainer.processing_class, "chat_template", None)
-    return len(data) > 0 and is_conversational({"prompt": data[0]["prompt"]}) and template is None

@@ -13,7 +13,7 @@ from dppo.errors import ConfigError
 from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_rows, row_tokens, sorted_micro_batches
 from dppo.packing.attention import leave_rows, unsupported, use_rows
 from dppo.packing.forward import Scored, row_log_probs
-from dppo.packing.head import add_scored_head, unsupported_head
+from dppo.packing.head import add_scored_head, remove_scored_head, unsupported_head
 from dppo.packing.rows import UNSCORED
 from dppo.trl.batch import MicroBatch, RankBatch
 
@@ -221,12 +221,27 @@ class RowLayout:
         return f"layout: rows of segments{prompts}, attention by {self.kernel.name} ({self.kernel.reason})"
 
 
-def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> Layout:
-    """Rows where the model and its reference allow it, otherwise sorted padding with the reason.
+@dataclass(frozen=True, kw_only=True)
+class ScoredHeads:
+    """Our heads on a trainer's models, for as long as it trains: another trainer may come for the same models."""
 
-    Args:
-        trainer: with its method, and its models loaded with TRL's fused head on them.
-        padded_forward: TRL's padded forward.
+    models: tuple[PreTrainedModel, ...]
+    temperature: float
+    dtype: torch.dtype | None
+
+    def put_on(self) -> None:
+        """Every model has one, however often this is called."""
+        for model in self.models:
+            add_scored_head(model, temperature=self.temperature, dtype=self.dtype)
+
+    def take_off(self) -> None:
+        """The models have the forward that they had."""
+        for model in self.models:
+            remove_scored_head(model)
+
+
+def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> tuple[Layout, ScoredHeads]:
+    """Rows where the model and its reference allow it, otherwise sorted padding with the reason; and the heads for it.
 
     Raises:
         ConfigError: the model has a router loss that cannot be computed.
@@ -240,16 +255,23 @@ def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, An
                 f"router_aux_loss_coef={trainer.method.router_coef:g} is not served for {type(model).__name__}: "
                 f"{unserved}. Set router_aux_loss_coef: 0.0."
             )
-        # TRL's own head has no weights in its router loss, and off a GPU it scores every position.
-        if router or (not reason and accelerator.device.type not in TRITON_DEVICES and not unsupported_head(model)):
-            exact = torch.float32 if getattr(args, "cast_lm_head_to_fp32", False) else None
-            add_scored_head(model, temperature=trainer.temperature, dtype=exact)
+    # TRL's own head has no weights in its router loss, and off a GPU it scores every position.
+    wanted = router or (not reason and accelerator.device.type not in TRITON_DEVICES)
+    heads = ScoredHeads(
+        models=tuple(model for model in models if wanted and not unsupported_head(model)),
+        temperature=trainer.temperature,
+        dtype=torch.float32 if getattr(args, "cast_lm_head_to_fp32", False) else None,
+    )
+    heads.put_on()
     if reason:
-        return PaddedLayout(padded_forward=padded_forward, reason=reason, scored=router, autocast=accelerator.autocast)
+        padded = PaddedLayout(
+            padded_forward=padded_forward, reason=reason, scored=router, autocast=accelerator.autocast
+        )
+        return padded, heads
     kernel, others = _kernels(models[0], accelerator)
     for model in models:
         use_rows(model)
-    return RowLayout(
+    rows = RowLayout(
         kernel=kernel,
         groups=own_prompts if args.layout == "packed" else shared_prompts,
         others=others,
@@ -257,6 +279,7 @@ def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, An
         models=models,
         last_tokens=router,
     )
+    return rows, heads
 
 
 def learns_prompts(policy: Any) -> bool:

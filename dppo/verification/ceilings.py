@@ -5,7 +5,7 @@ from dppo.pruning import Evidence, Pruning, ceiling_of
 from dppo.pruning.ceiling import FEWEST
 from dppo.step import signals
 from dppo.types import Draw
-from dppo.verification.records import CeilingRow
+from dppo.verification.findings import CeilingRow
 from dppo.verification.subject import Subject, remembered
 
 
@@ -13,15 +13,11 @@ def pilot_ceilings(subject: Subject, method: Method) -> tuple[CeilingRow, ...]:
     """The ceilings of both levels, by the method's own advantages and score; a level of too few units is left out.
 
     Of prompts, the first rollout is the history and the second what was then found.
-
-    Args:
-        subject: the rollouts.
-        method: gives advantages and score.
     """
     rows = []
     seen_P = subject.candidates.seen_P
     everything = Draw(keep_N=seen_P, prob_N=seen_P.double(), weight_N=seen_P.double())
-    signal_P, tokens_N = signals(method, subject.rolled_out()), subject.tokens_N
+    signal_P, tokens_N = signals(method, subject.rolled_out(), subject.context), subject.tokens_N
     visits = Evidence.of_visits(remembered(subject, method), everything, subject.rewards, signal_P, tokens_N)
     if len(visits) >= FEWEST:
         rows.append(CeilingRow.of("prompts", ceiling_of(visits)))

@@ -23,8 +23,15 @@ from dppo.verification.dense_rows import rows_against_padding, served_model, wro
 from dppo.verification.draws import draw_errors, full_batch
 from dppo.verification.enumerate import outcomes
 from dppo.verification.estimate import Bias, deviance, deviance_bound, estimate_bias
-from dppo.verification.parity import LOSSES, Script, Step, one_step, relative_difference, weighted_sum_of_completions
-from dppo.verification.records import Check, above, at_most
+from dppo.verification.findings import Check, above, at_most
+from dppo.verification.parity import (
+    LOSSES,
+    Script,
+    TrainerStep,
+    one_step,
+    relative_difference,
+    weighted_sum_of_completions,
+)
 from dppo.verification.subject import Subject
 from dppo.verification.tiny import exact_bias
 
@@ -106,8 +113,7 @@ def of_level(methods: Sequence[Method], level: str) -> list[Method]:
 def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
     """Expectations over every outcome of both draws, on a policy of a few parameters, in float64.
 
-    Args:
-        methods: each is checked at each level, with several normalisers, with and without a KL term.
+    Each method is checked at each level, with several normalisers, with and without a KL term.
     """
     for level, claim in CLAIMS.items():
         normalisers = [GRPO_MEAN, DR_GRPO, *([DAPO_TOKENS] if level == "completions" else [])]
@@ -144,8 +150,8 @@ def draw_checks(subject: Subject, methods: Sequence[Method], settings: Settings)
 
 def parity_checks(script: Script) -> Iterator[Check]:
     """With nothing pruned our trainer computes TRL's loss and gradient; with half pruned, the weighted sum."""
-    theirs: dict[str, Step] = {}
-    ours: dict[str, Step] = {}
+    theirs: dict[str, TrainerStep] = {}
+    ours: dict[str, TrainerStep] = {}
     for name, options in LOSSES.items():
         theirs[name] = one_step(GRPOTrainer, GRPOConfig, script, **options)
         ours[name] = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.0, **options)
@@ -167,9 +173,6 @@ def row_checks(subject: Subject) -> Iterator[Check]:
     """Dense rows compute what padding computes, on the subject's own model, and wrong rows do not.
 
     In float32, whatever the run trains in: there the trainer compares its kernel with padding itself, at its start.
-
-    Args:
-        subject: a policy; of its rollouts nothing is used.
     """
     title, model = served_model(subject.model)
     found = rows_against_padding(model, temperature=subject.temperature)

@@ -28,13 +28,7 @@ def served_model(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
 
 
 def rows_against_padding(model: PreTrainedModel, *, temperature: float, kernel: Kernel = SEGMENT_SDPA) -> LayoutCheck:
-    """Log-probabilities and gradients by rows and by padding; the model stays as it is.
-
-    Args:
-        model: one that rows serve, with or without adapters.
-        temperature: divides the logits, > 0.
-        kernel: what computes attention over rows.
-    """
+    """Log-probabilities and gradients by rows and by padding; the model stays as it is."""
     # A copy, since rows replace the model's attention and head; of everything but the weights, which may be large.
     prepared = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     base = _base(prepared)

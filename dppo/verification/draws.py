@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import Rounds
@@ -23,7 +24,7 @@ from dppo.verification.subject import Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class FrozenDraw:
     """One draw, in the order of the subject's completions."""
 
     weight_N: Tensor
@@ -35,7 +36,7 @@ class Drawn:
     """Of the subject that are used: rolled out, and for rounds with rewards that count."""
 
 
-def draw(subject: Subject, method: Method, streams: Streams) -> Drawn:
+def draw(subject: Subject, method: Method, streams: Streams) -> FrozenDraw:
     """One draw of prompts, then one of the completions of those that are rolled out."""
     prompts = step_prompts(subject, method, streams)
     weight_N, advantage_N = torch.zeros(2, len(subject.rewards), dtype=torch.float64)
@@ -43,11 +44,11 @@ def draw(subject: Subject, method: Method, streams: Streams) -> Drawn:
     keep_P[: len(prompts.draw.keep_N)] = prompts.draw.keep_N  # rounds may end before all candidates were taken
     used = int((prompts.weight_Q > 0).sum())
     if not used:
-        return Drawn(weight_N=weight_N, advantage_N=advantage_N, denominator=1.0, prompts=0)
+        return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=1.0, prompts=0)
     plan = plan_step(method, subject.rolled_out(keep_P), prompts, streams=streams, max_tokens=subject.max_tokens)
     keep_N = keep_P.repeat_interleave(subject.generations)
     weight_N[keep_N], advantage_N[keep_N] = plan.weight_UN[0], plan.advantage_N
-    return Drawn(weight_N=weight_N, advantage_N=advantage_N, denominator=plan.denominator, prompts=used)
+    return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, denominator=plan.denominator, prompts=used)
 
 
 def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepPrompts:
@@ -62,22 +63,15 @@ def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepProm
     else:
         wanted = subject.wanted or subject.rewards.groups
         prompts = known_rounds(rounds, candidates, subject.rewards, subject.earlier_rewards, wanted, streams)
-    return with_expected(prompts, subject.rewards)
+    return with_context(prompts, subject.context)
 
 
-def with_expected(prompts: StepPrompts, rewards: Rewards) -> StepPrompts:
-    """The same prompts with what was known of those that are rolled out: what history expects, and their values.
+def with_context(prompts: StepPrompts, context: StepContext) -> StepPrompts:
+    """The same prompts with what was known of those that are rolled out.
 
-    Args:
-        prompts: of a step whose candidates are the first of P prompts, in order.
-        rewards: of the P prompts, with what was known of each, where anything was.
+    The candidates of ``prompts`` are the first of the P prompts of ``context``, in order.
     """
-    row_Q, expected, value_P = prompts.draw.keep_N.nonzero()[:, 0], rewards.expected, rewards.value_Q
-    return replace(
-        prompts,
-        expected=None if expected is None else expected.take(row_Q),
-        value_Q=None if value_P is None else value_P[row_Q],
-    )
+    return replace(prompts, context=context.take(prompts.draw.keep_N.nonzero()[:, 0]))
 
 
 class Once:
@@ -126,7 +120,7 @@ def known_rounds(
     return in_rounds(rounds, wanted, one_round, streams)
 
 
-def gradients(subject: Subject, method: Method, drawn: Sequence[Drawn]) -> Tensor:
+def gradients(subject: Subject, method: Method, drawn: Sequence[FrozenDraw]) -> Tensor:
     """(M, N) what each completion's ``grad sum_t log p_t`` is multiplied by in the gradient of each draw."""
     weight_MN = torch.stack([one.weight_N for one in drawn])
     slope_MN = slopes(method, torch.stack([one.advantage_N for one in drawn]).flatten()).view_as(weight_MN)
@@ -136,7 +130,7 @@ def gradients(subject: Subject, method: Method, drawn: Sequence[Drawn]) -> Tenso
 
 def full_batch(subject: Subject, method: Method) -> Tensor:
     """(N,) the same for the full batch, nothing pruned: put together without ``plan_step``."""
-    advantage_N = method.advantages(subject.rewards)
+    advantage_N = method.advantages(subject.rewards, subject.context)
     tokens = float(subject.tokens_N.sum())
     denominator = method.normaliser.denominator(len(advantage_N), tokens, subject.max_tokens)
     return slopes(method, advantage_N) * _per_token(subject, method) / denominator

@@ -25,11 +25,7 @@ MOST_SYSTEMATIC_ROWS = 6
 
 
 class Tape:
-    """Stands in for a random generator: follows a given path of choices, then the first way, and notes the others.
-
-    Args:
-        path: the choices to make first.
-    """
+    """Stands in for a random generator: follows a given path of choices, then the first way, and notes the others."""
 
     def __init__(self, path: tuple[int, ...] = ()) -> None:
         self.path, self.chance = path, 1.0
@@ -39,8 +35,7 @@ class Tape:
     def choose(self, chances: Sequence[float]) -> int:
         """The index of one of several ways, each taken in some run.
 
-        Args:
-            chances: of each way, summing to 1; a way without a chance is never taken.
+        A way without a chance is never taken.
         """
         place = len(self.taken)
         if place < len(self.path):
@@ -88,8 +83,7 @@ class Coins(list[Coin]):
 def every_way(run: Callable[[Tape], T]) -> Iterator[tuple[T, float]]:
     """(result, chance) of ``run(tape)`` for every way its choices can go.
 
-    Args:
-        run: a function whose only randomness is the tape.
+    The tape must be the only randomness of ``run``.
     """
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
@@ -143,13 +137,7 @@ ENUMERATIONS: dict[str, Callable[[Design, Tensor, Tensor], Outcomes]] = {
 def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> Outcomes:
     """Every set of units that one draw can keep, with its chance.
 
-    Args:
-        design: what is drawn with; its own ``draw`` runs, once for every way its random numbers can fall.
-        prob_N: (N,) float64 in [0, 1]; few rows.
-        score_N: (N,) float64; zeros by default.
-
-    Raises:
-        DesignError: a design that is not in ``ENUMERATIONS``, or too many rows.
+    The design's own ``draw`` runs, once for every way its random numbers can fall; scores are 0 by default.
     """
     if design.name not in ENUMERATIONS:
         raise DesignError(f"design={design.name!r} cannot be enumerated, only {', '.join(ENUMERATIONS)} can")
@@ -161,17 +149,15 @@ def outcomes(design: Design, prob_N: Tensor, score_N: Tensor | None = None) -> O
     return [(torch.tensor(mask, dtype=torch.bool), part) for mask, part in chance.items()]
 
 
-Level = TypeVar("Level")
+AnyPruning = TypeVar("AnyPruning")
 
 
-def enumerated(pruning: Level) -> Level:
+def enumerated(pruning: AnyPruning) -> AnyPruning:
     """The same pruning, to be drawn from with a ``Tape``: each draw chooses among all outcomes of its design.
 
     A design that has too many (systematic, or one that cannot be enumerated and claims to be unbiased) is replaced by
     independent draws, which have the same probabilities.
-
-    Args:
-        pruning: rate, score, rule, weighting and budget stay as they are; a selection without a design is left alone.
+    A selection without a design is left alone.
     """
     if not isinstance(pruning, Pruning | PromptPruning):
         return pruning

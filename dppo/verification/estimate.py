@@ -34,11 +34,6 @@ class Bias:
         Without bias, ``M`` times the squared norm of a mean of M errors is close to ``sum_j lambda_j chi2_j`` with
         the eigenvalues of their covariance (central limit), and ``squared`` is that less its mean, over M. Such a sum
         is above its mean by more than ``2 |lambda|_2 sqrt(x) + 2 max(lambda) x`` with probability at most exp(-x).
-
-        Args:
-            failure_rate: in (0, 1).
-
-        Source: Laurent and Massart, Adaptive estimation of a quadratic functional by model selection (2000), lemma 1.
         """
         x = math.log(1 / failure_rate)
         spread, largest = self.spectrum
@@ -60,13 +55,7 @@ def estimate_bias(error_MN: Tensor, gram_NN: Tensor, full_N: Tensor) -> Bias:
     """The squared bias of draws, from the inner products of different draws' errors.
 
     ``mean over a != b of <e_a, e_b>`` has exactly ``|E e|^2`` as its mean, whatever the variance.
-
-    Args:
-        error_MN: (M, N) coefficients of M independent errors, M >= 2.
-        gram_NN: (N, N) inner products of what they multiply.
-        full_N: (N,) coefficients of the full gradient.
-
-    Source: Hoeffding, A class of statistics with asymptotically normal distribution (1948).
+    Rows of ``error_MN`` are coefficients of M >= 2 independent errors.
     """
     draws = len(error_MN)
     norm = float(full_N @ gram_NN @ full_N)
@@ -90,15 +79,7 @@ def deviance(keep_MN: Tensor, prob_N: Tensor) -> float:
 
     A unit kept in a share f of M draws deviates by ``sqrt(2 M KL(f || prob))``, which for f near prob is the usual
     number of standard deviations, and which for every M exceeds t with probability at most ``2 exp(-t^2 / 2)``.
-
-    Args:
-        keep_MN: (M, N) bool.
-        prob_N: (N,) float64 in [0, 1].
-
-    Returns:
-        Infinite if a unit of probability 0 was kept or one of probability 1 was not.
-
-    Source: Chernoff (1952); Hoeffding, Probability inequalities for sums of bounded random variables (1963), thm. 1.
+    Infinite if a unit of probability 0 was kept or one of probability 1 was not.
     """
     draws, prob = len(keep_MN), prob_N.numpy()
     share = keep_MN.double().mean(0).numpy()
@@ -111,8 +92,6 @@ def deviance(keep_MN: Tensor, prob_N: Tensor) -> float:
 def deviance_bound(units: int, failure_rate: float) -> float:
     """What ``deviance`` over ``units`` units exceeds with at most this probability.
 
-    Args:
-        units: units compared, of all designs together.
-        failure_rate: in (0, 1).
+    Units are those of all designs together.
     """
     return math.sqrt(2 * math.log(2 * units / failure_rate))

@@ -16,7 +16,7 @@ from torch import Tensor
 from dppo.methods import Method
 from dppo.pruning import Budget, PromptPruning, Pruning, effective_sample_size
 from dppo.rng import Purpose, generator
-from dppo.verification.draws import Drawn, draw, full_batch, gradients
+from dppo.verification.draws import FrozenDraw, draw, full_batch, gradients
 from dppo.verification.estimate import Bias, estimate_bias
 from dppo.verification.subject import Subject
 
@@ -24,7 +24,7 @@ NORMAL_95 = 1.959964
 """Standard errors on either side of a 95% interval."""
 DRAWS = (Purpose.PROMPT_DRAW, Purpose.PROMPT_SKIP, Purpose.COMPLETION_DRAW)
 """What a draw needs random numbers for."""
-Level = TypeVar("Level")
+AnyPruning = TypeVar("AnyPruning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class NoChance:
         raise ChanceNeeded(name)
 
 
-def remembering(pruning: Level) -> Level:
+def remembering(pruning: AnyPruning) -> AnyPruning:
     """The same pruning, which works the probabilities of equal scores out only once: a quarter of the time."""
     if not isinstance(pruning, Pruning | PromptPruning):
         return pruning
@@ -74,14 +74,7 @@ def remembering(pruning: Level) -> Level:
 
 
 def sample(subject: Subject, method: Method, draws: int, seed: int) -> Sample:
-    """Independent draws of a method on a subject, or the only one there is.
-
-    Args:
-        subject: the rollouts, with the candidates that the method draws prompts from.
-        method: at the rates to be drawn with.
-        draws: M, >= 2.
-        seed: of the draws.
-    """
+    """Independent draws of a method on a subject, or the only one there is."""
     method = replace(method, prompts=remembering(method.prompts), completions=remembering(method.completions))
     alone = _without_chance(subject, method)
     streams = {purpose: generator(seed, purpose) for purpose in DRAWS}
@@ -96,7 +89,7 @@ def sample(subject: Subject, method: Method, draws: int, seed: int) -> Sample:
     )
 
 
-def _without_chance(subject: Subject, method: Method) -> Drawn | None:
+def _without_chance(subject: Subject, method: Method) -> FrozenDraw | None:
     """The only draw there is; None where there are several."""
     none = cast(np.random.Generator, NoChance())
     try:
@@ -106,7 +99,7 @@ def _without_chance(subject: Subject, method: Method) -> Drawn | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class DrawFigures:
     """What a sample says of the expected gradient and of single draws, ``g`` being that of the full batch."""
 
     draws: int
@@ -143,13 +136,7 @@ def root(gram_NN: Tensor) -> Tensor:
 
 
 def group_norms(full_N: Tensor, gram_NN: Tensor, count: int) -> Tensor:
-    """(P,) norms of the gradients of whole groups, what each adds to the full batch's.
-
-    Args:
-        full_N: (N,) coefficients of the full batch, groups after each other.
-        gram_NN: (N, N) inner products of what they multiply.
-        count: G, completions per group.
-    """
+    """(P,) norms of the gradients of whole groups, what each adds to the full batch's."""
     size = len(full_N) // count
     block_PGG = torch.stack([gram_NN[i : i + count, i : i + count] for i in range(0, size * count, count)])
     full_PG = full_N.view(size, count)
@@ -166,7 +153,7 @@ def bias_of(found: Sample, root_NN: Tensor) -> Bias:
     return estimate_bias(error_MK, torch.eye(len(full_K), dtype=torch.float64), full_K)
 
 
-def figures(found: Sample, bias: Bias, root_NN: Tensor) -> Figures:
+def figures(found: Sample, bias: Bias, root_NN: Tensor) -> DrawFigures:
     """Everything that the table shows of a sample, whose ``bias`` is from ``bias_of`` and ``root_NN`` from ``root``."""
     full_K, draw_MK = found.full_N @ root_NN, found.gradient_MN @ root_NN
     draws, norm = len(draw_MK), float(full_K.norm())
@@ -174,7 +161,7 @@ def figures(found: Sample, bias: Bias, root_NN: Tensor) -> Figures:
     spread_M = (draw_MK - draw_MK.mean(0)).square().sum(1) / norm**2 * draws / max(draws - 1, 1)
     length_M = draw_MK.norm(dim=1)
     cosine_M = torch.where(length_M > 0, draw_MK @ full_K / (length_M * norm).clamp_min(1e-300), 0.0)
-    return Figures(
+    return DrawFigures(
         draws=draws,
         relative_bias=math.sqrt(max(bias.squared, 0.0)),
         bias_low=low,
@@ -197,15 +184,7 @@ def bias_interval(error_MK: Tensor, bias: Bias) -> tuple[float, float]:
     The variance of the mean of ``<e_a, e_b>`` over pairs of M draws is ``4 b^2 t / M + 2 |S|^2 / M^2`` to first order,
     with ``S`` the covariance of a draw's error and ``t`` its variance in the direction of the bias. It grows with
     ``b``, so the interval is found by trying every ``b``, as in Wilson's interval of a share.
-
-    Args:
-        error_MK: (M, K) errors of independent draws, over ``|g|``.
-        bias: from these draws.
-
-    Returns:
-        (low, high), both >= 0. The interval is of the square, so near 0 it is wide in the root.
-
-    Source: Hoeffding, A class of statistics with asymptotically normal distribution (1948), section 5; Wilson (1927).
+    The interval is of the square, so near 0 it is wide in the root. Errors are over ``|g|``.
     """
     mean_K = error_MK.mean(0)
     square = float(mean_K.square().sum())

@@ -10,8 +10,8 @@ from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.verification.checks import wrong
 from dppo.verification.estimate import Bias
-from dppo.verification.frozen import Figures, Sample, bias_of, figures, root, sample
-from dppo.verification.frozen_lines import RATES, Level, Line
+from dppo.verification.frozen import DrawFigures, Sample, bias_of, figures, root, sample
+from dppo.verification.frozen_lines import RATES, FrozenLine, PrunedLevel
 
 FORMAT = 1
 FEWEST_DRAWS = 100
@@ -19,7 +19,7 @@ FEWEST_DRAWS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class FrozenSettings:
     """How hard to look.
 
     Raises:
@@ -50,7 +50,7 @@ class Measurement:
     """What was found of a line at one pair of rates."""
 
     name: str
-    level: Level
+    level: PrunedLevel
     prompt_rate: float
     """r_q; 0 where prompts are not pruned."""
     completion_rate: float
@@ -60,7 +60,7 @@ class Measurement:
     """Why it says itself that it is biased; empty where it does not."""
     exact: bool
     """Whether nothing is left to chance."""
-    figures: Figures
+    figures: DrawFigures
     squared_bias: float
     """Estimate of ``|E[g_hat] - g|^2 / |g|^2`` whose own mean is right; it may be below 0."""
     squared_bias_bound: float
@@ -94,8 +94,8 @@ class FrozenComparison:
     """Model, data and rollouts, in one paragraph."""
     completions_with_gradient: int
     """Of the full batch, under the first line."""
-    setting: Setting
-    lines: tuple[Line, ...]
+    setting: FrozenSettings
+    lines: tuple[FrozenLine, ...]
     measured: tuple[Measurement, ...]
     controls: tuple[Measurement, ...]
     """Known to be biased, whatever they declare: each must be found."""
@@ -131,13 +131,13 @@ class FrozenComparison:
         }
 
 
-def cells(lines: Sequence[Line], rates: Sequence[float]) -> Iterator[tuple[Line, Level, Method]]:
+def cells(lines: Sequence[FrozenLine], rates: Sequence[float]) -> Iterator[tuple[FrozenLine, PrunedLevel, Method]]:
     """Every line at every level and rate it has, level by level, with its method at those rates."""
     grid = {
-        Level.BLOCK: [(0.0, 0.0)],
-        Level.COMPLETIONS: [(0.0, rate) for rate in rates],
-        Level.PROMPTS: [(rate, 0.0) for rate in rates],
-        Level.BOTH: [(prompt, completion) for prompt in rates for completion in rates],
+        PrunedLevel.BLOCK: [(0.0, 0.0)],
+        PrunedLevel.COMPLETIONS: [(0.0, rate) for rate in rates],
+        PrunedLevel.PROMPTS: [(rate, 0.0) for rate in rates],
+        PrunedLevel.BOTH: [(prompt, completion) for prompt in rates for completion in rates],
     }
     for level, pairs in grid.items():
         for line in (line for line in lines if level in line.levels):
@@ -147,9 +147,9 @@ def cells(lines: Sequence[Line], rates: Sequence[float]) -> Iterator[tuple[Line,
 
 
 def compare_frozen(
-    lines: Sequence[Line],
+    lines: Sequence[FrozenLine],
     base: Method,
-    setting: Setting,
+    setting: FrozenSettings,
     *,
     started: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -164,10 +164,10 @@ def compare_frozen(
         progress: told what is being drawn.
     """
     started = time.perf_counter() if started is None else started
-    subject, block = lines[0].subject, frozenset({Level.BLOCK})
-    controls = [Line(name=name, method=made, subject=subject, levels=block) for name, made in wrong(base).items()]
-    todo = [*cells(lines, setting.rates), *((line, Level.BLOCK, line.method) for line in controls)]
-    found: list[tuple[Sample, Bias, Figures]] = []
+    subject, block = lines[0].subject, frozenset({PrunedLevel.BLOCK})
+    controls = [FrozenLine(name=name, method=made, subject=subject, levels=block) for name, made in wrong(base).items()]
+    todo = [*cells(lines, setting.rates), *((line, PrunedLevel.BLOCK, line.method) for line in controls)]
+    found: list[tuple[Sample, Bias, DrawFigures]] = []
     with one_thread():
         root_NN = root(subject.gram_NN)
         for number, (line, level, method) in enumerate(todo):
@@ -192,7 +192,7 @@ def compare_frozen(
 
 
 def _measurement(
-    line: Line, level: Level, method: Method, drawn: Sample, bias: Bias, found: Figures, share: float
+    line: FrozenLine, level: PrunedLevel, method: Method, drawn: Sample, bias: Bias, found: DrawFigures, share: float
 ) -> Measurement:
     return Measurement(
         name=line.name,

@@ -20,7 +20,7 @@ CONTROLS = {
 """Lines that stand beside the methods, and what they are."""
 
 
-class Level(StrEnum):
+class PrunedLevel(StrEnum):
     """What is pruned in a part of the table."""
 
     BLOCK = "nothing"
@@ -29,13 +29,13 @@ class Level(StrEnum):
     BOTH = "both levels"
 
 
-RATES = {Level.COMPLETIONS: "completion_prune_rate", Level.PROMPTS: "prompt_prune_rate"}
+RATES = {PrunedLevel.COMPLETIONS: "completion_prune_rate", PrunedLevel.PROMPTS: "prompt_prune_rate"}
 """The field of a configuration that sets the rate of a level."""
-EVERY_RATE = frozenset({Level.COMPLETIONS, Level.PROMPTS, Level.BOTH})
+EVERY_RATE = frozenset({PrunedLevel.COMPLETIONS, PrunedLevel.PROMPTS, PrunedLevel.BOTH})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class FrozenLine:
     """A method as it stands in the table."""
 
     name: str
@@ -43,7 +43,7 @@ class Line:
     """With all rates 0."""
     subject: Subject
     """The rollouts, with what the method's history says of the prompts."""
-    levels: frozenset[Level]
+    levels: frozenset[PrunedLevel]
     """The parts of the table it has figures in: ``BLOCK`` alone where it takes no rate."""
 
 
@@ -51,27 +51,15 @@ Build = Callable[[str], Method]
 """From the name of a method to the method with all rates 0."""
 
 
-def line(name: str, method: Method, subject: Subject, taken: frozenset[Level]) -> Line:
-    """A method's line, with what its history says of the prompts.
-
-    Args:
-        name: in the table.
-        method: with all rates 0.
-        subject: the rollouts.
-        taken: levels at which the method takes a rate.
-    """
-    levels = EVERY_RATE if len(taken) == len(RATES) else taken or frozenset({Level.BLOCK})
+def line(name: str, method: Method, subject: Subject, taken: frozenset[PrunedLevel]) -> FrozenLine:
+    """A method's line, with what its history says of the prompts."""
+    levels = EVERY_RATE if len(taken) == len(RATES) else taken or frozenset({PrunedLevel.BLOCK})
     known = replace(subject, candidates=remembered(subject, method))
-    return Line(name=name, method=method, subject=known, levels=levels)
+    return FrozenLine(name=name, method=method, subject=known, levels=levels)
 
 
-def control_lines(subject: Subject, build: Build) -> tuple[Line, Line]:
-    """The lines of ``CONTROLS``.
-
-    Args:
-        subject: the rollouts.
-        build: gives the methods that the controls are made from.
-    """
+def control_lines(subject: Subject, build: Build) -> tuple[FrozenLine, FrozenLine]:
+    """The lines of ``CONTROLS``."""
     base, ours = build("grpo"), build("dppo")
     blind = replace(
         base,
@@ -88,8 +76,8 @@ def control_lines(subject: Subject, build: Build) -> tuple[Line, Line]:
     signal_P = subject.candidates.signal_P
     unknown = replace(subject, candidates=replace(subject.candidates, signal_P=signal_P.new_ones(len(signal_P))))
     return (
-        Line(name="uniform", method=blind, subject=unknown, levels=EVERY_RATE),
-        Line(name="oracle", method=knowing, subject=all_knowing(subject, base), levels=EVERY_RATE),
+        FrozenLine(name="uniform", method=blind, subject=unknown, levels=EVERY_RATE),
+        FrozenLine(name="oracle", method=knowing, subject=all_knowing(subject, base), levels=EVERY_RATE),
     )
 
 

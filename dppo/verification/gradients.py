@@ -23,14 +23,7 @@ AT_ONCE = 2**16
 
 
 def log_probs(model: PreTrainedModel, prompt: list[int], completion: list[int], temperature: float = 1.0) -> Tensor:
-    """(T,) log-probabilities, in nats, of a completion's tokens after its prompt; they carry the gradient.
-
-    Args:
-        model: the policy.
-        prompt: token ids, at least one.
-        completion: token ids, T of them.
-        temperature: divides the logits, > 0.
-    """
+    """(T,) log-probabilities, in nats, of a completion's tokens after its prompt; they carry the gradient."""
     token_1T = torch.tensor([prompt + completion], device=model.device)
     logits_TV = model(input_ids=token_1T[:, :-1], use_cache=False).logits[0, len(prompt) - 1 :].float()
     return (logits_TV / temperature).log_softmax(-1).gather(1, token_1T[0, len(prompt) :, None]).squeeze(1)

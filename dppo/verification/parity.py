@@ -92,7 +92,7 @@ def tiny_script(prompts: int = 4, generations: int = 4) -> Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TrainerStep:
     """What one step of a trainer computed."""
 
     gradient: Gradient
@@ -100,7 +100,9 @@ class Step:
     trainer: Any
 
 
-def one_step(trainer_class: type[GRPOTrainer], config_class: type[GRPOConfig], script: Script, **options: Any) -> Step:
+def one_step(
+    trainer_class: type[GRPOTrainer], config_class: type[GRPOConfig], script: Script, **options: Any
+) -> TrainerStep:
     """Loss and gradient of one step over all completions of a script. The weights are not moved."""
     recorder = _Recorder()
     rows = len(script.completion_tokens)
@@ -134,7 +136,7 @@ def one_step(trainer_class: type[GRPOTrainer], config_class: type[GRPOConfig], s
             callbacks=[recorder],
         )
         loss = float(trainer.train().training_loss)
-    return Step(gradient=recorder.gradient, loss=loss, trainer=trainer)
+    return TrainerStep(gradient=recorder.gradient, loss=loss, trainer=trainer)
 
 
 def relative_difference(left: Gradient, right: Gradient) -> float:
@@ -145,12 +147,10 @@ def relative_difference(left: Gradient, right: Gradient) -> float:
     return (difference / sum(float(value.double().square().sum()) for value in right.values())) ** 0.5
 
 
-def weighted_sum_of_completions(step: Step, method: Method) -> Gradient:
+def weighted_sum_of_completions(step: TrainerStep, method: Method) -> Gradient:
     """The gradient that the weights of our trainer's step ask for, summed here one completion at a time.
 
-    Args:
-        step: of ``DPPOTrainer``, with a policy at which every ratio is 1.
-        method: gives the normaliser; the loss must have the slope ``-advantage`` there, as all we serve do.
+    Every ratio must be 1 there, and the loss must have the slope ``-advantage``, as all losses that we serve do.
     """
     trainer = step.trainer
     batch, model = trainer.in_use.batch, trainer.model

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.environment import one_thread
 from dppo.errors import ConfigError
 from dppo.methods import METHODS, Method
@@ -28,7 +29,7 @@ each function, (N, F) with NaN where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class SubjectSampling:
     """How a subject's completions are generated."""
 
     generations: int = 8
@@ -60,8 +61,10 @@ class Subject:
     completion_tokens: tuple[list[int], ...]
     """Token ids of the N completions, G of each prompt after each other."""
     rewards: Rewards
-    """Of the N completions, in float64, with what a history of the earlier set expects of the P prompts: only methods
-    with a baseline from history look at it."""
+    """Of the N completions, in float64."""
+    context: StepContext
+    """What a history of the earlier set expects of the P prompts: only methods with a baseline from history look at
+    it."""
     generations: int
     """G, completions per prompt."""
     confidence_N: Tensor
@@ -93,11 +96,7 @@ class Subject:
         return torch.tensor([len(tokens) for tokens in self.completion_tokens])
 
     def rolled_out(self, keep_P: Tensor | None = None) -> RolledOut:
-        """The rollouts of some prompts, as an engine would hand them to ``plan_step``.
-
-        Args:
-            keep_P: (P,) bool, the prompts rolled out; None for all.
-        """
+        """The rollouts of some prompts, as an engine would hand them to ``plan_step``."""
         tokens_N = self.tokens_N
         keep_N = torch.ones_like(tokens_N, dtype=torch.bool) if keep_P is None else keep_P[self.rewards.group_N]
         return RolledOut(
@@ -106,7 +105,7 @@ class Subject:
 
     def completions(self, method: Method) -> Completions:
         """What a method's completion pruning sees where every prompt was rolled out."""
-        return completions_of(method, self.rolled_out())
+        return completions_of(method, self.rolled_out(), self.context)
 
     def describe(self) -> str:
         """Model, data and rollouts, in one paragraph."""
@@ -128,7 +127,7 @@ def frozen_subject(
     prompts: list[list[int]],
     scorer: Scorer,
     *,
-    sampling: Sampling,
+    sampling: SubjectSampling,
     title: str,
     reward_weights: Sequence[float] = (1.0,),
 ) -> Subject:
@@ -175,7 +174,8 @@ def frozen_subject(
         tokenizer=tokenizer,
         prompt_tokens=tuple(prompts[:done]),
         completion_tokens=tuple(now[: done * count]),
-        rewards=known_after(earlier, now_rewards),
+        rewards=now_rewards,
+        context=known_after(earlier),
         generations=count,
         confidence_N=confidence(logp_NT, mask_NT),
         gram_NN=gram(gradient_NK),
@@ -200,7 +200,7 @@ def _rewards(reward_P2GF: Tensor, weights: Sequence[float], seed: int) -> tuple[
     return earlier, now, True
 
 
-def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: Sampling) -> None:
+def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: SubjectSampling) -> None:
     """Raise an error where there is nothing to verify."""
     if len(prompts) < 2 or sampling.generations < 2:
         raise ConfigError(
@@ -212,12 +212,7 @@ def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: Sampling)
 
 
 def random_rewards(shape: torch.Size, seed: int) -> Tensor:
-    """(P, 2, G) rewards of 0 and 1, each prompt with its own chance: one of 1/8 to 7/8, different for neighbours.
-
-    Args:
-        shape: (P, 2, G).
-        seed: of the draws.
-    """
+    """(P, 2, G) rewards of 0 and 1, each prompt with its own chance: one of 1/8 to 7/8, different for neighbours."""
     rng = generator(seed, Purpose.CHECK, 2)
     chance_P = (1 + rng.permutation(shape[0]) % 7) / 8
     return torch.from_numpy((rng.random(tuple(shape)) < chance_P[:, None, None]).astype(np.float64))
@@ -231,21 +226,19 @@ TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
 
 def _after(rewards: Rewards, tokens_N: Tensor, method: Method, confidence_N: Tensor | None = None) -> Candidates:
     """The candidates that a history of one earlier set of rollouts gives, by a method's advantages and score."""
-    signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=confidence_N))
+    signal_P = signals(method, RolledOut(rewards=rewards, tokens_N=tokens_N, confidence_N=confidence_N), NOTHING_KNOWN)
     return _history(rewards, signal_P, tokens_N).candidates(torch.arange(rewards.groups), 1)
 
 
-def known_after(earlier: Rewards, now: Rewards) -> Rewards:
-    """Rewards with what one earlier group of each prompt says of them: what history expects, and the prompt's value.
+def known_after(earlier: Rewards) -> StepContext:
+    """What one earlier group of each prompt says of the next one: what history expects, and the prompt's value.
 
-    Args:
-        earlier: rewards of P groups, rolled out at step 0, where nothing was known.
-        now: of the same prompts' next groups.
+    The earlier groups were rolled out at step 0, where nothing was known.
     """
     history = _history(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
     total_PG = earlier.total_N.view(earlier.groups, -1).nan_to_num(0.0)
     expected = history.expected(torch.arange(earlier.groups), 1)
-    return replace(now, expected=expected, value_Q=optimal_value(total_PG, beta=VALUE_BETA))
+    return StepContext(expected=expected, value_Q=optimal_value(total_PG, beta=VALUE_BETA))
 
 
 def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHistory:
@@ -281,18 +274,11 @@ def generate(
     tokenizer: PreTrainedTokenizerBase,
     prompts: list[list[int]],
     count: int,
-    sampling: Sampling,
+    sampling: SubjectSampling,
 ) -> list[list[int]]:
     """``count`` sampled completions of each prompt, as token ids up to and with the end token.
 
     transformers samples from torch's global generator: it is seeded here and put back afterwards.
-
-    Args:
-        model: the policy.
-        tokenizer: for the ids of padding and of the end.
-        prompts: token ids of each prompt.
-        count: completions per prompt.
-        sampling: temperature, longest completion, seed, and after how many seconds to cut all completions off.
     """
     configured = model.generation_config.eos_token_id if model.generation_config else None
     ends = cast(Any, tokenizer.eos_token_id if configured is None else configured)

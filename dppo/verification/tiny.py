@@ -17,7 +17,7 @@ from dppo.pruning import confidence
 from dppo.rng import Purpose, torch_generator
 from dppo.step import RolledOut, drawn_block, micro_batch_loss, plan_step
 from dppo.types import Block, Candidates, Rewards
-from dppo.verification.draws import known_rounds, with_expected
+from dppo.verification.draws import known_rounds, with_context
 from dppo.verification.enumerate import Tape, enumerated, every_way
 from dppo.verification.subject import known_after
 
@@ -37,7 +37,7 @@ MASK_NT = torch.arange(T) < LENGTH_N[:, None]
 GROUP_N = torch.arange(N) // G
 EARLIER = Rewards.of_groups(torch.tensor([[1.0, 0.0, 0.3], [0.2, 0.2, 0.2], [0.4, 0.4, 0.4]], dtype=torch.float64))
 """Of one group of each prompt before: rules that skip prompts go by it, and so do baselines from history."""
-REWARDS = known_after(EARLIER, Rewards.of_groups(REWARD_PG))
+REWARDS, CONTEXT = Rewards.of_groups(REWARD_PG), known_after(EARLIER)
 THETA = _normal(11, PARAMETERS)
 CANDIDATES = Candidates(
     row_P=torch.arange(P),
@@ -64,16 +64,7 @@ REF_LOGP_NT, _ = _policy(THETA + 0.5 * _normal(13, PARAMETERS), torch.arange(N))
 def gradient(
     method: Method, row_B: Tensor, weight_B: Tensor, advantage_B: Tensor, *, denominator: float, tokens: float
 ) -> Tensor:
-    """(parameters,) gradient of the complete loss over some completions, as a trainer computes it.
-
-    Args:
-        method: loss, KL coefficient and normaliser.
-        row_B: (B,) which completions.
-        weight_B: (B,) float64.
-        advantage_B: (B,) float64.
-        denominator: of the step.
-        tokens: of the full batch, known or estimated.
-    """
+    """(parameters,) gradient of the complete loss over some completions, as a trainer computes it."""
     if not len(row_B):
         return torch.zeros_like(THETA)
     theta = THETA.clone().requires_grad_()
@@ -98,7 +89,7 @@ def full_gradient(method: Method) -> Tensor:
         method,
         torch.arange(N),
         torch.ones(N, dtype=torch.float64),
-        method.advantages(REWARDS),
+        method.advantages(REWARDS, CONTEXT),
         denominator=method.normaliser.denominator(N, tokens, T),
         tokens=tokens,
     )
@@ -112,7 +103,7 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
         prompts = drawn_block(block, G)
     else:
         prompts = known_rounds(method.rounds, CANDIDATES, REWARDS, EARLIER, P, lambda purpose, *key: rng)
-    prompts = with_expected(prompts, REWARDS)
+    prompts = with_context(prompts, CONTEXT)
     keep_N = prompts.draw.keep_N[GROUP_N]
     row_N = keep_N.nonzero()[:, 0]
     if not bool((prompts.weight_Q > 0).any()):
@@ -135,9 +126,6 @@ def exact_bias(method: Method) -> float:
 
     Rounds end where each prompt was taken once. Prompts are skipped, and baselines from history made, by one earlier
     group. All groups have as many completions: sizes that a method sets by history are left out.
-
-    Args:
-        method: at the rates to be checked.
     """
     method = replace(method, prompts=enumerated(method.prompts), completions=enumerated(method.completions))
     expected = torch.zeros_like(THETA)

@@ -26,7 +26,7 @@ from dppo.rng import Purpose, generator
 from dppo.types import Completions
 from dppo.verification.controls import TopOfLive
 from dppo.verification.draws import full_batch
-from dppo.verification.records import VarianceRow
+from dppo.verification.findings import VarianceRow
 from dppo.verification.subject import Subject
 
 KEEPS = (0.75, 0.5, 0.25)
@@ -46,9 +46,7 @@ class Entry:
 def entries(method: Method, norm_N: Tensor) -> list[Entry]:
     """The lines of the table, the paper's and the field's rules and ours.
 
-    Args:
-        method: whose floor, and whose kind of scores (of token sums or of token means), are used.
-        norm_N: (N,) true norms of the completions' gradients, for the line that no score can beat by much.
+    The method gives floor and kind of scores (of token sums or of token means); ``norm_N`` are the true norms.
     """
 
     def oracle(completions: Completions) -> Tensor:
@@ -77,11 +75,7 @@ def entries(method: Method, norm_N: Tensor) -> list[Entry]:
 def variance_table(subject: Subject, methods: Sequence[Method], *, draws: int, seed: int) -> tuple[VarianceRow, ...]:
     """Every line at every share kept, for each method's normaliser; lines of equal meaning only once.
 
-    Args:
-        subject: the rollouts.
-        methods: give advantages, loss, normaliser and floor; their own pruning is not used.
-        draws: per figure; the standard error of the variance falls with its root.
-        seed: of the draws.
+    Methods give advantages, loss, normaliser and floor; their own pruning is not used.
     """
     rows = []
     for method in {m.normaliser.per_sequence: m for m in reversed(methods)}.values():
@@ -100,11 +94,6 @@ def at_share(pruning: Selection, completions: Completions, keep: float) -> Selec
 
     A rate is what a rule applies to the rows it may prune. For the threshold rule these are only those below the
     mean, so its rate must be higher to drop as much as others do.
-
-    Args:
-        pruning: any rate.
-        completions: what it is to be applied to.
-        keep: share to keep, in (0, 1).
     """
     wanted = keep * int(completions.live_N.sum())
 

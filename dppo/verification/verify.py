@@ -20,8 +20,8 @@ from dppo.verification.checks import (
     row_checks,
 )
 from dppo.verification.dense_rows import padded_because
+from dppo.verification.findings import Check, Findings
 from dppo.verification.parity import script_of
-from dppo.verification.records import Check, Findings
 from dppo.verification.subject import Subject
 from dppo.verification.variance import variance_table
 

@@ -146,10 +146,7 @@ class DynamicPruningTrainer(PPOTrainerSync):
         """Plan the step with everything that came back, remember it, and train on what is kept."""
         found = returned(batch, self._in_use())
         plan = self._plan(found)
-        prompts, tokens_N = self._in_use().prompts, found.rolled_out.tokens_N
-        self.source.learn(
-            prompts, found.rolled_out.rewards, plan.signal_Q, tokens_N, self.global_steps, evidence=plan.evidence
-        )
+        self.source.learn(plan, self.global_steps)
         metrics.update(plan.figures | self.source.figures)
         if keeps_all(self.method):
             return super()._update_actor(batch, metrics)
@@ -162,7 +159,9 @@ class DynamicPruningTrainer(PPOTrainerSync):
         method = self.method
         if not method.advantages.from_history:
             name = f"verl's {self.config.algorithm.adv_estimator}"
-            method = replace(method, advantages=AdvantageRule(name=name, compute=lambda rewards: found.advantage_N))
+            method = replace(
+                method, advantages=AdvantageRule(name=name, compute=lambda rewards, context: found.advantage_N)
+            )
         return plan_step(
             method,
             found.rolled_out,

@@ -5,7 +5,6 @@ import contextlib
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -34,13 +33,6 @@ def main(words: Sequence[str]) -> int:
         from dppo_lab.cli.compare_frozen import main as frozen
 
         return frozen([word for word in words if word != FROZEN])
-    config, options, flags = read_words(_parser(), words, alone=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
-        return _compare(config, options, flags, shlex.join(["dppo", "compare", *words]))
-
-
-def _parser() -> argparse.ArgumentParser:
     # Abbreviations would take the field --seed for --seeds.
     parser = argparse.ArgumentParser(
         prog="dppo compare",
@@ -52,12 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3, help="how many, from the configuration's seed on; default 3")
     parser.add_argument("--target", type=float, help="accuracy whose time is measured. Default: trl's final, per seed")
     parser.add_argument("--overwrite", action="store_true", help="make runs anew whose fields have changed")
-    return parser
-
-
-def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[str], command: str) -> int:
-    # TRL has a word on rollout_func in each run.
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    config, options, flags = read_words(parser, words, alone=False)
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # TRL prints a notice about rollout_func in each run
     from dppo_lab.comparison.plan import plan
     from dppo_lab.comparison.runner import run_comparison
     from dppo_lab.comparison.table import NARROWEST, show
@@ -68,6 +56,7 @@ def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[st
         try:
             results = run_comparison(comparison, told, overwrite=options.overwrite)
         except KeyboardInterrupt:
+            command = shlex.join(["dppo", "compare", *words])
             print(f"stopped; the same command goes on from here: {command}", file=sys.stderr)
             return INTERRUPTED
     show(results, wide_console(NARROWEST))
@@ -77,7 +66,7 @@ def _compare(config: str | None, options: argparse.Namespace, flags: Sequence[st
 
 @contextlib.contextmanager
 def _board() -> Iterator[Callable[["Event"], None]]:
-    """What is called with every event: one line for all runs, and one for each."""
+    """A function that shows each event: one line for all runs together, and one for each."""
     console = Console(file=sys.stderr)
     ended: dict[str, float] = dict.fromkeys(("kept", "finished", "failed"), 1.0)
     with open_board(console) as board:

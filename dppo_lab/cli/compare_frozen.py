@@ -4,7 +4,6 @@ import argparse
 import shlex
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,17 +18,16 @@ if TYPE_CHECKING:
     from dppo.verification.frozen_grid import FrozenComparison
 
 METHODS = "trl,dapo,greso,cppo,cppo_trl,cppo_verl,pods,infobatch,dppo_deterministic,dppo_unweighted,dppo_threshold,dppo"
-"""Compared by default: every way to prune; other losses can be named."""
+"""The default comparison: every way to prune. Methods with other losses can be named."""
 
 EMBEDDED_PROMPTS = 24
-"""Of the embedded task: with fewer, few rates differ in the whole number of prompts that they keep."""
+"""Of the embedded task. With fewer prompts, different rates would keep the same number of them."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Print bias and variance of every method at every rate; 1 if one is biased that says it is not, else 0."""
+    """Print bias and variance of every method at every rate; 1 if one is biased and does not declare it, else 0."""
     config, options, flags = read_words(_parser(), words)
-    with warnings.catch_warnings(), open_status(Console(file=sys.stderr), "loading") as status:
-        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+    with open_status(Console(file=sys.stderr), "loading") as status:
         found = _measure(config, flags, options, status)
     from dppo_lab.comparison.frozen_table import NARROWEST, show
 
@@ -43,9 +41,9 @@ def main(words: Sequence[str]) -> int:
 def _measure(
     config: str | None, flags: Sequence[str], options: argparse.Namespace, progress: Callable[[str], None]
 ) -> "FrozenComparison":
-    """Everything found, on the embedded policy or on the model, problems and rewards of a configuration."""
+    """The comparison, on the embedded policy or on a configuration's model, problems and rewards."""
     started = time.perf_counter()
-    from dppo.verification.frozen_grid import Setting, compare_frozen
+    from dppo.verification.frozen_grid import FrozenSettings, compare_frozen
     from dppo.verification.frozen_lines import CONTROLS
     from dppo_lab.comparison.contestants import choose
     from dppo_lab.comparison.frozen_methods import as_configured, configured, embedded_training, lines_of, methods_of
@@ -55,7 +53,7 @@ def _measure(
     fields, block = ({}, {}) if config is None else read_config(config, [*flags, *seeded])
     seed = options.seed if config is None or options.seed is not None else fields.get("seed")
     rates = numbers("rates", options.rates, float, example="0.3,0.5,0.7,0.9")
-    setting = Setting(rates=rates, draws=options.draws, seed=seed or 0)
+    setting = FrozenSettings(rates=rates, draws=options.draws, seed=seed or 0)
     default = None if block else METHODS
     asked = listed(default if options.methods is None else options.methods)
     contestants = choose(asked and [name for name in asked if name not in CONTROLS], block, fields)

@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -36,7 +35,7 @@ from answer_judge.problems.code import FORMATS
 from answer_judge.sandbox import Limits
 from dppo.errors import ConfigError
 from dppo_lab.cli import INTERRUPTED
-from dppo_lab.cli.words import numbers, wide_console
+from dppo_lab.cli.words import listed, numbers, wide_console
 from dppo_lab.demo.scratch import SCRATCH, prepare_embedded, prepare_text
 from dppo_lab.runs.embedded import TASKS
 
@@ -125,8 +124,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    names = [name for name in options.benchmarks.split(",") if name]
-    records = choose(names, options.benchmark, folder=options.data, template=options.prompt_template)
+    records = choose(
+        listed(options.benchmarks) or [], options.benchmark, folder=options.data, template=options.prompt_template
+    )
     protocol = Protocol(
         sets=tuple(load_set(record, limit=options.limit) for record in records),
         samples=options.samples,
@@ -138,8 +138,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         for note in problems.notes:
             console.print(f"[yellow]note[/] {problems.benchmark.name}: {escape(note)}")
     folder = Path(options.output)
-    with warnings.catch_warnings(), Console(file=sys.stderr).status(f"loading {options.model}"):
-        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+    with Console(file=sys.stderr).status(f"loading {options.model}"):
         spec = ModelSpec(
             model=prepare_scratch(
                 options.model, folder, seed=options.seed, data=options.scratch_data, minutes=options.scratch_minutes
@@ -176,18 +175,9 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, minutes: float) -> str:
-    """Where the model is: as named, or made from nothing in the output folder, once for these arguments.
+    """The model as named, or the folder within the output ``folder`` of one made from scratch, once per arguments.
 
-    Args:
-        model: a folder, a hub name, ``scratch:text``, or ``scratch:`` with a key of ``TASKS``.
-        folder: the output folder.
-        seed: of the model from scratch, >= 0.
-        data: file of problems with worked solutions that ``scratch:text`` warms up on.
-        minutes: length of that warm-up, > 0.
-
-    Raises:
-        ConfigError: another kind of scratch model, or no data for ``scratch:text``.
-        DataError: the data cannot be used.
+    ``scratch:text`` is warmed up for some ``minutes`` on the worked solutions in the file ``data``.
     """
     if not model.startswith(SCRATCH):
         return model
@@ -228,7 +218,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def show(results: dict[str, Any], console: Console) -> None:
-    """Print what ``evaluate`` gives: benchmarks and their average, outcomes, then levels and subjects."""
+    """Print the results of ``evaluate``: benchmarks and their average, outcomes, then levels and subjects."""
     sets = results["benchmarks"]
     ks = {
         name: [int(figure.removeprefix("pass@")) for figure in found if figure.startswith("pass@")]
@@ -270,7 +260,7 @@ def show(results: dict[str, Any], console: Console) -> None:
 
 
 def _table(title: str, *headings: str) -> Table:
-    """An empty table whose first column has names."""
+    """An empty table; its first column is for names."""
     table = Table(title=title, title_justify="left", box=None)
     table.add_column(no_wrap=True)
     for heading in headings:

@@ -1,8 +1,9 @@
-"""The ``dppo`` command: a table of subcommands, each in a file of its own that is imported only when called."""
+"""The ``dppo`` command: a table of subcommands, each a module that is imported when it is called."""
 
 import os
 import select
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -23,7 +24,7 @@ COMMANDS = {
     "verify": "prove that pruning leaves the expected gradient alone, on your model and data",
 }
 EXTRAS = {"eval": "eval", "report": "report"}
-"""Extras of pyproject.toml that commands need; the others need ``trl``."""
+"""Extras of pyproject.toml that commands need; all others need ``trl``."""
 
 
 def usage() -> str:
@@ -33,10 +34,10 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand, by default the process's own, and return its exit code.
+    """Run a subcommand, by default the one on the command line, and return its exit code.
 
-    0 is success, 1 a failed check, 2 bad input, 130 a command that was stopped by Ctrl-C, 141 one whose output nobody
-    read to its end, as in ``dppo train --help | head``.
+    0 is success, 1 a failed check, 2 bad input, 130 a stop by Ctrl-C, 141 output that was not read to its end, as in
+    ``dppo train --help | head``.
     """
     try:
         try:
@@ -44,18 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        if not _abandoned():  # some other pipe, such as that of a worker
+        if not _closed():  # some other pipe, such as a worker's
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to be flushed at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return NOT_READ
     except SystemExit as stopped:
-        if isinstance(stopped.__context__, BrokenPipeError):  # rich's own answer, with exit code 1
+        if isinstance(stopped.__context__, BrokenPipeError):  # rich exits with code 1
             return NOT_READ
         raise
 
 
-def _abandoned() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
+def _closed() -> bool:
+    """Whether standard output is a pipe whose other end is closed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
@@ -73,7 +74,9 @@ def _run(words: list[str]) -> int:
         print(f"dppo: unknown command {words[0]!r}. {meant}".rstrip() + f"\n\n{usage()}", file=sys.stderr)
         return 2
     try:
-        return import_module(f"dppo_lab.cli.{words[0]}").main(words[1:])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # libraries warn about each other
+            return import_module(f"dppo_lab.cli.{words[0]}").main(words[1:])
     except KeyboardInterrupt:
         print(f"dppo {words[0]}: stopped", file=sys.stderr)
         return INTERRUPTED
@@ -81,7 +84,7 @@ def _run(words: list[str]) -> int:
         print(f"dppo {words[0]}: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        if error.name is None:  # as transformers raises for a package that is there and does not load
+        if error.name is None:  # transformers raises it for an installed package that does not load
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             print(f"dppo {words[0]}: {error}{cause}. An installed package is broken: pip check", file=sys.stderr)
             return 2

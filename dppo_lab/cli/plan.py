@@ -28,7 +28,7 @@ LEGEND = (
 
 
 def main(words: Sequence[str]) -> int:
-    """Print what the run will cost under each option and what is worth pruning, and write it where asked; 0."""
+    """Print what the run will cost under each option and what is worth pruning, and write it with ``--output``; 0."""
     parser = argparse.ArgumentParser(
         prog="dppo plan",
         usage="dppo plan CONFIG.yaml [--any_field value] (--pilot N | --run FOLDER | --figures FILE.yaml) "
@@ -46,36 +46,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, help=f"folder for {PLAN_FILE} and {PAGE_FILE}")
     config, options, fields = read_words(parser, words)
     _check(config, options)
-    plan = _planned([str(config), *fields], options)
-    show(plan, wide_console(NARROWEST))
-    if options.output is not None:
-        _write(plan, options.output)
-    return 0
-
-
-def _check(config: str | None, options: argparse.Namespace) -> None:
-    """Raise an error for what can be seen to be wrong before anything is read."""
-    if config is None:
-        raise ConfigError("no configuration is named. Try dppo plan examples/embedded.yaml --pilot 32")
-    named = [f"--{name}" for name in ("pilot", "run", "figures") if getattr(options, name) is not None]
-    if len(named) > 1:
-        raise ConfigError(f"{' and '.join(named)} are different sources of the same figures. Name one of them.")
-    if not named:
-        raise ConfigError(f"there are no figures to plan with. Name one of three: {WAYS}")
-
-    from dppo_lab.planning.outcome import Prices
-
-    gpus = 1 if options.gpus is None else options.gpus
-    Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
-
-
-def _planned(words: list[str], options: argparse.Namespace) -> Any:
-    """The plan, from whichever source was named."""
     with Console(file=sys.stderr).status("reading") as status:
         from dppo_lab.planning.run_plan import plan_run
 
-        return plan_run(
-            words,
+        plan = plan_run(
+            [str(config), *fields],
             pilot=options.pilot,
             folder=options.run,
             by_hand=options.figures,
@@ -84,6 +59,26 @@ def _planned(words: list[str], options: argparse.Namespace) -> Any:
             watts=options.watts,
             progress=status.update,
         )
+    show(plan, wide_console(NARROWEST))
+    if options.output is not None:
+        _write(plan, options.output)
+    return 0
+
+
+def _check(config: str | None, options: argparse.Namespace) -> None:
+    """Check options before anything is read."""
+    if config is None:
+        raise ConfigError("no configuration is named. Try dppo plan examples/embedded.yaml --pilot 32")
+    named = [f"--{name}" for name in ("pilot", "run", "figures") if getattr(options, name) is not None]
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)} are different sources of the same figures. Name one of them.")
+    if not named:
+        raise ConfigError(f"there are no figures to plan with. Name one of three: {WAYS}")
+
+    from dppo_lab.planning.records import Prices
+
+    gpus = 1 if options.gpus is None else options.gpus
+    Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
 
 
 def show(plan: Any, console: Console) -> None:
@@ -133,8 +128,7 @@ def _cell(found: Any) -> str:
 
 
 def _write(plan: Any, folder: Path) -> None:
-    from dppo_lab.planning.page import calculator
-    from dppo_lab.planning.written import as_json
+    from dppo_lab.planning.written import as_json, calculator
 
     try:
         folder.mkdir(exist_ok=True)

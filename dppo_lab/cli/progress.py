@@ -1,4 +1,4 @@
-"""What a running command shows: bars on a terminal, a plain line now and then anywhere else."""
+"""Progress of a running command: bars on a terminal, elsewhere a plain line from time to time."""
 
 import math
 import time
@@ -13,11 +13,11 @@ from rich.table import Column
 EVERY = 30.0
 """Seconds between plain lines."""
 MOST_BARS = 8
-"""Bars on a screen: what was updated longest ago makes place."""
+"""Most bars on a screen; the one updated longest ago is hidden first."""
 NARROW = 120
-"""Columns of a screen below which figures take the place of the bar, and what does not fit is cut off their end."""
+"""On a screen of fewer columns there is no bar, and figures that do not fit are cut off at their end."""
 RECENT = 3600.0
-"""Seconds that a speed is measured over; longer than any step takes, or there would be no speed."""
+"""Seconds over which speed is measured; longer than any step takes, or there would be no speed."""
 SHOWN = (
     ("loss", "loss {:.3f}"),
     ("reward", "reward {:.3f}"),
@@ -26,15 +26,12 @@ SHOWN = (
     ("eval/average/pass@1", "accuracy {:.3f}"),
     ("prune/kept_share", "kept {:.0%}"),
 )
-"""Figures worth a place, in order, by metric."""
+"""The metrics that are shown, in this order."""
 Clock = Callable[[], float]
 
 
 def shown(figures: Mapping[str, float]) -> list[str]:
-    """What of a run's newest figures is shown, in words.
-
-    Unknown ones are left out, and the loss of a run with rewards, which says nothing.
-    """
+    """A run's newest figures in words, without the loss where there are rewards: it tells nothing there."""
     words = [
         text.format(figures[name])
         for name, text in SHOWN
@@ -47,17 +44,10 @@ def shown(figures: Mapping[str, float]) -> list[str]:
 
 
 class Board:
-    """Where progress is shown, a context manager; this one shows nothing, as every process but the first."""
+    """A context manager that shows progress; this one shows nothing and is for every process but the first."""
 
     def update(self, name: str, done: float, total: float = 1.0, figures: Mapping[str, float] | None = None) -> None:
-        """Show how far ``name`` is.
-
-        Args:
-            name: of what is in progress; several may be, one below the other.
-            done: optimizer steps, or the share done where ``total`` is 1.
-            total: optimizer steps, or 1.
-            figures: the newest, by metric; see ``shown``.
-        """
+        """Show that ``name`` has done so much of ``total``: optimizer steps, or a share of 1, with newest figures."""
 
     def __enter__(self) -> Self:
         return self
@@ -67,10 +57,7 @@ class Board:
 
 
 class Lines(Board):
-    """A line now and then, without control characters: for files, pipes, notebooks and logs.
-
-    At least ``every`` seconds lie between lines of one name, and the last line always comes.
-    """
+    """Plain lines for files, pipes and notebooks: for each name one in ``every`` seconds, and the last."""
 
     def __init__(self, console: Console, *, every: float = EVERY, now: Clock = time.monotonic) -> None:
         self._console, self._every, self._now = console, every, now
@@ -89,10 +76,7 @@ class Lines(Board):
 
 
 class Bars(Board):
-    """One bar per name, the latest few, on a terminal; on a ``NARROW`` one its figures alone.
-
-    They begin with the first update, so what is printed before stays as it is.
-    """
+    """On a terminal one bar per name, for the latest few. They begin with the first update."""
 
     def __init__(self, console: Console, *, now: Clock = time.monotonic) -> None:
         narrow = console.width < NARROW
@@ -121,7 +105,7 @@ class Bars(Board):
 
 
 def open_board(console: Console, *, first: bool = True, plain: bool = False) -> Board:
-    """The board for where a command runs: of the ``first`` process, or lines on a terminal too if ``plain``."""
+    """The board for this console: lines on a terminal too if ``plain``, nothing but on the ``first`` process."""
     if not first:
         return Board()
     terminal = console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter
@@ -131,7 +115,7 @@ def open_board(console: Console, *, first: bool = True, plain: bool = False) -> 
 
 @contextmanager
 def open_status(console: Console, text: str) -> Iterator[Callable[[str], None]]:
-    """A context that shows ``text``, then what it is called with: in one place on a terminal, elsewhere as lines."""
+    """A context that shows a text and then those it is called with: in one place on a terminal, else as lines."""
     if console.is_terminal and console.file.isatty():
         with console.status(text) as status:
             yield status.update
@@ -145,7 +129,7 @@ def open_status(console: Console, text: str) -> Iterator[Callable[[str], None]]:
 
 
 def measured(progress: Progress, name: str, done: float, total: float) -> Task:
-    """The task of that name, which knows its own speed, with so much done now."""
+    """The task of that name, made where there is none, with so much done; it measures its own speed."""
     known = next((task.id for task in progress.tasks if task.description == name), None)
     if known is None:
         known = progress.add_task(name, total=total, count="", rate="", figures="", left="")
@@ -159,12 +143,12 @@ def count(task: Task) -> str:
 
 
 def rate(task: Task) -> str:
-    """Steps per second; empty for shares, and while it is not known."""
+    """Steps per second; empty for shares, and while unknown."""
     return f"{task.speed:.3g} steps/s" if task.speed and task.total != 1 else ""
 
 
 def left(task: Task) -> str:
-    """Time that is left at the latest speed; empty when done, and while it is not known."""
+    """Time left at the latest speed; empty when done, and while unknown."""
     if not task.time_remaining:
         return ""
     minutes, seconds = divmod(round(task.time_remaining), 60)

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -37,13 +36,7 @@ def main(words: Sequence[str]) -> int:
         return 0 if words else 2
     config, _ = split_words(words)
     if config is not None:
-        check_config(config)  # before what takes seconds to import
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
-        return _run(words)
-
-
-def _run(words: Sequence[str]) -> int:
+        check_config(config)  # before the imports that take seconds
     from dppo_lab.runs.parsing import parse_run
 
     run = parse_run(words)
@@ -58,7 +51,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _stopped(run: "Run", command: str) -> str:
-    """The line that a stopped run ends with: from where it goes on, and with which command."""
+    """The last line of a stopped run: where it goes on from, and with which command."""
     from dppo.trl.checkpoints.files import latest_checkpoint
 
     command = command if run.training.world_size == 1 else "the same launch of dppo train"

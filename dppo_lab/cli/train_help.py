@@ -1,7 +1,6 @@
-"""What ``dppo train --help`` prints: our fields and the usual ones, without torch and TRL, and ``--help_all``."""
+"""The texts of ``dppo train --help``, which needs neither torch nor TRL, and of ``--help_all``."""
 
 import argparse
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, cast, get_args, get_type_hints
@@ -23,17 +22,17 @@ class Line(NamedTuple):
 
     name: str
     kind: str
-    """What stands for its value."""
+    """The placeholder of its value."""
     text: str
 
 
 class Usual(NamedTuple):
-    """A field of TRL's or transformers' that most runs set."""
+    """A field of TRL or transformers that most runs set."""
 
     name: str
     kind: type
     default: str
-    """What takes effect where it is left out; a test compares it with the class's own."""
+    """The value that takes effect where it is left out; a test compares it with the class."""
     text: str
 
 
@@ -64,32 +63,25 @@ USUAL = (
 
 
 def short_help() -> str:
-    """Our fields, then the usual ones; nothing that takes seconds to import is imported."""
+    """Our fields, then the usual ones, without slow imports."""
     usual = [Line(each.name, KINDS[each.kind], f"{each.text} (default: {each.default})") for each in USUAL]
     return _page({TASK: lines_of(RunArguments), PRUNING: lines_of(OwnSettings), USUAL_TITLE: usual})
 
 
 def full_help() -> str:
-    """Every field there is, with TRL's own texts."""
+    """Every field, with TRL's own texts."""
     from trl.trainer.model_config import ModelConfig
 
     from dppo.trl.grpo.config import DPPOConfig
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
-        made = DPPOConfig(use_cpu=True, bf16=False)
+    made = DPPOConfig(use_cpu=True, bf16=False)
     own = {each.name for each in fields(OwnSettings)}
     theirs = [line for line in (*lines_of(DPPOConfig, made), *lines_of(ModelConfig)) if line.name not in own]
     return _page({TASK: lines_of(RunArguments), PRUNING: lines_of(OwnSettings), OTHERS: theirs})
 
 
 def lines_of(kind: type, made: Any = None) -> Iterator[Line]:
-    """The fields of a dataclass, with the texts of their metadata and what takes effect where they are left out.
-
-    Args:
-        kind: the dataclass.
-        made: one of it, from which defaults are taken that are None before it is made.
-    """
+    """The fields of a dataclass with texts and defaults; where the default is None, the value in ``made`` is shown."""
     hints = get_type_hints(kind)
     for each in (each for each in fields(cast(Any, kind)) if each.init):
         default = None if each.default is MISSING else each.default
@@ -101,7 +93,7 @@ def lines_of(kind: type, made: Any = None) -> Iterator[Line]:
 
 
 def _page(groups: dict[str, Iterable[Line]]) -> str:
-    """The help of a parser that has these fields, each by one name."""
+    """The help of a parser with these fields."""
     parser = argparse.ArgumentParser(
         prog="dppo train", usage="dppo train CONFIG.yaml [--any_field value]", description=DESCRIPTION, add_help=False
     )

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import warnings
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from dppo_lab.cli.words import read_words
 
 
 def main(words: Sequence[str]) -> int:
-    """Estimate the value of every prompt of a run and write it beside the dataset; 0, or 130 if stopped."""
+    """Estimate the value of every prompt of a run and write it; 0, 1 if all values are 0, 130 if stopped."""
     parser = argparse.ArgumentParser(
         prog="dppo values",
         usage="dppo values CONFIG.yaml [--any_field value] [--samples N] [--beta1 X] [--engine NAME]",
@@ -30,17 +29,11 @@ def main(words: Sequence[str]) -> int:
     config, options, fields = read_words(parser, words)
     if config is None:
         raise ConfigError("no configuration is named. Try dppo values examples/a_star_po.yaml")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
-        return _estimate([str(config), *fields], options)
-
-
-def _estimate(words: Sequence[str], options: argparse.Namespace) -> int:
     from dppo_lab.demo.scratch import SCRATCH
     from dppo_lab.runs.parsing import parse_run
     from dppo_lab.runs.values import estimate_values, values_path
 
-    run = parse_run(words)
+    run = parse_run([config, *fields])
     path = values_path(run)
     try:
         with Progress(console=Console(file=sys.stderr)) as bars:

@@ -3,7 +3,6 @@
 import argparse
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,7 @@ from dppo_lab.cli.progress import open_status
 from dppo_lab.cli.words import read_words, wide_console
 
 if TYPE_CHECKING:
-    from dppo.verification.records import Check, Findings, VarianceRow
+    from dppo.verification.findings import Check, Findings, VarianceRow
 
 SECTIONS = {
     "1": "1 Completion pruning is unbiased",
@@ -35,7 +34,7 @@ TABLE_LEGEND = (
     "A dash: the rule keeps more than that at any rate. *: with a bias, which no number of draws removes.",
 )
 UNITS = {"prompts": "visits of prompts with a history", "completions": "records of its log"}
-"""What the ceilings of a run are from."""
+"""The records that a ceiling is computed from, by level."""
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""
 
@@ -61,10 +60,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def _verify(config: str | None, fields: Sequence[str]) -> tuple["Findings", tuple[str, ...]]:
-    """What was found, and the reasons why the method is biased by its own account."""
+    """The findings, and the biases that the methods declare."""
     started = time.perf_counter()
-    with warnings.catch_warnings(), open_status(Console(file=sys.stderr), "loading") as status:
-        warnings.simplefilter("ignore", FutureWarning)  # of the libraries about each other
+    with open_status(Console(file=sys.stderr), "loading") as status:
         from dppo.methods import METHODS, Method
         from dppo.verification.verify import verify
 
@@ -77,7 +75,7 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple["Findings", tupl
             status("warming up the embedded policy")
             subject = embedded_subject()
         else:
-            from dppo.trl.grpo.cycle import Cycle
+            from dppo.trl.grpo.plan import Cycle
             from dppo_lab.runs.parsing import parse_run
             from dppo_lab.runs.subject import subject_from_run
 
@@ -92,7 +90,7 @@ def _verify(config: str | None, fields: Sequence[str]) -> tuple["Findings", tupl
 
 
 def _of_run(folder: Path, fields: Sequence[str], output: Path | None) -> int:
-    """Print what pruning could have saved at most in a run, from its records; 0 if they say, 1 if they do not."""
+    """Print the most that pruning could have saved in a run, from its records; 1 if they do not tell, else 0."""
     from dppo_lab.runs.ceilings import run_ceilings
     from dppo_lab.runs.reader import read_run
 
@@ -114,10 +112,7 @@ def _of_run(folder: Path, fields: Sequence[str], output: Path | None) -> int:
 
 
 def show(found: "Findings", reasons: Sequence[str], console: Console) -> None:
-    """Print what was found: the subject, every check, what figures mean, the variance table, the verdict.
-
-    ``reasons`` are why the method is biased by its own account, none where it is not.
-    """
+    """Print the subject, every check, what figures mean, the variance table, declared biases and the verdict."""
     from dppo.verification.checks import LEGEND
 
     console.print(f"{found.subject}\n", markup=False)

@@ -1,4 +1,4 @@
-"""What commands share: words with a configuration, options and fields among them, and where tables are printed."""
+"""Shared by the commands: reading a configuration, options and fields from words, and a console for tables."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -15,16 +15,10 @@ Number = TypeVar("Number", int, float)
 def read_words(
     parser: argparse.ArgumentParser, words: Sequence[str], *, alone: bool = True
 ) -> tuple[str | None, argparse.Namespace, list[str]]:
-    """The configuration, the command's own options, and what is left as fields.
+    """The configuration, the command's own options, and the fields among the words that follow a command.
 
-    Args:
-        parser: of the command; its ``prog`` is named in messages, and its ``output`` must be in a folder that is there.
-            What it can say is checked before torch and TRL are imported, which takes seconds.
-        words: what follows the command.
-        alone: whether fields without a configuration to change are an error.
-
-    Raises:
-        ConfigError: a configuration that is not there, fields without one, or no folder for the output.
+    The configuration and the folder of ``--output`` must exist: that is checked before torch and TRL are imported,
+    which takes seconds. With ``alone``, fields without a configuration to change are an error.
     """
     config, rest = split_words(words)
     options, fields = parser.parse_known_args(rest)
@@ -39,16 +33,12 @@ def read_words(
 
 
 def listed(text: str | None) -> list[str] | None:
-    """Names with commas between them; None for none at all."""
+    """Names with commas between them; None for None."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def numbers(flag: str, text: str, kind: Callable[[str], Number], *, example: str) -> tuple[Number, ...]:
-    """Numbers with commas between them, each once, in their order.
-
-    Raises:
-        ConfigError: a word is no number of that kind, or there is none; the message has the ``example``.
-    """
+    """Numbers with commas between them, each once, in their order; an error shows the ``example``."""
     try:
         return tuple(dict.fromkeys(kind(word) for word in text.strip(",").split(",")))
     except ValueError as error:
@@ -57,7 +47,7 @@ def numbers(flag: str, text: str, kind: Callable[[str], Number], *, example: str
 
 
 def wide_console(columns: int) -> Console:
-    """Where tables are printed that need so many columns: on a narrower screen lines wrap, and nothing is cut off."""
+    """A console of at least so many columns: on a narrower screen lines wrap, and no cell is cut off."""
     console = Console(highlight=False)
     console.width = max(console.width, columns)
     return console

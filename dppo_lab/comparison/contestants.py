@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: names, methods and fields, checked against each other before anything is trained."""
+"""The contestants of a comparison: names, methods and fields, checked before anything is trained."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,16 +29,16 @@ SHARED = {
     *("eval_benchmarks", "eval_benchmark_data", "eval_benchmark_limit", "eval_benchmark_samples"),
     *("max_completion_length", "temperature", "top_p", "top_k", "min_p", "use_cpu"),
 }
-"""Fields that make the task and its evaluation: one value for all, or accuracies could not be compared."""
+"""Fields that make the task and its evaluation. All contestants have one value, so that accuracies compare."""
 SEEDED = ("model_name_or_path", "dataset_name", "dataset_path", "eval_dataset_name", "eval_dataset_path")
 SEEDED += ("prompt_values",)
 """Fields in which ``{seed}`` stands for the seed."""
 
 
 def _prunes_prompts(method: Method) -> bool:
-    """Whether it can prune prompts: its own rule does, or its completions are drawn without bias, as in DPPO.
+    """Whether it can prune prompts: it has a rule for them, or draws completions without bias, as in DPPO.
 
-    Methods of papers with one biased level stay as their papers have them.
+    Methods with one biased level stay as in their papers.
     """
     drawn = isinstance(method.completions, Pruning) and method.completions.rate > 0 and not method.completions.bias
     return method.prompts != ALL_PROMPTS or drawn
@@ -67,7 +67,7 @@ TAKEN: dict[str, Callable[[Method], bool]] = {
     "max_rounds": lambda method: method.rounds is not None,
     "round_factor": lambda method: method.rounds is not None,
 }
-"""Fields of the configuration that only methods of that kind are given."""
+"""Fields of the configuration that only some methods are given, with the test that says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class Contestant:
     """One of those compared."""
 
     name: str
-    """What tables and folders call it."""
+    """Its name in tables and folders."""
     method: str
     """A key of ``METHODS``, or ``trl``."""
     overrides: Mapping[str, Any]
-    """Its own training fields, which win over those of the configuration."""
+    """Its own training fields, which override those of the configuration."""
 
     @property
     def stock(self) -> bool:
@@ -88,7 +88,7 @@ class Contestant:
 
     @property
     def preset(self) -> str:
-        """The key of ``METHODS`` of its gradient: for stock TRL ``grpo``, as ``dppo verify`` shows."""
+        """The key of ``METHODS`` that has its gradient: ``grpo`` for stock TRL, as ``dppo verify`` shows."""
         return "grpo" if self.stock else self.method
 
     def left_out(self, config: Mapping[str, Any]) -> list[str]:
@@ -101,7 +101,7 @@ class Contestant:
         return sorted(name for name in unread if config.get(name) is not None)
 
     def fields(self, config: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-        """Every field of its run, of those all share in ``config``: what ``config.yaml`` in the run's folder holds."""
+        """Every field of its run, as in ``config.yaml`` of the run's folder; ``config`` has the shared ones."""
         kept = {name: value for name, value in config.items() if name not in {*GIVEN, *self.left_out(config)}}
         ours = {} if self.stock else {"method": self.method, "accept_bias": True}
         needed = {} if self.stock else fields_of(METHODS[self.method])

@@ -13,6 +13,8 @@ Over = Literal["step", "seconds", "rollouts", "rollout_tokens", "tokens_trained"
 """What a curve can be read over."""
 AMOUNTS: tuple[Over, ...] = ("seconds", "rollouts", "rollout_tokens", "tokens_trained")
 """What a run spends."""
+READOUTS: dict[str, Over] = {"equal_updates": "step", "equal_rollouts": "rollouts", "equal_seconds": "seconds"}
+"""Where accuracies are compared: by name in ``results.json``, the amount that is the same for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, cast
 from dppo.methods import METHODS, Method
 from dppo.settings import DEFAULT_METHOD
 from dppo.trl import DPPOConfig
-from dppo.verification.frozen_lines import RATES, Build, Level, Line, control_lines, line
+from dppo.verification.frozen_lines import RATES, Build, FrozenLine, PrunedLevel, control_lines, line
 from dppo.verification.subject import Subject
 from dppo_lab.comparison.contestants import TAKEN, Contestant
 from dppo_lab.runs.arguments import Run
@@ -56,7 +56,7 @@ def methods_of(contestants: Sequence[Contestant], build: Build, fields: Mapping[
 
 def lines_of(
     contestants: Sequence[Contestant], methods: Sequence[Method], subject: Subject, build: Build
-) -> tuple[Line, ...]:
+) -> tuple[FrozenLine, ...]:
     """The lines of the methods asked for, and the controls.
 
     Args:
@@ -72,5 +72,5 @@ def lines_of(
     return (*found, *control_lines(subject, build))
 
 
-def _taken(contestant: Contestant) -> frozenset[Level]:
+def _taken(contestant: Contestant) -> frozenset[PrunedLevel]:
     return frozenset(level for level, field in RATES.items() if TAKEN[field](METHODS[contestant.preset]))

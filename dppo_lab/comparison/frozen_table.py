@@ -7,15 +7,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from dppo.verification.frozen_grid import FrozenComparison, Measurement
-from dppo.verification.frozen_lines import CONTROLS, RATES, Level
+from dppo.verification.frozen_lines import CONTROLS, RATES, PrunedLevel
 from dppo_lab.comparison.contestants import STOCK
 from dppo_lab.comparison.table import figures_table
 
 TITLES = {
-    Level.BLOCK: "Nothing pruned at a rate: the block as it is",
-    Level.COMPLETIONS: "Completions pruned at rate r_o",
-    Level.PROMPTS: "Prompts pruned at rate r_q, by what an earlier set of rollouts predicts",
-    Level.BOTH: "Prompts pruned at rate r_q and completions of the others at rate r_o",
+    PrunedLevel.BLOCK: "Nothing pruned at a rate: the block as it is",
+    PrunedLevel.COMPLETIONS: "Completions pruned at rate r_o",
+    PrunedLevel.PROMPTS: "Prompts pruned at rate r_q, by what an earlier set of rollouts predicts",
+    PrunedLevel.BOTH: "Prompts pruned at rate r_q and completions of the others at rate r_o",
 }
 MARKS = {"biased": "*", "declared": "~", "WRONG": "!", "unbiased": " "}
 """What stands behind the bias in the table of both levels, by verdict."""
@@ -45,10 +45,10 @@ def show(found: FrozenComparison, console: Console) -> None:
     console.print(f"{found.subject}\n", markup=False)
     for level in TITLES:
         measured = [each for each in found.measured if each.level is level]
-        dashes = [line.name for line in found.lines if level in RATES and not {level, Level.BLOCK} & line.levels]
+        dashes = [line.name for line in found.lines if level in RATES and not {level, PrunedLevel.BLOCK} & line.levels]
         if measured:
             console.print(f"[bold]{TITLES[level]}[/]")
-            console.print(_both(measured) if level is Level.BOTH else _single(measured, dashes))
+            console.print(_both(measured) if level is PrunedLevel.BOTH else _single(measured, dashes))
             console.print()
     for name, meaning in (*LEGEND, MARK_LEGEND):
         console.print(f"  {name}: {meaning}", markup=False)

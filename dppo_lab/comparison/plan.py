@@ -1,4 +1,4 @@
-"""What a comparison is: its contestants, seeds, shared fields and folder, and what of it is on disk already."""
+"""What a comparison is: contestants, seeds, shared fields and folder, and how much of it is on disk already."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Comparison:
 
     @property
     def baseline(self) -> str:
-        """Name of the contestant that others are measured against: ``trl``, or the first where it takes no part."""
+        """Name of the contestant that others are measured against: ``trl``, or else the first."""
         names = [contestant.name for contestant in self.contestants]
         return STOCK if STOCK in names else names[0]
 
@@ -61,7 +61,7 @@ class Comparison:
         return contestant.fields({**self.config, **start}, seed, self.run_folder(contestant, seed))
 
     def order(self) -> list[tuple[int, Contestant]]:
-        """Every run, seed by seed; who comes first within a seed changes from seed to seed."""
+        """Every run, seed by seed; the order within a seed rotates from seed to seed."""
         count = len(self.contestants)
         return [(seed, self.contestants[(seed + place) % count]) for seed in self.seeds for place in range(count)]
 
@@ -170,11 +170,11 @@ def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dic
 
 
 def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
-    """Make the comparison's folder, or go on in it; runs of other fields are refused, or removed with ``overwrite``.
+    """Make the comparison's folder, or go on in it; runs with other fields are refused, or removed with ``overwrite``.
 
     Raises:
         ConfigError: the folder holds something else, or runs whose fields have changed.
-        FileError: what the folder says of itself is damaged.
+        FileError: its record is damaged.
     """
     folder = comparison.folder
     record = folder / COMPARISON_FILE
@@ -201,9 +201,9 @@ def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
 
 
 def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tuple[list[str], list[Path]]]:
-    """What of the folder does not belong to this comparison: the fields that differ, and the folders to remove.
+    """What in the folder does not belong to this comparison: the fields that differ, and the folders to remove.
 
-    ``before`` is what ``comparison.json`` says.
+    ``before`` is the content of ``comparison.json``.
 
     Raises:
         ConfigError: the fields of a run are damaged.

@@ -1,8 +1,7 @@
-"""``results.json``: what the runs of a comparison reached, read from their own files."""
+"""``results.json``: what the runs of a comparison reached, read from their files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,18 @@ from answer_judge.errors import FileError
 from dppo.environment import environment
 from dppo.methods import METHODS
 from dppo_lab.comparison.contestants import STOCK_PAPER, Contestant
-from dppo_lab.comparison.curves import Curve, Over, Point, accuracy_at, curve_of
+from dppo_lab.comparison.curves import READOUTS, Over, Point, accuracy_at, curve_of
 from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
 from dppo_lab.comparison.plan import Comparison
-from dppo_lab.comparison.targets import Curves, final_target, fixed_target, gain_of, ratios, spent
+from dppo_lab.comparison.targets import Curves, final_target, finals, fixed_target, gain_of, ratios, spent
 from dppo_lab.runs.folder import FORMAT, STOCK, RunFacts
 from dppo_lab.runs.reader import phases_of, read_facts, read_logs, status_of
 from dppo_lab.statistics import seed_interval
 
-READOUTS: dict[str, Over] = {"equal_updates": "step", "equal_rollouts": "rollouts", "equal_seconds": "seconds"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one run reached, as its files tell it."""
+    """What one run reached, according to its files."""
 
     seed: int
     status: str
@@ -53,7 +50,7 @@ PerSeed = Mapping[int, float | None]
 
 
 def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunResult:
-    """What a run's files say; a run whose figures cannot be read counts as failed, with the reason."""
+    """The result in a run's files; a run that cannot be read counts as failed, with the reason."""
     folder = comparison.run_folder(contestant, seed)
     try:
         facts = read_facts(folder)
@@ -74,7 +71,7 @@ def result_of(comparison: Comparison, contestant: Contestant, seed: int) -> RunR
 
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
-    """Everything that ``results.json`` holds; runs that have not finished are listed as what they are."""
+    """The content of ``results.json``; unfinished runs are listed with their status."""
     return summary_of(comparison, read_results(comparison))
 
 
@@ -87,12 +84,12 @@ def read_results(comparison: Comparison) -> dict[str, Results]:
 
 
 def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
-    """What ``results.json`` says of results that have been read."""
+    """The content of ``results.json``, from results that have been read."""
     curves = {name: curves_of(found) for name, found in results.items()}
     baseline, given = comparison.baseline, comparison.target
     first = curves[baseline]
     target = final_target(baseline, first) if given is None else fixed_target(given, first)
-    places = {what: common_reach(results, over) for what, over in READOUTS.items()}
+    places = {what: common_reach(curves, over) for what, over in READOUTS.items()}
     took, speedups = spent(curves, target), ratios(curves, target, baseline)
     key = TO_FINAL if baseline == STOCK and given is None else TO_TARGET
     return {
@@ -106,12 +103,9 @@ def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[s
             each.name: {
                 **_about(each, results[each.name], comparison),
                 "runs": [result.as_json() for result in results[each.name].values()],
-                "final": seed_interval(final(results[each.name])).as_json(),
+                "final": seed_interval(finals(curves[each.name])).as_json(),
                 "gain": gain_of(curves[each.name]).as_json(),
-                **{
-                    what: read_out(results[each.name], results[baseline], over, places[what])
-                    for what, over in READOUTS.items()
-                },
+                **{what: read_out(curves[each.name], first, over, places[what]) for what, over in READOUTS.items()},
                 "to_target": took[each.name],
             }
             for each in comparison.contestants
@@ -121,7 +115,7 @@ def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[s
 
 
 def _about(contestant: Contestant, results: Results, comparison: Comparison) -> dict[str, Any]:
-    """Which method it is, as its runs say, and what of the shared fields it was not given."""
+    """Its method, as recorded by its runs, and the shared fields that it was not given."""
     told = [result.facts for result in results.values() if result.facts and result.facts.biased is not None]
     paper = STOCK_PAPER if contestant.stock else METHODS[contestant.method].paper
     return {
@@ -135,7 +129,7 @@ def _about(contestant: Contestant, results: Results, comparison: Comparison) -> 
 
 
 def _task(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, Any]:
-    """Model and data as the configuration calls them, and how many prompts the runs found."""
+    """Model and data by their names in the configuration, and how many prompts the runs found."""
     found = (result.facts.task for each in results.values() for result in each.values() if result.facts)
     config = comparison.config
     return {
@@ -146,28 +140,28 @@ def _task(comparison: Comparison, results: Mapping[str, Results]) -> dict[str, A
     }
 
 
-def final(results: Results) -> PerSeed:
-    """The last accuracy of each seed."""
-    return {seed: result.curve[-1].accuracy if result.finished else None for seed, result in results.items()}
-
-
 def curves_of(results: Results) -> Curves:
-    """The curves that count."""
+    """The curves of finished runs, by seed."""
     return {seed: result.curve if result.finished else None for seed, result in results.items()}
 
 
-def common_reach(results: Mapping[str, Results], over: Over) -> PerSeed:
+def common_reach(curves: Mapping[str, Curves], over: Over) -> PerSeed:
     """How far all finished runs of a seed went; contestants need not have the same seeds."""
-    ends: dict[int, float | None] = {seed: None for each in results.values() for seed in each}
-    for result in (result for each in results.values() for result in each.values() if result.finished):
-        here, before = getattr(result.curve[-1], over), ends[result.seed]
-        ends[result.seed] = here if before is None else min(here, before)
-    return ends
+    ends: dict[int, list[float]] = {seed: [] for found in curves.values() for seed in found}
+    for seed, curve in (pair for found in curves.values() for pair in found.items()):
+        ends[seed] += [getattr(curve[-1], over)] if curve else []
+    return {seed: min(found, default=None) for seed, found in ends.items()}
 
 
-def read_out(results: Results, baseline: Results, over: Over, places: PerSeed) -> dict[str, Any]:
+def read_out(curves: Curves, baseline: Curves, over: Over, places: PerSeed) -> dict[str, Any]:
     """A contestant's accuracy at ``places``, each seed's amount of ``over``, and its difference to the baseline's."""
-    here, there = (_at(found, places, partial(accuracy_at, over=over)) for found in (results, baseline))
+    here, there = (
+        {
+            seed: accuracy_at(curve, at, over) if curve and (at := places[seed]) is not None else None
+            for seed, curve in found.items()
+        }
+        for found in (curves, baseline)
+    )
     known = [at for at in places.values() if at is not None]
     return {
         "at": float(np.mean(known)) if known else None,
@@ -177,20 +171,10 @@ def read_out(results: Results, baseline: Results, over: Over, places: PerSeed) -
     }
 
 
-def _at(results: Results, places: PerSeed, read: Callable[[Curve, float], float | None]) -> PerSeed:
-    """What is read off each seed's curve at its place."""
-    return {
-        seed: read(result.curve, at) if result.finished and (at := places[seed]) is not None else None
-        for seed, result in results.items()
-    }
-
-
-def paired(
-    left: PerSeed, right: PerSeed, combine: Callable[[float, float], float] = lambda a, b: a - b
-) -> dict[int, float | None]:
-    """``combine(left, right)`` seed by seed, the difference by default; None where either has no value."""
+def paired(left: PerSeed, right: PerSeed) -> dict[int, float | None]:
+    """``left - right``, seed by seed; None where either has no value."""
     found: dict[int, float | None] = {}
     for seed, value in left.items():
         other = right.get(seed)
-        found[seed] = None if value is None or other is None else combine(value, other)
+        found[seed] = None if value is None or other is None else value - other
     return found

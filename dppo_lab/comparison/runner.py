@@ -1,4 +1,4 @@
-"""Trains every run of a comparison in turn, in one process, and goes on where a stopped comparison was."""
+"""Trains every run of a comparison in turn, in one process, and resumes a comparison that was stopped."""
 
 import gc
 import sys
@@ -28,14 +28,14 @@ from dppo_lab.runs.parts import prepare_model, train_with
 from dppo_lab.runs.reader import read_record
 
 PRINTED_FILE = "output.txt"
-"""What a run prints, which would cut through the progress of the comparison."""
+"""Output of a run, kept out of the progress display of the comparison."""
 MODEL = "model_name_or_path"
 Stage = Literal["kept", "warm-up", "train", "finished", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened in a comparison, for whoever shows it."""
+    """Something that happened in a comparison, for a progress display."""
 
     stage: Stage
     """``kept``: the run had finished before."""
@@ -58,7 +58,7 @@ class Event:
 
 Progress = Callable[[Event], None]
 Tell = Callable[..., None]
-"""Called with the fields of an ``Event`` that are news."""
+"""Called with the fields of an ``Event`` that changed."""
 
 
 def run_comparison(
@@ -66,8 +66,8 @@ def run_comparison(
 ) -> dict[str, Any]:
     """Train what has not finished, one run after the other, and write ``results.json`` after each.
 
-    A run that raises is on record as failed, and the others go on. Stopping loses what the run in progress did since
-    its last checkpoint, and nothing else: the same call goes on from there.
+    A run that raises is recorded as failed, and the others go on. Stopping loses only what the run in progress did
+    since its last checkpoint: the same call resumes from there.
 
     Args:
         comparison: contestants, seeds, folder.
@@ -101,7 +101,7 @@ def run_comparison(
 
 
 def make_start(comparison: Comparison, contestant: Contestant, seed: int, tell: Tell) -> None:
-    """The model that all runs of a seed start from, made once where the configuration wants one from scratch."""
+    """Make the model that all runs of a seed start from, once, if the configuration asks for one from scratch."""
     folder = comparison.start_folder(seed)
     if comparison.scratch and not folder.exists():
         run = contestant.parse({**comparison.fields(contestant, seed), MODEL: comparison.config[MODEL]})
@@ -109,7 +109,7 @@ def make_start(comparison: Comparison, contestant: Contestant, seed: int, tell: 
 
 
 def train_one(comparison: Comparison, contestant: Contestant, seed: int, tell: Tell) -> None:
-    """One run, from its newest checkpoint or from the start; on record as failed if it raises."""
+    """Train one run, from its newest checkpoint or from the start; recorded as failed if it raises."""
     folder, fields = comparison.run_folder(contestant, seed), comparison.fields(contestant, seed)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / CONFIG_FILE, yaml.safe_dump(fields, sort_keys=False))
@@ -125,7 +125,7 @@ def train_one(comparison: Comparison, contestant: Contestant, seed: int, tell: T
 
 
 def train_alone(contestant: Contestant, run: AnyRun, tell: Tell) -> None:
-    """Train one run, in its folder, as it would train in a process of its own; ``tell`` is called at every step."""
+    """Train one run in its folder, with the same result as in its own process; ``tell`` is called at every step."""
     folder = Path(run.training.output_dir or "")
     # TRL replays its first epoch after a resume: its own run starts again instead.
     going = not contestant.stock and latest_checkpoint(folder) is not None
@@ -142,7 +142,7 @@ def train_alone(contestant: Contestant, run: AnyRun, tell: Tell) -> None:
 
 
 def leave_nothing() -> None:
-    """Free what a run held, and close what loggers would otherwise go on writing into."""
+    """Free a run's memory, and finish its loggers, or the next run would be logged into it."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -158,7 +158,7 @@ def record_failure(comparison: Comparison, contestant: Contestant, seed: int, er
     path = comparison.run_folder(contestant, seed) / RUN_FILE
     try:
         record = read_record(path)
-    except FileError:  # the failure that is being recorded may be that of a full disk
+    except FileError:  # the failure to record may be a full disk
         record = {}
     record = record or {"format": FORMAT, "method": contestant.method, "seed": seed}
     write_json(path, {**record, "status": "failed", "error": f"{type(error).__name__}: {error}"})

@@ -1,19 +1,19 @@
-"""Time to a target where some runs end before they reach it: curves, restricted means, ratios with what is not known.
+"""Time to a target where some runs end before they reach it: curves, restricted means, ratios with bounds.
 
-A run that ends without reaching the target is *censored*: it needed more than it had, nobody knows how much. It is
-neither left out nor counted as if it had needed nothing, or just what it had.
+A run that ends without reaching the target is *censored*: it is only known that it needed more than it had. It is
+neither left out nor counted as if it had needed nothing, or exactly what it had.
 
 The speedup of a method is the baseline's amount over the method's, seed by seed. Where a run is censored the ratio of
 its seed is only known to lie between two ends:
 
-| who missed | at least | at most |
+| missed the target | at least | at most |
 |---|---|---|
-| nobody | the ratio | the ratio |
+| neither | the ratio | the ratio |
 | the method | 0 | baseline's / all it had |
 | the baseline | all it had / the method's | no end |
 | both | 0 | no end |
 
-``Ratio.median`` is the median over seeds of what the ratio is *at least*: what was not seen counts against the method.
+``Ratio.median`` is the median over seeds of the lower ends: what was not observed counts against the method.
 """
 
 import math
@@ -23,19 +23,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from answer_judge.statistics import Estimate
 from dppo_lab.comparison.curves import Reach
-from dppo_lab.statistics import FEWEST, SeedInterval, expanded_tail, finite, resampled_ends
+from dppo_lab.statistics import SeedInterval, finite, seed_ends
 
 PerSeed = Mapping[int, Reach | None]
 """One contestant's runs; None where a run did not finish, or its seed has no target."""
 
 
 def survival(found: Sequence[Reach], places: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The Kaplan-Meier curve: which share of seeds is not at the target yet.
+    """The Kaplan-Meier curve: the share of seeds that are not at the target yet.
 
-    The share falls at every run that reaches it, by one over the number of runs that are still going just before. A
-    censored run leaves the ones that are going, after those that reach the target at the same amount.
+    At every run that reaches it the share falls by a factor, one over the number of runs still going just before. A
+    censored run counts as going up to its end, runs that reach the target at the same amount included.
 
     Args:
         found: one run per seed, at least one.
@@ -76,18 +75,14 @@ def median_interval(per_seed: PerSeed) -> SeedInterval:
     found = [run for run in per_seed.values() if run is not None]
     values = {seed: run.amount if run and run.reached else None for seed, run in per_seed.items()}
     centre = float(median_amount(found)[0]) if found else None
-    if len(found) < FEWEST:
-        return SeedInterval(centre=centre, low=None, high=None, per_seed=values)
-    tail = expanded_tail(len(found))
-    low, high = resampled_ends(lambda places: median_amount(found, places), len(found), tail)
+    low, high = seed_ends(lambda places: median_amount(found, places), len(found))
     return SeedInterval(centre=centre, low=low, high=high, per_seed=values)
 
 
 def common_horizon(found: Sequence[Reach]) -> float:
-    """The largest amount up to which every run is known: it reached the target before, or was still going.
+    """The smallest amount at which a run was censored: up to there every run is known.
 
-    That is the smallest amount at which a run was censored; where none was, the largest at which one reached the
-    target, and a mean up to there is restricted by nothing.
+    Where none was, the largest at which one reached the target; a mean up to there is not restricted.
     """
     censored = [run.amount for run in found if not run.reached]
     return min(censored) if censored else max(run.amount for run in found)
@@ -132,8 +127,8 @@ class Ratio:
     """Median over the seeds where both reached the target. It leaves censored runs out: read it beside ``missed``."""
     missed: Mapping[str, int]
     """Seeds where only the ``method``, only the ``baseline``, or ``both`` never reached the target."""
-    mean: Estimate | None
-    """Ratio of restricted means up to ``horizon``, its ends nan under ``FEWEST`` seeds; None without a pair."""
+    mean: SeedInterval
+    """Ratio of restricted means up to ``horizon``; all None without a pair."""
     horizon: float | None
     """``common_horizon`` of all runs of the two, in the unit of the amounts."""
     per_seed: Mapping[int, tuple[float, float] | None]
@@ -142,7 +137,7 @@ class Ratio:
     def as_json(self) -> dict[str, object]:
         """The record of ``results.json``; what has no end or is not there is null."""
         pairs = sum(ends is not None for ends in self.per_seed.values())
-        mean = {"ratio": None, "low": None, "high": None} if self.mean is None else _named(self.mean)
+        mean = {"ratio": finite(self.mean.centre), "low": finite(self.mean.low), "high": finite(self.mean.high)}
         return {
             **{name: finite(getattr(self, name)) for name in ("median", "low", "high", "at_most", "both_reached")},
             "reached": f"{pairs - self.missed['method'] - self.missed['both']} of {pairs}",
@@ -170,11 +165,13 @@ def ratio(baseline: PerSeed, method: PerSeed) -> Ratio:
         if not (one.reached and other.reached)
     )
     clear = [low for low, high in ends.values() if low == high]
-    low, high = _interval_of_median(least)[0], _interval_of_median(most)[1]
+    low, high = (
+        seed_ends(lambda places, ends=ends: np.median(ends[places], axis=1), len(ends)) for ends in (least, most)
+    )
     return Ratio(
         median=float(np.median(least)) if 2 * np.sum(least > 0) > len(least) else None,
-        low=low,
-        high=high,
+        low=low[0],
+        high=high[1],
         at_most=float(np.median(most)) if known else None,
         both_reached=float(np.median(clear)) if clear else None,
         missed={who: missed[who] for who in ("method", "baseline", "both")},
@@ -190,17 +187,10 @@ def _ends(baseline: Reach, method: Reach) -> tuple[float, float]:
     return (whole if method.reached else 0.0), (whole if baseline.reached else math.inf)
 
 
-def _interval_of_median(values: np.ndarray) -> tuple[float | None, float | None]:
-    """The 95% bootstrap interval over seeds of the median of values that may be infinite."""
-    if len(values) < FEWEST:
-        return None, None
-    return resampled_ends(lambda places: np.median(values[places], axis=1), len(values), expanded_tail(len(values)))
-
-
-def _ratio_of_means(pairs: Sequence[tuple[Reach, Reach]]) -> Estimate | None:
+def _ratio_of_means(pairs: Sequence[tuple[Reach, Reach]]) -> SeedInterval:
     """Ratio of restricted means with a paired bootstrap interval; the horizon of a resample is that of all pairs."""
     if not pairs:
-        return None
+        return SeedInterval(centre=None, low=None, high=None, per_seed={})
     horizon = common_horizon([run for pair in pairs for run in pair])
     clipped = np.minimum([[run.amount for run in pair] for pair in pairs], horizon)
 
@@ -208,11 +198,5 @@ def _ratio_of_means(pairs: Sequence[tuple[Reach, Reach]]) -> Estimate | None:
         one, other = clipped[places].mean(1).T
         return one / other
 
-    value = float(of(np.arange(len(pairs))[None])[0])
-    if len(pairs) < FEWEST:
-        return Estimate(value, math.nan, math.nan)
-    return Estimate(value, *resampled_ends(of, len(pairs), expanded_tail(len(pairs))))
-
-
-def _named(mean: Estimate) -> dict[str, float | None]:
-    return {"ratio": finite(mean.value), "low": finite(mean.low), "high": finite(mean.high)}
+    low, high = seed_ends(of, len(pairs))
+    return SeedInterval(centre=float(of(np.arange(len(pairs))[None])[0]), low=low, high=high, per_seed={})

@@ -41,7 +41,7 @@ def final_target(name: str, curves: Curves) -> Target:
     """The final accuracy of a contestant with the same seed; none where the contestant did not improve.
 
     It improved if the interval of its gain is above 0; with too few seeds for an interval, if every seed gained.
-    Otherwise its final accuracy is its start and noise, and the time to it is a ratio of clock readings.
+    Otherwise its final accuracy is its start plus noise, and a speedup to it would be a ratio of clock readings.
     """
     what = f"final accuracy of {name}, same seed"
     gain = gain_of(curves)
@@ -50,7 +50,12 @@ def final_target(name: str, curves: Curves) -> Target:
         ends = "" if gain.low is None else f" [{100 * gain.low:+.1f}, {100 * (gain.high or 0.0):+.1f}]"
         missing = f"{name} did not improve: its accuracy changed by {100 * (gain.centre or 0.0):+.1f}{ends} points"
         return Target(what=what, per_seed=dict.fromkeys(curves), missing=missing)
-    return Target(what=what, per_seed={seed: curve[-1].accuracy if curve else None for seed, curve in curves.items()})
+    return Target(what=what, per_seed=finals(curves))
+
+
+def finals(curves: Curves) -> dict[int, float | None]:
+    """The last accuracy of each seed."""
+    return {seed: curve[-1].accuracy if curve else None for seed, curve in curves.items()}
 
 
 def gain_of(curves: Curves) -> SeedInterval:

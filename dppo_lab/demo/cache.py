@@ -1,4 +1,4 @@
-"""Keys and values of a batch in one buffer, and Qwen3's forward pass over them, with projections fused."""
+"""Keys and values of a batch in one buffer, and Qwen3's forward pass with fused projections."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ LAYER_WEIGHTS = (
     *(f"self_attn.{part}" for part in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
     *(f"mlp.{part}" for part in ("gate_proj", "up_proj", "down_proj")),
 )
-"""What a layer must consist of, each a single ``weight``, for ``_fused`` to take all of it."""
+"""The modules of a layer that ``_fused`` covers, each with a single ``weight``."""
 
 
 def _fused(layer: Any, heads: int, kv_heads: int) -> _Layer:
@@ -46,7 +46,7 @@ def _fused(layer: Any, heads: int, kv_heads: int) -> _Layer:
 
 
 class Cache:
-    """Keys and values of a batch that shrinks. Rows are padded on the left, so all of them write the same column."""
+    """Keys and values of a shrinking batch of texts, padded on the left so that all write the same column."""
 
     def __init__(self, model: Qwen3ForCausalLM, pad_B: Tensor, columns: int) -> None:
         config, device, heads = model.config, model.device, model.config.num_attention_heads
@@ -68,7 +68,7 @@ class Cache:
         self.filled = 0
 
     def read_prompts(self, token_PT: Tensor, size_P: Tensor) -> Tensor:
-        """Logits after each prompt, one row per completion; every prompt is read once for its ``size_P`` rows."""
+        """Logits after the prompt of each completion; every prompt is read once for its ``size_P`` completions."""
         prompts, longest = token_PT.shape
         first_P = size_P.cumsum(0) - size_P
         pad_P, bias_PT = self.pad_B[first_P], self.bias_BT[first_P, :longest]
@@ -84,28 +84,28 @@ class Cache:
         return self.model.lm_head(hidden_PTD[:, -1]).repeat_interleave(size_P, 0)
 
     def read_tokens(self, token_B: Tensor) -> Tensor:
-        """Logits after one more token of every row still in the batch."""
+        """Logits after one more token of every completion in the batch."""
         position_B1 = (self.filled - self.pad_B)[:, None]
         hidden_B1D = self.forward(token_B[:, None], position_B1, self.bias_BT[:, None, : self.filled + 1])
         self.filled += 1
         return self.model.lm_head(hidden_B1D[:, 0])
 
     def drop_all_but(self, going_B: Tensor) -> None:
-        """Shrink the batch to the given rows, in place."""
+        """Shrink the batch to the given completions, in place."""
         count = len(going_B)
         self.store[:, :, :count, :, : self.filled] = self.store[:, :, going_B, :, : self.filled]
         self.store = self.store[:, :, :count]
         self.pad_B, self.bias_BT = self.pad_B[going_B], self.bias_BT[going_B]
 
     def forward(self, token_BT: Tensor, position_BT: Tensor, bias: Tensor) -> Tensor:
-        """(B, T, D) hidden states after the last norm; ``bias`` is what is added to (B, T, columns) attention scores.
+        """(B, T, D) hidden states after the last norm; ``bias`` is added to the (B, T, columns) attention scores.
 
         Keys and values are written from column ``filled`` on.
         """
         (rows, new), backbone = token_BT.shape, self.model.model
         stop, heads = self.filled + new, self.groups * self.kv_heads
         cos, sin = self.cos[position_BT][:, :, None], self.sin[position_BT][:, :, None]
-        # Query heads that share a key head become more queries of that head: nothing is repeated.
+        # Query heads that share a key head become more queries of it, so keys and values are not copied.
         bias = bias.repeat(1, self.groups, 1)[:, None] if new > 1 else bias[:, None]
         hidden = backbone.embed_tokens(token_BT)
         for layer, (keys, values) in zip(self.layers, self.store, strict=True):

@@ -1,8 +1,8 @@
 """A small batched decoder for Qwen3: several completions per prompt, with the log-probability of every token.
 
-It gives what ``generate`` of transformers gives, faster for a tiny model: a prompt is read once for all its
-completions, keys and values are written into one preallocated buffer, projections that read the same input are fused,
-and finished rows are dropped from the batch.
+It computes what ``generate`` of transformers does, faster for a tiny model: a prompt is read once for all its
+completions, keys and values are written into one preallocated buffer, projections of the same input are fused, and
+finished completions are dropped from the batch.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from dppo.errors import raise_problems
 from dppo_lab.demo.cache import LAYER_WEIGHTS, Cache
 
 DROP_SHARE = 0.1
-"""Finished rows are dropped once they are this share of the batch: copying the buffer costs less than a step."""
+"""Share of the batch at which finished completions are dropped: copying the buffer then costs less than a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +52,16 @@ def sample(
     max_new_tokens: int,
     temperature: float = 1.0,
 ) -> Rollout:
-    """``samples`` completions of every prompt, each up to its end-of-sequence token or ``max_new_tokens``.
+    """Completions of every prompt, each up to its end-of-sequence token or ``max_new_tokens``.
 
     Args:
         model: a Qwen3 policy; its mode and gradients are left as they are.
         prompts: token ids of each prompt, of any lengths >= 1.
-        generator: where the randomness comes from, on the model's device; None only with ``temperature=0``.
-        samples: completions per prompt, >= 1, or those of each of them.
+        generator: random numbers, on the model's device; None only with ``temperature=0``.
+        samples: completions per prompt, >= 1, or a list with one number per prompt.
         max_new_tokens: longest completion, in tokens, >= 1.
-        temperature: divides the logits, >= 0. At 0 the most likely token is taken, and its log-probability is reported
-            at temperature 1.
+        temperature: divides the logits, >= 0. At 0 the most likely token is taken, with its log-probability at
+            temperature 1.
 
     Raises:
         ConfigError: if an argument is out of range, or the model is not one this decoder computes exactly.
@@ -81,19 +81,19 @@ def sample(
 
 
 class Unfinished:
-    """Completions in the making, some of them ended."""
+    """Completions that are being decoded; some have ended."""
 
     def __init__(self, model: Qwen3ForCausalLM, rows: int, max_new_tokens: int) -> None:
         device, self.pad, self.longest = model.device, model.config.pad_token_id or 0, max_new_tokens
         self.end = torch.tensor(end_tokens(model), device=device)
-        # One column more than there are tokens, for what rows that have ended draw until they are dropped.
+        # The extra column takes the tokens that are drawn for ended completions until they are dropped.
         self.token_NT = torch.zeros(rows, max_new_tokens + 1, dtype=torch.int64, device=device)
         self.logp_NT = torch.zeros(rows, max_new_tokens + 1, device=device)
         self.length_N = torch.zeros(rows, dtype=torch.int64, device=device)
         self.open_N = torch.ones(rows, dtype=torch.bool, device=device)
 
     def append(self, row_B: Tensor, token_B: Tensor, logp_B: Tensor) -> Tensor:
-        """Put a token and its log-probability behind each of the rows; (B,) bool, which of them are still open."""
+        """Append a token and its log-probability to completions; (B,) bool, which of them go on."""
         open_B, length_B = self.open_N[row_B], self.length_N[row_B]
         place_B = torch.where(open_B, length_B, self.longest)
         self.token_NT[row_B, place_B], self.logp_NT[row_B, place_B] = token_B, logp_B
@@ -121,7 +121,7 @@ def complete(
     generator: torch.Generator | None,
     temperature: float,
 ) -> None:
-    """Decode rows to their ends, token by token: ``row_B`` says which completion each row of the cache is."""
+    """Decode completions to their ends, token by token; ``row_B`` are their indices, in the order of the cache."""
     while True:
         next_B, logp_B = choose(logits_BV, generator, temperature)
         going_B = made.append(row_B, next_B, logp_B).nonzero()[:, 0]
@@ -134,7 +134,7 @@ def complete(
 
 
 def choose(logits_BV: Tensor, generator: torch.Generator | None, temperature: float) -> tuple[Tensor, Tensor]:
-    """A token per row, drawn with its probability, and its log-probability; see ``sample`` for the arguments."""
+    """(B,) tokens drawn with their probabilities, and (B,) their log-probabilities; see ``sample``."""
     logp_BV = (logits_BV.float() / (temperature or 1.0)).log_softmax(1)
     score_BV = logp_BV
     if temperature > 0:
@@ -144,12 +144,12 @@ def choose(logits_BV: Tensor, generator: torch.Generator | None, temperature: fl
 
 
 def each_size(samples: int | Sequence[int], prompts: Sequence[Any]) -> list[int]:
-    """How many completions each prompt gets."""
+    """The number of completions of each prompt."""
     return [samples] * len(prompts) if isinstance(samples, int) else list(samples)
 
 
 def end_tokens(model: Qwen3ForCausalLM) -> list[int]:
-    """Token ids that end a completion."""
+    """The token ids that end a completion."""
     end = model.generation_config.eos_token_id if model.generation_config else model.config.eos_token_id
     return [end] if isinstance(end, int) else list(end or ())
 
@@ -162,12 +162,10 @@ def check_sample(
     max_new_tokens: int,
     temperature: float,
 ) -> None:
-    """Raise one error that names everything ``sample`` cannot do."""
+    """Raise one error with everything that ``sample`` does not compute."""
     config, problems = model.config, []
     if not prompts or min(map(len, prompts)) == 0:
         problems.append("prompts must hold at least one prompt, each of at least one token, for example [[1, 9, 2]].")
-    if len(sizes) != len(prompts):
-        problems.append(f"samples are {len(sizes)} numbers for {len(prompts)} prompts: expected one of each.")
     for name, value in (("samples", min(sizes, default=1)), ("max_new_tokens", max_new_tokens)):
         if value < 1:
             problems.append(f"{name}={value} must be >= 1, for example {name}=8.")

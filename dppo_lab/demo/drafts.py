@@ -1,11 +1,10 @@
-"""Decoding with drafts: what a prompt was completed with before is verified in one pass, the rest is decoded.
+"""Decoding with drafts: earlier completions of a prompt are verified in one forward pass, the rest is decoded.
 
-A draft is a guess that was fixed before the draw. Wherever the policy draws the token that a draft has, the draft goes
-on; where it draws another, that token stands and the draft ends. What comes out has the policy's law, whatever the
-drafts are and whatever the policy was trained on. Only the speed depends on them.
+A draft is a guess that is fixed before the draw. While the policy draws the tokens of a draft, the draft is followed;
+at the first other token it ends, and that token is kept. So completions have the policy's distribution for any drafts,
+and only the speed depends on them.
 
-The drafts of a prompt form a tree, since completions begin alike, and all completions of the prompt are checked against
-one reading of it.
+Completions of a prompt begin alike, so its drafts form a tree, which is read once for all its new completions.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,16 +15,15 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from dppo.errors import raise_problems
 from dppo.packing.micro_batches import sorted_micro_batches
 from dppo_lab.demo.cache import Cache
 from dppo_lab.demo.decode import Rollout, Unfinished, check_sample, choose, complete, each_size, end_tokens
 
 PASS_TOKENS = 512
-"""Tokens of one verifying pass, padding included: trees of like size are read together."""
+"""Tokens of one verifying pass, padding included; trees of similar size are read together."""
 
 Decoder = Callable[..., Rollout]
-"""What is called as ``decode.sample`` is, and gives what that gives."""
+"""A function with the signature of ``decode.sample``."""
 
 
 def accept_or_resample(
@@ -33,14 +31,8 @@ def accept_or_resample(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Accept the draft token x with probability pi(x), otherwise draw from pi without x.
 
-    One draw from pi does both: it is x with probability pi(x), and given that it is not, it is a draw from pi without
-    x. The same holds for several drafts, of which at most one is accepted.
-
-    Args:
-        logits_BV: (B, V) of the next token.
-        draft_BG: (B, G) different draft tokens, -1 where there is none.
-        generator: where the randomness comes from; None only with ``temperature=0``.
-        temperature: divides the logits, >= 0; at 0 the most likely token is taken.
+    One draw from pi does both: it is x with probability pi(x), and otherwise it is a draw from pi without x. The same
+    holds for several different drafts, of which at most one is accepted; -1 in ``draft_BG`` is none.
 
     Returns:
         (B,) tokens, (B,) their log-probabilities as in ``sample``, and (B,) which draft was accepted, -1 for none.
@@ -65,26 +57,14 @@ def sample_drafted(
     max_new_tokens: int,
     temperature: float = 1.0,
 ) -> Rollout:
-    """Completions with the law of those from ``sample``, in less time where the drafts are good.
+    """Completions with the distribution of ``sample``, in less time where the drafts are good.
 
-    The random numbers are used in another order than by ``sample``: the completions are others.
-
-    Args:
-        model: a policy that ``sample`` takes.
-        prompts: token ids of each prompt, of any lengths >= 1.
-        drafts: for each prompt any number of completions, as token ids, of any lengths; what lies behind an end of
-            sequence or beyond ``max_new_tokens`` is passed over. They must not depend on what ``generator`` will draw.
-        generator: where the randomness comes from, on the model's device; None only with ``temperature=0``.
-        samples: completions per prompt, >= 1, or those of each of them.
-        max_new_tokens: longest completion, in tokens, >= 1.
-        temperature: divides the logits, >= 0; at 0 the most likely token is taken.
-
-    Raises:
-        ConfigError: as ``sample`` does, and for drafts that do not fit the prompts or the vocabulary.
+    Arguments are those of ``sample``, and for each prompt any number of ``drafts`` of any lengths, as token ids. Tokens
+    of a draft after an end of sequence or beyond ``max_new_tokens`` are ignored. Drafts must not depend on what
+    ``generator`` will draw. Random numbers are used in another order than in ``sample``, so completions differ.
     """
     sizes = each_size(samples, prompts)
     check_sample(model, prompts, generator, sizes, max_new_tokens, temperature)
-    _check_drafts(drafts, len(prompts), model.config.vocab_size)
     end = set(end_tokens(model))
     cut = [[tuple(takewhile(lambda x: x not in end, d[: max_new_tokens - 1])) for d in of_one] for of_one in drafts]
     trees = build_trees(prompts, cut, model.device)
@@ -104,10 +84,7 @@ def sample_drafted(
 
 
 class LastCompletions:
-    """A decoder whose drafts are what each prompt was completed with the last time it was asked.
-
-    It is called as ``sample`` is. A prompt is known by its tokens. The first time, completions are decoded as always.
-    """
+    """A decoder whose drafts are the last completions of each prompt; a new prompt has none."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, ...], list[list[int]]] = {}
@@ -122,7 +99,7 @@ class LastCompletions:
         max_new_tokens: int,
         temperature: float = 1.0,
     ) -> Rollout:
-        """Completions as from ``sample``; they are the drafts of the next call with the same prompt."""
+        """Completions as from ``sample``, which become the drafts of the next call with the same prompt."""
         keys = [tuple(prompt) for prompt in prompts]
         made = sample_drafted(
             model,
@@ -142,23 +119,23 @@ class LastCompletions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """Each prompt with its drafts as a tree, in preorder: what stands under a node follows it without a gap."""
+    """Each prompt with its drafts as a tree in preorder: the nodes under a node follow it without a gap."""
 
     token_PT: Tensor
     """(P, T) int64 tokens, those of the prompt first; 0 where there is no node."""
     depth_PT: Tensor
     """(P, T) int64 position of the token in its text, from 0."""
     stop_PT: Tensor
-    """(P, T) int64, one past the last node under a node, itself included; 0 where there is no node."""
+    """(P, T) int64, one past the last node of the subtree at a node; 0 where there is no node."""
     child_PTG: Tensor
-    """(P, T, G) int64 nodes that continue a node, -1 where there is none."""
+    """(P, T, G) int64 children of a node, -1 where there is none."""
     root_P: Tensor
     """(P,) int64 node of the last token of the prompt."""
     size_P: Tensor
     """(P,) int64 nodes."""
 
     def above(self, tree_B: Tensor, node_B: Tensor) -> Tensor:
-        """(B, T) bool, True at the nodes from the first token of the prompt down to a node, itself included."""
+        """(B, T) bool, True at the nodes on the path from the first token of the prompt to a node, itself included."""
         stop_BT = self.stop_PT[tree_B]
         column = torch.arange(stop_BT.shape[1], device=stop_BT.device)
         return (column <= node_B[:, None]) & (node_B[:, None] < stop_BT)
@@ -167,7 +144,7 @@ class Trees:
 def build_trees(
     prompts: Sequence[Sequence[int]], drafts: Sequence[Sequence[Sequence[int]]], device: torch.device
 ) -> Trees:
-    """The trees of all prompts; ``drafts`` has any number of completions for each."""
+    """The trees of all prompts with their drafts."""
     made = [_build_tree(prompt, of_one) for prompt, of_one in zip(prompts, drafts, strict=True)]
     width = max(len(tokens) for tokens, _, _ in made)
     branches = max(len(under) for _, _, children in made for under in children)
@@ -195,7 +172,7 @@ def build_trees(
 
 
 def _build_tree(prompt: Sequence[int], drafts: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[list[int]]]:
-    """Tokens, depths and children of the nodes. In sorted order a draft leaves the one before it once and for all."""
+    """Tokens, depths and children of the nodes. Drafts are sorted, so a branch that was left is never extended."""
     tokens, depths = list(prompt), list(range(len(prompt)))
     children = [*([node + 1] for node in range(len(prompt) - 1)), []]
     path: list[int] = []
@@ -212,7 +189,7 @@ def _build_tree(prompt: Sequence[int], drafts: Sequence[Sequence[int]]) -> tuple
 
 
 def _stops(children: list[list[int]]) -> list[int]:
-    """One past the last node under each node."""
+    """One past the last node of the subtree at each node."""
     stops = [node + 1 for node in range(len(children))]
     for node in reversed(range(len(children))):
         if children[node]:
@@ -221,7 +198,7 @@ def _stops(children: list[list[int]]) -> list[int]:
 
 
 def _read_trees(model: Qwen3ForCausalLM, trees: Trees) -> tuple[Tensor, Tensor]:
-    """Keys and values of all nodes, as a ``Cache`` stores them, and (P, T, V) logits of what follows each node."""
+    """Keys and values of all nodes, as a ``Cache`` stores them, and (P, T, V) logits after each node."""
     count, width = trees.token_PT.shape
     store, logits_PTV = None, None
     for tree_B in sorted_micro_batches(trees.size_P.cpu(), PASS_TOKENS):
@@ -252,7 +229,7 @@ def _walk(
     generator: torch.Generator | None,
     temperature: float,
 ) -> Tensor:
-    """Draw the tokens of each completion until it leaves its tree or ends; (N,) the last node it has passed."""
+    """Draw the tokens of each completion until it leaves its tree or ends; (N,) the last node on its way."""
     node_N, row_B = trees.root_P[tree_N], torch.arange(len(tree_N), device=tree_N.device)
     while len(row_B) > 0:
         tree_B, node_B = tree_N[row_B], node_N[row_B]
@@ -268,30 +245,14 @@ def _walk(
 def _beginnings(
     model: Qwen3ForCausalLM, trees: Trees, store: Tensor, tree_B: Tensor, node_B: Tensor, room: int
 ) -> Cache:
-    """A cache that has read each text down to its node, with columns for ``room`` more tokens."""
+    """A cache with the text of each completion up to its node, and columns for ``room`` more tokens."""
     above_BT = trees.above(tree_B, node_B)
     size_B = above_BT.sum(1)
     wide = int(size_B.max())
     column = torch.arange(above_BT.shape[1], device=above_BT.device)
-    # Sorted, what is not above comes first: that is the padding on the left.
+    # Sorted, columns off the path come first: they are the padding on the left.
     source_BT = torch.where(above_BT, column, -1).sort(1).values[:, -wide:].clamp_min(0)
     cache = Cache(model, wide - size_B, wide + room)
     cache.store[..., :wide, :] = store.transpose(3, 4)[:, :, tree_B[:, None], source_BT].transpose(3, 4)
     cache.filled = wide
     return cache
-
-
-def _check_drafts(drafts: Sequence[Sequence[Sequence[int]]], prompts: int, vocabulary: int) -> None:
-    """Raise one error that names everything about drafts that cannot be verified."""
-    problems = []
-    if len(drafts) != prompts:
-        problems.append(
-            f"drafts has {len(drafts)} entries for {prompts} prompts: one list of drafts for each, [] for none."
-        )
-    tokens = {token for of_one in drafts for draft in of_one for token in draft}
-    if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
-        problems.append(
-            f"drafts has the token {min(tokens) if min(tokens) < 0 else max(tokens)}, the model knows 0 to "
-            f"{vocabulary - 1}: take drafts from the model's own tokenizer."
-        )
-    raise_problems("drafts.sample_drafted", problems)

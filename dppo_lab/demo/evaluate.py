@@ -1,4 +1,4 @@
-"""How often the embedded policy is right, and how difficult a set of problems is for it."""
+"""Accuracy of the embedded policy, and how difficult a set of problems is for it."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ BATCH_ROWS = 256
 
 
 def rewards_of(rollout: Rollout, tokenizer: PreTrainedTokenizerFast, problems: Sequence[Problem]) -> Tensor:
-    """(N,) rewards, of completions of one problem each; a problem may come more than once."""
+    """(N,) rewards of completions, with the problem of each."""
     texts = tokenizer.batch_decode(rollout.token_lists, skip_special_tokens=True)
     return torch.tensor([reward(text, problem.answer) for text, problem in zip(texts, problems, strict=True)])
 
@@ -29,12 +29,12 @@ def accuracy(
     samples: int,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """(P, G) bool, True where a completion was right, of G = ``samples`` completions of each problem.
+    """(P, G) bool, which of G = ``samples`` completions of each problem are right.
 
-    They are drawn at temperature 1; without a generator the most likely tokens are taken (greedy), with samples=1.
+    They are drawn at temperature 1, or greedily without a generator.
     """
     right_PG = torch.zeros(len(problems), samples, dtype=torch.bool)
-    # Similar lengths together: a batch lasts as long as its longest completion.
+    # Similar lengths together: a batch takes as long as its longest completion.
     order = sorted(range(len(problems)), key=lambda index: problems[index].level)
     at_once = max(1, BATCH_ROWS // samples)
     for start in range(0, len(order), at_once):
@@ -54,10 +54,7 @@ def accuracy(
 
 
 def difficulty_shares(success_P: Tensor) -> tuple[float, float, float]:
-    """Shares of problems that are nearly always right (>= 0.9), in between, and nearly always wrong (<= 0.1).
-
-    ``success_P`` are success rates, in [0, 1], over enough samples to tell (32).
-    """
+    """Shares of problems that are nearly always right (>= 0.9), in between, and nearly always wrong (<= 0.1)."""
     right = (success_P >= 0.9).double().mean().item()
     wrong = (success_P <= 0.1).double().mean().item()
     return right, 1.0 - right - wrong, wrong

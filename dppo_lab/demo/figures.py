@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-matplotlib.use("Agg")  # no display is needed, and none is asked for
+matplotlib.use("Agg")  # needs no display
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 

@@ -1,7 +1,6 @@
 """The whole method without a trainer: choose prompts, roll out, score, choose completions, weight, update.
 
-Everything that makes it DPPO is in ``Loop.step``. Plain GRPO is the same loop with ``method=GRPO`` and
-``live=everything``: no prompt and no completion is left out.
+All of DPPO is in ``Loop.step``. Plain GRPO is the same loop with ``method=METHODS["grpo"]`` and ``live=everything``.
 """
 
 import time
@@ -37,7 +36,7 @@ MAX_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """What one step did."""
+    """The figures of one step."""
 
     reward: float
     """Mean over the completions rolled out."""
@@ -48,13 +47,13 @@ class StepRecord:
     """Share of the groups rolled out in which no completion has a gradient."""
     largest_weight: float
     rounds: int
-    """Rounds of rollouts; 1 where the method has none."""
+    """Rounds of rollouts."""
     seconds: dict[str, float]
     """By phase: rollout, choose, update."""
 
 
 def together(rollouts: Sequence[Rollout]) -> Rollout:
-    """The completions of one rollout or more as one, one below the other, padded to the widest."""
+    """The completions of several rollouts as one, padded to the widest."""
     width = max(rollout.token_NT.shape[1] for rollout in rollouts)
     tokens, logps = (
         torch.cat([F.pad(part, (0, width - part.shape[1])) for part in parts])
@@ -64,17 +63,16 @@ def together(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def everything(advantage_N: Tensor) -> Tensor:
-    """All completions, also those without a gradient: what plain GRPO forwards."""
+    """All completions, those without a gradient too: plain GRPO forwards them."""
     return torch.ones_like(advantage_N, dtype=torch.bool)
 
 
 class Loop:
     """A policy in training, in place, on the embedded task.
 
-    ``seed`` is that of every draw of the run, ``prompts`` are the candidates of a step, ``generations`` the completions
-    of each, ``difficulty`` predicts the prior of problems for methods with a baseline from history. ``live`` says from
-    the advantages which completions are worth a forward pass: ``method.live`` by default. ``decoder`` completes
-    prompts: with ``LastCompletions()`` faster, in the same law.
+    ``seed`` is of every draw. A step has ``prompts`` candidates with ``generations`` completions each. ``difficulty``
+    predicts the prior of problems for methods with a baseline from history. ``live`` tells from the advantages which
+    completions need a forward pass, by default ``method.live``. ``decoder=LastCompletions()`` is a faster sampler.
     """
 
     def __init__(
@@ -102,17 +100,13 @@ class Loop:
         self.optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
 
     def step(self, learning_rate: float, done: float = 0.0) -> StepRecord:
-        """One optimizer step on one block of prompts, ``done`` being the share of training done, for schedules.
-
-        Raises:
-            RoundsError: the method's limit of rounds is reached; no weight was changed.
-        """
+        """One optimizer step on one block of prompts; schedules read ``done``, the share of training done."""
         clock = [time.perf_counter()]
         prompts, rollout, rewards = self._roll_out(done)
         clock.append(time.perf_counter())
 
         plan = self._plan(prompts, rollout, rewards, done)
-        self.source.learn(prompts, rewards, plan.signal_Q, rollout.length_N, self.steps, evidence=plan.evidence)
+        self.source.learn(plan, self.steps)
         clock.append(time.perf_counter())
 
         weight_N = plan.weight_UN[0]
@@ -132,7 +126,7 @@ class Loop:
         )
 
     def _roll_out(self, done: float) -> tuple[StepPrompts, Rollout, Rewards]:
-        """The prompts of the step, their completions and rewards: of one block, or of rounds until enough count."""
+        """Prompts, completions and rewards of the step: of one block, or of rounds until enough groups count."""
         rollouts: list[Rollout] = []
         rewards: list[Tensor] = []
 
@@ -160,7 +154,7 @@ class Loop:
         return prompts, together(rollouts), Rewards.in_groups(torch.cat(rewards), self.generations)
 
     def _plan(self, prompts: StepPrompts, rollout: Rollout, rewards: Rewards, done: float) -> StepPlan:
-        """Which completions the step trains on, and with which weights: the whole estimator."""
+        """The estimator: which completions the step trains on, and with which weights."""
         confidence_N = confidence(rollout.logp_NT, rollout.mask_NT)
         return plan_step(
             self.method,
@@ -173,7 +167,7 @@ class Loop:
         )
 
     def _update(self, plan: StepPlan, kept: list[int], rollout: Rollout, learning_rate: float) -> None:
-        """One optimizer step on the loss of the completions that were kept, over a denominator from before pruning."""
+        """One optimizer step on the kept completions, with a denominator from before pruning."""
         for logp_BT, batch in self._log_probs(
             kept, plan.prompts.row_Q[plan.rewards.group_N], plan.rewards.group_N, rollout
         ):
@@ -195,7 +189,7 @@ class Loop:
     def _log_probs(
         self, kept: list[int], row_N: Tensor, group_N: Tensor, rollout: Rollout
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """For one dense row after another, (B, T) log-probabilities with gradient and (B,) which completions."""
+        """For each dense row, (B, T) log-probabilities with gradient and (B,) the completions in it."""
         groups = group_N[kept].tolist()
         prompts = [self.prompts[row] for row in row_N[kept]]
         lengths = rollout.length_N[kept].tolist()
@@ -209,5 +203,5 @@ class Loop:
             yield logp_BT, torch.tensor([kept[place] for place in places])
 
     def _rewards(self, row_N: Tensor, rollout: Rollout) -> Tensor:
-        """(N,) the task's reward of every completion, each of a row of the problems."""
+        """(N,) the task's reward of each completion, of problem ``row_N``."""
         return rewards_of(rollout, self.tokenizer, [self.problems[int(row)] for row in row_N])

@@ -1,4 +1,4 @@
-"""Methods trained side by side from one warm start, with the same seconds each, and what came of it."""
+"""Methods trained side by side from one warm start, with the same seconds each."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from dppo_lab.demo.loop import Loop, StepRecord, everything
 from dppo_lab.demo.task import Split
 
 RISE_STEPS, LAST_RATE = 5, 0.1
-"""Steps of linear warm-up of the learning rate, and the share of it left when the budget is used up."""
+"""Steps of linear warm-up of the learning rate, and the share of it at the end of the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceSetting:
-    """What a race is run with."""
+    """The setting of a race."""
 
     steps: int = 60
-    """Optimizer steps of the first method; the seconds they take are the budget of every other one."""
+    """Optimizer steps of the first method; their seconds are the budget of the others."""
     evaluations: int = 6
     """Evaluations after the one at the start, at equal shares of the budget."""
     samples: int = 4
@@ -48,7 +48,7 @@ class Point:
 
 @dataclass(slots=True)
 class Runner:
-    """One method in a race: its loop, and what it has used and reached so far."""
+    """One method in a race: its loop, what it has used, and what it has reached."""
 
     name: str
     loop: Loop
@@ -57,7 +57,7 @@ class Runner:
     steps: list[StepRecord] = field(default_factory=list)
     curve: list[Point] = field(default_factory=list)
     equal_updates: Point | None = None
-    """Where it was after as many optimizer steps as the first method."""
+    """The policy after as many optimizer steps as the first method takes."""
 
     def take_step(self, share: float, learning_rate: float) -> None:
         """One optimizer step, with the learning rate of this share of the budget."""
@@ -113,11 +113,11 @@ def race(
     seed: int,
     on_turn: Callable[[Runner, float], None] | None = None,
 ) -> list[Runner]:
-    """Train each method from a copy of ``model``, in turns, step by step, so that noise of the machine hits all alike.
+    """Train each method from a copy of ``model``, in turns, step by step, so noise of the machine affects all alike.
 
     The first method takes ``setting.steps`` steps. After each of them every other method takes steps until it has used
     as many seconds. The learning rate falls over the budget, the same for all. ``on_turn`` is called after every turn
-    with what a method has used and reached, and the share of the budget used.
+    with the method and the share of the budget used.
     """
     runners = [
         Runner(name, Loop(copy.deepcopy(model), tokenizer, split.train, method, seed=seed, live=live))

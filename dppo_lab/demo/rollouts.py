@@ -1,4 +1,4 @@
-"""Completions for a trainer of TRL from the demonstration's decoder, in place of transformers' ``generate``."""
+"""A ``rollout_func`` for TRL: the demonstration's decoder in place of transformers' ``generate``."""
 
 from itertools import groupby
 from typing import Any, TypedDict
@@ -12,11 +12,11 @@ from dppo_lab.demo.decode import sample
 from dppo_lab.demo.drafts import Decoder
 
 SERVED = {"top_p": (1.0,), "top_k": (0, None), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
-"""Values of TRL's sampling fields that the decoder computes: temperature alone shapes its draws."""
+"""The values of TRL's sampling fields that the decoder computes: it has a temperature and nothing else."""
 
 
 class Rollouts(TypedDict):
-    """What TRL wants from a ``rollout_func``: one entry per completion."""
+    """The output of a ``rollout_func``: one entry per completion."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
@@ -27,9 +27,9 @@ class Rollouts(TypedDict):
 class EmbeddedRollouts:
     """A ``rollout_func`` whose completions are a function of the weights, the seed, the step and the round.
 
-    Nothing is drawn from a global generator. Rounds count the calls within a step, so a method that rolls out again
-    gets other completions. Evaluations by TRL draw the same numbers at every step. ``decoder`` completes the prompts of
-    training: with ``LastCompletions()`` faster, in the same law, and completions then depend on those before them.
+    Nothing is drawn from a global generator. A round is a call within a step, so a method that rolls out again gets
+    other completions. TRL's evaluations draw the same numbers at every step. ``decoder`` is for training; with
+    ``LastCompletions()``, which is faster, completions also depend on those before them.
     """
 
     def __init__(self, decoder: Decoder = sample) -> None:
@@ -38,14 +38,7 @@ class EmbeddedRollouts:
         self._round = 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> Rollouts:
-        """A completion of each of this process's prompts, by the policy in training.
-
-        Prompts are conversations or texts, each repeated for every completion of its group. The trainer gives the
-        policy, its tokenizer, the sampling settings, the seed and the step.
-
-        Raises:
-            ConfigError: for a model or a sampling setting that the decoder does not compute.
-        """
+        """A completion of each prompt of this process, conversations or texts, repeated for each of its group."""
         args, training = trainer.args, bool(trainer.model.training)
         model = trainer.accelerator.unwrap_model(trainer.model)
         check_embedded(model, args)
@@ -73,11 +66,7 @@ class EmbeddedRollouts:
 
 
 def check_embedded(model: Any, args: Any) -> None:
-    """Raise one error that names every setting in TRL's ``args`` under which the decoder would not draw what TRL draws.
-
-    Raises:
-        ConfigError: for another model than Qwen3, or a sampling field out of ``SERVED``.
-    """
+    """Raise a ``ConfigError`` for a model or fields of TRL's ``args`` that the decoder does not compute."""
     if not isinstance(model, Qwen3ForCausalLM):
         raise ConfigError(
             f"rollout_func: embedded decodes for Qwen3ForCausalLM only, the model is {type(model).__name__}. "

@@ -30,7 +30,7 @@ DEFAULT_RACE = RaceSetting()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSetting:
-    """Everything a demonstration is run with; the defaults are the one in the README."""
+    """The setting of a demonstration; the defaults are those of the README."""
 
     train: int = 192
     held_out: int = 192
@@ -39,12 +39,12 @@ class DemoSetting:
 
 
 QUICK = DemoSetting(task=QUICK_TASK, race=RaceSetting(steps=15, evaluations=3, samples=2))
-"""Under 90 seconds: enough to see it work, too short to measure by."""
+"""Under 90 seconds: it shows that it works, and is too short for measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One event of a running demonstration, for whoever shows it."""
+    """One event of a running demonstration."""
 
     seed: int
     stage: str
@@ -52,16 +52,16 @@ class Progress:
     done: float
     """Share of the stage, in [0, 1]."""
     figures: dict[str, float]
-    """``loss`` in the warm-up; in a race ``accuracy`` and, named as in training, totals and the share kept."""
+    """``loss`` in the warm-up; in a race accuracy, totals and the share kept, named as in training."""
 
 
 OnProgress = Callable[[Progress], None]
 
 
 def run_demo(folder: Path, seeds: Sequence[int], setting: DemoSetting, on_progress: OnProgress) -> dict[str, Any]:
-    """What ``results.json`` holds, which is written into ``folder`` with the last checkpoint.
+    """The results, which are written to ``results.json`` in ``folder`` after every seed, with a checkpoint.
 
-    Each seed has one warm start and one race. A run that is stopped keeps its finished seeds.
+    Each seed has one warm start and one race.
     """
     folder.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
@@ -80,7 +80,7 @@ def run_demo(folder: Path, seeds: Sequence[int], setting: DemoSetting, on_progre
 
 
 def run_seed(seed: int, setting: DemoSetting, on_progress: OnProgress) -> tuple[list[Runner], dict[str, float]]:
-    """One warm start and one race, and how difficult the training questions were at the start."""
+    """One warm start and one race, and the difficulty of the training questions at the start."""
     tokenizer, model = build_tokenizer(), build_model(seed)
 
     def warm(step: int, loss: float) -> None:
@@ -101,7 +101,7 @@ def run_seed(seed: int, setting: DemoSetting, on_progress: OnProgress) -> tuple[
 
 
 def figures(runner: Runner) -> dict[str, float]:
-    """What a method has used and reached so far, by the names of docs/metrics.md; accuracy is that of held-out ones."""
+    """The figures of a method so far, by the names of docs/metrics.md; accuracy is on held-out questions."""
     return {
         "total/seconds": runner.seconds,
         "total/rollouts": float(runner.total("rollouts")),
@@ -134,9 +134,9 @@ def summarise(
 
 
 def improves(starts: Sequence[float], ends: Sequence[float]) -> bool:
-    """Whether accuracy rose: the interval over seeds is above 0; with too few seeds for one, every seed rose.
+    """Whether accuracy rose: the interval over seeds is above 0, or with too few seeds for one, every seed rose.
 
-    Where it did not there is nothing to reach, and a time to it would be a clock reading at the start.
+    Where it did not rise there is no target, and a time to it would mean nothing.
     """
     gain = seed_interval({seed: end - start for seed, (start, end) in enumerate(zip(starts, ends, strict=True))})
     rises = [end - start for start, end in zip(starts, ends, strict=True)]
@@ -144,7 +144,7 @@ def improves(starts: Sequence[float], ends: Sequence[float]) -> bool:
 
 
 def seconds_to(curve: Sequence[dict[str, float]], target: float) -> float | None:
-    """Training seconds after which a curve first reaches ``target``, on straight lines between its points, or None."""
+    """Training seconds at which a curve first reaches ``target``, interpolated linearly, or None."""
     for before, after in pairwise(curve):
         if before["accuracy"] >= target:
             return before["seconds"]
@@ -154,12 +154,12 @@ def seconds_to(curve: Sequence[dict[str, float]], target: float) -> float | None
     return None
 
 
-def fastest_threads(candidates: Sequence[int] = (1, 2)) -> int:
-    """How many threads train a model of this size fastest here, by trying: on busy cores two are slower than one."""
+def fastest_threads() -> int:
+    """The number of threads that trains a model of this size fastest, by trying: on busy cores one beats two."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     model, token_BT = build_model(0), torch.zeros(32, 64, dtype=torch.int64)
     before, seconds = torch.get_num_threads(), {}
-    for threads in (threads for threads in candidates if threads <= cores):
+    for threads in range(1, min(cores, 2) + 1):
         torch.set_num_threads(threads)
         rounds = []
         for _ in range(4):

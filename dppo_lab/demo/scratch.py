@@ -1,4 +1,4 @@
-"""Small policies made from nothing, warmed up on worked solutions and saved: a start for runs without a download."""
+"""Small policies from scratch, warmed up on worked solutions and saved: a start for runs without a download."""
 
 import shutil
 import time
@@ -19,24 +19,23 @@ from dppo.errors import ConfigError, DataError
 from dppo.rng import Purpose, generator
 from dppo.verification.tiny_model import build_model, model_config
 from dppo.verification.tiny_tokenizer import ASSISTANT, EOS, PAD, USER, build_tokenizer, chat_tokenizer, encode
-from dppo_lab.demo.supervised import Example, bucketed, fit
 from dppo_lab.demo.task import FULL, Task
-from dppo_lab.demo.warmup import warm_up
+from dppo_lab.demo.warmup import Example, bucketed, fit, warm_up
 
 SCRATCH = "scratch:"
-"""How a ``model_name_or_path`` begins that names one of these policies: ``scratch:embedded``, ``scratch:text``."""
+"""Prefix of a ``model_name_or_path`` for one of these policies: ``scratch:embedded``, ``scratch:text``."""
 
 SOLUTION_COLUMNS = ("solution", "original_answer")
-"""Where worked solutions are looked for; ``load_problems`` keeps under the second what it took an answer out of."""
+"""Columns with worked solutions; ``load_problems`` keeps under the second the text from which it took an answer."""
 SPECIAL = (PAD, USER, ASSISTANT, EOS)
 """The first tokens of the vocabulary; a token's id is its position."""
 VOCABULARY = 2048
 BATCH_TOKENS = 1024
-"""Most tokens in a batch, padding and prompts included: small batches, since a few minutes must hold many steps."""
+"""Most tokens in a batch, padding and prompts included; small, so that a few minutes hold many steps."""
 POOL = 512
-"""Solutions are sorted by length, to fill batches without padding, within pools of this many."""
+"""Within so many solutions they are sorted by length, so batches need little padding."""
 LONGEST_SOLUTION = 160
-"""In tokens. Longer ones are left out of the warm-up, so that the policy learns to come to an end."""
+"""In tokens. Longer ones are left out, so that the policy learns to end."""
 LONGEST_SEQUENCE = 1024
 
 OnStep = Callable[[float, float], None]
@@ -46,12 +45,9 @@ OnStep = Callable[[float, float], None]
 def prepare_embedded(
     folder: Path, *, seed: int, task: Task = FULL, steps: int | None = None, on_step: OnStep | None = None
 ) -> None:
-    """Makes ``folder`` with the policy of the embedded task, warmed up on its imperfect teacher, and its tokenizer.
+    """Make ``folder`` with the policy of the embedded task, warmed up on its imperfect teacher, and its tokenizer.
 
-    The folder does not exist before everything is in it. The warm-up takes the task's own number of steps by default.
-
-    Raises:
-        ConfigError: if ``folder`` exists or ``steps`` is below 1.
+    The folder appears when it is complete. By default the warm-up takes the task's own number of steps.
     """
     with _appearing(folder) as unfinished:
         model, tokenizer = build_model(seed), build_tokenizer()
@@ -66,23 +62,11 @@ def prepare_embedded(
 def prepare_text(
     folder: Path, dataset: datasets.Dataset, *, seed: int, minutes: float, on_step: OnStep | None = None
 ) -> None:
-    """Makes ``folder`` with a policy of under a million parameters that has read the dataset's solutions for a while.
+    """Make ``folder`` with a policy of under a million parameters, trained for some minutes on worked solutions.
 
-    The tokenizer is trained on the dataset too. The policy learns what a solution looks like and where it puts its
-    answer; it hardly learns to calculate. It is a function of the seed and of how many steps fit into the time. The
-    folder does not exist before everything is in it.
-
-    Args:
-        folder: where to; it must not exist.
-        dataset: as from ``load_problems``, with ``prompt``, ``answer`` and a worked solution in one of
-            ``SOLUTION_COLUMNS``.
-        seed: the run's seed, >= 0.
-        minutes: wall-clock time of the warm-up, > 0; at least one step is taken.
-        on_step: see ``OnStep``.
-
-    Raises:
-        ConfigError: if ``folder`` exists or ``minutes`` is not above 0.
-        DataError: if a column or a solution is missing, or every solution is too long.
+    The ``dataset`` is from ``load_problems``, with a solution in one of ``SOLUTION_COLUMNS``; the tokenizer is trained
+    on it too. The policy learns what a solution looks like and where the answer goes, and hardly learns to calculate.
+    It is a function of the seed and of the number of steps that fit into the time. The folder appears when complete.
     """
     if not minutes > 0:
         raise ConfigError(f"scratch_minutes={minutes:g} must be > 0, for example scratch_minutes: 3")
@@ -104,7 +88,7 @@ def prepare_text(
 
 @contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """A sibling folder to write into, which takes the name ``folder`` at the end, or goes if there was an error."""
+    """A sibling folder to write into, which is renamed to ``folder`` at the end, or removed after an error."""
     if folder.exists():
         raise ConfigError(f"{folder} exists already. Remove it to make the model anew: rm -r {folder}")
     unfinished = folder.with_name(f"{folder.name}.unfinished")
@@ -118,7 +102,7 @@ def _appearing(folder: Path) -> Iterator[Path]:
 
 
 def _pairs(dataset: datasets.Dataset) -> tuple[list[Any], list[str]]:
-    """The prompt and the completion to learn of each row."""
+    """The prompts, and the completions to learn."""
     present = dataset.column_names
     column = next((name for name in SOLUTION_COLUMNS if name in present), None)
     missing = [name for name in ("prompt", "answer") if name not in present]
@@ -142,7 +126,7 @@ def _pairs(dataset: datasets.Dataset) -> tuple[list[Any], list[str]]:
 
 
 def _text(prompt: Any) -> str:
-    """All words of a prompt."""
+    """The text of a prompt."""
     if isinstance(prompt, str):
         return prompt
     unknown = {message["role"] for message in prompt} - {"user", "assistant"}
@@ -155,10 +139,7 @@ def _text(prompt: Any) -> str:
 
 
 def train_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of at most ``VOCABULARY`` tokens, with a chat template; digits stay single tokens.
-
-    Any text can be encoded, and decoding gives it back.
-    """
+    """A byte-level BPE tokenizer of at most ``VOCABULARY`` tokens, with a chat template and one token per digit."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -175,7 +156,7 @@ def train_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
 
 
 def _examples(tokenizer: PreTrainedTokenizerFast, prompts: list[Any], completions: list[str]) -> list[Example]:
-    """The pairs in tokens, without those that are too long."""
+    """The pairs as tokens, without those that are too long."""
     given = cast(list[list[int]], tokenizer([text + EOS for text in completions])["input_ids"])
     examples = [Example(*pair) for pair in zip(encode(tokenizer, prompts), given, strict=True)]
     fitting = [e for e in examples if len(e.completion) <= LONGEST_SOLUTION and e.length <= LONGEST_SEQUENCE]

@@ -1,4 +1,4 @@
-"""The embedded task as a subject: a policy warmed up within seconds, nothing from outside."""
+"""The embedded task as a subject of verification: a policy warmed up within seconds."""
 
 from dataclasses import replace
 
@@ -7,35 +7,28 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.environment import one_thread
-from dppo.verification.subject import Sampling, Subject, frozen_subject
+from dppo.verification.subject import Subject, SubjectSampling, frozen_subject
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.task import FULL, Task, make_split, reward
 from dppo_lab.demo.warmup import warm_up
 
 QUICK_TASK: Task = replace(FULL, easy=(2,), middle=(3,), hard=(4,))
-"""Short chains, which a policy learns to get right now and then within seconds."""
+"""Short chains, of which a policy gets some right after seconds of training."""
 QUICK_STEPS = 150
 
 
-def quick_policy(seed: int, steps: int = QUICK_STEPS) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+def quick_policy(seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """The embedded policy after a short warm-up on short chains, and its tokenizer."""
     model, tokenizer = build_model(seed), build_tokenizer()
     with one_thread():
-        warm_up(model, tokenizer, QUICK_TASK, seed=seed, steps=steps)
+        warm_up(model, tokenizer, QUICK_TASK, seed=seed, steps=QUICK_STEPS)
     return model, tokenizer
 
 
-def embedded_subject(seed: int = 0, *, steps: int = QUICK_STEPS, prompts: int = 16, generations: int = 8) -> Subject:
-    """Rollouts of the quickly warmed-up embedded policy on short chains of its task: needs nothing from outside.
-
-    Args:
-        seed: of everything.
-        steps: of the warm-up.
-        prompts: P, at least 2.
-        generations: G, at least 2.
-    """
-    model, tokenizer = quick_policy(seed, steps)
+def embedded_subject(seed: int = 0, *, prompts: int = 16) -> Subject:
+    """Rollouts of the embedded policy after a short warm-up, on short chains of its task."""
+    model, tokenizer = quick_policy(seed)
     problems = make_split(seed, train=max(prompts, 3), held_out=0, task=QUICK_TASK).train[:prompts]
 
     def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
@@ -47,6 +40,6 @@ def embedded_subject(seed: int = 0, *, steps: int = QUICK_STEPS, prompts: int = 
         tokenizer,
         encode_questions(tokenizer, [problem.question for problem in problems]),
         scorer,
-        sampling=Sampling(generations=generations, max_new_tokens=48, seed=seed),
+        sampling=SubjectSampling(generations=8, max_new_tokens=48, seed=seed),
         title="embedded policy on its task",
     )

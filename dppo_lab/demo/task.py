@@ -1,7 +1,7 @@
 """The embedded task: chains of one-digit sums with exact answers, an imperfect teacher, and a reward.
 
 ``5+6+5-2=?`` is answered by ``5+6=11;11+5=16;16-2=14;\\boxed{14}``. The level of a question is its number of
-operands. Randomness always comes in as a numpy generator.
+operands.
 """
 
 import re
@@ -31,16 +31,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """How the demonstrations go wrong: the teacher tires. That is what reinforcement learning has left to correct.
+    """The errors of demonstrations, which reinforcement learning has to correct: the teacher gets tired.
 
-    A slip adds 1 to 3 to a running total and is carried on. Slips only go up, so two of them never cancel: a chain with
-    a slip is wrong for certain, and long chains are nearly always wrong rather than right by luck.
+    A slip adds 1 to 3 to a running total and to all later ones. Slips only add, so two never cancel: a chain with a
+    slip is always wrong, and long chains are nearly always wrong.
     """
 
     sure_steps: int
     """Steps at the start of a chain that never slip."""
     slip_growth: float
-    """By how much the chance of a slip grows with every step after those."""
+    """Growth of the chance of a slip with every step after those."""
     largest_total: int
     """A slip that would carry a running total beyond this is made smaller."""
 
@@ -58,12 +58,12 @@ class Task:
     middle: tuple[int, ...]
     """Levels it solves sometimes."""
     hard: tuple[int, ...]
-    """Levels it nearly never solves, for want of practice and not of ability."""
+    """Levels it nearly never solves: the teacher nearly always slips there."""
     largest_total: int
-    """True running totals stay within 0..largest_total, >= 9; a blind guess is right about one time in as many."""
+    """True running totals are within 0..largest_total, >= 9; a blind guess is right once in about as many times."""
     teacher: Teacher
     warm_up_steps: int
-    """Steps of ``warm_up`` after which the bands deserve their names."""
+    """Steps of ``warm_up`` after which the bands are as named."""
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ QUICK = Task(
     teacher=Teacher(sure_steps=3, slip_growth=0.2, largest_total=15),
     warm_up_steps=360,
 )
-"""The same with shorter chains and fewer sums to learn, for a look in a third of the time."""
+"""Shorter chains and fewer sums to learn: a third of the time."""
 
 SPARSE = Task(
     easy=(2, 3, 4),
@@ -99,9 +99,8 @@ SPARSE = Task(
     teacher=Teacher(sure_steps=4, slip_growth=0.35, largest_total=15),
     warm_up_steps=1000,
 )
-"""Built to be as poor in signal as reported runs of large models: most groups of 8 are all right or all wrong, and stay
-so for an epoch. The teacher's slips set in sharply, and few sums long practised make the easy band sure. docs/tasks.md
-has what was measured.
+"""As poor in signal as reported runs of large models: most groups of 8 are all right or all wrong, and stay so for an
+epoch. Slips begin sharply, and few sums with much practice make the easy band sure. Measured in docs/tasks.md.
 """
 
 
@@ -114,21 +113,17 @@ class Split:
 
 
 def is_held_out(question: str) -> bool:
-    """Whether a question belongs to the held-out quarter of all questions, for every seed.
+    """Whether a question belongs to the held-out quarter, by a checksum of its text: the same for every seed.
 
-    The side follows from a checksum of the text alone. Training questions and warm-up demonstrations are drawn from the
-    other side, so no held-out question was ever seen, at any level, by any run.
+    Training questions and warm-up demonstrations are never held out, so no run has seen a held-out question.
     """
     return zlib.crc32(question.encode()) % 4 == 0
 
 
 def draw_problem(level: int, rng: np.random.Generator, *, held_out: bool, largest_total: int = 20) -> Problem:
-    """A random problem with ``level`` operands from the given side of ``is_held_out``.
+    """A random problem with ``level`` operands, held out or not.
 
     Every operand is uniform over the signed digits that keep the running total within 0..largest_total.
-
-    Raises:
-        DataError: if ``level`` is below 2 or ``largest_total`` below 9.
     """
     if level < 2 or largest_total < 9:
         raise DataError(
@@ -149,15 +144,11 @@ def draw_problem(level: int, rng: np.random.Generator, *, held_out: bool, larges
 
 
 def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: Task = FULL) -> Split:
-    """Training and held-out problems for a seed: a third from each band, spread evenly over the levels of the band.
+    """Training and held-out problems for a seed: a third from each band, spread evenly over its levels.
 
-    No question occurs twice. Held-out questions are disjoint, as exact strings, from training questions and from every
-    warm-up demonstration at every level: see ``is_held_out``. What is not disjoint: training questions may occur in the
-    warm-up; at level 2, with 145 questions in all (100 in ``QUICK``), most do. And commutative twins such
-    as ``3+5=?`` and ``5+3=?`` count as two questions.
-
-    Raises:
-        DataError: if a level does not have that many questions.
+    No question occurs twice, and no held-out question is, as a string, a training question or a warm-up demonstration.
+    Training questions may occur in the warm-up; at level 2, with 145 questions in all (100 in ``QUICK``), most do.
+    ``3+5=?`` and ``5+3=?`` are two questions.
     """
     rng = generator(seed, Purpose.TASK)
     return Split(
@@ -188,15 +179,15 @@ def _distinct(count: int, task: Task, rng: np.random.Generator, *, held_out: boo
 
 
 def solution(problem: Problem) -> str:
-    """The right answer with every step written out: what a perfect policy says."""
+    """The right answer with every step written out."""
     return _written(_terms(problem.question), [0] * problem.level)
 
 
 def demonstration(problem: Problem, teacher: Teacher, rng: np.random.Generator) -> str:
-    """What the imperfect teacher says: every step written out, with slips carried on."""
+    """The answer of the imperfect teacher, with every step written out."""
     terms = _terms(problem.question)
     totals = np.cumsum(terms)
-    room = teacher.largest_total - np.maximum.accumulate(totals[::-1])[::-1]  # so that no later total is out of range
+    room = teacher.largest_total - np.maximum.accumulate(totals[::-1])[::-1]  # keeps later totals in range
     offsets = [0]
     for step in range(1, problem.level):
         slip = int(rng.integers(1, 4)) if rng.random() < teacher.slip_chance(step) else 0
@@ -210,7 +201,7 @@ def _terms(question: str) -> list[int]:
 
 
 def _written(terms: list[int], offsets: list[int]) -> str:
-    """A scratchpad whose running total is off by ``offsets[i]`` after operand ``i``."""
+    """The steps as text, with ``offsets[i]`` added to the running total after operand ``i``."""
     text, total = "", terms[0]
     for step in range(1, len(terms)):
         after = sum(terms[: step + 1]) + offsets[step]
@@ -220,15 +211,12 @@ def _written(terms: list[int], offsets: list[int]) -> str:
 
 
 def reward(completion_text: str, answer: int) -> float:
-    """1.0 if the text holds exactly one ``\\boxed{...}``, at its end, with the right number in it, else 0.0."""
+    """1.0 if the text has exactly one ``\\boxed{...}``, at its end and with the right number, else 0.0."""
     boxed = _BOXED.search(completion_text)
     return float(boxed is not None and completion_text.count("\\boxed") == 1 and int(boxed[1]) == answer)
 
 
 def score(completions: list[Any], answer: list[int], **_: Any) -> list[float]:
-    """``reward`` of each completion, in the signature TRL calls reward functions with.
-
-    Completions are texts, or conversations whose last message holds the text under ``content``.
-    """
+    """``reward`` of each completion, a text or a conversation, as a reward function of TRL."""
     texts = [item if isinstance(item, str) else item[-1]["content"] for item in completions]
     return [reward(text, int(number)) for text, number in zip(texts, answer, strict=True)]

@@ -8,16 +8,18 @@ from typing import Any
 
 from dppo.errors import ConfigError, raise_problems
 from dppo_lab.planning.costs import Costs
-from dppo_lab.planning.outcome import Figures
+from dppo_lab.planning.model import Figures
 from dppo_lab.planning.workload import Kind, Workload, log_normal_curve
 from dppo_lab.runs.parsing import read_file
 
 EXAMPLE = "examples/figures/qwen3_4b_math.yaml"
+SHARES = 1e-6
+"""How far from 1 shares may sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByHand:
-    """Figures of a model on a kind of GPU, as nobody measured them here.
+    """Figures of a model on a kind of GPU that were not measured here.
 
     Raises:
         ConfigError: listing every field that is out of range.
@@ -44,39 +46,34 @@ class ByHand:
     reward_seconds: float = 0.0
     """Of a completion on one process, >= 0."""
     step_seconds: float = 0.0
-    """Of a step whatever is in it: optimizer, weights handed to the sampler, >= 0."""
+    """Of a step at any amount of work: optimizer, weights handed to the sampler, >= 0."""
     dataset_prompts: int | None = None
-    """Prompts of the training set, >= 1; None where it is at hand."""
+    """Prompts of the training set, >= 1; None where the set itself can be counted."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Where each figure is from, by its name."""
 
     def __post_init__(self) -> None:
-        problems = []
+        problems = [f"{name}={getattr(self, name)!r} must be a mapping, as in {EXAMPLE}."
+                    for name in ("pass_rates", "sources") if not isinstance(getattr(self, name), Mapping)]  # fmt: skip
         for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name in ("pass_rates", "sources"):
-                if not isinstance(value, Mapping):
-                    problems.append(f"{each.name}={value!r} must be a mapping, as in {EXAMPLE}.")
-            elif value is None and each.default is None:
+            value, required = getattr(self, each.name), each.default in (MISSING, None)
+            if each.name in ("pass_rates", "sources") or (value is None and each.default is None):
                 continue
-            elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if value is None or not _is_number(value):
                 problems.append(f"{each.name}={value!r} must be a number.")
-            elif value < 0 or (value == 0 and each.default in (MISSING, None)):
-                problems.append(
-                    f"{each.name}={value:g} must be > 0{'' if each.default in (MISSING, None) else ' or 0'}."
-                )
-        unknown = (
-            set(self.sources) - {each.name for each in fields(self)} if isinstance(self.sources, Mapping) else set()
-        )
-        problems += [f"sources: {name!r} is no figure." for name in sorted(unknown)]
+            elif value < 0 or (value == 0 and required):
+                problems.append(f"{each.name}={value:g} must be > 0{'' if required else ' or 0'}.")
+        if _is_number(self.prompt_tokens) and 0 < self.prompt_tokens < 1:
+            problems.append(f"prompt_tokens={self.prompt_tokens:g} must be >= 1.")
+        if isinstance(self.pass_rates, Mapping):
+            problems += _problems_of(self.pass_rates)
+        if isinstance(self.sources, Mapping):
+            unknown = set(self.sources) - {each.name for each in fields(self)}
+            problems += [f"sources: {name!r} is no figure." for name in sorted(unknown, key=str)]
         raise_problems("figures given by hand", problems)
 
     def figures(self, limit: float) -> Figures:
-        """Workload and costs, those of one GPU.
-
-        Args:
-            limit: most tokens of a completion.
-        """
+        """Workload and costs, those of one GPU; ``limit`` is the most tokens of a completion."""
         kinds = tuple(
             Kind(
                 share=share,
@@ -122,13 +119,28 @@ def read_figures(path: str | Path) -> ByHand:
     """
     given: dict[str, Any] = read_file(path, example=EXAMPLE)
     needed = {each.name for each in fields(ByHand) if each.default is MISSING and each.default_factory is MISSING}
-    unknown, missing = given.keys() - {each.name for each in fields(ByHand)}, needed - given.keys()
-    if unknown or missing:
-        problems = [f"{name!r} is no figure" for name in sorted(unknown)] + [
-            f"{name} is missing" for name in sorted(missing)
-        ]
+    problems = [f"{name!r} is no figure" for name in sorted(given.keys() - {each.name for each in fields(ByHand)})]
+    problems += [f"{name} is missing" for name in sorted(needed - given.keys())]
+    if problems:
         raise ConfigError(f"{path}: {'; '.join(problems)}. All of them are in {EXAMPLE}")
     return ByHand(**given)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _problems_of(pass_rates: Mapping[Any, Any]) -> list[str]:
+    """What is wrong with the shares of prompts of each pass rate."""
+    wrong = [
+        f"pass_rates: {rate!r}: {share!r} must be a pass rate in [0, 1] and a share above 0."
+        for rate, share in pass_rates.items()
+        if not (_is_number(rate) and _is_number(share) and 0 <= rate <= 1 and share > 0)
+    ]
+    total = 0.0 if wrong else sum(pass_rates.values())
+    if not wrong and abs(total - 1) > SHARES:
+        wrong.append(f"pass_rates: shares sum to {total:g} and must sum to 1, as in {EXAMPLE}.")
+    return wrong
 
 
 def _shown(value: Any) -> str:

@@ -1,105 +1,57 @@
 """What work costs: seconds by phase, fitted to steps that were timed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import nnls
 
-from dppo.errors import raise_problems
-from dppo_lab.planning.records import Option, Work
+from dppo.errors import ConfigError
+from dppo_lab.planning.records import Option, Seconds, Work
 
 ALIKE = 0.05
 """Relative spread of tokens below which steps are too alike to tell fixed seconds from those of tokens."""
+TOO_NOISY = "Time more steps, on a machine that does nothing else: --pilot 64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """An optimizer step that was timed, or the mean of several; work of all processes."""
+class Timed(Seconds):
+    """An optimizer step that was timed, or the mean of several; work and seconds of all processes."""
 
     layout: str
     """``padded`` for TRL's own trainer, ``rows`` for ours."""
     generated: float
-    """Tokens rolled out for the step."""
+    """Tokens rolled out for the step; 0 for a step on completions that were made before."""
     completions: float
     """Completions rolled out."""
     forwarded: float
     """Tokens forwarded with a gradient, prompts and padding included."""
-    rollout: float
-    """Seconds."""
-    reward: float
-    """Seconds of rewards, draws and bookkeeping of completions."""
-    update: float
-    """Seconds of log-probabilities, forward and backward."""
-    rest: float
-    """All other seconds of the step: optimizer, loading, clipping, logging."""
     steps: float = 1.0
     """Optimizer steps that this is the mean of."""
-
-    @property
-    def seconds(self) -> float:
-        """Of the step."""
-        return self.rollout + self.reward + self.update + self.rest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seconds:
-    """Of an optimizer step by phase."""
-
-    rollout: float
-    reward: float
-    update: float
-    rest: float
-
-    @property
-    def total(self) -> float:
-        """Of the whole step."""
-        return self.rollout + self.reward + self.update + self.rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds on ``processes`` processes.
-
-    Raises:
-        ConfigError: a cost is negative or not finite, nothing costs anything, or there are no processes.
-    """
+    """Seconds on ``processes`` processes, none below 0."""
 
     rollout_fixed: float
-    """Of a step's rollouts, whatever their number, s."""
+    """Of a step's rollouts, at any number of tokens."""
     rollout_token: float
-    """Of a generated token, s."""
+    """Of a generated token."""
     completion: float
-    """Of a completion: reward, draw, bookkeeping, s."""
+    """Of a completion: reward, draw, bookkeeping."""
     update_fixed: float
-    """Of a step's forward and backward passes, s."""
+    """Of a step's forward and backward passes, at any number of tokens."""
     row_token: float
-    """Of a token forwarded in rows, forward and backward, s."""
+    """Of a token forwarded in rows, forward and backward."""
     padded_token: float
-    """Of one forwarded by TRL's own trainer, s."""
+    """Of one forwarded by TRL's own trainer."""
     rest: float
-    """Of a step: optimizer, loading, clipping, s."""
+    """Of a step: optimizer, loading, clipping."""
     processes: int = 1
 
-    def __post_init__(self) -> None:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        problems = [
-            f"{name}={value} must be >= 0 and finite. Try {name}=0.001."
-            for name, value in values.items()
-            if not 0 <= value < np.inf
-        ]
-        if self.processes < 1 or not self.rollout_token + self.row_token > 0:
-            problems.append(f"processes={self.processes} must be >= 1, and some token must cost something.")
-        raise_problems("Costs", problems)
-
     def seconds(self, work: Work, option: Option, processes: int) -> Seconds:
-        """Of a step by phase, work being dealt out evenly.
-
-        Args:
-            work: of the step.
-            option: says by which price a token is forwarded.
-            processes: that it is done on, >= 1.
-        """
+        """Of a step by phase, its work being spread evenly over ``processes``."""
         share = self.processes / processes
         token = self.padded_token if option.layout == "padded" else self.row_token
         return Seconds(
@@ -111,20 +63,15 @@ class Costs:
 
 
 def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
-    """Costs that fit steps best: least squares, none of them negative.
+    """Costs that fit one step or more best: least squares, none of them negative.
 
-    Where steps forward about equally many tokens all seconds are taken to be those of tokens. Of steps of one layout
-    alone, a token of the other is taken to cost the same.
-
-    Args:
-        timed: at least one step.
-        processes: that these ran on.
+    Where steps forward about equally many tokens, all seconds are attributed to tokens. Where only one layout was
+    timed, a token of the other is taken to cost the same. Where fewer tokens took longer, a token costs nothing:
+    ``free_tokens`` says whether such timings can be used.
     """
-    if not timed:
-        raise_problems("fitted", ["there are no timed steps. Try fitted([Timed(...)])."])
     rows, padded = ([each for each in timed if (each.layout == "padded") == is_padded] for is_padded in (False, True))
-    update_fixed, row_token = _line(rows or padded)
-    rolled = [each for each in timed if each.generated > 0]  # a step on replayed completions rolls nothing out
+    update_fixed, row_token = _fit(*_columns(rows or padded, "forwarded", "update"))
+    rolled = [each for each in timed if each.generated > 0]
     rollout_fixed, rollout_token = _fit(*_columns(rolled, "generated", "rollout"))
     completion_I, reward_I, rolled_I = _columns(rolled, "completions", "reward")
     _, rest_I, weight_I = _columns(rows or padded, "generated", "rest")
@@ -140,20 +87,37 @@ def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
     )
 
 
-def _columns(timed: Sequence[Timed], amount: str, seconds: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def free_tokens(timed: Sequence[Timed], costs: Costs) -> tuple[str, ...]:
+    """A warning for each phase of the fitted steps whose tokens came out free, which may be noise.
+
+    Raises:
+        ConfigError: no token costs anything. Such timings say nothing about what pruning saves.
+    """
+    prices = ((costs.rollout_token, "generated", "rollout"), (costs.row_token, "forwarded", "update"))
+    free = [_measured(timed, amount, phase) for price, amount, phase in prices if price == 0]
+    if len(free) == len(prices):
+        raise ConfigError(f"the timings are too noisy to tell what a token costs: {'; '.join(free)}. {TOO_NOISY}")
+    return tuple(f"A token is taken to cost no seconds here: {each}. {TOO_NOISY}" for each in free)
+
+
+def _measured(timed: Sequence[Timed], amount: str, phase: str) -> str:
+    """What was measured of a phase in which fewer tokens did not take less."""
+    pairs = sorted((getattr(each, amount), getattr(each, phase)) for each in timed if getattr(each, amount) > 0)
+    if not pairs:
+        return f"no step has {amount} tokens"
+    (few, one), (many, other) = pairs[0], pairs[-1]
+    return f"in {len(pairs)} steps, {phase} took {one:.3g} s for {few:,.0f} tokens and {other:.3g} s for {many:,.0f}"
+
+
+def _columns(timed: Sequence[Timed], amount: str, phase: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(I,) amounts, seconds, and steps that each is the mean of."""
-    rows = [(getattr(each, amount), getattr(each, seconds), each.steps) for each in timed]
+    rows = [(getattr(each, amount), getattr(each, phase), each.steps) for each in timed]
     amount_I, seconds_I, steps_I = np.array(rows, dtype=float).reshape(-1, 3).T
     return amount_I, seconds_I, steps_I
 
 
-def _line(timed: Sequence[Timed]) -> tuple[float, float]:
-    """Fixed seconds of updates, and those of a token."""
-    return _fit(*_columns(timed, "forwarded", "update"))
-
-
 def _price(timed: Sequence[Timed], fixed: float) -> float:
-    """Seconds of a token of updates, beside fixed ones that are known."""
+    """Seconds of a token of updates, apart from fixed ones that are known."""
     tokens = sum(each.forwarded * each.steps for each in timed)
     return sum(max(each.update - fixed, 0.0) * each.steps for each in timed) / tokens if tokens else 0.0
 

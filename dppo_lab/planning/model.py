@@ -5,15 +5,90 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from answer_judge.statistics import Estimate
 from dppo.pruning.ceiling import COMPLETION_AUTO, GRID, LARGEST, PROMPT_AUTO, TAIL, Auto
-from dppo_lab.planning.costs import Seconds
-from dppo_lab.planning.outcome import Advice, Figures, Interval, Length, Plan, Prices, Row
-from dppo_lab.planning.records import Option, Step
+from dppo_lab.planning.costs import Costs
+from dppo_lab.planning.records import Length, Option, Prices, Seconds, Step, Work
 from dppo_lab.planning.work import completion_ceiling, prompt_ceiling, work_of
 from dppo_lab.planning.workload import Workload
 
 SMALL_GROUP = 2
 """Completions of a prompt where its history is the baseline."""
+EXACT = 2
+"""Place of the option that prunes nothing and skips what has no gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a plan is computed from, as measured or as in one resample."""
+
+    workload: Workload
+    costs: Costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One option of a plan. The ends of an interval equal its value where nothing was sampled."""
+
+    option: Option
+    work: Work
+    seconds: Seconds
+    """Of an optimizer step whose prompts have a history."""
+    per_step: Estimate
+    """Their sum, s."""
+    speedup: Estimate
+    """Seconds of a step of TRL over these, at the same number of steps and so at another noise."""
+    noise: Estimate
+    """Variance of the gradient over that of TRL's step, at its largest: second moments."""
+    hours: Estimate
+    """Of the run, its first epoch unpruned."""
+    equal_hours: Estimate
+    """The same, times the noise: for as many steps as give the noise of TRL's run."""
+    completions: float
+    """Rolled out until the noise is that of TRL's run."""
+    tokens: float
+    """Generated and forwarded until then."""
+    price: float | None
+    """Of ``hours``, in the currency of the price of a GPU-hour; None where that is not known."""
+    kilowatt_hours: float | None
+    """Of ``hours``; None where no power is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Whether a level is worth pruning, and at which rate."""
+
+    level: str
+    """``prompts`` or ``completions``."""
+    rate: float
+    """What is recommended, in [0, 1); 0 leaves the level off."""
+    gain: Estimate
+    """Seconds to equal noise of the step without this pruning over those with it, at the best rate of a grid."""
+    ceiling: Estimate
+    """What choosing can save at most (``dppo.pruning.selection_ceiling``)."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run costs under each option, and what is worth pruning."""
+
+    title: str
+    source: str
+    """Where the figures are from."""
+    estimate: bool
+    """Whether they were given by hand, and nothing was measured."""
+    step: Step
+    length: Length
+    prices: Prices
+    figures: Figures
+    rows: tuple[Row, ...]
+    update_free: Estimate
+    """What an unpruned step would gain if its update were free (Amdahl): the most that pruning completions can."""
+    rollout_free: Estimate
+    """The same for its rollouts."""
+    advice: tuple[Advice, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +97,10 @@ class Level:
 
     name: str
     at: Callable[[float], Option]
-    """The option that prunes it at a rate, and nothing else."""
+    """The option that prunes this level alone, at a rate."""
     ceiling: Callable[[Workload, Step], float]
     auto: Auto
-    """What is worth having."""
+    """Which gain is worth having."""
 
 
 PROMPTS = Level(
@@ -42,47 +117,25 @@ COMPLETIONS = Level(
 )
 
 
-def options(completion_rate: float, prompt_rate: float, group: int = SMALL_GROUP) -> tuple[Option, ...]:
-    """The options of a plan, TRL's own trainer first.
-
-    Args:
-        completion_rate: share of completions with a gradient to prune.
-        prompt_rate: share of prompts with a history to prune.
-        group: completions of a prompt where its history is the baseline.
-    """
+def options(completion_rate: float, prompt_rate: float) -> tuple[Option, ...]:
+    """The options of a plan, TRL's own trainer first."""
+    both = Option(
+        name=f"both {prompt_rate:g}, {completion_rate:g}", completion_rate=completion_rate, prompt_rate=prompt_rate
+    )
     return (
         Option(name="TRL", layout="padded", forwarded="all"),
         Option(name="dense rows", forwarded="all"),
         Option(name="without zero advantages"),
         Option(name=f"completions {completion_rate:g}", completion_rate=completion_rate),
         Option(name=f"prompts {prompt_rate:g}", prompt_rate=prompt_rate),
-        Option(
-            name=f"both {prompt_rate:g}, {completion_rate:g}", completion_rate=completion_rate, prompt_rate=prompt_rate
-        ),
-        Option(name=f"history, groups of {group}", baseline="history", group=group),
-        Option(
-            name="all together",
-            completion_rate=completion_rate,
-            prompt_rate=prompt_rate,
-            baseline="history",
-            group=group,
-        ),
+        both,
+        Option(name=f"history, groups of {SMALL_GROUP}", baseline="history", group=SMALL_GROUP),
+        replace(both, name="all together", baseline="history", group=SMALL_GROUP),
     )
 
 
-EXACT = 2
-"""Place of the option that prunes nothing and skips what has no gradient."""
-
-
 def seconds_of(figures: Figures, step: Step, option: Option, gpus: int) -> Seconds:
-    """Seconds of a step by phase.
-
-    Args:
-        figures: workload and costs.
-        step: sizes.
-        option: how it is taken.
-        gpus: that it runs on.
-    """
+    """Seconds of a step by phase."""
     return figures.costs.seconds(work_of(figures.workload, step, option), option, gpus)
 
 
@@ -103,7 +156,7 @@ def make_plan(
 
     Args:
         figures: workload and costs.
-        samples: the same as resamples of a pilot have them, for intervals; none where nothing was sampled.
+        samples: the same in resamples of what was measured, for intervals; none where nothing was sampled.
         step: sizes of a step.
         length: of the run.
         prices: of its GPUs.
@@ -116,9 +169,7 @@ def make_plan(
     chosen = options(*rates)
     worlds = [figures, *samples]
     first = [seconds_of(world, step, chosen[0], prices.gpus).total for world in worlds]
-    rows = tuple(_row(worlds, first, step, option, length, prices) for option in chosen)
     exact = [seconds_of(world, step, chosen[EXACT], prices.gpus) for world in worlds]
-    levels = (PROMPTS, COMPLETIONS)
     return Plan(
         title=title,
         source=source,
@@ -127,23 +178,16 @@ def make_plan(
         length=length,
         prices=prices,
         figures=figures,
-        rows=rows,
+        rows=tuple(_row(worlds, first, step, option, length, prices) for option in chosen),
         update_free=_interval([each.total / (each.total - each.update) for each in exact]),
         rollout_free=_interval([each.total / (each.total - each.rollout) for each in exact]),
-        advice=tuple(_advice(worlds, step, prices.gpus, level, length) for level in levels),
+        advice=tuple(_advice(worlds, step, prices.gpus, level, length) for level in (PROMPTS, COMPLETIONS)),
         notes=tuple(notes),
     )
 
 
 def gain(figures: Figures, step: Step, option: Option, gpus: int) -> float:
-    """Seconds to equal noise of a step without pruning over those under an option, >= 0.
-
-    Args:
-        figures: workload and costs.
-        step: sizes.
-        option: what is pruned.
-        gpus: that it runs on.
-    """
+    """Seconds to equal noise of a step without pruning over those under an option, >= 0."""
     work = work_of(figures.workload, step, option)
     paid = figures.costs.seconds(work, option, gpus).total * work.noise
     without = seconds_of(figures, step, replace(option, completion_rate=0.0, prompt_rate=0.0), gpus).total
@@ -177,47 +221,36 @@ def _row(
     )
 
 
-def _advice(
-    worlds: Sequence[Figures],
-    step: Step,
-    gpus: int,
-    level: Level,
-    length: Length,
-) -> Advice:
-    """The smallest rate with nearly the best gain, off where its lower end is not worth having: as ``auto`` chooses."""
+def _advice(worlds: Sequence[Figures], step: Step, gpus: int, level: Level, length: Length) -> Advice:
+    """The smallest rate with nearly the best gain; 0 if its interval starts below what is worth having, as ``auto``."""
     rates = [round(GRID * k, 6) for k in range(1, int(LARGEST / GRID + 1e-6) + 1)]
     gains = {rate: gain(worlds[0], step, level.at(rate), gpus) for rate in rates}
     best = max(gains.values())
     enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]
     rate = enough[0] if best > 1 else max(rates, key=lambda each: gains[each])
     found = _interval([gains[rate]] + [gain(w, step, level.at(rate), gpus) for w in worlds[1:]])
+    no_history = level is PROMPTS and length.first_epoch >= length.steps
     return Advice(
         level=level.name,
-        rate=rate if found.low >= level.auto.least_gain and not (level is PROMPTS and _one_epoch(length)) else 0.0,
+        rate=rate if found.low >= level.auto.least_gain and not no_history else 0.0,
         gain=found,
         ceiling=_interval([level.ceiling(world.workload, step) for world in worlds]),
-        why=_why(level, rate, found, best, level.auto.least_gain, length),
+        why="the run is over before prompts come back, and none has a history: nothing can be pruned"
+        if no_history
+        else _why(rate, found, best, level.auto.least_gain),
     )
 
 
-def _one_epoch(length: Length) -> bool:
-    return length.first_epoch >= length.steps
-
-
-def _why(level: Level, rate: float, found: Interval, best: float, least: float, length: Length) -> str:
+def _why(rate: float, found: Estimate, best: float, least: float) -> str:
     """The advice in words."""
-    if level is PROMPTS and _one_epoch(length):
-        return "the run is over before prompts come back, and none has a history: nothing can be pruned"
     if best <= 1:
         return "at equal noise no rate gains anything: what is pruned costs more in noise than it saves in seconds"
     measured = f"a rate of {rate:g} gains {found.value:.2f}x to equal noise, at least {found.low:.2f}x"
-    if found.low < least:
-        return f"{measured}, and {least:g}x is the least worth having"
-    return measured
+    return f"{measured}, and {least:g}x is the least worth having" if found.low < least else measured
 
 
-def _interval(values: Sequence[float]) -> Interval:
-    """The first value, and where 95% of the others lie, it included."""
+def _interval(values: Sequence[float]) -> Estimate:
+    """The first value, and an interval that holds it and 95% of the others."""
     value, others = float(values[0]), values[1:]
     low, high = np.quantile(others, (TAIL, 1 - TAIL)).tolist() if len(others) else (value, value)
-    return Interval(value=value, low=min(low, value), high=max(high, value))
+    return Estimate(value, min(low, value), max(high, value))

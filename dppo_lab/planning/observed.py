@@ -1,4 +1,4 @@
-"""What was seen of a model at work, from the records of a run or of a pilot: groups, and steps that were timed."""
+"""What the records of a run or of a pilot tell: groups of completions, and steps that were timed."""
 
 import math
 from collections import defaultdict
@@ -10,26 +10,25 @@ import numpy as np
 
 from dppo.errors import ConfigError
 from dppo.rng import Purpose, generator
-from dppo.verification.records import CeilingRow
-from dppo_lab.planning.costs import Timed, fitted
-from dppo_lab.planning.kinds import Groups
-from dppo_lab.planning.outcome import Figures
-from dppo_lab.planning.workload import DOUBLINGS, longest_curve
+from dppo.verification.findings import CeilingRow
+from dppo_lab.planning.costs import Timed, fitted, free_tokens
+from dppo_lab.planning.model import Figures
+from dppo_lab.planning.workload import DOUBLINGS, Groups, longest_curve
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, STOCK, TOTALS
 from dppo_lab.runs.reader import Log, RunRecord, number, sequence
 
 MOST = 1024
-"""Groups that are looked at: the latest, since a policy moves on."""
+"""Groups used: the latest, since a policy moves on."""
 RESAMPLED = 16
-"""Timed steps from which on they are resampled too: fewer could not tell fixed seconds from others."""
+"""Fewest timed steps that are resampled too: fewer could not tell fixed seconds from those of tokens."""
 GENERATIONS = 8
 """TRL's default of ``num_generations``."""
 SECONDS, ROLLOUTS, ROLLOUT_TOKENS = TOTALS["seconds"], TOTALS["rollouts"], TOTALS["rollout_tokens"]
 NEEDED = ("step", SECONDS, ROLLOUTS, ROLLOUT_TOKENS, "time/rollout", "time/forward_backward", "rows/tokens")
-"""Figures of a log without which it is no timed step."""
+"""Figures that a log needs to be a timed step."""
 LENGTHS = ("num_tokens", ROLLOUTS, ROLLOUT_TOKENS, "completions/max_length", "rows/padded_tokens")
-"""Figures of a log that tell lengths."""
+"""Figures that a log needs for lengths."""
 Curve = tuple[float, ...]
 """Expected longest of 1, 2, 4, ..."""
 
@@ -42,23 +41,24 @@ class Observed:
     timed: tuple[Timed, ...]
     processes: int
     ceilings: tuple[CeilingRow, ...]
-    """Of both levels, as far as the records tell: what was found when prompts came back."""
+    """Of both levels where the records have them: what was found when prompts came back."""
     notes: tuple[str, ...] = ()
 
     def figures(self, limit: float) -> Figures:
-        """Workload and costs as they were seen.
+        """Workload and costs as measured; ``limit`` is the most tokens of a completion.
 
-        Args:
-            limit: most tokens of a completion.
+        Raises:
+            ConfigError: the timings are too noisy.
         """
         workload = self.groups.workload(self.groups.weight_Q, limit)
-        return Figures(workload=workload, costs=fitted(self.timed, self.processes))
+        costs = fitted(self.timed, self.processes)
+        free_tokens(self.timed, costs)
+        return Figures(workload=workload, costs=costs)
 
     def resampled(self, limit: float) -> list[Figures]:
-        """The same of resamples of prompts and, where there are enough, of timed steps.
+        """The same in resamples of prompts and, where there are enough, of timed steps.
 
-        Args:
-            limit: most tokens of a completion.
+        In a resample tokens may cost nothing: where timings are that noisy, an interval has to say so.
         """
         rng = generator(0, Purpose.CHECK, len(self.timed), 8)
         found = []
@@ -94,7 +94,7 @@ def observed_run(run: RunRecord) -> Observed:
     return Observed(
         groups=groups,
         timed=timed,
-        processes=int(processes) if math.isfinite(processes) else 1,
+        processes=max(int(processes), 1) if math.isfinite(processes) else 1,
         ceilings=run_ceilings([run]),
         notes=tuple(notes),
     )

@@ -21,7 +21,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.records import Generation, Recorder
+from dppo.trl.grpo.records import Generation
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo_lab.planning.observed import Observed, observed_run, timed_steps
 from dppo_lab.runs.arguments import OURS, Run
@@ -54,13 +54,10 @@ def run_pilot(
     now: Callable[[], float] = time.perf_counter,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Observed:
-    """What a pilot of so many prompts shows.
+    """What a pilot of ``prompts`` prompts of a configuration for ``dppo train`` shows.
 
-    Args:
-        fields: of a configuration for ``dppo train``.
-        prompts: that are rolled out, an even number >= 4, at most those of the training set.
-        now: the clock; ``time.process_time`` where other work runs on the machine.
-        progress: told what is being done.
+    ``prompts`` is an even number >= 4, at most those of the training set; ``now`` is the clock, ``time.process_time``
+    where other work runs on the machine.
 
     Raises:
         ConfigError: too few prompts, or more than there are.
@@ -84,14 +81,7 @@ def run_pilot(
 
 
 def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path, *, stock: bool) -> dict[str, Any]:
-    """The fields of a pilot of a configuration.
-
-    Args:
-        fields: of the configuration.
-        prompts: of the pilot.
-        folder: for its records.
-        stock: whether it is the part of TRL's own trainer.
-    """
+    """The fields of a pilot of a configuration, for TRL's own trainer (``stock``) or ours."""
     given = {name: value for name, value in fields.items() if name not in ROUNDS_ONLY}
     group = int(fields.get("num_generations", 8))
     completions = prompts // 2 * group
@@ -129,20 +119,16 @@ def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path, *, stock
     }  # fmt: skip
 
 
-class Keeper:
-    """Hands every generation on, and keeps the completions of the last whole one.
+class Keeper(RunRecorder):
+    """Records a run, and keeps the completions of its last whole generation."""
 
-    Args:
-        inner: what else wants to know of generations.
-    """
-
-    def __init__(self, inner: Recorder) -> None:
-        self._inner = inner
+    def __init__(self, folder: str, **options: Any) -> None:
+        super().__init__(folder, **options)
         self.kept: Rollouts = {}
 
-    def record(self, generation: Generation) -> None:
+    def generation(self, generation: Generation) -> None:
         """Called by the trainer, after the draws."""
-        self._inner.record(generation)
+        super().generation(generation)
         if bool(generation.keep_P.all()):
             pairs = (
                 (generation.prompt_ids, generation.prompt_mask),
@@ -156,12 +142,11 @@ class Keeper:
 
 
 def _trained(run: Run, model: str, prompts: int, now: Callable[[], float], progress: Callable[[str], None]) -> Rollouts:
-    """Take the pilot's steps, on record in its folder; gives back the completions of its last whole generation."""
+    """Take the pilot's steps, recorded in its folder; returns the completions of its last whole generation."""
     trainer = build_trainer(run, model, DPPOTrainer, prompts)
     about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
-    recorder = RunRecorder(run.training.output_dir or "", task=about, now=now).attach(trainer)
-    keeper = Keeper(recorder)
-    trainer.recorder = keeper
+    keeper = Keeper(run.training.output_dir or "", task=about, now=now)
+    keeper.attach(trainer)
     Follow.instead(trainer, lambda step, steps, _: progress(f"pilot, step {step:.0f} of {steps:.0f}"))
     trainer.train()
     del trainer
@@ -185,7 +170,7 @@ def _stock(run: Run[GRPOConfig], model: str, prompts: int, kept: Rollouts, now: 
 
 @contextlib.contextmanager
 def quietly(path: Path) -> Any:
-    """What trainers print and warn of goes into a file, and not into the table of a plan."""
+    """Send what trainers print to a file, and drop their warnings: neither belongs into the table of a plan."""
     with path.open("w") as printed, contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

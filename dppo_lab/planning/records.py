@@ -1,6 +1,7 @@
-"""Sizes of a step, ways to take it, and what it then has to do."""
+"""Sizes of a step, ways to take it, what it then has to do and how long that takes; the length and price of a run."""
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 from dppo.errors import raise_problems
@@ -11,11 +12,7 @@ FLOOR = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Sizes of an optimizer step.
-
-    Raises:
-        ConfigError: a size out of range.
-    """
+    """Sizes of an optimizer step."""
 
     prompts: int
     """P, candidate prompts whose completions are trained on, >= 1."""
@@ -33,29 +30,14 @@ class Step:
     scaled: Literal["none", "group"] = "none"
     """Whether advantages are divided by the deviation of their group."""
 
-    def __post_init__(self) -> None:
-        wrong = {name: getattr(self, name) for name in ("prompts", "generations", "passes", "shares")}
-        problems = [f"{name}={value} must be >= 1. Try {name}=8." for name, value in wrong.items() if value < 1]
-        if not 0 < self.floor <= 1:
-            problems.append(f"floor={self.floor:g} must be in (0, 1]. Try floor={FLOOR:g}.")
-        raise_problems("Step", problems)
-
-    def unscaled(self) -> "Step":
-        """The same step with advantages that nothing divides."""
-        return replace(self, scaled="none")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A way to take a step.
-
-    Raises:
-        ConfigError: a rate or size out of range.
-    """
+    """A way to take a step."""
 
     name: str
     layout: Literal["padded", "packed", "rows"] = "rows"
-    """``padded`` as TRL pads; ``packed`` is rows of which each completion has its own prompt."""
+    """``padded`` as TRL pads; in ``packed`` rows each completion has its own copy of the prompt."""
     forwarded: Literal["all", "live"] = "live"
     """Which completions are forwarded: all, or those that can have a gradient."""
     completion_rate: float = 0.0
@@ -65,16 +47,7 @@ class Option:
     baseline: Literal["group", "history"] = "group"
     """What a completion is compared with: its siblings, or these and what its prompt gave before."""
     group: int | None = None
-    """Completions of a prompt where not G; prompts are then as many more as completions stay the same in number."""
-
-    def __post_init__(self) -> None:
-        rates = {"completion_rate": self.completion_rate, "prompt_rate": self.prompt_rate}
-        problems = [
-            f"{name}={rate:g} must be in [0, 1). Try {name}=0.5." for name, rate in rates.items() if not 0 <= rate < 1
-        ]
-        if self.group is not None and self.group < 1:
-            problems.append(f"group={self.group} must be >= 1. Try group=2.")
-        raise_problems(f"Option {self.name!r}", problems)
+    """Completions of a prompt where not G, >= 1. There are then more prompts, so that completions stay as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +55,9 @@ class Work:
     """What an optimizer step does on average, over all processes."""
 
     prompts: float
-    """Rolled out, per step: with several passes over a generation the share of a step."""
+    """Rolled out per step; with several passes over a generation, a step's share of them."""
     completions: float
-    """Rolled out, likewise."""
+    """Rolled out, counted the same way."""
     generated: float
     """Tokens of those."""
     trained: float
@@ -93,3 +66,57 @@ class Work:
     """Tokens forwarded with a gradient, prompts and padding included."""
     noise: float
     """Second moment of the gradient over that of all completions against their siblings, > 0; 1 for TRL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Seconds of an optimizer step by phase."""
+
+    rollout: float
+    reward: float
+    """Rewards, draws and bookkeeping of completions."""
+    update: float
+    """Log-probabilities, forward and backward."""
+    rest: float
+    """Everything else: optimizer, loading, clipping, logging."""
+
+    @property
+    def total(self) -> float:
+        """Of the whole step."""
+        return self.rollout + self.reward + self.update + self.rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """How long a run is, in optimizer steps."""
+
+    steps: int
+    """>= 1."""
+    first_epoch: int
+    """Steps whose prompts have no history yet: 0 to ``steps``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What is paid for a run.
+
+    Raises:
+        ConfigError: a negative price or power, or no GPU.
+    """
+
+    gpus: int
+    """GPUs, or processes without one, that the run is on, >= 1."""
+    gpu_hour: float | None = None
+    """Price of one of them for an hour, any currency, >= 0; None where it is not known."""
+    watts: float | None = None
+    """Power of one of them, > 0; None where it is not known."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.gpus < 1:
+            problems.append(f"gpus={self.gpus} must be >= 1. Try --gpus 8.")
+        if self.gpu_hour is not None and not 0 <= self.gpu_hour < math.inf:
+            problems.append(f"gpu_hour_price={self.gpu_hour:g} must be >= 0. Try --gpu_hour_price 2.5.")
+        if self.watts is not None and not 0 < self.watts < math.inf:
+            problems.append(f"watts={self.watts:g} must be > 0. Try --watts 700.")
+        raise_problems("dppo plan", problems)

@@ -1,27 +1,71 @@
-"""What one optimizer step has to do under each option: completions, tokens and noise, all of them expectations."""
+"""What one optimizer step has to do under each option: completions, tokens and noise, all of them expectations.
+
+Every combination of a prompt's kind, its history and its group has a probability, and everything else is a sum over
+these cells. Which prompts and completions are kept with which probability is what ``dppo.pruning`` says of such a
+mixture, each cell with its expected number of units.
+"""
 
 import functools
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from scipy.special import comb
 
-from dppo.pruning import selection_ceiling
-from dppo_lab.planning.cells import Cells, cells_of, probabilities, prompt_values
+from dppo.pruning import inclusion_probabilities, selection_ceiling
 from dppo_lab.planning.records import Option, Step, Work
 from dppo_lab.planning.workload import Workload, longest_of
 
+TINY = 1e-12
+"""Fewer units than that are none, and scores that much below the largest are rounding."""
 UNPRUNED = Option(name="unpruned")
-"""All completions of all prompts, against their siblings: what noise is measured in."""
+"""All completions of all prompts, against their siblings: noise is measured in units of its second moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """X sorts of groups that are rolled out, each with its right and its wrong completions."""
+
+    groups_X: np.ndarray
+    """(X,) expected groups of a step."""
+    members_2X: np.ndarray
+    """(2, X) right and wrong completions of such a group."""
+    tokens_2X: np.ndarray
+    """(2, X) tokens of each."""
+    score_2X: np.ndarray
+    """(2, X) root of a completion's second moment, times the weight of its prompt; 0 without a gradient."""
+
+    @property
+    def count_2X(self) -> np.ndarray:
+        """(2, X) expected completions of a step."""
+        return self.groups_X * self.members_2X
+
+    @property
+    def live_2X(self) -> np.ndarray:
+        """(2, X) whether there are such completions, and they have a gradient."""
+        return (self.score_2X > 0) & (self.members_2X > 0)
+
+    def moment(self, prob_2X: np.ndarray) -> float:
+        """Second moment of a step's gradient where each is kept with its probability."""
+        scored_2X = self.score_2X > 0
+        return float((self.count_2X * self.score_2X**2)[scored_2X] @ (1 / prob_2X[scored_2X]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """Candidate prompts by kind and by the number of right ones among their earlier completions."""
+
+    share_CW: np.ndarray
+    """(C, W) of all prompts."""
+    mean_W: np.ndarray
+    """(W,) expected pass rate, given such a history."""
+    worth_W: np.ndarray
+    """(W,) variance of a reward over that of the expected pass rate; infinite where that is certain."""
 
 
 def work_of(workload: Workload, step: Step, option: Option) -> Work:
-    """What a step does under an option, on average.
-
-    Args:
-        workload: prompts and what the model makes of them.
-        step: sizes.
-        option: how the step is taken; prompts are pruned as if all of them had a history.
-    """
+    """What a step does under an option, on average; prompts are pruned as if all of them had a history."""
     cells = cells_of(workload, step, option)
     prob_2X = kept(cells, option, step.floor)
     count_2X, groups = cells.count_2X, float(cells.groups_X.sum())
@@ -32,64 +76,157 @@ def work_of(workload: Workload, step: Step, option: Option) -> Work:
         generated=float((count_2X * cells.tokens_2X).sum()) / step.passes,
         trained=trained,
         forwarded=_forwarded(workload, step, option, cells, prob_2X),
-        noise=noise(workload, step, option, cells, prob_2X),
+        noise=_noise(workload, step, option, cells, prob_2X),
+    )
+
+
+def completion_ceiling(workload: Workload, step: Step) -> float:
+    """``selection_ceiling`` of the completions with a gradient, of the update, >= 1."""
+    cells = cells_of(workload, step, UNPRUNED)
+    value_N = (cells.count_2X * cells.score_2X**2)[cells.live_2X]
+    cost_N = (cells.count_2X * cells.tokens_2X)[cells.live_2X]
+    return selection_ceiling(torch.from_numpy(value_N), torch.from_numpy(cost_N))
+
+
+def prompt_ceiling(workload: Workload, step: Step) -> float:
+    """``selection_ceiling`` of prompts, told apart by one earlier group of each, of rollout and update, >= 1."""
+    prompts = seen(workload, step.generations)
+    *_, value_CW = _groups(workload, step, UNPRUNED, prompts)
+    right_C, wrong_C = workload.tokens_2C
+    tokens_C = step.generations * (workload.rate_C * right_C + (1 - workload.rate_C) * wrong_C)
+    total_W, value_W, tokens_W = (
+        prompts.share_CW.sum(0),
+        (prompts.share_CW * value_CW).sum(0),
+        tokens_C @ prompts.share_CW,
+    )
+    there_W = total_W > TINY
+    total_W, value_W, tokens_W = (each_W[there_W] for each_W in (total_W, value_W, tokens_W))
+    value_W, tokens_W = value_W / total_W, tokens_W / total_W
+    return selection_ceiling(torch.from_numpy(total_W * value_W), torch.from_numpy(total_W * tokens_W))
+
+
+def chances(right_J: np.ndarray, size: int, rate_C: np.ndarray) -> np.ndarray:
+    """(C, J) probabilities of ``right_J`` right ones among ``size`` completions, at each pass rate."""
+    return comb(size, right_J) * rate_C[:, None] ** right_J * (1 - rate_C[:, None]) ** (size - right_J)
+
+
+def seen(workload: Workload, earlier: int) -> Prompts:
+    """The prompts, with ``earlier`` earlier completions of each."""
+    right_W = np.arange(earlier + 1)
+    share_CW = workload.share_C[:, None] * chances(right_W, earlier, workload.rate_C)
+    total_W = np.maximum(share_CW.sum(0), np.finfo(float).tiny)
+    mean_W = workload.rate_C @ share_CW / total_W
+    spread_W = np.maximum((workload.rate_C**2) @ share_CW / total_W - mean_W**2, 0.0)
+    known_W = spread_W <= TINY
+    worth_W = np.where(known_W, math.inf, mean_W * (1 - mean_W) / np.where(known_W, 1.0, spread_W))
+    return Prompts(share_CW=share_CW, mean_W=mean_W, worth_W=worth_W)
+
+
+def advantages(prompts: Prompts, size: int, option: Option, scaled: str) -> np.ndarray:
+    """(2, W, J) advantages of right and of wrong completions, by history and by right ones in the group.
+
+    They are those of ``dppo.objective.history_advantages``: against a mix of the siblings' mean and what history
+    expects, by precision. Without a history the baseline is the group's own mean times ``size / (size - 1)``, under
+    which the expected gradient is the same for every size. ``scaled="group"`` divides by the deviation of the group;
+    advantages from a history are never divided.
+    """
+    right_J, others = np.arange(size + 1), max(size - 1, 1)
+    siblings_2J = np.clip(np.stack([(right_J - 1) / others, right_J / others]), 0, 1)
+    if option.baseline == "history":
+        by_siblings_W = np.where(np.isinf(prompts.worth_W), 0.0, (size - 1) / (size - 1 + prompts.worth_W + TINY))
+    else:
+        by_siblings_W = np.ones_like(prompts.mean_W)
+        if size == 1:
+            return np.zeros((2, len(prompts.mean_W), 2))
+    mixed_2WJ = by_siblings_W[:, None] * siblings_2J[:, None] + ((1 - by_siblings_W) * prompts.mean_W)[:, None]
+    advantage_2WJ = np.array([1.0, 0.0])[:, None, None] - mixed_2WJ
+    advantage_2WJ[np.abs(advantage_2WJ) < TINY] = 0.0
+    if scaled == "group" and option.baseline == "group":
+        deviation_J = np.sqrt(right_J * (size - right_J) / (size * others))
+        advantage_2WJ = advantage_2WJ / np.where(deviation_J > 0, deviation_J, 1.0)
+    return advantage_2WJ
+
+
+def cells_of(workload: Workload, step: Step, option: Option) -> Cells:
+    """Every sort of group of a step under an option. A history holds G earlier completions of its prompt."""
+    size = option.group or step.generations
+    remembers = option.prompt_rate > 0 or option.baseline == "history"
+    prompts = seen(workload, step.generations if remembers else 0)
+    square_2CWJ, chance_CJ, member_2J, value_CW = _groups(workload, step, option, prompts)
+    total = step.prompts * step.generations / size
+    prob_W = _prompt_probabilities(total * prompts.share_CW, value_CW, option.prompt_rate, step.floor)
+    groups_CWJ = total * (prompts.share_CW * prob_W)[:, :, None] * chance_CJ[:, None]
+    there_CWJ = groups_CWJ > TINY * total
+
+    def of_cells(value_2CWJ: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(value_2CWJ, (2, *groups_CWJ.shape))[:, there_CWJ]
+
+    return Cells(
+        groups_X=groups_CWJ[there_CWJ],
+        members_2X=of_cells(member_2J[:, None, None]).astype(float),
+        tokens_2X=of_cells(workload.tokens_2C[:, :, None, None]),
+        score_2X=of_cells(np.sqrt(square_2CWJ) / prob_W[:, None]),
     )
 
 
 def kept(cells: Cells, option: Option, floor: float) -> np.ndarray:
-    """(2, X) probability of each completion to be forwarded with a gradient.
-
-    Args:
-        cells: every sort of group.
-        option: how much is pruned, and whether completions without a gradient are forwarded all the same.
-        floor: of the run.
-    """
-    live_2X = (cells.score_2X > 0) & (cells.members_2X > 0)
+    """(2, X) probability of each completion to be forwarded with a gradient."""
+    live_2X = cells.live_2X
     prob_2X = np.full(live_2X.shape, 1.0 if option.forwarded == "all" else 0.0)
     prob_2X[live_2X] = probabilities(cells.count_2X[live_2X], cells.score_2X[live_2X], option.completion_rate, floor)
     return prob_2X
 
 
-def noise(workload: Workload, step: Step, option: Option, cells: Cells, prob_2X: np.ndarray) -> float:
-    """Second moment of the gradient over that of all completions of as many prompts against their siblings; > 0.
+def probabilities(count_N: np.ndarray, score_N: np.ndarray, rate: float, floor: float) -> np.ndarray:
+    """(N,) probabilities proportional to scores, for cells of ``count`` equal units each; 1 where none is dropped.
 
-    1 where no completion has a gradient. A baseline from history is compared with advantages that nothing divides.
-
-    Args:
-        workload: prompts and what the model makes of them.
-        step: sizes.
-        option: how the step is taken.
-        cells: its sorts of groups.
-        prob_2X: (2, X) what is kept of them.
+    ``rate`` is the share of units to drop, and ``floor`` the lowest probability, or half of what is kept where that
+    is smaller.
     """
-    alike = step if option.baseline == "group" else step.unscaled()
-    whole = _whole(workload, alike)
+    if not rate or not len(count_N):
+        return np.ones(len(count_N))
+    floor, budget, sized_N = min(floor, (1 - rate) / 2), (1 - rate) * float(count_N.sum()), score_N > 0
+    sized, unsized = float(count_N[sized_N].sum()), float(count_N[~sized_N].sum())
+    if budget - floor * unsized >= sized:  # all with a score are kept, and the others share what is left of the budget
+        return np.where(sized_N, 1.0, max((budget - sized) / max(unsized, TINY), floor))
+    count, size = torch.from_numpy(count_N), torch.from_numpy(score_N * np.sqrt(count_N))
+    return inclusion_probabilities(size, budget, floor=floor, cost_N=count).numpy()
+
+
+def _groups(
+    workload: Workload, step: Step, option: Option, prompts: Prompts
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Groups by their J - 1 right completions.
+
+    (2, C, W, J) second moments of a completion, (C, J) chances of a group, (2, J) right and wrong completions in it,
+    and (C, W) second moments of a group.
+    """
+    size = option.group or step.generations
+    right_J = np.arange(size + 1)
+    advantage_2WJ = advantages(prompts, size, option, step.scaled)
+    square_2CWJ = (advantage_2WJ**2)[:, None] * (workload.tokens_2C**step.token_power)[:, :, None, None]
+    chance_CJ, member_2J = chances(right_J, size, workload.rate_C), np.stack([right_J, size - right_J])
+    return square_2CWJ, chance_CJ, member_2J, np.einsum("kj,aj,akhj->kh", chance_CJ, member_2J, square_2CWJ)
+
+
+def _prompt_probabilities(count_CW: np.ndarray, value_CW: np.ndarray, rate: float, floor: float) -> np.ndarray:
+    """(W,) probabilities of rolling prompts out, by the second moment that their histories expect."""
+    count_W = count_CW.sum(0)
+    there_W = count_W > TINY * count_W.sum()
+    value_W = (count_CW * value_CW).sum(0)[there_W] / count_W[there_W]
+    prob_W = np.ones(len(count_W))
+    prob_W[there_W] = probabilities(count_W[there_W], np.sqrt(value_W), rate, floor)
+    return prob_W
+
+
+def _noise(workload: Workload, step: Step, option: Option, cells: Cells, prob_2X: np.ndarray) -> float:
+    """``Work.noise``; 1 where no completion has a gradient.
+
+    A baseline from history is compared with undivided advantages, as its own are undivided.
+    """
+    whole = _whole(workload, step if option.baseline == "group" else replace(step, scaled="none"))
     prob_2X = np.where((cells.score_2X > 0) & (prob_2X == 0), 1.0, prob_2X)  # of cells without such completions
     return cells.moment(prob_2X) / whole if whole > 0 else 1.0
-
-
-def completion_ceiling(workload: Workload, step: Step) -> float:
-    """``selection_ceiling`` of the completions with a gradient, of the update, >= 1.
-
-    Args:
-        workload: prompts and what the model makes of them.
-        step: sizes.
-    """
-    cells = cells_of(workload, step, UNPRUNED)
-    live_2X = (cells.score_2X > 0) & (cells.members_2X > 0)
-    value_N = (cells.count_2X * cells.score_2X**2)[live_2X]
-    return selection_ceiling(torch.from_numpy(value_N), torch.from_numpy((cells.count_2X * cells.tokens_2X)[live_2X]))
-
-
-def prompt_ceiling(workload: Workload, step: Step) -> float:
-    """``selection_ceiling`` of prompts as one earlier group of each tells them apart, of rollout and update, >= 1.
-
-    Args:
-        workload: prompts and what the model makes of them.
-        step: sizes.
-    """
-    count_W, value_W, tokens_W = prompt_values(workload, step)
-    return selection_ceiling(torch.from_numpy(count_W * value_W), torch.from_numpy(count_W * tokens_W))
 
 
 @functools.lru_cache(maxsize=8)

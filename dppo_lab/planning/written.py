@@ -1,56 +1,74 @@
-"""A plan as JSON values and as lines of text."""
+"""A plan as JSON values, as lines of text, and as the calculator: one HTML page that needs no network."""
 
+import base64
+import hashlib
+import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from dppo_lab.planning.model import EXACT
-from dppo_lab.planning.outcome import Interval, Plan
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from answer_judge.statistics import Estimate
+from dppo import __version__
+from dppo_lab.planning.model import EXACT, Plan
 
 FORMAT = 1
 """Of ``plan.json``."""
+COMPLETIONS, PROMPTS = 3, 4
+"""Places of the options that prune one level alone."""
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """What ``plan.json`` holds.
-
-    Args:
-        plan: of a run.
-    """
+    """The record of ``plan.json``."""
     return {"format": FORMAT, **asdict(plan)}
 
 
 def findings(plan: Plan) -> list[str]:
-    """What the plan says, in sentences: bounds, where pruning cannot pay, what is recommended.
-
-    Args:
-        plan: of a run.
-    """
+    """What the plan says, in sentences: bounds, where pruning cannot pay, what is recommended."""
     exact = plan.rows[EXACT]
     lines = [
-        f"update free: at most {spread(plan.update_free, 'x')} faster than {exact.option.name} (Amdahl's bound): all "
+        f"update free: at most {_spread(plan.update_free)} faster than {exact.option.name} (Amdahl's bound): all "
         "that pruning completions can do",
-        f"rollouts free: at most {spread(plan.rollout_free, 'x')} faster",
+        f"rollouts free: at most {_spread(plan.rollout_free)} faster",
     ]
     for advice in plan.advice:
         verdict = f"prune {advice.rate:g} of the {advice.level}" if advice.rate else f"do not prune {advice.level}"
-        lines.append(f"{verdict}: choosing can save at most {spread(advice.ceiling, 'x')}; {advice.why}")
+        lines.append(f"{verdict}: choosing can save at most {_spread(advice.ceiling)}; {advice.why}")
     return lines
 
 
-def spread(found: Interval, unit: str = "") -> str:
-    """An interval in words: ``1.42x (1.30 to 1.55)``; the value alone where nothing was sampled.
+def calculator(plan: Plan) -> str:
+    """The page, the plan's words escaped. Its one script is allowed by its hash; nothing else may run or load."""
+    environment = Environment(
+        loader=PackageLoader("dppo_lab.planning", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    script = Path(__file__).with_name("calculator.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = json.dumps(as_json(plan), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        data = data.replace(character, f"\\u{ord(character):04x}")
+    return environment.get_template("calculator.html").render(
+        plan=plan,
+        findings=findings(plan),
+        rates=(plan.rows[COMPLETIONS].option.completion_rate, plan.rows[PROMPTS].option.prompt_rate),
+        hash=f"sha256-{digest}",
+        data=Markup(data),
+        script=Markup(script),
+        version=__version__,
+    )
 
-    Args:
-        found: the interval.
-        unit: what follows the value.
-    """
+
+def _spread(found: Estimate) -> str:
+    """A factor and its interval: ``1.42x (1.30 to 1.55)``; the value alone where nothing was sampled."""
     if found.low == found.high:
-        return f"{amount(found.value)}{unit}"
-    return f"{amount(found.value)}{unit} ({amount(found.low)} to {amount(found.high)})"
+        return f"{amount(found.value)}x"
+    return f"{amount(found.value)}x ({amount(found.low)} to {amount(found.high)})"
 
 
 def amount(value: float) -> str:
-    """A number to three digits or so, whole where it is large."""
+    """A number to about three digits, whole where it is large."""
     if value == 0 or 0.095 <= value < 99.95:
         return f"{value:.2f}"
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.2g}"

@@ -1,4 +1,4 @@
-"""Pieces that figures are made of: methods as lines over what they cost, and as bars."""
+"""Parts of figures: methods as lines over what they cost, and as bars."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from dppo_lab.report.sources import Contents, Group
-from dppo_lab.report.style import INK, MUTED, WIDTH, Look, new_figure
+from dppo_lab.report.style import WIDTH, Look, new_figure
 from dppo_lab.report.text import counted, shortened, visible
 
 THOUSANDS = FuncFormatter(lambda value, place: f"{value / 1000:,.6g}k" if abs(value) >= 1000 else f"{value:g}")
@@ -33,7 +33,7 @@ def name_methods(figure: Figure, groups: Collection[Group]) -> None:
 
 
 def _columns(groups: Collection[Group], width: float) -> int:
-    """How many names of a legend stand side by side in ``width`` inches, none of them cut off or over another."""
+    """How many names of a legend fit side by side into ``width`` inches."""
     longest = max((len(short_label(group.label)) for group in groups), default=1)
     return max(1, min(len(groups), int(width / (0.55 + 0.085 * longest))))
 
@@ -59,12 +59,6 @@ def bars(figure: Figure, axes: Axes, groups: Collection[Group], label: str) -> N
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(label)
     figure.legend(loc="outside lower center", ncols=2)
-
-
-def beside(axes: Axes, text: str, end: float, place: float, *, gap: float, size: float, muted: bool = False) -> None:
-    """A word beside the end of a bar, ``gap`` points away."""
-    axes.annotate(text, (end, place), xytext=(gap, 0), textcoords="offset points", va="center",
-                  color=MUTED if muted else INK, fontsize=size)  # fmt: skip
 
 
 def lacking(contents: Contents, drawn: Collection[Group], what: str) -> str:

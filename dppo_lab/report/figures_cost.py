@@ -1,8 +1,10 @@
 """Figures of what updates cost: seconds by phase, and how full forward passes were."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import cast
 
 import numpy as np
+from matplotlib.container import BarContainer
 from matplotlib.ticker import PercentFormatter
 
 from dppo_lab.report.curves import averaged, common_steps, mean_over_seeds
@@ -10,7 +12,6 @@ from dppo_lab.report.drawing import (
     DASHED,
     THOUSANDS,
     bars,
-    beside,
     lacking,
     lines_figure,
     mean_line,
@@ -19,7 +20,7 @@ from dppo_lab.report.drawing import (
     short_label,
 )
 from dppo_lab.report.sources import Contents, Group
-from dppo_lab.report.style import MUTED, PAPER, PHASE_LOOKS, Chart, Look, new_figure
+from dppo_lab.report.style import INK, MUTED, PAPER, PHASE_LOOKS, Chart, Look, new_figure
 from dppo_lab.report.text import duration
 from dppo_lab.runs.folder import PHASES, TOTALS
 from dppo_lab.runs.reader import RunRecord, number, phases_of
@@ -66,8 +67,9 @@ def phases_chart(contents: Contents) -> Chart:
         axes.barh(range(len(drawn)), width, left=left, height=0.66, color=colour, label=label, edgecolor=PAPER,
                   linewidth=0.5)  # fmt: skip
         left += width
-    for place, total in enumerate(left):
-        beside(axes, duration(float(total)), total, place, gap=4, size=8.5)
+    axes.bar_label(
+        cast(BarContainer, axes.containers[-1]), [duration(total) for total in left.tolist()], padding=4, fontsize=8.5
+    )
     axes.set_xlim(0, max(left) * 1.25 or 1.0)
     bars(figure, axes, drawn, "seconds of a run")
     caption = "Seconds of one run, mean over seeds."
@@ -151,11 +153,10 @@ def fill_chart(contents: Contents) -> Chart:
     for half, (name, colour) in enumerate(HALVES):
         values = np.array([pair[half] for pair in drawn.values()])
         places = np.arange(len(drawn)) + (half - 0.5) * 0.38
-        axes.barh(places, np.nan_to_num(values), height=0.34, color=colour, label=name)
-        for place, value in zip(places, values, strict=True):
-            there = bool(np.isfinite(value))
-            text = f"{value:.0%}" if there else f"not {name}"
-            beside(axes, text, np.nan_to_num(value), place, gap=3, size=9, muted=not there)
+        shown = axes.barh(places, np.nan_to_num(values), height=0.34, color=colour, label=name)
+        texts = [f"{value:.0%}" if np.isfinite(value) else f"not {name}" for value in values]
+        for text, value in zip(axes.bar_label(shown, texts, padding=3, fontsize=9), values, strict=True):
+            text.set_color(INK if np.isfinite(value) else MUTED)
     axes.set_xlim(0, 1.15 * max(1.0, np.nanmax(list(drawn.values()))))
     axes.axvline(1.0, color=MUTED, linewidth=0.9, linestyle=DASHED)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))

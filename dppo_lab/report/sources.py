@@ -1,4 +1,4 @@
-"""What a report is made of: the runs of the folders it is about, in groups that differ in their seed alone."""
+"""What a report is made of: the runs of the given folders, in groups that differ only in their seed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,13 +19,13 @@ MACHINE = ("processor", "cores", "gpu", "threads")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """The runs of one method that differ in their seed alone."""
+    """The runs of one method, which differ only in their seed."""
 
     label: str
-    """What the method is called in this report; no two groups share it."""
+    """The method's name in this report; no two groups share it."""
     runs: tuple[RunRecord, ...]
     name: str = ""
-    """What the method is called in its comparison; empty for runs on their own."""
+    """The method's name in its comparison; empty for runs without one."""
     baseline: str = ""
     """Name of the method that its comparison measures against."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Group:
     no_target: str = ""
     """Why there is no target, and so no speedup; empty where there is one."""
     source: str = ""
-    """Folder of the comparison; empty for runs on their own."""
+    """Folder of the comparison; empty for runs without one."""
     awaited: tuple[int, ...] = ()
-    """Seeds that were asked for and have no run."""
+    """Seeds that were asked for and have no run yet."""
 
     @property
     def is_baseline(self) -> bool:
@@ -73,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """All that a report is about."""
+    """Everything that a report shows."""
 
     title: str
     groups: tuple[Group, ...]
@@ -134,7 +134,7 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
 
 
 def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
-    """A group for each of its methods; what was wrong goes into ``told``."""
+    """A group for each of its methods; problems are added to ``told``."""
     notes: list[str] = []
     about = read_record(folder / COMPARISON_FILE, notes)
     results = read_record(folder / RESULTS_FILE, notes)
@@ -180,7 +180,7 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
 
 
 def _seeds_together(groups: list[Group]) -> list[Group]:
-    """Runs on their own whose settings differ in the seed alone become one group, in the order they came."""
+    """Join runs without a comparison whose settings differ only in the seed, in the order they came."""
     joined: list[Group] = []
     for group in groups:
         place = next((i for i, other in enumerate(joined) if _same_but_seed(group, other)), None)
@@ -201,7 +201,7 @@ def _same_but_seed(group: Group, other: Group) -> bool:
 
 
 def _named_apart(groups: list[Group]) -> tuple[Group, ...]:
-    """Groups of one name get the name of their folder after it, and a number where that is not enough."""
+    """Tell groups of the same name apart: by the name of their folder, and a number where that is not enough."""
     labels = [group.label for group in groups]
     named: list[Group] = []
     for group in groups:
@@ -225,7 +225,7 @@ def _not_there(folder: Path) -> str:
 
 
 def differing(runs: tuple[RunRecord, ...], keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of ``keys`` that runs disagree about in their ``environment``."""
+    """The keys whose values differ between the runs' environments."""
     known = [run.environment for run in runs if run.environment]
     return tuple(key for key in keys if len({repr(environment.get(key)) for environment in known}) > 1)
 

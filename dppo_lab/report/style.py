@@ -1,4 +1,4 @@
-"""Colours that tell apart for every eye, and figures as SVG that takes its colours from the page around it."""
+"""Colours that are easy to tell apart, and figures as SVG that take their colours from the page."""
 
 import io
 import re
@@ -20,7 +20,7 @@ SVG = "http://www.w3.org/2000/svg"
 LINK = "{http://www.w3.org/1999/xlink}href"
 INK, MUTED, GRID, PAPER = "#1d1f24", "#5c6068", "#dcdfe4", "#ffffff"
 CHROME = {"ink": (INK, "#e8eaed"), "muted": (MUTED, "#a9afb9"), "grid": (GRID, "#3a3f47"), "paper": (PAPER, "#16181d")}
-"""Colours that are not data, on light and on dark paper."""
+"""Colours of everything but data, on light and on dark paper."""
 PHASE_LOOKS = {
     "rollout": ("#77aadd", "rollout"),
     "reward": ("#eedd88", "reward"),

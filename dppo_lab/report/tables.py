@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dppo.verification.records import CeilingRow
+from dppo.verification.findings import CeilingRow
+from dppo_lab.comparison.curves import AMOUNTS, READOUTS
 from dppo_lab.report.curves import averaged
 from dppo_lab.report.sources import Contents, Group
 from dppo_lab.report.text import NOT_THERE, amount, counted, duration
@@ -15,8 +16,8 @@ from dppo_lab.runs.folder import ACCURACY, TOTALS
 from dppo_lab.runs.reader import RunRecord, mapping, number
 from dppo_lab.statistics import FEWEST
 
-EQUAL = {"equal_updates": "equal updates", "equal_rollouts": "equal rollouts", "equal_seconds": "equal seconds"}
-TO_TARGET = {"seconds": duration, "rollouts": amount, "rollout_tokens": amount, "tokens_trained": amount}
+EQUAL = {name: name.replace("_", " ") for name in READOUTS}
+TO_TARGET = {over: duration if over == "seconds" else amount for over in AMOUNTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +57,7 @@ class RunLine:
 
 
 def target_lines(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
-    """What each method took to reach the target: ``TO_TARGET``, and how many seeds did.
-
-    Label and cells per method; empty where no comparison has a target.
-    """
+    """Label and cells per method: what it took to reach the target, and how many seeds did; none without a target."""
     lines = []
     for group in contents.groups:
         read = mapping(group.readout.get("to_target"))
@@ -70,10 +68,8 @@ def target_lines(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]
 
 
 def ceiling_lines(contents: Contents) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
-    """What pruning could have saved at most: prompts, completions, and the share without a gradient, which is free.
-
-    Label and cells per method; methods whose runs do not say are left out.
-    """
+    """Label and cells per method: what pruning could have saved at most, of prompts and of completions, and the share
+    without a gradient, which is free. Methods whose runs do not say are left out."""
     lines = []
     for group in contents.groups:
         found = {row.level: row for row in run_ceilings(group.sound)}
@@ -119,7 +115,7 @@ def findings(contents: Contents) -> tuple[str, ...]:
 
 
 def _has_speedup(group: Group) -> bool:
-    """Whether there are pairs of runs to say something of, be it that the target was never reached."""
+    """Whether there are pairs of runs, even if they never reached the target."""
     seeds = mapping(group.speedup.get("per_seed")).values()
     return number(group.speedup.get("median")) > 0 or any(ends is not None for ends in seeds)
 
@@ -143,7 +139,7 @@ def _finding(group: Group) -> str:
 
 
 def _or_more(group: Group) -> bool:
-    """Whether the median is only what the speedup is at least, since the baseline missed the target."""
+    """Whether the median is only a lower bound, since the baseline missed the target."""
     most = number(group.speedup.get("at_most", group.speedup.get("median")))
     return not most <= number(group.speedup.get("median"))
 
@@ -170,10 +166,8 @@ def method_line(group: Group) -> MethodLine:
     biased = ("yes" if group.biased else "no") if known else "not recorded"
     settings = ", ".join(f"{key}: {value}" for key, value in group.overrides.items()) or "as configured"
     if group.is_baseline:
-        speedup, differences = (
-            Cell(text="1×", detail="the baseline"),
-            (Cell(text=NOT_THERE, detail="the baseline"),) * 3,
-        )
+        speedup = Cell(text="1×", detail="the baseline")
+        differences = (Cell(text=NOT_THERE, detail="the baseline"),) * len(EQUAL)
     else:
         speedup = _speedup(group)
         found = [mapping(mapping(group.readout.get(name)).get("difference")) for name in EQUAL]
@@ -222,7 +216,7 @@ def _speedup(group: Group) -> Cell:
 
 
 def _interval(read: Mapping[str, Any], words: Callable[[float], str], unit: str = "") -> Cell:
-    """A figure of ``results.json`` and its interval, in words; ``unit`` stands behind the figure alone."""
+    """A figure of ``results.json`` and its interval, in words; ``unit`` follows the figure alone."""
     centre, low, high = number(read.get("mean", read.get("median"))), number(read.get("low")), number(read.get("high"))
     if not math.isfinite(centre):
         return Cell(text=NOT_THERE)

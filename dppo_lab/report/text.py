@@ -1,4 +1,4 @@
-"""Text that nobody vouches for, made visible; and numbers in words that fit a table."""
+"""Untrusted text made visible, and numbers as text that fits a table."""
 
 import math
 import re

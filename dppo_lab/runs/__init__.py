@@ -1,4 +1,4 @@
-"""A training run: its configuration, and its folder with one writer and one reader.
+"""A training run: its configuration, its parts, and its folder with one writer and one reader.
 
-``folder`` and ``reader`` need neither torch nor TRL, so that what was run elsewhere can be read anywhere.
+``folder`` and ``reader`` need neither torch nor TRL, so the records of a run can be read on any machine.
 """

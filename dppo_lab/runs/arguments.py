@@ -13,7 +13,7 @@ from dppo_lab.runs.fields import RunArguments
 
 
 def program_limits(data: RunArguments) -> Limits:
-    """What one program of the model may use."""
+    """The limits of one program that the model wrote."""
     return Limits.of(data.program_cpu_seconds, data.program_memory_mb)
 
 
@@ -22,17 +22,17 @@ Config = TypeVar("Config", bound=GRPOConfig, default=DPPOConfig, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Generic[Config]):
-    """The parsed arguments of one run; of a run of TRL's own trainer where the type says ``GRPOConfig``."""
+    """The parsed arguments of one run, with our trainer or, as a ``Run[GRPOConfig]``, with TRL's own."""
 
     data: RunArguments
     training: Config
     model: ModelConfig
     without_gpu: bool = False
-    """True for a dry run of GPU settings on a machine without one, where they cannot be checked."""
+    """True for a dry run on a machine without a GPU: settings for one cannot be checked there."""
 
     @property
     def sampler_log_probs(self) -> bool:
-        """Whether rollouts come with the log-probabilities that the ``confidence`` score needs."""
+        """Whether rollouts bring the log-probabilities that the ``confidence`` score needs."""
         return self.training.use_vllm or self.data.rollout_func is not None
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks of a training run: which problems, and the callback that asks them."""
+"""Benchmarks during training: their problems, and the callback that evaluates on them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,11 +20,9 @@ from dppo_lab.runs.embedded import TASKS, EmbeddedJudge, check_alone, embedded_e
 
 
 def load_benchmarks(run: AnyRun) -> list[ProblemSet]:
-    """The problems of ``eval_benchmarks``, at most ``eval_benchmark_limit`` of each; none where none are named.
+    """The problems of ``eval_benchmarks``, at most ``eval_benchmark_limit`` of each.
 
-    Raises:
-        ConfigError: an unknown name, or sharded weights, which cannot generate without all processes in step.
-        DataError: a set that cannot be read.
+    Sharded weights are refused: they cannot generate unless all processes do so together.
     """
     data = run.data
     if not data.eval_benchmarks:
@@ -47,9 +45,9 @@ def benchmark_callback(
     sets: list[ProblemSet],
     paused: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> BenchmarkCallback:
-    """The callback that evaluates the trainer's policy on ``sets``; completions are drawn as rollouts are.
+    """The callback that evaluates the trainer's policy on ``sets``, with completions sampled as in rollouts.
 
-    The figures go to the trainer, ours or TRL's own; in ``paused`` the run's clock stands still.
+    Its figures go to the trainer, ours or TRL's own. The run's clock stands still within ``paused``.
     """
     training, accelerator = run.training, trainer.accelerator
     embedded = any(found.benchmark.name in TASKS for found in sets)
@@ -72,8 +70,8 @@ def benchmark_callback(
         )
 
     def log(figures: dict[str, float]) -> None:
-        # Past TRL's log, which would empty the figures of the step in progress into this record; and a record of ours
-        # must not stand for the one that is due.
+        # Not by TRL's own ``log``, which would move the figures of the step in progress into this record. And this
+        # record must not replace the one that is due.
         due = trainer.control.should_log
         Trainer.log(trainer, figures)
         trainer.control.should_log = due

@@ -1,4 +1,4 @@
-"""What pruning could have saved at most in runs, from the records that they left behind."""
+"""The most that pruning could have saved in runs, from their records."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,23 +11,20 @@ from answer_judge.statistics import bootstrap_means
 from dppo.pruning import Ceiling, Evidence, ceiling_of
 from dppo.pruning.ceiling import FEWEST, TAIL
 from dppo.rng import Purpose, generator
-from dppo.verification.records import CeilingRow
+from dppo.verification.findings import CeilingRow
 from dppo_lab.runs.folder import PromptLine
 from dppo_lab.runs.reader import RunRecord, number, sequence
 
 LOGGED = ("prune/completion_ceiling", "prune/live_share")
 MOST = 4096
-"""Visits of prompts that are looked at: the latest."""
+"""The latest visits of prompts, which are used."""
 
 
 def run_ceilings(runs: Sequence[RunRecord]) -> tuple[CeilingRow, ...]:
     """The ceilings of both levels over runs of one method; a level without enough records is left out.
 
-    Of prompts it is pooled over all visits of prompts that history knew, with the bootstrap over these. Of completions
-    it is the mean over the logged records, each of which has that of its own draws, with the bootstrap over records.
-
-    Args:
-        runs: with their logs and prompts.
+    For prompts it is pooled over all visits of prompts with a history, with the bootstrap over visits. For completions
+    it is the mean of the logged ceilings, one for the draws of each record, with the bootstrap over records.
     """
     rows = []
     visits = prompt_evidence(line for run in runs for line in run.prompts)
@@ -44,7 +41,7 @@ def run_ceilings(runs: Sequence[RunRecord]) -> tuple[CeilingRow, ...]:
 
 
 def prompt_evidence(lines: Iterable[PromptLine]) -> Evidence:
-    """Visits of prompts with a history, from lines of which nothing is taken on trust."""
+    """Visits of prompts with a history, from lines that may be damaged."""
     visits = [visit for line in lines for visit in _visits(line)][-MOST:]
     column_5N = torch.tensor(visits, dtype=torch.float64).reshape(-1, 5).T
     expected_N, found_N, expected_cost_N, cost_N, prob_N = column_5N
@@ -59,7 +56,7 @@ def prompt_evidence(lines: Iterable[PromptLine]) -> Evidence:
 
 
 def _visits(line: PromptLine) -> Iterable[tuple[float, ...]]:
-    """Expected signal, signal, expected tokens, tokens, and probability of each prompt that has all of them."""
+    """Expected and found signal, expected and found tokens, and probability of each prompt that has all of them."""
     columns: list[Sequence[Any]] = [
         sequence(column)
         for column in (line.expected_signal, line.signal, line.expected_tokens, line.tokens, line.probability)

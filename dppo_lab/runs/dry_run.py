@@ -1,4 +1,4 @@
-"""Everything about a run that can be known without running it: what is wrong, what a step does, what is unchecked."""
+"""A dry run: what is right or wrong about a run, what could not be checked, and the plan of a step."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -40,19 +40,9 @@ class Finding:
 
 
 def dry_run(run: Run) -> list[Finding]:
-    """What can be found out about a run without a network and without training.
-
-    Files and parts that are fine, wrong, or could not be checked and why, in order; then the plan.
-
-    Raises:
-        ConfigError: it is no parsed run.
-    """
+    """Everything that is known about a run without a network and without training; the plan comes last."""
     findings = [Finding("ok", "all fields are known, in range and served"), *_output(run), *_model(run)]
-    findings += [
-        Finding("wrong", problem)
-        for check in (tracker_problems, weight_problems, value_problems)
-        for problem in check(run)
-    ]
+    findings += _wrong(*tracker_problems(run), *weight_problems(run), *value_problems(run))
     if run.without_gpu:
         text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
         findings.append(Finding("unchecked", text))
@@ -65,44 +55,42 @@ def dry_run(run: Run) -> list[Finding]:
     try:
         lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
     except EXPLAINED as error:
-        return [*findings, Finding("wrong", str(error))]
+        return [*findings, *_wrong(str(error))]
     lines = [*lines, f"for {processes} process{'es' if processes > 1 else ''}"]
     return [*findings, *(Finding("plan", line) for line in lines)]
 
 
-def _output(run: Run) -> Iterator[Finding]:
+def _wrong(*problems: str) -> list[Finding]:
+    return [Finding("wrong", problem) for problem in problems]
+
+
+def _output(run: Run) -> list[Finding]:
     try:
         checkpoint = output_checkpoint(run)
     except EXPLAINED as error:
-        yield Finding("wrong", str(error))
-        return
-    if problems := list(output_problems(run)):
-        yield from (Finding("wrong", problem) for problem in problems)
-    else:
-        start = f"resumes from {checkpoint}" if checkpoint else "is free"
-        yield Finding("ok", f"output_dir={run.training.output_dir} {start}")
+        return _wrong(str(error))
+    start = f"resumes from {checkpoint}" if checkpoint else "is free"
+    return _wrong(*output_problems(run)) or [Finding("ok", f"output_dir={run.training.output_dir} {start}")]
 
 
-def _model(run: Run) -> Iterator[Finding]:
+def _model(run: Run) -> list[Finding]:
     name = run.model.model_name_or_path or ""
-    if problems := list(model_problems(run)):
-        yield from (Finding("wrong", problem) for problem in problems)
-    elif name.startswith(SCRATCH):
-        yield Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")
-    elif not Path(name).exists():
-        yield Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")
-    else:
-        try:
-            kind = AutoConfig.from_pretrained(name).model_type
-            template = AutoTokenizer.from_pretrained(name).chat_template
-        except (OSError, ValueError) as error:
-            yield Finding("wrong", f"model {name}: {error}")
-        else:
-            yield Finding("ok", f"model {name}: {kind}, {TEMPLATE[bool(template)]}")
+    if problems := _wrong(*model_problems(run)):
+        return problems
+    if name.startswith(SCRATCH):
+        return [Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")]
+    if not Path(name).exists():
+        return [Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")]
+    try:
+        kind = AutoConfig.from_pretrained(name).model_type
+        template = AutoTokenizer.from_pretrained(name).chat_template
+    except (OSError, ValueError) as error:
+        return _wrong(f"model {name}: {error}")
+    return [Finding("ok", f"model {name}: {kind}, {TEMPLATE[bool(template)]}")]
 
 
 def _model_config(run: Run) -> Any:
-    """Of the model where it is at hand: a mixture of experts brings a router loss along."""
+    """The configuration of a local model: a mixture of experts has a router loss."""
     name = run.model.model_name_or_path or ""
     try:
         return AutoConfig.from_pretrained(name) if Path(name).is_dir() else None
@@ -111,12 +99,12 @@ def _model_config(run: Run) -> Any:
 
 
 def _data(run: Run) -> tuple[int | None, list[Finding]]:
-    """Rows of the training set, None where it is not at hand, and what was found."""
+    """Problems of the training set, None where it is not local, and the findings."""
     source = run.data.dataset_path or run.data.dataset_name
     findings: list[Finding] = []
     dataset = None
-    if problems := list(data_problems(run)):
-        return None, [Finding("wrong", problem) for problem in problems]
+    if problems := _wrong(*data_problems(run)):
+        return None, problems
     try:
         if source in TASKS or is_local(source):
             dataset = load_dataset(run)
@@ -129,12 +117,12 @@ def _data(run: Run) -> tuple[int | None, list[Finding]]:
             findings.append(Finding("unchecked", text))
         findings += _parts(run, dataset)
     except (*EXPLAINED, OSError) as error:
-        findings.append(Finding("wrong", f"data: {error}"))
+        findings += _wrong(f"data: {error}")
     return None if dataset is None else len(dataset), findings
 
 
 def _parts(run: Run, dataset: Dataset | None) -> Iterator[Finding]:
-    """Rewards, rollouts, and what is evaluated on."""
+    """Rewards, rollouts and evaluation sets."""
     data = run.data
     names = [getattr(function, "__name__", str(function)) for function in load_rewards(run, dataset)]
     yield Finding("ok", f"rewards: {', '.join(names)}")

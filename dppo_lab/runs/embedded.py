@@ -1,4 +1,4 @@
-"""The embedded task as parts of a run: its problems, held-out ones to follow while training, and who judges them."""
+"""The embedded task as parts of a run: problems, held-out problems to follow while training, judge and engine."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -27,10 +27,9 @@ HELD_OUT = 192
 
 
 def held_out_set(name: str, seed: int, limit: int | None) -> ProblemSet:
-    """Held-out problems of the embedded task, a third from each band of difficulty, in the seed's own draw.
+    """Held-out problems of an embedded task, drawn by the seed, a third from each band of difficulty.
 
-    No training problem of any seed is among them: see ``task.is_held_out``. ``name`` is a key of ``TASKS``, and
-    ``limit`` says how many, >= 1, None for ``HELD_OUT``.
+    No run of any seed trains on one of them: see ``task.is_held_out``. A ``limit`` of None is ``HELD_OUT``.
     """
     split = task.make_split(seed, train=0, held_out=HELD_OUT if limit is None else limit, task=TASKS[name])
     problems = tuple(
@@ -42,7 +41,7 @@ def held_out_set(name: str, seed: int, limit: int | None) -> ProblemSet:
 
 
 def embedded_rows(problems: Sequence[task.Problem]) -> Dataset:
-    """Problems of the embedded task as rows with a conversational ``prompt`` and an ``answer``."""
+    """Problems of the embedded task as a dataset with a conversational ``prompt`` and an ``answer``."""
     return Dataset.from_list(
         [
             {"prompt": [{"role": "user", "content": p.question}], "answer": str(p.answer), "level": p.level}
@@ -52,7 +51,7 @@ def embedded_rows(problems: Sequence[task.Problem]) -> Dataset:
 
 
 class EmbeddedJudge:
-    """Judges by the task's own reward, in this process: exact, and there is nothing to parse."""
+    """Judges by the task's own reward, which is exact and cheap, in this process."""
 
     def verify_many(
         self,
@@ -67,11 +66,10 @@ class EmbeddedJudge:
 
 
 def embedded_engine(model: Any, tokenizer: Any, args: Any) -> Engine:
-    """The engine that answers with the demonstration's decoder.
+    """The engine that answers with the demonstration's decoder, for a model that may be trained between calls.
 
-    A batch draws from one generator, which follows from the seeds of its requests: the same batch gives the same
-    numbers at every evaluation. The model may go on being trained between calls; TRL's sampling fields in ``args`` are
-    checked against what the decoder computes.
+    A batch draws from one generator that is seeded by its requests: every evaluation uses the same random numbers.
+    TRL's sampling fields in ``args`` must be such that the decoder computes them.
     """
     check_embedded(model, args)
 
@@ -102,11 +100,7 @@ def embedded_engine(model: Any, tokenizer: Any, args: Any) -> Engine:
 
 
 def check_alone(names: Sequence[str]) -> str | None:
-    """The embedded benchmark among ``names``, or None; its model cannot read the problems of any other.
-
-    Raises:
-        ConfigError: if others are named beside it.
-    """
+    """The embedded benchmark among ``names``, or None. It must be the only one: its model can read no other."""
     found = [name for name in names if name in TASKS]
     if found and len(names) > 1:
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""Fields of a run in TRL's own style: what to train on, beside TRL's and our training fields.
+"""The fields of a run that are neither TRL's nor training fields of ours: what to train on, and how it is judged.
 
-Neither torch nor TRL is imported here, so that help comes at once.
+Neither torch nor TRL is imported here, so the help is shown at once.
 """
 
 from dataclasses import dataclass, field
@@ -23,13 +23,13 @@ POSITIVE = (
 
 
 def _field(default: Any, text: str) -> Any:
-    """A field with that default and that text in the help."""
+    """A field with its default and its text in the help."""
     return field(default=default, metadata={"help": text})
 
 
 @dataclass
 class RunArguments:
-    """What to train on, beside TRL's and our training fields."""
+    """What to train on, and how it is judged; training fields are TRL's and ours."""
 
     dataset_name: str = _field(
         "",

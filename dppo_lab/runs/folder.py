@@ -1,4 +1,4 @@
-"""What the folder of a run holds: names of files, and the records in them. Writer and reader share this page.
+"""The files of a run's folder and the records in them, shared by writer and reader.
 
 | file | what is in it |
 |---|---|
@@ -16,19 +16,19 @@ RUN_FILE, METRICS_FILE = "run.json", "metrics.jsonl"
 COMPLETIONS_FILE, PROMPTS_FILE = "completions.jsonl", "prompts.jsonl"
 RECORDS = (METRICS_FILE, COMPLETIONS_FILE, PROMPTS_FILE, RUN_FILE)
 FORMAT = 1
-"""Of ``run.json``, and of what comparisons write."""
+"""Version of ``run.json`` and of the files of a comparison."""
 STOCK = "trl"
 """Name of TRL's own trainer among methods."""
 STATUSES = ("finished", "running", "stopped", "failed")
-"""What became of a run: "stopped" is one that was interrupted and can go on."""
+"""A "stopped" run was interrupted and can go on."""
 INTERRUPTED = "KeyboardInterrupt"
-"""How the error of a run begins that was stopped, in files of earlier versions, which call it "failed"."""
+"""The error of a stopped run began so in earlier versions, which called it "failed"."""
 TOTALS = {name: f"total/{name}" for name in ("seconds", "rollouts", "rollout_tokens", "tokens_trained")}
-"""Figures that count from the beginning of a run, by what they count."""
+"""Metrics that count from the beginning of a run, by what they count."""
 ACCURACY = "eval/average/pass@1"
-"""The figure that is the accuracy of a run: mean over its benchmarks."""
+"""The metric that is the accuracy of a run: the mean over its benchmarks."""
 PHASES = "time/"
-"""How figures of a phase begin: seconds per step, mean over the steps since the log before."""
+"""Prefix of the metrics of phases: seconds per step, mean over the steps since the last log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,6 @@ Record = TypeVar("Record", RunFacts, CompletionLine, PromptLine)
 
 
 def record_of(kind: type[Record], read: Mapping[str, Any]) -> Record:
-    """A record as it was read, unchecked: None for what is not there, and nothing that this version does not know."""
+    """A record as it was read, unchecked: None for missing fields, and without unknown ones."""
     values: dict[str, Any] = {each.name: read.get(each.name) for each in fields(kind)}
     return kind(**values)

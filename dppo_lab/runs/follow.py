@@ -1,4 +1,4 @@
-"""How far a training run is, told to whoever shows it, in place of what transformers shows."""
+"""Progress of a training run for a callback, in place of the bar or lines of transformers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ Progress = Callable[[float, float, Mapping[str, float]], None]
 
 
 class Follow(TrainerCallback):
-    """Tells ``progress`` after every step and at every log."""
+    """Calls ``progress`` after every step and at every log."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -22,7 +22,7 @@ class Follow(TrainerCallback):
 
     @classmethod
     def instead(cls, trainer: GRPOTrainer, progress: Progress) -> None:
-        """Put it in place of the bar or the printed logs; every other callback stays, ``report_to`` included."""
+        """Replace the bar or the printed logs of transformers; all other callbacks stay, as those of ``report_to``."""
         for printer in (PrinterCallback, DEFAULT_PROGRESS_CALLBACK):
             trainer.remove_callback(printer)
         trainer.add_callback(cls(progress))
@@ -40,7 +40,7 @@ class Follow(TrainerCallback):
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """A context in which transformers draws no bars of loading and saving models, which would cut through ours."""
+    """A context in which transformers draws no bars for loading and saving models, which would mix with ours."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -1,4 +1,4 @@
-"""The files of a run in progress, which are never a reason for the run to stop, and its clock."""
+"""Writes the files of a run, without ever stopping it, and its clock."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,9 +11,9 @@ from dppo.trl.metrics import wall
 
 
 class Journal:
-    """Writes to files in one folder, made when needed, until a write fails; then it warns once and appends no more.
+    """Writes JSON to files in a folder, until a write fails: then it warns once and appends no more.
 
-    Values are JSON's; numbers that are not finite become null, other things text.
+    Numbers that are not finite become null, and values that JSON does not have become text.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -22,19 +22,16 @@ class Journal:
         """Whether a write has failed."""
 
     def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add one line per record to the file ``name``. Lines that do not fit on the disk are taken back."""
+        """Add one line per record to the file ``name``. A line that does not fit on the disk is removed again."""
         if not self.stopped:
             self._try(name, lambda path: append_lines(path, records, default=str))
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
-        """Put a whole JSON file in place of ``name``, at once; tried anew each time, since it says how a run ended."""
+        """Replace the file ``name`` in one step. It is tried every time, since it says how a run ended."""
         self._try(name, lambda path: write_json(path, value, default=str))
 
     def cut(self, name: str, step: int) -> None:
-        """Take away every line of a later step than ``step``, and every line that is cut off or is not a record.
-
-        Below 0 nothing is kept.
-        """
+        """Remove every line of a later step than ``step``, and every damaged line; below 0 all of them."""
         self._try(name, lambda path: keep_lines(path, lambda record: _step(record) <= step))
 
     def _try(self, name: str, write: Callable[[Path], None]) -> None:
@@ -51,17 +48,13 @@ class Journal:
 
 
 def _step(record: Mapping[str, Any]) -> float:
-    """The step of a record; one that has none belongs to no step, so it comes after all."""
+    """The step of a record; one without a step counts as later than all."""
     step = record.get("step")
     return step if isinstance(step, int) else float("inf")
 
 
 class Stopwatch:
-    """Counts the seconds of a run that are training: from ``start`` to ``stop``, less those within ``paused``.
-
-    Args:
-        now: the clock, in seconds.
-    """
+    """Counts training seconds on the clock ``now``: from ``start`` to ``stop``, without those in ``paused``."""
 
     def __init__(self, now: Callable[[], float] = wall) -> None:
         self._now = now
@@ -87,7 +80,7 @@ class Stopwatch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Count nothing within a ``with`` block; pauses may lie within each other."""
+        """Count nothing within a ``with`` block; pauses may be nested."""
         self._seconds, self._pauses = self.seconds, self._pauses + 1
         try:
             yield

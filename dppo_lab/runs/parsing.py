@@ -1,7 +1,6 @@
-"""Configurations, read and checked: a YAML file and flags become fields, and fields become the arguments of a run.
+"""Configurations: a YAML file and flags become fields, and fields become the checked arguments of a run.
 
-``dppo train``, ``compare`` and ``verify`` all come through here. A value means the same in a file, as a flag, and in
-the fields that a comparison puts together: its field's flag reads it.
+A value means the same in a file, as a flag, and in the fields of a comparison: its field's flag parses it.
 """
 
 import argparse
@@ -35,7 +34,7 @@ class Parser(TrlParser):
     """TRL's parser, whose errors are ours."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print below its usage of several hundred lines."""
+        """Raise the message that argparse would print below a usage of several hundred lines."""
         raise ConfigError(f"{message}. dppo train --help_all lists all fields.")
 
     def hints(self) -> dict[str, Any]:
@@ -44,7 +43,7 @@ class Parser(TrlParser):
         return {f.name: hints[f.name] for kind in self.dataclass_types for f in fields_of(cast(Any, kind)) if f.init}
 
     def from_flag(self, name: str, text: str) -> Any:
-        """The value of a field whose flag is given that word."""
+        """The value of a field when its flag is given this word."""
         action = self._option_string_actions[f"--{name}"]
         try:
             value = self._get_value(action, text)
@@ -65,25 +64,17 @@ def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:
 
 
 def parse_run(words: Sequence[str]) -> Run:
-    """The arguments of a run from the words of ``dppo train``: ``CONFIG.yaml``, and flags, which win.
-
-    Raises:
-        ConfigError: if the file is missing, is not a mapping of fields, has an unknown field, or a field is wrong.
-    """
+    """The arguments of a run from the words of ``dppo train``: ``CONFIG.yaml``, and flags, which win."""
     path, flags = split_words(words)
     given = read_flags(flags)
     fields = (read_file(path) if path else {}) | given
-    # Settings for a GPU cannot be checked without one: they are checked as if for a CPU, and the plan says so.
+    # Without a GPU, settings for one are checked as if for a CPU, and the dry run says so.
     without_gpu = fields.get("dry_run") is True and "use_cpu" not in given and not torch.accelerator.is_available()
     return parse_fields(fields | ({"use_cpu": True} if without_gpu else {}), DPPOConfig, without_gpu=without_gpu)
 
 
 def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> dict[str, Any]:
-    """The fields of a YAML file; a message names ``example`` as one that works.
-
-    Raises:
-        ConfigError: there is no such file, or it is not a mapping of fields.
-    """
+    """The fields of a YAML file; an error names ``example`` as a file that works."""
     check_config(path, example=example)
     try:
         read = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -97,11 +88,7 @@ def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> d
 
 
 def read_flags(flags: Sequence[str]) -> dict[str, Any]:
-    """The fields that flags set, and no other: ``--field value``, ``--field=value``, ``--switch``.
-
-    Raises:
-        ConfigError: an unknown field, a value that is not of its type, or a word that is no flag.
-    """
+    """The fields that flags set, without defaults: ``--field value``, ``--field=value``, ``--switch``."""
     parser = build_parser()
     for action in parser._actions:
         action.default, action.required = argparse.SUPPRESS, False
@@ -114,15 +101,9 @@ def read_flags(flags: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_fields(fields: Mapping[str, Any], config: type[Config], *, without_gpu: bool = False) -> Run[Config]:
-    """The arguments of a run from its fields.
+    """The arguments of a run from its fields, with values as YAML has them or as words of flags.
 
-    Args:
-        fields: by name; values as YAML has them, or as words of flags.
-        config: ``DPPOConfig``, or TRL's ``GRPOConfig`` for its own trainer.
-        without_gpu: see ``Run``.
-
-    Raises:
-        ConfigError: an unknown field, a value that is not of its type, or one that is out of range.
+    ``config`` is ``DPPOConfig``, or TRL's ``GRPOConfig`` for its own trainer.
     """
     parser = build_parser(config)
     hints = parser.hints()
@@ -153,7 +134,7 @@ def _refuse(unknown: Sequence[str], parser: Parser) -> NoReturn:
 
 
 def _typed(parser: Parser, name: str, value: Any, hint: Any) -> Any:
-    """The value as its field's flag reads it, word by word; what is no word must be of the field's type as it is."""
+    """The value as its field's flag parses its words; one without words, such as None, must be of the field's type."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds = [get_origin(part) or part for part in parts]
     if isinstance(value, list) and list in kinds:

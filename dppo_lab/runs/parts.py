@@ -1,8 +1,8 @@
-"""The parts of a run, each loaded and checked on its own: output folder, model, data, rewards, trainer."""
+"""The parts of a run, each loaded and checked: output folder, data, rewards, rollouts, model, trainer."""
 
 import importlib
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -38,23 +38,18 @@ from dppo_lab.runs.arguments import AnyRun, Run, program_limits
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS
-from dppo_lab.runs.preflight import check_run
+from dppo_lab.runs.preflight import check_run, model_of
 from dppo_lab.runs.recorder import RunRecorder
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)
 LAST_COMPLETION = "last_completion"
-"""The value of ``draft``: what a prompt was completed with last time is verified before the rest is decoded."""
+"""The value of ``draft``: a prompt's last completions are verified before the rest is decoded."""
 START_FOLDER = "start"
-"""Where a model made from scratch is kept within the output folder, so that a resumed run finds it."""
+"""The place of a model from scratch within the output folder, where a resumed run finds it."""
 
 
 def output_checkpoint(run: AnyRun) -> Path | None:
-    """The checkpoint to resume from, or None for a fresh run.
-
-    Raises:
-        ConfigError: if the folder already holds something and neither ``resume`` nor ``overwrite`` is set.
-        CheckpointError: if ``resume`` is set and there is no complete checkpoint.
-    """
+    """The checkpoint to resume from, or None for a fresh run. A folder in use needs ``resume`` or ``overwrite``."""
     folder = Path(run.training.output_dir or "")
     if run.data.resume:
         found = latest_checkpoint(folder)
@@ -71,12 +66,9 @@ def output_checkpoint(run: AnyRun) -> Path | None:
 
 
 def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
-    """The problems of a run, or those to evaluate on, checked: a block must fit, no row may be empty or too long.
+    """The problems of a run, or those to evaluate on, checked: enough for a generation, none empty or too long.
 
-    Prompts are measured with the ``tokenizer`` where ``max_prompt_tokens`` is set.
-
-    Raises:
-        DataError: if they cannot be loaded, or hold rows that cannot be trained on.
+    The ``tokenizer`` measures prompts where ``max_prompt_tokens`` is set.
     """
     data, training = run.data, run.training
     if held_out and not (data.eval_dataset_name or data.eval_dataset_path):
@@ -89,6 +81,9 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
     if name in TASKS and path is None:
         split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
         return embedded_rows(split.held_out if held_out else split.train)
+    rewards = data.reward_funcs or []
+    # A checker judges without an answer, but another reward next to it may read one.
+    needs_answers = not any(map(is_check, rewards)) or bool({"accuracy", "code_tests"} & {*rewards})
     dataset = load_problems(
         name or str(path),
         path=path,
@@ -98,7 +93,7 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
         template=data.prompt_template,
         extract=data.extract,
         chat=tokenizer is None or tokenizer.chat_template is not None,
-        answers=_needs_answers(data.reward_funcs or []),
+        answers=needs_answers,
     )
     return check_problems(
         dataset,
@@ -109,13 +104,8 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
     )
 
 
-def _needs_answers(rewards: Sequence[str]) -> bool:
-    """Whether problems need an answer: not where a checker judges, unless beside a reward that reads it."""
-    return not any(map(is_check, rewards)) or bool({"accuracy", "code_tests"} & set(rewards))
-
-
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left in ``folder``: its checkpoints, its model from scratch, its records."""
+    """Remove the checkpoints, the model from scratch and the records of an earlier run in ``folder``."""
     for old in [*folder.glob("checkpoint-*"), folder / START_FOLDER]:
         shutil.rmtree(old, ignore_errors=True)
     for name in RECORDS:
@@ -123,12 +113,7 @@ def clear(folder: Path) -> None:
 
 
 def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
-    """The reward functions of a run, by name or dotted path, checked against the dataset's columns where it is given.
-
-    Raises:
-        ConfigError: for a name that is neither known nor importable.
-        DataError: if the dataset lacks a column that a reward needs, or holds an empty answer.
-    """
+    """The reward functions of a run, by name or dotted path, checked against the columns of the dataset if given."""
     data, longest = run.data, run.training.max_completion_length or 0
     makers: dict[str, Callable[[], Callable[..., Any]]] = {
         "accuracy": lambda: accuracy_reward(
@@ -156,13 +141,13 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
     if dataset is not None:
         check_rewards(dataset, functions)
         for sandbox in (getattr(function, "sandbox", None) for function in functions):
-            if sandbox is not None:  # before anything is trained: it may be refused here
+            if sandbox is not None:  # it may be refused here, before anything is trained
                 PartialState().print(f"dppo | {sandbox.describe()}")
     return functions
 
 
 def _vote(run: AnyRun) -> Callable[..., Any]:
-    """The majority vote of a run's groups, all of one size: votes of other sizes are other rewards."""
+    """The majority vote of a run's groups, which must all have one size: another size is another reward."""
     own = METHODS.get(getattr(run.training, "method", ""))
     if own is not None and own.sizes is not None:
         raise ConfigError(
@@ -182,11 +167,7 @@ def _vote(run: AnyRun) -> Callable[..., Any]:
 
 
 def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., Any]:
-    """The function of that dotted path, looked for in the current folder first.
-
-    Raises:
-        ConfigError: there is none; the message has the ``field`` and the names ``known`` to it beside dotted paths.
-    """
+    """The function of a dotted path, looked up in the current folder first; errors name the ``field``."""
     module, _, attribute = name.rpartition(".")
     try:
         with current_folder_first():
@@ -198,12 +179,7 @@ def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., An
 
 
 def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
-    """The ``rollout_func`` of a run, by name or dotted path; None where transformers or vLLM generate.
-
-    Raises:
-        ConfigError: for a name that is neither known nor importable, `embedded` together with vLLM, or drafts for
-            another engine than `embedded`.
-    """
+    """The ``rollout_func`` of a run, by name or dotted path; None where transformers or vLLM generate."""
     name, draft = run.data.rollout_func, run.data.draft
     if draft not in (None, LAST_COMPLETION):
         raise ConfigError(f"draft={draft!r} is not {LAST_COMPLETION!r}. Leave it out to decode without drafts.")
@@ -222,21 +198,16 @@ def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
 
 
 WarmUp = Callable[[float, float], None]
-"""Called while a model from scratch is warmed up, with the share done and the loss."""
+"""Called during the warm-up of a model from scratch with the share done and the loss."""
 
 
 def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | None = None) -> str:
-    """Where the run's model is: its own path or hub name, or the folder of a model made from scratch.
+    """The path or hub name of the run's model, or the folder of a model made from scratch.
 
-    A model made from scratch is warmed up once, by the main process, and found again on resume: in ``folder``, by
-    default ``start`` within the output folder.
-
-    Raises:
-        ConfigError: without ``model_name_or_path``, or for an unknown kind of scratch model.
+    A model from scratch is warmed up once, by the main process, and found again on resume: in ``folder``, by default
+    ``start`` within the output folder.
     """
-    name = run.model.model_name_or_path
-    if not name:
-        raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
+    name = model_of(run)
     if not name.startswith(SCRATCH):
         return name
     folder = folder or Path(run.training.output_dir or "") / START_FOLDER
@@ -259,10 +230,7 @@ def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | No
 def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None = None) -> Kind:
     """The trainer of a run, ours or TRL's own, with its data and rewards; ``model`` is from ``prepare_model``.
 
-    With ``prompts`` it has that many of the training set, drawn by the run's seed.
-
-    Raises:
-        ConfigError: the model cannot be loaded, or the training set has fewer prompts.
+    ``prompts`` limits the training set to that many, drawn by the run's seed.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -276,7 +244,12 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
         PartialState().print(f"dppo | {model} has no chat template: it is given the prompts as they are, as plain text")
     dataset = load_dataset(run, tokenizer=tokenizer)
     if prompts is not None:
-        dataset = _some(dataset, prompts, run.training.seed)
+        if prompts > len(dataset):
+            raise ConfigError(
+                f"{prompts} prompts were asked for, and the training set has {len(dataset)}. Try {len(dataset)}."
+            )
+        order = generator(run.training.seed, Purpose.CHECK, 6).permutation(len(dataset))
+        dataset = dataset.select(order[:prompts].tolist())
     held_out = run.training.eval_strategy != "no"
     given = run.training.model_init_kwargs
     run.training.model_init_kwargs = {
@@ -298,19 +271,8 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
     )
 
 
-def _some(dataset: Dataset, prompts: int, seed: int) -> Dataset:
-    if prompts > len(dataset):
-        raise ConfigError(
-            f"{prompts} prompts were asked for, and the training set has {len(dataset)}. Try {len(dataset)}."
-        )
-    return dataset.select(generator(seed, Purpose.CHECK, 6).permutation(len(dataset))[:prompts].tolist())
-
-
 def train(run: Run, progress: WarmUp | None = None) -> DPPOTrainer:
-    """Train a run to its end, from the start or from a checkpoint, and save the model in ``output_dir``.
-
-    Beside the model are the files of ``runs.folder``, which say what was run and what came of it.
-    """
+    """Train a run from its start or a checkpoint to its end; the model and its records are then in ``output_dir``."""
     return train_with(DPPOTrainer, run, progress)
 
 
@@ -320,12 +282,7 @@ def train_with(
     progress: WarmUp | None = None,
     prepare: Callable[[Kind], None] | None = None,
 ) -> Kind:
-    """As ``train``, with a trainer of that kind, ours or TRL's own, which ``prepare`` is given before it trains.
-
-    Raises:
-        ConfigError: it is no parsed run, its folder is in use, the launch has another number of processes, or
-            ``preflight_problems`` finds any.
-    """
+    """As ``train``, with our trainer or TRL's own; ``prepare`` is called with it before it trains."""
     launched = run.training.world_size
     if run.data.processes not in (None, launched):
         raise ConfigError(
@@ -336,7 +293,7 @@ def train_with(
     checkpoint = output_checkpoint(run)
     benchmarks = load_benchmarks(run)
     folder = Path(run.training.output_dir or "")
-    PartialState().wait_for_everyone()  # all have looked before anyone writes
+    PartialState().wait_for_everyone()  # all have looked before one writes
     if checkpoint is None and PartialState().is_main_process:
         clear(folder)
     PartialState().wait_for_everyone()

@@ -1,4 +1,4 @@
-"""What would stop a run late, found before anything is loaded: by a dry run, and by every run when it starts."""
+"""Errors that would stop a run late, found before anything is loaded: by dry runs, and when a run starts."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -21,38 +21,33 @@ TRACKERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     | {name: (name, name) for name in ("clearml", "codecarbon", "dagshub", "dvclive", "kubeflow", "mlflow", "neptune")}
     | {name: (name, name) for name in ("swanlab", "tensorboard", "trackio", "wandb")}
 )
-"""By name: what transformers calls it where it looks whether it is installed, and the package."""
+"""By name: the word in transformers' ``is_..._available``, and the package to install."""
 
 
 def check_run(run: AnyRun) -> None:
-    """Return where ``preflight_problems`` finds none.
+    """Raise a ``ConfigError`` with a line for each of ``preflight_problems``."""
+    raise_all("this run", preflight_problems(run))
 
-    Raises:
-        ConfigError: one line for each that it finds.
-    """
-    problems = preflight_problems(run)
+
+def raise_all(title: str, problems: list[str]) -> None:
+    """Raise a single problem as it is, and several as a list under a title."""
     if len(problems) == 1:
         raise ConfigError(problems[0])
-    raise_problems("this run", problems)
+    raise_problems(title, problems)
 
 
 def preflight_problems(run: AnyRun) -> list[str]:
-    """One sentence per thing that would stop the run after its model is loaded; empty when there is none.
+    """One sentence per problem that would stop the run after its model is loaded.
 
     Nothing is loaded, and nothing stays on the disk.
     """
-    checks = (range_problems_of, output_problems, model_problems, data_problems, value_problems)
-    checks += (tracker_problems, weight_problems)
-    return [problem for check in checks for problem in check(run)]
-
-
-def range_problems_of(run: AnyRun) -> Iterator[str]:
-    """Fields out of range; ours were checked when they were made, those of TRL's own trainer were not."""
-    yield from setting_problems(run.training, ranges=RANGES)
+    checks = (output_problems, model_problems, data_problems, value_problems, tracker_problems, weight_problems)
+    # ``DPPOConfig`` has checked its ranges already, TRL's own arguments have not.
+    return [*setting_problems(run.training, ranges=RANGES), *(problem for check in checks for problem in check(run))]
 
 
 def output_problems(run: AnyRun) -> Iterator[str]:
-    """An output folder that cannot be made or written into: tried, with a file that has no name."""
+    """An output folder that cannot be made or written into; tried with a temporary file."""
     folder = Path(run.training.output_dir or "")
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
@@ -66,7 +61,7 @@ def output_problems(run: AnyRun) -> Iterator[str]:
 
 
 def model_problems(run: AnyRun) -> Iterator[str]:
-    """No model, or a path that does not exist; names of the hub are not looked up."""
+    """No model, or a path that does not exist; hub names are not looked up."""
     name = run.model.model_name_or_path or ""
     if not name:
         yield "model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B"
@@ -74,15 +69,22 @@ def model_problems(run: AnyRun) -> Iterator[str]:
         yield f"model {name}: no such folder. Write model_name_or_path: FOLDER, or a name of the hub"
 
 
+def model_of(run: AnyRun) -> str:
+    """The model's path or hub name; the first of ``model_problems`` is an error."""
+    for problem in model_problems(run):
+        raise ConfigError(problem)
+    return run.model.model_name_or_path or ""
+
+
 def _is_path(name: str) -> bool:
-    """Whether a model is written as a path; names of the hub have at most one slash."""
+    """Whether a model is written as a path; hub names have at most one slash."""
     return name.startswith(("/", ".", "~")) or name.count("/") > 1
 
 
 def data_problems(run: AnyRun) -> Iterator[str]:
-    """Training sets, and sets to evaluate on, that are local and not there: a model from scratch is made before them.
+    """Local training or evaluation sets that do not exist; hub names are not looked up.
 
-    Names of the hub are not looked up.
+    A model from scratch would be warmed up before they are read.
     """
     data = run.data
     sources: list[tuple[str, str | None, str | None]] = [("dataset", data.dataset_name, data.dataset_path)]
@@ -98,14 +100,14 @@ def data_problems(run: AnyRun) -> Iterator[str]:
 
 
 def value_problems(run: AnyRun) -> Iterator[str]:
-    """Values of prompts that were not written yet."""
+    """A file of prompt values that does not exist yet."""
     path = getattr(run.training, "prompt_values", None)  # TRL's own trainer has none
     if path is not None and not Path(path).is_file():
         yield f"prompt_values={path}: no such file (looked in {Path.cwd()}). Write it first: dppo values CONFIG.yaml"
 
 
 def tracker_problems(run: AnyRun) -> Iterator[str]:
-    """Trackers that are not known, or not installed."""
+    """Trackers that are unknown or not installed."""
     found = run.training.report_to
     for name in [found] if isinstance(found, str) else found or ():
         if name not in TRACKERS:
@@ -119,6 +121,6 @@ def tracker_problems(run: AnyRun) -> Iterator[str]:
 
 
 def weight_problems(run: AnyRun) -> Iterator[str]:
-    """As many ``reward_weights`` as rewards, or none."""
+    """Another number of ``reward_weights`` than of rewards."""
     if wrong := weights_mismatch(run.training.reward_weights, len(run.data.reward_funcs or [""])):
         yield wrong

@@ -1,7 +1,7 @@
-"""Reads the folder of a run. Nothing that was logged is trusted to be whole.
+"""Reads the folder of a run, whose files may be damaged or cut off.
 
-Two kinds of reader: one that wants whatever there is, with ``notes`` on what was wrong (a report), and one that must
-not compute from half of it, without ``notes``, which gets a ``FileError`` (a comparison).
+A report reads what it can and passes ``notes``, a list that is filled with what was wrong. A comparison must not
+compute from half of the records: without ``notes``, damage is a ``FileError``.
 """
 
 import math
@@ -36,7 +36,7 @@ from dppo_lab.runs.folder import (
 Log = Mapping[str, Any]
 """A record of ``metrics.jsonl``; its ``step`` is a finite number."""
 EITHER = (RUN_FILE, METRICS_FILE)
-"""The files of which one makes a folder a run."""
+"""A folder with one of these files is a run."""
 AGAIN = "Train the run again with --overwrite."
 _BENCHMARK = re.compile(r"eval/[^/]+/pass@1")
 
@@ -65,14 +65,14 @@ class Series:
     value_I: np.ndarray
     """(I,) finite values."""
     left_out: int
-    """Records whose value or place is NaN, infinite or no number."""
+    """Records without a finite value or place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunRecord(RunFacts):
-    """One training run, as its folder tells it: what ``run.json`` says, as far as it makes sense, and the other files.
+    """One training run as read from its folder: the valid facts of ``run.json``, and the other files.
 
-    ``status`` is one of ``STATUSES``, or "unknown", and ``seconds`` NaN, where the folder does not say.
+    ``status`` is one of ``STATUSES`` or "unknown", and unknown ``seconds`` are NaN.
     """
 
     folder: Path
@@ -86,8 +86,7 @@ class RunRecord(RunFacts):
     """What was wrong with the files, one sentence each."""
 
     def series(self, name: str, over: str = "step") -> Series:
-        """The figure ``name`` of ``metrics.jsonl`` over updates or a total; of several records of one update the last
-        counts."""
+        """The metric ``name`` over updates or a total; of several records of one update the last one counts."""
         points = {log["step"]: (number(log.get(over)), number(log[name])) for log in self.logs if name in log}
         whole = sorted(point for point in points.values() if all(map(math.isfinite, point)))
         x_I, value_I = np.array(whole, dtype=np.float64).reshape(-1, 2).T
@@ -101,21 +100,17 @@ class RunRecord(RunFacts):
 
     @property
     def done(self) -> int:
-        """Updates done as far as the logs tell."""
+        """Updates done, according to the logs."""
         return max((int(log["step"]) for log in self.logs), default=0)
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds what a run leaves behind."""
+    """Whether a folder holds the records of a run."""
     return any((folder / name).is_file() for name in EITHER)
 
 
 def read_run(folder: Path) -> RunRecord:
-    """The run in a folder, its ``output_dir``, with whatever of its files there is.
-
-    Raises:
-        ConfigError: there is neither ``run.json`` nor ``metrics.jsonl``.
-    """
+    """The run in a folder, its ``output_dir``, as far as its files can be read."""
     if not is_run(folder):
         raise ConfigError(f"{folder} is no run: it has neither {' nor '.join(EITHER)}.")
     notes: list[str] = []
@@ -159,21 +154,13 @@ def status_of(facts: RunFacts) -> str:
 
 
 def read_facts(folder: Path, notes: list[str] | None = None) -> RunFacts | None:
-    """What ``run.json`` says; None where there is none. What is wrong goes into ``notes``.
-
-    Raises:
-        FileError: without ``notes``, if it is damaged or of another format.
-    """
+    """The facts in ``run.json``; None where there is none."""
     found = read_record(folder / RUN_FILE, notes)
     return None if not found else record_of(RunFacts, found)
 
 
 def read_record(path: Path, notes: list[str] | None = None) -> Mapping[str, Any]:
-    """The object in a JSON file that has a ``format``; empty where there is none. What is wrong goes into ``notes``.
-
-    Raises:
-        FileError: without ``notes``, if it is damaged or of another format.
-    """
+    """The object in a JSON file with a ``format``; empty where there is no file."""
     if not path.is_file():
         return {}
     try:
@@ -191,13 +178,9 @@ def read_record(path: Path, notes: list[str] | None = None) -> Mapping[str, Any]
 
 
 def read_logs(folder: Path, notes: list[str] | None = None) -> tuple[Log, ...]:
-    """The records of ``metrics.jsonl`` as the run that was finished made them; empty where there is no such file.
+    """The records of ``metrics.jsonl``; empty where there is no file.
 
-    Records of updates that a run did again after it had gone back to a checkpoint are left out, and so is a last line
-    that a stop cut off. What is wrong goes into ``notes``.
-
-    Raises:
-        FileError: without ``notes``, if a line before the last is damaged or a record has no step.
+    Left out are a last line that a stop cut off, and records of updates that were done again from a checkpoint.
     """
     kept: list[Log] = []
     for log in _records(folder / METRICS_FILE, notes):
@@ -208,7 +191,7 @@ def read_logs(folder: Path, notes: list[str] | None = None) -> tuple[Log, ...]:
 
 
 def phases_of(logs: Iterable[Log]) -> dict[str, float]:
-    """Seconds of the whole run by phase, from its logs."""
+    """Seconds of the whole run, by phase."""
     seconds: dict[str, float] = {}
     before = 0
     for log in logs:
@@ -223,7 +206,7 @@ def phases_of(logs: Iterable[Log]) -> dict[str, float]:
 
 
 def _records(path: Path, notes: list[str] | None) -> list[Log]:
-    """The records of a file that have a step, and notes on the lines that are none; strict without ``notes``."""
+    """The records of a file that have a step."""
     records, damaged, seen = list[Log](), list[Damage](), 0
     for record in read_lines(path, damaged=damaged):
         records.append(record)

@@ -3,9 +3,8 @@
 Totals so far (``total/*``) go into every log. docs/metrics.md has their units.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,11 +17,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from answer_judge.files import read_lines
 from dppo.errors import ConfigError
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.records import Generation
+from dppo.trl.grpo.records import Generation, Recorder
 from dppo.trl.grpo.stock import StockWatch
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo.trl.hooks import watch
-from dppo.trl.metrics import RECORD, logs_at, wall
+from dppo.trl.metrics import logs_at, wall
 from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
 from dppo_lab.runs.journal import Journal, Stopwatch
 from dppo_lab.runs.written import completion_lines, describe_run, prompt_line
@@ -34,7 +32,7 @@ COMPLETIONS = 16
 """Most completions of a logged step, where the arguments do not say."""
 
 
-class RunRecorder(TrainerCallback):
+class RunRecorder(TrainerCallback, Recorder):
     """Records one run. Nothing it does changes what is trained; a full disk ends the record and not the run.
 
     Args:
@@ -78,22 +76,14 @@ class RunRecorder(TrainerCallback):
         self._attached = trainer
         # First, so that totals are in every log before others read it, and stand before others evaluate.
         trainer.callback_handler.callbacks.insert(0, self)
-        watch(
-            trainer,
-            train=self._on_record(),
-            generate=self._count_rollouts,
-            loss=self._count_trained,
-            evaluate=self.paused(),
-            save=self._with_totals(),
-        )
         if isinstance(trainer, DPPOTrainer):
             trainer.recorder, trainer.clock.now = self, self._now
         else:
-            StockWatch(trainer, self, self.paused, self._now)
+            StockWatch(trainer, self, self._now)
         return self
 
     def paused(self) -> Any:
-        """A context in which the run's clock stands still, or a decorator: for whatever is not training."""
+        """A context in which the run's clock stands still, or a decorator: for work that is not training."""
         return self._watch.paused()
 
     def totals(self) -> dict[str, float]:
@@ -103,17 +93,28 @@ class RunRecorder(TrainerCallback):
 
     # -- what the trainer calls ---------------------------------------------------------------------------------
 
-    def record(self, generation: Generation) -> None:
-        """Write what became of a generation, on the first process. Called by the trainer, after the draws."""
+    def phase(self, name: str) -> AbstractContextManager[Any]:
+        """Around ``train``, and with the clock at rest around what is not training."""
+        return {"train": self._on_record, "save": self._with_totals}.get(name, self.paused)()
+
+    def generation(self, generation: Generation) -> None:
+        """Write what became of a generation, on the first process."""
         trainer = self._trainer
         if not trainer.accelerator.is_main_process:
             return
-        with self.paused(), trainer.clock(RECORD) if isinstance(trainer, DPPOTrainer) else nullcontext():
-            self.journal.append(PROMPTS_FILE, [asdict(prompt_line(generation))])
-            steps = range(generation.step, generation.step + generation.steps)
-            if any(logs_at(trainer.args, trainer.state, step) for step in steps):
-                lines = completion_lines(generation, self._most, trainer.processing_class)
-                self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
+        self.journal.append(PROMPTS_FILE, [asdict(prompt_line(generation))])
+        steps = range(generation.step, generation.step + generation.steps)
+        if any(logs_at(trainer.args, trainer.state, step) for step in steps):
+            lines = completion_lines(generation, self._most, trainer.processing_class)
+            self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
+
+    def rolled_out(self, completions: int, tokens: int) -> None:
+        """Add what was generated on all processes."""
+        self._count(rollouts=completions, rollout_tokens=tokens)
+
+    def trained(self, tokens: Tensor) -> None:
+        """Keep the tokens of a call of the loss until its step has ended."""
+        self._trained = self._trained.to(tokens.device) + tokens
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock where the run or its checkpoint stands, and cut off records of later steps."""
@@ -158,13 +159,9 @@ class RunRecorder(TrainerCallback):
         given = args.record_completions if isinstance(args, DPPOConfig) else COMPLETIONS
         return given if self._completions is None else self._completions
 
-    @property
-    def _training(self) -> bool:
-        return cast(torch.nn.Module, self._trainer.model).training
-
     @contextmanager
     def _on_record(self) -> Iterator[None]:
-        """Around ``train``: its end goes on record, whatever it is."""
+        """Around ``train``: records how it ends."""
         self._run = describe_run(self._trainer, self._task)
         self._write_run()
         try:
@@ -201,43 +198,11 @@ class RunRecorder(TrainerCallback):
         found = [r for r in records if r.get("step", step + 1) <= step and TOTALS["seconds"] in r]
         return found[-1] if found else {}
 
-    def _count_rollouts(self, generate: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(generate)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            training = self._training
-            output = generate(*args, **kwargs)
-            if training:
-                completion_ids, tool_mask = output[1], output[2]
-                made = map(len, completion_ids) if tool_mask is None else map(sum, tool_mask)
-                self._count(rollouts=len(completion_ids), rollout_tokens=sum(made))
-            return output
-
-        return counted
-
-    def _count_trained(self, compute_loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @functools.wraps(compute_loss)
-        def counted(model: Any, inputs: dict[str, Any]) -> Tensor:
-            if self._training:
-                tokens = _tokens_with_gradient(inputs)
-                self._trained = self._trained.to(tokens.device) + tokens
-            return compute_loss(model, inputs)
-
-        return counted
-
     def _count(self, **here: Any) -> None:
-        """Add counts of this process, those of all others included. All processes call together."""
+        """Add counts, summed over all processes, which call this together."""
         accelerator = self._trainer.accelerator
         counts = torch.tensor([int(count) for count in here.values()], device=accelerator.device)
         if accelerator.num_processes > 1:
             counts = cast(Tensor, accelerator.reduce(counts, reduction="sum"))
         for name, count in zip(here, counts.tolist(), strict=True):
             self._counts[name] += count
-
-
-def _tokens_with_gradient(inputs: dict[str, Any]) -> Tensor:
-    """() completion tokens that carry loss in a call of the loss: of those kept for ours, of all for TRL's."""
-    if "micro_batches" in inputs:
-        batches = inputs["micro_batches"]
-        return torch.stack([(b.rank_batch.loss_mask[b.rows].sum(1) * (b.weight > 0)).sum() for b in batches]).sum()
-    mask = inputs["completion_mask"]
-    return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).sum()

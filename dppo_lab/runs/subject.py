@@ -1,4 +1,4 @@
-"""A run's configuration as a subject: the user's own model, problems and rewards."""
+"""A run as a subject of verification: its model, problems and rewards."""
 
 import asyncio
 import inspect
@@ -24,29 +24,25 @@ from dppo.environment import SMALL
 from dppo.errors import ConfigError
 from dppo.rewards import guarded
 from dppo.rng import Purpose, generator
-from dppo.verification.subject import Sampling, Scorer, Subject, frozen_subject
+from dppo.verification.subject import Scorer, Subject, SubjectSampling, frozen_subject
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.demo.subject import quick_policy
 from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.follow import no_progress_bars
 from dppo_lab.runs.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
+from dppo_lab.runs.preflight import model_of
 
-FEW_PARAMETERS = (16, Sampling(generations=8, max_new_tokens=128))
+FEW_PARAMETERS = (16, SubjectSampling(generations=8, max_new_tokens=128))
 """Prompts and sampling for models that roll out in a second or two."""
-MANY_PARAMETERS = (8, Sampling(generations=4, max_new_tokens=64, limit_seconds=25.0))
-"""The same for models of millions of parameters, so that a verification stays within minutes on a CPU."""
+MANY_PARAMETERS = (8, SubjectSampling(generations=4, max_new_tokens=64, limit_seconds=25.0))
+"""The same for models of millions of parameters: a verification takes minutes on a CPU."""
 
 
 def subject_from_run(run: Run) -> Subject:
     """Rollouts of a run's model on its problems, scored by its rewards.
 
     The model is loaded in float32, without quantisation and with its adapters, on a GPU if there is one and the run
-    would use it. Completions are shorter and fewer than in training: see ``FEW_PARAMETERS`` and
-    ``MANY_PARAMETERS``.
-
-    Raises:
-        ConfigError: no model, or one from scratch that has not been made.
-        DataError: if the problems cannot be loaded, or hold rows that cannot be trained on.
+    would use it. Completions are fewer and shorter than in training: ``FEW_PARAMETERS``, ``MANY_PARAMETERS``.
     """
     with no_progress_bars():
         model, tokenizer = _load(run)
@@ -82,9 +78,7 @@ def subject_from_run(run: Run) -> Subject:
 
 def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The run's model in float32, and its tokenizer."""
-    name = run.model.model_name_or_path
-    if not name:
-        raise ConfigError("model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B")
+    name = model_of(run)
     if name.startswith(SCRATCH):
         made = Path(run.training.output_dir or "") / START_FOLDER
         if not made.exists() and name == f"{SCRATCH}{EMBEDDED}":
@@ -112,7 +106,7 @@ def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: Any, template: dict[str, Any]) -> list[int]:
-    """Token ids of a prompt as the model sees it when it is asked to answer."""
+    """Token ids of a prompt as the model is given it to answer."""
     if isinstance(prompt, str):
         return list(cast(Any, tokenizer(prompt))["input_ids"])
     ids = tokenizer.apply_chat_template(
@@ -124,7 +118,7 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: Any, template: dic
 def _scorer_of(
     examples: Sequence[dict[str, Any]], functions: Sequence[Callable[..., Any]], tokenizer: PreTrainedTokenizerBase
 ) -> Scorer:
-    """What each reward function gives, called as TRL calls them; NaN where it gives no number."""
+    """The rewards of each function, called as TRL calls it; NaN for None."""
     safe = [guarded(function) for function in functions]
 
     def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
@@ -139,15 +133,15 @@ def _scorer_of(
             "trainer_state": TrainerState(),
             **columns,
         }
-        found = []
-        for function in safe:
-            values = function(**arguments)
-            values = asyncio.run(_awaited(values)) if inspect.isawaitable(values) else values
-            found.append([math.nan if value is None else float(value) for value in values])
-        return torch.tensor(found, dtype=torch.float64).T
+        found = [called(function, **arguments) for function in safe]
+        return torch.tensor(
+            [[math.nan if value is None else float(value) for value in values] for values in found], dtype=torch.float64
+        ).T
 
     return scorer
 
 
-async def _awaited(value: Any) -> Any:
-    return await value
+def called(function: Callable[..., Any], **columns: Any) -> Sequence[float | None]:
+    """The rewards of a function, which may be a coroutine function."""
+    found = function(**columns)
+    return asyncio.run(found) if inspect.iscoroutine(found) else found

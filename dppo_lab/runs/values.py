@@ -1,11 +1,9 @@
-"""What a run's model does on each prompt before it is trained: samples, their rewards, and the values they give.
+"""Prompt values, stage 1 of A*-PO: samples of a run's model before training, their rewards, and the values.
 
-Stage 1 of A*-PO. Samples are drawn as by ``dppo eval``, each from a seed of its own, and are on disk batch by batch: a
-stopped estimate goes on from there, and so does one with more samples. Of values at another beta nothing is drawn anew.
+Samples are drawn as by ``dppo eval``, each with its own seed, and are written batch by batch: a stopped estimate goes
+on from there, and so does one with more samples. Another beta needs no new samples.
 """
 
-import asyncio
-import inspect
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +22,7 @@ from answer_judge.evaluation.samples import Batch, batches_of
 from answer_judge.evaluation.sampling import sample_seed
 from answer_judge.files import append_lines, encoded, explaining, read_lines, replacing, sole_writer
 from answer_judge.problems.loading import is_local
-from dppo.errors import ConfigError, DataError, first_line, raise_problems
+from dppo.errors import ConfigError, DataError, first_line
 from dppo.objective import optimal_value
 from dppo.pruning.values import prompt_key
 from dppo.rewards import guarded, identities
@@ -32,28 +30,29 @@ from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.embedded import EMBEDDED
 from dppo_lab.runs.parts import load_dataset, load_rewards, prepare_model
-from dppo_lab.runs.preflight import data_problems, model_problems, weight_problems
+from dppo_lab.runs.preflight import data_problems, model_problems, raise_all, weight_problems
+from dppo_lab.runs.subject import called, prompt_tokens
 
 GO_ON = "the same command goes on from what is there"
 UNREAD: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
-"""Fields that change what a run samples and not what is sampled here, at the values that change nothing."""
+"""Fields that change the samples of a run and not those drawn here, with the values that change nothing."""
 UNJUDGED = {
     "overlong": "counts the tokens of a completion, and samples are judged by their text",
     "majority_vote": "compares the completions of a group, and each sample is judged by itself",
 }
-"""Rewards that cannot be given to one completion by its text, and why."""
+"""Rewards that do not follow from the text of one completion, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimated:
-    """What an estimate came to."""
+    """The outcome of an estimate."""
 
     prompts: int
     """Different prompts, each with a value."""
     drawn: int
-    """Samples that were drawn now; the others were there."""
+    """Samples drawn now, without those that were there before."""
     failed: int
-    """Prompts all of whose samples had a reward of 0: their value is 0."""
+    """Prompts with a reward of 0 for every sample: their value is 0."""
     mean: float
     """Reward over all samples."""
     model: str
@@ -61,11 +60,7 @@ class Estimated:
 
 
 def values_path(run: Run) -> Path:
-    """Where the values of a run's prompts are: the field ``prompt_values``, or beside the file of the dataset.
-
-    Raises:
-        ConfigError: there is no such field, and the dataset is no file.
-    """
+    """The file of a run's prompt values: the field ``prompt_values``, or next to the file of the dataset."""
     if run.training.prompt_values is not None:
         return Path(run.training.prompt_values)
     name = run.data.dataset_path or (run.data.dataset_name if is_local(run.data.dataset_name or "") else None)
@@ -85,32 +80,18 @@ def estimate_values(
     batch_size: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Estimated:
-    """Write the value of every prompt of a run's training set, from samples of its model as it is before training.
+    """Write the value of every training prompt of a run, from samples of its model before training.
 
-    Args:
-        run: gives prompts, model, rewards and how completions are sampled.
-        samples: completions of each prompt, >= 1; the paper has 8.
-        beta: of ``optimal_value``, > 0.
-        engine: a key of ``answer_judge.evaluation.ENGINES``.
-        batch_size: completions at once, >= 1; None for the engine's default.
-        report: called after each batch with the samples there are and those there will be.
-
-    Raises:
-        ConfigError: a setting out of range or one that samples would not have, or samples on disk that were drawn
-            otherwise.
-        DataError: a prompt that no sample has a reward of.
-        FileError: the samples are damaged or another process writes them.
+    ``samples`` are completions per prompt, 8 in the paper, and ``batch_size`` completions at once. ``report`` is called
+    after each batch with the samples there are and those there will be.
     """
     if samples < 1:
         raise ConfigError(f"samples={samples} must be >= 1. Try --samples 8")
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine} is not one of {', '.join(ENGINES)}")
-    optimal_value(torch.zeros(1, 1), beta=beta)  # says what is wrong with it
+    optimal_value(torch.zeros(1, 1), beta=beta)  # checks its range
     checks = (model_problems, data_problems, weight_problems, unread_problems)
-    problems = [problem for check in checks for problem in check(run)]
-    if len(problems) == 1:
-        raise ConfigError(problems[0])
-    raise_problems("these values", problems)
+    raise_all("these values", [problem for check in checks for problem in check(run)])
     path = values_path(run)
     model = prepare_model(run, folder=_start(run, path))
     trusted, revision = run.training.trust_remote_code, run.model.model_revision
@@ -135,7 +116,7 @@ def estimate_values(
 
 
 def unread_problems(run: Run) -> Iterator[str]:
-    """One sentence for each setting by which a run's completions, or their rewards, are others than samples here."""
+    """One sentence for each setting that makes a run's completions or rewards differ from the samples here."""
     for name, default in UNREAD.items():
         value = getattr(run.training, name)
         if value and value != default:
@@ -155,7 +136,7 @@ def unread_problems(run: Run) -> Iterator[str]:
 
 
 def _start(run: Run, path: Path) -> Path:
-    """Where a model that is made from scratch is kept: one of another kind or seed is another."""
+    """The folder of a model from scratch, one for each kind and seed."""
     kind = (run.model.model_name_or_path or "").removeprefix(SCRATCH)
     return Path(f"{path}.start") / f"{kind}_{run.training.seed}"
 
@@ -180,7 +161,7 @@ def _sampled(
     samples: int,
     report: Callable[[int, int], None] | None,
 ) -> tuple[int, dict[str, list[float | None]]]:
-    """How many samples were drawn, and by prompt the rewards of all that are wanted."""
+    """The number of samples drawn, and by prompt the rewards of the ``samples`` that were asked for."""
     training, prompts = run.training, dataset["prompt"]
     sampling = Sampling(
         temperature=training.temperature,
@@ -190,11 +171,11 @@ def _sampled(
     )
     identity = [int(found) for found in identities(prompts)]
     keys = [prompt_key(found) for found in identity]
-    score = _scorer(run, dataset)
+    score = _Scorer(run, dataset)
     done = _claimed(
         path, {"sampling": asdict(sampling), "engine": {"name": engine.name, **engine.facts}, **score.asked}
     )
-    tokens = _tokens(tokenizer, prompts, _chat_options(run, tokenizer))
+    tokens = [prompt_tokens(tokenizer, prompt, _chat_options(run, tokenizer)) for prompt in prompts]
     before, total = len(done), len(keys) * samples
     wanted = {(key, sample) for key in keys for sample in range(samples)}
     there = len(wanted & done.keys())
@@ -224,16 +205,8 @@ def _completions(engine: Engine, requests: list[Request], batch: Batch, sampling
     return engine.generate(requests, sampling.up_to(batch.limit))
 
 
-def _tokens(tokenizer: Any, prompts: Sequence[Any], options: dict[str, Any]) -> list[list[int]]:
-    """Token ids of each prompt, as the trainer makes them."""
-    if isinstance(prompts[0], str):
-        return tokenizer(text=list(prompts))["input_ids"]
-    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **options}
-    return tokenizer.apply_chat_template(list(prompts), **settings)
-
-
-class _scorer:
-    """The total reward of completions by a run's functions and weights; None where none of them scored one."""
+class _Scorer:
+    """The weighted total reward of completions; None where no function scored one."""
 
     def __init__(self, run: Run, dataset: Dataset) -> None:
         functions = load_rewards(run, dataset)
@@ -248,7 +221,7 @@ class _scorer:
         texts: list[Any] = [each.text for each in generated]
         if not isinstance(prompts[0], str):
             texts = [[{"role": "assistant", "content": text}] for text in texts]
-        found = [_called(function, prompts=prompts, completions=texts, **columns) for function in self.functions]
+        found = [called(function, prompts=prompts, completions=texts, **columns) for function in self.functions]
         return [self._total(values) for values in zip(*found, strict=True)]
 
     def _total(self, values: Sequence[float | None]) -> float | None:
@@ -256,13 +229,8 @@ class _scorer:
         return sum(x * w for x, w in known) if known else None
 
 
-def _called(function: Callable[..., Any], **columns: Any) -> Any:
-    found = function(**columns)
-    return asyncio.run(found) if inspect.iscoroutine(found) else found
-
-
 def _claimed(path: Path, settings: dict[str, Any]) -> dict[tuple[str, int], float | None]:
-    """The rewards of the samples that are there, by prompt and number; of a new file none, after its settings."""
+    """The rewards of the samples on disk, by prompt and number. A new file gets the settings as its first line."""
     settings = json.loads(encoded(settings, default=str))
     lines = list(read_lines(path, advice=f"Remove {path} to draw all samples again"))
     if not lines:
@@ -278,7 +246,7 @@ def _claimed(path: Path, settings: dict[str, Any]) -> dict[tuple[str, int], floa
 
 
 def _written(path: Path, rewards: dict[str, list[float | None]], beta: float, drawn: int, model: str) -> Estimated:
-    """Write the values of all prompts at once, and say what they came to."""
+    """Write the values of all prompts in one step."""
     known = {key: [x for x in found if x is not None] for key, found in rewards.items()}
     if none := [key for key, found in known.items() if not found]:
         raise DataError(

@@ -24,6 +24,7 @@ from tiny_policy import (
     relative_error,
 )
 
+from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.methods.a_star_po import residual_bound
@@ -141,11 +142,9 @@ def test_the_score_bounds_the_residual_times_the_gradient():
 @pytest.mark.parametrize("beta", [1e-3, 0.2])
 def test_the_score_goes_by_the_beta_of_the_run(beta):
     """Not by the paper's 0.001 whatever the run says: a completion without an advantage is worth its log-ratio."""
-    rolled_out = RolledOut(
-        rewards=replace(rewards_of(TOTAL_N[:1].tolist()), value_Q=torch.from_numpy(TOTAL_N[:1])),
-        tokens_N=torch.tensor([100]),
-    )
-    rows = completions_of(replace(PRUNED, beta=beta), rolled_out)
+    rolled_out = RolledOut(rewards=rewards_of(TOTAL_N[:1].tolist()), tokens_N=torch.tensor([100]))
+    context = StepContext(value_Q=torch.from_numpy(TOTAL_N[:1]))
+    rows = completions_of(replace(PRUNED, beta=beta), rolled_out, context)
     assert rows.advantage_N.item() == 0 and rows.live_N.item()
     assert PRUNED.score(rows).item() == pytest.approx(beta * 0.1 * 100 * 10)
 
@@ -177,18 +176,18 @@ def test_a_beta_that_is_not_above_0_is_refused(beta):
 
 
 def test_advantages_are_against_the_value_whatever_the_group():
-    rewards = replace(rewards_of([1.0], [0.0, 1.0]), value_Q=torch.tensor([0.25, 0.75], dtype=torch.float64))
-    assert value_advantages(rewards).tolist() == [0.75, -0.75, 0.25]
+    rewards, context = rewards_of([1.0], [0.0, 1.0]), StepContext(value_Q=torch.tensor([0.25, 0.75]).double())
+    assert value_advantages(rewards, context).tolist() == [0.75, -0.75, 0.25]
     some = rewards.only(torch.tensor([True, False, True]))
-    assert value_advantages(some).tolist() == [0.75, 0.0, 0.25], "what nobody scored has none"
+    assert value_advantages(some, context).tolist() == [0.75, 0.0, 0.25], "what nobody scored has none"
     left = rewards.take(torch.tensor([False, True, True]))
-    assert value_advantages(left).tolist() == [-0.75, 0.25], "values go with their groups"
+    assert value_advantages(left, context.take(torch.tensor([1]))).tolist() == [-0.75, 0.25]
     assert A_STAR.advantages.of_one and A_STAR.advantages.any_size
 
 
 def test_without_values_there_are_no_advantages():
     with pytest.raises(ConfigError, match=r"dppo values CONFIG\.yaml, then set prompt_values: FILE"):
-        A_STAR.advantages(rewards_of([1.0, 0.0]))
+        A_STAR.advantages(rewards_of([1.0, 0.0]), NOTHING_KNOWN)
 
 
 def test_the_length_of_a_completion_does_not_divide_its_loss():

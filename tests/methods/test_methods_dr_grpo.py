@@ -7,6 +7,7 @@ import torch
 from one_step import lengths, loss_of, ratio_loss, rewards_of, step_of
 from tiny_policy import GRPO_BY_HAND, TOTAL_N, centred
 
+from dppo.context import NOTHING_KNOWN
 from dppo.methods import METHODS
 
 UNBIASED = {"dr_grpo": True}
@@ -16,7 +17,7 @@ GROUPS = ([2.0, 1.0, 0.0, 3.0], [1.0, 0.0])
 
 
 def test_advantages_are_centred_rewards():
-    assert DR_GRPO.advantages(rewards_of(*GROUPS)).tolist() == [0.5, -0.5, -1.5, 1.5, 0.5, -0.5]
+    assert DR_GRPO.advantages(rewards_of(*GROUPS), NOTHING_KNOWN).tolist() == [0.5, -0.5, -1.5, 1.5, 0.5, -0.5]
 
 
 def test_the_loss_is_the_token_sum_over_completions_times_the_longest():
@@ -31,7 +32,7 @@ def test_rewards_on_another_scale_give_a_gradient_on_another_scale():
     """With a division by the deviation they would not."""
     doubled = [[2 * reward for reward in group] for group in GROUPS]
     for name, factor in (("dr_grpo", 2.0), ("grpo", 1.0)):
-        plain, twice = (METHODS[name].advantages(rewards_of(*groups)) for groups in (GROUPS, doubled))
+        plain, twice = (METHODS[name].advantages(rewards_of(*groups), NOTHING_KNOWN) for groups in (GROUPS, doubled))
         torch.testing.assert_close(twice, factor * plain, rtol=1e-3, atol=0)
 
 

@@ -15,6 +15,7 @@ import torch
 from claims import claims
 from tiny_policy import (
     CLIPPED,
+    CONTEXT,
     GROUP_N,
     GRPO_BY_HAND,
     LENGTH_N,
@@ -88,7 +89,7 @@ def check(method, by_hand):
 
 
 def test_the_tiny_problem_has_what_the_claims_are_about():
-    advantage_N = GRPO.advantages(rewards())
+    advantage_N = GRPO.advantages(rewards(), CONTEXT)
     torch.testing.assert_close(advantage_N, torch.from_numpy(GRPO_BY_HAND.advantage_N), rtol=0, atol=EXACT)
     logp, old, mask = (torch.from_numpy(value) for value in (log_probs(THETA), OLD_NT, MASK_NT))
     tokens = Tokens(logp_BT=logp, old_logp_BT=old, advantage_B=advantage_N, mask_BT=mask)
@@ -264,7 +265,7 @@ def test_group_statistics_after_pruning_are_biased():
     """Means and deviations of the survivors belong to another baseline."""
 
     def survivors(outcome):
-        advantages = [GRPO.advantages(rewards().only(weight_N > 0)) for weight_N in outcome.weight_UN]
+        advantages = [GRPO.advantages(rewards().only(weight_N > 0), CONTEXT) for weight_N in outcome.weight_UN]
         pairs = zip(outcome.weight_UN, advantages, strict=True)
         return torch.cat([outcome.gradients(w_N[None], advantage_N=a_N) for w_N, a_N in pairs])
 
@@ -274,11 +275,11 @@ def test_group_statistics_after_pruning_are_biased():
 
 def part_NK(method, **changes):
     known = {"denominator": float(N), "tokens": float(LENGTH_N.sum())}
-    return parts(method, method.advantages(rewards()), **(known | changes))
+    return parts(method, method.advantages(rewards(), CONTEXT), **(known | changes))
 
 
 def test_zero_advantage_is_free_to_drop_without_kl_and_not_with_it():
-    nonzero_N = (GRPO.advantages(rewards()) != 0).double()
+    nonzero_N = (GRPO.advantages(rewards(), CONTEXT) != 0).double()
     wanted = GRPO_BY_HAND.gradient()
     assert relative_error(nonzero_N @ part_NK(GRPO), wanted) < EXACT
     assert relative_error(nonzero_N @ part_NK(GRPO, denominator=N - 1), wanted) > 1e-2, "still counted"
@@ -298,7 +299,7 @@ def test_cppo_is_biased_whatever_it_is_multiplied_by():
 def test_real_draws_give_every_completion_weight_one_on_average(design):
     """The gradient is linear in the weights, so this is all that a design has to provide: 5 sigma over 2000 draws."""
     method = replace(DPPO, completions=replace(DPPO.completions, design=design), beta=0.2)
-    rows = completions_of(method, RolledOut(rewards=rewards(), tokens_N=torch.from_numpy(LENGTH_N)))
+    rows = completions_of(method, RolledOut(rewards=rewards(), tokens_N=torch.from_numpy(LENGTH_N)), CONTEXT)
     draws = [method.completions.draw(rows, generator(0, Purpose.CHECK, index)) for index in range(2000)]
     prob_N, weight_UN = draws[0].prob_N, torch.stack([draw.weight_N for draw in draws])
     assert (prob_N > 0).all()
@@ -386,6 +387,6 @@ def test_a_rate_that_is_chosen_from_the_scores_keeps_the_claim(beta):
     eager = Auto(fewest=1, least_gain=1.0)
     level = Pruning(rate=0.8, floor=0.2, auto=eager, score=lambda completions: 10.0**completions.group_N)
     method = replace(DPPO, beta=beta, completions=level)
-    seen = completions_of(method, RolledOut(rewards=rewards(), tokens_N=torch.from_numpy(LENGTH_N)))
+    seen = completions_of(method, RolledOut(rewards=rewards(), tokens_N=torch.from_numpy(LENGTH_N)), CONTEXT)
     assert level.choice(level.evidence(seen)).rate > 0
     check(method, replace(GRPO_BY_HAND, beta=beta))

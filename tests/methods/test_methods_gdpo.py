@@ -154,7 +154,7 @@ def test_pruning_prompts_is_biased_since_the_batch_is_normalised_over_those_roll
 def test_without_the_second_normalisation_pruning_prompts_would_be_exact():
     """What it is that is biased: the deviation of the batch, and nothing else."""
 
-    def within_groups_only(rewards):
+    def within_groups_only(rewards, context):
         functions = [replace(rewards, reward_NF=one_N1, weight_F=None) for one_N1 in rewards.reward_NF.split(1, 1)]
         return sum(w * group_advantages(one) for w, one in zip(rewards.weight_F, functions, strict=True))
 

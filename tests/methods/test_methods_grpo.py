@@ -4,6 +4,7 @@ import pytest
 import torch
 from one_step import kept, loss_of, ratio_loss, rewards_of, step_of
 
+from dppo.context import NOTHING_KNOWN
 from dppo.methods import METHODS
 
 UNBIASED = {"grpo": True}
@@ -11,7 +12,7 @@ GRPO = METHODS["grpo"]
 
 
 def test_golden_advantages():
-    got = GRPO.advantages(rewards_of([1, 0, 0, 0, 0, 0, 0, 0], [2, 1, 0, 3], [1, 1]))
+    got = GRPO.advantages(rewards_of([1, 0, 0, 0, 0, 0, 0, 0], [2, 1, 0, 3], [1, 1]), NOTHING_KNOWN)
     expected = [2.474174] + [-0.353453] * 7 + [0.387268, -0.387268, -1.161805, 1.161805] + [0, 0]
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=6e-7)
 

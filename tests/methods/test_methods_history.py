@@ -7,9 +7,10 @@ import pytest
 import torch
 from tiny_policy import GRPO_BY_HAND, TOTAL_N, by_group
 
+from dppo.context import NOTHING_KNOWN, Expected, StepContext
 from dppo.methods import METHODS
 from dppo.pruning import GroupSizes
-from dppo.types import Expected, Rewards
+from dppo.types import Rewards
 
 UNBIASED = dict.fromkeys(("grpo_history", "dppo_history", "dppo_history_scaled", "dppo_history_sizes"), True)
 LEAVE_ONE_OUT = replace(GRPO_BY_HAND, advantage_N=by_group(TOTAL_N, lambda x: x - (x.sum() - x) / (len(x) - 1)))
@@ -36,10 +37,10 @@ def test_a_group_of_one_learns_from_what_history_expected(name):
         "variance_QF": torch.tensor([[0.16]]).double(),
         "worth_QF": torch.tensor([[3.0]]).double(),
     })  # fmt: skip
-    one = Rewards(reward_NF=torch.ones(1, 1), group_N=torch.zeros(1).long(), expected=expected)
+    one = Rewards(reward_NF=torch.ones(1, 1), group_N=torch.zeros(1).long())
     divided = 0.5 if METHODS[name].advantages.compute.__name__ == "history_scaled_advantages" else 1.0
-    assert METHODS[name].advantages(one).item() == pytest.approx(0.75 / divided)
-    assert METHODS["grpo"].advantages(one).item() == 0
+    assert METHODS[name].advantages(one, StepContext(expected=expected)).item() == pytest.approx(0.75 / divided)
+    assert METHODS["grpo"].advantages(one, NOTHING_KNOWN).item() == 0
 
 
 def test_a_flat_group_that_history_did_not_expect_has_a_gradient_and_is_drawn_by_its_score():
@@ -48,7 +49,7 @@ def test_a_flat_group_that_history_did_not_expect_has_a_gradient_and_is_drawn_by
         variance_QF=torch.tensor([[0.09], [0.05]]).double(),
         worth_QF=torch.tensor([[5.0], [5.0]]).double(),
     )
-    rewards = Rewards(reward_NF=torch.ones(4, 1), group_N=torch.tensor([0, 0, 1, 1]), expected=expected)
-    advantage_N = METHODS["grpo_history"].advantages(rewards).numpy()
+    rewards = Rewards(reward_NF=torch.ones(4, 1), group_N=torch.tensor([0, 0, 1, 1]))
+    advantage_N = METHODS["grpo_history"].advantages(rewards, StepContext(expected=expected)).numpy()
     assert (advantage_N[:2] > 0.7).all() and (np.abs(advantage_N[2:]) < 0.05).all()
     assert METHODS["grpo_history"].live(torch.from_numpy(advantage_N)).all()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from one_step import advantages, kept, loss_of, rewards_of, step_of
 from tiny_policy import GRPO_BY_HAND, at_rates, expectation, parts, planned, relative_error
 
+from dppo.context import NOTHING_KNOWN
 from dppo.methods import METHODS
 from dppo.methods.pods import above_lowest, at_least_two, of_kept, widest
 from dppo.methods.ranking import largest
@@ -112,10 +113,10 @@ def test_a_completion_at_the_mean_stays_without_a_gradient(rate):
 
 def test_statistics_of_those_kept_leave_the_others_out():
     keep = torch.tensor([True, False, True])
-    assert of_kept(CENTRED, rewards_of([1, 2, 4]), keep).tolist() == [-1.5, 0, 1.5]
-    assert of_kept(CENTRED, rewards_of([1, 2, 4]), ~keep).tolist() == [0, 0, 0]
+    assert of_kept(CENTRED, rewards_of([1, 2, 4]), NOTHING_KNOWN, keep).tolist() == [-1.5, 0, 1.5]
+    assert of_kept(CENTRED, rewards_of([1, 2, 4]), NOTHING_KNOWN, ~keep).tolist() == [0, 0, 0]
     missing = rewards_of([1, float("nan"), 4])
-    assert of_kept(CENTRED, missing, keep | True).tolist() == [-1.5, 0, 1.5]
+    assert of_kept(CENTRED, missing, NOTHING_KNOWN, keep | True).tolist() == [-1.5, 0, 1.5]
 
 
 def test_statistics_of_those_kept_are_biased_under_any_draw():
@@ -130,7 +131,7 @@ def test_statistics_of_those_kept_are_biased_under_any_draw():
         rewards, rule = outcome.plan.rewards, method.advantages
         found = []
         for weight_N in outcome.weight_UN:
-            advantage_N = PODS.statistics.compute(rule, rewards, weight_N > 0)
+            advantage_N = PODS.statistics.compute(rule, rewards, NOTHING_KNOWN, weight_N > 0)
             part_NK = parts(method, advantage_N, outcome.plan.denominator, outcome.plan.tokens)
             found.append(weight_N @ part_NK)
         return torch.stack(found)

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from dppo.context import StepContext
 from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import PromptPruning, Pruning, confidence
@@ -212,12 +213,14 @@ class Planned:
         return weight_UN @ parts(self.method, advantage_N, self.plan.denominator, self.plan.tokens, theta)
 
 
+CONTEXT = StepContext(value_Q=torch.from_numpy(VALUE_P))
+
+
 def rewards(keep_N=None) -> Rewards:
     found = Rewards(
         reward_NF=torch.from_numpy(REWARD_NF),
         group_N=torch.from_numpy(GROUP_N),
         weight_F=torch.from_numpy(WEIGHT_F),
-        value_Q=torch.from_numpy(VALUE_P),
     )
     return found if keep_N is None else found.take(keep_N)
 
@@ -262,10 +265,10 @@ def after(method: Method, chance: float, draw) -> Planned:
         return Planned(**known, chance_U=torch.ones(1, dtype=torch.float64), plan=None)
     length_N, old_NT, mask_NT = (torch.from_numpy(value)[keep_N] for value in (LENGTH_N, OLD_NT, MASK_NT))
     rolled_out = RolledOut(rewards=rewards(keep_N), tokens_N=length_N, confidence_N=confidence(old_NT, mask_NT))
-    value_Q = torch.from_numpy(VALUE_P)[draw.keep_N]
-    prompts = replace(drawn_block(Block(candidates=CANDIDATES, draw=draw), 1), sequences=N, value_Q=value_Q)
+    context = CONTEXT.take(draw.keep_N)
+    prompts = replace(drawn_block(Block(candidates=CANDIDATES, draw=draw), 1), sequences=N, context=context)
     outcomes, chances, drawn = 1, {0: 1.0}, method
-    if by_chance(method.completions) and (live := int(completions_of(method, rolled_out).live_N.sum())):
+    if by_chance(method.completions) and (live := int(completions_of(method, rolled_out, context).live_N.sum())):
         outcomes = 2**live
         design, chances = every_mask(method.completions.design)
         drawn = replace(method, completions=replace(method.completions, design=design))

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dppo.context import NOTHING_KNOWN
 from dppo.errors import ConfigError
 from dppo.objective import (
     ADVANTAGE_RULES,
@@ -148,16 +149,16 @@ def test_group_rules_do_not_see_other_groups_and_the_batch_rule_says_that_it_doe
     group = [2.0, 1.0, 0.0, 3.0]
     alone, beside = groups(group), groups(group, [9.0, 0.0, 0.0])
     for rule in (GROUP_SCALED, CENTRED):
-        assert torch.equal(rule(alone), rule(beside)[:4])
+        assert torch.equal(rule(alone, NOTHING_KNOWN), rule(beside, NOTHING_KNOWN)[:4])
         assert rule.prompt_exact and rule.reason == ""
-    assert not torch.allclose(BATCH_SCALED(alone), BATCH_SCALED(beside)[:4], rtol=1e-2)
+    assert not torch.allclose(BATCH_SCALED(alone, NOTHING_KNOWN), BATCH_SCALED(beside, NOTHING_KNOWN)[:4], rtol=1e-2)
     assert not BATCH_SCALED.prompt_exact and "rolled-out" in BATCH_SCALED.reason
 
 
 def test_rules_go_by_the_names_of_scale_rewards_and_no_two_set_the_same_fields():
     rewards = groups([2.0, 1.0, 0.0, 3.0], [1.0, 0.0])
     for name, rule in ADVANTAGE_RULES.items():
-        assert torch.equal(rule(rewards), group_advantages(rewards, scale=name))
+        assert torch.equal(rule(rewards, NOTHING_KNOWN), group_advantages(rewards, scale=name))
         assert rule.settings["scale_rewards"] == name
     settings = [tuple(sorted(rule.settings.items())) for rule in ADVANTAGE_RULES.values()]
     assert len(set(settings)) == len(settings)
@@ -200,7 +201,7 @@ def test_powered_advantages():
 def test_a_power_stresses_the_rare_outcome():
     """1 right of 8: its advantage is 7 times the others', and 49 times with power 1, so they no longer sum to 0."""
     rule = emphasised(GROUP_SCALED, 1.0)
-    advantage = rule(groups([1, 0, 0, 0, 0, 0, 0, 0]))
+    advantage = rule(groups([1, 0, 0, 0, 0, 0, 0, 0]), NOTHING_KNOWN)
     assert (advantage[0] / advantage[1]).item() == pytest.approx(-49)
     assert advantage[0].item() == pytest.approx(2.474174**2, rel=1e-6)
     assert advantage.sum() > 5

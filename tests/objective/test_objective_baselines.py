@@ -5,30 +5,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dppo.context import NOTHING_KNOWN, Expected, StepContext
 from dppo.errors import ConfigError
 from dppo.objective import HISTORY_CENTRED, history_advantages, history_scaled_advantages
-from dppo.types import Expected, Rewards
+from dppo.types import Rewards
 
 NAN = float("nan")
 REWARD = st.sampled_from([0.0, 0.5, 1.0, -2.0, NAN])
 FUNCTIONS = 2
 
 
-def rewards_of(groups, mean=None, variance=0.2, worth=3.0, weights=(1.0, 1.0)):
+def known(groups, mean=None, variance=0.2, worth=3.0, weights=(1.0, 1.0)):
+    """Rewards of groups, and what history expected of each of them."""
     reward_NF = torch.tensor([row for group in groups for row in group], dtype=torch.float64)
     shape = (len(groups), FUNCTIONS)
-    return Rewards(
+    rewards = Rewards(
         reward_NF=reward_NF,
         group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
         weight_F=torch.tensor(weights, dtype=torch.float64),
-        expected=None
-        if mean is None
-        else Expected(
-            mean_QF=torch.full(shape, mean).double(),
-            variance_QF=torch.full(shape, variance).double(),
-            worth_QF=torch.full(shape, worth).double(),
-        ),
     )
+    if mean is None:
+        return rewards, NOTHING_KNOWN
+    mean_QF, variance_QF, worth_QF = (torch.full(shape, value).double() for value in (mean, variance, worth))
+    return rewards, StepContext(expected=Expected(mean_QF=mean_QF, variance_QF=variance_QF, worth_QF=worth_QF))
 
 
 def by_hand(groups, mean, worth, weights):
@@ -57,7 +56,7 @@ GROUPS = st.lists(
 @given(groups=GROUPS, mean=st.sampled_from([0.0, 0.3]), worth=st.sampled_from([0.5, 7.0]))
 def test_it_is_the_formula_for_groups_of_any_size_with_missing_rewards(groups, mean, worth):
     weights = [2.0, -0.5]
-    got = history_advantages(rewards_of(groups, mean, worth=worth, weights=weights))
+    got = history_advantages(*known(groups, mean, worth=worth, weights=weights))
     torch.testing.assert_close(got, by_hand(groups, mean, worth, weights))
 
 
@@ -74,30 +73,30 @@ def test_a_baseline_never_sees_its_own_reward(groups, data):
     for mean in (None, 0.3):
         if mean is None and len(groups[group]) == 1:
             continue  # without history and siblings there is no baseline: the advantage is 0
-        before, after = (history_advantages(rewards_of(each, mean)) for each in (groups, moved))
+        before, after = (history_advantages(*known(each, mean)) for each in (groups, moved))
         siblings = [row[0] for j, row in enumerate(groups[group]) if j != place and row[0] == row[0]]
         if mean is not None or siblings:
             assert (after - before)[number].item() == pytest.approx(10)
 
 
 def test_without_history_it_is_leave_one_out_and_a_group_of_one_has_nothing():
-    got = history_advantages(rewards_of([[[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0]]]))
+    got = history_advantages(*known([[[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0]]]))
     assert got.tolist() == pytest.approx([1.0, -0.5, -0.5, 0.0])
-    worthless = history_advantages(rewards_of([[[1.0, 0.0], [0.0, 0.0]]], mean=0.7, worth=0.0))
+    worthless = history_advantages(*known([[[1.0, 0.0], [0.0, 0.0]]], mean=0.7, worth=0.0))
     assert worthless.tolist() == pytest.approx([1.0, -1.0]), "what is worth nothing has no say"
 
 
 def test_the_deviation_is_that_of_history():
     plain, scaled = (
-        rule(rewards_of([[[1.0, 0.0], [0.0, 1.0]]], 0.5, variance=0.16, weights=(1.0, 2.0)))
+        rule(*known([[[1.0, 0.0], [0.0, 1.0]]], 0.5, variance=0.16, weights=(1.0, 2.0)))
         for rule in (history_advantages, history_scaled_advantages)
     )
     torch.testing.assert_close(scaled, plain / ((0.16 + 4 * 0.16) ** 0.5 + 0.1))
     with pytest.raises(ConfigError, match="eps=0 must be > 0"):
-        history_scaled_advantages(rewards_of([[[1.0, 0.0]]], 0.5), eps=0)
+        history_scaled_advantages(*known([[[1.0, 0.0]]], 0.5), eps=0)
 
 
 def test_the_rule_says_that_groups_of_one_learn():
     assert HISTORY_CENTRED.from_history and HISTORY_CENTRED.prompt_exact
-    one = HISTORY_CENTRED(rewards_of([[[1.0, 0.0]]], 0.25))
+    one = HISTORY_CENTRED(*known([[[1.0, 0.0]]], 0.25))
     assert one.item() == pytest.approx(1 - 0.25 - 0.25)

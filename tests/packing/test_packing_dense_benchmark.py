@@ -1,6 +1,5 @@
 """Benchmarks of the forward pass count what they say they count, and notice a layout that computes another thing."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -10,15 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.speed import cases, dense, gpu, gpu_checks, gpu_shapes, layouts, workload
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-workload, layouts, comparison, dense, gpu, gpu_checks, gpu_shapes = (
-    importlib.import_module(name)
-    for name in ("workload", "layouts", "comparison", "dense", "gpu", "gpu_checks", "gpu_shapes")
-)
-
+ROOT = Path(__file__).parents[2]
 SHORT = workload.Lengths(prompt=(5, 10), median=20.0, longest=50)
 SMALLEST = dense.Settings(
     repetitions={"2x64": 2},
@@ -29,7 +23,7 @@ SMALLEST = dense.Settings(
     row_lengths=(64,),
     batches=2,
 )
-CASE = comparison.Case(model="2x64", group_size=8, rate=0.75, lengths=SHORT)
+CASE = cases.Case(model="2x64", group_size=8, rate=0.75, lengths=SHORT)
 
 
 @pytest.fixture
@@ -101,6 +95,7 @@ def test_pairs_of_a_row_are_those_a_query_can_see(batch):
     assert packed.pairs == branches + sum(pairs(0, prompt - 1) for _, prompt, _ in sequences(kept))
 
 
+@pytest.mark.slow
 def test_records_of_the_smallest_run(capsys):
     records = dense.measure(SMALLEST)
     printed = capsys.readouterr().out
@@ -142,9 +137,9 @@ def with_foreign_prompts(work):
 
 @pytest.mark.parametrize("wrong", [without_the_last, in_another_order, with_foreign_prompts])
 def test_a_layout_that_computes_something_else_is_flagged(wrong):
-    named = {"trl": comparison.TRL, "wrong": replace(comparison.PADDED, layout=wrong)}
+    named = {"trl": cases.TRL, "wrong": replace(cases.PADDED, layout=wrong)}
     models = {c.prepare: CASE.prepared(c.prepare) for c in named.values()}
-    measured = comparison.exactness(CASE.work(), named, models)
+    measured = cases.exactness(CASE.work(), named, models)
     assert measured["trl"]["same"] and not measured["wrong"]["same"]
     row = {**dict.fromkeys(("median", "faster_median", "peak_mib", "less_memory", "fewer_tokens"), 1.0)}
     row |= {f"{what}quartile_{end}": 1.0 for what in ("", "faster_") for end in ("low", "high")}
@@ -218,11 +213,10 @@ def test_the_gpu_benchmark_runs_without_trl_on_a_cpu(tmp_path):
     output = tmp_path / "gpu.json"
     blocked = (
         "import runpy, sys; sys.modules['trl'] = None; "
-        f"sys.path.insert(0, {str(BENCHMARKS)!r}); "
         f"sys.argv = ['gpu.py', '--device', 'cpu', '--quick', '--output', {str(output)!r}]; "
-        f"runpy.run_path({str(BENCHMARKS / 'gpu.py')!r}, run_name='__main__')"
+        "runpy.run_module('benchmarks.speed.gpu', run_name='__main__')"
     )
-    subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=True)
+    subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=True, cwd=ROOT)
     rows = json.loads(output.read_text())["rows"]
     assert {row["figure"] for row in rows} == {"kernel", "exactness", "matrix rate", "layouts", "row length"}
     assert all(row.get("passed") is not False for row in rows)

@@ -1,17 +1,12 @@
 """The sweep over model types: its verdicts on types of each kind, and that it would see rows that are wrong."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import models
 from packing_wrong import WRONG_IN_VALUE
 
+from benchmarks.scale import models
 from dppo.packing.attention import DROPOUTS, unsupported
 from dppo.packing.check import LayoutCheck
 

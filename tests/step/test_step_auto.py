@@ -5,14 +5,19 @@ That a resumed run chooses the same is among the runs of ``test_step_prompts``.
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from drafts import draft_of
+from pages import ROOT, blocks
 from test_step_prompts import AUTO, DPPO, GRESO, GROUP, PROMPTS, SIZE, same, source, taught
 
 from dppo.errors import CheckpointError
-from dppo.pruning import Auto, Pruning, advantage_with_length, stop
+from dppo.methods import METHODS
+from dppo.objective import Tokens
+from dppo.pruning import COMPLETION_AUTO, Auto, PromptHistory, PromptStream, Pruning, advantage_with_length, stop
 from dppo.rng import step_streams
-from dppo.step import RolledOut, plan_step
+from dppo.step import PromptSource, RolledOut, micro_batch_loss, plan_step
 from dppo.types import Rewards
 
 
@@ -37,7 +42,7 @@ def test_auto_leaves_prompts_alone_that_are_all_alike():
     for step in range(20):
         prompts = run.block(step, generations=GROUP)
         rewards = Rewards.of_groups(torch.tensor([[1.0, 0.0, 0.0]] * len(prompts.row_Q)))
-        run.learn(prompts, rewards, torch.ones(len(prompts.row_Q)), torch.full((len(rewards),), 7), step)
+        run.learn(draft_of(AUTO, prompts, rewards, tokens=7), step)
         assert prompts.kept_share == 1
     assert len(run.visits) == 20 * PROMPTS - SIZE and run.figures["prune/prompt_ceiling"] == pytest.approx(1.0)
 
@@ -78,7 +83,7 @@ def stepped(run, step, *, mixed):
     tokens_N = torch.tensor([400, 1, 1] * len(prompts.row_Q))
     rolled_out = RolledOut(rewards=Rewards.of_groups(reward_QG), tokens_N=tokens_N)
     plan = plan_step(OWN_RATE, rolled_out, prompts, streams=step_streams(0, step), max_tokens=400)
-    run.learn(prompts, rolled_out.rewards, plan.signal_Q, tokens_N, step, evidence=plan.evidence)
+    run.learn(plan, step)
     return int(plan.completions.live_N.sum() - (plan.weight_UN > 0).sum()), plan
 
 
@@ -95,3 +100,37 @@ def test_completions_of_a_step_with_little_to_teach_are_pruned_by_what_earlier_s
     del position["completions"]
     forgetful.load(tmp_path, position)
     assert stepped(forgetful, 4, mixed=2)[0] == 0, "the wrong twin looks at one step alone"
+
+
+def steps_that_prune(code):
+    """Of 40 steps of the README's loop with some code, those in which ``auto`` leaves completions with a gradient out.
+
+    Three prompts a step, of which some are never solved: a step alone seldom has enough to choose a rate from.
+    """
+    completions = replace(METHODS["dppo"].completions, rate=0.8, auto=COMPLETION_AUTO)
+    method, found = replace(METHODS["dppo"], completions=completions), 0
+    run = PromptSource(PromptStream(64, 0), PromptHistory(np.arange(64, dtype=np.uint64)), method, prompts=3)
+    names = {"source": run, "method": method, "seed": 0, "replace": replace, "RolledOut": RolledOut}
+    names |= {"plan_step": plan_step, "step_streams": step_streams, "micro_batch_loss": micro_batch_loss}
+
+    def forward(kept, advantage_B):
+        logp_BT = torch.zeros(len(kept), 1, requires_grad=True)
+        return Tokens(logp_BT=logp_BT, old_logp_BT=logp_BT.detach(), advantage_B=advantage_B, mask_BT=logp_BT == 0)
+
+    for step in range(40):
+        rng = np.random.default_rng(step)
+
+        def roll_out(row_Q, rng=rng):
+            right_QG = rng.random((len(row_Q), 8)) < row_Q.numpy()[:, None] % 4 / 4
+            return Rewards.of_groups(torch.from_numpy(right_QG)), torch.from_numpy(rng.integers(1, 65, right_QG.size))
+
+        exec(code, names | (made := {"step": step, "roll_out": roll_out, "forward": forward}), made)
+        found += len(made["kept"]) < int(made["plan"].completions.live_N.sum())
+    return found
+
+
+def test_the_method_on_one_screen_remembers_what_auto_chooses_from():
+    (heart,) = [block for block in blocks(ROOT / "README.md", "python") if "plan_step" in block]
+    assert steps_that_prune(heart) > 25
+    forgetful = heart.replace("source.learn(plan, step)", "source.learn(replace(plan, evidence=None), step)")
+    assert forgetful != heart and steps_that_prune(forgetful) < 15, "the wrong twin looks at one step alone"

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from drafts import draft_of
 
 from dppo.errors import CheckpointError, RewardError, ShapeError
 from dppo.methods import METHODS
@@ -37,7 +38,7 @@ def answers(row_Q):
 
 
 def learned(run, prompts, rewards, step):
-    run.learn(prompts, rewards, torch.ones(rewards.groups), torch.ones(len(rewards)), step)
+    run.learn(draft_of(run.method, prompts, rewards), step)
 
 
 def taught(run, steps, first=0):
@@ -52,18 +53,22 @@ def taught(run, steps, first=0):
 def test_prompts_without_a_history_start_from_the_prediction_and_others_from_both():
     run = source()
     first, second, third, again = taught(run, 4)
-    assert (first.expected.mean_QF == 0.5).all() and (first.expected.worth_QF == PRIOR_STRENGTH + 1).all()
+    assert (first.context.expected.mean_QF == 0.5).all() and (
+        first.context.expected.worth_QF == PRIOR_STRENGTH + 1
+    ).all()
     for prompts in (second, third):
         hard = prompts.row_Q < SIZE // 2
-        mean_Q = prompts.expected.mean_QF[:, 0]
+        mean_Q = prompts.context.expected.mean_QF[:, 0]
         assert mean_Q[hard].max() < mean_Q[~hard].min()
-        torch.testing.assert_close(prompts.expected.variance_QF[:, 0], mean_Q * (1 - mean_Q), rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            prompts.context.expected.variance_QF[:, 0], mean_Q * (1 - mean_Q), rtol=1e-12, atol=0
+        )
     own = copy.deepcopy(run)
-    again_mean_Q = again.expected.mean_QF[:, 0]
-    assert (again.expected.worth_QF > 3).all() and (again_mean_Q != second.expected.mean_QF[:, 0]).any()
+    again_mean_Q = again.context.expected.mean_QF[:, 0]
+    assert (again.context.expected.worth_QF > 3).all() and (again_mean_Q != second.context.expected.mean_QF[:, 0]).any()
     assert own.figures["difficulty/auc"] == 1.0
     without = source(difficulty=False)
-    flat = taught(without, 2)[1].expected.mean_QF
+    flat = taught(without, 2)[1].context.expected.mean_QF
     assert (flat == flat[0]).all(), "the wrong twin: history alone knows nothing of the first epoch"
 
 
@@ -92,11 +97,15 @@ def test_a_resumed_run_expects_the_same_bit_for_bit(tmp_path):
     resumed.load(tmp_path, position)
     straight, after = taught(through, 2, first=2), taught(resumed, 2, first=2)
     for one, other in zip(straight, after, strict=True):
-        assert torch.equal(one.row_Q, other.row_Q) and torch.equal(one.expected.mean_QF, other.expected.mean_QF)
+        assert torch.equal(one.row_Q, other.row_Q) and torch.equal(
+            one.context.expected.mean_QF, other.context.expected.mean_QF
+        )
     (tmp_path / DIFFICULTY_FILE).unlink()
     with pytest.warns(UserWarning, match="written without difficulty_features: they are learned from here on"):
         forgetful.load(tmp_path, position)
-    assert not torch.equal(taught(forgetful, 1, first=2)[0].expected.mean_QF, straight[0].expected.mean_QF)
+    assert not torch.equal(
+        taught(forgetful, 1, first=2)[0].context.expected.mean_QF, straight[0].context.expected.mean_QF
+    )
     (tmp_path / DIFFICULTY_FILE).write_bytes(b"PK")
     with pytest.raises(CheckpointError, match="is damaged"):
         source().load(tmp_path, position)
@@ -107,10 +116,10 @@ def test_rounds_have_the_prior_too():
         return Rewards.of_groups(torch.tensor([[0.0, 1.0]] * len(block.row_Q)))
 
     run = source("dapo")
-    assert run.rounds(0, mixed).expected is None, "which has no baseline from history"
+    assert run.rounds(0, mixed).context.expected is None, "which has no baseline from history"
     run.method = replace(run.method, advantages=HISTORY_CENTRED)
     prompts = run.rounds(1, mixed)
-    assert (prompts.expected.mean_QF == 0.5).all() and len(prompts.expected) == len(prompts.row_Q)
+    assert (prompts.context.expected.mean_QF == 0.5).all() and len(prompts.context.expected) == len(prompts.row_Q)
 
 
 def test_features_of_another_dataset_and_rewards_out_of_range_are_refused():

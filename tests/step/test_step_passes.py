@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from pruning_enumeration import boxes_of_level
-from tiny_policy import GRPO_BY_HAND, LENGTH_N, N, relative_error
+from tiny_policy import CONTEXT, GRPO_BY_HAND, LENGTH_N, N, relative_error
 from tiny_step import DPPO, EXACT, every_draw, gradients, plan_of, rolled_out
 
 from dppo.errors import ConfigError
@@ -118,7 +118,7 @@ def test_the_shares_of_a_pass_add_up_to_the_full_gradient(shares):
         assert (dealt.share_UN.sum(0) == 1).all() and dealt.denominator == N
         got = 0.0
         for share, row_N in enumerate(dealt.share_UN):
-            boxes = boxes_of_level(method.completions, completions_of(method, rolled_out()).take(row_N))
+            boxes = boxes_of_level(method.completions, completions_of(method, rolled_out(), CONTEXT).take(row_N))
 
             def streams(purpose, *key, boxes=boxes, real=real, share=share):
                 mine = purpose == Purpose.COMPLETION_DRAW and key[0] % shares == share

@@ -12,6 +12,7 @@ import torch
 from pruning_enumeration import boxes_of_level
 from tiny_policy import (
     CANDIDATES,
+    CONTEXT,
     GROUP_N,
     GRPO_BY_HAND,
     LENGTH_N,
@@ -98,7 +99,7 @@ def test_an_entropy_bonus_keeps_every_completion_in_the_draw():
 
 
 def survivors_advantages(method, plan, kept_N):
-    return method.advantages(rewards().only(kept_N))
+    return method.advantages(rewards().only(kept_N), CONTEXT)
 
 
 MISTAKES = {
@@ -296,14 +297,14 @@ def test_the_rates_of_a_step_follow_the_share_of_training_done():
 def test_the_signal_of_a_group_is_the_root_of_its_squared_scores(name):
     method, given = METHODS[name], rolled_out()
     plan = plan_of(method)
-    completions = completions_of(method, given)
+    completions = completions_of(method, given, CONTEXT)
     assert torch.equal(plan.score_N, method.score(completions)), "all of which are 0 without an advantage"
     by_hand = [
         sum(s**2 for s, group in zip(method.score(completions).tolist(), GROUP_N, strict=True) if group == q) ** 0.5
         for q in range(P)
     ]
     assert plan.signal_Q.tolist() == pytest.approx(by_hand)
-    assert torch.equal(signals(method, given), plan.signal_Q)
+    assert torch.equal(signals(method, given, CONTEXT), plan.signal_Q)
 
 
 def test_a_flat_group_has_no_signal_whatever_the_score():
@@ -311,7 +312,7 @@ def test_a_flat_group_has_no_signal_whatever_the_score():
     method = replace(GRPO, completions=Pruning(score=uniform_score))
     flat = RolledOut(rewards=Rewards.of_groups(torch.tensor([[0.3] * 4, [0.0, 1.0, 0.0, 0.0]])), tokens_N=torch.ones(8))
     plan = plan_of(method, prompts=whole_block(2, 8), given=flat)
-    assert plan.signal_Q.tolist() == signals(method, flat).tolist() == [0.0, 2.0]
+    assert plan.signal_Q.tolist() == signals(method, flat, CONTEXT).tolist() == [0.0, 2.0]
     forwarded = plan_of(method, prompts=whole_block(2, 8), given=flat, live=lambda a_N: torch.ones_like(a_N).bool())
     assert torch.equal(forwarded.signal_Q, plan.signal_Q), "nor if a caller forwards it all the same"
     with_kl = plan_of(replace(method, beta=0.1), prompts=whole_block(2, 8), given=flat)
@@ -348,7 +349,7 @@ def test_what_pruning_looks_at_is_what_was_rolled_out():
     """Means within completions are told to scores by what sums are divided by."""
     given = replace(rolled_out(), process_N=torch.arange(N) % 2)
     for name, averaged in (("grpo", LENGTH_N.tolist()), ("dapo", None)):
-        completions = completions_of(METHODS[name], given)
+        completions = completions_of(METHODS[name], given, CONTEXT)
         assert (completions.averaged_N is None) if averaged is None else completions.averaged_N.tolist() == averaged
         assert completions.process_N is given.process_N and completions.confidence_N is given.confidence_N
         assert completions.live_N.tolist() == (np.abs(GRPO_BY_HAND.advantage_N) > 0).tolist()

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from drafts import draft_of
 from pruning_enumeration import boxes_of_level
 
 from dppo.errors import CheckpointError, DataError, DesignError, RoundsError, ShapeError
@@ -48,8 +49,7 @@ def taught(run, steps, *, rounds=False, first=0):
         else:
             prompts = run.block(step, generations=GROUP)
         rewards = answers(prompts.row_Q)
-        signal_Q = (~rewards.flat_Q).double()
-        run.learn(prompts, rewards, signal_Q, torch.full((len(rewards),), 7), step)
+        run.learn(draft_of(run.method, prompts, rewards, tokens=7), step)
         found.append(prompts)
     return found
 

@@ -1,8 +1,10 @@
 """``plan_step`` on the tiny policy, with every real draw of its completions."""
 
+from dataclasses import replace
+
 import torch
 from pruning_enumeration import boxes_of_level
-from tiny_policy import LENGTH_N, MASK_NT, OLD_NT, N, P, T, parts, rewards
+from tiny_policy import CONTEXT, LENGTH_N, MASK_NT, OLD_NT, N, P, T, parts, rewards
 
 from dppo.methods import METHODS
 from dppo.pruning import confidence
@@ -11,7 +13,7 @@ from dppo.step import Passes, RolledOut, completions_of, plan_step, whole_block
 
 EXACT = 1e-12
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
-ALL = whole_block(P, N)
+ALL = replace(whole_block(P, N), context=CONTEXT)
 
 
 def rolled_out(keep_N=None):
@@ -32,7 +34,7 @@ def every_draw(method, *, prompts=ALL, given=None):
     """The plan of a step with as many passes as its completion draw has outcomes, and the chance of each."""
     given = rolled_out() if given is None else given
     weight_N = prompts.weight_Q[given.rewards.group_N]
-    boxes = boxes_of_level(method.completions, completions_of(method, given, weight_N=weight_N))
+    boxes = boxes_of_level(method.completions, completions_of(method, given, prompts.context, weight_N=weight_N))
     plan = plan_of(
         method,
         prompts=prompts,

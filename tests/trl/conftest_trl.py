@@ -70,8 +70,10 @@ def forwarded(monkeypatch):
 def two_processes(script: str, *words: str) -> None:
     """Run a script of this folder on two gloo ranks. ``accelerate launch --cpu`` would start one without a word."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    place = str(Path(__file__).parent / script)
+    tests = Path(__file__).parents[1]
+    folders = os.pathsep.join([str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": folders}
+    place = str(tests / "trl" / script)
     done = subprocess.run([*command, place, *words], env=environment, capture_output=True, timeout=400)
     assert done.returncode == 0, done.stderr.decode()[-4000:]
 

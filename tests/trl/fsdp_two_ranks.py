@@ -17,6 +17,7 @@ os.environ.update(
 )
 sys.path.insert(0, str(Path(__file__).parent))
 
+import test_trl_dpo
 import torch
 import torch.distributed as dist
 from accelerate.state import AcceleratorState, PartialState
@@ -30,6 +31,7 @@ from two_ranks import at_home, rank_rollout
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import trainer as trainer_module
 from dppo.trl.grpo.dealing import over_ranks
+from dppo.trl.safeguards import _end_group
 
 
 def choose_fsdp_on_cpus() -> None:
@@ -84,6 +86,28 @@ def main(path: str, folder: Path) -> None:
         (folder / "fsdp.json").write_text(json.dumps(results))
 
 
+def run_on_pairs(path: str, folder: Path) -> None:
+    """A pruned run on pairs, its reference in shards too: its scores, and steps in which a rank has no pair."""
+    trainer = test_trl_dpo.ours(
+        path, folder, data=test_trl_dpo.pairs(12), per_device_train_batch_size=1, max_steps=9, learning_rate=1e-3
+    )
+    idle, own = [], trainer._own
+
+    def watched(draw):
+        batch = own(draw)
+        idle.append(not bool(batch.weight_UB.any()))
+        return batch
+
+    trainer._own = watched
+    trainer.train()
+    found = [None, None]
+    dist.all_gather_object(found, sum(idle))
+    if trainer.accelerator.is_main_process:
+        sharded = [any(isinstance(p, DTensor) for p in m.parameters()) for m in (trainer.model, trainer.ref_model)]
+        results = {"scores": trainer.source.scores.score.tolist(), "idle": found, "sharded": sharded}
+        (folder / "pairs.json").write_text(json.dumps(results))
+
+
 def resumed(path: str, folder: Path, checkpoint: Path) -> DPPOTrainer:
     train = DPPOTrainer.train
     DPPOTrainer.train = lambda self: train(self, resume_from_checkpoint=str(checkpoint))
@@ -95,3 +119,5 @@ def resumed(path: str, folder: Path, checkpoint: Path) -> DPPOTrainer:
 
 if __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]))
+    run_on_pairs(sys.argv[1], Path(sys.argv[2], "pairs"))
+    _end_group()

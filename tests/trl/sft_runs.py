@@ -86,7 +86,7 @@ class Fixed:
         self.trainer = make(path, folder, **options)
         self.trainer.train()
         self.monkeypatch = monkeypatch
-        self.trainer.forwards.layout.enter()
+        self.trainer.forwards.enter()
         self.trainer.model.train()
         self.trainer.state.global_step = 0  # no schedule is at its end
 

@@ -125,13 +125,17 @@ def test_values_are_the_prior_of_a_history_too(tiny_path, tmp_path):
     right_Q = (known.mean_P * 8)[prompts.row_Q]
     share = known.mean_P.mean()
     a, b = right_Q + 2 * share, 8 - right_Q + 2 * (1 - share)
-    torch.testing.assert_close(prompts.expected.mean_QF[:, 0], a / (a + b))
-    torch.testing.assert_close(prompts.expected.variance_QF[:, 0], a * b / (a + b) ** 2)
-    assert (prompts.expected.worth_QF == 11).all() and len(set(prompts.expected.mean_QF[:, 0].tolist())) > 1
-    assert torch.equal(prompts.value_Q, known.value_P[prompts.row_Q])
+    torch.testing.assert_close(prompts.context.expected.mean_QF[:, 0], a / (a + b))
+    torch.testing.assert_close(prompts.context.expected.variance_QF[:, 0], a * b / (a + b) ** 2)
+    assert (prompts.context.expected.worth_QF == 11).all() and len(
+        set(prompts.context.expected.mean_QF[:, 0].tolist())
+    ) > 1
+    assert torch.equal(prompts.context.value_Q, known.value_P[prompts.row_Q])
     plain = DPPOConfig(**CONFIG, method="dppo_history", per_device_train_batch_size=64)
     without = prompt_source(dataset, plain, METHODS["dppo_history"], weight_F=torch.ones(1), environment=False)
-    assert without.block(0, generations=8).expected is None, "the wrong twin knows nothing before the first step"
+    assert without.block(0, generations=8).context.expected is None, (
+        "the wrong twin knows nothing before the first step"
+    )
 
 
 @pytest.mark.parametrize(

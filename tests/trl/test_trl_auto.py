@@ -17,8 +17,7 @@ from dppo.methods import METHODS
 from dppo.methods import settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.choices import CeilingLines
-from dppo.trl.grpo.plan import step_plan
+from dppo.trl.grpo.plan import CeilingLines, step_plan
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
 
@@ -144,7 +143,7 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
 
 def test_a_level_at_a_fixed_rate_has_a_line_too_and_only_one(tiny_path, tmp_path, capsys, monkeypatch):
     for name in ("PROMPT_AUTO", "COMPLETION_AUTO"):
-        monkeypatch.setattr(f"dppo.trl.grpo.choices.{name}", Auto(fewest=8))
+        monkeypatch.setattr(f"dppo.trl.grpo.plan.{name}", Auto(fewest=8))
     options = {"prompt_prune_rate": 0.0, "completion_prune_rate": 0.5, "save_strategy": "no"}
     trained(tiny_path, tmp_path / "fixed", **options)
     said = [line for line in capsys.readouterr().out.splitlines() if "can save at most" in line]

@@ -8,7 +8,7 @@ from trl_recorder_runs import make
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.card import card_section
+from dppo.trl.grpo.plan import card_section
 
 
 def test_the_card_of_a_saved_model_names_method_rates_biases_and_paper(tiny_path, tmp_path):

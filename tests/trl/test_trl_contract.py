@@ -49,8 +49,19 @@ def gradients(
     return recorder.steps, trainer
 
 
+OF_TRL = {}
+"""Gradients of TRL's runs by their options: many tests compare other settings of ours with the same run."""
+
+
+def of_trl(path, tmp_path, options):
+    key = (path, *((name, value if callable(value) else repr(value)) for name, value in sorted(options.items())))
+    if key not in OF_TRL:
+        OF_TRL[key], _ = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, **options)
+    return OF_TRL[key]
+
+
 def compare(path, tmp_path, ours=None, **options):
-    stock, _ = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, **options)
+    stock = of_trl(path, tmp_path, options)
     mine, trainer = gradients(
         DPPOTrainer, DPPOConfig, path, tmp_path, **{"completion_prune_rate": 0.0, **(ours or {})}, **options
     )
@@ -62,7 +73,25 @@ def split(options, calls):
     return options | {"per_device_train_batch_size": 8 * GENERATIONS // calls, "gradient_accumulation_steps": calls}
 
 
+def with_tools(prompts, trainer):
+    """A part of every completion is a tool's."""
+    output = scripted(prompts, trainer)
+    output["env_mask"] = [
+        [1, *[0] * (len(ids) // 2 - 1), *[1] * (len(ids) - len(ids) // 2)] for ids in output["completion_ids"]
+    ]
+    return output
+
+
+def sometimes_none(prompts, completions, **_):
+    """A reward that cannot judge every completion."""
+    return [None if len(text.split()) % 4 == 0 else float(len(text) % 2) for text in completions]
+
+
 CASES = {
+    "tools": dict(rollout=with_tools),
+    "not scored": dict(reward=sometimes_none),
+    "small rows": dict(ours={"max_tokens_per_row": 24}, loss_type="dapo"),
+    "kl, second pass": dict(beta=0.2, num_iterations=2, max_steps=2, loss_type="grpo"),
     "dapo": dict(loss_type="dapo"),
     "grpo": dict(loss_type="grpo"),
     "dr_grpo": dict(loss_type="dr_grpo"),
@@ -99,28 +128,6 @@ def test_second_pass_uses_deferred_old_log_probabilities(loss_type, tiny_path, t
     assert clipped[0] == 0.0 and clipped[1] > 0.0  # the second pass does leave the first one's policy
 
 
-def test_kl_in_the_second_pass(tiny_path, tmp_path):
-    differences, _ = compare(tiny_path, tmp_path, beta=0.2, num_iterations=2, max_steps=2, loss_type="grpo")
-    assert max(differences) < TOLERANCE
-
-
-def test_micro_batches_do_not_change_the_gradient(tiny_path, tmp_path):
-    differences, _ = compare(tiny_path, tmp_path, ours={"max_tokens_per_row": 24}, loss_type="dapo")
-    assert max(differences) < TOLERANCE
-
-
-def test_tool_tokens_carry_no_loss(tiny_path, tmp_path):
-    def with_tools(prompts, trainer):
-        output = scripted(prompts, trainer)
-        output["env_mask"] = [
-            [1, *[0] * (len(ids) // 2 - 1), *[1] * (len(ids) - len(ids) // 2)] for ids in output["completion_ids"]
-        ]
-        return output
-
-    differences, _ = compare(tiny_path, tmp_path, rollout=with_tools)
-    assert max(differences) < TOLERANCE
-
-
 def test_lora(tiny_path, tmp_path):
     from peft import LoraConfig
 
@@ -129,14 +136,6 @@ def test_lora(tiny_path, tmp_path):
         return LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
 
     differences, _ = compare(tiny_path, tmp_path, peft=peft, beta=0.1, loss_type="grpo")
-    assert max(differences) < TOLERANCE
-
-
-def test_unscorable_completions(tiny_path, tmp_path):
-    def sometimes_none(prompts, completions, **_):
-        return [None if len(text.split()) % 4 == 0 else float(len(text) % 2) for text in completions]
-
-    differences, _ = compare(tiny_path, tmp_path, reward=sometimes_none)
     assert max(differences) < TOLERANCE
 
 

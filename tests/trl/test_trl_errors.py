@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest_trl import GENERATIONS, length_reward, problems, scripted
 from datasets import IterableDataset
+from refusals import refused
 from test_trl_contract import gradients
 from trl import GRPOConfig
 
@@ -71,7 +72,7 @@ def test_prompts_are_drawn_with_a_fixed_size_under_any_design():
 
 def test_confidence_without_a_sampler_that_reports_it(tiny_path):
     config = DPPOConfig(**CONFIG, completion_score="confidence", num_generations=GENERATIONS)
-    with pytest.raises(ConfigError, match="Set use_vllm: true, or completion_score: length"):
+    with refused(ConfigError, "use_vllm: true", "completion_score: length"):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8))
 
 
@@ -88,7 +89,7 @@ def test_token_denominator_with_prompt_pruning_is_declared(tiny_path, tmp_path, 
 
 @pytest.mark.parametrize("version", ["1.15.3", "1.17.0", "2.0"])
 def test_other_trl_versions_are_refused(version):
-    with pytest.raises(ConfigError, match=rf"TRL {version} is not supported.*1\.16 <= TRL < 1\.17"):
+    with refused(ConfigError, version, "1.16 <= TRL < 1.17"):
         check_trl_version(version)
 
 
@@ -106,7 +107,7 @@ def test_trl_config_is_not_taken_for_ours(tiny_path):
 
 def test_fewer_prompts_than_a_block(tiny_path):
     config = DPPOConfig(**CONFIG, per_device_train_batch_size=8 * GENERATIONS, num_generations=GENERATIONS)
-    with pytest.raises(DataError, match="5 prompts, fewer than the 8 of one generation"):
+    with refused(DataError, "5 prompts", 8):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(5))
 
 
@@ -133,7 +134,7 @@ def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
     settings = dict(
         CONFIG, output_dir=str(tmp_path), per_device_train_batch_size=32, num_generations=GENERATIONS, max_steps=2
     )
-    with pytest.raises(ConfigError, match=r"prompt_prune_rate=0\.5 needs a map-style dataset"):
+    with refused(ConfigError, "prompt_prune_rate=0.5"):
         DPPOTrainer(tiny_path, length_reward, args=DPPOConfig(**settings, prompt_prune_rate=0.5), train_dataset=stream)
     trainer = DPPOTrainer(
         tiny_path, length_reward, args=DPPOConfig(**settings), train_dataset=stream, rollout_func=scripted
@@ -174,7 +175,7 @@ def test_equal_rewards_warn_and_leave_the_weights_alone(tiny_path, tmp_path):
     def always(prompts, completions, **_):
         return [0.1] * len(prompts)
 
-    with pytest.warns(UserWarning, match="no completion had an advantage for 10 generations"):
+    with pytest.warns(UserWarning, match="for 10 generations"):
         _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=always, max_steps=11)
     assert all(row["grad_norm"] == 0 for row in trainer.state.log_history if "grad_norm" in row)
 
@@ -185,7 +186,7 @@ def test_equal_rewards_warn_with_a_kl_term_too(tiny_path, tmp_path):
     def always(prompts, completions, **_):
         return [1.0] * len(prompts)
 
-    with pytest.warns(UserWarning, match="no completion had an advantage"):
+    with pytest.warns(UserWarning, match="had an advantage"):
         _, trainer = gradients(
             DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=always, max_steps=10, beta=0.1, loss_type="grpo"
         )
@@ -221,7 +222,7 @@ def test_non_finite_step_is_skipped_and_counted(tiny_path, tmp_path):
                 before[self.state.global_step] = [p.detach().clone() for p in self.model.parameters()]
             return super().training_step(*args, **kwargs)
 
-    with pytest.warns(UserWarning, match=r"step 1: the gradient is not finite, so the step was skipped"):
+    with pytest.warns(UserWarning, match="step 1: "):
         _, trainer = gradients(Remember, DPPOConfig, tiny_path, tmp_path, max_steps=3, optim="adamw_torch")
     assert all(torch.equal(a, b) for a, b in zip(before[1], before[2], strict=True))  # step 1 changed nothing
     assert all(p.isfinite().all() for p in trainer.model.parameters())

@@ -39,7 +39,7 @@ OWN = [name for name, method in METHODS.items() if method.fixes]
 
 
 OWN_PARTS = {
-    "rule": {"advantages": AdvantageRule(name="own rule", compute=lambda rewards: rewards.total_N)},
+    "rule": {"advantages": AdvantageRule(name="own rule", compute=lambda rewards, context: rewards.total_N)},
     "rule that is told as another": {
         "advantages": AdvantageRule(
             name="own eps", compute=partial(group_advantages, eps=1e-6), settings=GROUP_SCALED.settings

@@ -70,10 +70,9 @@ def test_an_adapter_is_written_whole(folder):
     assert grown and all(bool(value.abs().max() > 0) for value in grown), "they begin at 0"
 
 
-def test_a_rank_without_pairs_gathers_the_reference_with_the_other(tiny_path, tmp_path):
+def test_a_rank_without_pairs_gathers_the_reference_with_the_other(folder, tiny_path, tmp_path):
     """Steps of two pairs, of which the second epoch keeps one: a rank that left the reference out would hang both."""
-    two_processes("fsdp_pairs_two_ranks.py", tiny_path, str(tmp_path))
-    found = json.loads((tmp_path / "pairs.json").read_text())
+    found = json.loads((folder / "pairs" / "pairs.json").read_text())
     assert found["sharded"] == [True, True] and sum(found["idle"]) > 0
     one = test_trl_dpo.ours(
         tiny_path, tmp_path, data=test_trl_dpo.pairs(12), per_device_train_batch_size=2, max_steps=9, learning_rate=1e-3

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from conftest_trl import GENERATIONS, length_reward, relative_difference
+from refusals import refused
 from test_trl_contract import TOLERANCE, gradients
 from test_trl_resume import Stop, StopAfter, weights
 from test_trl_rounds import logged, retained, rounds_run, stock
@@ -101,7 +102,7 @@ def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
     assert other.source.learned != first.source.learned, "the wrong version: exploration starts anew"
     state["position"]["learned"] = {"wrong": 1}
     (checkpoint / "dppo_state.json").write_text(json.dumps(state))
-    with pytest.raises(CheckpointError, match="what was learned of prompts to skip is damaged"):
+    with refused(CheckpointError, "damaged"):
         rounds_run(tiny_path, tmp_path / "c", [], **options).train(resume_from_checkpoint=str(checkpoint))
 
 
@@ -120,9 +121,9 @@ def test_methods_are_built_from_a_configuration():
     assert method.rounds.skipping == METHODS["greso"].rounds.skipping
     compat = DPPOConfig(**CONFIG, **GRESO | {"method": "greso_compat"}).build_method().rounds.skipping
     assert (compat.streak, compat.tally) == (by_mean, by_value)
-    with pytest.raises(ConfigError, match=r"method='greso' is biased: rounds are biased: .*made up for by no weight"):
+    with refused(ConfigError, "method='greso'", "biased"):
         DPPOConfig(**CONFIG, **GRESO | {"accept_bias": False})
-    with pytest.raises(ConfigError, match=r"method='greso' prunes nothing, but completion_prune_rate=0\.5"):
+    with refused(ConfigError, "method='greso'", "completion_prune_rate=0.5"):
         DPPOConfig(**CONFIG, **GRESO, completion_prune_rate=0.5)
 
 

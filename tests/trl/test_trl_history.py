@@ -35,10 +35,12 @@ def test_a_group_of_one_trains_on_what_history_did_not_expect(tiny_path, tmp_pat
     plans, trained = plans_of(tiny_path, tmp_path, monkeypatch, **SINGLE)
     assert trained.num_generations == 1 and all(len(plan.rewards) == 4 for plan in plans)
     for plan in plans:
-        assert torch.equal(plan.advantage_N, history_advantages(plan.rewards))
+        assert torch.equal(plan.advantage_N, history_advantages(plan.rewards, plan.prompts.context))
     later = plans[-1]
-    assert (later.rewards.expected.worth_QF > 3).all() and (later.advantage_N != 0).any()
-    assert plans[0].rewards.expected is None and not plans[0].learnable, "nothing is known before the first completion"
+    assert (later.prompts.context.expected.worth_QF > 3).all() and (later.advantage_N != 0).any()
+    assert plans[0].prompts.context.expected is None and not plans[0].learnable, (
+        "nothing is known before the first completion"
+    )
 
 
 def test_sizes_follow_history_and_every_rollout_is_as_large(tiny_path, tmp_path, monkeypatch):

@@ -28,8 +28,8 @@ from dppo.packing import SEGMENT_SDPA, Kernel, head
 from dppo.packing.attention import ROWS
 from dppo.trl import DPPOConfig, DPPOTrainer, layouts
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.hooks import refusals
 from dppo.trl.layouts import RowLayout
+from dppo.trl.served import unserved_models
 
 ROWS_LINE = "dppo | layout: rows of segments, attention by sdpa per segment (cpu and float32)"
 
@@ -193,6 +193,18 @@ class TestSelfCheck:
         assert found == [""]
 
 
+def test_trainers_one_after_another_leave_a_model_as_trl_has_it(tiny_path, tmp_path):
+    """TRL puts a head of its own on the model for each of them; ours goes when training is over."""
+    model, forwards = AutoModelForCausalLM.from_pretrained(tiny_path), []
+    for options in ({}, {"bf16": True}, {}):
+        _, trainer = gradients(DPPOTrainer, DPPOConfig, model, tmp_path, **options)
+        assert all(head.removed for head in model.scored_heads)
+        trainer.train()
+        forwards.append(len(model.scored_heads))
+    assert forwards[0] == 0, "accelerate's autocast, which stays, is over those of the second"
+    assert forwards[2] == forwards[1] <= 2
+
+
 class TestGeneration:
     """Whoever generates finds the attention the model had."""
 
@@ -262,7 +274,7 @@ class TestModelsInTraining:
             is_deepspeed_enabled=False, _is_vlm=False, model=wrapped, accelerator=accelerator,
             rollout_func=None, train_dataset=None,
         )  # fmt: skip
-        (refusal,) = refusals(trainer)
+        (refusal,) = unserved_models(trainer)
         assert "adapter covers lm_head" in refusal and "modules_to_save=['lm_head']" in refusal
 
     @pytest.mark.parametrize("reentrant", [True, False])

@@ -8,6 +8,7 @@ import torch
 from conftest_trl import GENERATIONS, length_reward
 from test_trl_contract import gradients
 
+from dppo.context import NOTHING_KNOWN
 from dppo.rng import step_streams
 from dppo.step import StepPlan
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -114,6 +115,7 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
         prompt_tokens=(),
         completion_tokens=tuple([1] * n for n in tokens_N.tolist()),
         rewards=rewards,
+        context=NOTHING_KNOWN,
         earlier_rewards=earlier,
         wanted=trainer.source.prompts,
         generations=GENERATIONS,

@@ -13,10 +13,10 @@ from dppo.rng import step_streams
 from dppo.step import Passes
 from dppo.step.passes import deal
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.cycle import Cycle
+from dppo.trl.grpo.plan import Cycle
 from dppo.trl.grpo.rollouts import rank_batch
 
-DRAWS = 300
+DRAWS = 120
 
 
 class ManyDraws(DPPOTrainer):
@@ -115,7 +115,7 @@ def second_half_solved(prompts, completions, answer, **_):
 
 def test_candidate_reward_does_not_drift_with_selection(tiny_path, tmp_path):
     """TRL's ``reward`` is a mean over selected prompts; ours estimates the mean over all of them."""
-    options = dict(max_steps=150, prompt_prune_rate=0.5, learning_rate=0.0, reward=second_half_solved)
+    options = dict(max_steps=80, prompt_prune_rate=0.5, learning_rate=0.0, reward=second_half_solved)
     _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
     truth = logged(trainer, "candidates/reward")[0]  # the first step rolls out everything
     estimates = torch.tensor(logged(trainer, "candidates/reward")[1:])

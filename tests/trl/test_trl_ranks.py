@@ -3,8 +3,11 @@
 import json
 
 import pytest
+import sft_runs
+import test_trl_dpo
 import torch
 from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, relative_difference, two_processes
+from safetensors.torch import load_file
 from test_trl_contract import TOLERANCE, gradients
 from trl_recorder_runs import lines, run_file
 
@@ -95,3 +98,34 @@ def test_two_ranks_write_one_record(folder):
             assert sum(record["rolled_out"]) * 4 <= sum(rank["rollouts"] for rank in seen)
             assert [mean is not None for mean in record["mean_reward"]] == record["rolled_out"]
         assert run_file(folder / name)["environment"]["processes"] == 2
+
+
+ON_ROWS = {
+    "rows": (sft_runs.ours, dict(data=sft_runs.solutions(12), per_device_train_batch_size=2, max_steps=9), 1e-3, 1e-4),
+    # Eleven rows in steps of four: of the last three one rank has two, the other one.
+    "uneven": (
+        sft_runs.ours,
+        dict(data=sft_runs.solutions(11), per_device_train_batch_size=4, max_steps=6),
+        1e-3,
+        1e-4,
+    ),
+    # Steps of two pairs, of which the second epoch keeps one: the other rank forwards a sequence at weight 0.
+    "pairs": (
+        test_trl_dpo.ours,
+        dict(data=test_trl_dpo.pairs(12), per_device_train_batch_size=2, max_steps=9),
+        1e-2,
+        1e-3,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ON_ROWS)
+def test_trainers_on_rows_train_as_one_process_does(kind, folder, tiny_path, tmp_path):
+    ours, options, of_scores, of_weights = ON_ROWS[kind]
+    one = ours(tiny_path, tmp_path, **options)
+    one.train()
+    two = json.loads((folder / kind / "two.json").read_text())
+    assert two["processes"] == 2 and two["apart"] == 0.0
+    assert two["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=of_scores)
+    weights, mine = load_file(folder / kind / "two.safetensors"), dict(one.model.named_parameters())
+    assert max(float((weights[name] - mine[name].detach()).abs().max()) for name in weights) < of_weights

@@ -170,7 +170,7 @@ class Hostile:
 def test_any_text_stays_one_line_of_json(tiny_path, tmp_path):
     trainer, recorder = make(tiny_path, tmp_path, completions=99)
     generations = []
-    recorder.record = generations.append
+    recorder.generation = generations.append
     trainer.train()
     journal = Journal(tmp_path)
     records = [asdict(line) for g in generations for line in completion_lines(g, 99, Hostile())]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest_trl import GENERATIONS, length_reward, problems
+from refusals import refused
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -74,12 +75,12 @@ def weights(folder):
 # One optimizer step a generation: an epoch is 2.5 blocks of 4 prompts, so step 3 is in epoch 1, in mid-block.
 # Two steps a generation and two passes: steps 2, 3 and 5 are in the middle of a generation.
 CASES = {
-    "plain": ({}, (2, 3, 5)),
-    "two passes": ({"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}, (1, 2, 5)),
+    "plain": ({}, (3, 5)),
+    "two passes": ({"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}, (2, 5)),
     "fill": ({"prompt_mode": "fill"}, (3,)),
     "difficulty": (
         {"method": "dppo_history", "difficulty_features": "length", "reward_range": [0, 2]},
-        (2, 5),
+        (5,),
     ),
     "accumulated": ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, (3,)),
 }
@@ -124,10 +125,11 @@ class Killed(TrainerCallback):
 def test_killed_process_resumes(tiny_path, tmp_path):
     """SIGKILL in the middle of a run, then ``latest_checkpoint``: the weights are those of the run left alone."""
     code = (
-        "import sys\nsys.path[:0] = [sys.argv[3]]\nfrom test_trl_resume import Killed, trainer\n"
+        "import sys\nsys.path[:0] = sys.argv[3:]\nfrom test_trl_resume import Killed, trainer\n"
         "trainer(sys.argv[1], sys.argv[2], seen=[], callbacks=[Killed()]).train()\n"
     )
-    arguments = [sys.executable, "-c", code, tiny_path, str(tmp_path / "b"), str(Path(__file__).parent)]
+    here = Path(__file__).parent
+    arguments = [sys.executable, "-c", code, tiny_path, str(tmp_path / "b"), str(here), str(here.parent)]
     killed = subprocess.run(arguments, capture_output=True, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-3000:]
     found = latest_checkpoint(tmp_path / "b")
@@ -152,7 +154,7 @@ def test_resuming_under_another_schedule_rolls_out_again(tiny_path, tmp_path):
 def test_damaged_state_is_named(tiny_path, tmp_path):
     trainer(tiny_path, tmp_path, seen=[], max_steps=1).train()
     (tmp_path / "checkpoint-1" / "dppo_state.json").write_text("{not json")
-    with pytest.raises(CheckpointError, match=r"dppo_state\.json is damaged"):
+    with refused(CheckpointError, "dppo_state.json"):
         trainer(tiny_path, tmp_path, seen=[], max_steps=2).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 
 

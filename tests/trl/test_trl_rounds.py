@@ -6,6 +6,7 @@ import pytest
 import test_trl_contract
 import torch
 from conftest_trl import GENERATIONS, first_half_reward, length_reward, problems, relative_difference
+from refusals import refused
 from safetensors.torch import load_file
 from test_trl_contract import TOLERANCE, gradients
 from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
@@ -16,8 +17,7 @@ from dppo.pruning.rounds import Collected
 from dppo.step import PromptSource, whole_block
 from dppo.step.figures import round_figures
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.rollouts import gathered_order, joined
-from dppo.trl.hooks import Generated
+from dppo.trl.grpo.rollouts import Generated, gathered_order, joined
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 DAPO = dict(method="dapo", loss_type="dapo", accept_bias=True)
@@ -156,7 +156,7 @@ def test_the_loss_alone_has_no_rounds():
 
 def test_a_streamed_dataset_is_refused(tiny_path, tmp_path):
     config = DPPOConfig(str(tmp_path), **DAPO, report_to=[], use_cpu=True, bf16=False, max_steps=1)
-    with pytest.raises(ConfigError, match="method='dapo' takes as many prompts as it needs"):
+    with refused(ConfigError, "method='dapo'", "map-style"):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8).to_iterable_dataset())
 
 
@@ -204,14 +204,14 @@ def test_without_checkpoints_the_error_says_that_nothing_was_saved(tiny_path, tm
     def constant(prompts, completions, **_):
         return [1.0] * len(prompts)
 
-    with pytest.raises(RoundsError, match=r"step 0: after 10 rounds 0 of 30 groups.*No step had been taken"):
+    with refused(RoundsError, "step 0", "10 rounds", "0 of 30"):
         run(tiny_path, tmp_path, reward=constant)
 
     def later(prompts, completions, trainer_state, **_):
         rewards = length_reward(prompts, completions)
         return rewards if trainer_state.global_step == 0 else [1.0] * len(rewards)
 
-    with pytest.raises(RoundsError, match=r"step 1: .*Nothing was saved, since save_strategy is no"):
+    with refused(RoundsError, "step 1", "save_strategy"):
         run(tiny_path, tmp_path, reward=later, max_steps=2)
 
 

@@ -15,10 +15,10 @@ from trl_layout_cases import logged
 from dppo.objective import Tokens
 from dppo.packing import UNSCORED
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.batch import fill_log_probs
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.grpo.log_probs import fill_log_probs
-from dppo.trl.grpo.loss_figures import LossFigures
 from dppo.trl.layouts import PaddedLayout
+from dppo.trl.metrics import LossFigures
 
 
 class Unchanged(DPPOTrainer):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import relative_difference, two_processes
+from conftest_trl import relative_difference
 from datasets import Dataset
+from refusals import refused
 from safetensors.torch import load_file
 from sft_runs import Fixed, made, ours, solutions, stock, texts, trained
 from trl import SFTConfig
@@ -111,7 +112,7 @@ def test_a_run_that_forgets_its_scores_is_another_and_says_so(tiny_path, tmp_pat
     (checkpoint / "dppo_state.json").unlink()
     (checkpoint / "dppo_files.json").unlink()
     trainer = ours(tiny_path, tmp_path / "b", **saving)
-    with pytest.warns(UserWarning, match="was not written by DPPOSFTTrainer: no row has a recorded score"):
+    with pytest.warns(UserWarning, match="not written by"):
         trainer.train(resume_from_checkpoint=str(checkpoint))
     wanted, found = (load_file(tmp_path / folder / "checkpoint-8" / "model.safetensors") for folder in ("a", "b"))
     assert any(not torch.equal(found[name], wanted[name]) for name in wanted)
@@ -122,27 +123,15 @@ def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):
     trained(ours, tiny_path, tmp_path / "a", **saving)
     checkpoint = str(tmp_path / "a" / "checkpoint-1")
     other = solutions(10).map(lambda row: {"completion": row["completion"] + " w1"})
-    with pytest.raises(CheckpointError, match="none of them is among the 10"):
+    with refused(CheckpointError, "among the 10"):
         ours(tiny_path, tmp_path / "b", data=other, **saving).train(resume_from_checkpoint=checkpoint)
-    with pytest.warns(UserWarning, match=r"resumed with row_prune_rate: None -> 0\.3; it holds from here"):
+    with pytest.warns(UserWarning, match=r"row_prune_rate: None -> 0\.3"):
         ours(tiny_path, tmp_path / "c", row_prune_rate=0.3, **saving).train(resume_from_checkpoint=checkpoint)
-    with pytest.warns(UserWarning, match=r"resumed with learning_rate: 0\.01 -> 0\.5; ignored: the optimizer goes on"):
+    with pytest.warns(UserWarning, match=r"0\.01 -> 0\.5; ignored"):
         ours(tiny_path, tmp_path / "d", learning_rate=0.5, **saving).train(resume_from_checkpoint=checkpoint)
-    with pytest.warns(UserWarning, match="resumed on another dataset: 10 of its 12 rows were in the checkpoint's"):
+    with pytest.warns(UserWarning, match="10 of its 12"):
         ours(tiny_path, tmp_path / "e", data=solutions(12), **saving).train(resume_from_checkpoint=checkpoint)
     assert "dppo_rows.npz" in json.loads((tmp_path / "a/checkpoint-1/dppo_files.json").read_text())["files"]
-
-
-def test_two_ranks_train_as_one_process_does(tiny_path, tmp_path):
-    two_processes("sft_two_ranks.py", tiny_path, str(tmp_path), "rows")
-    one = ours(tiny_path, tmp_path, data=solutions(12), per_device_train_batch_size=2, max_steps=9)
-    one.train()
-    two = json.loads((tmp_path / "two.json").read_text())
-    assert two["processes"] == 2 and two["apart"] == 0.0
-    assert two["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=1e-3)
-    weights = load_file(tmp_path / "two.safetensors")
-    mine = dict(one.model.named_parameters())
-    assert max(float((weights[name] - mine[name].detach()).abs().max()) for name in weights) < 1e-4
 
 
 BAD = {
@@ -168,18 +157,18 @@ def test_settings_that_cannot_be_are_refused(options, said, tmp_path):
 
 def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     empty = Dataset.from_dict({"prompt": [], "completion": []})
-    with pytest.raises(DataError, match="the dataset has 0 rows, and at least 1 is needed"):
+    with refused(DataError, "0 rows"):
         ours(tiny_path, tmp_path, data=empty)
-    with pytest.raises(ConfigError, match=r"IterableDataset.*streaming=False"):
+    with refused(ConfigError, "IterableDataset", "streaming=False"):
         ours(tiny_path, tmp_path, data=solutions().to_iterable_dataset())
     masked = Dataset.from_dict({"input_ids": [[3, 4, 5], [3, 4], [6]], "labels": [[-100, 4, 5], [3, -100], [6]]})
-    with pytest.raises(DataError, match=r"2 of 3 rows have no token to train on \(from 0: 1, 2\).*filter"):
+    with refused(DataError, "2 of 3", "1, 2", "filter"):
         ours(tiny_path, tmp_path, data=masked, max_length=None)
-    with pytest.raises(CheckpointError, match="no recorded scores at"):
+    with refused(CheckpointError, "recorded scores"):
         ours(tiny_path, tmp_path, recorded_scores=str(tmp_path / "nowhere.npz"))
-    with pytest.raises(ConfigError, match="data_collator and compute_loss_func are not served"):
+    with refused(ConfigError, "data_collator", "compute_loss_func"):
         DPPOSFTTrainer(tiny_path, DPPOSFTConfig(str(tmp_path), use_cpu=True), lambda rows: rows, solutions())
-    with pytest.raises(ConfigError, match="DPPOSFTConfig in place of SFTConfig"):
+    with refused(ConfigError, "DPPOSFTConfig", "SFTConfig"):
         made(DPPOSFTTrainer, SFTConfig, tiny_path, tmp_path)
 
 

@@ -1,20 +1,17 @@
 """The step benchmark compares like with like, and its phases are the whole of a step."""
 
-import importlib
 import json
 import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-step = importlib.import_module("step")
-turns = importlib.import_module("turns")
-step_report = importlib.import_module("step_report")
+from benchmarks.speed import step, step_report, turns
+
+pytestmark = pytest.mark.slow
 
 SHORT = replace(step.QUICK, easy=(2,), middle=(2,), hard=(3,))
 SMALLEST = step.Setting(
@@ -59,6 +56,7 @@ def disagreement(trainer, steps):
     return max(abs(one - other) / other for one, other in zip(ours, told, strict=True))
 
 
+@pytest.mark.slow
 def test_phases_are_the_whole_step_and_agree_with_the_clock_of_trl(played):
     for trainer, steps in zip(*played, strict=True):
         for taken in steps:
@@ -70,6 +68,7 @@ def test_phases_are_the_whole_step_and_agree_with_the_clock_of_trl(played):
         assert disagreement(trainer, steps) < 0.05
 
 
+@pytest.mark.slow
 def test_a_clock_that_counts_nested_phases_twice_would_be_noticed(bench):
     class Forgetful(list):  # takes nothing off for the phases inside
         def pop(self, *_):
@@ -86,6 +85,7 @@ def test_a_clock_that_counts_nested_phases_twice_would_be_noticed(bench):
     assert disagreement(trainers[0], steps[0]) > 0.1
 
 
+@pytest.mark.slow
 def test_all_see_the_same_completions_and_nobody_moves_the_policy(bench, played):
     trainers, (trl, unpruned, pruned, decoding) = played
     for other in (unpruned, pruned, decoding):  # decoding with the policy in training gives what was recorded before
@@ -99,6 +99,7 @@ def test_all_see_the_same_completions_and_nobody_moves_the_policy(bench, played)
             assert torch.equal(parameter, start[name]), name
 
 
+@pytest.mark.slow
 def test_a_twin_that_sees_other_completions_is_flagged(bench, played):
     replay, trl = step.replayed(bench), played[1][0]
 
@@ -116,6 +117,7 @@ def test_a_twin_that_sees_other_completions_is_flagged(bench, played):
         step_report.overhead_records("replayed", trl, "twin", twin)
 
 
+@pytest.mark.slow
 def test_tokens_of_trl_are_those_of_its_padded_rectangle(played):
     counted = slice(SMALLEST.uncounted, None)  # ours checks its layout in the first step
     trl, unpruned, pruned = (steps[counted] for steps in played[1][:3])
@@ -212,6 +214,7 @@ def test_turns_are_taken_in_order_and_a_failure_stops_everybody():
     assert sorted(raised, key=str) == sorted([KeyError, turns.TurnStopped, turns.TurnStopped], key=str)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_trainer_comes_out(bench):
     def broken(prompts, trainer):
         raise FloatingPointError("rollout 3 is broken")

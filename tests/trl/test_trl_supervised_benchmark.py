@@ -1,28 +1,14 @@
 """The benchmark of supervised fine-tuning: its loss is the model's own, and a target counts from when it is reached."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.learning import supervised as bench
 
 
-@pytest.fixture(scope="module")
-def bench():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("supervised_benchmark", ROOT / "benchmarks" / "supervised.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(ROOT / "benchmarks"))
-
-
-def test_the_loss_is_the_models_own_over_all_held_out_tokens(bench, tmp_path):
+def test_the_loss_is_the_models_own_over_all_held_out_tokens(tmp_path):
     rows = [
         {"problem": f"{i} + {i}?", "answer": str(2 * i), "solution": f"It is {2 * i}.\n" * (i + 1)} for i in range(8)
     ]
@@ -37,13 +23,13 @@ def test_the_loss_is_the_models_own_over_all_held_out_tokens(bench, tmp_path):
     assert bench.held_out_loss(model, task) == pytest.approx(total / count, rel=1e-5)
 
 
-def test_a_target_is_reached_on_the_line_between_two_evaluations(bench):
+def test_a_target_is_reached_on_the_line_between_two_evaluations():
     curve = [(1.0, 3.0), (2.0, 2.0), (3.0, 2.5)]
     assert bench.reached(curve, 2.2) == pytest.approx(1.8) and bench.reached(curve, 2.0) == 2.0
     assert bench.reached(curve, 3.0) == 1.0 and bench.reached(curve, 1.9) is None
 
 
-def test_the_best_rate_is_there_soonest_and_an_end_of_the_grid_grows(bench):
+def test_the_best_rate_is_there_soonest_and_an_end_of_the_grid_grows():
     """What never gets there is behind all that do, and the lower loss ahead among those."""
     seconds = {4e-3: 9.0, 8e-3: 5.0, 16e-3: 7.0}
 

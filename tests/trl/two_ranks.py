@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 os.environ.update(TRL_EXPERIMENTAL_SILENCE="1", HF_HUB_OFFLINE="1")
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, first_half_reward, length_reward, relative_difference, scripted
 from recorder_two_ranks import recorded_runs
+from sft_two_ranks import KINDS, run_on_rows
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
@@ -21,6 +23,7 @@ from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import trainer as trainer_module
 from dppo.trl.grpo.dealing import over_ranks
 from dppo.trl.layouts import RowLayout
+from dppo.trl.safeguards import _end_group
 
 
 def rank_rollout(prompts, trainer):
@@ -92,13 +95,15 @@ def main(path: str, folder: str) -> None:
         results[name] = {
             "apart": apart(trainer),
             "sizes": None if sizes is None else sizes.tolist(),
-            "expected": trainer.in_use.plan.rewards.expected.mean_QF.tolist(),
+            "expected": trainer.in_use.plan.prompts.context.expected.mean_QF.tolist(),
             "rows": trainer.in_use.plan.prompts.row_Q.tolist(),
         }
     both = [None, None]
     dist.all_gather_object(both, {name: results[name] for name in ("uneven groups", "groups of one")})
     results["ranks expect alike"] = both[0] == both[1]
     recorded_runs(path, folder)
+    for kind in KINDS:
+        run_on_rows(path, Path(folder, kind), kind)
     if dist.get_rank() == 0:
         Path(folder, "two_ranks.json").write_text(json.dumps(results))
 
@@ -129,5 +134,17 @@ def apart(trainer) -> float:
     return float((gathered[0] - gathered[1]).abs().max())
 
 
+def gloo_threads() -> list[str]:
+    """Of this process, where the system says so."""
+    tasks, names = Path("/proc/self/task"), []
+    for task in tasks.iterdir() if tasks.is_dir() else []:
+        with suppress(OSError):  # it has just ended
+            names.append((task / "comm").read_text().strip())
+    return [name for name in names if "gloo" in name]
+
+
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2])
+    assert gloo_threads() or sys.platform != "linux", "there are some to be ended"
+    _end_group()
+    assert not gloo_threads(), gloo_threads()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from wrong_weights import DOUBLED
 
+from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.objective import (
@@ -43,7 +44,7 @@ def test_the_full_batch_is_the_gradient_of_the_whole_loss(subject, method):
     tokens = Tokens(
         logp_BT=logp,
         old_logp_BT=logp.detach(),
-        advantage_B=method.advantages(subject.rewards),
+        advantage_B=method.advantages(subject.rewards, subject.context),
         mask_BT=torch.arange(logp.shape[1]) < subject.tokens_N[:, None],
         ref_logp_BT=logp.detach(),
     )
@@ -64,8 +65,16 @@ def measured(subject, method, draws=200):
     return estimate_bias(draw_errors(subject, method, draws, 0), subject.gram_NN, full_batch(subject, method))
 
 
-@pytest.mark.parametrize("rates", [(0.0, 0.5), (0.5, 0.0), (0.5, 0.5)])
-@pytest.mark.parametrize("name", ["dppo", "dppo_threshold", "dr_grpo", "dppo_history"])
+@pytest.mark.parametrize(
+    ("name", "rates"),
+    [
+        ("dppo", (0.0, 0.5)),
+        ("dppo", (0.5, 0.0)),
+        ("dppo_threshold", (0.5, 0.5)),
+        ("dr_grpo", (0.5, 0.5)),
+        ("dppo_history", (0.5, 0.5)),
+    ],
+)
 def test_unbiased_methods_are_found_unbiased(subject, name, rates):
     bias = measured(subject, METHODS[name].with_rates(prompt=rates[0], completion=rates[1]))
     assert bias.variance > 1e-3
@@ -111,7 +120,7 @@ def history_of(subject):
 def test_advantages_of_a_draw_and_of_the_full_batch_are_against_the_history(subject, name):
     expected = history_of(subject).expected(torch.arange(6), 1)
     method = METHODS[name].with_rates(prompt=0.5, completion=0.0)
-    real_N = history_advantages(replace(subject.rewards, expected=expected))
+    real_N = history_advantages(subject.rewards, StepContext(expected=expected))
     if method.advantages is not HISTORY_CENTRED:
         real_N = real_N / (expected.variance_QF.sum(1).sqrt() + 0.1).repeat_interleave(4)
     assert torch.allclose(subject.completions(method).advantage_N, real_N, rtol=0, atol=1e-12)
@@ -120,7 +129,7 @@ def test_advantages_of_a_draw_and_of_the_full_batch_are_against_the_history(subj
     assert 0 < kept_N.sum() < 24
     assert torch.allclose(drawn.advantage_N[kept_N], real_N[kept_N], rtol=0, atol=1e-12)
     # The wrong twin: nothing expected, so siblings alone.
-    alone = replace(subject, rewards=replace(subject.rewards, expected=None))
+    alone = replace(subject, context=NOTHING_KNOWN)
     blind = draw(alone, method, step_streams(0, 0))
     assert not (blind.weight_N[~kept_N] > 0).any(), "the same prompts"
     assert (blind.advantage_N - real_N)[kept_N].abs().max() > 0.05
@@ -131,7 +140,7 @@ def test_a_draw_that_forgets_the_history_is_found_biased(subject, monkeypatch):
     """The wrong twin of every unbiased history method: a full batch with a history, and draws without."""
     method = METHODS["dppo_history_scaled"].with_rates(prompt=0.5, completion=0.5)
     assert (bias := measured(subject, method)).squared <= bias.bound(1e-4)
-    monkeypatch.setattr(draws, "with_expected", lambda prompts, expected: prompts)
+    monkeypatch.setattr(draws, "with_context", lambda prompts, context: prompts)
     bias = measured(subject, method)
     assert bias.squared > bias.bound(1e-5)
 
@@ -145,9 +154,9 @@ def test_what_is_expected_of_a_draw_is_what_training_would_expect(subject):
         trained, verified = source.block(1, generations=4), step_prompts(known, method, step_streams(seed, 1))
         assert torch.equal(verified.draw.keep_N, trained.draw.keep_N) and 0 < len(trained.row_Q) < 6
         for field in ("mean_QF", "variance_QF", "worth_QF"):
-            assert torch.equal(getattr(verified.expected, field), getattr(trained.expected, field))
-        shifted = subject.rewards.expected.take((trained.row_Q + 1) % 6)
-        assert not torch.equal(shifted.mean_QF, trained.expected.mean_QF), "the wrong twin: of other prompts"
+            assert torch.equal(getattr(verified.context.expected, field), getattr(trained.context.expected, field))
+        shifted = subject.context.expected.take((trained.row_Q + 1) % 6)
+        assert not torch.equal(shifted.mean_QF, trained.context.expected.mean_QF), "the wrong twin: of other prompts"
 
 
 def test_a_value_from_before_is_what_advantages_are_against_and_goes_with_its_prompt(subject):
@@ -160,11 +169,11 @@ def test_a_value_from_before_is_what_advantages_are_against_and_goes_with_its_pr
     assert 0 < kept_N.sum() < 12 and torch.equal(drawn.advantage_N[kept_N], real_N[kept_N])
     assert (bias := measured(subject, method)).squared <= bias.bound(1e-4)
     with pytest.raises(ConfigError, match="need the value of every prompt"):
-        draw(replace(subject, rewards=replace(subject.rewards, value_Q=None)), method, step_streams(0, 0))
+        draw(replace(subject, context=NOTHING_KNOWN), method, step_streams(0, 0))
 
 
 def test_only_methods_with_a_history_look_at_it(subject):
-    alone = replace(subject, rewards=replace(subject.rewards, expected=None))
+    alone = replace(subject, context=replace(subject.context, expected=None))
     for name in (name for name in METHODS if name not in HISTORY):
         assert torch.equal(full_batch(alone, METHODS[name]), full_batch(subject, METHODS[name]))
         assert torch.equal(*(draw_errors(one, METHODS[name], 3, 0) for one in (alone, subject)))
@@ -190,10 +199,10 @@ def test_skipped_prompts_have_the_chance_that_their_past_gives_them(subject):
     """One flat group before is one in a row: half a chance."""
     now_PG = REWARD_PG[[2, 3, 5, 2, 0, 3]]
     known = replace(subject, rewards=Rewards.of_groups(now_PG), earlier_rewards=Rewards.of_groups(REWARD_PG))
-    weight_MN = torch.stack([draw(known, GRESO, step_streams(0, index)).weight_N for index in range(2000)])
+    weight_MN = torch.stack([draw(known, GRESO, step_streams(0, index)).weight_N for index in range(400)])
     assert set(weight_MN.flatten().tolist()) == {0.0, 1.0}
     share_P = (weight_MN.view(-1, 6, 4) > 0).any(2).double().mean(0)
-    assert share_P.tolist() == pytest.approx([0.5, 0.5, 1.0, 1.0, 0.0, 1.0], abs=0.05)
+    assert share_P.tolist() == pytest.approx([0.5, 0.5, 1.0, 1.0, 0.0, 1.0], abs=0.1)
 
 
 class Rows(PromptStream):

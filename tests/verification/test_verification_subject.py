@@ -10,7 +10,7 @@ import torch
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, advantage_with_confidence, advantage_with_length
-from dppo.verification.subject import Sampling, frozen_subject, random_rewards, remembered
+from dppo.verification.subject import SubjectSampling, frozen_subject, random_rewards, remembered
 
 
 def test_a_subject_without_rewards_says_that_they_are_random(subject):
@@ -27,7 +27,7 @@ def test_a_subject_keeps_real_rewards_and_needs_two_of_everything(subject):
         subject.tokenizer,
         list(subject.prompt_tokens),
         lambda prompt, tokens: torch.tensor([[float(sum(row) % 2)] for row in tokens]),
-        sampling=Sampling(generations=4, max_new_tokens=10),
+        sampling=SubjectSampling(generations=4, max_new_tokens=10),
         title="parity",
     )
     assert again.notes == ()
@@ -36,7 +36,12 @@ def test_a_subject_keeps_real_rewards_and_needs_two_of_everything(subject):
     assert again.reward_PG.flatten().tolist() == expected
     with pytest.raises(ConfigError, match="at least 2"):
         frozen_subject(
-            subject.model, subject.tokenizer, [[1, 2]], lambda *_: torch.zeros(16, 1), sampling=Sampling(), title="one"
+            subject.model,
+            subject.tokenizer,
+            [[1, 2]],
+            lambda *_: torch.zeros(16, 1),
+            sampling=SubjectSampling(),
+            title="one",
         )
 
 

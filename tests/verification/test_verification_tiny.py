@@ -6,6 +6,7 @@ import pytest
 import torch
 from wrong_weights import DOUBLED, ROUNDED
 
+from dppo.context import NOTHING_KNOWN
 from dppo.methods import METHODS
 from dppo.objective import Tokens, clipped_tokens
 from dppo.pruning import PIVOTAL, UNWEIGHTED, Pruning, uniform
@@ -57,7 +58,7 @@ def test_rounds_are_gone_through_by_hand(name):
             method,
             row_N,
             torch.ones(len(row_N), dtype=torch.float64),
-            method.advantages(rewards)[row_N],
+            method.advantages(rewards, NOTHING_KNOWN)[row_N],
             denominator=method.normaliser.denominator(len(row_N), tokens, tiny.T),
             tokens=tokens,
         )
@@ -68,7 +69,7 @@ def test_rounds_are_gone_through_by_hand(name):
 
 
 def test_the_policy_has_what_the_claims_are_about():
-    advantage_N = DPPO.advantages(Rewards.of_groups(tiny.REWARD_PG))
+    advantage_N = DPPO.advantages(Rewards.of_groups(tiny.REWARD_PG), NOTHING_KNOWN)
     logp_NT, _ = tiny._policy(tiny.THETA, torch.arange(tiny.N))
     low, high = clipped_tokens(
         Tokens(logp_BT=logp_NT, old_logp_BT=tiny.OLD_LOGP_NT, advantage_B=advantage_N, mask_BT=tiny.MASK_NT)
@@ -85,9 +86,9 @@ HISTORY = [name for name, method in METHODS.items() if method.advantages.from_hi
 def test_a_history_is_part_of_what_is_enumerated(name, monkeypatch):
     """Of the equal rewards of the third group each is off what was expected; the wrong twin draws without a history."""
     method = METHODS[name].with_rates(prompt=0.5, completion=0.5)
-    assert int((method.advantages(tiny.REWARDS) != 0).sum()) == tiny.N
+    assert int((method.advantages(tiny.REWARDS, tiny.CONTEXT) != 0).sum()) == tiny.N
     assert exact_bias(method) < EXACT
-    monkeypatch.setattr(tiny, "with_expected", lambda prompts, expected: prompts)
+    monkeypatch.setattr(tiny, "with_context", lambda prompts, context: prompts)
     assert exact_bias(method) > 0.1
 
 

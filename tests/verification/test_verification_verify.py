@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from trl import GRPOTrainer
 from wrong_weights import DOUBLED
 
 from dppo.methods import METHODS
@@ -23,18 +24,26 @@ from dppo.verification.checks import (
     parity_checks,
     round_checks,
 )
+from dppo.verification.findings import Check, Findings, above, at_most
 from dppo.verification.parity import tiny_script
-from dppo.verification.records import Check, Findings, above, at_most
 from dppo.verification.verify import verify
 
 CPPO, DAPO_LOSS, DPPO = METHODS["cppo"], METHODS["dapo_loss"], METHODS["dppo"]
-QUICK = Settings(draws=200, table_draws=20)
+SLOW = pytest.mark.slow
+"""The same twin, or the same method, is gone through in ``test_verification_tiny.py``."""
+QUICK, FEW = Settings(draws=200, table_draws=20), Settings(draws=8, table_draws=2)
+
+
+TWO_LOSSES = {name: checks.LOSSES[name] for name in ("grpo", "dr_grpo")}
+"""Each of the others is compared with TRL in ``tests/trl/test_trl_contract.py``."""
 
 
 @pytest.fixture(scope="module")
 def report(subject):
     told = []
-    report = verify(subject, [DPPO], settings=QUICK, progress=told.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "LOSSES", TWO_LOSSES)
+        report = verify(subject, [DPPO], settings=QUICK, progress=told.append)
     assert len(told) == 7
     return report
 
@@ -78,49 +87,32 @@ def test_the_report_says_that_and_why_training_is_padded(subject, report, monkey
     monkeypatch.setattr("dppo.verification.verify.padded_because", lambda model: "it has sinks")
     for part in ("enumeration", "draw", "parity", "row", "frequency", "control"):
         monkeypatch.setattr(f"dppo.verification.verify.{part}_checks", lambda *_: [])
-    found = verify(subject, [DPPO], settings=QUICK)
+    found = verify(subject, [DPPO], settings=FEW)
     assert found.subject == f"{report.subject} Its training is padded, without dense rows: it has sinks."
-    sized = verify(subject, [METHODS["dppo_history_sizes"]], settings=QUICK)
+    sized = verify(subject, [METHODS["dppo_history_sizes"]], settings=FEW)
     assert sized.subject.endswith("Group sizes were not varied, all groups are of one size: dppo_history_sizes.")
 
 
 def test_figures_that_are_not_numbers_fail_and_are_still_json():
-    for check in (
-        at_most("c", float("nan"), 1.0, "x"),
-        above("c", float("nan"), 1.0, "x"),
-        at_most("c", 2.0, 1.0, "x"),
-    ):
+    nan = float("nan")
+    for check in (at_most("c", nan, 1.0, "x"), above("c", nan, 1.0, "x"), at_most("c", 2.0, 1.0, "x")):
         assert not check.passed and check.verdict == "FAIL"
-    report = Findings(
-        subject="",
-        checks=(at_most("c", float("inf"), 1, ""),),
-        variance=(),
-        failure_rate=0.1,
-        environment={},
-        seconds=1,
-    )
+    failed = (at_most("c", float("inf"), 1, ""),)
+    report = Findings(subject="", checks=failed, variance=(), failure_rate=0.1, environment={}, seconds=1)
     assert json.loads(json.dumps(report.as_json(), allow_nan=False))["checks"][0]["figure"] == "inf"
     assert not report.passed
     assert above("c", 2.0, 1.0, "x") == Check(name="c", figure=2.0, bound=1.0, passed=True, what="x")
 
 
+SQUARED = replace(PIVOTAL, draw=lambda prob, score, rng: PIVOTAL.draw(prob.square(), score, rng))
+DOUBLED_LEVELS = {level: replace(getattr(DPPO, level), weighting=DOUBLED) for level in ("completions", "prompts")}
 SABOTAGED = {
-    "weights doubled": replace(
-        DPPO,
-        completions=replace(DPPO.completions, weighting=DOUBLED),
-        prompts=replace(DPPO.prompts, weighting=DOUBLED),
-    ),
-    "another draw": replace(
-        DPPO,
-        completions=replace(
-            DPPO.completions,
-            design=replace(PIVOTAL, draw=lambda prob, score, rng: PIVOTAL.draw(prob.square(), score, rng)),
-        ),
-    ),
+    "weights doubled": replace(DPPO, **DOUBLED_LEVELS),
+    "another draw": replace(DPPO, completions=replace(DPPO.completions, design=SQUARED)),
 }
 
 
-@pytest.mark.parametrize("name", SABOTAGED)
+@pytest.mark.parametrize("name", ["weights doubled", pytest.param("another draw", marks=SLOW)])
 def test_a_sabotaged_method_fails_where_it_is_broken(subject, name):
     method = SABOTAGED[name]
     failed = {
@@ -145,6 +137,8 @@ def test_a_design_that_breaks_its_promise_fails(subject, monkeypatch):
 
 
 def test_a_broken_trainer_fails(monkeypatch):
+    """Halved advantages differ from TRL's gradient, weights that are forgotten from the weighted sum."""
+
     class Halved(DPPOTrainer):
         def _plan(self, *args):
             plan = super()._plan(*args)
@@ -154,8 +148,15 @@ def test_a_broken_trainer_fails(monkeypatch):
         def _micro_batch_loss(self, model, batch, *others):
             return super()._micro_batch_loss(model, replace(batch, weight=batch.weight.sign()), *others)
 
-    script = tiny_script(prompts=2)
-    monkeypatch.setattr(checks, "LOSSES", {name: checks.LOSSES[name] for name in ("grpo", "dr_grpo")})
+    script, known, one_step = tiny_script(prompts=2), {}, checks.one_step
+
+    def trl_once(trainer, config, script, **options):
+        if trainer is not GRPOTrainer:
+            return one_step(trainer, config, script, **options)
+        return known.get(str(options)) or known.setdefault(str(options), one_step(trainer, config, script, **options))
+
+    monkeypatch.setattr(checks, "one_step", trl_once)
+    monkeypatch.setattr(checks, "LOSSES", TWO_LOSSES)
     for trainer, expected in ((Halved, "3 nothing"), (Unweighted, "3 half pruned")):
         monkeypatch.setattr(checks, "DPPOTrainer", trainer)
         failed = [check.name for check in parity_checks(script) if not check.passed]
@@ -205,11 +206,8 @@ def test_a_method_with_rounds_is_checked_for_what_it_is(subject, name):
     """Its completions, and its rounds as a bias that it declares: nothing that nobody set."""
     method = METHODS[name].with_rates(completion=0.5)
     found = [*enumeration_checks([method]), *round_checks([method, DPPO]), *draw_checks(subject, [method], QUICK)]
-    assert [check.name.split(":")[0].split(",")[0] for check in found] == [
-        "1 completions",
-        "5 control",
-        "1 completions",
-    ]
+    claims = [check.name.split(":")[0].split(",")[0] for check in found]
+    assert claims == ["1 completions", "5 control", "1 completions"]
     assert all(check.passed for check in found) and found[1].figure > 0.1
     assert all(check.passed for check in control_checks(subject, method, QUICK, 1))
     blind = replace(method, rounds=None)
@@ -230,15 +228,17 @@ def test_a_check_names_what_it_replaces(subject):
         assert f"{level}, by_batch with {CENTRED.name} advantages: every outcome" in names
         assert f"{level}, dapo_loss with dr_grpo normaliser: every outcome" in names
         assert f"{level}, dppo: every outcome" in names
-    (name,) = (c.name for c in draw_checks(subject, [by_batch], QUICK) if c.name.startswith("2 prompts"))
+    (name,) = (c.name for c in draw_checks(subject, [by_batch], FEW) if c.name.startswith("2 prompts"))
     assert f"by_batch with {CENTRED.name} advantages" in name
     found = list(enumeration_checks([by_batch.with_rates(prompt=0.5)]))
     assert [(check.name.split(":")[0], check.passed) for check in found][1] == ("2 prompts, by_batch", False)
 
 
-@pytest.mark.parametrize("name", ["dppo_history", "dppo_history_sizes"])
-def test_a_baseline_from_history_passes_and_sizes_that_are_left_out_are_named(subject, name):
-    found = [*enumeration_checks([METHODS[name]]), *draw_checks(subject, [METHODS[name]], QUICK)]
+@pytest.mark.parametrize(
+    ("name", "settings"), [pytest.param("dppo_history", QUICK, marks=SLOW), ("dppo_history_sizes", FEW)]
+)
+def test_a_baseline_from_history_passes_and_sizes_that_are_left_out_are_named(subject, name, settings):
+    found = [*enumeration_checks([METHODS[name]]), *draw_checks(subject, [METHODS[name]], settings)]
     assert len(found) == 6 and all(check.passed for check in found)
     called = "dppo_history with" if name == "dppo_history" else "dppo_history_sizes with groups of one size"
     assert all((called in check.name) == (name == "dppo_history_sizes") for check in found)

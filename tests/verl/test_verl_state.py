@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from drafts import draft_of
 
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.types import Rewards
@@ -34,9 +35,7 @@ def step(source, number):
     """One step of a run whose rewards go by the prompt."""
     prompts = source.block(number, generations=2)
     reward_N = torch.tensor([[float(row % 3 == 0), 0.0] for row in prompts.row_Q.tolist()], dtype=torch.float64)
-    rewards = Rewards.of_groups(reward_N)
-    signal_Q = (prompts.row_Q % 3 == 0).double() + 0.1
-    source.learn(prompts, rewards, signal_Q, torch.full((2 * len(prompts.row_Q),), 5), number)
+    source.learn(draft_of(source.method, prompts, Rewards.of_groups(reward_N), tokens=5), number)
     return prompts.row_Q.tolist()
 
 

@@ -36,11 +36,7 @@ PARTS = {
 
 
 def begin(folder: Path) -> None:
-    """Make a checkpoint's folder; one of an earlier try at the same step is complete no more.
-
-    Args:
-        folder: of the checkpoint.
-    """
+    """Make a checkpoint's folder; one of an earlier try at the same step is complete no more."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name in (LIST_FILE, STATE):
@@ -67,9 +63,6 @@ def flush(folder: Path, *, rank: int, every: bool) -> None:
 
 def seal(folder: Path) -> None:
     """List a checkpoint's files: from here on it is complete. One process calls it, when all have flushed theirs.
-
-    Args:
-        folder: of the checkpoint.
 
     Raises:
         CheckpointError: there is no room, or the disk fails.
@@ -111,12 +104,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(folder: Path, what: str) -> Iterator[None]:
-    """Turns whatever a damaged file raises into an error that says what could not be read.
-
-    Args:
-        folder: of the checkpoint.
-        what: is read.
-    """
+    """Turns whatever a damaged file raises into an error that says what could not be read."""
     try:
         yield
     except (CheckpointError, MemoryError, torch.OutOfMemoryError):

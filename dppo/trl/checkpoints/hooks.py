@@ -42,18 +42,10 @@ class CheckpointHooks(_BaseTrainer):
     """The newest that this run has written or gone on from; None before the first."""
 
     def save_extra(self, folder: Path) -> None:
-        """Write into a checkpoint's folder what training needs beside TRL's files, before those are written.
-
-        Args:
-            folder: not made yet.
-        """
+        """Write into a checkpoint's folder what training needs beside TRL's files, before those are written."""
 
     def load_extra(self, folder: Path) -> None:
-        """Read what ``save_extra`` wrote, after TRL has read its own.
-
-        Args:
-            folder: of the checkpoint.
-        """
+        """Read what ``save_extra`` wrote, after TRL has read its own."""
 
     def card(self) -> str:
         """What stands on the card of a saved model below TRL's own text, as Markdown."""
@@ -73,9 +65,6 @@ class CheckpointHooks(_BaseTrainer):
 
     def checked(self, asked: str | bool | None) -> str | None:
         """The checkpoint to resume from, known to be whole; a warning names what it lacks where that was accepted.
-
-        Args:
-            asked: as ``train`` is given it.
 
         Raises:
             CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
@@ -126,13 +115,7 @@ class CheckpointHooks(_BaseTrainer):
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:
-        """As TRL's, with ``card`` below.
-
-        Args:
-            model_name: of the model.
-            dataset_name: of what it was trained on.
-            tags: beside TRL's and ``dppo``.
-        """
+        """As TRL's, with ``card`` below."""
         given = [tags] if isinstance(tags, str) else tags or []
         super().create_model_card(model_name, dataset_name, ["dppo", *given])
         if self.is_world_process_zero():
@@ -142,10 +125,6 @@ class CheckpointHooks(_BaseTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As TRL's, with its card in the run's own folder; under FSDP the model itself, too, where checkpoints hold its
         shards: TRL writes nothing there.
-
-        Args:
-            output_dir: where to; the run's own by default.
-            _internal_call: set by transformers for checkpoints, which stay sharded.
         """
         own = Path(self.args.output_dir or "")
         if not _internal_call and Path(output_dir or own) == own:

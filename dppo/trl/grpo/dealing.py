@@ -76,14 +76,7 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
 
 
 def over_ranks(batch: RankBatch, plan: StepPlan, accelerator: Any, *, shares_prompts: bool) -> RankBatch:
-    """What this rank trains on, out of the kept completions of all: all ranks call it together.
-
-    Args:
-        batch: what this rank rolled out.
-        plan: the same on every rank.
-        accelerator: of the run.
-        shares_prompts: whether completions of one prompt are forwarded behind one copy of it.
-    """
+    """What this rank trains on, out of the kept completions of all: all ranks call it together."""
     processes = accelerator.num_processes
     if processes == 1:
         return batch
@@ -103,12 +96,6 @@ def dealt(batch: RankBatch, rank_N: Tensor, rank: int, exchange: Exchange) -> Ra
     """The batch of a rank after rows have moved: those of its own that stay, in order, then those that came.
 
     Rows that no draw keeps are left behind, but for one where nothing else is there to forward.
-
-    Args:
-        batch: what the rank rolled out, without log-probabilities that were computed.
-        rank_N: (N,) where each completion of all ranks goes, from ``ranks_of_rows``.
-        rank: of this process.
-        exchange: over ranks; all call it together where any row moves.
     """
     size = len(batch.completion_ids)
     to_B = rank_N[rank * size : (rank + 1) * size]

@@ -97,12 +97,7 @@ def fields_of(method: Method) -> dict[str, Any]:
 
 
 def objective_of(args: GRPOConfig, model_config: Any = None) -> dict[str, Any]:
-    """The fields of a ``Method`` that TRL's fields describe.
-
-    Args:
-        args: with every field filled in and checked.
-        model_config: of the model, which may have a router loss; None where it is not known.
-    """
+    """The fields of a ``Method`` that TRL's fields describe."""
     ratio = RATIOS[args.importance_sampling_level]
     _, normaliser = LOSS_TYPES[args.loss_type]
     loss = _token_loss(args, ratio)

@@ -1,22 +1,53 @@
-"""What a step of a run will do, in words, before it is done."""
+"""What a run does and says of itself: the cycle of its calls, the plan of a step, its card, what pruning can save."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from trl.trainer.grpo_config import GRPOConfig
+
+from dppo import __version__
 from dppo.errors import raise_problems
 from dppo.methods import Method, in_words
-from dppo.pruning import constant
-from dppo.trl.grpo.cycle import Cycle
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Choice, Evidence, PromptPruning, Pruning, ceiling_of, constant
+from dppo.step import Passes, StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """The calls of the loss from one generation to the next."""
+
+    passes: Passes
+    calls: int
+    """Calls of the loss that make up one optimizer step's share of a generation, >= 1."""
+
+    @classmethod
+    def of(cls, *, steps_per_generation: int, accumulation: int, iterations: int) -> "Cycle":
+        """That of TRL's ``steps_per_generation``, ``gradient_accumulation_steps`` and ``num_iterations``."""
+        shares = max(1, steps_per_generation // accumulation)
+        return cls(passes=Passes(passes=iterations, shares=shares), calls=steps_per_generation // shares)
+
+    @classmethod
+    def of_arguments(cls, args: GRPOConfig) -> "Cycle":
+        """That of a run's arguments."""
+        return cls.of(
+            steps_per_generation=args.steps_per_generation or 1,
+            accumulation=args.gradient_accumulation_steps,
+            iterations=args.num_iterations,
+        )
+
+    @property
+    def length(self) -> int:
+        """Calls of the whole cycle: TRL generates again after as many."""
+        return self.passes.steps * self.calls
+
+    def locate(self, phase: int) -> tuple[int, int]:
+        """``(draw, call)`` of the cycle's call number ``phase``: which draw it trains on, which part of it."""
+        return divmod(phase, self.calls)
 
 
 def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, processes: int | None = None) -> list[str]:
-    """Lines that say what a generation rolls out, what is trained on, and what is biased about it.
-
-    Args:
-        args: the run's arguments, a ``DPPOConfig``.
-        method: the method built from them.
-        prompts_in_dataset: rows of the training set; None where it is streamed.
-        processes: how many the run is meant for; default: those of this launch.
-    """
+    """Lines that say what a generation rolls out, what is trained on, and what is biased about it."""
     completions, cycle = generation_sizes(args, processes or args.world_size)
     block = completions // (args.num_generations or 1)
     kept = max(1, round(block * (1 - method.prompts.rate)))
@@ -67,10 +98,6 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
 def generation_sizes(args: Any, processes: int) -> tuple[int, Cycle]:
     """Completions of a generation and the cycle of its calls.
 
-    Args:
-        args: the run's arguments, a ``DPPOConfig``.
-        processes: how many the run is meant for.
-
     Raises:
         ConfigError: they cannot share the generation.
     """
@@ -88,3 +115,77 @@ def generation_sizes(args: Any, processes: int) -> tuple[int, Cycle]:
         steps_per_generation=steps, accumulation=args.gradient_accumulation_steps, iterations=args.num_iterations
     )
     return per_call * steps, cycle
+
+
+def card_section(method: Method, optimizer_steps: int) -> str:
+    """Method, rates, biases and paper as Markdown, to stand below what TRL writes."""
+    reasons = method.biases(optimizer_steps)
+    rows = {
+        "method": f"`{method.name}`",
+        "completions pruned": f"{method.completions.rate:.0%} of those with a gradient",
+        "prompts pruned": f"{method.prompts.rate:.0%} of those with a history",
+        "gradient": f"**biased**: {'; '.join(reasons)}" if reasons else "unbiased: the full batch's, in expectation",
+        "paper": method.paper,
+    }
+    for what, level in (("completions pruned", method.completions), ("prompts pruned", method.prompts)):
+        if getattr(level, "auto", None) is not None:
+            rows[what] = f"up to {rows[what]}, chosen in each step (auto)"
+    lines = [f"| {name} | {text.replace('|', chr(92) + '|')} |" for name, text in rows.items()]
+    return "\n".join(
+        [
+            "## How it was trained: dppo",
+            "",
+            f"With dppo {__version__}, Dynamic Pruning Policy Optimization (not Divergence PPO):",
+            "",
+            "| | |",
+            "|---|---|",
+            *lines,
+            "",
+            method.describe(optimizer_steps),
+            "",
+        ]
+    )
+
+
+class CeilingLines:
+    """One line per level as soon as there is enough to go by, and one more where ``auto`` begins to prune later."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say = say
+        self._said: dict[str, bool] = {}
+        """By level, once it has a line: whether no other will follow."""
+
+    def tell(self, method: Method, plan: StepPlan, visits: Evidence | None) -> None:
+        """Look at a generation that was planned."""
+        prompts, completions, found = method.prompts, method.completions, plan.completions
+        rounds = method.rounds is not None
+        if visits is not None and not rounds and len(visits) >= (prompts.auto or PROMPT_AUTO).fewest:
+            dropped = plan.figures["prune/prompt_rate"]
+            self._level("prompt", prompts, visits, lambda: prompts.choice(visits), dropped, "")
+        if not isinstance(completions, Pruning) or plan.evidence is None:
+            return
+        evidence = plan.evidence
+        if len(evidence) >= (completions.auto or COMPLETION_AUTO).fewest:
+            live = int(found.live_N.sum())
+            beside = f" of the update, beside the {1 - live / len(found.live_N):.0%} without a gradient,"
+            dropped = plan.draw_figures[0]["prune/completion_rate"]
+            self._level("completion", completions, evidence, lambda: completions.choice(evidence), dropped, beside)
+
+    def _level(
+        self,
+        what: str,
+        level: Pruning | PromptPruning,
+        evidence: Evidence,
+        choice: Callable[[], Choice],
+        dropped: float,
+        beside: str,
+    ) -> None:
+        """Say something the first time, and again where a level that was left off begins to drop."""
+        if what in self._said and (self._said[what] or not dropped):
+            return
+        chosen = None if level.auto is None else choice()
+        if what in self._said and not (chosen and chosen.rate):
+            return  # what it had begun to drop by, it would not choose any more
+        self._said[what] = chosen is None or chosen.rate > 0
+        verdict = chosen.why if chosen else f"the rate is {level.rate:g}" if level.rate else "left off"
+        self._say(f"dppo | {what} pruning can save at most {ceiling_of(evidence)}{beside} here: {verdict}")

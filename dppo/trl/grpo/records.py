@@ -1,7 +1,8 @@
-"""What a trainer hands to whoever records a run: one frozen record per generation. Nothing here knows of files."""
+"""What a trainer tells a recorder of its run, with one frozen record per generation. Nothing here knows of files."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,12 +70,24 @@ class Generation:
     """(Q,) size of each group's gradient as far as scores tell, in the unit of what was expected; None as above."""
 
 
-class Recorder(Protocol):
-    """Whatever wants to know of each generation. It must not change a thing, nor draw from a global generator."""
+class Recorder:
+    """What ``DPPOTrainer``, and ``StockWatch`` for TRL's own trainer, tell of a run. Here each method does nothing.
 
-    def record(self, generation: Generation) -> None:
-        """Look at a generation, after its draws and before it is trained on. Called on every rank."""
-        ...
+    A recorder must not change what is trained, nor draw from a global generator. All ranks call every method together.
+    """
+
+    def phase(self, name: str) -> AbstractContextManager[Any]:
+        """A context around ``train``, and in it around what is not training: ``evaluate``, ``save``, ``record``."""
+        return nullcontext()
+
+    def rolled_out(self, completions: int, tokens: int) -> None:
+        """Count completions that this rank has generated for training, and the tokens that the model wrote."""
+
+    def generation(self, generation: Generation) -> None:
+        """Look at a generation, after its draws and before it is trained on."""
+
+    def trained(self, tokens: Tensor) -> None:
+        """Count () completion tokens that one call of the loss on this rank trains on."""
 
 
 def generation_of(
@@ -114,15 +127,7 @@ def generation_of(
 def reasons(
     completions: Completions, trained_advantage_N: Tensor, prob_N: Tensor, kept_N: Tensor, used_N: Tensor
 ) -> Tensor:
-    """(N,) places in ``WHY``.
-
-    Args:
-        completions: with advantages from whole groups.
-        trained_advantage_N: (N,) what kept completions are trained with.
-        prob_N: (N,) probability of being kept.
-        kept_N: (N,) bool.
-        used_N: (N,) bool, False for groups that the step is not made of.
-    """
+    """(N,) places in ``WHY``."""
     why_N = torch.full_like(kept_N, WHY.index("not drawn"), dtype=torch.int64)
     why_N[prob_N == 0] = WHY.index("left out by the rule")
     why_N[~completions.live_N | (trained_advantage_N == 0)] = WHY.index("zero advantage")

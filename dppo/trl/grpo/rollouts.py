@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,28 @@ from torch.nn import functional as F
 from dppo.pruning import confidence
 from dppo.step import RolledOut, StepPlan
 from dppo.trl.batch import RankBatch
-from dppo.trl.hooks import Generated
 from dppo.types import Rewards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What TRL rolled out for one call on this rank, and the rewards of all ranks."""
+
+    prompt_ids: Tensor
+    """(B, Tp) left-padded."""
+    prompt_mask: Tensor
+    """(B, Tp)."""
+    completion_ids: Tensor
+    """(B, T) right-padded."""
+    completion_mask: Tensor
+    """(B, T), what is attended to."""
+    tool_mask: Tensor | None
+    """(B, T), 0 where a tool wrote a token; None where there were no tools."""
+    sampler_logp: Tensor | None
+    """(B, T) log-probabilities as the rollout engine reported them; None where it does not."""
+    reward_NF: Tensor
+    """(N, F) rewards of all ranks in rank order, on the CPU; NaN where a function gave none."""
+
 
 Gather = Callable[[Tensor], Tensor]
 """Concatenates a tensor over ranks, in rank order."""
@@ -46,14 +66,7 @@ def loss_mask(generated: Generated) -> Tensor:
 
 
 def rolled_out(generated: Generated, rewards: Rewards, gather: Gather, processes: int) -> RolledOut:
-    """What all ranks rolled out.
-
-    Args:
-        generated: of this rank.
-        rewards: of all ranks.
-        gather: over ranks.
-        processes: ranks, each of which holds as many completions.
-    """
+    """What all ranks rolled out."""
     mask, logp = loss_mask(generated), generated.sampler_logp
     sure_B = None if logp is None else gather(confidence(torch.nan_to_num(logp, nan=0.0), mask)).cpu()
     return RolledOut(
@@ -98,14 +111,7 @@ def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
 
 
 def joined(rounds: Sequence[Generated], order_Q: Tensor, generations: int, pad_token: int) -> Generated:
-    """Several rounds as one, padded to the widest: prompts on the left, completions on the right.
-
-    Args:
-        rounds: of this rank.
-        order_Q: from ``gathered_order``: rewards are put into it.
-        generations: G.
-        pad_token: id that pads prompts and completions.
-    """
+    """Several rounds as one, padded to the widest: prompts on the left, completions on the right."""
     together: dict[str, Any] = {}
     for name in (field.name for field in fields(Generated)):
         parts = [getattr(one, name) for one in rounds]

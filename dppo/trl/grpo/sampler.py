@@ -60,10 +60,6 @@ def _sampled_in(trainer: Any) -> torch.dtype:
 def start_named(args: GRPOConfig, model: Any) -> Iterator[None]:
     """A context around TRL's constructor, which starts vLLM in its process or looks for its server.
 
-    Args:
-        args: of the trainer.
-        model: as it is given: a name or path, or a module.
-
     Raises:
         EngineError: in place of whatever was raised while vLLM started, which stays its cause: with what works. Other
             errors of the constructor stay as they are.

@@ -1,11 +1,11 @@
-"""What ``DPPOTrainer`` tells of itself, for TRL's own trainer: phases, forward passes and generations, from outside.
+"""What ``DPPOTrainer`` tells a recorder, for TRL's own trainer: phases, forward passes and generations, from outside.
 
 The trainer stays as it is: its methods are called through others that look at what goes in and comes out.
 """
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -17,9 +17,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.rewards import identities
-from dppo.trl.grpo.cycle import Cycle
+from dppo.trl.grpo.plan import Cycle
 from dppo.trl.grpo.records import WHY, Generation, Recorder
-from dppo.trl.hooks import add_figures, logged_prompts, watch
+from dppo.trl.hooks import Wrap, add_figures, logged_prompts, watch, written_by_model
 from dppo.trl.metrics import RECORD, PhaseClock, wall
 
 NOT_TIMED = "time/prune"
@@ -27,29 +27,20 @@ NOT_TIMED = "time/prune"
 
 
 class StockWatch(TrainerCallback):
-    """Logs ``time/*`` and ``rows/*`` of a ``GRPOTrainer`` and hands its generations to a recorder.
+    """Logs ``time/*`` and ``rows/*`` of a ``GRPOTrainer`` and calls a recorder as ``DPPOTrainer`` does."""
 
-    Args:
-        trainer: TRL's own, not trained yet.
-        recorder: what receives the generations.
-        paused: a context in which the run's clock stands still.
-        now: the clock, in seconds.
-    """
-
-    def __init__(
-        self,
-        trainer: GRPOTrainer,
-        recorder: Recorder,
-        paused: Callable[[], AbstractContextManager[Any]],
-        now: Callable[[], float] = wall,
-    ) -> None:
-        self._trainer, self._recorder, self._paused = trainer, recorder, paused
+    def __init__(self, trainer: GRPOTrainer, recorder: Recorder, now: Callable[[], float] = wall) -> None:
+        self._trainer, self._recorder = trainer, recorder
         self._clock, self._cycle = PhaseClock(now), Cycle.of_arguments(cast(GRPOConfig, trainer.args))
         self._rows = RowFinder(trainer.train_dataset)
         self._generations, self._forwards = 0, 0
         self._reward_N, self._seen_2 = torch.empty(0), torch.zeros(2, dtype=torch.int64)
         watch(
             trainer,
+            train=self._within("train"),
+            evaluate=self._within("evaluate"),
+            save=self._within("save"),
+            generate=self._rolled_out,
             rewards=self._rewards,
             log_probs=self._log_probs,
             roll_out=self._generation,
@@ -80,6 +71,27 @@ class StockWatch(TrainerCallback):
     def _training(self) -> bool:
         return cast(torch.nn.Module, self._trainer.model).training
 
+    def _within(self, phase: str) -> Wrap:
+        def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(method)
+            def within(*args: Any, **kwargs: Any) -> Any:
+                with self._recorder.phase(phase):
+                    return method(*args, **kwargs)
+
+            return within
+
+        return wrap
+
+    def _rolled_out(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(generate)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            generated = generate(*args, **kwargs)
+            if self._training:
+                self._recorder.rolled_out(*written_by_model(generated))
+            return generated
+
+        return counted
+
     def _rewards(self, calculate: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @functools.wraps(calculate)
         def timed(*args: Any, **kwargs: Any) -> Tensor:
@@ -109,8 +121,8 @@ class StockWatch(TrainerCallback):
                 return generate(*args, **kwargs)
             with self._clock("rollout"):
                 output = generate(*args, **kwargs)
-            with self._paused(), self._clock(RECORD):
-                self._recorder.record(self._record(output))
+            with self._recorder.phase("record"), self._clock(RECORD):
+                self._recorder.generation(self._record(output))
             self._generations += 1
             return output
 
@@ -125,6 +137,7 @@ class StockWatch(TrainerCallback):
                 unpadded = masks[0].sum() + masks[1].sum()
                 self._seen_2 = self._seen_2.to(masks[0].device) + torch.stack([padded, unpadded])
                 self._forwards += 1
+                self._recorder.trained(_loss_mask(inputs).sum())
             return compute_loss(model, inputs)
 
         return counted
@@ -132,7 +145,6 @@ class StockWatch(TrainerCallback):
     def _record(self, output: dict[str, Any]) -> Generation:
         """The generation as a record: every prompt was rolled out, and every completion is kept."""
         trainer, mask = self._trainer, output["completion_mask"]
-        loss_mask = mask * output["tool_mask"] if "tool_mask" in output else mask
         gather = cast(Callable[[Tensor], Tensor], trainer.accelerator.gather)
         group, count = int(trainer.num_generations or 1), len(self._reward_N)
         ones_N = torch.ones(count, dtype=torch.float64)
@@ -152,13 +164,19 @@ class StockWatch(TrainerCallback):
             prob_N=ones_N,
             weight_N=ones_N,
             why_N=torch.full((count,), WHY.index("kept")),
-            tokens_N=gather(loss_mask.sum(1)).cpu(),
+            tokens_N=gather(_loss_mask(output).sum(1)).cpu(),
             first_row=trainer.accelerator.process_index * len(mask),
             prompt_ids=output["prompt_ids"],
             prompt_mask=output["prompt_mask"],
             completion_ids=output["completion_ids"],
             completion_mask=mask,
         )
+
+
+def _loss_mask(inputs: dict[str, Any]) -> Tensor:
+    """(B, T) completion tokens that carry loss: not those of tools."""
+    mask = inputs["completion_mask"]
+    return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
 
 
 class RowFinder:

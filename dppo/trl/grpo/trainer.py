@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from datasets import Dataset
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.environment import load_vllm
 from dppo.errors import ConfigError
 from dppo.pruning import Evidence
@@ -18,22 +20,18 @@ from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
-from dppo.trl.forwards import ForwardPasses
-from dppo.trl.grpo.card import card_section
-from dppo.trl.grpo.choices import CeilingLines
+from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.cycle import Cycle
 from dppo.trl.grpo.dealing import over_ranks
-from dppo.trl.grpo.loss_figures import LossFigures
-from dppo.trl.grpo.plan import step_plan
+from dppo.trl.grpo.plan import CeilingLines, Cycle, card_section, step_plan
 from dppo.trl.grpo.prompts import prompt_source
-from dppo.trl.grpo.records import Recorder, generation_of
-from dppo.trl.grpo.rollouts import gathered_order, joined, rank_batch, read_examples, rolled_out
+from dppo.trl.grpo.records import generation_of
+from dppo.trl.grpo.rollouts import Generated, gathered_order, joined, rank_batch, read_examples, rolled_out
 from dppo.trl.grpo.sampler import precision_line, start_named
-from dppo.trl.hooks import Generated, Joints, refusals
-from dppo.trl.loop import TrainingLoop
-from dppo.trl.metrics import logs_next_step, share_done
+from dppo.trl.hooks import Joints
+from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, end_at_exit, guarded_rewards, saved_at_the_limit
+from dppo.trl.served import check_overrides, unserved_models
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
@@ -78,13 +76,15 @@ class DPPOTrainer(TrainingLoop, Joints):
     ) -> None:
         args = DPPOConfig("dppo-output") if args is None else args
         check("args", args, DPPOConfig, "DPPOConfig in place of GRPOConfig: it takes the same arguments.")
+        data = kwargs.get("train_dataset", others[0] if others else None)
+        check_overrides(type(self), streamed=not isinstance(data, Dataset))
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
         if args.use_vllm:
             load_vllm("use_vllm: true", "use_vllm: false")
         rewards = guarded_rewards(reward_funcs, args.reward_time_limit, args.reward_weights)
         with start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
-        for refusal in refusals(self):
+        for refusal in unserved_models(self):
             raise ConfigError(refusal)
         log_probs = self.use_vllm or self.rollout_func is not None
         if args.completion_score == "confidence" and not log_probs:
@@ -103,7 +103,6 @@ class DPPOTrainer(TrainingLoop, Joints):
             weight_F=self.reward_weights.double().cpu(),
             environment=self.environment_factories is not None,
         )
-        self.recorder: Recorder | None = None
         self.forwards = ForwardPasses(self, self.padded_forward)
         self.generation = 0
         """Generations so far: the clock of the history, and with the seed the key of every draw."""
@@ -164,7 +163,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             plan = self._plan(prompts, generated)
             own = rank_batch(generated, plan, self.accelerator.process_index)
             batch = over_ranks(own, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
-        if self.recorder is not None:
+        with self.recorder.phase("record"), self.clock(RECORD):
             record = generation_of(
                 plan,
                 own,
@@ -174,7 +173,7 @@ class DPPOTrainer(TrainingLoop, Joints):
                 epoch=None if self.source is None else self.source.stream.epochs,
                 rank=self.accelerator.process_index,
             )
-            self.recorder.record(record)
+            self.recorder.generation(record)
         self.generation += 1
         with self.clock("log_probs"):
             ready = self.forwards.with_log_probs(batch)
@@ -186,7 +185,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         if self.source is None:
             generated = self.roll_out(examples)
             completions = len(generated.reward_NF)
-            return replace(whole_block(completions // group, completions), evidence=self.evidence), generated
+            prompts = whole_block(completions // group, completions)
+            return replace(prompts, context=StepContext(evidence=self.evidence)), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(self.source)
         multiple = processes // math.gcd(group, processes)
@@ -235,9 +235,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         )
         self.evidence = plan.evidence
         if self.source is not None:
-            self.source.learn(
-                prompts, rewards, plan.signal_Q, everything.tokens_N, self.generation, evidence=plan.evidence
-            )
+            self.source.learn(plan, self.generation)
             self.add_figures(self.source.figures)
         self.add_figures(plan.figures)
         if prompts.size_Q is not None:
@@ -253,6 +251,7 @@ class DPPOTrainer(TrainingLoop, Joints):
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """The loss of one call, and the figures of an optimizer step with its last one."""
         figures, micro_batches = self._figures, inputs["micro_batches"]
+        self.recorder.trained(torch.stack([batch.loss_tokens for batch in micro_batches]).sum())
         loss = self.backward_but_last(
             model, micro_batches, lambda each: self._micro_batch_loss(model, each, inputs["draw"], figures)
         )
@@ -288,6 +287,11 @@ class DPPOTrainer(TrainingLoop, Joints):
         return loss * (self.accelerator.num_processes / part)
 
     # -- around TRL's loop --------------------------------------------------------------------------------------
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``TrainingLoop``, told to the recorder."""
+        with self.recorder.phase("train"):
+            return super().train(*args, **kwargs)
 
     @contextmanager
     def generating(self) -> Iterator[None]:

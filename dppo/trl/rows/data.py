@@ -1,18 +1,27 @@
-"""The dataset of a trainer on rows: what it may be, and its rows as TRL has prepared them."""
+"""The dataset of a trainer on rows: what it may be, its sequences in tokens, and weights of pairs by their margins."""
 
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import datasets
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from dppo.errors import ConfigError, DataError
+from dppo.errors import ConfigError, DataError, RewardError
+from dppo.objective import margin_weights
+from dppo.packing.rows import UNSCORED
+from dppo.rewards import guarded
+from dppo.trl.batch import RankBatch
+from dppo.typed import check
 
 
 def check_dataset(dataset: Any, name: str) -> int:
     """Rows of a training set that has some to come back to.
-
-    Args:
-        dataset: as given.
-        name: of the trainer, for messages.
 
     Raises:
         ConfigError: it is streamed, or no dataset.
@@ -33,12 +42,6 @@ def check_dataset(dataset: Any, name: str) -> int:
 def prepared_rows(dataset: Any, columns: tuple[str, ...], given: int, max_length: int | None) -> Any:
     """Columns of a training set that TRL has prepared, with lists of numbers in its rows.
 
-    Args:
-        dataset: as TRL's trainer has it.
-        columns: that it has.
-        given: rows of it before.
-        max_length: where TRL has cut them.
-
     Raises:
         DataError: no row is left.
     """
@@ -48,3 +51,127 @@ def prepared_rows(dataset: Any, columns: tuple[str, ...], given: int, max_length
             "Raise it, or write max_length: null to cut nothing."
         )
     return dataset.with_format(None).select_columns(list(columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequence:
+    """One sequence, cut before its first trained token and after its last: nothing behind that has a gradient."""
+
+    prompt: Tensor
+    """Token ids before the first trained one, at least one."""
+    completion: Tensor
+    """Token ids from the first trained one to the last."""
+    scored: Tensor
+    """Of these, bool: which carry loss."""
+
+
+def trained(ids: list[int], labels: list[int]) -> Sequence | None:
+    """A sequence from TRL's columns; None where no token is trained on.
+
+    Args:
+        ids: of its tokens.
+        labels: the same, with -100 where a token carries no loss; the first token never does, nothing predicts it.
+    """
+    ids_T, scored_T = torch.as_tensor(ids), torch.as_tensor(labels) != UNSCORED
+    places = scored_T[1:].nonzero().flatten() + 1
+    if not len(places):
+        return None
+    first, end = int(places[0]), int(places[-1]) + 1
+    return Sequence(prompt=ids_T[:first], completion=ids_T[first:end], scored=scored_T[first:end])
+
+
+def content_key(*parts: list[int]) -> int:
+    """64 bits of a hash of what a row holds, the same in every process."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(np.asarray(part, np.int64).tobytes() + b"|")
+    return int.from_bytes(digest.digest(), "little")
+
+
+def batch_of(
+    sequences: list[Sequence], weight_B: Tensor, *, denominator: float, device: torch.device, kind: type[RankBatch]
+) -> RankBatch:
+    """Sequences as the batch of one optimizer step, for ``ForwardPasses``.
+
+    Args:
+        sequences: of this rank, at least one.
+        weight_B: (B,) what multiplies the loss of each, 0 where it is not trained on.
+        denominator: what the sum over all ranks is divided by.
+        device: of the model.
+        kind: ``RankBatch``, or one whose sequences belong together in another way.
+    """
+    prompt_ids, prompt_mask = _padded([each.prompt for each in sequences], left=True)
+    completion_ids, completion_mask = _padded([each.completion for each in sequences], left=False)
+    loss_mask = pad_sequence([each.scored.long() for each in sequences], batch_first=True)
+    count = torch.tensor(float(denominator), dtype=torch.float64)
+    batch = {
+        "prompt_ids": prompt_ids,
+        "prompt_mask": prompt_mask,
+        "completion_ids": completion_ids,
+        "completion_mask": completion_mask,
+        "loss_mask": loss_mask,
+        "advantage_B": torch.ones(len(sequences)),
+        "weight_UB": weight_B.float()[None],
+        "denominator": count,
+        "tokens": count,
+        "attended": count,
+        "tokens_U": count[None],
+        "sequences_U": torch.tensor([float(len(sequences))]).double(),
+    }
+    return kind(**{name: tensor.to(device) for name, tensor in batch.items()})
+
+
+def _padded(parts: list[Tensor], *, left: bool) -> tuple[Tensor, Tensor]:
+    """Token ids and the mask of tokens."""
+    side = "left" if left else "right"
+    ones = [torch.ones_like(part) for part in parts]
+    ids, mask = (pad_sequence(each, batch_first=True, padding_side=side) for each in (parts, ones))
+    return ids, mask
+
+
+MarginReward = Callable[..., list[float | None]]
+"""``margin_reward(prompts=..., completions=..., **columns)``: one number for each completion, as a reward function of
+TRL; columns are the dataset's others."""
+OF_PAIRS = ("prompt", "chosen", "rejected", "prompt_ids", "chosen_ids", "rejected_ids")
+OF_PAIRS += ("ref_chosen_logps", "ref_rejected_logps", "prompts", "completions")
+"""Columns of a prepared dataset that ``margin_reward`` is given under other names, or has no use for."""
+
+
+def weights_of(reward: MarginReward | None, rows: Any, scale: float, end: str | None) -> np.ndarray:
+    """(size,) MADPO-style weight of each pair, by its margin less the mean one; 1 without a reward function.
+
+    Raises:
+        ConfigError: ``reward`` is no function, or ``async``.
+        RewardError: it raises, or gives something that is not one finite number per answer.
+    """
+    if reward is None:
+        return np.ones(len(rows))
+    check("margin_reward", reward, Callable, "margin_reward=my_reward")
+    if inspect.iscoroutinefunction(reward):
+        raise ConfigError(
+            "margin_reward is async, and is asked before the loop that would wait for it. Wrap it: "
+            "margin_reward=lambda **given: asyncio.run(my_reward(**given))."
+        )
+    columns = {name: list(rows[name]) for name in rows.column_names if name not in OF_PAIRS}
+    values = []
+    for name in ("chosen", "rejected"):
+        answers = [each.removesuffix(end or "") if isinstance(each, str) else each for each in rows[name]]
+        values.append(_rewards(reward, prompts=list(rows["prompt"]), completions=answers, **columns))
+    margin_P = torch.tensor(values[0]).double() - torch.tensor(values[1]).double()
+    return margin_weights(margin_P, centre=float(margin_P.mean()), scale=scale).numpy()
+
+
+def _rewards(reward: MarginReward, **given: list[Any]) -> list[float]:
+    """Rewards of all answers of one kind, each a finite number.
+
+    Raises:
+        RewardError: the function raises, or gives something else.
+    """
+    found = guarded(reward)(**given)
+    missing = [place for place, value in enumerate(found) if value is None or value != value]
+    if missing:
+        raise RewardError(
+            f"margin_reward gave no number for {len(missing)} of {len(found)} answers (from 0: {missing[0]}, ...). A "
+            "margin needs both: leave those pairs out, or return a number."
+        )
+    return [float(value) for value in found if value is not None]

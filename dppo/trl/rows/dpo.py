@@ -21,11 +21,10 @@ from dppo.settings import UPDATE, RowSettings, described, setting
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.hooks import reference_model
 from dppo.trl.layouts import RowLayout
-from dppo.trl.rows.data import check_dataset, prepared_rows
-from dppo.trl.rows.margins import MarginReward, weights_of
-from dppo.trl.rows.sequences import Sequence, content_key, trained
+from dppo.trl.rows.data import MarginReward, Sequence, check_dataset, content_key, prepared_rows, trained, weights_of
 from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
+from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
 
@@ -127,6 +126,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     ) -> None:
         args = DPPODPOConfig("dppo-output") if args is None else args
         check("args", args, DPPODPOConfig, "DPPODPOConfig in place of DPOConfig: it takes the same arguments.")
+        check_overrides(type(self))
         given = check_dataset(train_dataset, "DPPODPOTrainer")
         if data_collator is not None:
             raise ConfigError("data_collator is not served: pairs are laid out after the draw. Leave it out.")
@@ -153,11 +153,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         self._margin_weight = weights_of(margin_reward, texts, args.margin_scale, tokenizer.eos_token)
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
-        """The two sequences of a pair, as TRL's collator truncates them.
-
-        Args:
-            row: of TRL's prepared dataset.
-        """
+        """The two sequences of a pair, as TRL's collator truncates them."""
         found = []
         for answer in (row["chosen_ids"], row["rejected_ids"]):
             ids = [*row["prompt_ids"], *answer][: self.args.max_length]
@@ -166,24 +162,13 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         return [each for each in found if each is not None]
 
     def denominator(self, row_N: Tensor, draw: Draw) -> float:
-        """Pairs of the step; tokens of their preferred answers are counted too.
-
-        Args:
-            row_N: (N,) the step's rows.
-            draw: among them.
-        """
+        """Pairs of the step; tokens of their preferred answers are counted too."""
         self._tokens_in_step = self.method.denominator(draw, torch.from_numpy(self._chosen_tokens[row_N.numpy()]))
         self._pairs_in_step = self.method.denominator(draw, torch.ones(len(row_N)))
         return self._pairs_in_step
 
     def loss_and_scores(self, model: Any, batch: MicroBatch, logp_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted losses of pairs over those of the step, and the score of each sequence's pair.
-
-        Args:
-            model: not used.
-            batch: some pairs of this rank.
-            logp_BT: (b, T) log-probabilities of their answers' tokens.
-        """
+        """The weighted losses of pairs over those of the step, and the score of each sequence's pair."""
         mask_BT = batch.completion(batch.rank_batch.loss_mask)
         with torch.no_grad():  # without pairs too: a model in shards is gathered by all ranks together
             ref_B2 = self._reference(batch, mask_BT)

@@ -15,10 +15,10 @@ from dppo.objective import weighted_sum
 from dppo.pruning import confidence, mean_loss
 from dppo.settings import RowSettings, described
 from dppo.trl.batch import MicroBatch
-from dppo.trl.rows.data import check_dataset, prepared_rows
-from dppo.trl.rows.sequences import Sequence, content_key, trained
+from dppo.trl.rows.data import Sequence, check_dataset, content_key, prepared_rows, trained
 from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
+from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
 
@@ -84,6 +84,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     ) -> None:
         args = DPPOSFTConfig("dppo-output") if args is None else args
         check("args", args, DPPOSFTConfig, "DPPOSFTConfig in place of SFTConfig: it takes the same arguments.")
+        check_overrides(type(self))
         given = check_dataset(train_dataset, "DPPOSFTTrainer")
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
             raise ConfigError(
@@ -106,32 +107,17 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         self.start_rows(rows, identities, tokens)
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
-        """The one sequence of a row.
-
-        Args:
-            row: of TRL's prepared dataset.
-        """
+        """The one sequence of a row."""
         found = trained(row["input_ids"], _labels(row))
         assert found is not None, "rows without trained tokens were refused"
         return [found]
 
     def denominator(self, row_N: Tensor, draw: Draw) -> float:
-        """Trained tokens of the step.
-
-        Args:
-            row_N: (N,) the step's rows.
-            draw: among them.
-        """
+        """Trained tokens of the step."""
         return self.method.denominator(draw, torch.from_numpy(self._trained[row_N.numpy()]))
 
     def loss_and_scores(self, model: Any, batch: MicroBatch, logp_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted negative log-likelihood over the step's tokens, and the score of each row.
-
-        Args:
-            model: not used.
-            batch: some rows of this rank.
-            logp_BT: (b, T) log-probabilities of their tokens.
-        """
+        """The weighted negative log-likelihood over the step's tokens, and the score of each row."""
         mask_BT = batch.completion(batch.rank_batch.loss_mask)
         loss_BT = -logp_BT
         if self.args.loss_type == "dft":

@@ -23,13 +23,22 @@ from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_figures
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoints.rows import read_row_state, row_settings, write_row_state
-from dppo.trl.forwards import ForwardPasses
+from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.hooks import count_tokens
-from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import PhaseClock, share_done
-from dppo.trl.rows.sequences import Sequence, batch_of
+from dppo.trl.rows.data import Sequence, batch_of
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 from dppo.types import Draw
+
+
+class StepCall(dict[str, Any]):
+    """What one call of the loss trains on: ``micro_batches``, and whether it is the ``last`` of its step."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ConfigError(
+            f"a step has no {name!r}: its inputs are packed rows of what was drawn, not TRL's batch. Override "
+            "loss_and_scores for another loss, or use TRL's own trainer."
+        )
 
 
 class RowTrainer(TrainingLoop):
@@ -133,13 +142,7 @@ class RowTrainer(TrainingLoop):
             self.train_dataset, self.data_collator = data, collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
-        """What each call of the loss of an optimizer step trains on: drawn among the rows that the loader gives.
-
-        Args:
-            epoch_iterator: over the loader.
-            num_batches: calls of the loss.
-            device: of the model.
-        """
+        """What each call of the loss of an optimizer step trains on: drawn among the rows that the loader gives."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if not batches:
             return batches, None
@@ -155,7 +158,7 @@ class RowTrainer(TrainingLoop):
             calls, figures = self.forwards.calls(batch, batch.weight_UB[0], len(batches))
         self.add_figures(figures)
         self._scores = {}
-        return [{"micro_batches": each, "last": each is calls[-1]} for each in calls], None
+        return [StepCall(micro_batches=each, last=each is calls[-1]) for each in calls], None
 
     def _of_all_ranks(self, row_N: Tensor) -> Tensor:
         """The rows of a step: those of a last batch may not be as many on every rank (``even_batches: false``)."""
@@ -187,15 +190,8 @@ class RowTrainer(TrainingLoop):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The loss of one call: backward on all micro-batches but the last; in evaluation TRL's own.
-
-        Args:
-            model: the policy, as wrapped for training.
-            inputs: from ``get_batch_samples``, or TRL's.
-            return_outputs: as for TRL, in evaluation.
-            num_items_in_batch: as for TRL, in evaluation.
-        """
-        if "micro_batches" not in inputs:
+        """The loss of one call: backward on all micro-batches but the last; in evaluation TRL's own."""
+        if not isinstance(inputs, StepCall):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         loss = self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
         if inputs["last"]:

@@ -1,19 +1,11 @@
 import pytest
 from transformers import Qwen3ForCausalLM
 
-from answer_judge.grading import Verifier
 from dppo.verification.tiny_model import build_model, model_config
 from dppo.verification.tiny_tokenizer import EOS, PAD
 from dppo_lab.demo.scratch import train_tokenizer
 
 LONGEST = 160
-
-
-@pytest.fixture(scope="session")
-def verifier():
-    """The real one."""
-    with Verifier(workers=1, limit_seconds=20.0) as verifier:
-        yield verifier
 
 
 @pytest.fixture(scope="session")

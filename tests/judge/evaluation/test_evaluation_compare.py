@@ -6,6 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from evaluation_fakes import FakeJudge, answers, fake_engine, problem_set
+from refusals import refused
 
 from answer_judge.errors import EvaluationError, FileError
 from answer_judge.evaluation import Generated, Protocol, Sampling, compare, evaluate
@@ -84,7 +85,7 @@ def test_other_limits_compare_the_problems_in_both(tmp_path):
     b = made(tmp_path / "b", sets=(replace(whole, problems=whole.problems[5:]),))
     assert compare(a, b).benchmarks["one"].problems == 35
     c = made(tmp_path / "c", sets=(replace(whole, problems=whole.problems[:5]),))
-    with pytest.raises(EvaluationError, match="no problem of one in common"):
+    with refused(EvaluationError, "one", "in common"):
         compare(b, c)
 
 
@@ -92,10 +93,10 @@ def test_runs_that_cannot_be_compared(tmp_path):
     from dataclasses import replace
 
     a = made(tmp_path / "a", sets=(problem_set(4, "one"),))
-    with pytest.raises(EvaluationError, match="no benchmark in common: one there, two here"):
+    with refused(EvaluationError, "benchmark in common", "one there", "two here"):
         compare(a, made(tmp_path / "b", sets=(problem_set(4, "two"),)))
     other = replace(problem_set(4, "one"), content="something else")
-    with pytest.raises(EvaluationError, match="one is not the same set of problems"):
+    with refused(EvaluationError, "one", "same set"):
         compare(a, made(tmp_path / "c", sets=(other,)))
     with pytest.raises(FileError, match="no finished evaluation"):
         compare(a, tmp_path / "nothing")

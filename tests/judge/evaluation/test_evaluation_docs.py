@@ -8,7 +8,6 @@ import pytest
 
 from answer_judge.evaluation import BENCHMARKS, parse_benchmark
 from answer_judge.evaluation.sampling import Sampling
-from answer_judge.grading import verify
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "evaluation.md").read_text()
@@ -40,8 +39,8 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize(("text", "reason"), VERDICTS)
-def test_verdicts_on_the_example(text, reason):
-    assert verify(text, "5").reason == reason
+def test_verdicts_on_the_example(text, reason, verifier):
+    assert verifier.verify(text, "5").reason == reason
 
 
 def test_every_verdict_is_in_the_table():

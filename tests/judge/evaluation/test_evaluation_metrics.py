@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from answer_judge.errors import ConfigError
 from answer_judge.evaluation.metrics import breakdown, default_ks, maj_at_k, pass_at_k
@@ -42,7 +43,7 @@ def test_the_biased_plug_in_is_not_it():
 
 @pytest.mark.parametrize(("samples", "right", "k"), [(4, 2, 5), (4, 2, 0), (4, 5, 2), (0, 0, 1)])
 def test_pass_at_k_out_of_range(samples, right, k):
-    with pytest.raises(ConfigError, match=f"pass@{k} of {samples} samples"):
+    with refused(ConfigError, f"pass@{k}", samples):
         pass_at_k(samples, right, k)
 
 

@@ -19,13 +19,14 @@ from evaluation_fakes import (
     sample_lines,
     stopping_after,
 )
+from refusals import refused
 
-from answer_judge.errors import ConfigError, DPPOError, EvaluationError, FileError
+from answer_judge import files
+from answer_judge.errors import ConfigError, EvaluationError, FileError, JudgeError
 from answer_judge.evaluation import Engine, Generated, Protocol, Sampling, evaluate
 from answer_judge.evaluation.engines import Request
 from answer_judge.evaluation.samples import batches_of, graded_samples
 from answer_judge.evaluation.sampling import generator
-from dppo import files
 
 TWO = (problem_set(6, "one"), problem_set(5, "two"))
 
@@ -174,7 +175,7 @@ def test_lines_that_do_not_belong_are_named(tmp_path, extra, message):
     run(tmp_path)
     with (tmp_path / "samples.jsonl").open("a") as file:
         file.write(extra(sample_lines(tmp_path)) + "\n")
-    with pytest.raises(DPPOError, match=message):
+    with pytest.raises(JudgeError, match=message):
         run(tmp_path)
 
 
@@ -197,10 +198,10 @@ def test_settings_of_an_evaluation_that_never_began_may_change(tmp_path):
 def test_samples_of_unknown_settings_and_damaged_settings(tmp_path):
     run(tmp_path)
     (tmp_path / "settings.json").write_text("{")
-    with pytest.raises(FileError, match=r"settings.json cannot be read"):
+    with refused(FileError, "settings.json"):
         run(tmp_path)
     (tmp_path / "settings.json").unlink()
-    with pytest.raises(EvaluationError, match=r"samples but no settings.json"):
+    with refused(EvaluationError, "settings.json"):
         run(tmp_path)
 
 
@@ -223,7 +224,7 @@ def test_full_disk_stops_and_goes_on(tmp_path, monkeypatch, room):
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "_write_all", limited)
-        with pytest.raises(FileError, match=r"No space left on device.*give the same command to go on"):
+        with refused(FileError, "No space left on device", "same command"):
             run(tmp_path / "parts")
     kept = (tmp_path / "parts" / "samples.jsonl").read_text()
     assert kept == "" or kept.endswith("\n")
@@ -233,7 +234,7 @@ def test_full_disk_stops_and_goes_on(tmp_path, monkeypatch, room):
 
 
 def many(batch_size, text, living=None):
-    """An engine for a hundred thousand samples: nothing but text."""
+    """An engine for thousands of samples: nothing but text."""
 
     def generate(requests, sampling):
         made = [Generated(text, 5, "stop") for _ in requests]
@@ -242,14 +243,14 @@ def many(batch_size, text, living=None):
     return Engine(name="fake", encode=encode, generate=generate, batch_size=batch_size)
 
 
-def test_a_hundred_thousand_samples_do_not_live_in_memory(tmp_path, monkeypatch):
+def test_ten_thousand_samples_do_not_live_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("answer_judge.evaluation.samples.sample_seed", lambda seed, key, sample: sample)
     living = Living()
     evaluate(
-        protocol(sets=(problem_set(100),), samples=1000), many(500, "\\boxed{3}", living), FakeJudge(), tmp_path / "run"
+        protocol(sets=(problem_set(100),), samples=100), many(500, "\\boxed{3}", living), FakeJudge(), tmp_path / "run"
     )
     with (tmp_path / "run" / "samples.jsonl").open() as file:
-        assert sum(1 for _ in file) == 100_000
+        assert sum(1 for _ in file) == 10_000
     assert living.most <= 3 * 500, "one batch being judged, one being generated, one being written"
 
 
@@ -265,11 +266,11 @@ def test_memory_is_bounded_by_the_batch(tmp_path):
     engine = many(50, "x" * 20_000)
     tracemalloc.start()
     try:
-        evaluate(protocol(sets=(problem_set(50),), samples=50), engine, FakeJudge(), tmp_path)
+        evaluate(protocol(sets=(problem_set(50),), samples=25), engine, FakeJudge(), tmp_path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (tmp_path / "samples.jsonl").stat().st_size > 50e6 and peak < 12e6
+    assert (tmp_path / "samples.jsonl").stat().st_size > 25e6 and peak < 12e6
 
 
 def test_batches_are_sorted_by_length_and_have_one_limit_each():
@@ -312,7 +313,7 @@ def test_protocols_that_cannot_be(change, message):
 def test_usual_samples_and_greedy():
     sets = (problem_set(2, "one", samples=1), problem_set(2, "two", samples=32))
     assert protocol(sets=sets, samples=None).samples_of == {"one": 1, "two": 32}
-    with pytest.raises(ConfigError, match="k=2 must be between 1 and the 1 samples"):
+    with refused(ConfigError, "k=2"):
         protocol(sets=sets, samples=None, ks=(2,))
     assert protocol(samples=1, sampling=Sampling(temperature=0.0)).samples_of == {"one": 1, "two": 1}
 

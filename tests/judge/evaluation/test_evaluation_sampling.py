@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from answer_judge.errors import ConfigError
-from answer_judge.evaluation.sampling import Sampling, draw, sample_seed
+from answer_judge.evaluation.sampling import Sampling, sample_seed
+from answer_judge.evaluation.transformers_engine import draw
 
 PROBS = torch.tensor([0.05, 0.5, 0.0, 0.3, 0.1, 0.05], dtype=torch.float64)
 ALL = Sampling(temperature=1.0, top_p=1.0)

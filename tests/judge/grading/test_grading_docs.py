@@ -40,7 +40,7 @@ def test_the_table_is_there_and_numbers_arrive_as_names(shapes):
 
 
 def test_only_one_function_calls_math_verify():
-    library = {path.name: path.read_text() for path in (ROOT / "dppo").rglob("*.py")}
+    library = {path.name: path.read_text() for path in (ROOT / "answer_judge").rglob("*.py")}
     assert [
         name for name, source in library.items() if re.search(r"^\s*(?:from|import) math_verify", source, re.M)
     ] == []

@@ -1,7 +1,6 @@
 """Nothing of a model's text runs as code, hostile answers end, and the verdict is the same wherever it is asked for."""
 
 import asyncio
-import importlib.util
 import json
 import subprocess
 import sys
@@ -11,31 +10,25 @@ from pathlib import Path
 
 import hostile_functions
 import pytest
+from refusals import refused
 
 from answer_judge.errors import RewardError
 from answer_judge.grading.pool import TaskResult, WorkerPool
 from answer_judge.grading.verifier import REASONS, REFUSED, Verifier
+from benchmarks.judge.hostile_answers import hostile_answers
 
 ROOT = Path(__file__).parents[3]
 
 
-def hostile_answers(count, seed=0):
-    """The benchmark's generator."""
-    spec = importlib.util.spec_from_file_location("hostile_answers", ROOT / "benchmarks" / "hostile_answers.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return list(module.hostile_answers(count, seed))
-
-
 def test_hostile_answers_are_different_and_of_every_kind():
-    found = hostile_answers(2000)
+    found = list(hostile_answers(2000))
     assert len({text for _, text in found}) == 2000
     assert min(Counter(kind for kind, _ in found).values()) > 10
     assert max(len(text) for _, text in found) > 50_000
-    assert found == hostile_answers(2000) != hostile_answers(2000, seed=1)
+    assert found == list(hostile_answers(2000)) != list(hostile_answers(2000, seed=1))
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_hostile_answers_end_without_a_crash_or_a_trace(count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = [text for _, text in hostile_answers(count)]
@@ -220,7 +213,14 @@ ask()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system does not fork")
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize(
+    "body",
+    [
+        body if "signals" in name or "has workers" in name else pytest.param(body, marks=pytest.mark.slow)
+        for name, body in BODIES.items()
+    ],
+    ids=BODIES,
+)
 def test_any_process_gets_the_same(body):
     done = subprocess.run(
         [sys.executable, "-"], input=SCRIPT.replace("{body}", body), text=True, capture_output=True, timeout=120
@@ -237,5 +237,5 @@ def test_where_no_process_may_start_plain_answers_are_judged_and_others_are_an_e
     assert alone.verify(r"\boxed{12}", "12").reason == "right"
     assert alone.verify(r"\boxed{12}", "13").reason == "wrong"
     assert alone.verify("none", "13").reason == "no_answer"
-    with pytest.raises(RewardError, match="refuses another verifier process"):
+    with refused(RewardError, "process", "workers=1"):
         alone.verify(r"\boxed{\frac{6}{4}}", "1.5")

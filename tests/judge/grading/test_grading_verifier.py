@@ -4,9 +4,9 @@ import gzip
 import json
 import random
 import sys
-import threading
 
 import pytest
+from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading import verifier as module
@@ -72,19 +72,6 @@ def test_fast_answers_need_no_worker():
     assert with_no_pool.pids == []
 
 
-def test_any_thread_may_verify(verifier):
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(verifier.verify(r"\boxed{\frac{4}{2}}", "2.0").reason))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == ["right"] * 4
-
-
 def test_a_tower_of_powers_times_out_and_the_next_answer_is_judged():
     with Verifier(workers=1, limit_seconds=1.5) as hasty:
         first = hasty.pids
@@ -145,6 +132,7 @@ def hostile_texts(count):
     return texts
 
 
+@pytest.mark.slow
 def test_200_hostile_answers_all_get_a_verdict(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answers = hostile_texts(200)
@@ -165,14 +153,15 @@ def test_bad_calls_are_errors_not_zeros(verifier):
     assert {verifier.verify(nothing, "24").reason for nothing in (None, "", "  ")} == {"no_answer"}
     with pytest.raises(DataError, match=r"completion 1 is list, expected text.*completion\[-1\]\['content'\]"):
         verifier.verify_many([None, [{"role": "assistant", "content": "24"}]], ["24"] * 2)
-    with pytest.raises(ConfigError, match=r"answer=None is NoneType, expected text. Try verify\("):
+    with refused(DataError, "gold answer 0", None):
         verifier.verify("24", None)
-    with pytest.raises(ConfigError, match=r"completions='ab' is str, expected a list. Try verify_many\("):
-        verifier.verify_many("ab", ["1", "2"])
+    for lists in (("ab", ["1", "2"]), (["a", "b"], "12")):
+        with refused(DataError, "verify_many", "verify("):
+            verifier.verify_many(*lists)
     for empty in ("", "  ", None, 3):
         with pytest.raises(DataError, match="gold answer 1 is"):
             verifier.verify_many(["a", "b"], ["1", empty])
-    with pytest.raises(ConfigError, match="benchmark='nothing' has no rule"):
+    with refused(ConfigError, "benchmark='nothing'"):
         verifier.verify("a", "1", benchmark="nothing")
     assert all(verifier.verify(r"\boxed{1}", "1", benchmark=name).reason == "right" for name in RULES)
     with pytest.raises(ConfigError, match="workers=0"):

@@ -114,11 +114,11 @@ def test_names_that_lead_nowhere(name, said, tmp_path, monkeypatch):
 def test_a_module_of_the_current_folder_is_imported_before_any_clock(tmp_path, monkeypatch):
     """As the command ``dppo`` finds it, without that folder on its path; its import takes longer than the limit."""
     (tmp_path / "slow_checker.py").write_text(
-        "import time\ntime.sleep(3)\ndef right(completion, row): return row['word'] in completion\n"
+        "import time\ntime.sleep(1)\ndef right(completion, row): return row['word'] in completion\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [place for place in sys.path if place not in ("", str(tmp_path))])
-    reward = checker_reward("check:slow_checker:right", workers=1, limit_seconds=2.0)
+    reward = checker_reward("check:slow_checker:right", workers=1, limit_seconds=0.9)
     assert asked(reward, ["w0", "no"]) == [1.0, 0.0] and str(tmp_path) not in sys.path
 
 

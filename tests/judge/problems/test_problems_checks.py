@@ -1,72 +1,12 @@
-"""Prompt identity, and what is refused before a run starts."""
+"""What is refused before a run starts."""
 
-import hashlib
-import os
-import subprocess
-import sys
 import warnings
 
-import numpy as np
 import pytest
 from datasets import Dataset
-from hypothesis import given
-from hypothesis import strategies as st
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.problems import check_problems
-from dppo.rewards import identities
-
-PROMPTS = [
-    "1 + 1 = ?",
-    "½ und ü",
-    [{"role": "user", "content": "1 + 1 = ?"}],
-    [{"role": "system", "content": "s"}, {"role": "user", "content": "1 + 1 = ?"}],
-]
-GOLDEN = [11968714485964562616, 443006540115991368, 10384051378058337448, 132280497501393987]
-
-
-def test_identities_are_these_for_ever():
-    found = identities(PROMPTS)
-    assert found.dtype == np.uint64 and found.tolist() == GOLDEN
-    by_hand = hashlib.blake2b(b'"1 + 1 = ?"', digest_size=8).digest()
-    assert found[0] == np.frombuffer(by_hand, "<u8")[0]
-    by_hand = hashlib.blake2b(b'[{"content":"1 + 1 = ?","role":"user"}]', digest_size=8).digest()
-    assert found[2] == np.frombuffer(by_hand, "<u8")[0]
-
-
-def salted(code):
-    """What a program prints under two seeds of Python's own hash."""
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True
-        )
-        for seed in ("0", "1")
-    ]
-    assert all(run.returncode == 0 for run in runs), runs[0].stderr
-    return {run.stdout for run in runs}
-
-
-def test_identities_do_not_depend_on_the_process():
-    code = f"from answer_judge.problems.checks import identities; print(identities({PROMPTS!r}).tolist())"
-    assert salted(code) == {f"{GOLDEN}\n"}
-    assert len(salted("print(hash('1 + 1 = ?'))")) == 2  # what the check would catch
-
-
-def test_identity_is_content_and_nothing_else():
-    messages = [{"role": "user", "content": "q"}]
-    turned = [{"content": "q", "role": "user", "name": None}]  # as a table returns it
-    through_a_table = Dataset.from_dict({"prompt": [messages, [{"role": "user", "content": "q", "name": "n"}]]})
-    keys = identities([messages, turned, *through_a_table["prompt"], "q"]).tolist()
-    assert keys[0] == keys[1] == keys[2]
-    assert len(set(keys)) == 3
-    assert identities([]).shape == (0,)
-
-
-@given(st.lists(st.text(), max_size=20))
-def test_different_prompts_have_different_identities(texts):
-    keys = identities(texts).tolist()
-    assert len(set(keys)) == len(set(texts))
-    assert identities(texts[::-1]).tolist() == keys[::-1]
 
 
 def problems(prompts, answers=None):
@@ -146,13 +86,11 @@ def test_too_few_prompts_name_both_numbers():
         check_problems(problems(["a"]).select([]))
 
 
-def test_repeated_prompts_stay_and_share_an_identity():
+def test_repeated_prompts_stay():
     repeated = problems(["a", "b", "a", "c", "a", "b"], ["1", "1", "1", "1", "1", "1"])
     with pytest.warns(UserWarning, match="2 prompts occur more than once, in 5 of 6 rows") as caught:
         assert len(check_problems(repeated)) == 6
     assert len(caught) == 1
-    keys = identities(repeated["prompt"])
-    assert keys[0] == keys[2] == keys[4] and len(set(keys.tolist())) == 3
 
 
 def test_contradicting_answers_are_reported():

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.evaluation import choose, load_set, parse_benchmark
@@ -165,5 +166,5 @@ def test_a_table_with_answers_is_mathematics_whatever_else_it_has(tmp_path):
 def test_a_rule_that_is_unknown():
     with pytest.raises(ConfigError, match=r"rule='humanevil' of m is not one of .*humaneval, mbpp, nor check:"):
         Benchmark(name="m", rule="humanevil")
-    with pytest.raises(ConfigError, match=r"rule=humanevil is not one of"):
+    with refused(ConfigError, "rule=humanevil"):
         parse_benchmark("m=f.jsonl:rule=humanevil")

@@ -2,6 +2,7 @@
 
 import pytest
 from datasets import Dataset
+from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading import REASONS
@@ -41,7 +42,7 @@ def test_accuracy_reads_another_column_and_numbers(verifier):
 
 def test_accuracy_refuses_what_would_be_a_silent_zero(verifier):
     reward = accuracy_reward(verifier=verifier)
-    with pytest.raises(DataError, match="needs a column 'answer', but the dataset has 'gold'"):
+    with refused(DataError, "'answer'", "'gold'"):
         reward(QUESTIONS, TEXTS, gold=GOLDS, trainer_state=None)
     with pytest.raises(DataError, match="gold answer 1 is ''"):
         reward(["q"] * 2, TEXTS[:2], answer=["1", None])
@@ -82,12 +83,12 @@ def test_columns_are_checked_before_training():
     check_rewards(good, needs)
     check_rewards(good.to_iterable_dataset(), needs)
     check_rewards(good.rename_column("answer", "gold"), [lambda completions, gold: []])
-    with pytest.raises(DataError, match="needs a column 'gold', but the dataset has 'prompt', 'answer'"):
+    with refused(DataError, "'gold'", "'prompt', 'answer'"):
         check_rewards(good, [lambda completions, gold: []])
     holes = Dataset.from_dict({"answer": ["1", "", None, " "] + [""] * 5})
-    with pytest.raises(DataError, match=r"empty in 8 rows \(counted from 0: 1, 2, 3, 4, 5, \.\.\.\) of 9"):
+    with refused(DataError, "8 rows (counted from 0: 1, 2, 3, 4, 5, ...) of 9"):
         check_rewards(holes, needs)
-    with pytest.raises(DataError, match="'log_metric' has the name of an argument"):
+    with refused(DataError, "'log_metric'"):
         check_rewards(good.add_column("log_metric", [1, 2]), needs)
 
 
@@ -145,5 +146,5 @@ def test_rewards_are_checked_against_the_dataset_together(verifier):
     check_rewards(good, ["owner/reward-model"])
     with pytest.raises(DataError, match="needs a column 'level'"):
         check_rewards(good.remove_columns("level"), rewards)
-    with pytest.raises(DataError, match="column 'gold' is empty in 1 row"):
+    with refused(DataError, "'gold'", "1 row"):
         check_rewards(Dataset.from_dict({"gold": [""], "level": [1]}), rewards)

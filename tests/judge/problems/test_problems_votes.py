@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
+from refusals import refused
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading.vote import Stopping, majority, vote_rewards
@@ -17,7 +17,6 @@ from answer_judge.problems import (
     vote_until_settled,
 )
 from answer_judge.problems.votes import group_sizes_of
-from dppo.rng import Purpose, generator
 
 TEXTS = [r"\boxed{0.5}", "no idea", r"\boxed{2}", r"so \boxed{\frac{1}{2}}"]
 
@@ -61,11 +60,11 @@ def test_groups_are_runs_of_equal_prompts(verifier):
 
 def test_a_group_that_is_not_whole_is_an_error(verifier):
     assert group_sizes_of(PROMPTS, None) == [2, 4, 2] and group_sizes_of(PROMPTS, 2) == [2] * 4
-    with pytest.raises(DataError, match="2 completions of one prompt follow each other, and a vote has 4"):
+    with refused(DataError, "2 completions", "4"):
         majority_vote_reward(votes=4, verifier=verifier)(PROMPTS, [""] * 8)
     with pytest.raises(DataError, match="1 prompts but 2 completions"):
         majority_vote_reward(verifier=verifier)(["a"], ["", ""])
-    with pytest.raises(ConfigError, match="votes=1 must be >= 2"):
+    with refused(ConfigError, "votes=1"):
         majority_vote_reward(votes=1)
 
 
@@ -105,7 +104,7 @@ def test_a_pair_is_asked_about_once(verifier, monkeypatch):
 
 def sampled(prob, seed=0):
     """Answers drawn one by one, and the list of what was asked for."""
-    rng, asked = generator(seed, Purpose.CHECK), []
+    rng, asked = np.random.default_rng(seed), []
 
     def sample_more(prompts):
         asked.append(prompts)
@@ -131,9 +130,8 @@ def test_groups_are_sampled_until_they_are_settled():
     settled = vote_until_settled(3, sample_more, rule)
     assert rule.lead == 1
     assert asked == [[0, 0, 1, 1, 2, 2], [1, 1, 2, 2], [2, 2]] and settled.rounds == 3
-    assert settled.rewards.group_N.tolist() == [0, 0, 1, 1, 2, 2, 1, 1, 2, 2, 2, 2]
-    assert settled.rewards.total_N.tolist() == [1, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]
-    assert settled.rewards.reward_NF.dtype == torch.float64 and settled.rewards.groups == 3
+    assert settled.prompts == (0, 0, 1, 1, 2, 2, 1, 1, 2, 2, 2, 2)
+    assert settled.rewards == (1, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0)
     assert [vote.silent for vote in settled.votes] == [0, 1, 6] and settled.votes[2].winner is None
 
 
@@ -143,7 +141,7 @@ def test_what_is_sampled_is_what_is_enumerated(prob):
     rule, prompts = Stopping(confidence=0.9, fewest=3, most=9, at_once=2), 3000
     settled = vote_until_settled(prompts, sampled(prob)[0], rule)
     exact, fixed = estimand(prob, rule), estimand(prob, Stopping(fewest=9, most=9))
-    size = np.bincount(settled.rewards.group_N.numpy())
+    size = np.bincount(settled.prompts)
     agreement = np.array([vote.agreement for vote in settled.votes])
 
     def errors(found, expected):
@@ -157,16 +155,16 @@ def test_answers_in_text_are_compared_by_the_verifier(verifier):
     script = iter([["0.5", "2", r"\frac{1}{2}", "1/2"]])
     rule = Stopping(confidence=0.7, vote_odds=3.0, fewest=4, most=4)
     settled = vote_until_settled(1, lambda prompts: next(script), rule, same=same_answers(verifier))
-    assert settled.rewards.total_N.tolist() == [1.0, 0.0, 1.0, 1.0]
+    assert settled.rewards == (1.0, 0.0, 1.0, 1.0)
     spelt = vote_until_settled(1, lambda prompts: ["0.5", "2", r"\frac{1}{2}", "2"], rule)
-    assert spelt.rewards.total_N.tolist() == [0.0, 1.0, 0.0, 1.0]  # wrong: spellings split the votes
+    assert spelt.rewards == (0.0, 1.0, 0.0, 1.0)  # wrong: spellings split the votes
 
 
 def test_what_cannot_be_sampled():
-    with pytest.raises(ConfigError, match="prompts=0 must be >= 1"):
+    with refused(ConfigError, "prompts=0"):
         vote_until_settled(0, lambda prompts: [], Stopping())
-    with pytest.raises(DataError, match="sample_more gave 1 answers for 8 prompts"):
+    with refused(DataError, "sample_more", "8 prompts"):
         vote_until_settled(2, lambda prompts: ["5"], Stopping())
-    with pytest.raises(ConfigError, match="what sample_more gave=2 is int"):
+    with refused(DataError, "sample_more", 2):
         vote_until_settled(2, lambda prompts: 2, Stopping())  # type: ignore[arg-type,return-value]
     assert vote_rewards(["5"]) == [1.0]

@@ -3,15 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import hostile_corpus  # noqa: E402
-from hostile_programs import filtered, left_over  # noqa: E402
-
-from answer_judge.sandbox import Limits, Task  # noqa: E402
+from answer_judge.sandbox import Limits, Task
+from benchmarks.judge import hostile_corpus
+from benchmarks.judge.hostile_programs import filtered, left_over
 
 __all__ = ["LIMITS", "filtered", "hostile_corpus", "left_over", "naive", "task"]
 LIMITS = Limits(wall_seconds=30.0, cpu_seconds=1, memory_mb=200 + os.getpid() % 56)

@@ -1,7 +1,6 @@
 """docs/code.md says what the file of results says, and names what there is."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,11 @@ from sandbox_programs import hostile_corpus
 
 from answer_judge.problems.judges import CODE_REASONS
 from answer_judge.sandbox import LAYERS, VERDICTS
+from benchmarks.judge.hostile_programs import markdown, speed
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "code.md").read_text()
 ROWS = json.loads((ROOT / "benchmarks" / "results" / "hostile_programs.json").read_text())["rows"]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from hostile_programs import markdown, speed  # noqa: E402
 
 
 def test_the_table_and_the_speed_are_those_of_the_file():

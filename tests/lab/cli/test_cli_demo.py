@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 from rich.console import Console
 
 import dppo_lab.cli.demo as command
-import dppo_lab.demo.run
 from dppo.errors import ConfigError
 from dppo_lab.demo.race import RaceSetting
 from dppo_lab.demo.run import DemoSetting, improves
@@ -19,20 +19,15 @@ TINY = DemoSetting(
 
 
 def test_demo_writes_results_curves_and_checkpoint(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(dppo_lab.demo.run, "QUICK", TINY)
+    monkeypatch.setattr("dppo_lab.demo.run.QUICK", TINY)
+    monkeypatch.setattr("dppo_lab.demo.run.SHARE_SAMPLES", 4)
+    for module in ("loop", "evaluate"):
+        monkeypatch.setattr(f"dppo_lab.demo.{module}.MAX_NEW_TOKENS", 12)
     assert command.main(["--quick", "--seeds", "2", "--threads", "1", "--output", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     assert set(results["methods"]) == {"grpo", "dppo"}
-    for method in results["methods"].values():
-        for name in (
-            "accuracy_start",
-            "accuracy_end",
-            "wall_seconds",
-            "rollouts",
-            "completions_trained",
-            "tokens_trained",
-        ):
-            assert len(method[name]) == 2
+    figures = ("accuracy_start", "accuracy_end", "wall_seconds", "rollouts", "completions_trained", "tokens_trained")
+    assert all(len(method[name]) == 2 for method in results["methods"].values() for name in figures)
     assert results["seeds"] == [0, 1]
     for share in results["difficulty_at_start"]:
         assert sum(share.values()) == pytest.approx(1.0)
@@ -76,5 +71,5 @@ def test_there_is_nothing_to_reach_where_grpo_did_not_improve(starts, ends, rose
 
 
 def test_no_seeds_is_an_error():
-    with pytest.raises(ConfigError, match="seeds=0 must be at least 1"):
+    with refused(ConfigError, "seeds=0"):
         command.main(["--seeds", "0"])

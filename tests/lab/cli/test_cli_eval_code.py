@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2] / "judge"
 sys.path.insert(0, str(TESTS / "evaluation"))
 
 from evaluation_fakes import fake_engine  # noqa: E402

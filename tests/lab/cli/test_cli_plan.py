@@ -1,12 +1,17 @@
 """``dppo plan``: from figures by hand, from the records of a run, from a pilot; and what it refuses."""
 
 import json
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 import yaml
+from refusals import refused
 
+from dppo.errors import ConfigError
 from dppo_lab.cli.main import main
+from dppo_lab.planning.pilot import run_pilot
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CONFIG, FIGURES = str(EXAMPLES / "qwen3_4b_math.yaml"), EXAMPLES / "figures" / "qwen3_4b_math.yaml"
@@ -90,7 +95,8 @@ def test_what_cannot_be_planned_is_refused_with_what_works(tmp_path, capsys):
         ([EMBEDDED, "--run", str(empty)], "has no timed steps"),
         ([EMBEDDED, "--run", str(silent)], "has no groups"),
         ([EMBEDDED, "--run", str(run), "--gpu_hour_price", "-1"], "gpu_hour_price=-1 must be >= 0"),
-        ([EMBEDDED, "--run", str(run), "--gpus", "0"], "gpus=0 must be >= 1"),
+        ([EMBEDDED, "--run", str(run), "--gpus", "0"], "Try --gpus 8"),
+        ([EMBEDDED, "--run", str(run), "--watts", "0"], "Try --watts 700"),
         ([EMBEDDED, "--pilot", "8", "--method", "dppo_histroy"], "Did you mean dppo_history?"),
         ([EMBEDDED, "--pilot", "8", "--learning_rte", "1"], "Did you mean learning_rate?"),
         ([EMBEDDED, "--pilot", "3"], "must be an even number of prompts >= 4"),
@@ -102,41 +108,47 @@ def test_what_cannot_be_planned_is_refused_with_what_works(tmp_path, capsys):
         assert said in " ".join(capsys.readouterr().err.split()), words
 
 
-def test_a_wrong_figure_is_named(tmp_path, capsys):
-    given = yaml.safe_load(FIGURES.read_text())
-    path = tmp_path / "figures.yaml"
-    path.write_text(yaml.safe_dump(given | {"decode_tokens_per_second": 0, "right_tokens": "many"}))
-    assert main(["plan", CONFIG, "--figures", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "decode_tokens_per_second=0 must be > 0" in said and "right_tokens='many' must be a number" in said
+def test_wrong_figures_are_named_all_at_once(tmp_path, capsys):
+    given, path = yaml.safe_load(FIGURES.read_text()), tmp_path / "figures.yaml"
+    for wrong, said in (
+        (
+            {"decode_tokens_per_second": 0, "right_tokens": "many"},
+            ("decode_tokens_per_second=0", "right_tokens='many'"),
+        ),
+        ({"pass_rates": {0.5: 0.4}, "prompt_tokens": 0.5}, ("pass_rates", "0.4", "prompt_tokens=0.5")),
+        ({"pass_rates": {1.5: 0.5, 0.5: "half"}}, ("pass_rates: 1.5", "'half'")),
+    ):
+        path.write_text(yaml.safe_dump(given | wrong))
+        assert main(["plan", CONFIG, "--figures", str(path)]) == 2
+        error = capsys.readouterr().err
+        assert [word for word in said if word not in error] == []
 
 
-def test_a_pilot_larger_than_the_data_is_refused_and_one_that_fits_is_timed(tiny_pilot, capsys):
-    fields, observed = tiny_pilot
-    assert {each.layout for each in observed.timed} == {"rows", "padded"} and len(observed.timed) == 7
-    whole, *pruned = sorted({each.completions for each in observed.timed if each.completions}, reverse=True)
+def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refused(untrained):
+    """Seconds are made up: the clock counts how often it is read, and costs are recovered from seconds put in."""
+    fields = yaml.safe_load(Path(EMBEDDED).read_text()) | {
+        "model_name_or_path": str(untrained), "rollout_func": "embedded", "num_generations": 4,
+        "max_completion_length": 8, "embedded_problems": 64,
+    }  # fmt: skip
+    seen = run_pilot(fields, 4, now=map(float, count()).__next__)
+    assert {each.layout for each in seen.timed} == {"rows", "padded"} and len(seen.timed) == 7 and len(seen.groups) >= 8
+    assert all(each.update > 0 and each.rest > 0 for each in seen.timed), "every phase was timed, by the clock given"
+    whole, *pruned = sorted({each.completions for each in seen.timed if each.completions}, reverse=True)
     assert whole == 2 * 4 and pruned and max(pruned) < whole, "steps of two sizes"
-    assert observed.figures(8.0).costs.row_token >= 0 and len(observed.groups) >= 8
-    from dppo_lab.planning.pilot import run_pilot
-
-    with pytest.raises(ValueError, match="8 prompts were asked for, and the training set has 6"):
+    timed = tuple(replace(each, rollout=1e-3 * each.generated, update=2e-3 * each.forwarded) for each in seen.timed)
+    costs = replace(seen, timed=timed).figures(8.0).costs
+    assert costs.rollout_token == pytest.approx(1e-3) and costs.row_token == pytest.approx(2e-3)
+    with refused(ConfigError, "8 prompts", "6"):
         run_pilot(fields | {"embedded_problems": 6}, 8)
 
 
-@pytest.fixture
-def tiny_pilot(tmp_path):
-    """A pilot of four prompts on an untrained model of the embedded task, on the CPU's own clock: seconds."""
-    import time
-
-    from dppo.verification.tiny_model import build_model
-    from dppo.verification.tiny_tokenizer import build_tokenizer
-    from dppo_lab.planning.pilot import run_pilot
-
-    build_model(0).save_pretrained(tmp_path / "model")
-    build_tokenizer().save_pretrained(tmp_path / "model")
-    given = yaml.safe_load(Path(EMBEDDED).read_text())
-    fields = given | {
-        "model_name_or_path": str(tmp_path / "model"), "rollout_func": "embedded", "num_generations": 4,
-        "max_completion_length": 8, "embedded_problems": 64,
-    }  # fmt: skip
-    return fields, run_pilot(fields, 4, now=time.process_time)
+def test_a_run_whose_timings_are_noise_is_refused_with_what_was_measured(tmp_path, capsys):
+    folder = write_run(tmp_path / "run")
+    logs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    changed = (
+        {**log, "time/rollout": 1 / log["step"], "time/forward_backward": 1 / log["rows/tokens"]} for log in logs
+    )
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(log) + "\n" for log in changed))
+    assert main(["plan", EMBEDDED, "--run", str(folder)]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "too noisy" in error and "rollout took" in error and "--pilot 64" in error

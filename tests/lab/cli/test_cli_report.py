@@ -1,3 +1,5 @@
+"""``dppo report``: where the page goes, what is printed, and bad input."""
+
 import sys
 from pathlib import Path
 
@@ -57,10 +59,3 @@ def test_bad_input_is_one_line_without_a_traceback(tmp_path, monkeypatch, capsys
     assert error.startswith("dppo report: ")
     assert says in error
     assert error.count("\n") == 1
-
-
-def test_no_folder_is_bad_input(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["report"])
-    assert stopped.value.code == 2
-    assert "RUN_OR_COMPARISON" in capsys.readouterr().err

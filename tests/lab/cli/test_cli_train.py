@@ -19,12 +19,6 @@ from dppo_lab.runs.parsing import build_parser
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def test_no_arguments_prints_the_help(capsys):
-    assert main(["train"]) == 2
-    assert main(["train", "--help"]) == 0
-    assert "--completion_prune_rate" in capsys.readouterr().out
-
-
 FLAG = re.compile(r"^  (?:-h, )?(--[\w-]+)", re.MULTILINE)
 
 
@@ -125,19 +119,6 @@ def test_local_copy_of_the_papers_data_is_checked(tmp_path, capsys):
     with pytest.warns(UserWarning, match="occur more than once"):
         assert main(["train", *words, "--dataset_path", str(real)]) == 0
     assert "11998 problems" in capsys.readouterr().out
-
-
-def test_wrong_data_fails_the_dry_run(tmp_path, capsys):
-    words = [str(EXAMPLES / "embedded.yaml"), "--dry_run", "true", "--output_dir", str(tmp_path / "out")]
-    assert main(["train", *words]) == 0
-    assert main(["train", *words, "--dataset_path", str(tmp_path / "no.jsonl")]) == 1
-    assert "WRONG" in capsys.readouterr().out
-
-
-def test_bad_field_is_one_line_and_exit_code_two(tmp_path, capsys):
-    words = [str(EXAMPLES / "embedded.yaml"), "--completion_prune_rate", "2", "--output_dir", str(tmp_path / "out")]
-    assert main(["train", *words]) == 2
-    assert "completion_prune_rate=2 must be in [0, 1)" in capsys.readouterr().err
 
 
 def test_a_stopped_run_says_how_to_go_on(tmp_path, monkeypatch, capsys):

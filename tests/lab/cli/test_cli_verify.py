@@ -8,13 +8,14 @@ from wrong_weights import DOUBLED
 
 from dppo.methods import METHODS
 from dppo.verification.checks import LEGEND, Settings
+from dppo.verification.findings import Findings, at_most
 from dppo_lab.cli import verify as command
 from dppo_lab.cli.main import main
 
 
 @pytest.fixture
 def quick(subject, monkeypatch):
-    """The command on a small subject, with few draws and one loss beside TRL; gives the methods it checks back."""
+    """The command on a small subject, with few draws and two losses; gives the methods that it checks."""
     monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: subject)
     monkeypatch.setattr("dppo.verification.verify.Settings", lambda: Settings(draws=160, table_draws=4))
     monkeypatch.setattr(
@@ -85,16 +86,11 @@ def write_lines(path, records):
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-@pytest.fixture
-def alone(quick, monkeypatch):
-    """Without the steps beside TRL."""
+@pytest.mark.slow
+def test_a_broken_weight_fails(quick, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("dppo.verification.verify.parity_checks", lambda script: [])
-    return quick
-
-
-def test_a_broken_weight_fails(alone, tmp_path, capsys):
     dppo = METHODS["dppo"]
-    alone["dppo"] = replace(dppo, completions=replace(dppo.completions, weighting=DOUBLED))
+    quick["dppo"] = replace(dppo, completions=replace(dppo.completions, weighting=DOUBLED))
     assert main(["verify", "--output", str(tmp_path / "report.json")]) == 1
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
     failed = [check for check in saved["checks"] if not check["passed"]]
@@ -102,23 +98,22 @@ def test_a_broken_weight_fails(alone, tmp_path, capsys):
     assert text.count("FAIL  ") == len(failed) == 4, "completions and both levels, by enumeration and by draws"
 
 
-def test_a_declared_bias_is_printed(alone, capsys):
-    alone["dppo"] = METHODS["dapo_loss"].with_rates(prompt=0.5, completion=0.5)
+def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys):
+    checks = (at_most("1 right", 0.1, 1.0, "a distance"), at_most("1 wrong", 2.0, 1.0, "a distance"))
+    found = Findings(subject="", checks=checks, variance=(), failure_rate=0.1, environment={}, seconds=1)
+    monkeypatch.setattr("dppo.verification.verify.verify", lambda *given, **named: found)
+    monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: None)
+    biased = METHODS["dapo_loss"].with_rates(prompt=0.5, completion=0.5)
+    monkeypatch.setattr("dppo.methods.METHODS", {"dppo": biased, "dppo_threshold": METHODS["dppo"]})
     assert main(["verify"]) == 1
-    assert "declared the dapo normaliser is biased under prompt pruning" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "FAIL 1 of 2 checks" in text and text.count("FAIL  ") == 1
+    assert "declared the dapo normaliser is biased under prompt pruning" in text
 
 
-def test_bad_arguments(capsys):
-    assert main(["verify", "--output", "/nowhere/at/all.json"]) == 2
-    assert "there is no folder /nowhere/at" in capsys.readouterr().err
-    assert main(["verify", "--beta", "0.1"]) == 2
-    assert "--beta needs a configuration" in capsys.readouterr().err
-    assert main(["verify", "/nowhere.yaml"]) == 2
-    assert "no configuration file /nowhere.yaml" in capsys.readouterr().err
-
-
-def test_help(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", "--help"])
-    assert stop.value.code == 0
-    assert "CONFIG.yaml" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--output", "/nowhere/all.json"], "no folder /nowhere"), (["--beta", "0.1"], "--beta needs a configuration")],
+)
+def test_bad_arguments(words, said, capsys):
+    assert main(["verify", *words]) == 2 and said in capsys.readouterr().err

@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import stats
 
 from dppo.rng import generator
@@ -126,8 +127,8 @@ def test_the_restricted_mean_is_the_area_under_the_curve():
 
 
 def test_a_horizon_beyond_what_was_seen_is_refused():
-    """The wrong twin clips at the horizon all the same: 25 s stand for what needed more than 25 s, and nobody says."""
-    with pytest.raises(ValueError, match=r"horizon=40 is beyond 25.*Try horizon=25"):
+    """The wrong twin clips at the horizon all the same: 25 s stand for what needed more than 25 s, without a word."""
+    with refused(ValueError, "horizon=40", "Try horizon=25"):
         restricted_mean(FIVE, 40)
     clipped = np.mean([min(run.amount, 40) for run in FIVE])
     assert clipped < area(FIVE, 40), "by the curve the mean is larger, and even that is extrapolated"
@@ -143,7 +144,7 @@ def test_ratios_by_hand():
     assert found.missed == {"method": 1, "baseline": 1, "both": 1}
     assert (found.low, found.high) == (0, math.inf)
     # Up to 80, where the first run was censored: 80, 80, 80, 80, 80 against 30, 40, 80, 50, 80.
-    assert found.horizon == 80 and found.mean.value == pytest.approx(400 / 280)
+    assert found.horizon == 80 and found.mean.centre == pytest.approx(400 / 280)
     written = found.as_json()
     assert written["reached"] == "3 of 5" and written["high"] is None and written["median"] == 2
     assert written["per_seed"]["3"] == [4, None]
@@ -161,7 +162,7 @@ def test_a_method_that_missed_in_half_of_the_seeds_has_no_median():
 def test_a_missing_run_is_no_pair():
     found = ratio(by_seed(hit(10), None, hit(10)), by_seed(hit(5), hit(5), None))
     assert found.per_seed == {0: (2, 2), 1: None, 2: None} and (found.low, found.high) == (None, None)
-    assert found.as_json()["reached"] == "1 of 1" and math.isnan(found.mean.low)
+    assert found.as_json()["reached"] == "1 of 1" and found.mean.low is None
     nothing = ratio({}, by_seed(hit(5))).as_json()
     assert nothing["median"] is None and nothing["restricted_mean"]["ratio"] is None and nothing["reached"] == "0 of 0"
 
@@ -169,7 +170,7 @@ def test_a_missing_run_is_no_pair():
 def test_a_mean_alone_would_flatter_one_that_stopped_early():
     """Ten seconds, never there, against a hundred: the restricted means are equal, so only the median is a speedup."""
     found = ratio(by_seed(*[hit(100)] * 5), by_seed(*[miss(10)] * 5))
-    assert found.median is None and found.at_most == 10 and found.mean.value == 1
+    assert found.median is None and found.at_most == 10 and found.mean.centre == 1
 
 
 SLOW = [10.0, 100.0, 30.0, 300.0, 60.0]
@@ -180,7 +181,7 @@ def test_the_interval_is_paired():
     """The wrong twin resamples the two apart: seeds differ by 30 times, and that is what its interval shows."""
     found = ratio(by_seed(*map(hit, SLOW)), by_seed(*[hit(seconds / 2) for seconds in SLOW]))
     assert (found.median, found.low, found.high) == (2, 2, 2)
-    assert (found.mean.value, found.mean.low, found.mean.high) == pytest.approx((2, 2, 2))
+    assert (found.mean.centre, found.mean.low, found.mean.high) == pytest.approx((2, 2, 2))
     places = np.array(list(product(range(5), repeat=5)))[::7]
     means = np.array(SLOW)[places].mean(1)
     apart = (means[:, None] / (means[None] / 2)).ravel()
@@ -222,11 +223,11 @@ def speedup_of_truth(seconds, shares, length):
 def test_what_is_cut_off_never_raises_the_median():
     """Over many random experiments, at every length: at most the median of the uncut runs, which twins exceed."""
     rng, dropped_more = generator(9), 0
-    for _ in range(200):
+    for _ in range(100):
         seconds, shares = rng.lognormal(3, 1, size=5), rng.lognormal(-0.5, 0.6, size=5)
         whole = speedup_of_truth(seconds, shares, math.inf)
         cut = speedup_of_truth(seconds, shares, float(rng.uniform(5, 60)))
         assert cut.median is None or cut.median <= whole.median + 1e-12
         assert cut.at_most >= whole.median - 1e-12
         dropped_more += cut.both_reached is not None and cut.both_reached > whole.median + 1e-12
-    assert dropped_more > 20, "leaving out what was censored flatters"
+    assert dropped_more > 10, "leaving out what was censored flatters"

@@ -15,12 +15,16 @@ def start():
     return build_model(0).eval(), build_tokenizer(), make_split(0, train=32, held_out=6)
 
 
+MAX_NEW_TOKENS = 16
+
+
 @pytest.fixture
 def still(start, monkeypatch):
-    """Makes loops with rewards of one's own whose steps leave parameters alone; gives those and their gradients.
+    """Makes loops whose steps leave parameters alone, with the gradients of their steps.
 
-    Rewards come from ``rewards(row_Q, step)``, since an untrained policy is never right.
+    An untrained policy is never right, so rewards come from ``rewards(row_Q, step)``.
     """
+    monkeypatch.setattr("dppo_lab.demo.loop.MAX_NEW_TOKENS", MAX_NEW_TOKENS)
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *a, **k: None)
 
     def made(method, rewards, *, size=16, seed=0, **options):

@@ -1,21 +1,21 @@
-"""Drafts change how fast completions come and nothing else: by enumeration, by frequencies, and by a full forward."""
+"""Drafts change the speed of decoding alone: by enumeration, by frequencies, and by a full forward pass."""
 
+import copy
 from itertools import pairwise
 
 import pytest
 import torch
 from scipy import stats
 from transformers import Qwen3Config
-from wrong_drafts import CHANCE, WRONG, draws
+from wrong_drafts import CHANCE, WRONG, draws, forward_logps
 
-from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer, encode_questions
 from dppo_lab.demo import drafts as drafts_module
 from dppo_lab.demo.cache import Cache
 from dppo_lab.demo.decode import sample
-from dppo_lab.demo.drafts import LastCompletions, build_trees, sample_drafted
+from dppo_lab.demo.drafts import LastCompletions, accept_or_resample, build_trees, sample_drafted
 from dppo_lab.demo.loop import Loop
 
 END = 1
@@ -75,6 +75,57 @@ def spread(found, samples):
     return [rows[start : start + samples] for start in range(0, len(rows), samples)]
 
 
+# One token
+
+
+def without(prob_V, draft):
+    rest_V = prob_V.clone()
+    rest_V[draft] = 0
+    return rest_V / rest_V.sum()
+
+
+def policies():
+    made = torch.rand(6, 4, generator=draws(2), dtype=torch.float64) ** 4 + 1e-3
+    return made / made.sum(1, keepdim=True)
+
+
+def chance_of_rule(rule, prob_V, draft, temperature=1.0, count=20_000):
+    """p-value of the tokens of a rule and of whether they were accepted, against the policy's own law."""
+    logits_BV = (prob_V.log() * temperature).float().expand(count, -1)
+    draft_BG = torch.tensor([[draft]]).expand(count, 1)
+    token_B, _, place_B = rule(logits_BV, draft_BG, draws(5), temperature)
+    seen = torch.bincount(token_B * 2 + (place_B >= 0), minlength=2 * len(prob_V)).double()
+    expected = torch.zeros_like(seen)
+    expected[0::2] = (1 - prob_V[draft]) * without(prob_V, draft) * count
+    expected[2 * draft + 1] = prob_V[draft] * count
+    if bool((seen[expected == 0] > 0).any()):
+        return 0.0
+    possible = expected > 0
+    return stats.chisquare(seen[possible].numpy(), expected[possible].numpy()).pvalue
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_one_draw_is_the_rule(temperature):
+    for draft, prob_V in enumerate(policies()[:4]):
+        assert chance_of_rule(accept_or_resample, prob_V, draft, temperature) > CHANCE
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_rule_is_caught(wrong):
+    assert max(chance_of_rule(wrong, prob_V, draft) for draft, prob_V in enumerate(policies()[:4])) < CHANCE
+
+
+def test_of_several_drafts_the_drawn_one_is_accepted_and_none_where_there_is_none():
+    logits_BV = torch.zeros(300, 4)
+    draft_BG = torch.tensor([[2, 0, -1]]).expand(300, 3).clone()
+    draft_BG[:100] = -1
+    token_B, logp_B, place_B = accept_or_resample(logits_BV, draft_BG, draws(), 1.0)
+    assert (place_B[:100] == -1).all() and set(token_B[:100].tolist()) == {0, 1, 2, 3}
+    expected = {0: 1, 1: -1, 2: 0, 3: -1}
+    assert place_B[100:].tolist() == [expected[token] for token in token_B[100:].tolist()]
+    torch.testing.assert_close(logp_B, torch.full((300,), 0.25).log())
+
+
 # Whole completions
 
 PROMPT, LONGEST = [2, 3], 3
@@ -82,7 +133,7 @@ TINY_DRAFTS = [[4, 4, 2], [4, 0, 3], [4, END], [0, 4, 4, 4, 4]]
 
 
 def enumerated(model):
-    """The probability of every completion, each from a full forward of its own."""
+    """The probability of every completion, by full forward passes."""
     found, begun = {}, {(): 1.0}
     while begun:
         longer = {}
@@ -97,9 +148,9 @@ def enumerated(model):
 
 
 def chance_of_completions(model, drafts, samples=20_000):
-    """p-value of whole completions against their enumerated probabilities, those that are rare taken together.
+    """p-value of whole completions against their enumerated probabilities, rare ones together.
 
-    A second prompt without drafts makes the batch one of unequal rows.
+    A second prompt without drafts makes texts of the batch unequal.
     """
     made = sample_drafted(
         model, [PROMPT, [4]], [drafts, []], draws(11), samples=samples, max_new_tokens=LONGEST, temperature=1.0
@@ -130,11 +181,6 @@ def test_keys_and_values_of_another_branch_would_be_caught(tiny, monkeypatch):
     """A tree that is read as one text: what a node sees is then more than its own beginning."""
     monkeypatch.setattr(drafts_module, "_stops", lambda children: [len(children)] * len(children))
     assert chance_of_completions(tiny, TINY_DRAFTS) < CHANCE
-
-
-def forward_logps(model, prompt, completion, temperature):
-    logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1] / temperature
-    return logits.log_softmax(1).gather(1, torch.tensor(completion)[:, None])[:, 0].detach()
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
@@ -249,25 +295,9 @@ def test_the_last_completions_are_the_next_drafts(model, prompts, monkeypatch):
     assert given[2] == [rows[:2], [later[0], later[2]], [later[1]]], "of the last time, of all places in a batch"
 
 
-def test_a_loop_trains_with_drafts(start):
-    import copy
-
+def test_a_loop_trains_with_drafts(start, monkeypatch):
+    monkeypatch.setattr("dppo_lab.demo.loop.MAX_NEW_TOKENS", 12)
     model, tokenizer, split = start
-    decoder = LastCompletions()
-    loop = Loop(copy.deepcopy(model), tokenizer, split.train[:4], METHODS["grpo"], seed=0, prompts=4, decoder=decoder)
-    records = [loop.step(1e-4) for _ in range(2)]
-    assert [record.rollouts for record in records] == [32, 32]
-    assert len(decoder._last) == 4 and all(len(texts) == 8 for texts in decoder._last.values())
-
-
-@pytest.mark.parametrize(
-    ("drafts", "said"),
-    [
-        ([[]], "1 entries for 2 prompts"),
-        ([[], [[5]]], "the token 5, the model knows 0 to 4"),
-        ([[[-1]], []], "token -1"),
-    ],
-)
-def test_drafts_that_cannot_be_verified_are_named(tiny, drafts, said):
-    with pytest.raises(ConfigError, match=said):
-        sample_drafted(tiny, [PROMPT, [4]], drafts, draws(), max_new_tokens=3)
+    made = {"method": METHODS["grpo"], "seed": 0, "prompts": 4, "decoder": LastCompletions()}
+    loop = Loop(copy.deepcopy(model), tokenizer, split.train[:4], **made)
+    assert [loop.step(1e-4).rollouts for _ in range(2)] == [32, 32]

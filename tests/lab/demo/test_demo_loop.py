@@ -1,4 +1,4 @@
-"""The loop on one screen: the same gradient as the formula, unbiased when pruned, and races that are fair."""
+"""The loop: the same gradient as the formula, unbiased when pruned; and races are fair."""
 
 import copy
 from dataclasses import replace
@@ -24,11 +24,16 @@ def coin(row_Q, step):
 
 @pytest.fixture
 def gradient_of_step(still, monkeypatch):
-    """The gradient and report of one step; with a ``draw_seed``, completions are drawn anew from the same rollouts."""
+    """The gradient and report of one step; ``draw_seed`` chooses other completions from the same rollouts."""
+    rolled_out = []
+
+    def once(*given, **named):
+        rolled_out[:] = rolled_out or [sample(*given, **named)]
+        return rolled_out[0]
 
     def found(method, draw_seed=0, live=None):
         monkeypatch.setattr("dppo_lab.demo.loop.step_streams", lambda seed, step: step_streams(draw_seed, step))
-        loop, gradients = still(method, coin, prompts=4, live=live)
+        loop, gradients = still(method, coin, prompts=4, live=live, decoder=once)
         report = loop.step(1e-3)
         return gradients[0], report
 
@@ -75,7 +80,9 @@ def test_prompts_are_pruned_once_they_have_a_history(still):
     assert rollouts == [PROMPTS * GENERATIONS, PROMPTS * GENERATIONS, PROMPTS * GENERATIONS // 2]
 
 
-def test_a_race_starts_equal_and_stops_at_equal_seconds(start):
+def test_a_race_starts_equal_and_stops_at_equal_seconds(start, monkeypatch):
+    for module in ("loop", "evaluate"):
+        monkeypatch.setattr(f"dppo_lab.demo.{module}.MAX_NEW_TOKENS", 12)
     model, tokenizer, split = start
     before = copy.deepcopy(model.state_dict())
     seen = []

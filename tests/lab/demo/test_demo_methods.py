@@ -1,4 +1,4 @@
-"""Every preset in the loop on one screen: it takes a step, and what is biased does what its paper says."""
+"""Every preset takes steps in the loop, and biased ones do what their papers say."""
 
 from dataclasses import replace
 

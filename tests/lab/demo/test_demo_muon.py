@@ -6,9 +6,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.demo.supervised import MUON_DECAY, MUON_MOMENTUM, MUON_RATE, Muon, orthogonalise
 from dppo_lab.demo.task import FULL
-from dppo_lab.demo.warmup import warm_up
+from dppo_lab.demo.warmup import MUON_DECAY, MUON_MOMENTUM, MUON_RATE, Muon, orthogonalise, warm_up
 
 SETTINGS = dict(lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY)
 SHAPES = [(6, 6), (4, 12), (12, 4)]
@@ -73,5 +72,5 @@ def test_a_warm_up_has_no_half_precision_in_it(monkeypatch):
         return seen.count
 
     assert operations() == 0
-    monkeypatch.setattr("dppo_lab.demo.supervised.Muon", torch.optim.Muon)
+    monkeypatch.setattr("dppo_lab.demo.warmup.Muon", torch.optim.Muon)
     assert operations() > 100

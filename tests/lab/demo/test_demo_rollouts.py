@@ -1,9 +1,11 @@
-"""Rollouts from the demonstration's decoder: what they are a function of, and their log-probabilities."""
+"""Rollouts for TRL by the decoder: their random numbers and their log-probabilities."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
+from refusals import refused
+from wrong_drafts import forward_logps
 
 from dppo.errors import ConfigError
 from dppo.verification.tiny_model import build_model
@@ -52,14 +54,16 @@ def test_a_function_of_seed_step_round_and_rank_and_of_nothing_else(model):
     assert again(PROMPTS, trainer_of(model)) == first, "a new step starts with round 0"
 
 
+def check_log_probs(model, made):
+    for prompt, completion, logprobs in zip(*made.values(), strict=True):
+        expected = forward_logps(model, prompt, completion, 0.8)
+        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_log_probabilities_are_those_of_the_model_at_the_temperature(model):
     made = EmbeddedRollouts()(PROMPTS, trainer_of(model))
     assert [len(made[name]) for name in ("prompt_ids", "completion_ids", "logprobs")] == [6, 6, 6]
-    for prompt, completion, logprobs in zip(*made.values(), strict=True):
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-        expected = (logits / 0.8).log_softmax(1)[range(len(completion)), completion]
-        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
+    check_log_probs(model, made)
 
 
 def test_evaluations_draw_the_same_at_every_step(model):
@@ -75,12 +79,7 @@ def test_drafts_are_for_training_and_their_log_probabilities_are_the_models(mode
     rollouts = EmbeddedRollouts(LastCompletions())
     plain, first = (made(PROMPTS, trainer_of(model)) for made in (EmbeddedRollouts(), rollouts))
     assert sorted(first["prompt_ids"]) == sorted(plain["prompt_ids"])
-    made = rollouts(PROMPTS, trainer_of(model, step=1))
-    for prompt, completion, logprobs in zip(*made.values(), strict=True):
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-        expected = (logits / 0.8).log_softmax(1)[range(len(completion)), completion]
-        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
+    check_log_probs(model, rollouts(PROMPTS, trainer_of(model, step=1)))
     model.eval()
     try:
         assert rollouts(PROMPTS, trainer_of(model, step=2)) == EmbeddedRollouts()(PROMPTS, trainer_of(model))
@@ -99,15 +98,8 @@ def test_groups_of_any_size_are_decoded_as_they_follow_each_other(decoder, model
     assert found["completion_ids"] != equal["completion_ids"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [({"top_p": 0.9}, "Write top_p: 1.0"), ({"top_k": 20}, "Write top_k: 0"), ({"temperature": 0.0}, "temperature=0")],
-)
-def test_settings_the_decoder_does_not_compute(model, changes, said):
-    with pytest.raises(ConfigError, match=said):
-        EmbeddedRollouts()(PROMPTS, trainer_of(model, **changes))
-
-
-def test_another_model():
-    with pytest.raises(ConfigError, match="decodes for Qwen3ForCausalLM only, the model is Linear"):
+def test_settings_and_models_that_the_decoder_does_not_compute(model):
+    with refused(ConfigError, "top_p=0.9", "top_p: 1.0", "top_k=20", "temperature=0"):
+        EmbeddedRollouts()(PROMPTS, trainer_of(model, top_p=0.9, top_k=20, temperature=0.0))
+    with refused(ConfigError, "rollout_func", "Linear"):
         EmbeddedRollouts()(PROMPTS, trainer_of(torch.nn.Linear(2, 2)))

@@ -1,11 +1,12 @@
-r"""Models from scratch: what they learn from, what is saved, and that nothing half-made is ever left behind."""
+r"""Models from scratch: what they learn from, what is saved, and that nothing incomplete is left behind."""
 
-from itertools import count
+from itertools import count, tee
 from types import SimpleNamespace
 
 import datasets
 import pytest
 import torch
+from refusals import refused
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from answer_judge.grading.answers import last_boxed
@@ -33,9 +34,12 @@ def rows(number: int = 24) -> list[dict]:
     ]
 
 
+LEARNT = {(row["problem"], worked_solution(row["solution"], row["answer"])) for row in rows()}
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """Those rows as a run loads them."""
+    """Those problems as a run loads them."""
     path = tmp_path_factory.mktemp("data") / "problems.jsonl"
     datasets.Dataset.from_list(rows()).to_json(path)
     return load_problems(str(path))
@@ -43,12 +47,19 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prepared(dataset, tmp_path_factory):
-    """The folder of a text model after a moment of warm-up, and what was reported."""
-    folder, told = tmp_path_factory.mktemp("model") / "deep" / "start", []
-    with pytest.MonkeyPatch.context() as patch:  # a clock that ticks once when asked: 20 steps on any machine
+    """The folder of a text model after 20 steps of warm-up, what was reported, and further batches of the same kind."""
+    folder, told, fit, kept = tmp_path_factory.mktemp("model") / "deep" / "start", [], scratch.fit, []
+
+    def watched(model, batches, done):
+        batches, copy = tee(batches)
+        kept.append(copy)
+        return fit(model, batches, done)
+
+    with pytest.MonkeyPatch.context() as patch:  # a clock that ticks once per call: 20 steps on any machine
         patch.setattr(scratch, "time", SimpleNamespace(monotonic=count().__next__))
+        patch.setattr(scratch, "fit", watched)
         prepare_text(folder, dataset, seed=3, minutes=20 / 60, on_step=lambda done, loss: told.append((done, loss)))
-    return folder, told
+    return folder, told, kept[0]
 
 
 @pytest.mark.parametrize(
@@ -79,64 +90,52 @@ def test_the_tokenizer_gives_any_text_back_and_keeps_digits_apart():
     assert len(tokenizer(" apples")["input_ids"]) == 1  # frequent words are merged
 
 
-def test_batches_teach_whole_solutions_after_their_prompts(dataset):
-    prompts, completions = scratch._pairs(dataset)
-    tokenizer = train_tokenizer([*map(scratch._text, prompts), *completions])
-    examples = scratch._examples(tokenizer, prompts, completions)
-    expected = {
-        f"<user>{row['problem']}<assistant>{worked_solution(row['solution'], row['answer'])}{EOS}" for row in rows()
-    }
-    batches = scratch._batches(examples, generator(0), pad=0)
-    for _ in range(3):  # every pass shows every example once
-        seen = []
-        while len(seen) < len(examples):
-            token_BT, label_BT = next(batches)
-            for token_T, label_T in zip(token_BT, label_BT, strict=True):
-                text, learnt = tokenizer.decode(token_T[token_T > 0]), tokenizer.decode(label_T[label_T >= 0])
-                assert text.endswith(f"<assistant>{learnt}")
-                seen.append(text)
-        assert len(seen) == len(expected) and set(seen) == expected
+def texts_of(tokenizer, batches, examples=24):
+    """The texts of so many examples of batches; what is learnt of each must be its end."""
+    seen = []
+    while len(seen) < examples:
+        for token_T, label_T in zip(*next(batches), strict=True):
+            text, learnt = tokenizer.decode(token_T[token_T > 0]), tokenizer.decode(label_T[label_T >= 0])
+            assert text.endswith(learnt) and learnt.endswith(EOS)
+            seen.append((text.removesuffix(learnt), learnt.removesuffix(EOS)))
+    assert len(seen) == examples
+    return set(seen)
 
 
-def test_the_saved_folder_holds_what_was_trained_and_loads_the_way_a_run_loads_it(dataset, prepared):
-    folder, told = prepared
+def test_the_saved_folder_holds_what_was_trained_and_loads_the_way_a_run_loads_it(prepared):
+    folder, told, batches = prepared
     shares, losses = zip(*told, strict=True)
     assert list(shares) == pytest.approx([step / 20 for step in range(1, 21)]) and shares[-1] == 1.0
     assert losses[-1] < 0.6 * losses[0]
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    built = train_tokenizer([*map(scratch._text, dataset["prompt"]), *scratch._pairs(dataset)[1]])
     chat = [{"role": "user", "content": "Ann has 12 apples."}]
-    for options in ({"tokenize": False}, {"tokenize": True, "return_dict": False}):
-        given = tokenizer.apply_chat_template(chat, add_generation_prompt=True, **options)
-        assert given == built.apply_chat_template(chat, add_generation_prompt=True, **options)
+    given = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    assert given == "<user>Ann has 12 apples.<assistant>"
     assert tokenizer.decode(tokenizer("a  b 12\n\\boxed{3}")["input_ids"]) == "a  b 12\n\\boxed{3}"
-    assert model.config.vocab_size == len(tokenizer) == len(built) and model.dtype == torch.float32
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id == built.eos_token_id
+    assert model.config.vocab_size == len(tokenizer) and model.dtype == torch.float32
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert model.config.pad_token_id == tokenizer.pad_token_id != tokenizer.eos_token_id
-    prompts, completions = scratch._pairs(dataset)
-    token_BT, label_BT = next(scratch._batches(scratch._examples(tokenizer, prompts, completions), generator(9), pad=0))
-    assert scratch_loss(model, token_BT, label_BT) < 0.8 * losses[0]  # the trained weights, not fresh ones
+    expected = {(f"<user>{problem}<assistant>", solution) for problem, solution in LEARNT}
+    for _ in range(3):  # every pass has every example once
+        assert texts_of(tokenizer, batches) == expected
+    token_BT, label_BT = next(batches)
+    with torch.no_grad():
+        logp = model(token_BT).logits.log_softmax(-1)
+    loss = -logp.gather(2, label_BT.clamp_min(0)[..., None])[..., 0][label_BT >= 0].mean()
+    assert loss < 0.8 * losses[0], "the trained weights, not fresh ones"
     assert [path.name for path in folder.parent.iterdir()] == ["start"]
 
 
-def scratch_loss(model, token_BT, label_BT):
-    """Mean loss by transformers' own forward pass."""
-    with torch.no_grad():
-        logp = model(token_BT).logits.log_softmax(-1)
-    return -logp.gather(2, label_BT.clamp_min(0)[..., None])[..., 0][label_BT >= 0].mean()
-
-
-def test_a_hub_set_whose_answer_column_held_the_solution_is_read_too(dataset, tmp_path):
-    path = tmp_path / "hub.jsonl"
+def test_a_hub_set_whose_answer_column_held_the_solution_is_read_too(tmp_path, monkeypatch):
+    path, seen = tmp_path / "hub.jsonl", []
     hub = [{"question": row["problem"], "answer": row["solution"]} for row in rows()]
     datasets.Dataset.from_list(hub).to_json(path)
-    loaded = load_problems(str(path))
+    loaded = load_problems(str(path), chat=False)
     assert "solution" not in loaded.column_names
-    assert scratch._pairs(loaded)[1] == scratch._pairs(dataset)[1]
-    as_text = load_problems(str(path), chat=False)
-    tokenizer = train_tokenizer(as_text["prompt"])
-    asked = scratch._examples(tokenizer, *scratch._pairs(as_text))[0].prompt
-    assert tokenizer.decode(asked) == rows()[0]["problem"]
+    monkeypatch.setattr(scratch, "fit", lambda model, batches, done: seen.append(batches) or [])
+    prepare_text(tmp_path / "start", loaded, seed=0, minutes=1)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "start")
+    assert texts_of(tokenizer, seen[0]) == LEARNT, "prompts as texts have no turns"
 
 
 def test_the_embedded_policy_is_saved_with_its_tokenizer_and_is_a_function_of_the_seed(tmp_path):
@@ -165,28 +164,28 @@ def test_nothing_half_made_is_left_and_nothing_is_overwritten(dataset, tmp_path)
     (tmp_path / "start.unfinished" / "junk").touch()
     prepare_embedded(tmp_path / "start", seed=0, steps=1)
     assert [path.name for path in tmp_path.iterdir()] == ["start"] and not (tmp_path / "start" / "junk").exists()
-    with pytest.raises(ConfigError, match=r"start exists already\. Remove it"):
+    with refused(ConfigError, tmp_path / "start", "rm -r"):
         prepare_embedded(tmp_path / "start", seed=0, steps=1)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        (lambda data: data.remove_columns("solution"), "no column solution or original_answer, only .*prompt"),
-        (lambda data: data.remove_columns("answer"), "no column answer, only"),
+        (lambda data: data.remove_columns("solution"), "no column solution or original_answer"),
+        (lambda data: data.remove_columns("answer"), "no column answer"),
         (lambda data: data.remove_columns(["prompt", "solution"]), "no column prompt, solution or original_answer"),
-        (lambda data: data.map(lambda row: {"solution": " "}), "'solution' is empty in 24 of 24 rows"),
-        (lambda data: data.map(lambda row: {"solution": "so " * 900}), "none of the 24 solutions fits into 160 tokens"),
-        (lambda data: data.map(lambda row: {"prompt": [{"role": "system", "content": "x"}]}), "role 'system'"),
+        (lambda data: data.map(lambda row: {"solution": " "}), "24 of 24 rows"),
+        (lambda data: data.map(lambda row: {"solution": "so " * 900}), "160 tokens"),
+        (lambda data: data.map(lambda row: {"prompt": [{"role": "system", "content": "x"}]}), "'system'"),
     ],
 )
-def test_data_that_cannot_be_learnt_from_is_an_error_that_names_what_is_missing(dataset, tmp_path, change, message):
-    with pytest.raises(DataError, match=message):
+def test_data_that_cannot_be_learnt_from_is_an_error_that_names_what_is_missing(dataset, tmp_path, change, named):
+    with refused(DataError, named):
         prepare_text(tmp_path / "start", change(dataset), seed=0, minutes=1)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("minutes", [0, -1, float("nan")])
+@pytest.mark.parametrize("minutes", [0, float("nan")])
 def test_minutes_must_be_positive(dataset, tmp_path, minutes):
-    with pytest.raises(ConfigError, match="scratch_minutes="):
+    with refused(ConfigError, "scratch_minutes="):
         prepare_text(tmp_path / "start", dataset, seed=0, minutes=minutes)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import prod
 
 import pytest
+from refusals import refused
 
 from dppo.errors import DataError
 from dppo.rng import generator
@@ -53,7 +54,9 @@ def test_solution_is_the_documented_text():
 
 
 def test_solution_is_rewarded_and_has_one_true_step_per_operator():
-    for problem in problems():
+    sure = Teacher(sure_steps=99, slip_growth=0.1, largest_total=20)
+    for problem in problems(10):
+        assert demonstration(problem, sure, generator(0)) == solution(problem)
         text = solution(problem)
         assert reward(text, problem.answer) == 1.0
         assert len(steps(text)) == problem.level - 1
@@ -131,14 +134,6 @@ def test_a_slip_is_never_undone_and_is_carried_on():
     assert wrong > 200
 
 
-def test_a_teacher_without_slips_gives_the_solution():
-    rng = generator(0)
-    for problem in problems(5):
-        assert demonstration(problem, Teacher(sure_steps=99, slip_growth=0.1, largest_total=20), rng) == solution(
-            problem
-        )
-
-
 def bands_hold(task):
     """Whether the teacher never slips in the easy band, at times in the middle one, nearly always in the hard one."""
 
@@ -196,9 +191,7 @@ def test_held_out_questions_of_one_seed_are_never_trained_on_by_another(task):
 
 
 def test_asking_for_more_questions_than_exist_names_the_level():
-    with pytest.raises(DataError, match="2 operands"):
+    with refused(DataError, "held_out=900", "2 operands"):
         make_split(0, held_out=900)
-    with pytest.raises(DataError, match="level=1"):
-        draw_problem(1, generator(0), held_out=False)
-    with pytest.raises(DataError, match="largest_total=8"):
-        draw_problem(2, generator(0), held_out=False, largest_total=8)
+    with refused(DataError, "level=1", "largest_total=8"):
+        draw_problem(1, generator(0), held_out=False, largest_total=8)

@@ -1,7 +1,7 @@
 """A workload and costs that a pencil can check."""
 
 from dppo_lab.planning.costs import Costs
-from dppo_lab.planning.outcome import Figures
+from dppo_lab.planning.model import Figures
 from dppo_lab.planning.workload import Kind, Workload
 
 

@@ -14,12 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 
 from report_browser import CHROMIUM, HOW_TO, Browser
 
-from dppo_lab.planning.cells import probabilities
-from dppo_lab.planning.model import make_plan
-from dppo_lab.planning.outcome import Figures, Length, Prices
-from dppo_lab.planning.page import calculator
-from dppo_lab.planning.records import Step
+from dppo_lab.planning.model import Figures, make_plan
+from dppo_lab.planning.records import Length, Prices, Step
+from dppo_lab.planning.work import probabilities
 from dppo_lab.planning.workload import Workload
+from dppo_lab.planning.written import calculator
 
 STEP, LENGTH, PRICES = Step(prompts=16, generations=8), Length(steps=100, first_epoch=20), Prices(gpus=2, gpu_hour=3.0)
 HOSTILE = "</script><script>window.stolen = 1</script><img src=x onerror='window.stolen = 1'>"

@@ -96,6 +96,14 @@ def folders(tmp_path_factory):
     return [hostile_comparison(base / "comparison"), *runs]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_png():
+    """They are slow, and not in the page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_module, "as_png", lambda figure: b"")
+        yield
+
+
 @pytest.fixture(scope="module")
 def page(folders):
     return write_report(folders, folders[0].parent / "page.html").page

@@ -18,9 +18,13 @@ MISSED = {"median": None, "low": 0.0, "high": 1.0, "at_most": 0.8, "reached": "2
 FEW = {"low": None, "high": None, "per_seed": {"0": 2.0, "1": 3.0}}
 
 
+def run_of(method="dppo", status="finished", seed=0, **fields):
+    return RunRecord(folder=Path("r"), method=method, status=status, seed=seed, **fields)
+
+
 def compared(name="dppo", **fields):
-    run = RunRecord(folder=Path("r"), method=name, status="finished", seed=0, describe="d")
-    return Group(label=name, runs=(run,), name=name, baseline="trl", source="c", **fields)
+    runs = (run_of(name, describe="d"),)
+    return Group(label=name, runs=runs, name=name, baseline="trl", source="c", **fields)
 
 
 def contents_of(*groups):
@@ -64,18 +68,16 @@ def test_a_biased_method_is_marked_where_its_speedup_is_said():
     ],
 )
 def test_rates_stand_in_the_table(config, says):
-    run = RunRecord(folder=Path("r"), method="dppo", status="finished", seed=0, config=config)
-    assert method_line(Group(label="dppo", runs=(run,))).rates.text == says
+    assert method_line(Group(label="dppo", runs=(run_of(config=config),))).rates.text == says
 
 
 @pytest.mark.parametrize(
     ("seeds", "says"), [(3, "3 seeds can cover 75% at most"), (5, "5 seeds can cover 94% at most")]
 )
 def test_a_report_says_how_far_its_seeds_can_cover(seeds, says):
-    logs = ({"step": 1, "loss": 0.1},)
-    runs = [RunRecord(folder=Path("r"), method="m", status="finished", seed=n, logs=logs) for n in range(seeds)]
-    assert says in coverage(contents_of(Group(label="m", runs=tuple(runs))))
-    assert coverage(contents_of(Group(label="m", runs=tuple(runs[:2])))) == "", "no interval is shown"
+    runs = tuple(run_of(seed=seed, logs=({"step": 1, "loss": 0.1},)) for seed in range(seeds))
+    assert says in coverage(contents_of(Group(label="m", runs=runs)))
+    assert coverage(contents_of(Group(label="m", runs=runs[:2]))) == "", "no interval is shown"
 
 
 def test_the_baseline_is_compared_with_nobody():
@@ -85,16 +87,11 @@ def test_the_baseline_is_compared_with_nobody():
 
 
 def test_failed_and_awaited_seeds_are_counted():
-    runs = tuple(
-        RunRecord(folder=Path("r"), method="m", status=status, seed=seed)
-        for seed, status in enumerate(["finished", "failed", "running", "stopped", "unknown"])
-    )
+    states = ["finished", "failed", "running", "stopped", "unknown"]
+    runs = tuple(run_of(status=status, seed=seed) for seed, status in enumerate(states))
     row = method_line(Group(label="m", runs=runs, awaited=(7, 8)))
-    assert (row.seeds.text, row.seeds.detail) == (
-        "1 of 7",
-        "1 failed, 1 stopped, 1 running, 1 unknown, 2 not started",
-    )
-    assert row.biased.text == "not recorded"
+    assert row.seeds.text == "1 of 7" and row.biased.text == "not recorded"
+    assert row.seeds.detail == "1 failed, 1 stopped, 1 running, 1 unknown, 2 not started"
 
 
 @pytest.mark.parametrize(
@@ -195,9 +192,7 @@ def test_a_group_of_dppo_with_pruned_completions_is_open_at_first():
             {"step": 1, "row": k, "group": k, "prompt": f"p{k}", "kept": kept[k][n]} for k in (0, 1) for n in (0, 1)
         ]
         lines = tuple(record_of(CompletionLine, record) for record in records)
-        return Group(
-            label=method, runs=(RunRecord(folder=Path("r"), method=method, status="finished", completions=lines),)
-        )
+        return Group(label=method, runs=(run_of(method, completions=lines),))
 
     whole, part = [True, True], [True, False]
     cppo, dppo = run("cppo", [part, part]), run("dppo", [whole, part])
@@ -207,12 +202,7 @@ def test_a_group_of_dppo_with_pruned_completions_is_open_at_first():
 
 def test_many_reasons_share_the_last_filter():
     records = tuple({"step": 1, "row": k, "group": k, "prompt": "p", "why": f"reason {k}"} for k in range(20))
-    run = RunRecord(
-        folder=Path("r"),
-        method="m",
-        status="finished",
-        completions=tuple(record_of(CompletionLine, record) for record in records),
-    )
+    run = run_of(completions=tuple(record_of(CompletionLine, record) for record in records))
     shown = choose(contents_of(Group(label="m", runs=(run,))))
     assert len(shown.reasons) == 8
     assert shown.reasons[-1] == "other"
@@ -253,13 +243,8 @@ HOSTILE = [
 
 def test_the_ceilings_of_a_method_are_over_all_its_runs():
     logs = tuple({"step": n, "prune/completion_ceiling": 1.2, "prune/live_share": 0.25} for n in range(3))
-    runs = [
-        RunRecord(
-            folder=Path("r"), method="dppo", status="finished", seed=seed, logs=logs, prompts=(line(),) * 20,
-        )
-        for seed in (0, 1)
-    ]  # fmt: skip
-    (found,) = ceiling_lines(contents_of(Group(label="dppo", runs=tuple(runs))))
+    runs = tuple(run_of(seed=seed, logs=logs, prompts=(line(),) * 20) for seed in (0, 1))
+    (found,) = ceiling_lines(contents_of(Group(label="dppo", runs=runs)))
     label, (prompts, completions, free) = found
     # By weight a third of the prompts has all of the gradient: 1 / (1 / 3).
     assert label == "dppo" and (prompts.text, completions.text, free.text) == ("3×", "1.20×", "75.0%")
@@ -269,10 +254,8 @@ def test_the_ceilings_of_a_method_are_over_all_its_runs():
 
 def test_what_is_damaged_or_not_recorded_is_left_out():
     lines = tuple(line(**columns) for columns in HOSTILE) + (line(),) * 20
-    run = RunRecord(folder=Path("r"), method="dppo", status="finished", logs=({"step": 1},), prompts=lines)
+    run = run_of(logs=({"step": 1},), prompts=lines)
     (found,) = ceiling_lines(contents_of(Group(label="dppo", runs=(run,))))
     assert [cell.text for cell in found[1]] == ["3×", "—", "—"]
-    old = RunRecord(
-        folder=Path("r"), method="dppo", status="finished", logs=({"step": 1},), prompts=(line(signal=None),)
-    )
+    old = run_of(logs=({"step": 1},), prompts=(line(signal=None),))
     assert ceiling_lines(contents_of(Group(label="dppo", runs=(old,)))) == ()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig
@@ -31,23 +32,23 @@ def test_flags_win_over_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
         (
-            "completion_prune_rat: 0.5\n",
-            r"completion_prune_rat 0\.5\. Did you mean completion_prune_rate\? dppo train ",
+            "completion_prune_rat: 0.5",
+            ["Did you mean completion_prune_rate?", "--help_all"],
         ),
-        ("batch: 8\nlearning_rte: 1e-5\n", r"Did you mean learning_rate\? "),
-        ("method: dppo_histroy\n", r"method='dppo_histroy' is not one of .* Did you mean dppo_history\?"),
-        ("completion_prune_rate: 1.5\n", r"completion_prune_rate=1\.5 must be in \[0, 1\)"),
-        ("reward_workers: 0\n", "reward_workers=0 must be greater than 0"),
-        ("num_generations: 1\n", "num_generations=1 with advantages by 'group' has no gradient"),
-        ("loss_type: ppo\n", "loss_type='ppo' is not one of 'grpo', 'dr_grpo'"),
-        ("top_entropy_quantile: 0.5\n", "top_entropy_quantile=0.5 takes its threshold over .* not forwarded here"),
+        ("method: dppo_histroy", ["method='dppo_histroy'", "Did you mean dppo_history?"]),
+        ("completion_prune_rate: 1.5", ["completion_prune_rate=1.5", "[0, 1)"]),
+        ("reward_workers: 0", ["reward_workers=0"]),
+        ("num_generations: 1", ["num_generations=1"]),
+        ("loss_type: ppo", ["loss_type='ppo'", "'dr_grpo'"]),
+        ("top_entropy_quantile: 0.5", ["top_entropy_quantile=0.5"]),
+        ("compare: {methods: {grpo: {}}}", ["'compare'", "dppo compare"]),
     ],
 )
-def test_bad_fields_are_named(tmp_path, text, message):
-    with pytest.raises(ConfigError, match=message):
+def test_bad_fields_are_named(tmp_path, text, named):
+    with refused(ConfigError, *named):
         parse_run([config(tmp_path, text)])
 
 
@@ -95,33 +96,26 @@ def test_a_value_means_the_same_in_a_file_as_a_flag_and_as_text(name, tmp_path):
 
 
 WRONG = [
-    ("max_steps", "many", r"argument --max_steps/--max-steps: invalid int value: 'many'"),
-    ("max_steps", 3.5, r"argument --max_steps/--max-steps: invalid int value: '3\.5'"),
-    ("max_steps", [3], r"argument --max_steps: invalid value: \[3\]"),
-    ("max_steps", None, r"argument --max_steps: invalid value: None"),
-    ("bf16", "perhaps", r"argument --bf16: .*Truthy value expected: got perhaps"),
-    ("eval_strategy", False, r"argument --eval_strategy/--eval-strategy: invalid choice: 'False'"),
-    ("reward_weights", [1.0, "x"], r"argument --reward_weights/--reward-weights: invalid float value: 'x'"),
-    ("eval_benchmarks", {"a": 1}, r"argument --eval_benchmarks: invalid value"),
-    ("env", "PATH", r"env='PATH' must be a mapping"),
-    (
-        "completion_prune_rat",
-        0.5,
-        r"unknown fields: --completion_prune_rat 0\.5\. Did you mean completion_prune_rate\?",
-    ),
+    ("max_steps", "many", ["--max_steps", "invalid int value: 'many'"]),
+    ("max_steps", 3.5, ["--max_steps", "invalid int value: '3.5'"]),
+    ("max_steps", [3], ["--max_steps", "invalid value: [3]"]),
+    ("max_steps", None, ["--max_steps", "invalid value: None"]),
+    ("bf16", "perhaps", ["--bf16", "perhaps"]),
+    ("eval_strategy", False, ["--eval_strategy", "invalid choice: 'False'"]),
+    ("reward_weights", [1.0, "x"], ["--reward_weights", "invalid float value: 'x'"]),
+    ("eval_benchmarks", {"a": 1}, ["--eval_benchmarks", "invalid value"]),
+    ("env", "PATH", ["env='PATH'"]),
+    ("completion_prune_rat", 0.5, ["--completion_prune_rat 0.5", "Did you mean completion_prune_rate?"]),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "message"), WRONG)
-def test_fields_of_a_wrong_type_are_refused_as_on_the_command_line(name, value, message):
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize(("name", "value", "named"), WRONG)
+def test_fields_of_a_wrong_type_are_refused_as_on_the_command_line(name, value, named):
+    with refused(ConfigError, *named):
         parse_fields({**REQUIRED, name: value}, DPPOConfig)
-
-
-@pytest.mark.parametrize(("name", "value", "message"), [WRONG[0], WRONG[4]])
-def test_the_command_line_says_the_same(name, value, message):
-    with pytest.raises(ConfigError, match=message):
-        parse_run([*as_flags(REQUIRED), f"--{name}", value])
+    if isinstance(value, str) and name != "env":
+        with refused(ConfigError, *named):
+            parse_run([*as_flags(REQUIRED), f"--{name}", value])
 
 
 def test_without_types_a_word_would_be_a_number_of_steps():
@@ -143,10 +137,9 @@ def test_only_flags_that_are_given_are_read():
         "eval_benchmarks": ["a", "b"],
         "shuffle_dataset": False,
     }
-    with pytest.raises(ConfigError, match="'loose' is no flag"):
-        read_flags(["loose"])
-    with pytest.raises(ConfigError, match="unknown fields: --nothing 3"):
-        read_flags(["--nothing", "3"])
+    for words, named in (("loose", "'loose'"), ("--nothing 3", "--nothing 3"), ("--learning-rte=1", "learning_rate?")):
+        with refused(ConfigError, named):
+            read_flags(words.split())
 
 
 def test_environment_variables_are_set_as_trl_sets_them(monkeypatch):
@@ -155,38 +148,21 @@ def test_environment_variables_are_set_as_trl_sets_them(monkeypatch):
     assert os.environ.pop("DPPO_TEST") == "3"
 
 
-def test_text_that_is_not_yaml(tmp_path):
-    path = tmp_path / "broken.yaml"
-    path.write_text("a: [1, 2\nb: }")
-    with pytest.raises(ConfigError, match=r"broken\.yaml is not YAML"):
-        parse_run([str(path)])
-
-
 def test_a_flag_that_is_cut_short_is_unknown_as_it_is_in_a_file(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"unknown fields: --completion_prune_rat 0\.5\. Did you mean completion_prune_rate"
-    ):
+    with refused(ConfigError, "--completion_prune_rat 0.5", "Did you mean completion_prune_rate?"):
         parse_run([config(tmp_path, ""), "--completion_prune_rat", "0.5"])
-    with pytest.raises(ConfigError, match=r"--learning-rte=1\. Did you mean learning_rate\? dppo train --help_all"):
-        read_flags(["--learning-rte=1"])
-    with pytest.raises(ConfigError, match=r"method='dpo' is not one of .* Did you mean .*\bdppo\b.*\?"):
-        parse_run([config(tmp_path, ""), "--method", "dpo"])
-
-
-def test_the_block_of_a_comparison_is_not_trained(tmp_path):
-    with pytest.raises(ConfigError, match="the block 'compare' is for dppo compare"):
-        parse_run([config(tmp_path, "compare: {methods: {grpo: {}}}")])
-
-
-def test_flags_with_an_equals_sign(tmp_path):
     assert parse_run([config(tmp_path, ""), "--completion_prune_rate=0.25"]).training.completion_prune_rate == 0.25
 
 
-def test_missing_file_and_missing_dataset(tmp_path):
-    with pytest.raises(ConfigError, match=r"no configuration file .*nothing\.yaml"):
+def test_files_and_data_that_are_not_there_and_text_that_is_not_yaml(tmp_path):
+    with refused(ConfigError, tmp_path / "nothing.yaml"):
         parse_run([str(tmp_path / "nothing.yaml")])
-    with pytest.raises(ConfigError, match="dataset_name is not set"):
+    with refused(ConfigError, "dataset_name is not set"):
         parse_run(["--output_dir", str(tmp_path), "--use_cpu", "true", "--bf16", "false"])
+    path = tmp_path / "broken.yaml"
+    path.write_text("a: [1, 2\nb: }")
+    with refused(ConfigError, "broken.yaml is not YAML"):
+        parse_run([str(path)])
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)

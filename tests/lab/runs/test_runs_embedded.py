@@ -4,12 +4,11 @@ import json
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 
 from answer_judge.grading import REASONS
 from dppo.errors import ConfigError
-from dppo.verification.tiny_model import build_model
-from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.demo import drafts
 from dppo_lab.demo.task import is_held_out, make_split
 from dppo_lab.runs.benchmarks import load_benchmarks
@@ -20,10 +19,8 @@ from dppo_lab.runs.parts import load_rollouts, train
 
 
 @pytest.fixture
-def words(tmp_path):
-    build_model(0).save_pretrained(tmp_path / "model")
-    build_tokenizer().save_pretrained(tmp_path / "model")
-    given = f"--model_name_or_path {tmp_path / 'model'} --dataset_name embedded_quick --embedded_problems 12 "
+def words(tmp_path, untrained):
+    given = f"--model_name_or_path {untrained} --dataset_name embedded_quick --embedded_problems 12 "
     given += "--rollout_func embedded --use_cpu true --bf16 false --report_to none --num_generations 4 "
     given += "--per_device_train_batch_size 16 --max_completion_length 8 --disable_tqdm true --max_steps 3 "
     given += "--gradient_checkpointing false --logging_steps 1 --save_strategy no --learning_rate 1e-3 "
@@ -54,22 +51,25 @@ def test_the_judge_says_what_the_reward_says():
 
 
 def test_a_run_follows_held_out_problems_and_trains_as_without(tmp_path, words):
-    weights = []
-    for more in ([], ["--eval_benchmarks", "embedded_quick", "--eval_benchmark_every", "2"]):
+    weights, followed = [], ["--eval_benchmarks", "embedded_quick", "--eval_benchmark_limit", "6"]
+    for more in ([], [*followed, "--eval_benchmark_every", "2"]):
         train(parse_run([*words, *more, "--overwrite", "true"]))
         weights.append(load_file(tmp_path / "out" / "model.safetensors"))
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    followed = [line for line in lines if "eval/embedded_quick/pass@1" in line]
-    assert [line["step"] for line in followed] == [0, 2, 3]
-    assert all(line["eval/average/pass@1"] == line["eval/embedded_quick/pass@1"] for line in followed)
+    lines = evaluations(tmp_path / "out")
+    assert [line["step"] for line in lines] == [0, 2, 3]
+    assert all(line["eval/average/pass@1"] == line["eval/embedded_quick/pass@1"] for line in lines)
+
+
+def evaluations(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "eval/embedded_quick/pass@1" in line]
 
 
 def test_the_same_draws_at_every_evaluation(tmp_path, words):
-    train(follow(words, "--learning_rate", "0", "--eval_benchmark_every", "1"))
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    tokens = [line["eval/embedded_quick/mean_tokens"] for line in lines if "eval/embedded_quick/mean_tokens" in line]
-    assert len(tokens) == 4 and len(set(tokens)) == 1
+    train(follow(words, "--learning_rate", "0", "--eval_benchmark_every", "1", "--max_steps", "2"))
+    tokens = [line["eval/embedded_quick/mean_tokens"] for line in evaluations(tmp_path / "out")]
+    assert len(tokens) == 3 and len(set(tokens)) == 1
 
 
 def test_a_run_with_drafts_verifies_what_it_sampled_an_epoch_before(words, monkeypatch):
@@ -85,37 +85,29 @@ def test_a_run_with_drafts_verifies_what_it_sampled_an_epoch_before(words, monke
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "kind", "said"),
     [
-        (["--draft", "last"], "draft='last' is not 'last_completion'"),
-        (
-            ["--draft", "last_completion", "--rollout_func", "runs_rewards.odd_length"],
-            "only for rollout_func: embedded",
-        ),
+        ("--draft last", "wrong", "draft='last' is not 'last_completion'"),
+        ("--draft last_completion --rollout_func runs_rewards.odd_length", "wrong", "only for rollout_func: embedded"),
+        ("--draft last_completion", "ok", "completions: embedded, with last_completion as draft"),
+        ("--rollout_func embeded", "wrong", "rollout_func: 'embeded' is neither one of embedded"),
+        ("--eval_benchmarks embedded_quick --eval_benchmark_limit 6", "ok", "6 of embedded_quick"),
     ],
 )
-def test_drafts_on_an_engine_that_has_none_are_refused(words, more, said):
-    found = dry_run(parse_run([*words, *more]))
-    assert [f.kind for f in found if said in f.text] == ["wrong"]
+def test_what_a_dry_run_says_of_the_embedded_parts(words, more, kind, said):
+    assert [found.kind for found in dry_run(parse_run([*words, *more.split()])) if said in found.text] == [kind]
 
 
-def test_drafts_of_vllm_are_its_servers_own(words):
+def test_an_embedded_benchmark_stands_alone(words):
+    with refused(ConfigError, "eval_benchmarks: [embedded_quick]"):
+        load_benchmarks(parse_run([*words, "--eval_benchmarks", "embedded_quick", "math500"]))
+
+
+def test_vllm_has_drafts_of_its_own_and_no_embedded_decoder(words):
     run = parse_run([*words, "--draft", "last_completion"])
-    assert any(f.text == "completions: embedded, with last_completion as draft" for f in dry_run(run))
-    run.data.rollout_func, run.training.use_vllm = None, True
-    with pytest.raises(ConfigError, match="vLLM's server has --speculative-config of its own"):
+    run.training.use_vllm = True
+    with refused(ConfigError, "embedded", "use_vllm"):
         load_rollouts(run)
-
-
-def test_what_does_not_go_together(words):
-    with pytest.raises(ConfigError, match=r"Write eval_benchmarks: \[embedded_quick\]"):
-        load_benchmarks(follow([*words], "--eval_benchmarks", "embedded_quick", "math500"))
-    found = dry_run(parse_run([*words, "--rollout_func", "embeded"]))
-    assert any(f.kind == "wrong" and "rollout_func: 'embeded' is neither one of embedded" in f.text for f in found)
-    found = dry_run(follow(words))
-    assert any(f.text == "completions: embedded" for f in found)
-    assert any("benchmarks while training: 6 of embedded_quick" in f.text for f in found)
-    with pytest.raises(ConfigError, match="use_vllm would start vLLM for nothing"):
-        run = parse_run(words)
-        run.training.use_vllm = True
+    run.data.rollout_func = None
+    with refused(ConfigError, "draft: last_completion", "--speculative-config"):
         load_rollouts(run)

@@ -5,13 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 import answer_judge.errors as judge
 from dppo.errors import CheckpointError, ConfigError
 from dppo.install import install_line
 from dppo_lab.runs.dry_run import dry_run
 from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import load_dataset, load_rewards, output_checkpoint, train
+from dppo_lab.runs.parts import clear, load_dataset, load_rewards, output_checkpoint, prepare_model, train
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
 
@@ -35,16 +36,16 @@ def test_output_folder_that_is_not_empty(tmp_path):
     (tmp_path / "out" / "start.unfinished").mkdir()  # killed in its warm-up
     assert output_checkpoint(run_of(tmp_path, "embedded")) is None
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"out is not empty\. Add --overwrite to train into it"):
+    with refused(ConfigError, tmp_path / "out", "Add --overwrite"):
         output_checkpoint(run_of(tmp_path, "embedded"))
     assert output_checkpoint(run_of(tmp_path, "embedded", "--overwrite", "true")) is None
     complete = tmp_path / "out" / "checkpoint-5"
     complete.mkdir()
     (complete / "trainer_state.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"out is not empty\. Add --resume to go on, or --overwrite"):
+    with refused(ConfigError, tmp_path / "out", "--resume", "--overwrite"):
         output_checkpoint(run_of(tmp_path, "embedded"))
     shutil.rmtree(complete)
-    with pytest.raises(CheckpointError, match="no complete checkpoint to resume from"):
+    with refused(CheckpointError, tmp_path / "out", "--overwrite"):
         output_checkpoint(run_of(tmp_path, "embedded", "--resume", "true"))
 
 
@@ -72,7 +73,7 @@ def test_rewards_with_settings(tmp_path, problems_file):
         tmp_path, problems_file, "--reward_funcs", "overlong", "--overlong_cache_tokens", "4",
         "--max_completion_length", "3",
     )  # fmt: skip
-    with pytest.raises(judge.ConfigError, match=r"cache_tokens=4 must be in \[1, max_tokens=3\]"):
+    with refused(judge.ConfigError, "cache_tokens=4", "max_tokens=3"):
         load_rewards(short, None)
 
 
@@ -81,103 +82,63 @@ def test_a_majority_vote_needs_groups_of_one_size(tmp_path, problems_file):
     (vote,) = load_rewards(run := run_of(tmp_path, problems_file, *words), load_dataset(run))
     texts = ["\\boxed{4}", "5", "\\boxed{4.0}", "\\boxed{7}"]
     assert vote(prompts=["q"] * 4, completions=texts, answer=["7"] * 4) == [1.0, 0.0, 1.0, 0.0]
-    with pytest.raises(judge.DataError, match="2 completions of one prompt follow each other, and a vote has 4"):
+    with refused(judge.DataError, "2 completions", "a vote has 4"):
         vote(prompts=["q"] * 2, completions=texts[:2], answer=["7"] * 2)
     other = [*words, "--eval_strategy", "steps", "--eval_steps", "1", "--num_generations_eval", "2"]
-    with pytest.raises(ConfigError, match="Write num_generations_eval: 4"):
+    with refused(ConfigError, "num_generations_eval: 4"):
         load_rewards(run_of(tmp_path, problems_file, *other), None)
 
 
-def test_reward_that_is_not_there(tmp_path, problems_file):
-    run = run_of(tmp_path, problems_file, "--reward_funcs", "acuracy")
-    with pytest.raises(
-        ConfigError, match="'acuracy' is neither one of accuracy, format, overlong, majority_vote, code_tests, embedded"
-    ):
-        load_rewards(run, load_dataset(run))
+@pytest.mark.parametrize(
+    ("dataset", "flags", "kind", "named"),
+    [
+        ("embedded", "", "plan", "for 1 process"),
+        ("owner/name", "--use_vllm true", "unchecked", "owner/name"),
+        ("owner/name", "--use_vllm true", "unchecked", install_line("vllm")),
+        ("owner/name", "--model_name_or_path owner/model", "unchecked", "owner/model"),
+        ("nothing.jsonl", "", "wrong", "nothing.jsonl"),
+        ("owner/name", "--reward_funcs acuracy", "wrong", "'acuracy'"),
+        ("problems.jsonl", "", "ok", "12 problems"),
+        ("problems.jsonl", "--per_device_train_batch_size 64", "wrong", "12 prompts are fewer than the 16"),
+        ("embedded", "--eval_strategy steps --eval_steps 1", "wrong", "eval_dataset_name"),
+        ("embedded", "--processes 8 --generation_batch_size 160", "wrong", "8 processes"),
+    ],
+)
+@pytest.mark.usefixtures("problems_file")
+def test_a_dry_run_says_what_is_fine_wrong_and_unchecked(tmp_path, dataset, flags, kind, named):
+    dataset = tmp_path / dataset if dataset.endswith(".jsonl") else dataset
+    findings = dry_run(run_of(tmp_path, dataset, *flags.split()))
+    assert {found.kind for found in findings if named in found.text} == {kind}
+    assert not (tmp_path / "out").exists(), "a dry run writes nothing"
 
 
-def test_too_few_problems_for_a_generation(tmp_path, problems_file):
-    run = run_of(tmp_path, problems_file, "--per_device_train_batch_size", "64")
-    with pytest.raises(judge.DataError, match="12 prompts are fewer than the 16"):
-        load_dataset(run)
-
-
-def test_dry_run_says_what_is_fine_wrong_and_unchecked(tmp_path, problems_file):
-    fine = dry_run(run_of(tmp_path, problems_file))
-    assert {f.kind for f in fine} == {"ok", "plan"}
-    hub = dry_run(run_of(tmp_path, "owner/name", "--use_vllm", "true", model="owner/model"))
-    unchecked = " ".join(f.text for f in hub if f.kind == "unchecked")
-    assert "owner/name" in unchecked and "owner/model" in unchecked and install_line("vllm") in unchecked
-    bad = dry_run(run_of(tmp_path, tmp_path / "nothing.jsonl"))
-    assert any(f.kind == "wrong" and "nothing.jsonl" in f.text for f in bad)
-    assert not (tmp_path / "out").exists()  # a dry run touches nothing
-
-
-def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, monkeypatch):
-    import dppo_lab.runs.parts as parts
-
-    prepared = []
-
-    def quickly(folder, **options):
-        prepared.append(folder)
-        from dppo.verification.tiny_model import build_model
-        from dppo.verification.tiny_tokenizer import build_tokenizer
-
-        build_model(0).save_pretrained(folder)
-        build_tokenizer().save_pretrained(folder)
-
-    monkeypatch.setattr(parts, "prepare_embedded", quickly)
+def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, made_quickly):
     flags = ("--save_steps", "1", "--logging_steps", "1", "--max_steps")
     train(run_of(tmp_path, "embedded", *flags, "2"))
     assert (tmp_path / "out" / "model.safetensors").exists()
     with pytest.warns(UserWarning, match="max_steps: 2 -> 3; it holds from here"):
         resumed = train(run_of(tmp_path, "embedded", *flags, "3", "--resume", "true"))
-    assert resumed.state.global_step == 3 and len(prepared) == 1
+    assert resumed.state.global_step == 3 and len(made_quickly) == 1
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in lines if "prune/kept_share" in row] == [1, 2, 3]
 
 
-def test_runs_with_another_number_of_processes(tmp_path):
-    with pytest.raises(ConfigError, match="processes=2, but this launch has 1"):
+def test_what_a_run_cannot_start_with(tmp_path, problems_file):
+    with refused(ConfigError, "processes=2", "--num_processes 2"):
         train(run_of(tmp_path, "embedded", "--processes", "2"))
+    with refused(ConfigError, "'scratch:big'", "'scratch:embedded'", "'scratch:text'"):
+        prepare_model(run_of(tmp_path, "embedded", model="scratch:big"))
+    with refused(ConfigError, "eval_dataset_name"):
+        load_dataset(run_of(tmp_path, problems_file, "--eval_strategy", "steps", "--eval_steps", "1"), held_out=True)
 
 
 def test_overwrite_leaves_nothing_of_the_old_run(tmp_path):
-    from dppo_lab.runs.parts import clear
-
     for name in ("checkpoint-9", "start"):
         (tmp_path / name).mkdir()
     (tmp_path / "metrics.jsonl").write_text("{}")
     (tmp_path / "notes.txt").write_text("mine")
     clear(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_evaluation_without_problems_is_named(tmp_path, problems_file):
-    run = run_of(tmp_path, problems_file, "--eval_strategy", "steps", "--eval_steps", "1")
-    with pytest.raises(ConfigError, match=r"needs problems to evaluate on\. Set eval_dataset_name"):
-        load_dataset(run, held_out=True)
-    assert any(f.kind == "wrong" and "eval_dataset_name" in f.text for f in dry_run(run))
-
-
-def test_dry_run_plans_for_the_processes_meant(tmp_path, problems_file):
-    flags = ("--processes", "8", "--generation_batch_size", "160")
-    found = dry_run(run_of(tmp_path, problems_file, *flags, "--per_device_train_batch_size", "8"))
-    assert any(
-        f.kind == "wrong" and "is not a multiple of the 64 completions that 8 processes" in f.text for f in found
-    )
-
-
-def test_dry_run_checks_reward_names_without_the_data(tmp_path):
-    found = dry_run(run_of(tmp_path, "owner/name", "--reward_funcs", "acuracy"))
-    assert any(f.kind == "wrong" and "'acuracy' is neither" in f.text for f in found)
-
-
-def test_unknown_scratch_model(tmp_path):
-    from dppo_lab.runs.parts import prepare_model
-
-    with pytest.raises(ConfigError, match=r"'scratch:big' is not one of 'scratch:embedded', .*'scratch:text'"):
-        prepare_model(run_of(tmp_path, "embedded", model="scratch:big"))
 
 
 @pytest.mark.usefixtures("confined")
@@ -193,11 +154,11 @@ def test_programs_and_checkers_as_rewards(tmp_path, capsys, monkeypatch):
     path = tmp_path / "own.jsonl"
     path.write_text("\n".join(json.dumps({"question": f"Say w{i}.", "word": f"w{i}"}) for i in range(4)))
     run = run_of(tmp_path, path, "--reward_funcs", "check:own_checkers:says", "accuracy")
-    with pytest.raises(judge.DataError, match="no column 'answer'"):  # the other reward needs it
+    with refused(judge.DataError, "'answer'"):  # the other reward needs it
         load_dataset(run)
     run.data.reward_funcs = ["check:own_checkers:says", "format"]
     says, *_ = load_rewards(run, dataset := load_dataset(run))
     assert says(prompts=dataset["prompt"], completions=["w0"] * 4, word=dataset["word"]) == [1.0, 0.0, 0.0, 0.0]
     run.data.reward_funcs = ["check:own_checkers:nowhere"]
-    with pytest.raises(judge.ConfigError, match="check:own_checkers:nowhere: AttributeError"):
+    with refused(judge.ConfigError, "check:own_checkers:nowhere", "AttributeError"):
         load_rewards(run, None)

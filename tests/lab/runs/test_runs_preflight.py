@@ -1,6 +1,7 @@
 """What would stop a run late is found before anything is loaded, by dry runs and by real ones."""
 
 import pytest
+from refusals import refused
 from transformers.integrations import integration_utils
 from trl import GRPOConfig
 
@@ -33,21 +34,21 @@ def nothing_is_loaded(monkeypatch):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--output_dir", "/dev/null/out"], "output_dir=/dev/null/out cannot be written: /dev/null is a file."),
-        (["--output_dir", "/proc/none/out"], "output_dir=/proc/none/out cannot be written"),
-        (["--report_to", "wandb"], "report_to: wandb is not installed. Write report_to: none, or pip install wandb"),
-        (["--report_to", "wanbd"], "report_to: 'wanbd' is not one of azure_ml,"),
-        (["--model_name_or_path", "/no/such/model"], "model /no/such/model: no such folder."),
-        (["--model_name_or_path", "models/mine/final"], "model models/mine/final: no such folder."),
-        (["--dataset_path", "/no/such.jsonl"], "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
-        (["--dataset_name", "none.jsonl"], "dataset_name=none.jsonl: no such file or folder (looked in "),
-        ([*EVALUATED, "--eval_dataset_path", "no.parquet"], "eval_dataset_path=no.parquet: no such file or folder"),
-        ([*EVALUATED, "--eval_dataset_name", "./no"], "eval_dataset_name=./no: no such file or folder"),
-        (["--reward_weights", "1", "2"], "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
+        ("--output_dir /dev/null/out", "output_dir=/dev/null/out cannot be written: /dev/null is a file."),
+        ("--output_dir /proc/none/out", "output_dir=/proc/none/out cannot be written"),
+        ("--report_to wandb", "report_to: wandb is not installed. Write report_to: none, or pip install wandb"),
+        ("--report_to wanbd", "report_to: 'wanbd' is not one of azure_ml,"),
+        ("--model_name_or_path /no/such/model", "model /no/such/model: no such folder."),
+        ("--model_name_or_path models/mine/final", "model models/mine/final: no such folder."),
+        ("--dataset_path /no/such.jsonl", "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
+        ("--dataset_name none.jsonl", "dataset_name=none.jsonl: no such file or folder"),
+        ("--eval_strategy steps --eval_dataset_path no.parquet", "eval_dataset_path=no.parquet: no such file"),
+        ("--eval_strategy steps --eval_dataset_name ./no", "eval_dataset_name=./no: no such file"),
+        ("--reward_weights 1 2", "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
     ],
 )
 def test_dry_and_real_runs_say_it_in_one_line(tmp_path, capsys, more, says):
-    words = words_of(tmp_path, *more)
+    words = words_of(tmp_path, *more.split())
     assert main(["train", *words]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"dppo train: {says}") and said.count("\n") == 1
@@ -107,18 +108,18 @@ def test_every_tracker_of_transformers_has_a_probe_that_is_there():
     ],
 )
 def test_fields_that_trl_takes_at_any_value_are_out_of_range(tmp_path, name, value, interval):
-    says = rf"{name}={value:g} must be in \{interval[:-1]}\{interval[-1]}\. Try {name}: "
-    with pytest.raises(ConfigError, match=says):
+    with refused(ConfigError, f"{name}={value:g}", interval, f"Try {name}: "):
         DPPOConfig(str(tmp_path), use_cpu=True, bf16=False, **{name: value})
 
 
 def test_trls_own_trainer_gets_the_same_ranges(tmp_path):
     fields = {"output_dir": str(tmp_path), "dataset_name": "embedded", "model_name_or_path": "scratch:embedded"}
     run = parse_fields({**fields, "use_cpu": True, "bf16": False, "learning_rate": -1.0}, GRPOConfig)
-    assert preflight_problems(run) == ["learning_rate=-1 must be in [0, inf). Try learning_rate: 1e-06."]
+    (problem,) = preflight_problems(run)
+    assert "learning_rate=-1" in problem and "[0, inf)" in problem
 
 
 def test_a_script_learns_of_its_reward_weights_before_the_model_is_loaded(tmp_path):
     args = DPPOConfig(str(tmp_path), use_cpu=True, bf16=False, reward_weights=[1.0, 2.0])
-    with pytest.raises(ConfigError, match=r"one number for each of 1 reward functions\. Try reward_weights: \[1\.0\]"):
+    with refused(ConfigError, "1 reward functions", "reward_weights: [1.0]"):
         DPPOTrainer("/no/such/model", lambda completions, **_: [0.0], args)

@@ -1,0 +1,10 @@
+"""What the library was measured with, by what is asked. Run from the root: ``python -m benchmarks.speed.step --quick``.
+
+| folder | asks |
+|---|---|
+| ``learning`` | which method learns most for its seconds |
+| ``speed`` | what a step, or its forward and backward, costs |
+| ``scale`` | what grows with size, which models are served, what survives a kill |
+| ``judge`` | whether verifier, sandbox, votes and intervals can be trusted |
+| ``results`` | committed figures, which pages and their tests read |
+"""

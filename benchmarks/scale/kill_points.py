@@ -1,0 +1,162 @@
+"""The run that ``kills.py`` kills, where it is killed, and what kills it there."""
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import safetensors.torch
+import torch
+from transformers import TrainerCallback
+
+from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo_lab.runs import parts
+from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE
+from dppo_lab.runs.parsing import parse_fields
+
+STEPS = 8
+FIELDS: dict[str, Any] = {
+    "dataset_name": "embedded_quick",
+    "embedded_problems": 12,
+    "reward_funcs": ["embedded"],
+    "rollout_func": "embedded",
+    "method": "dppo_history",
+    "difficulty_features": "length",
+    "prompt_prune_rate": 0.3,
+    "completion_prune_rate": 0.5,
+    "loss_type": "dr_grpo",
+    "num_generations": 2,
+    "per_device_train_batch_size": 8,
+    "steps_per_generation": 2,
+    "gradient_accumulation_steps": 1,
+    "max_completion_length": 16,
+    "max_steps": STEPS,
+    "learning_rate": 1e-3,
+    "logging_steps": 1,
+    "save_steps": 1,
+    "save_total_limit": 2,
+    "gradient_checkpointing": False,
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+    "seed": 3,
+}
+OF_CHECKPOINTS = (
+    *("model.safetensors", "config.json", "tokenizer_config.json", "training_args.bin"),
+    *("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"),
+    *("dppo_state.json", "dppo_history.npz", "dppo_batch_0.safetensors", "dppo_files.json"),
+)
+RECORDS = (METRICS_FILE, PROMPTS_FILE, COMPLETIONS_FILE)
+RANK, DISK = "rank", "disk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Where a run is killed."""
+
+    what: str
+    """``rollout``, ``backward``, ``optimizer``, the name of a file, ``RANK`` or ``DISK``."""
+    time: int
+    """Which of these, counted from 1; for ``RANK`` the optimizer step, for ``DISK`` its percent of a checkpoint."""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return f"{self.what}:{self.time}"
+
+
+POINTS = (
+    *(Point(what="rollout", time=time) for time in (1, 2, 4)),
+    *(Point(what="backward", time=time) for time in (1, 4, 7)),
+    *(Point(what="optimizer", time=time) for time in (2, 5, 8)),
+    *(Point(what=name, time=2 + place % 5) for place, name in enumerate(OF_CHECKPOINTS)),
+    *(Point(what=name, time=2) for name in (*RECORDS, RUN_FILE)),
+    *(Point(what=RANK, time=time) for time in (3, 6)),
+    *(Point(what=DISK, time=time) for time in (30, 60, 120, 150, 230, 290)),
+)
+"""Files of a generation in use, and of its records, are written at every second step."""
+
+
+def run_fields(folder: Path, model: Path, ranks: int = 1) -> dict[str, Any]:
+    """The fields of the run."""
+    own = {"per_device_train_batch_size": FIELDS["per_device_train_batch_size"] // ranks}
+    return {**FIELDS, **own, "model_name_or_path": str(model), "output_dir": str(folder)}
+
+
+def train(fields: Mapping[str, Any], point: Point | None = None, sizes: Mapping[str, int] | None = None) -> None:
+    """Train a run, or go on with it, and be killed at a point."""
+    torch.set_num_threads(1)
+    run = parse_fields(dict(fields), DPPOConfig)
+    resume = parts.latest_checkpoint(fields["output_dir"]) is not None
+    run = replace(run, data=replace(run.data, resume=resume, overwrite=not resume))
+    parts.train_with(DPPOTrainer, run, prepare=aimed(point, sizes or {}))
+
+
+def aimed(point: Point | None, sizes: Mapping[str, int]) -> Callable[[DPPOTrainer], None]:
+    """What prepares a trainer to be killed at a point. It runs in a separate process, so nothing is put back."""
+    counts: dict[str, int] = {}
+
+    if point is not None and point.what == RANK:
+        point = replace(point, what="optimizer")
+
+    def reach(what: str) -> None:
+        counts[what] = counts.get(what, 0) + 1
+        if point is not None and what == point.what and counts[what] == point.time:
+            if what in sizes:
+                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and would raise in its place
+                grown = sizes[what] * point.time if what in RECORDS else sizes[what]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (grown // 2, grown // 2))
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def opened(path: Any) -> None:
+        name = Path(os.fsdecode(path)).name
+        for known in sizes:
+            if name == known or name.startswith(f".{known}."):
+                reach(known)
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            opened(arguments[0])
+
+    class BeforeSteps(TrainerCallback):
+        def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+            reach("optimizer")
+
+    def prepare(trainer: DPPOTrainer) -> None:
+        wrapped(trainer, "_generate", lambda: reach("rollout"))
+        wrapped(trainer.accelerator, "backward", lambda: reach("backward"))
+        trainer.add_callback(BeforeSteps())
+
+    # torch and safetensors open files themselves, so that no audit hook hears of it.
+    for module, name in ((torch, "save"), (safetensors.torch, "serialize_file")):
+        original = getattr(module, name)
+
+        def saving(content: Any, path: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:
+            if isinstance(path, str | bytes | os.PathLike):  # ranks send each other objects through torch.save
+                opened(path)
+            return original(content, path, *args, **kwargs)
+
+        setattr(module, name, saving)
+    sys.addaudithook(audit)
+    return prepare
+
+
+def wrapped(owner: Any, name: str, before: Callable[[], None]) -> None:
+    """Call something ahead of a method."""
+    original = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before()
+        return original(*args, **kwargs)
+
+    setattr(owner, name, call)

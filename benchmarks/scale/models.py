@@ -1,0 +1,194 @@
+"""Every causal language model that transformers can build tiny: served by rows, by padding, or refused, and why.
+
+python -m benchmarks.scale.models [--only qwen3,llama] [--output benchmarks/results/models.json]
+
+Each type is made with random weights, in float32 and bfloat16, and goes through what a run on a CPU goes through before
+it trains: whether rows are thought to serve it, whether its head's log-probabilities are those of its logits, whether
+rows give the same as its padded forward. ``wrong`` would be rows that passed and are off; the reference for that is the
+model's own logits in float32, one sequence at a time.
+"""
+
+import contextlib
+import io
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging as transformers_logging
+from trl.trainer.utils import add_fused_lm_head
+
+from benchmarks.shared import options, write
+from dppo.errors import first_line
+from dppo.packing import build_row, choose_kernel
+from dppo.packing.attention import unsupported, use_rows
+from dppo.packing.check import check_head, check_rows
+from dppo.packing.forward import row_log_probs
+from dppo.packing.head import add_scored_head, unsupported_head
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "max_position_embeddings": 64,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "rotary_dim": 8,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "d_kv": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+}
+"""Of every configuration that has these; a field that a type does not take is left out."""
+DTYPES = (torch.float32, torch.bfloat16)
+LARGEST = 40_000_000
+"""Parameters of a type that did not get small, which is passed over."""
+STOPS = "asks for padding"
+"""The self-check stops ``layout: rows`` with the line to change; ``layout: auto`` goes on with padding."""
+WRONG = 0.05
+"""Nats by which rows that passed in float32 may not be off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What becomes of a type in one dtype."""
+
+    type: str
+    dtype: str
+    verdict: str
+    """``rows``, ``padded``, ``STOPS``, ``refused``, ``not built`` or ``wrong``."""
+    why: str = ""
+
+
+def tiny(name: str) -> Any:
+    """A model of a type with few parameters."""
+    kind = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])
+    plain = kind.config_class()
+    text = plain.get_text_config()
+    names = {*vars(text), *type(text).attribute_map, *getattr(text, "attribute_map", {})}
+    given = {key: value for key, value in SIZES.items() if key in names}
+    if "qk_rope_head_dim" in given:  # multi-head latent attention: head_dim is that of the rotary part
+        given |= {"head_dim": given["qk_rope_head_dim"], "num_key_value_heads": given["num_attention_heads"]}
+    if layers := getattr(text, "layer_types", None):
+        given["layer_types"] = list(layers)[: SIZES["num_hidden_layers"]]
+    if any(isinstance(getattr(type(text), key, None), property) for key in ("layer_types", "layers_block_type")):
+        given.pop("layer_types", None)  # follows from other fields
+    config = type(text)(**given)
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in kind(config).parameters())
+    if count > LARGEST:
+        raise ValueError(f"{count / 1e6:.0f} million parameters at the smallest sizes tried")
+    model = kind(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.2)
+    return model.eval()
+
+
+def judged(name: str, dtype: torch.dtype) -> Found:
+    """What a run would do with a type."""
+    kind = str(dtype).removeprefix("torch.")
+    try:
+        model = tiny(name).to(dtype)
+        with torch.no_grad():
+            model(input_ids=torch.tensor([[3, 4, 5, 6]]), use_cache=False)
+    except Exception as error:  # of a type that is not made to be tiny, or not for this library alone
+        return Found(type=name, dtype=kind, verdict="not built", why=_line(error))
+    reason = unsupported(model)
+    try:
+        add_fused_lm_head(model)
+        if not reason and not unsupported_head(model):
+            add_scored_head(model)
+        found = check_head(model, temperature=1.0)
+    except Exception as error:
+        return Found(type=name, dtype=kind, verdict="refused", why=f"head: {_line(error)}")
+    if not found.passed:
+        return Found(type=name, dtype=kind, verdict="refused", why=f"head: {found}")
+    if reason:
+        return Found(type=name, dtype=kind, verdict="padded", why=reason)
+    kernel = choose_kernel(torch.device("cpu"), dtype, SIZES["head_dim"])
+    use_rows(model)
+    try:
+        rows = check_rows(model, temperature=1.0, kernel=kernel)
+    except Exception as error:
+        return Found(type=name, dtype=kind, verdict=STOPS, why=_line(error))
+    if not rows.passed:
+        return Found(type=name, dtype=kind, verdict=STOPS, why=str(rows))
+    off = difference(model, kernel) if dtype == torch.float32 else 0.0
+    return Found(type=name, dtype=kind, verdict="wrong" if off > WRONG else "rows", why=f"{off:.1e} nats")
+
+
+@torch.no_grad()
+def difference(model: Any, kernel: Any) -> float:
+    """Largest difference, in nats, between rows of other sequences than the check's and the model's own logits."""
+    draws = torch.Generator().manual_seed(5)
+    prompts = [torch.randint(3, 100, (size,), generator=draws) for size in (3, 3, 12)]
+    answers = [torch.randint(3, 100, (size,), generator=draws) for size in (20, 9, 14)]
+    prompts[1] = prompts[0]
+    found = row_log_probs(model, build_row(prompts, answers, [0, 0, 1]), 20, kernel=kernel)[0]
+    worst = 0.0
+    for prompt, answer, logp in zip(prompts, answers, found, strict=True):
+        ids = torch.cat([prompt, answer])[None]
+        own = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(1)
+        own = own.gather(1, ids[0, 1:, None])[len(prompt) - 1 :, 0]
+        worst = max(worst, float((own - logp[: len(answer)]).abs().max()))
+    return worst
+
+
+def verdicts(names: list[str]) -> Iterator[Found]:
+    """Of every type, in every dtype."""
+    for name in names:
+        for dtype in DTYPES:
+            with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+                warnings.simplefilter("ignore")
+                found = judged(name, dtype)
+            yield found
+            if found.verdict == "not built":
+                break
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"[:160]
+
+
+def main() -> int:
+    """Print a table, write JSON; 1 if anything is wrong."""
+    parser = options(__doc__)
+    parser.add_argument("--only", help="types, such as qwen3,llama; all by default")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers_logging.set_verbosity_error()
+    names = arguments.only.split(",") if arguments.only else sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    rows: list[Found] = []
+    print("| type | dtype | verdict | why |\n|---|---|---|---|")
+    for found in verdicts(names):
+        rows.append(found)
+        print(f"| {found.type} | {found.dtype} | {found.verdict} | {found.why} |", flush=True)
+    print(f"\n{dict(Counter(found.verdict for found in rows))}")
+    write(arguments.output, [asdict(found) for found in rows], seeds=[0, 5])
+    return int(any(found.verdict == "wrong" for found in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

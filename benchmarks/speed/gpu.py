@@ -1,0 +1,301 @@
+"""What forward and backward cost on one CUDA GPU by layout, for Qwen3 of 0.6B, 1.7B and 4B with random weights.
+
+python -m benchmarks.speed.gpu [--models 0.6B 1.7B 4B] [--quick] [--output FILE.json]
+
+Needs torch and transformers, and no TRL: from the root of this repository, nothing need be installed. First
+attention kernels and layouts are compared with float32; then, in bfloat16 with gradient checkpointing and one head
+for all, padding is measured against sorted, packed and shared rows at several prune rates. Kept completions are drawn
+uniformly: compute is measured, not learning. ``--device cpu --quick`` runs a tiny model, to test the path.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3Config
+
+from benchmarks.shared import Record, in_turns, options, seconds_of, spread, write
+from benchmarks.speed.gpu_checks import kernel_rows, layout_rows
+from benchmarks.speed.gpu_shapes import SHAPES, Shape, flops
+from benchmarks.speed.layouts import Layout, layouts, shared, train_step
+from benchmarks.speed.workload import (
+    BATCH_PROMPTS,
+    QUICK,
+    REALISTIC,
+    Lengths,
+    Work,
+    build_model,
+    generation_batch,
+    prune,
+    relative_difference,
+    typical_prompts,
+)
+from dppo.packing.attention import use_rows
+from dppo.packing.head import add_scored_head
+from dppo.packing.kernels import Kernel, choose_kernel
+
+SEED = 0
+GROUP_SIZE = 8
+RATES = (0.0, 0.5, 0.75)
+NOISE, NOISE_LIMIT = 3.0, 0.2
+"""A layout's gradient may differ from padding's by this many times what sorting alone changes, and never by more
+than the limit, which is relative."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is measured."""
+
+    prompts: dict[str, int]
+    """Models by name, and of how many prompts the completions are forwarded."""
+    dtype: torch.dtype = torch.bfloat16
+    lengths: Lengths = REALISTIC
+    max_tokens: int = 8192
+    """Of a row, and of a sorted micro-batch; padding forwards 8 sequences, about 9,800 tokens."""
+    row_lengths: tuple[int, ...] = (2048, 4096, 8192, 16_384, 32_768)
+    repetitions: int = 3
+    matrix: int = 8192
+    """Side of the square matrices that the rate of the GPU is measured with."""
+    check: Lengths = field(default_factory=lambda: QUICK)
+
+
+SETTINGS = {
+    ("cuda", False): Settings(prompts={"0.6B": 16, "1.7B": 16, "4B": 8}),
+    ("cuda", True): Settings(prompts={"0.6B cut to 4 layers": 8}, row_lengths=(8192,)),
+    ("cpu", True): Settings(
+        prompts={"tiny": 4},
+        dtype=torch.float32,
+        lengths=Lengths(prompt=(5, 10), median=20.0, longest=50),
+        check=Lengths(prompt=(5, 10), median=20.0, longest=50),
+        max_tokens=256,
+        row_lengths=(256,),
+        repetitions=2,
+        matrix=256,
+    ),
+}
+
+
+def seconds(run: Any, device: torch.device) -> float:
+    """Wall-clock time of ``run``, until the device has done what it was given."""
+
+    def clock() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return seconds_of(run, clock)
+
+
+def matrix_rate(side: int, device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per second of a product of two square matrices: the median of 20 after 5 that are not counted."""
+    make = torch.Generator(device).manual_seed(SEED)
+    a, b = (torch.randn(side, side, generator=make, device=device).to(dtype) for _ in range(2))
+    taken = [seconds(lambda: a @ b, device) for _ in range(25)][5:]
+    return 2.0 * side**3 / float(np.median(taken))
+
+
+def prepared(config: Qwen3Config, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A model with random weights that rows can be given to, with gradient checkpointing."""
+    model = build_model(config, SEED, device=str(device), dtype=dtype)
+    use_rows(model)
+    add_scored_head(model)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model
+
+
+def kept_work(settings: Settings, shape: Shape, prompts: int, rate: float, device: torch.device) -> Work:
+    """A typical part of a pruned generation batch, padded as wide as all of it."""
+    batch = generation_batch(SEED, group_size=GROUP_SIZE, vocabulary=shape.vocabulary, lengths=settings.lengths)
+    kept = typical_prompts(prune(batch, rate, SEED), prompts, round(prompts * GROUP_SIZE * (1 - rate)))
+    return kept.to(device)
+
+
+def check_rows(settings: Settings, shape: Shape, kernel: Kernel, device: torch.device) -> Iterator[Record]:
+    """Every layout against float32 padding, on the first two layers and two prompts."""
+    work = generation_batch(SEED, prompts=2, group_size=4, vocabulary=shape.vocabulary, lengths=settings.check).to(
+        device
+    )
+    build = partial(prepared, shape.config(2), device)
+    yield from layout_rows(build, settings.dtype, work, layouts(settings.max_tokens, kernel))
+
+
+def compared(
+    model: PreTrainedModel, work: Work, named: dict[str, Layout], repetitions: int, device: torch.device
+) -> Iterator[tuple[str, Record, list[float], list[float]]]:
+    """Of each layout its name, one step with exactness and memory, and its and the first one's seconds."""
+    steps: dict[str, Record] = {}
+    wanted: list[Tensor] = []
+    for name, layout in named.items():
+        model.zero_grad(set_to_none=False)
+        step = train_step(model, work, layout)
+        found = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        wanted = wanted or [gradient.clone() for gradient in found]
+        difference = relative_difference(found, wanted)
+        steps[name] = {**step, "loss": float(step["loss"]), "scored": int(step["scored"]), "difference": difference}
+    wanted.clear()
+    for name, layout in named.items():
+        steps[name] |= peak_memory(partial(train_step, model, work, layout), device)
+    runs = {name: partial(seconds, partial(train_step, model, work, layout), device) for name, layout in named.items()}
+    taken = in_turns(runs, repetitions)
+    first = next(iter(named))
+    for name, step in steps.items():
+        yield name, step, taken[name], taken[first]
+
+
+def peak_memory(run: Any, device: torch.device) -> dict[str, float | None]:
+    """GiB that torch has given out at most while ``run`` ran, in all and above what was given out before."""
+    if device.type != "cuda":
+        run()
+        return {"peak_gib": None, "added_gib": None}
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    peak = torch.cuda.max_memory_allocated(device)
+    return {"peak_gib": peak / 2**30, "added_gib": (peak - before) / 2**30}
+
+
+def model_rows(
+    settings: Settings, name: str, kernel: Kernel, rate_of_matrices: float, device: torch.device
+) -> Iterator[Record]:
+    """Every layout at every prune rate, and shared rows of several lengths, for one model."""
+    shape = SHAPES[name]
+    model = prepared(shape.config(), device, settings.dtype)
+    by_length = {f"shared {n}": layouts(n, kernel)["shared"] for n in settings.row_lengths}
+    plan = [("layouts", rate, layouts(settings.max_tokens, kernel)) for rate in RATES]
+    plan.append(("row length", 0.0, {"padded": layouts(1)["padded"]} | by_length))
+    for figure, rate, named in plan:
+        work = kept_work(settings, shape, settings.prompts[name], rate, device)
+        needed = shared(work, max_tokens=sys.maxsize)
+        least = flops(shape, needed[0].tokens, needed[0].pairs, work.scored, again=0)
+        noise = 0.0
+        for layout, step, taken, first in compared(model, work, named, settings.repetitions, device):
+            noise = step["difference"] if layout == "sorted" else noise
+            limit = min(NOISE_LIMIT, 1e-5 + NOISE * noise) if noise else NOISE_LIMIT
+            done = flops(shape, step["tokens"], step["pairs"], work.scored, again=1)
+            median = float(np.median(taken))
+            yield {
+                "figure": figure,
+                "model": name,
+                "group_size": GROUP_SIZE,
+                "prune": rate,
+                "layout": layout,
+                "kernel": kernel.name,
+                "max_tokens": settings.max_tokens,
+                "prompts": settings.prompts[name],
+                "completions": len(work.completions),
+                "tokens": step["tokens"],
+                "forwards": step["forwards"],
+                "unit": "s",
+                **spread(taken),
+                "repetitions": settings.repetitions,
+                **spread(np.divide(first, taken), "faster_"),
+                "tokens_per_second": step["tokens"] / median,
+                "kept_tokens_per_second": work.scored / median,
+                "share_done": done / median / rate_of_matrices,
+                "share_needed": least / median / rate_of_matrices,
+                "peak_gib": step["peak_gib"],
+                "added_gib": step["added_gib"],
+                "loss": step["loss"],
+                "gradient_difference": step["difference"],
+                "passed": step["scored"] == work.scored and step["difference"] <= limit,
+            }
+
+
+def kernel_line(row: Record) -> str:
+    """A line of the table of kernels."""
+    start = f"{row['kernel']:20}{row['window'] or 'none':>7}  "
+    if row["passed"] is None:
+        return f"{start}does not run here: {row['reason']}"
+    errors = "".join(f"{row[name]:>10.1e}" for name in ("output", "dq", "dk", "dv"))
+    return start + errors + ("  passed" if row["passed"] else "  WRONG")
+
+
+def exactness_line(row: Record) -> str:
+    """A line of the table of exactness."""
+    verdict = "passed" if row["passed"] else "WRONG"
+    return f"{row['layout']:20}{row['scored']:>8,}{row['gradient_difference']:>10.1e}  {verdict}"
+
+
+def time_line(row: Record) -> str:
+    """A line of the table of times."""
+    faster = f"{row['faster_median']:.2f}x {row['faster_quartile_low']:.2f} .. {row['faster_quartile_high']:.2f}"
+    work = f"{row['model'][:12]:13}{row['prune']:<5}{row['layout']:13}{row['completions']:>5}{row['tokens']:>9,}"
+    times = f"{row['median']:>9.3f}{faster:>22}{row['tokens_per_second']:>10,.0f}"
+    shares = f"{row['share_done']:>6.0%}{row['share_needed']:>7.0%}"
+    memory = "".join(f"{'-' if row[k] is None else format(row[k], '.1f'):>7}" for k in ("peak_gib", "added_gib"))
+    return f"{work}{times}{shares}{memory}{row['gradient_difference']:>9.0e}{'' if row['passed'] else '  DIFFERS'}"
+
+
+KERNEL_HEAD = f"{'kernel':20}{'window':>7}  {'output':>10}{'dq':>10}{'dk':>10}{'dv':>10}"
+EXACTNESS_HEAD = f"{'layout':20}{'scored':>8}{'gradient':>10}"
+TIME_HEAD = (
+    f"{'model':13}{'prune':5}{'layout':13}{'rows':>5}{'tokens':>9}{'s':>9}{'faster, quartiles':>22}{'tokens/s':>10}"
+    f"{'done':>6}{'needed':>7}{'GiB':>7}{'added':>7}{'grad':>9}"
+)
+NOTES = """
+done: operations of the layout, recomputation and padding included, per second, as a share of the matrix rate.
+needed: the same for the operations training needs: no padding, each prompt once, nothing recomputed.
+GiB, added: most memory torch gave out, in all and above weights and gradients.
+grad: relative difference of the gradient to padding's; the same arithmetic in another order also differs."""
+
+
+def measure(settings: Settings, models: list[str], device: torch.device, output: Path | None) -> list[Record]:
+    """Run all checks and models, print as they come, and write the file after each model."""
+    records: list[Record] = []
+
+    def show(rows: Iterator[Record], line: Any) -> None:
+        for row in rows:
+            print(line(row), flush=True)
+            records.append(row)
+        write(output, records, [SEED])
+
+    shape = SHAPES[models[0]]
+    heads = (shape.heads, shape.kv_heads)
+    print(f"Attention over segments against float32, relative difference\n{KERNEL_HEAD}")
+    show(kernel_rows(device, settings.dtype, heads, shape.head_dim), kernel_line)
+    kernel = choose_kernel(device, settings.dtype, shape.head_dim, heads=heads)
+    print(f"chosen: {kernel.name} ({kernel.reason})")
+    print(f"\nGradient against float32 padding, two layers, {settings.dtype}\n{EXACTNESS_HEAD}")
+    show(check_rows(settings, shape, kernel, device), exactness_line)
+    rate = matrix_rate(settings.matrix, device, settings.dtype)
+    figures = {"figure": "matrix rate", "side": settings.matrix, "unit": "FLOP/s", "median": rate}
+    show(iter([figures]), lambda row: f"\nmatrix rate: {row['median'] / 1e12:,.3g} TFLOP/s, side {row['side']}")
+    print(
+        f"\nForward and backward, padded as wide as a batch of {BATCH_PROMPTS} prompts; {GROUP_SIZE} completions each"
+    )
+    print(TIME_HEAD)
+    for name in models:
+        show(model_rows(settings, name, kernel, rate, device), time_line)
+    print(NOTES)
+    return records
+
+
+def main() -> int:
+    """Measure, print, and write the JSON file if one is named. 1 if a check failed, 2 if nothing can be measured."""
+    parser = options(__doc__, quick="one small model and few repetitions")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--models", nargs="+", choices=list(SHAPES), help="which of the models; all by default")
+    arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        print("No CUDA GPU here. To test the path without one: python -m benchmarks.speed.gpu --device cpu --quick")
+        return 2
+    settings = SETTINGS.get((arguments.device, arguments.quick))
+    if settings is None:
+        print("On a CPU only the path can be tested: python -m benchmarks.speed.gpu --device cpu --quick")
+        return 2
+    models = arguments.models or list(settings.prompts)
+    if unknown := [name for name in models if name not in settings.prompts]:
+        parser.error(f"no figures are planned for {unknown} here. Try --models {' '.join(settings.prompts)}")
+    records = measure(settings, models, torch.device(arguments.device), arguments.output)
+    return 0 if all(row.get("passed") is not False for row in records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

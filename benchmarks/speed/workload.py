@@ -1,0 +1,172 @@
+"""The work that the benchmarks of the forward pass share: lengths, kept sets, models, and how runs are compared.
+
+Which completions are kept is drawn uniformly over the batch. Training would use another rule, but what is measured here
+is compute, which depends on lengths alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel, Qwen3ForCausalLM
+
+from dppo.rng import Purpose, generator, torch_generator
+
+BATCH_PROMPTS = 64
+"""Prompts of a generation batch. It decides how wide TRL pads, also when only a few of its prompts are forwarded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Distribution of lengths, in tokens."""
+
+    prompt: tuple[int, int] = (100, 200)
+    """Uniform, both ends included."""
+    median: float = 400.0
+    """Of completions, which are log-normal."""
+    sigma: float = 0.5
+    longest: int = 1024
+    """Completions are cut here."""
+
+
+REALISTIC = Lengths()
+QUICK = Lengths(prompt=(25, 50), median=100.0, longest=256)
+"""A quarter of the realistic lengths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Kept completions and what is needed to train on them. N of them; each names its prompt."""
+
+    prompts: Sequence[Tensor]
+    """N tensors (P_n,) of token ids."""
+    completions: Sequence[Tensor]
+    """N tensors (C_n,) of token ids, C_n >= 1."""
+    group_N: Sequence[int]
+    """(N,) equal where the prompt is."""
+    weight_N: Tensor
+    """(N,) what each completion's log-probabilities are multiplied by in the loss."""
+    prompt_width: int
+    """Longest prompt of the generation batch, in tokens, pruned or not."""
+    completion_width: int
+    """Longest completion of the generation batch, in tokens."""
+
+    @property
+    def prompt_tokens(self) -> list[int]:
+        """(N,) tokens of each prompt."""
+        return [len(prompt) for prompt in self.prompts]
+
+    @property
+    def completion_tokens(self) -> list[int]:
+        """(N,) tokens of each completion."""
+        return [len(completion) for completion in self.completions]
+
+    @property
+    def scored(self) -> int:
+        """Tokens that carry loss."""
+        return sum(self.completion_tokens)
+
+    def take(self, index: Sequence[int]) -> "Work":
+        """The same for some of the completions, padded as wide as before."""
+        return replace(
+            self,
+            prompts=[self.prompts[i] for i in index],
+            completions=[self.completions[i] for i in index],
+            group_N=[self.group_N[i] for i in index],
+            weight_N=self.weight_N[list(index)],
+        )
+
+    def to(self, device: str | torch.device) -> "Work":
+        """The same with all tensors on ``device``."""
+        return replace(
+            self,
+            prompts=[prompt.to(device) for prompt in self.prompts],
+            completions=[completion.to(device) for completion in self.completions],
+            weight_N=self.weight_N.to(device),
+        )
+
+
+def generation_batch(
+    seed: int, *, prompts: int = BATCH_PROMPTS, group_size: int, vocabulary: int, lengths: Lengths = REALISTIC
+) -> Work:
+    """A generation batch from which nothing has been pruned: prompts times ``group_size`` completions."""
+    rng = generator(seed, Purpose.CHECK, group_size)
+    group_N = np.repeat(np.arange(prompts), group_size)
+    prompt_tokens = rng.integers(lengths.prompt[0], lengths.prompt[1] + 1, prompts)
+    drawn = rng.lognormal(np.log(lengths.median), lengths.sigma, len(group_N))
+    completion_tokens = np.clip(np.rint(drawn), 1, lengths.longest).astype(np.int64)
+
+    def text(tokens: int) -> Tensor:
+        return torch.from_numpy(rng.integers(0, vocabulary, tokens))
+
+    prompt_P = [text(tokens) for tokens in prompt_tokens]
+    return Work(
+        prompts=[prompt_P[group] for group in group_N],
+        completions=[text(tokens) for tokens in completion_tokens],
+        group_N=group_N.tolist(),
+        weight_N=torch.from_numpy(rng.normal(size=len(group_N))).float(),
+        prompt_width=int(prompt_tokens.max()),
+        completion_width=int(completion_tokens.max()),
+    )
+
+
+def prune(batch: Work, rate: float, seed: int) -> Work:
+    """What is left when ``rate`` of the completions is dropped, drawn uniformly over the batch."""
+    count = len(batch.completions)
+    kept = generator(seed, Purpose.COMPLETION_DRAW).permutation(count)[: round(count * (1 - rate))]
+    return batch.take(sorted(kept.tolist()))
+
+
+def typical_prompts(kept: Work, prompts: int, rows: int) -> Work:
+    """The neighbouring prompts that are most like the whole batch, so that few of them stand for all.
+
+    Of all windows of ``prompts`` prompts with ``rows`` kept completions in them, the one whose tokens per completion,
+    with prompts shared, are nearest to the batch's.
+    """
+
+    def tokens_per_completion(index: Sequence[int]) -> float:
+        part = kept.take(index)
+        trunks = {group: tokens - 1 for group, tokens in zip(part.group_N, part.prompt_tokens, strict=True)}
+        return (sum(trunks.values()) + part.scored) / len(index)
+
+    windows = []
+    for first in range(max(kept.group_N) - prompts + 2):
+        index = [i for i, group in enumerate(kept.group_N) if first <= group < first + prompts]
+        if len(index) == rows:
+            windows.append(index)
+    if not windows:
+        raise ValueError(f"no {prompts} neighbouring prompts have {rows} kept completions. Use another seed.")
+    whole = tokens_per_completion(range(len(kept.group_N)))
+    return kept.take(min(windows, key=lambda index: abs(tokens_per_completion(index) - whole)))
+
+
+def build_model(config: PretrainedConfig, seed: int, *, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    """A causal language model with random weights, in train mode: the same for the same seed and device.
+
+    Matrices are normal with the config's ``initializer_range`` as standard deviation, norms are one.
+    """
+    target = torch.device(device)
+    with torch.random.fork_rng([target] if target.type == "cuda" else [], device_type="cuda"), target:
+        model = Qwen3ForCausalLM._from_config(config, dtype=dtype)
+    draws = torch_generator(seed, Purpose.MODEL, device=target)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0.0, config.initializer_range, generator=draws)
+            else:
+                parameter.fill_(1.0)
+    return model.train()
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    """A copy of every parameter's gradient."""
+    return [parameter.grad.detach().clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def relative_difference(found: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
+    """Norm of the difference over the norm of ``wanted``, over all tensors together, in float32 or more."""
+    pairs = list(zip(found, wanted, strict=True))
+    off = sum(float((a.float() - b.float()).square().sum(dtype=torch.float64)) for a, b in pairs)
+    return (off / sum(float(b.float().square().sum(dtype=torch.float64)) for _, b in pairs)) ** 0.5

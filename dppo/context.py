@@ -1,0 +1,95 @@
+"""What is known of a step's prompts before they are rolled out. No reward and no draw of the step has a part in it."""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from dppo.errors import DataError, ShapeError
+from dppo.evidence import Evidence
+from dppo.typed import check_fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What was expected of each group's rewards before it was rolled out, from history alone: frozen for the step.
+
+    Raises:
+        ShapeError: shapes that do not belong together.
+        DataError: a number is not finite, or a variance or worth is negative.
+    """
+
+    mean_QF: Tensor
+    """(Q, F) float64 expected reward of each function, in its unit."""
+    variance_QF: Tensor
+    """(Q, F) float64 variance of one completion's reward around its prompt's mean, >= 0."""
+    worth_QF: Tensor
+    """(Q, F) float64 completions that the mean is as sure as, >= 0."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Expected(mean_QF=half_QF, variance_QF=half_QF / 2, worth_QF=half_QF * 4)")
+        shapes = {self.mean_QF.shape, self.variance_QF.shape, self.worth_QF.shape}
+        if len(shapes) != 1 or self.mean_QF.dim() != 2:
+            raise ShapeError(f"Expected has shapes {sorted(map(tuple, shapes))}, expected one: (groups, functions).")
+        for field in fields(self):
+            value, lowest = getattr(self, field.name), -torch.inf if field.name == "mean_QF" else 0
+            if not (value.isfinite() & (value >= lowest)).all():
+                raise DataError(f"Expected.{field.name} must be finite{' and >= 0' if lowest == 0 else ''}.")
+
+    def __len__(self) -> int:
+        return len(self.mean_QF)
+
+    def total_variance_Q(self, weight_F: Tensor | None = None) -> Tensor:
+        """(Q,) variance of one completion's weighted sum of rewards, functions counting as independent."""
+        return self.variance_QF.sum(1) if weight_F is None else self.variance_QF @ weight_F.double().square()
+
+    def where(self, keep_Q: Tensor, other: "Expected") -> "Expected":
+        """The same for some groups, and what another record expects of all others."""
+        names = [field.name for field in fields(self)]
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        return Expected(**{name: torch.where(keep_Q[:, None], *pair) for name, pair in pairs.items()})
+
+    def take(self, group_Q: Tensor) -> "Expected":
+        """What was expected of the given groups."""
+        return Expected(**{field.name: getattr(self, field.name)[group_Q] for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContext:
+    """What is known of the groups of a step before they are rolled out. Each part is None where it is not known.
+
+    Raises:
+        ShapeError: expectations and values of different numbers of groups.
+    """
+
+    expected: Expected | None = None
+    """What history expects of each group's rewards, for baselines."""
+    value_Q: Tensor | None = None
+    """(Q,) float64 the best value of each prompt under a reference, estimated beforehand: ``optimal_value``."""
+    evidence: Evidence | None = None
+    """Completions with a gradient of earlier steps, from which a rate is chosen."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "StepContext(expected=history.expected(row_Q, step))")
+        if self.value_Q is not None and self.value_Q.dim() != 1:
+            raise ShapeError(f"value_Q has shape {tuple(self.value_Q.shape)}, expected (groups,).")
+        if self.expected is not None and self.value_Q is not None and len(self.expected) != len(self.value_Q):
+            raise ShapeError(f"expected is of {len(self.expected)} groups and value_Q of {len(self.value_Q)}.")
+
+    @property
+    def groups(self) -> int | None:
+        """Q, how many groups it is about; None where nothing is known of single groups."""
+        known = self.expected if self.value_Q is None else self.value_Q
+        return None if known is None else len(known)
+
+    def take(self, group_Q: Tensor) -> "StepContext":
+        """What is known of the given groups; evidence is about earlier steps and stays."""
+        return StepContext(
+            expected=None if self.expected is None else self.expected.take(group_Q),
+            value_Q=None if self.value_Q is None else self.value_Q[group_Q],
+            evidence=self.evidence,
+        )
+
+
+NOTHING_KNOWN = StepContext()
+"""The context of a step before which nothing was seen."""

@@ -1,0 +1,165 @@
+"""What was expected of units before a draw and what was then found: ceilings and choices of a rate come from it."""
+
+import functools
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import CheckpointError, ShapeError
+from dppo.groups import each_group
+from dppo.rng import Purpose, generator
+from dppo.typed import check_fields
+from dppo.types import Candidates, Draw, Rewards, check_lengths
+
+REMEMBERED = 1024
+"""Visits kept as evidence about prompts: the latest, since a policy moves on."""
+RESAMPLES = 400
+"""Of an interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Some units: second moments of their gradients and costs, as expected and as found.
+
+    Raises:
+        ShapeError: a tensor is not of one entry per unit.
+    """
+
+    expected_N: Tensor
+    """(N,) float64 V as it was expected, >= 0: the square of what a rule ranks by."""
+    found_N: Tensor
+    """(N,) float64 V as it was found; the expected one where no more is known."""
+    expected_cost_N: Tensor
+    """(N,) float64 cost as it was expected, > 0."""
+    cost_N: Tensor
+    """(N,) float64 cost as it was found, >= 0."""
+    weight_N: Tensor
+    """(N,) float64 how many units each stands for: one over its probability of being seen at all."""
+    paid_N: Tensor
+    """(N,) float64 the share of each in a cost that no choice among them changes, >= 0: of completions the rollout."""
+    group_N: Tensor | None = None
+    """(N,) int64 from 0 without a gap: units of one number are resampled together; None for each by itself."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Evidence.known(value_N, tokens_N)")
+        check_lengths(self, self.expected_N.numel())
+
+    def __len__(self) -> int:
+        return len(self.expected_N)
+
+    @classmethod
+    def known(cls, value_N: Tensor, cost_N: Tensor, group_N: Tensor | None = None, *, paid: float = 0.0) -> "Evidence":
+        """Units of which no more is found than is expected.
+
+        Args:
+            value_N: (N,) V, >= 0.
+            cost_N: (N,) c, > 0.
+            group_N: (N,) integer, the same for units to be resampled together; None for each by itself.
+            paid: cost of all units together that no choice among them changes, >= 0.
+        """
+        value_N, cost_N = value_N.double(), cost_N.double()
+        return cls(
+            expected_N=value_N,
+            found_N=value_N,
+            expected_cost_N=cost_N,
+            cost_N=cost_N,
+            weight_N=torch.ones_like(value_N),
+            paid_N=torch.full_like(value_N, paid / max(len(value_N), 1)),
+            group_N=None if group_N is None else group_N.unique(return_inverse=True)[1],
+        )
+
+    @classmethod
+    def none(cls) -> "Evidence":
+        """No units."""
+        return cls.known(torch.zeros(0), torch.zeros(0))
+
+    @classmethod
+    def of_visits(
+        cls, candidates: Candidates, draw: Draw, rewards: Rewards, signal_Q: Tensor, tokens_N: Tensor
+    ) -> "Evidence":
+        """What a history expected of those prompts of a block that it knew, and what these gave.
+
+        Args:
+            candidates: of the block.
+            draw: (P,) which of them were rolled out.
+            rewards: of the groups of those, in the order of the block; a group without any tells nothing.
+            signal_Q: (Q,) signal of each group.
+            tokens_N: (N,) tokens of each completion.
+        """
+        keep_P = draw.keep_N
+        known_Q = each_group(lambda total_QG: ~total_QG.isnan().all(1), rewards.group_N, rewards.total_N)
+        visit_Q = candidates.seen_P[keep_P] & known_Q
+        tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), rewards.group_N, tokens_N.double())
+        return cls(
+            expected_N=candidates.signal_P[keep_P][visit_Q].double().square(),
+            found_N=signal_Q[visit_Q].double().square(),
+            expected_cost_N=candidates.tokens_P[keep_P][visit_Q].double(),
+            cost_N=tokens_Q[visit_Q],
+            weight_N=draw.prob_N[keep_P][visit_Q].reciprocal(),
+            paid_N=torch.zeros(int(visit_Q.sum()), dtype=torch.float64),
+        )
+
+    def after(self, more: "Evidence", most: int = REMEMBERED) -> "Evidence":
+        """This and then ``more``, the last ``most`` units of all; groups of the two stay apart."""
+        pairs = {name: (getattr(self, name), getattr(more, name)) for name in COLUMNS}
+        joined: dict[str, Tensor] = {name: torch.cat(pair)[-most:] for name, pair in pairs.items()}
+        if self.group_N is not None or more.group_N is not None:
+            first, second = self._groups(), more._groups()
+            group_N = torch.cat([first, second + 1 + (int(first.max()) if len(first) else 0)])
+            joined["group_N"] = group_N[-most:].unique(return_inverse=True)[1]
+        return Evidence(**joined)
+
+    def _groups(self) -> Tensor:
+        return torch.arange(len(self)) if self.group_N is None else self.group_N
+
+    def resampled(self) -> np.ndarray:
+        """(M, N) float64 weights of the units in each bootstrap resample of units, or of groups."""
+        weight_N = self.weight_N.numpy()
+        if self.group_N is None:
+            return _resamples(len(self)) * weight_N
+        return _resamples(int(self.group_N.max()) + 1)[:, self.group_N.numpy()] * weight_N
+
+    def saved(self) -> dict[str, list[float]]:
+        """All columns as JSON values, which ``of_saved`` reads back bit by bit."""
+        groups = {} if self.group_N is None else {"group_N": self.group_N.tolist()}
+        return {name: getattr(self, name).tolist() for name in COLUMNS} | groups
+
+    @classmethod
+    def of_saved(cls, saved: Any) -> "Evidence":
+        """What ``saved`` gave.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        try:
+            nothing = [0.0] * len(saved["weight_N"])  # checkpoints of earlier versions know of nothing paid
+            columns = [torch.tensor(saved.get(name, nothing), dtype=torch.float64) for name in COLUMNS]
+            group_N = torch.tensor(saved["group_N"], dtype=torch.int64) if "group_N" in saved else None
+            whole = len({column.shape for column in columns}) == 1 and columns[0].dim() == 1
+            if not whole or not all((column.isfinite() & (column >= 0)).all() for column in columns):
+                raise ValueError("expected are columns of one length, of finite numbers >= 0")
+            if group_N is not None and group_N.unique().tolist() != list(range(len(group_N.unique()))):
+                raise ValueError("expected are groups that are counted from 0")
+            return cls(**dict(zip(COLUMNS, columns, strict=True)), group_N=group_N)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ShapeError) as error:
+            raise CheckpointError(
+                f"what was found of prompts or completions is damaged ({error}). Resume from an earlier checkpoint "
+                "folder."
+            ) from error
+
+
+COLUMNS = tuple(field.name for field in fields(Evidence) if field.name != "group_N")
+"""What is remembered of each unit."""
+
+
+@functools.lru_cache(maxsize=8)
+def _resamples(units: int) -> np.ndarray:
+    """(M, N) float64 how often each unit is in each resample.
+
+    The numbers are fixed: equal evidence gives equal intervals, on every rank, and no draw has a part in them.
+    """
+    rng = generator(0, Purpose.CHECK, units)
+    return rng.multinomial(units, np.full(units, 1 / units), size=RESAMPLES).astype(np.float64)

@@ -1,0 +1,136 @@
+"""Which models, and which overrides of TRL's methods, our trainers serve: the others are refused at construction.
+
+An override that our step never calls, or calls with other inputs than TRL's, would change the log or nothing at all,
+and not the gradient. ``SERVED`` and ``REFUSED`` have every method that TRL defines on its trainers, as a test checks: a
+new one must be looked at first.
+"""
+
+from collections.abc import Collection, Mapping
+
+from datasets import Dataset
+from trl.data_utils import is_conversational
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from dppo.errors import raise_problems
+
+LIBRARIES = ("dppo", "trl", "transformers")
+"""Packages whose own classes are among a trainer's bases."""
+LOADER = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
+"""What gives a step its examples; with a streamed dataset TRL's does."""
+
+_LOSS_OF_GRPO = (
+    "the loss is that of the method's parts over packed rows of the completions kept. Set loss_type, or give a method "
+    "a token_loss of its own: docs/extending.md."
+)
+_LOADER_OF_GRPO = (
+    "prompts come from the dataset itself, in an order of seed and epoch. Put the dataset in order and set "
+    "shuffle_dataset: false."
+)
+_LOSS_OF_ROWS = (
+    "the loss is computed over packed rows of what was drawn, each with its weight. Override loss_and_scores, or use "
+    "TRL's own trainer."
+)
+_LOADER_OF_ROWS = (
+    "the loader gives places in the dataset, and only what was drawn is read. Override _get_train_sampler for another "
+    "order, or change the dataset."
+)
+
+REFUSED: Mapping[str, Mapping[str, str]] = {
+    "GRPOTrainer": {
+        "_generate_and_score_completions": "advantages are computed from rewards of whole groups, before any is "
+        "dropped. Override _calculate_rewards, or give a method advantages of its own: docs/extending.md.",
+        "_get_per_token_logps_and_entropies": "log-probabilities are those of packed rows, by the model's own forward. "
+        "Set layout: padded and change the model's forward.",
+        "_prepare_inputs": "a call of the loss trains on completions that were drawn, in packed rows. Change examples "
+        "in the dataset, and completions in _generate or a rollout_func.",
+        **dict.fromkeys(("compute_loss", "_compute_loss"), _LOSS_OF_GRPO),
+        **dict.fromkeys(("get_high_entropy_mask", "get_off_policy_mask", "get_gamma_weights"), _LOSS_OF_GRPO),
+        **dict.fromkeys(LOADER, _LOADER_OF_GRPO),
+    },
+    "SFTTrainer": {
+        "compute_loss": _LOSS_OF_ROWS,
+        **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
+    },
+    "DPOTrainer": {
+        **dict.fromkeys(("compute_loss", "_compute_loss"), _LOSS_OF_ROWS),
+        **dict.fromkeys(("get_train_dataloader", "get_batch_samples", "_prepare_inputs"), _LOADER_OF_ROWS),
+    },
+}
+"""By trainer of TRL and method: why an override would be ignored, and what to use instead."""
+
+_AROUND = ("__init__", "_set_signature_columns_if_needed", "training_step", "prediction_step", "log")
+_SAVING = ("_save_checkpoint", "_load_optimizer_and_scheduler")
+SERVED: Mapping[str, Collection[str]] = {
+    "GRPOTrainer": {
+        *(*_AROUND, *_SAVING, "_get_eval_sampler", "get_eval_dataloader", "_log_completion_extra", "_log_metric"),
+        *("_calculate_rewards", "_generate", "_generate_single_turn", "_tokenize_prompts"),
+        *("_get_tool_suffix_ids", "_tool_call_loop"),
+    },
+    "SFTTrainer": {*_AROUND, *_SAVING, "_prepare_dataset", "_reject_skip_prepare_without_labels", "evaluate"},
+    "DPOTrainer": {
+        *_AROUND,
+        *_SAVING,
+        "_prepare_dataset",
+        "_precompute_ref_logps",
+        "compute_ref_log_probs",
+        "evaluate",
+    },
+}
+"""By trainer of TRL: methods whose overrides take effect as they do there."""
+
+
+def check_overrides(kind: type, *, streamed: bool = False) -> None:
+    """Return where everything that a class of trainers overrides takes effect.
+
+    Raises:
+        ConfigError: naming each method whose override would be ignored, why, and what to use instead.
+    """
+    classes = kind.__mro__
+    base = next(each for each in classes if each.__name__ in REFUSED and each.__module__.startswith("trl."))
+    own = [each for each in classes[: classes.index(base)] if each.__module__.split(".")[0] not in LIBRARIES]
+    problems = [
+        f"{each.__name__}.{name} would be ignored: {why}"
+        for each in own
+        for name, why in REFUSED[base.__name__].items()
+        if name in vars(each) and not (streamed and name in LOADER)
+    ]
+    raise_problems(kind.__name__, problems)
+
+
+def unserved_models(trainer: GRPOTrainer) -> list[str]:
+    """Why a loaded model is of a kind that pruning does not serve, one sentence each; empty where it is served."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return [
+        sentence
+        for wrong, sentence in (
+            (
+                trainer.is_deepspeed_enabled,
+                "DeepSpeed is not served: its engine steps inside backward, and a step here has several. "
+                "Use DDP or FSDP2 (accelerate config).",
+            ),
+            (
+                trainer._is_vlm,
+                "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model.",
+            ),
+            (
+                hasattr(model.get_output_embeddings(), "base_layer"),
+                "the adapter covers lm_head, which the fused head scores by its own weight: the adapter would never "
+                "train. Take lm_head out of target_modules, or train it in full: modules_to_save=['lm_head'].",
+            ),
+            (
+                _lacks_chat_template(trainer),
+                "prompts are conversations, and the tokenizer has no chat template to write them as text. Give prompts "
+                "as text: dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']}), or set its chat_template.",
+            ),
+        )
+        if wrong
+    ]
+
+
+def _lacks_chat_template(trainer: GRPOTrainer) -> bool:
+    """Whether the first prompt is a conversation that the tokenizer cannot write as text; a rollout_func might."""
+    data = trainer.train_dataset
+    if trainer.rollout_func is not None or not isinstance(data, Dataset) or "prompt" not in data.column_names:
+        return False
+    template = trainer.chat_template or getattr(trainer.processing_class, "chat_template", None)
+    return len(data) > 0 and is_conversational({"prompt": data[0]["prompt"]}) and template is None

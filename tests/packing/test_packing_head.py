@@ -1,0 +1,117 @@
+"""The scored head goes on once and comes off again; the names of transformers that rows rely on are there."""
+
+import ast
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from packing_models import build
+from refusals import refused
+from trl.trainer.utils import add_fused_lm_head
+
+import dppo
+from dppo.errors import ConfigError
+from dppo.packing.attention import RELIED_ON, private, unsupported, use_rows
+from dppo.packing.forward import row_log_probs
+from dppo.packing.head import add_scored_head, remove_scored_head
+from dppo.packing.rows import build_row
+
+IDS = torch.tensor([[5, 6, 7]])
+ROW = build_row([IDS[0]], [IDS[0]], [0])
+
+
+@pytest.fixture
+def model():
+    model = build("qwen3")
+    use_rows(model)
+    return model
+
+
+@torch.no_grad()
+def scored(model):
+    return row_log_probs(model, ROW, 3).logp_BT
+
+
+def forwards_passed(model):
+    """How many functions of this project or TRL's a call passes before the model's own."""
+    passed, forward = 0, vars(model).get("forward")
+    while forward is not None:
+        passed += 1
+        forward = next((head.below for head in model.scored_heads if head.forward is forward.__func__), None)
+    return passed
+
+
+def test_it_goes_on_once_and_comes_off(model):
+    add_scored_head(model)
+    first = scored(model)
+    for _ in range(5):
+        add_scored_head(model, temperature=0.5)
+    assert forwards_passed(model) == 1, "the head is replaced, not wrapped once more"
+    assert not torch.equal(scored(model), first), "the last call's temperature holds"
+    kept = copy.deepcopy(model)
+    remove_scored_head(model)
+    remove_scored_head(model)
+    assert "forward" not in vars(model) and not model.scored_heads
+    assert forwards_passed(kept) == 1 and scored(kept).shape == (1, 3), "a copy keeps its own"
+    add_scored_head(model)
+    assert torch.equal(scored(model), first)
+
+
+def test_the_forward_below_it_comes_back(model):
+    add_fused_lm_head(model)
+    below = model.forward
+    labels = dict(input_ids=IDS, shift_labels=IDS, fused_lm_head=True)
+    with torch.no_grad():
+        theirs = model(**labels).log_probs
+        add_scored_head(model, temperature=0.5)
+        assert not torch.allclose(model(**labels).log_probs, theirs)
+        remove_scored_head(model)
+        assert model.forward == below and torch.equal(model(**labels).log_probs, theirs)
+
+
+def test_one_that_was_wrapped_passes_calls_on_and_the_next_goes_on_top(model):
+    """TRL puts a head of its own over ours when a second trainer is made for the same model."""
+    add_scored_head(model, temperature=0.5)
+    add_fused_lm_head(model, temperature=2.0)
+    with torch.no_grad():
+        remove_scored_head(model)
+        plain = model(input_ids=IDS).logits
+        torch.testing.assert_close(plain, build("qwen3")(input_ids=IDS).logits)
+        add_scored_head(model)
+        alone = build("qwen3")
+        use_rows(alone)
+        add_scored_head(alone)
+        torch.testing.assert_close(scored(model), scored(alone))
+        remove_scored_head(model)
+        labels = dict(input_ids=IDS, shift_labels=IDS, fused_lm_head=True)
+        torch.testing.assert_close(
+            model(**labels).log_probs, (plain / 2).log_softmax(-1).gather(2, IDS[..., None])[..., 0]
+        )
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in RELIED_ON.items() for name in names])
+def test_what_rows_rely_on_in_transformers_is_there(kind, name):
+    owner = getattr(transformers, kind)
+    assert hasattr(owner() if kind == "PreTrainedConfig" else owner, name)
+
+
+def test_a_transformers_without_it_is_named(model):
+    class Other:
+        pass
+
+    with refused(ConfigError, transformers.__version__, "_is_stateful", "Other", "layout: padded"):
+        private(Other(), "_is_stateful")
+    assert unsupported(model) == ""
+
+
+def test_no_other_file_knows_these_names():
+    names, root = {name for of_class in RELIED_ON.values() for name in of_class}, Path(dppo.__file__).parent
+    found = set()
+    for file in root.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(file.read_text())))
+        used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        used |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        found |= {file.relative_to(root).as_posix()} if used & names else set()
+    assert found == {"packing/attention.py"}

@@ -1,0 +1,275 @@
+"""The comparison of methods that learn: which settings are tried and chosen, and what its tables say of runs."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from refusals import refused
+
+from benchmarks.learning import compare, tables, tune
+from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
+from dppo.errors import ConfigError
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.plan import Comparison, plan, read_config
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "benchmarks" / "learning" / "embedded.yaml"
+POINT = Setting(learning_rate=4e-4, completions=64, group=4)
+GRID = [
+    Setting(learning_rate=rate, completions=size, group=group)
+    for rate in (2e-4, 4e-4)
+    for size in (32, 64, 128)
+    for group in (2, 4, 8)
+]
+
+
+def test_a_setting_becomes_fields():
+    """By hand: 64 completions are 16 prompts of 4, and 0.7 of them 11; 50 steps with 12 evaluations, one every 5."""
+    assert tune.steps_in(20, 0.4) == 50 and tune.steps_in(1.0, 100.0) == 2
+    own = overrides({"method": "grpo", "groups": [4], "scale_rewards": "none"}, POINT, 50, 12)
+    assert own == {"per_device_train_batch_size": 64, "num_generations": 4, "learning_rate": 4e-4, "max_steps": 50,
+                   "eval_benchmark_every": 5, "scale_rewards": "none"}  # fmt: skip
+    assert overrides({"prompts": 0.7}, POINT, 10, 12)["per_device_train_batch_size"] == 44
+
+
+def near(best):
+    """Accuracy that falls with every factor of two from a setting."""
+    axes = ("group", *tune.AXES)
+    return lambda each: 0.8 - 0.05 * sum(abs(math.log2(getattr(each, a) / getattr(best, a))) for a in axes)
+
+
+def searched(accuracy, *, most_prompts=192, grid=GRID):
+    """The best setting, and what was asked for in each of two rounds; ``accuracy(setting, round)`` may be None."""
+    asked = ([], [])
+
+    def reached(settings, number):
+        asked[number].extend(settings)
+        return {each: value for each in settings if (value := accuracy(each, number)) is not None}
+
+    return best_setting(grid, [3], reached, most_prompts), asked
+
+
+def test_the_best_three_get_to_the_second_round_and_its_best_is_chosen():
+    best = Setting(learning_rate=2e-4, completions=64, group=2)
+    found, (first, second) = searched(lambda each, number: near(best)(each))
+    assert found == best and first == GRID
+    # Three, and one with half the learning rate: the best is at that end.
+    assert len(second) == 4 and second[-1] == replace(best, learning_rate=1e-4)
+
+
+def test_what_a_later_seed_shows_is_what_counts():
+    """The wrong twin chooses by the first round, where another setting was lucky."""
+    lucky = replace(POINT, completions=32)
+    accuracy = lambda each, number: 0.9 if (each, number) == (lucky, 0) else near(POINT)(each)  # noqa: E731
+    assert max(GRID, key=lambda each: accuracy(each, 0)) == lucky
+    assert searched(accuracy)[0] == POINT
+
+
+@pytest.mark.parametrize(("axis", "ends"), [("learning_rate", (1e-4, 5e-5, 8e-4)), ("completions", (16, 128, 256))])
+def test_the_grid_grows_where_its_best_is_at_an_end(axis, ends):
+    for value in ends:
+        best = replace(POINT, **{axis: value})
+        found, (_, second) = searched(lambda each, number, best=best: near(best)(each))
+        assert found == best and len(second) < 3 + 8, "and by no more than it must"
+
+
+def test_growth_ends_where_all_are_equal_and_a_setting_that_fails_is_not_asked_for_again():
+    assert searched(lambda each, number: 0.5)[0] in GRID
+    beyond = replace(POINT, learning_rate=8e-4)
+    found, (_, second) = searched(lambda each, number: None if each == beyond else near(beyond)(each))
+    assert second.count(beyond) == 1 and found == POINT
+    with refused(ConfigError, "no setting has finished"):
+        searched(lambda each, number: None)
+
+
+def test_no_step_has_more_prompts_than_the_task():
+    grid = [replace(each, group=group) for each in GRID[::3] for group in (1, 2, 4)]
+    large = near(replace(POINT, completions=512))
+    _, asked = searched(lambda each, number: large(each), most_prompts=72, grid=grid)
+    tried = [each.completions / each.group for settings in asked for each in settings]
+    assert max(tried) <= 72 and len(asked[0]) == len(grid) - 2, "128 prompts of one completion are too many"
+
+
+class Told(Tuning):
+    """A tuning whose runs are not trained: seconds of a step by method, accuracy by setting."""
+
+    paces = {"trl": 0.8, "trl_g8": 0.8}  # noqa: RUF012
+
+    def seconds_per_step(self, name, setting, steps, seed, kind):
+        return self.paces.get(name, 0.2)
+
+    def run(self, name, run, fields, seeds):
+        self.steps = {**getattr(self, "steps", {}), (name, tuple(seeds)): fields["max_steps"]}
+        group, size = fields["num_generations"], fields["per_device_train_batch_size"]
+        accuracy = near(POINT)(Setting(learning_rate=fields["learning_rate"], completions=size, group=group))
+        end = type("Point", (), {"accuracy": accuracy})
+        return [type("Run", (), {"finished": True, "curve": [end]}) for _ in seeds]
+
+
+def test_the_file_tunes_every_method_to_equal_seconds_and_not_equal_steps(tmp_path):
+    fields, _ = read_config(CONFIG)
+    block, folder = fields.pop("tune"), Path(fields.pop("output_dir"))
+    tuning = Told(fields, block, folder)
+    methods = tuning.tuned(list(tuning.methods))
+    assert tuning.steps["trl", (100,)] == 19 and tuning.steps["dppo", (100,)] == 75, "15 s each"
+    assert methods["trl"]["max_steps"] == 75 and methods["dppo"]["max_steps"] == 300, "60 s each"
+    assert methods["trl_g8"]["num_generations"] == 8 and methods["trl"]["num_generations"] == 4
+    assert methods["fewer_prompts"]["per_device_train_batch_size"] == 44
+    assert methods["dppo_default"]["completion_prune_rate"] == "auto"
+    of_tuning = {*tuning.seeds}
+    assert len(of_tuning) == len(tuning.seeds) and not of_tuning & {*range(block["seed"], block["seed"] + 10)}
+    written = tmp_path / "tuned.yaml"
+    whole = {**fields, "output_dir": str(tmp_path / "runs"), "seed": 10, "compare": {"methods": methods}}
+    written.write_text(yaml.safe_dump(whole))
+    assert plan(written).check().keys() == methods.keys() == block["methods"].keys()
+
+
+SLOPES = {"trl_g8": (0.3, 80), "trl": (0.4, 80), "grpo_rows": (0.5, 80), "dppo": (0.6, 40), "dapo": (0.1, 80)}
+"""Accuracy gained over a run, from 0.2, and its seconds."""
+SEEDS = tuple(range(10, 20))
+
+
+def write_run(folder, name, seed, points):
+    """A finished run; points are (step, seconds, accuracy), 100 completions of 20 tokens to a second, half trained."""
+    place = folder / "runs" / name / f"seed_{seed}"
+    place.mkdir(parents=True)
+    about = {"format": 1, "method": name, "seed": seed, "status": "finished", "biased": [], "paper": "p"}
+    (place / "run.json").write_text(json.dumps({**about, "updates": points[-1][0]}))
+    lines = [
+        {
+            "step": step,
+            "total/seconds": seconds,
+            "total/rollouts": 100 * seconds,
+            "total/rollout_tokens": 2000 * seconds,
+            "total/tokens_trained": 1000 * seconds,
+            "eval/average/pass@1": accuracy,
+            **({"time/rollout": 0.2, "time/forward_backward": 0.1} if step else {}),
+        }
+        for step, seconds, accuracy in points
+    ]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def compared(folder):
+    own = overrides({}, POINT, 100, 12)
+    method = {"trl_g8": "trl", "grpo_rows": "grpo"}
+    contestants = tuple(Contestant(name=name, method=method.get(name, name), overrides=own) for name in SLOPES)
+    return Comparison(folder=folder, contestants=contestants, seeds=SEEDS, config={})
+
+
+def written(folder, slopes):
+    """With seed 14 dppo learns nothing."""
+    for name, (gain, seconds) in slopes.items():
+        for seed in SEEDS:
+            got = 0.01 if (name, seed) == ("dppo", 14) else gain
+            write_run(folder, name, seed, [(0, 0, 0.2), (100, seconds, 0.2 + got)])
+    return compare.record_of(compared(folder), "dppo", ["trl_g8", "grpo_rows"], ["trl_g8", "grpo_rows"])
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("runs"), SLOPES)
+
+
+def test_every_figure_by_hand(record):
+    """To where trl_g8 ends it takes 80 s, dppo half of its 40 s, grpo_rows 48 s; dppo missed it once, at 40 s."""
+    assert record["targets"]["trl_g8"]["per_seed"]["10"] == pytest.approx(0.5)
+    found = record["best_against"]["trl_g8"]["trl_g8"]
+    assert found["median"] == found["low"] == pytest.approx(80 / 20) and found["reached"] == "9 of 10"
+    assert found["missed"] == {"method": 1, "baseline": 0, "both": 0}
+    assert found["restricted_mean"]["ratio"] == pytest.approx(40 / (0.9 * 20 + 0.1 * 40))
+    assert found["rollouts"]["median"] == found["tokens_trained"]["median"] == pytest.approx(4)
+    # To .7 dppo takes 33.3 s, trl_g8 never gets there in its 80.
+    beyond = record["best_against"]["trl_g8"]["grpo_rows"]
+    assert beyond["median"] == pytest.approx(80 / (40 * 5 / 6)) and beyond["at_most"] is None
+    assert record["best_against"]["grpo_rows"]["trl_g8"]["median"] == pytest.approx(48 / 20)
+    spent = record["to_target"]["trl_g8"]
+    assert spent["dppo"]["rollout_tokens"]["median"] == pytest.approx(40_000)
+    assert spent["dapo"]["reached"] == "0 of 10" and spent["dapo"]["seconds"]["median"] is None
+    json.dumps(record, allow_nan=False)
+
+
+def test_a_run_that_missed_is_not_as_good_as_one_that_arrived_at_its_end(record):
+    """The wrong twins: left out, the mean ratio is 4; as if it had arrived, seed 14's ratio is 2, and known."""
+    found = record["best_against"]["trl_g8"]["trl_g8"]
+    assert found["both_reached"] == pytest.approx(4) and found["per_seed"]["14"] == [0, 2]
+
+
+def test_the_tables_say_so(record):
+    text = tables.show_all(record)
+    assert "| `trl_g8` | `trl_g8` | 4.00 [4.00, 4.00] | 9 of 10 |" in text
+    assert "| `trl_g8` | `grpo_rows` | >= 2.40 [2.40, no end] | 9 of 10 |" in text
+    assert "| `dapo` | not reached | 0 of 10 | - | - | - | - |" in text
+    assert "| `dppo` | 16 x 4, 0.0004 |" in text and "| `dppo` | 0.400 | 0.200 | 0.100 | 40 |" in text
+
+
+def test_a_control_that_did_not_improve_is_no_target_and_a_method_that_has_no_run_is_refused(tmp_path):
+    flat = written(tmp_path, {**SLOPES, "grpo_rows": (0.0, 80)})
+    assert flat["targets"]["grpo_rows"]["missing"].startswith("grpo_rows did not improve")
+    assert "no target: grpo_rows did not improve" in tables.show_all(flat)
+    with refused(ConfigError, "nobody", "grpo_rows"):
+        compare.record_of(compared(tmp_path), "dppo", ["nobody"], ["trl"])
+
+
+def test_the_picture_shows_when_seeds_arrive(record, monkeypatch):
+    """By hand: at 20 s nine of ten runs of dppo arrive, and the tenth ends at 40 s without."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import results_figure
+
+    axes = results_figure.plt.figure().subplots()
+    drawn = {**record, "default": "dppo_default"}
+    results_figure.arrivals(axes, drawn)
+    found = {line.get_label(): line for line in axes.lines}
+    assert found["dppo"].get_xdata()[-2:].tolist() == [pytest.approx(20), 40]
+    assert found["dppo"].get_ydata()[-2:].tolist() == pytest.approx([0.9, 0.9])
+    default = {**record["methods"], "dppo_default": record["methods"]["dppo"]}
+    shown = results_figure.colours({**drawn, "methods": default})
+    assert shown["dppo_default"] == results_figure.SHOWN["dppo"] and "dppo" not in shown, "in place of the best"
+    results_figure.plt.close("all")
+
+
+@pytest.mark.slow
+def test_the_commands_from_a_grid_to_reported_runs(tmp_path, monkeypatch, capsys):
+    from dppo.verification.tiny_model import build_model
+    from dppo.verification.tiny_tokenizer import build_tokenizer
+
+    made = []
+
+    def quickly(folder, *, seed, **options):
+        made.append(seed)
+        build_model(seed).save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+
+    def call(module, *words):
+        monkeypatch.setattr(sys, "argv", ["script", *words])
+        return module.main()
+
+    monkeypatch.setattr("dppo_lab.runs.parts.prepare_embedded", quickly)
+    monkeypatch.setattr(tune, "TIMED_STEPS", 2)
+    monkeypatch.setattr(tune, "UNTIMED", 1)
+    monkeypatch.setattr(tune, "AXES", ())
+    fields = yaml.safe_load(CONFIG.read_text())
+    rounds = [{"seeds": [100], "seconds": 1e-3}, {"seeds": [101], "seconds": 1e-3, "best": 1}]
+    methods = {"trl": {"groups": [4]}, "dppo": {"groups": [4], "completion_prune_rate": 0.5}}
+    methods["half"] = {"method": "dppo", "tuned_as": "dppo", "prompts": 0.5, "completion_prune_rate": 0.5}
+    fields["tune"] |= {"learning_rate": [4e-4], "completions": [8], "rounds": rounds, "seconds": 1e-3}
+    fields["tune"]["methods"] = methods
+    fields |= {"output_dir": str(tmp_path / "runs"), "max_completion_length": 8, "eval_benchmark_limit": 3}
+    config, tuned = tmp_path / "config.yaml", tmp_path / "tuned.yaml"
+    config.write_text(yaml.safe_dump(fields))
+    with refused(ConfigError, "nobody", "half"):
+        call(tune, str(config), "--output", str(tuned), "--methods", "nobody")
+    assert call(tune, str(config), "--output", str(tuned)) == 0
+    assert sorted(made) == [100, 101, 103], "a start is made once for each seed"
+    assert {row["run"] for row in json.loads(tuned.with_suffix(".json").read_text())["rows"]} == {
+        "trl-g4-c8-0.0004",
+        "dppo-g4-c8-0.0004",
+    }
+    words = [str(tuned), "--seeds", "2", "--ours", "half", "--against", "trl,dppo", "--targets", "trl"]
+    assert call(compare, *words, "--output", str(tmp_path / "all.json")) == 0
+    assert json.loads((tmp_path / "all.json").read_text())["best"] == "half"
+    assert "| `half` | 1 x 4, 0.0004 |" in capsys.readouterr().out
