@@ -22,7 +22,9 @@ class FieldTexts(griffe.Extension):
     def on_attribute_instance(self, *, node: Any, attr: Any, **kwargs: Any) -> None:
         """Called by griffe for every attribute that it has read."""
         call = getattr(node, "value", None)
-        made = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+        if not isinstance(call, ast.Call):
+            return
+        made = ast.unparse(call.func)
         if made == "setting":
             text, attr.value = ast.literal_eval(call.args[1]), ast.unparse(call.args[0])
         elif made == "same":
