@@ -290,7 +290,7 @@ def test_a_full_disk_names_the_checkpoint_before(tiny_path, tmp_path):
 
 @pytest.mark.slow
 def test_killed_in_the_middle_of_anything_it_resumes_bit_for_bit():
-    """A sample of the points of ``benchmarks/scale/kills.py`` (docs/checkpoints.md); ``test_trl_resume`` kills once."""
+    """A sample of what ``benchmarks.scale.kills`` does at 33 points; ``test_trl_resume`` kills once."""
     points = "rollout:2,backward:4,optimizer.pt:2,dppo_files.json:3,rank:3"
     command = [sys.executable, "-m", "benchmarks.scale.kills", "--points", points]
     found = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
