@@ -10,7 +10,8 @@ from pathlib import Path
 
 import dppo.methods
 
-WRITTEN = sorted(path.stem for path in Path(dppo.methods.__file__).parent.glob("*.py") if path.stem != "__init__")
+NO_PAPERS = ("__init__", "settings")
+WRITTEN = sorted(path.stem for path in Path(dppo.methods.__file__).parent.glob("*.py") if path.stem not in NO_PAPERS)
 
 
 def claims(what):

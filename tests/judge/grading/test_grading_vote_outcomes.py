@@ -14,6 +14,7 @@ from answer_judge.errors import ConfigError
 from answer_judge.grading.vote import Stopping, majority, vote_rewards
 from answer_judge.grading.vote_outcomes import estimand, outcomes
 from benchmarks.judge.votes import table
+from dppo.context import NOTHING_KNOWN
 from dppo.objective import CENTRED
 from dppo.types import Rewards
 
@@ -68,7 +69,8 @@ def real_gradient(prob, rule, *, weight):
     logits = torch.tensor([*prob, *([silence] if silence > 1e-9 else [])], dtype=torch.float64).log().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
     for answers, chance in sequences(prob, rule):
-        advantage_N = CENTRED(Rewards.of_groups(torch.tensor([vote_rewards(answers)], dtype=torch.float64)))
+        rewards = Rewards.of_groups(torch.tensor([vote_rewards(answers)], dtype=torch.float64))
+        advantage_N = CENTRED(rewards, NOTHING_KNOWN)
         place = [len(prob) if answer is None else answer for answer in answers]
         total = total + chance * weight(len(answers)) * (advantage_N * logits.log_softmax(0)[place]).sum()
     (gradient,) = torch.autograd.grad(total, logits)

@@ -70,7 +70,7 @@ def test_infobatch_stops_pruning_for_the_last_eighth(steps):
 
 
 def test_the_emphasised_objective_is_trained_on(steps):
-    def by_hand(rewards):
+    def by_hand(rewards, context):
         reward_QG = rewards.reward_NF.double().view(-1, GENERATIONS)
         centred_QG = reward_QG - reward_QG.mean(1, keepdim=True)
         return (centred_QG * centred_QG.abs()).flatten()
