@@ -4,11 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from refusals import refused
 from rich.console import Console
 
 import dppo_lab.cli.demo as command
-from dppo.errors import ConfigError
 from dppo_lab.demo.race import RaceSetting
 from dppo_lab.demo.run import DemoSetting, improves
 from dppo_lab.demo.task import QUICK
@@ -57,19 +55,5 @@ def test_table_says_how_often_the_target_was_missed(capsys):
     assert "GRPO did not improve" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("starts", "ends", "rose"),
-    [
-        ([0.0], [0.0], False),
-        ([0.4, 0.4], [0.6, 0.4], False),
-        ([0.4, 0.4], [0.6, 0.5], True),
-        ([0.4] * 3, [0.6, 0.3, 0.5], False),
-    ],
-)
-def test_there_is_nothing_to_reach_where_grpo_did_not_improve(starts, ends, rose):
-    assert improves(starts, ends) is rose
-
-
-def test_no_seeds_is_an_error():
-    with refused(ConfigError, "seeds=0"):
-        command.main(["--seeds", "0"])
+def test_there_is_nothing_to_reach_where_grpo_did_not_improve():
+    assert improves([0.4, 0.4], [0.6, 0.5]) and not improves([0.4] * 3, [0.6, 0.3, 0.5]) and not improves([0.0], [0.0])

@@ -82,25 +82,17 @@ def test_records_of_a_run_are_read(tmp_path, capsys):
 
 
 def test_what_cannot_be_planned_is_refused_with_what_works(tmp_path, capsys):
-    run, empty = write_run(tmp_path / "run"), tmp_path / "empty"
-    empty.mkdir()
-    (empty / "metrics.jsonl").write_text("")
-    silent = write_run(tmp_path / "silent")
+    run, silent = write_run(tmp_path / "run"), write_run(tmp_path / "silent")
     (silent / "prompts.jsonl").unlink()
     for words, said in (
         ([], "no configuration is named"),
         ([EMBEDDED], "Name one of three: --pilot 32"),
         ([EMBEDDED, "--pilot", "8", "--run", str(run)], "--pilot and --run are different sources"),
         ([EMBEDDED, "--run", str(tmp_path / "nowhere")], "is no run"),
-        ([EMBEDDED, "--run", str(empty)], "has no timed steps"),
         ([EMBEDDED, "--run", str(silent)], "has no groups"),
         ([EMBEDDED, "--run", str(run), "--gpu_hour_price", "-1"], "gpu_hour_price=-1 must be >= 0"),
-        ([EMBEDDED, "--run", str(run), "--gpus", "0"], "Try --gpus 8"),
-        ([EMBEDDED, "--run", str(run), "--watts", "0"], "Try --watts 700"),
         ([EMBEDDED, "--pilot", "8", "--method", "dppo_histroy"], "Did you mean dppo_history?"),
-        ([EMBEDDED, "--pilot", "8", "--learning_rte", "1"], "Did you mean learning_rate?"),
         ([EMBEDDED, "--pilot", "3"], "must be an even number of prompts >= 4"),
-        ([EMBEDDED, "--figures", str(tmp_path / "none.yaml")], "there is no configuration file"),
         ([EMBEDDED, "--figures", EMBEDDED], "'beta' is no figure"),
         ([EMBEDDED, "--run", str(run), "--output", "/nowhere/at/all"], "there is no folder /nowhere/at"),
     ):
@@ -109,19 +101,11 @@ def test_what_cannot_be_planned_is_refused_with_what_works(tmp_path, capsys):
 
 
 def test_wrong_figures_are_named_all_at_once(tmp_path, capsys):
-    given, path = yaml.safe_load(FIGURES.read_text()), tmp_path / "figures.yaml"
-    for wrong, said in (
-        (
-            {"decode_tokens_per_second": 0, "right_tokens": "many"},
-            ("decode_tokens_per_second=0", "right_tokens='many'"),
-        ),
-        ({"pass_rates": {0.5: 0.4}, "prompt_tokens": 0.5}, ("pass_rates", "0.4", "prompt_tokens=0.5")),
-        ({"pass_rates": {1.5: 0.5, 0.5: "half"}}, ("pass_rates: 1.5", "'half'")),
-    ):
-        path.write_text(yaml.safe_dump(given | wrong))
-        assert main(["plan", CONFIG, "--figures", str(path)]) == 2
-        error = capsys.readouterr().err
-        assert [word for word in said if word not in error] == []
+    path, wrong = tmp_path / "figures.yaml", {"right_tokens": "many", "pass_rates": {0.5: 0.4}, "prompt_tokens": 0.5}
+    path.write_text(yaml.safe_dump(yaml.safe_load(FIGURES.read_text()) | wrong))
+    assert main(["plan", CONFIG, "--figures", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert all(said in error for said in ("right_tokens='many'", "pass_rates", "0.4", "prompt_tokens=0.5"))
 
 
 def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refused(untrained):

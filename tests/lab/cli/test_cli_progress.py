@@ -2,29 +2,17 @@
 
 import io
 import re
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from rich.progress import Progress
-from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback
-from transformers.trainer_callback import CallbackHandler
 
 from dppo_lab.cli.main import main
 from dppo_lab.cli.progress import (
-    RECENT,
     Bars,
     Board,
     Lines,
-    count,
-    left,
-    measured,
     open_board,
-    open_status,
-    rate,
-    shown,
 )
-from dppo_lab.runs.follow import Follow
 
 FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
 
@@ -44,38 +32,6 @@ class Time:
         return self.at
 
 
-def test_figures_in_words():
-    assert shown(FIGURES) == ["reward 0.500", "kept 48%", "50 completions/s"]
-    more = FIGURES | {"candidates/reward": 0.4321, "eval/average/pass@1": 0.53125}
-    assert shown(more) == ["reward 0.500", "candidates 0.432", "accuracy 0.531", "kept 48%", "50 completions/s"]
-    assert shown({"loss": 1.25}) == ["loss 1.250"]
-    assert shown({"total/seconds": 0.0, "total/rollouts": 0}) == [] == shown({})
-
-
-def test_the_speed_is_that_of_the_latest_updates():
-    now = Time()
-    progress = Progress(disable=True, get_time=now, speed_estimate_period=RECENT)
-    task = measured(progress, "train", 0, 400)
-    assert left(task) == "" == rate(task) and count(task) == "0/400 steps"
-    for done in range(1, 341):
-        measured(progress, "train", done, 400)
-        task = measured(progress, "train", done, 400)  # said twice, as logs do
-        now.at += 100 if done < 39 else 20
-    assert rate(task) == "0.05 steps/s", "the slow beginning is forgotten"
-    assert left(task) == "20:00 left" and count(task) == "340/400 steps"
-    now.at += 7200
-    assert left(measured(progress, "train", 341, 400)) == "", "the latest update alone has no speed"
-    assert left(measured(progress, "train", 400, 400)) == ""
-    share = measured(progress, "all", 0.254, 1)
-    assert count(share) == "25%" and rate(share) == ""
-    now.at += 5400
-    slow = measured(progress, "slow", 1, 5402)
-    for done in (2, 3):
-        now.at += 1
-        slow = measured(progress, "slow", done, 5402)
-    assert left(slow) == "1:29:59 left"
-
-
 def test_lines_come_now_and_then_and_at_the_end():
     now, file = Time(), io.StringIO()
     with Lines(Console(file=file), every=30, now=now) as board:
@@ -91,40 +47,6 @@ def test_lines_come_now_and_then_and_at_the_end():
         "train: 40/40 steps, 0.5 steps/s, reward 0.500, kept 48%, 50 completions/s",
         "other: 100%",
     ]
-
-
-def test_bars_show_the_same_on_a_terminal():
-    now, file = Time(), Terminal()
-    console = Console(file=file, force_terminal=True, width=140)
-    with Bars(console, now=now) as board:
-        assert file.getvalue() == ""  # nothing before there is something to show
-        for step in range(1, 6):
-            now.at += 2
-            board.update("[b]train", step, 40, FIGURES)
-        board.update("other", 0.5)
-    printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
-    assert "5/40 steps 0.5 steps/s reward 0.500  kept 48%  50 completions/s 1:10 left" in printed
-    assert "[b]train" in printed and "other" in printed and "50%" in printed
-
-
-def test_on_a_narrow_terminal_the_reward_and_the_time_that_is_left_are_whole():
-    now, file = Time(), Terminal()
-    with Bars(Console(file=file, force_terminal=True, width=80), now=now) as board:
-        for step in range(1, 6):
-            now.at += 2
-            board.update("train", step, 400, FIGURES | {"candidates/reward": 0.4321})
-    printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
-    assert "5/400 steps 0.5 steps/s reward 0.500  candidates 0.432" in printed and "13:10 left" in printed
-
-
-def test_bars_that_were_not_updated_make_place():
-    file = Terminal()
-    with Bars(Console(file=file, force_terminal=True, width=100)) as board:
-        for run in range(12):
-            board.update("all", run / 12)
-            board.update(f"run {run}", 1.0)
-        visible = [task.description for task in board._bars.tasks if task.visible]
-    assert visible == ["all", *(f"run {run}" for run in range(5, 12))]
 
 
 def test_no_control_characters_into_files_pipes_and_notebooks(monkeypatch):
@@ -166,23 +88,14 @@ def test_train_shows_lines_in_a_pipe(small_run, capsys, monkeypatch):
     assert "'loss':" not in printed.out and "trained 3 steps" in printed.out
 
 
-def test_what_transformers_shows_is_replaced_and_the_rest_stays():
-    shown = [PrinterCallback(), ProgressCallback(), EarlyStoppingCallback()]
-    handler = CallbackHandler(shown, None, None, None, None)
-    trainer = SimpleNamespace(remove_callback=handler.remove_callback, add_callback=handler.add_callback)
-    Follow.instead(trainer, lambda *_: None)
-    assert [type(callback) for callback in handler.callbacks if "Flow" not in type(callback).__name__] == [
-        EarlyStoppingCallback,
-        Follow,
-    ]
-
-
-def test_a_status_is_one_line_after_the_other_in_a_pipe():
-    file = io.StringIO()
-    with open_status(Console(file=file, force_terminal=True), "loading") as status:
-        status("rolling out")
-    assert file.getvalue() == "loading\nrolling out\n"
-    terminal = Terminal()
-    with open_status(Console(file=terminal, force_terminal=True), "loading") as status:
-        status("rolling out")
-    assert "\x1b" in terminal.getvalue() and "rolling out" in terminal.getvalue()
+def test_bars_show_the_same_on_a_terminal():
+    now, file = Time(), Terminal()
+    with Bars(Console(file=file, force_terminal=True, width=140), now=now) as board:
+        assert file.getvalue() == ""  # nothing before there is something to show
+        for step in range(1, 341):
+            now.at += 100 if step < 39 else 20
+            board.update("[b]train", step, 400, FIGURES)
+        board.update("other", 0.5)
+    printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
+    assert "340/400 steps 0.05 steps/s reward 0.500  kept 48%  50 completions/s 20:00 left" in printed
+    assert "[b]train" in printed and "other" in printed and "50%" in printed

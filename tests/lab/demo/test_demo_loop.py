@@ -9,9 +9,8 @@ import torch
 from dppo.methods import METHODS
 from dppo.pruning import UNWEIGHTED
 from dppo.rng import Purpose, step_streams, torch_generator
-from dppo.verification.tiny_tokenizer import encode_questions
 from dppo_lab.demo.decode import sample
-from dppo_lab.demo.loop import GENERATIONS, PROMPTS, Loop, everything
+from dppo_lab.demo.loop import GENERATIONS, PROMPTS, everything
 from dppo_lab.demo.race import RaceSetting, contestants, race
 from dppo_lab.demo.run import seconds_to
 
@@ -40,19 +39,6 @@ def gradient_of_step(still, monkeypatch):
     return found
 
 
-def test_log_probs_are_those_the_decoder_sampled_with(start):
-    model, tokenizer, split = start
-    loop = Loop(copy.deepcopy(model), tokenizer, split.train, GRPO, seed=0)
-    prompts = encode_questions(tokenizer, [p.question for p in split.train[3:5]])
-    rollout = sample(model, prompts, torch_generator(3), samples=GENERATIONS, max_new_tokens=20)
-    kept, group_N = [6, 1, 2, 9], torch.arange(2 * GENERATIONS) // GENERATIONS
-    seen = []
-    for logp_BT, batch in loop._log_probs(kept, 3 + group_N, group_N, rollout):
-        torch.testing.assert_close(logp_BT, rollout.logp_NT[batch], rtol=0, atol=1e-4)
-        seen += batch.tolist()
-    assert sorted(seen) == sorted(kept)
-
-
 def test_dropping_completions_without_gradient_is_exact(gradient_of_step):
     """Plain GRPO forwards everything; leaving out zero advantages, over the same denominator, changes nothing."""
     full, everything_kept = gradient_of_step(GRPO, live=everything)
@@ -72,12 +58,6 @@ def test_pruned_gradient_is_right_on_average(gradient_of_step):
     assert error(pruned) < 4 / 24  # 1 / draws is expected; 4 times that has probability below 1e-3
     forgotten = replace(pruned, completions=replace(pruned.completions, weighting=UNWEIGHTED))
     assert error(forgotten) > 8 / 24
-
-
-def test_prompts_are_pruned_once_they_have_a_history(still):
-    loop, _ = still(DPPO.with_rates(prompt=0.5), coin, size=32)
-    rollouts = [loop.step(1e-4).rollouts for _ in range(3)]
-    assert rollouts == [PROMPTS * GENERATIONS, PROMPTS * GENERATIONS, PROMPTS * GENERATIONS // 2]
 
 
 def test_a_race_starts_equal_and_stops_at_equal_seconds(start, monkeypatch):

@@ -54,18 +54,6 @@ def test_a_function_of_seed_step_round_and_rank_and_of_nothing_else(model):
     assert again(PROMPTS, trainer_of(model)) == first, "a new step starts with round 0"
 
 
-def check_log_probs(model, made):
-    for prompt, completion, logprobs in zip(*made.values(), strict=True):
-        expected = forward_logps(model, prompt, completion, 0.8)
-        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_log_probabilities_are_those_of_the_model_at_the_temperature(model):
-    made = EmbeddedRollouts()(PROMPTS, trainer_of(model))
-    assert [len(made[name]) for name in ("prompt_ids", "completion_ids", "logprobs")] == [6, 6, 6]
-    check_log_probs(model, made)
-
-
 def test_evaluations_draw_the_same_at_every_step(model):
     model.eval()
     try:
@@ -79,7 +67,10 @@ def test_drafts_are_for_training_and_their_log_probabilities_are_the_models(mode
     rollouts = EmbeddedRollouts(LastCompletions())
     plain, first = (made(PROMPTS, trainer_of(model)) for made in (EmbeddedRollouts(), rollouts))
     assert sorted(first["prompt_ids"]) == sorted(plain["prompt_ids"])
-    check_log_probs(model, rollouts(PROMPTS, trainer_of(model, step=1)))
+    for made in (plain, rollouts(PROMPTS, trainer_of(model, step=1))):
+        for prompt, completion, logprobs in zip(*made.values(), strict=True):
+            expected = forward_logps(model, prompt, completion, 0.8)
+            torch.testing.assert_close(torch.tensor(logprobs), expected, atol=1e-4, rtol=1e-4)
     model.eval()
     try:
         assert rollouts(PROMPTS, trainer_of(model, step=2)) == EmbeddedRollouts()(PROMPTS, trainer_of(model))

@@ -67,27 +67,14 @@ def prepared(dataset, tmp_path_factory):
     [
         ("48/2 = <<48/2=24>>24 clips.\n#### 24", "24", "48/2 = 24 clips.\n\\boxed{24}"),
         ("So $<<1000+5=1005>>1,005.\n#### 1,005", "1005", "So $1,005.\n\\boxed{1005}"),
-        ("#### 7", "7", "\\boxed{7}"),
         ("a #### b\n#### 7 \n", "7", "a #### b\n\\boxed{7}"),  # only the last line is the answer's
         (r"Thus $x=\boxed{\frac{1}{2}}$.", r"\frac{1}{2}", r"Thus $x=\boxed{\frac{1}{2}}$."),
-        ("It is seven.", "7", "It is seven.\n\\boxed{7}"),
-        ("a << b, c >> d", "7", "a << b, c >> d\n\\boxed{7}"),
         ("a < b and 2 >> 1", "7", "a < b and 2 >> 1\n\\boxed{7}"),
     ],
 )
 def test_a_worked_solution_ends_in_a_box_without_calculator_notes(solution, answer, expected):
     assert worked_solution(solution, answer) == expected
     assert last_boxed(expected) == answer
-
-
-def test_the_tokenizer_gives_any_text_back_and_keeps_digits_apart():
-    tokenizer = train_tokenizer([row["solution"] for row in rows()])
-    assert len(tokenizer) <= scratch.VOCABULARY
-    for text in ("There are 12+34 = 46 apples.\n\\boxed{46}", "  ünï ¼ €5\t漢字 🙂  x", ""):
-        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-    pieces = [tokenizer.decode([index]) for index in tokenizer("1234 56")["input_ids"]]
-    assert [piece for piece in pieces if piece.strip()] == list("123456")
-    assert len(tokenizer(" apples")["input_ids"]) == 1  # frequent words are merged
 
 
 def texts_of(tokenizer, batches, examples=24):
@@ -166,15 +153,14 @@ def test_nothing_half_made_is_left_and_nothing_is_overwritten(dataset, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["start"] and not (tmp_path / "start" / "junk").exists()
     with refused(ConfigError, tmp_path / "start", "rm -r"):
         prepare_embedded(tmp_path / "start", seed=0, steps=1)
+    with refused(ConfigError, "scratch_minutes="):
+        prepare_text(tmp_path / "other", dataset, seed=0, minutes=0)
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         (lambda data: data.remove_columns("solution"), "no column solution or original_answer"),
-        (lambda data: data.remove_columns("answer"), "no column answer"),
-        (lambda data: data.remove_columns(["prompt", "solution"]), "no column prompt, solution or original_answer"),
-        (lambda data: data.map(lambda row: {"solution": " "}), "24 of 24 rows"),
         (lambda data: data.map(lambda row: {"solution": "so " * 900}), "160 tokens"),
         (lambda data: data.map(lambda row: {"prompt": [{"role": "system", "content": "x"}]}), "'system'"),
     ],
@@ -185,7 +171,9 @@ def test_data_that_cannot_be_learnt_from_is_an_error_that_names_what_is_missing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("minutes", [0, float("nan")])
-def test_minutes_must_be_positive(dataset, tmp_path, minutes):
-    with refused(ConfigError, "scratch_minutes="):
-        prepare_text(tmp_path / "start", dataset, seed=0, minutes=minutes)
+def test_the_tokenizer_gives_any_text_back_and_keeps_digits_apart():
+    tokenizer = train_tokenizer([row["solution"] for row in rows()])
+    for text in ("There are 12+34 = 46 apples.\n\\boxed{46}", "  ünï ¼ €5\t漢字 🙂  x", ""):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    pieces = [tokenizer.decode([index]) for index in tokenizer("1234 56")["input_ids"]]
+    assert [piece for piece in pieces if piece.strip()] == list("123456")

@@ -6,15 +6,12 @@ from itertools import pairwise
 from math import prod
 
 import pytest
-from refusals import refused
 
-from dppo.errors import DataError
 from dppo.rng import generator
 from dppo_lab.demo.task import (
     FULL,
     QUICK,
     SPARSE,
-    Problem,
     Teacher,
     demonstration,
     draw_problem,
@@ -49,10 +46,6 @@ def test_answer_is_what_python_computes_and_every_running_total_is_in_range(larg
     assert totals == set(range(largest + 1))
 
 
-def test_solution_is_the_documented_text():
-    assert solution(Problem("5+6+5-2=?", 14, 4)) == r"5+6=11;11+5=16;16-2=14;\boxed{14}"
-
-
 def test_solution_is_rewarded_and_has_one_true_step_per_operator():
     sure = Teacher(sure_steps=99, slip_growth=0.1, largest_total=20)
     for problem in problems(10):
@@ -67,20 +60,13 @@ def test_solution_is_rewarded_and_has_one_true_step_per_operator():
     ("text", "expected"),
     [
         (r"\boxed{14}", 1.0),
-        (r"5+9=14;\boxed{14}", 1.0),
         ("\\boxed{14}\n", 1.0),
         (r"\boxed{14", 0.0),
-        (r"14", 0.0),
         ("", 0.0),
-        (r"\boxed{}", 0.0),
         (r"\boxed{15}", 0.0),
-        (r"\boxed{-14}", 0.0),
         (r"\boxed{14}14", 0.0),
-        (r"\boxed{14};5+5", 0.0),
         (r"\boxed{14}\boxed{14}", 0.0),
         (r"\boxed{13}\boxed{14}", 0.0),
-        (r"\boxed{\boxed{14}", 0.0),
-        (r"\boxed{1 4}", 0.0),
         (r"\boxed{" + "1" * 5000 + "}", 0.0),
     ],
 )
@@ -101,22 +87,6 @@ def test_score_reads_texts_and_conversations_alike():
     assert score(texts, [3, 3]) == score(chats, answer=[3, 3], level=[2, 2]) == [1.0, 0.0]
     with pytest.raises(ValueError):
         score(texts, [3])
-
-
-def test_demonstrations_slip_exactly_as_often_as_the_teacher_says():
-    teacher, rng = Teacher(sure_steps=3, slip_growth=0.1, largest_total=99), generator(5)
-    problem = Problem("1+0+0+0+0+0+0=?", 1, 7)
-    slipped = [0] * 7
-    for _ in range(4000):
-        before = 1
-        for step, (_, after) in enumerate(steps(demonstration(problem, teacher, rng)), 1):
-            slipped[step] += after != before
-            assert after - before in (0, 1, 2, 3)
-            before = after
-    assert slipped[:4] == [0, 0, 0, 0]
-    for step in (4, 5, 6):  # five standard deviations of 4000 draws: fails by chance once in a million
-        expected = teacher.slip_chance(step)
-        assert abs(slipped[step] / 4000 - expected) < 5 * (expected * (1 - expected) / 4000) ** 0.5
 
 
 def test_a_slip_is_never_undone_and_is_carried_on():
@@ -181,17 +151,3 @@ def test_split_is_disjoint_balanced_and_repeatable(seed):
         counts = [sum(p.level == level for p in split.train) for level in band]
         assert counts == [20, 20, 20]
     assert split == make_split(seed, train=180, held_out=90) != make_split(seed + 2, train=180, held_out=90)
-
-
-@pytest.mark.parametrize("task", [FULL, QUICK, SPARSE])
-def test_held_out_questions_of_one_seed_are_never_trained_on_by_another(task):
-    held_out = {p.question for p in make_split(0, task=task).held_out}
-    assert len(held_out) == 192
-    assert not held_out & {p.question for p in make_split(1, task=task).train}
-
-
-def test_asking_for_more_questions_than_exist_names_the_level():
-    with refused(DataError, "held_out=900", "2 operands"):
-        make_split(0, held_out=900)
-    with refused(DataError, "level=1", "largest_total=8"):
-        draw_problem(1, generator(0), held_out=False, largest_total=8)

@@ -1,6 +1,5 @@
 """TRL's YAML and flags, with errors that name the field."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -23,27 +22,12 @@ def config(tmp_path, text):
     return str(path)
 
 
-def test_flags_win_over_the_file(tmp_path):
-    path = config(tmp_path, "completion_prune_rate: 0.25\nlearning_rate: 1e-5\nnum_generations: 4\n")
-    run = parse_run([path, "--completion_prune_rate", "0.75", "--dry_run", "true"])
-    assert run.training.completion_prune_rate == 0.75
-    assert run.training.learning_rate == 1e-5 and run.training.num_generations == 4
-    assert run.data.dry_run and run.model.model_name_or_path == "m"
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (
-            "completion_prune_rat: 0.5",
-            ["Did you mean completion_prune_rate?", "--help_all"],
-        ),
+        ("completion_prune_rat: 0.5", ["Did you mean completion_prune_rate?", "--help_all"]),
         ("method: dppo_histroy", ["method='dppo_histroy'", "Did you mean dppo_history?"]),
-        ("completion_prune_rate: 1.5", ["completion_prune_rate=1.5", "[0, 1)"]),
-        ("reward_workers: 0", ["reward_workers=0"]),
-        ("num_generations: 1", ["num_generations=1"]),
         ("loss_type: ppo", ["loss_type='ppo'", "'dr_grpo'"]),
-        ("top_entropy_quantile: 0.5", ["top_entropy_quantile=0.5"]),
         ("compare: {methods: {grpo: {}}}", ["'compare'", "dppo compare"]),
     ],
 )
@@ -53,18 +37,14 @@ def test_bad_fields_are_named(tmp_path, text, named):
 
 
 GIVEN = {
-    "max_steps": 7,
     "learning_rate": 1e-5,
     "beta": 0,
-    "bf16": False,
     "eval_strategy": "no",
     "reward_funcs": ["format", "accuracy"],
     "reward_weights": [1, 0.5],
-    "report_to": "none",
     "run_name": "007",
     "prompt_template": "--{problem}",
     "gradient_checkpointing_kwargs": '{"use_reentrant": false}',
-    "max_tokens_per_row": 64,
 }
 REQUIRED = {"dataset_name": "d.jsonl", "output_dir": "out", "use_cpu": True, "bf16": False}
 
@@ -91,19 +71,14 @@ def test_a_value_means_the_same_in_a_file_as_a_flag_and_as_text(name, tmp_path):
     ]
     found = [getattr(run.data if hasattr(run.data, name) else run.training, name) for run in runs]
     assert all(value == found[0] for value in found)
-    read = {"gradient_checkpointing_kwargs": {"use_reentrant": False}, "report_to": []}
+    read = {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
     assert getattr(found[0], "value", found[0]) == read.get(name, GIVEN[name])
 
 
 WRONG = [
     ("max_steps", "many", ["--max_steps", "invalid int value: 'many'"]),
-    ("max_steps", 3.5, ["--max_steps", "invalid int value: '3.5'"]),
     ("max_steps", [3], ["--max_steps", "invalid value: [3]"]),
-    ("max_steps", None, ["--max_steps", "invalid value: None"]),
-    ("bf16", "perhaps", ["--bf16", "perhaps"]),
     ("eval_strategy", False, ["--eval_strategy", "invalid choice: 'False'"]),
-    ("reward_weights", [1.0, "x"], ["--reward_weights", "invalid float value: 'x'"]),
-    ("eval_benchmarks", {"a": 1}, ["--eval_benchmarks", "invalid value"]),
     ("env", "PATH", ["env='PATH'"]),
     ("completion_prune_rat", 0.5, ["--completion_prune_rat 0.5", "Did you mean completion_prune_rate?"]),
 ]
@@ -142,16 +117,11 @@ def test_only_flags_that_are_given_are_read():
             read_flags(words.split())
 
 
-def test_environment_variables_are_set_as_trl_sets_them(monkeypatch):
-    monkeypatch.delenv("DPPO_TEST", raising=False)
-    parse_fields({**REQUIRED, "env": {"DPPO_TEST": 3}}, DPPOConfig)
-    assert os.environ.pop("DPPO_TEST") == "3"
-
-
 def test_a_flag_that_is_cut_short_is_unknown_as_it_is_in_a_file(tmp_path):
     with refused(ConfigError, "--completion_prune_rat 0.5", "Did you mean completion_prune_rate?"):
         parse_run([config(tmp_path, ""), "--completion_prune_rat", "0.5"])
-    assert parse_run([config(tmp_path, ""), "--completion_prune_rate=0.25"]).training.completion_prune_rate == 0.25
+    path = config(tmp_path, "completion_prune_rate: 0.5")
+    assert parse_run([path, "--completion_prune_rate=0.25"]).training.completion_prune_rate == 0.25, "flags win"
 
 
 def test_files_and_data_that_are_not_there_and_text_that_is_not_yaml(tmp_path):
@@ -177,3 +147,9 @@ def test_every_example_parses(path, tmp_path):
     else:
         run = parse_run([str(path), "--output_dir", str(tmp_path / "out"), "--dry_run", "true"])
         assert run.training.method == fields["method"]
+
+
+def test_environment_variables_are_set_as_trl_sets_them(monkeypatch):
+    monkeypatch.delenv("DPPO_TEST", raising=False)
+    parse_fields({**REQUIRED, "env": {"DPPO_TEST": 3}}, DPPOConfig)
+    assert os.environ.pop("DPPO_TEST") == "3"

@@ -7,13 +7,12 @@ import torch
 from refusals import refused
 from safetensors.torch import load_file
 
-from answer_judge.grading import REASONS
 from dppo.errors import ConfigError
 from dppo_lab.demo import drafts
 from dppo_lab.demo.task import is_held_out, make_split
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.dry_run import dry_run
-from dppo_lab.runs.embedded import EmbeddedJudge, held_out_set
+from dppo_lab.runs.embedded import held_out_set
 from dppo_lab.runs.parsing import parse_run
 from dppo_lab.runs.parts import load_rollouts, train
 
@@ -41,13 +40,6 @@ def test_held_out_problems_are_the_seeds_own_and_held_out():
     assert not training & {p.problem for p in held_out_set("embedded", 3, None).problems}
     levels = [int(p.level) for p in found.problems]
     assert [sum(low <= level <= high for level in levels) for low, high in ((2, 4), (6, 8), (10, 12))] == [4, 4, 4]
-
-
-def test_the_judge_says_what_the_reward_says():
-    texts = ["1+2=3;\\boxed{3}", "\\boxed{4}", "3", "\\boxed{3} and more"]
-    verdicts = EmbeddedJudge().verify_many(texts, ["3"] * 4)
-    assert [verdict.reason for verdict in verdicts] == ["right", "wrong", "no_answer", "wrong"]
-    assert {verdict.reason for verdict in verdicts} < set(REASONS)
 
 
 def test_a_run_follows_held_out_problems_and_trains_as_without(tmp_path, words):
@@ -87,10 +79,8 @@ def test_a_run_with_drafts_verifies_what_it_sampled_an_epoch_before(words, monke
 @pytest.mark.parametrize(
     ("more", "kind", "said"),
     [
-        ("--draft last", "wrong", "draft='last' is not 'last_completion'"),
         ("--draft last_completion --rollout_func runs_rewards.odd_length", "wrong", "only for rollout_func: embedded"),
         ("--draft last_completion", "ok", "completions: embedded, with last_completion as draft"),
-        ("--rollout_func embeded", "wrong", "rollout_func: 'embeded' is neither one of embedded"),
         ("--eval_benchmarks embedded_quick --eval_benchmark_limit 6", "ok", "6 of embedded_quick"),
     ],
 )

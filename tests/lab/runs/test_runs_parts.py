@@ -93,14 +93,9 @@ def test_a_majority_vote_needs_groups_of_one_size(tmp_path, problems_file):
     ("dataset", "flags", "kind", "named"),
     [
         ("embedded", "", "plan", "for 1 process"),
-        ("owner/name", "--use_vllm true", "unchecked", "owner/name"),
         ("owner/name", "--use_vllm true", "unchecked", install_line("vllm")),
-        ("owner/name", "--model_name_or_path owner/model", "unchecked", "owner/model"),
-        ("nothing.jsonl", "", "wrong", "nothing.jsonl"),
-        ("owner/name", "--reward_funcs acuracy", "wrong", "'acuracy'"),
         ("problems.jsonl", "", "ok", "12 problems"),
         ("problems.jsonl", "--per_device_train_batch_size 64", "wrong", "12 prompts are fewer than the 16"),
-        ("embedded", "--eval_strategy steps --eval_steps 1", "wrong", "eval_dataset_name"),
         ("embedded", "--processes 8 --generation_batch_size 160", "wrong", "8 processes"),
     ],
 )

@@ -1,12 +1,9 @@
 """What would stop a run late is found before anything is loaded, by dry runs and by real ones."""
 
 import pytest
-from refusals import refused
 from transformers.integrations import integration_utils
 from trl import GRPOConfig
 
-from dppo.errors import ConfigError
-from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo_lab.cli.main import main
 from dppo_lab.runs.parsing import parse_fields, parse_run
 from dppo_lab.runs.preflight import TRACKERS, preflight_problems
@@ -35,15 +32,10 @@ def nothing_is_loaded(monkeypatch):
     ("more", "says"),
     [
         ("--output_dir /dev/null/out", "output_dir=/dev/null/out cannot be written: /dev/null is a file."),
-        ("--output_dir /proc/none/out", "output_dir=/proc/none/out cannot be written"),
         ("--report_to wandb", "report_to: wandb is not installed. Write report_to: none, or pip install wandb"),
-        ("--report_to wanbd", "report_to: 'wanbd' is not one of azure_ml,"),
         ("--model_name_or_path /no/such/model", "model /no/such/model: no such folder."),
-        ("--model_name_or_path models/mine/final", "model models/mine/final: no such folder."),
         ("--dataset_path /no/such.jsonl", "dataset_path=/no/such.jsonl: no such file or folder (looked in "),
-        ("--dataset_name none.jsonl", "dataset_name=none.jsonl: no such file or folder"),
         ("--eval_strategy steps --eval_dataset_path no.parquet", "eval_dataset_path=no.parquet: no such file"),
-        ("--eval_strategy steps --eval_dataset_name ./no", "eval_dataset_name=./no: no such file"),
         ("--reward_weights 1 2", "reward_weights=[1.0, 2.0] must have one number for each of 1 reward"),
     ],
 )
@@ -64,11 +56,6 @@ def test_all_problems_are_said_at_once(tmp_path, capsys):
     assert [line[:7] for line in capsys.readouterr().err.splitlines()] == ["dppo tr", "  - rep", "  - rew"]
 
 
-def test_a_run_that_can_start_has_no_problems(tmp_path):
-    assert preflight_problems(parse_run(words_of(tmp_path))) == []
-    assert list(tmp_path.iterdir()) == [], "nothing stays on the disk"
-
-
 def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
     here = tmp_path / "here.jsonl"
     here.write_text("")
@@ -82,41 +69,18 @@ def test_data_that_is_there_or_on_the_hub_or_not_used_is_no_problem(tmp_path):
         assert preflight_problems(parse_run(words_of(tmp_path, *more))) == [], more
 
 
-def test_a_path_from_home_is_looked_for_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    words = words_of(tmp_path, "--dataset_path", "~/problems.jsonl")
-    assert "dataset_path=~/problems.jsonl: no such" in preflight_problems(parse_run(words))[0]
-    (tmp_path / "problems.jsonl").write_text("")
-    assert preflight_problems(parse_run(words)) == []
-
-
 def test_every_tracker_of_transformers_has_a_probe_that_is_there():
     assert TRACKERS.keys() == integration_utils.INTEGRATION_TO_CALLBACK.keys()
     assert all(callable(getattr(integration_utils, f"is_{probe}_available")) for probe, _ in TRACKERS.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "interval"),
-    [
-        ("learning_rate", -1, "[0, inf)"),
-        ("learning_rate", float("nan"), "[0, inf)"),
-        ("temperature", 0, "(0, inf)"),
-        ("top_p", 1.5, "(0, 1]"),
-        ("adam_beta2", 1, "[0, 1)"),
-        ("max_completion_length", 0, "[1, inf)"),
-        ("per_device_eval_batch_size", 0, "[1, inf)"),
-    ],
-)
-def test_fields_that_trl_takes_at_any_value_are_out_of_range(tmp_path, name, value, interval):
-    with refused(ConfigError, f"{name}={value:g}", interval, f"Try {name}: "):
-        DPPOConfig(str(tmp_path), use_cpu=True, bf16=False, **{name: value})
-
-
-def test_trls_own_trainer_gets_the_same_ranges(tmp_path):
+def test_fields_that_trl_takes_at_any_value_are_out_of_range(tmp_path):
+    with refused(ConfigError, "top_p=1.5", "(0, 1]", "Try top_p: ", "adam_beta2=1"):
+        DPPOConfig(str(tmp_path), use_cpu=True, bf16=False, top_p=1.5, adam_beta2=1)
     fields = {"output_dir": str(tmp_path), "dataset_name": "embedded", "model_name_or_path": "scratch:embedded"}
     run = parse_fields({**fields, "use_cpu": True, "bf16": False, "learning_rate": -1.0}, GRPOConfig)
     (problem,) = preflight_problems(run)
-    assert "learning_rate=-1" in problem and "[0, inf)" in problem
+    assert "learning_rate=-1" in problem and "[0, inf)" in problem, "TRL's own trainer gets the same ranges"
 
 
 def test_a_script_learns_of_its_reward_weights_before_the_model_is_loaded(tmp_path):

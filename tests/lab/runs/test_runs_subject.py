@@ -9,7 +9,7 @@ import torch
 from refusals import refused
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.errors import ConfigError, RewardError
+from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.verification import gradients
 from dppo.verification.parity import one_step, relative_difference, script_of
@@ -108,11 +108,6 @@ def test_groups_of_one_are_raised_to_two_and_the_notes_say_so(run):
     (note,) = [note for note in subject.notes if "groups of 1" in note]
     assert note in subject.describe()
     assert not any("groups of 1" in note for note in subject_from_run(run(num_generations=2)).notes)
-
-
-def test_faulty_rewards_are_named(run):
-    with refused(RewardError, "short"):
-        subject_from_run(run(reward_funcs="[my_rewards.short]"))
 
 
 def test_large_models_have_fewer_and_shorter_completions_and_folded_gradients(run, monkeypatch):
