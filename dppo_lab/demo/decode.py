@@ -54,22 +54,14 @@ def sample(
 ) -> Rollout:
     """Completions of every prompt, each up to its end-of-sequence token or ``max_new_tokens``.
 
-    Args:
-        model: a Qwen3 policy; its mode and gradients are left as they are.
-        prompts: token ids of each prompt, of any lengths >= 1.
-        generator: random numbers, on the model's device; None only with ``temperature=0``.
-        samples: completions per prompt, >= 1, or a list with one number per prompt.
-        max_new_tokens: longest completion, in tokens, >= 1.
-        temperature: divides the logits, >= 0. At 0 the most likely token is taken, with its log-probability at
-            temperature 1.
-
-    Raises:
-        ConfigError: if an argument is out of range, or the model is not one this decoder computes exactly.
+    ``prompts`` are token ids, and ``samples`` completions per prompt, or a list with one number for each. The
+    ``generator`` is on the model's device, and None only where ``temperature`` is 0: the most likely token is taken
+    then, with its log-probability at temperature 1.
 
     Source: Gumbel (1954): ``argmax(logp - log(E))`` with ``E`` exponential is a draw from ``exp(logp)``.
     """
     sizes = each_size(samples, prompts)
-    check_sample(model, prompts, generator, sizes, max_new_tokens, temperature)
+    check_model(model)
     size_P, longest = torch.tensor(sizes, device=model.device), max(map(len, prompts))
     padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
     pad_P = torch.tensor([longest - len(prompt) for prompt in prompts], device=model.device)
@@ -154,26 +146,9 @@ def end_tokens(model: Qwen3ForCausalLM) -> list[int]:
     return [end] if isinstance(end, int) else list(end or ())
 
 
-def check_sample(
-    model: Qwen3ForCausalLM,
-    prompts: list[list[int]],
-    generator: torch.Generator | None,
-    sizes: list[int],
-    max_new_tokens: int,
-    temperature: float,
-) -> None:
-    """Raise one error with everything that ``sample`` does not compute."""
+def check_model(model: Qwen3ForCausalLM) -> None:
+    """Raise a ``ConfigError`` for a model that ``sample`` does not compute exactly."""
     config, problems = model.config, []
-    if not prompts or min(map(len, prompts)) == 0:
-        problems.append("prompts must hold at least one prompt, each of at least one token, for example [[1, 9, 2]].")
-    for name, value in (("samples", min(sizes, default=1)), ("max_new_tokens", max_new_tokens)):
-        if value < 1:
-            problems.append(f"{name}={value} must be >= 1, for example {name}=8.")
-    if temperature < 0 or (temperature > 0 and generator is None):
-        problems.append(
-            f"temperature={temperature:g} must be >= 0, with a generator if above 0: pass "
-            "torch.Generator().manual_seed(0), or temperature=0 for the most likely token."
-        )
     if config.pad_token_id is None:
         problems.append("config.pad_token_id=None must be a token id, for example model.config.pad_token_id = 0.")
     expected = {f"{index}.{name}.weight" for index in range(config.num_hidden_layers) for name in LAYER_WEIGHTS}

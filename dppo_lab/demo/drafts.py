@@ -17,7 +17,7 @@ from transformers import Qwen3ForCausalLM
 
 from dppo.packing.micro_batches import sorted_micro_batches
 from dppo_lab.demo.cache import Cache
-from dppo_lab.demo.decode import Rollout, Unfinished, check_sample, choose, complete, each_size, end_tokens
+from dppo_lab.demo.decode import Rollout, Unfinished, check_model, choose, complete, each_size, end_tokens
 
 PASS_TOKENS = 512
 """Tokens of one verifying pass, padding included; trees of similar size are read together."""
@@ -34,8 +34,7 @@ def accept_or_resample(
     One draw from pi does both: it is x with probability pi(x), and otherwise it is a draw from pi without x. The same
     holds for several different drafts, of which at most one is accepted; -1 in ``draft_BG`` is none.
 
-    Returns:
-        (B,) tokens, (B,) their log-probabilities as in ``sample``, and (B,) which draft was accepted, -1 for none.
+    Gives (B,) tokens, (B,) their log-probabilities as in ``sample``, and (B,) the place of the accepted draft, or -1.
 
     Source: Leviathan et al. (2022), arXiv:2211.17192, for a draft that is certain of its token.
     """
@@ -64,7 +63,7 @@ def sample_drafted(
     ``generator`` will draw. Random numbers are used in another order than in ``sample``, so completions differ.
     """
     sizes = each_size(samples, prompts)
-    check_sample(model, prompts, generator, sizes, max_new_tokens, temperature)
+    check_model(model)
     end = set(end_tokens(model))
     cut = [[tuple(takewhile(lambda x: x not in end, d[: max_new_tokens - 1])) for d in of_one] for of_one in drafts]
     trees = build_trees(prompts, cut, model.device)

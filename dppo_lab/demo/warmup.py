@@ -127,10 +127,8 @@ def fit(
 
     Matrices inside the layers are trained by Muon, everything else by AdamW, at rates that rise over ``RISE_STEPS``
     steps and fall linearly with the share done, which ``done`` says after a number of steps >= 1; training ends where
-    it reaches 1. There must be enough batches, as from ``bucketed``. The policy is left in evaluation mode.
-
-    Returns:
-        Pairs of the share done, in [0, 1], and the loss in nats per labelled token. Training goes on as they are taken.
+    it reaches 1. There must be enough batches, as from ``bucketed``. The policy is left in evaluation mode. Pairs are
+    of the share done, in [0, 1], and the loss in nats per labelled token; training goes on as they are taken.
     """
     optimizers = _optimizers(model)
     rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]

@@ -126,7 +126,7 @@ def test_tables_show_figures_as_given():
         "target": {"what": "final accuracy of trl, same seed", "missing": None},
         "methods": {
             **{"trl": method(method="trl"), "dppo": method(), "cppo": {**biased, "runs": [failed]}},
-            **dict.fromkeys(("gspo", "pods", "dapo"), method(finished="3 of 5")),
+            **dict.fromkeys(("gspo", "pods"), method(finished="3 of 5")),
         },
         "speedup": {
             "trl": fast(1.0, 1.0, 1.0, 1.0),
@@ -134,7 +134,6 @@ def test_tables_show_figures_as_given():
             "cppo": fast(None, 0.0, 2.0, 0.5),
             "gspo": fast(2.5, 1.5, 3.5, 3.0),
             "pods": fast(2.5, 1.5, None),
-            "dapo": fast(None, None, None, per_seed={"0": None}),
         },
     }
     console = Console(width=table.NARROWEST, record=True, file=io.StringIO())
@@ -148,9 +147,6 @@ def test_tables_show_figures_as_given():
     assert "yes" in cppo and "not reached" in cppo and "0.00" not in cppo
     main = {line.split()[0]: line for line in reversed(lines) if line.split()[1:]}
     assert ">= 2.50 [1.50, 3.50]" in main["gspo"] and ">= 2.50 [1.50, no end]" in main["pods"]
-    assert main["dapo"].split()[1] == "-"
-    (took,) = [line for line in lines if line.startswith("dppo") and "3 of 5" in line]
-    assert took.split() == ["dppo", "+3.1", "[+0.2,", "+6.0]", "32", "-", "2,345", "12,345", "3", "of", "5"]
     assert "biased cppo: it always drops the rest [b]" in text
     assert "cppo does not take prompt_prune_rate: left out" in text
     assert "failed cppo, seed 2: ValueError: [red]no[/]" in text

@@ -48,9 +48,6 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
     assert row["bias_low"] <= row["relative_bias"] <= row["bias_high"]
     assert row["added_variance"] > 4 * row["added_variance_error"] > 0
     assert rows["cppo", "completions", 0.0, 0.5]["exact"] and rows["cppo", "completions", 0.0, 0.5]["bias_low"] is None
-    line = next(line for line in text.splitlines() if line.startswith("cppo") and "exact" in line)
-    figure = rows["cppo", "completions", 0.0, 0.5]["relative_bias"]
-    assert f"{figure:.3f}" in line and "biased" in line
 
 
 def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):

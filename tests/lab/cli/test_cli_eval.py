@@ -85,12 +85,6 @@ def test_bad_commands(words, capsys, given, said):
     assert said in capsys.readouterr().err
 
 
-def test_arguments_of_the_engine_are_an_object(words, capsys):
-    with pytest.raises(SystemExit):
-        main([*words, "--engine_args", "[1]"])
-    assert "expected such as '{\"name\": 1}'" in capsys.readouterr().err
-
-
 def test_a_model_from_scratch_is_made_once_for_its_arguments(words, tmp_path, made_quickly):
     out, data = tmp_path / "out", ["--scratch_data", words[3].removeprefix("sums=")]
     calls = [["scratch:embedded_quick"], ["scratch:embedded_sparse"], ["scratch:text", *data]]
@@ -109,13 +103,16 @@ def test_a_model_from_scratch_is_made_once_for_its_arguments(words, tmp_path, ma
     assert settings["engine"]["model"] == found[4][0] and settings["engine"]["format"] == "chat template"
 
 
-def test_a_stop_and_an_engine_that_is_not_installed_say_what_to_do(words, capsys, monkeypatch):
+def test_a_stop_and_engines_that_cannot_start_say_what_to_do(words, capsys, monkeypatch):
     def stop(*given):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "evaluate", stop)
     assert main(words) == command.INTERRUPTED
     assert "stopped; the same command goes on" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*words, "--engine_args", "[1]"])
+    assert "expected such as '{\"name\": 1}'" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "vllm", None)
     assert main([*words, "--engine", "vllm"]) == 2
     assert "pip install 'vllm>=0.22,<0.32', or --engine transformers" in capsys.readouterr().err

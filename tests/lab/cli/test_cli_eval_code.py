@@ -55,8 +55,3 @@ def test_pass_at_k_of_programs_is_unbiased(evaluated, tmp_path, capsys):
     assert not [name for name in found if name.startswith("maj@")] and {x["vote"] for x in lines} == {None}
     assert found["outcomes"]["right"] == sum(right.values()) and sum(found["outcomes"].values()) == 12
     assert len(results["settings"]["graded_by"]["humaneval"]) == 16
-
-
-def test_any_file_in_those_columns(evaluated, tmp_path):
-    assert evaluated("--benchmark", f"mine={HUMANEVAL}") == 0
-    assert read_results(tmp_path / "out")["benchmarks"]["mine"]["correct"] == "the program passes all tests"

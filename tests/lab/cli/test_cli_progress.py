@@ -7,12 +7,7 @@ import pytest
 from rich.console import Console
 
 from dppo_lab.cli.main import main
-from dppo_lab.cli.progress import (
-    Bars,
-    Board,
-    Lines,
-    open_board,
-)
+from dppo_lab.cli.progress import Bars, Board, Lines, open_board
 
 FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
 

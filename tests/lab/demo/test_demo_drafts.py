@@ -151,21 +151,17 @@ def test_without_drafts_it_is_plain_sampling(model, prompts):
 
 
 def variants(text, end):
-    """Drafts that are right, too long, right at first, wrong, empty, or go on behind an end of sequence."""
+    """Drafts that are too long, wrong, go on behind an end of sequence, or are several."""
     half = len(text) // 2
     return [
-        [text],
         [text + [7] * 50],
-        [text[:half]],
         [[*text[:half], (text[half] + 1) % 28, *text[half:]]],
-        [[]],
-        [],
         [[*text[:half], end, 5, 5]],
         [text, text[:half], [*text[:half], 8, 8], [6]],
     ]
 
 
-@pytest.mark.parametrize("number", [1, 3, 6, 7])
+@pytest.mark.parametrize("number", range(4))
 def test_the_most_likely_tokens_are_the_same_whatever_the_draft(model, prompts, number):
     end = TOKENS.index("<eos>")
     plain = sample(model, prompts, None, max_new_tokens=20, temperature=0)

@@ -2,12 +2,8 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from dppo.verification.tiny_model import build_model
-from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.demo.task import FULL
-from dppo_lab.demo.warmup import MUON_DECAY, MUON_MOMENTUM, MUON_RATE, Muon, warm_up
+from dppo_lab.demo.warmup import MUON_DECAY, MUON_MOMENTUM, MUON_RATE, Muon, orthogonalise
 
 SETTINGS = dict(lr=MUON_RATE, momentum=MUON_MOMENTUM, weight_decay=MUON_DECAY)
 SHAPES = [(6, 6), (4, 12), (12, 4)]
@@ -33,26 +29,9 @@ def test_steps_are_those_of_torch_to_its_rounding(shape):
         assert (steps(Muon, shape, **SETTINGS | change) - theirs).abs().max() > 1e-2
 
 
-class HalfPrecision(TorchDispatchMode):
-    """Counts operations on half-precision numbers."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        output = function(*args, **(kwargs or {}))
-        found = [output] if isinstance(output, torch.Tensor) else output if isinstance(output, (list, tuple)) else []
-        self.count += any(isinstance(x, torch.Tensor) and x.dtype in (torch.bfloat16, torch.float16) for x in found)
-        return output
-
-
-def test_a_warm_up_has_no_half_precision_in_it(monkeypatch):
+def test_nothing_is_rounded_to_half_precision():
     """Where a CPU has no bfloat16, its products are a hundred times slower than those of float32."""
-
-    def operations():
-        with HalfPrecision() as seen:
-            warm_up(build_model(0), build_tokenizer(), FULL, seed=0, steps=1)
-        return seen.count
-
-    assert operations() == 0
-    monkeypatch.setattr("dppo_lab.demo.warmup.Muon", torch.optim.Muon)
-    assert operations() > 100
+    matrix = torch.randn(6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    exact = orthogonalise(matrix)
+    assert (orthogonalise(matrix.float()) - exact).abs().max() < 1e-4
+    assert (orthogonalise(matrix.bfloat16()) - exact).abs().max() > 1e-3

@@ -10,7 +10,6 @@ from wrong_drafts import forward_logps
 from dppo.errors import ConfigError
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.demo.decode import sample
 from dppo_lab.demo.drafts import LastCompletions
 from dppo_lab.demo.rollouts import EmbeddedRollouts
 
@@ -76,17 +75,6 @@ def test_drafts_are_for_training_and_their_log_probabilities_are_the_models(mode
         assert rollouts(PROMPTS, trainer_of(model, step=2)) == EmbeddedRollouts()(PROMPTS, trainer_of(model))
     finally:
         model.train()
-
-
-@pytest.mark.parametrize("decoder", [sample, LastCompletions()], ids=["plain", "drafted"])
-def test_groups_of_any_size_are_decoded_as_they_follow_each_other(decoder, model):
-    """One of one prompt, then five of another: what the decoder gives for these sizes, in that order."""
-    prompts = [PROMPTS[0], *[PROMPTS[-1]] * 5]
-    found = EmbeddedRollouts(decoder)(prompts, trainer_of(model))
-    assert len(found["completion_ids"]) == len(found["logprobs"]) == 6
-    assert found["prompt_ids"][1:] == [found["prompt_ids"][1]] * 5 != [found["prompt_ids"][0]] * 5
-    equal = EmbeddedRollouts()(PROMPTS, trainer_of(model))
-    assert found["completion_ids"] != equal["completion_ids"]
 
 
 def test_settings_and_models_that_the_decoder_does_not_compute(model):

@@ -6,7 +6,9 @@ from itertools import pairwise
 from math import prod
 
 import pytest
+from refusals import refused
 
+from dppo.errors import DataError
 from dppo.rng import generator
 from dppo_lab.demo.task import (
     FULL,
@@ -151,3 +153,5 @@ def test_split_is_disjoint_balanced_and_repeatable(seed):
         counts = [sum(p.level == level for p in split.train) for level in band]
         assert counts == [20, 20, 20]
     assert split == make_split(seed, train=180, held_out=90) != make_split(seed + 2, train=180, held_out=90)
+    with refused(DataError, "held_out=900", "2 operands"):
+        make_split(seed, held_out=900)

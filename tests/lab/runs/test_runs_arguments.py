@@ -1,5 +1,6 @@
 """TRL's YAML and flags, with errors that name the field."""
 
+import os
 from pathlib import Path
 
 import pytest

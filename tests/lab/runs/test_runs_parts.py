@@ -69,12 +69,6 @@ def test_rewards_with_settings(tmp_path, problems_file):
     ids = {"completion_ids": [[1] * 6, [1] * 8, [1] * 10]}
     assert overlong(prompts=[""] * 3, completions=[""] * 3, **ids) == [0.0, -0.5, -1.0]
     assert accuracy(prompts=[""], completions=["\\boxed{3.83}"], answer=["3.8"]) == [1.0]
-    short = run_of(
-        tmp_path, problems_file, "--reward_funcs", "overlong", "--overlong_cache_tokens", "4",
-        "--max_completion_length", "3",
-    )  # fmt: skip
-    with refused(judge.ConfigError, "cache_tokens=4", "max_tokens=3"):
-        load_rewards(short, None)
 
 
 def test_a_majority_vote_needs_groups_of_one_size(tmp_path, problems_file):
@@ -82,8 +76,6 @@ def test_a_majority_vote_needs_groups_of_one_size(tmp_path, problems_file):
     (vote,) = load_rewards(run := run_of(tmp_path, problems_file, *words), load_dataset(run))
     texts = ["\\boxed{4}", "5", "\\boxed{4.0}", "\\boxed{7}"]
     assert vote(prompts=["q"] * 4, completions=texts, answer=["7"] * 4) == [1.0, 0.0, 1.0, 0.0]
-    with refused(judge.DataError, "2 completions", "a vote has 4"):
-        vote(prompts=["q"] * 2, completions=texts[:2], answer=["7"] * 2)
     other = [*words, "--eval_strategy", "steps", "--eval_steps", "1", "--num_generations_eval", "2"]
     with refused(ConfigError, "num_generations_eval: 4"):
         load_rewards(run_of(tmp_path, problems_file, *other), None)

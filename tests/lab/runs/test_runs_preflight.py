@@ -1,9 +1,12 @@
 """What would stop a run late is found before anything is loaded, by dry runs and by real ones."""
 
 import pytest
+from refusals import refused
 from transformers.integrations import integration_utils
 from trl import GRPOConfig
 
+from dppo.errors import ConfigError
+from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo_lab.cli.main import main
 from dppo_lab.runs.parsing import parse_fields, parse_run
 from dppo_lab.runs.preflight import TRACKERS, preflight_problems
