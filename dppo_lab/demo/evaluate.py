@@ -27,12 +27,9 @@ def accuracy(
     tokenizer: PreTrainedTokenizerFast,
     problems: Sequence[Problem],
     samples: int,
-    generator: torch.Generator | None,
+    generator: torch.Generator,
 ) -> Tensor:
-    """(P, G) bool, which of G = ``samples`` completions of each problem are right.
-
-    They are drawn at temperature 1, or greedily without a generator.
-    """
+    """(P, G) bool, which of G = ``samples`` completions of each problem, drawn at temperature 1, are right."""
     right_PG = torch.zeros(len(problems), samples, dtype=torch.bool)
     # Similar lengths together: a batch takes as long as its longest completion.
     order = sorted(range(len(problems)), key=lambda index: problems[index].level)
@@ -46,7 +43,6 @@ def accuracy(
             generator,
             samples=samples,
             max_new_tokens=MAX_NEW_TOKENS,
-            temperature=0.0 if generator is None else 1.0,
         )
         each = [problem for problem in asked for _ in range(samples)]
         right_PG[chosen] = (rewards_of(rollout, tokenizer, each) == 1.0).view(-1, samples)

@@ -17,7 +17,7 @@ def test_accuracy_puts_every_sample_at_its_problem_whatever_the_batches(monkeypa
     problems = make_split(0, train=30, held_out=0).train
     by_prompt = {f"<user>{problem.question}<assistant>": problem for problem in problems}
 
-    def scripted(model, prompts, generator, *, samples, max_new_tokens, temperature):
+    def scripted(model, prompts, generator, *, samples, max_new_tokens):
         found = [by_prompt[TOKENIZER.decode(prompt)] for prompt in prompts]
         texts = [f"\\boxed{{{p.answer + (g >= p.level)}}}<eos>" for p in found for g in range(samples)]
         ids = [TOKENIZER.encode(text) for text in texts]
