@@ -24,12 +24,7 @@ def whole_step(completions: Completions) -> Tensor:
 
 
 def all_but_dropped(completions: int, dropped: Fraction) -> int:
-    """``completions - floor(completions * dropped)``: rounds what is dropped, where ``kept_share`` rounds what is kept.
-
-    Args:
-        completions: that compete.
-        dropped: share to drop.
-    """
+    """``completions - floor(completions * dropped)``: rounds what is dropped; ``kept_share``, what is kept."""
     return completions - int(completions * dropped)
 
 

@@ -43,9 +43,6 @@ class Ranking:
     """Completions that compete are ranked by a score, and some places of the ranking are kept. Biased by design.
 
     Completions without a gradient compete too, and are not forwarded if they are kept.
-
-    Raises:
-        ConfigError: at construction, a rate out of range.
     """
 
     score: Score

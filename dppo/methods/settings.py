@@ -101,11 +101,7 @@ def _within(value: Any, interval: str) -> bool:
 
 
 def fill_in(args: Any) -> None:
-    """Settings that were left out get the method's own values, and rates in words become numbers.
-
-    Args:
-        args: of a run on prompts; ``method`` is one there is, or None.
-    """
+    """Settings that were left out get the method's own values, and rates in words become numbers."""
     args.method = DEFAULT_METHOD if args.method is None else args.method
     base = METHODS[args.method]
     for name in RATES:
@@ -135,11 +131,7 @@ def read_rates(args: Any) -> None:
 
 
 def method_problems(args: Any) -> list[str]:
-    """One sentence per rate, floor or setting of draws that contradicts another or that the method has no use for.
-
-    Args:
-        args: whose settings are all right by themselves, filled in.
-    """
+    """One sentence per rate, floor or setting of draws that contradicts another or that the method has no use for."""
     base, problems = METHODS[args.method], []
     prunes = bool(base.completions.rate or base.prompts.rate)
     pruned = f"dppo_{args.method.removesuffix('_loss')}"
@@ -201,13 +193,7 @@ def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:
 
 
 def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
-    """A method with the run's rates, floors, designs, scores, schedule and rounds.
-
-    Args:
-        args: of the run, checked and filled in.
-        method: with the run's objective.
-        sampler_log_probs: whether rollouts come with log-probabilities, which ``completion_score: auto`` uses.
-    """
+    """A method with the run's rates, floors, designs, scores, schedule and rounds."""
     rounds, own = method.rounds, METHODS[method.name]
     if rounds is not None:
         limit = rounds.limit if args.max_rounds is None else args.max_rounds
@@ -236,11 +222,7 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
 
 
 def row_method(args: Any) -> RowMethod:
-    """The method that settings of a trainer on rows describe.
-
-    Args:
-        args: of the run, checked.
-    """
+    """The method that settings of a trainer on rows describe."""
     base = ROW_METHODS[args.method]
     rate = row_rate(args)
     floor = min(DEFAULT_FLOOR, (1 - rate) / 2) if args.prune_floor is None else args.prune_floor

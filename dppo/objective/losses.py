@@ -144,13 +144,6 @@ def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: floa
 
     ``w`` is the product of the ratios of a completion's tokens and of the rollout engine's correction.
 
-    Args:
-        tokens: what was sampled; a correction must be per token.
-        k_pos: k where the advantage is >= 0.
-        lambda_pos: lambda where the advantage is >= 0.
-        k_neg: k elsewhere.
-        lambda_neg: lambda elsewhere.
-
     Source: VESPO (arXiv:2602.10693), with the clamps of TRL.
     """
     smallest = math.log(1e-8)

@@ -213,11 +213,6 @@ def calibrated(weight_MN: np.ndarray, expected_N: np.ndarray, found_N: np.ndarra
     Noise in what was expected makes units look more different than they are, and a strong prior less. Where what was
     expected says nothing about what was found, all units are equal here.
 
-    Args:
-        weight_MN: (M, N) weights of the units, M times.
-        expected_N: (N,) >= 0.
-        found_N: (N,) >= 0; where it is the same as expected, it comes back.
-
     Source: isotonic regression over quantiles; Barlow et al., Statistical Inference under Order Restrictions (1972).
     """
     if np.array_equal(expected_N, found_N):

@@ -119,19 +119,9 @@ class PromptHistory:
                 no streaks are kept.
 
         Raises:
-            ShapeError: arrays of different lengths.
             DataError: rows outside the dataset, a negative or non-finite signal or token count.
         """
         row, group_N = self._rows(rows), rewards.group_N
-        shapes = (rewards.groups, *signal_Q.shape), (len(rewards), *tokens_N.shape)
-        if shapes != ((len(row), len(row)), (len(rewards), len(rewards))):
-            raise ShapeError(
-                f"{len(row)} rows with {rewards.groups} groups of {len(rewards)} completions, signal "
-                f"{tuple(signal_Q.shape)} and tokens {tuple(tokens_N.shape)}: expected one signal per row and as many "
-                "groups, and one token count per completion"
-            )
-        if outcome_Q is not None and outcome_Q.shape != row.shape:
-            raise ShapeError(f"{len(row)} rows with outcome {tuple(outcome_Q.shape)}: expected (Q,)")
         tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), group_N, tokens_N.double()).numpy()
         signal = signal_Q.double().numpy()
         for name, value in (("signal", signal), ("tokens", tokens_N.double().numpy())):

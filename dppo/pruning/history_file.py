@@ -22,11 +22,7 @@ def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def read_arrays(path: Path, what: str, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Those arrays of a saved npz that it has, every byte checked; nothing is unpickled.
-
-    Raises:
-        CheckpointError: it is missing or damaged.
-    """
+    """Those arrays of a saved npz that it has, every byte checked; nothing is unpickled."""
     if not path.is_file():
         raise CheckpointError(f"there is no {what} at {path}. Resume from a checkpoint that this library wrote.")
     try:
@@ -43,17 +39,7 @@ def read_arrays(path: Path, what: str, names: Iterable[str]) -> dict[str, np.nda
 def read_history(
     path: Path, version: int, prompt_fields: Mapping[str, type[np.generic]], totals: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of a saved history, all checked for type and length.
-
-    Args:
-        path: of the file.
-        version: its format has to be.
-        prompt_fields: names and types of arrays with one entry per prompt.
-        totals: length of the array of running sums.
-
-    Raises:
-        CheckpointError: it is missing, damaged, or of another format.
-    """
+    """The arrays of a saved history, all checked for type and length."""
     expected = {
         **prompt_fields,
         **{"identities": np.uint64, "totals": np.float64, "format": np.int64},

@@ -17,9 +17,6 @@ class RewardMoments:
     """Decayed moments of every reward function for each prompt, 12 bytes for each of them.
 
     Rewards of 0 and 1 make them the counts of a Beta distribution; other rewards need the squares.
-
-    Args:
-        size: prompts of the dataset.
     """
 
     def __init__(self, size: int) -> None:
@@ -34,11 +31,7 @@ class RewardMoments:
         return self.prompt.nbytes + self.total.nbytes
 
     def begin(self, functions: int) -> None:
-        """Make room for what is observed next, and let all that was observed before count less in the prior.
-
-        Raises:
-            ShapeError: it is another number than before.
-        """
+        """Make room for what is observed next, and let all that was observed before count less in the prior."""
         if not self.total.shape[1]:
             self.prompt = np.zeros((3, self.prompt.shape[1], functions), np.float32)
             self.total = np.zeros((3, functions))
@@ -75,11 +68,6 @@ class RewardMoments:
         With rewards of 0 and 1 and a prior of a Beta distribution, mean and variance are those of the distribution
         updated by the decayed counts of right and wrong: ``worth`` is ``a + b + 1``, and ``variance / worth`` the
         variance of the mean. Other rewards weigh the mean alike, and their variance comes from their squares.
-
-        Args:
-            row: (P,) places.
-            fading: (P,) what each prompt's counts are worth by now, in (0, 1].
-            prior: of each of them.
         """
         if not self.total.any():
             return prior

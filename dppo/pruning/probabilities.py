@@ -180,12 +180,7 @@ RULES: dict[str, Rule] = {rule.__name__: rule for rule in (proportional, thresho
 
 
 def finite(name: str, value_N: Tensor) -> np.ndarray:
-    """``value_N`` as an array, (N,) float64.
-
-    Raises:
-        ShapeError: it is not of one dimension.
-        DesignError: a value is negative or not finite.
-    """
+    """``value_N`` as an array, (N,) float64."""
     value = value_N.detach().double().numpy()
     if value.ndim != 1:
         raise ShapeError(f"{name} has shape {value.shape}, expected (N,): pass {name}.flatten()")

@@ -309,15 +309,7 @@ class PromptPruning(_Level):
 
 
 def scattered(unit_R: Tensor, size: int, keep_R: Tensor, prob_R: Tensor, weight_R: Tensor) -> Draw:
-    """A draw among some units as one over all of them; the others are dropped, with probability and weight 0.
-
-    Args:
-        unit_R: (R,) int64 places.
-        size: N, of all units.
-        keep_R: (R,) bool.
-        prob_R: (R,) float64.
-        weight_R: (R,) float64.
-    """
+    """A draw among some units as one over all of them; the others are dropped, with probability and weight 0."""
     keep_N, prob_N, weight_N = torch.zeros(size, dtype=torch.bool), *torch.zeros(2, size, dtype=torch.float64)
     keep_N[unit_R], prob_N[unit_R], weight_N[unit_R] = keep_R, prob_R, weight_R
     return Draw(keep_N=keep_N, prob_N=prob_N, weight_N=weight_N)

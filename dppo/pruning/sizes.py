@@ -65,12 +65,6 @@ def whole_numbers(wanted_Q: Tensor, total: int, *, least: int, most: int) -> Ten
 
     What limits take or give is shared by all others in proportion; the largest remainders are rounded up, of equal ones
     the first.
-
-    Args:
-        wanted_Q: (Q,) >= 0, some above 0, any sum.
-        total: from ``least * Q`` to ``most * Q``.
-        least: >= 0.
-        most: >= ``least``.
     """
     wanted_Q = (wanted_Q / wanted_Q.max()).clamp_min(TINY)
     low, high = 0.0, max(most, 1) / TINY

@@ -86,16 +86,6 @@ class PromptStream:
         return self._orders[epoch]
 
 
-def thin_block(stream: PromptStream, prompts: int) -> Tensor:
-    """The next ``prompts`` rows, (prompts,) int64: of these, fewer are rolled out.
-
-    Raises:
-        DataError: if the dataset has fewer.
-    """
-    _check_size(stream, prompts)
-    return stream.take(prompts)
-
-
 def fill_block(
     stream: PromptStream, history: PromptHistory, pruning: PromptPruning, prompts: int, step: int
 ) -> tuple[Tensor, PromptPruning]:
@@ -115,11 +105,7 @@ def fill_block(
     Returns:
         (M,) int64 rows with ``M >= prompts``, and ``pruning`` with its rate set so that its draw expects
         ``prompts`` of them. Unseen prompts are always rolled out, so a block without history has ``prompts`` rows.
-
-    Raises:
-        DataError: if the dataset has fewer than ``prompts``.
     """
-    _check_size(stream, prompts)
     longest = min(round(prompts / (1 - pruning.rate)), stream.size)
     ahead = stream.peek(longest)
     fits, over = prompts, longest + 1
@@ -129,11 +115,3 @@ def fill_block(
         fits, over = (length, over) if fewest <= prompts + WHOLE else (fits, length)
     row_P = stream.take(fits)
     return row_P, pruning.at_total(history.candidates(row_P, step), prompts)
-
-
-def _check_size(stream: PromptStream, prompts: int) -> None:
-    if stream.size < prompts:
-        raise DataError(
-            f"a block of {prompts} prompts needs a dataset of at least as many, and this one has {stream.size}. "
-            f"Use at most {stream.size} prompts per step."
-        )

@@ -81,16 +81,7 @@ def prompt_key(identity: int) -> str:
 
 
 def read_values(path: str | Path, identities: np.ndarray) -> PromptValues:
-    """The values of a dataset's prompts from a file, wherever each prompt stands in it. Other prompts are left aside.
-
-    Args:
-        path: what ``dppo values`` wrote.
-        identities: (P,) uint64 of the dataset's prompts.
-
-    Raises:
-        FileError: there is no such file, or a line is damaged.
-        DataError: a prompt has no value, or a line has something else than finite numbers.
-    """
+    """The values of a dataset's prompts from a file, in any order. Other prompts are left aside."""
     wanted = {prompt_key(int(identity)) for identity in identities}
     found = {}
     for number, line in enumerate(read_lines(path, advice=ADVICE), 1):

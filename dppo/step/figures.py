@@ -47,13 +47,6 @@ def draw_figures(
 
     Where a live completion has probability 0, as in a ranking, no weight stands for it: there is no added variance
     then, but a bias, which a method declares.
-
-    Args:
-        live_N: (N,) bool, those that the draw was made among and that can have a gradient.
-        weight_N: (N,) weights, 0 where a completion was not kept.
-        prob_N: (N,) inclusion probabilities.
-        score_N: (N,) the score times the prompt's weight, a guess of the gradient's norm in ``added_variance``.
-        tokens_N: (N,) tokens that carry loss.
     """
     kept_N, live_prob_N = weight_N > 0, prob_N[live_N]
     found = {

@@ -38,13 +38,7 @@ class Passes:
 
 
 def deal(process_N: Tensor, shares: int, streams: Streams) -> Tensor:
-    """(N,) int64 the share each completion is trained in: near equal in size on every process, each equally likely.
-
-    Args:
-        process_N: (N,) integer, the process that holds each completion, from 0.
-        shares: optimizer steps of a pass, >= 1.
-        streams: random numbers of the step; none are drawn for a single share.
-    """
+    """(N,) int64 the share each completion is trained in: near equal in size on every process, each equally likely."""
     share_N = torch.zeros(len(process_N), dtype=torch.int64)
     if shares == 1 or not len(process_N):
         return share_N

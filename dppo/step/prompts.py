@@ -22,7 +22,7 @@ from dppo.pruning import DifficultyPredictor, Evidence, PromptHistory, PromptStr
 from dppo.pruning.ceiling import FEWEST, point_ceiling
 from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.pruning.rounds import take_round
-from dppo.pruning.stream import fill_block, thin_block
+from dppo.pruning.stream import fill_block
 from dppo.rng import Purpose, step_streams
 from dppo.step.plan import DraftPlan
 from dppo.step.records import StepPrompts, drawn_block, in_rounds
@@ -100,7 +100,7 @@ class PromptSource:
         if self.fill:
             row_P, pruning = fill_block(self.stream, self.history, pruning, self.prompts, step)
         else:
-            row_P = thin_block(self.stream, self.prompts)
+            row_P = self.stream.take(self.prompts)
         candidates = self.history.candidates(row_P, step)
         rng = step_streams(self.stream.seed, step)(Purpose.PROMPT_DRAW)
         block = Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))

@@ -146,17 +146,7 @@ rewards of those rolled out; None where no prompts are left."""
 
 
 def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams) -> StepPrompts:
-    """The prompts of a step that is made of rounds, rolled out now by a trainer, or earlier by a proof.
-
-    Args:
-        rounds: what counts, how large rounds are, and when to stop.
-        wanted: groups that fill the step, >= 1.
-        one_round: called for round 0, 1, ... until they do, or no prompts are left.
-        streams: random numbers of the step; each round has its own.
-
-    Raises:
-        RoundsError: the limit of rounds is reached.
-    """
+    """The prompts of a step that is made of rounds, rolled out now by a trainer, or earlier by a proof."""
     blocks, sizes = [], []
 
     def roll_out(number: int, prompts: int) -> Rewards | None:

@@ -11,13 +11,7 @@ from dppo.settings import TABLE
 
 
 def remembered(args: Any, more: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-    """The settings that a run depends on, as JSON has them.
-
-    Args:
-        args: a dataclass of settings, of which the table says what is remembered.
-        more: what else the run depends on, by name.
-        others: names of fields of ``args`` that are not in the table; those that it has not are left out.
-    """
+    """The settings that a run depends on, as JSON has them."""
     ours = [each.name for each in fields(args) if each in TABLE and TABLE[each].remembered]
     found = {name: getattr(args, name) for name in (*ours, *others) if hasattr(args, name)} | {**more}
     return json.loads(encoded(found, default=str))

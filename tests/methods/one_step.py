@@ -54,15 +54,3 @@ def advantages(*values, groups=None, process_N=None):
         live_N=advantage_N != 0,
         process_N=process_N,
     )
-
-
-def ratio_loss(method, log_ratio, advantage):
-    """The loss of a single token at a ratio."""
-    logp = torch.tensor([[log_ratio]], dtype=torch.float64)
-    tokens = Tokens(
-        logp_BT=logp,
-        old_logp_BT=torch.zeros_like(logp),
-        advantage_B=torch.tensor([advantage], dtype=torch.float64),
-        mask_BT=torch.ones_like(logp),
-    )
-    return method.loss(tokens).item()

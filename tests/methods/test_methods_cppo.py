@@ -40,23 +40,6 @@ def test_the_largest_of_each_group_are_kept_and_averaged(rate, count):
     assert loss_of(method, plan) == pytest.approx(by_hand, abs=1e-12), "those without a gradient count in the mean"
 
 
-@pytest.mark.parametrize(("groups", "rate", "count"), [(10, 0.9, 1), (10, 0.8, 2), (10, 0.5, 5), (10, 0.3, 7)])
-def test_cppo_counts_in_integers(groups, rate, count):
-    plan = step_of(CPPO.with_rates(completion=rate), [float(i) + 0.1 * i * i for i in range(groups)])
-    assert len(kept(plan)) == count
-
-
-def test_kept_advantages_no_longer_sum_to_zero():
-    """The golden 2.16 of 8 completions, 2 of them right, of which 4 are kept."""
-    plan = step_of(CPPO, GROUPS[0])
-    assert plan.advantage_N[kept(plan)].sum().item() == pytest.approx(2.16, abs=5e-3)
-
-
-def test_the_minority_of_binary_rewards_is_kept_first():
-    assert kept(step_of(CPPO, [0, 0, 0, 0, 0, 0, 0, 1])) == [0, 1, 2, 7]
-    assert kept(step_of(CPPO, [1, 1, 1, 1, 1, 0, 1, 1])) == [0, 1, 2, 5]
-
-
 # Its codes: completions of several prompts compete.
 
 
@@ -65,11 +48,6 @@ def test_prompts_without_signal_give_their_places_to_others():
     for method in (CPPO_TRL, CPPO_VERL):
         assert kept(step_of(method, [0.3] * 8, EVEN)) == list(range(8, 16))
     assert kept(step_of(CPPO, [0.3] * 8, EVEN)) == [8, 9, 10, 11], "in the paper a prompt keeps its own places"
-
-
-def test_an_even_prompt_takes_the_places_of_one_with_one_right_answer():
-    assert kept(step_of(CPPO_VERL, MINORITY, EVEN)) == [0, *range(8, 15)]
-    assert kept(step_of(CPPO, MINORITY, EVEN)) == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
 def test_the_two_codes_of_cppo_keep_one_row_more_or_less():
@@ -110,22 +88,6 @@ def weighed(keep_N, tokens_N, group_N):
     return kept_tokens(Kept(keep_N=keep_N, tokens_N=tokens_N, group_N=group_N))
 
 
-def test_means_over_the_tokens_of_processes_are_not_one_mean_over_both():
-    plan = step_of(
-        CPPO_TRL, [1, 0, 0, 0], [0, 3, 1, 0], tokens=[3, 9, 1, 5, 4, 1, 1, 1], process_N=torch.arange(8) // 4
-    )
-    rows, tokens_N = kept(plan), plan.completions.tokens_N
-    pooled = -(plan.advantage_N * tokens_N)[rows].sum() / tokens_N[rows].sum()
-    assert abs(loss_of(CPPO_TRL, plan) - pooled.item()) > 1e-3
-
-
-def test_a_process_that_keeps_no_tokens_weighs_nothing():
-    keep, tokens = torch.tensor([True, True, False, True]), torch.tensor([2.0, 0, 3, 0]).double()
-    weight = weighed(keep, tokens, torch.tensor([0, 0, 1, 1]))
-    assert weight.isfinite().all() and weight[0] == 5 / 2 / 2
-    assert weighed(torch.tensor([True, False]), tokens.new_tensor([1, 3]), torch.zeros(2).long()).tolist() == [4, 0]
-
-
 def test_dividing_by_the_tokens_kept_is_biased_with_the_right_weights_too():
     """The wrong twin of a fixed denominator: a ratio of two random numbers, here over every independent draw."""
     value, tokens, prob = (torch.tensor(v).double() for v in ([1, -2, 4], [5, 1, 2], [0.5, 0.5, 0.5]))
@@ -136,17 +98,3 @@ def test_dividing_by_the_tokens_kept_is_biased_with_the_right_weights_too():
     assert abs(fixed - exact) < 1e-12
     assert abs(sum((w * value * tokens).sum() for w in ratio) / 8 / tokens.sum() - exact) > 0.05
     assert "sums are divided by the tokens that are kept" in CPPO_TRL.biases()[0]
-
-
-@pytest.mark.parametrize(
-    ("method", "names"),
-    [
-        (CPPO, ("the largest", "kept_mean")),
-        (CPPO_TRL, ("all but the smallest", "unweighted")),
-        (CPPO_VERL, ("the largest", "unweighted")),
-    ],
-    ids=lambda value: getattr(value, "name", ""),
-)
-def test_the_bias_is_named(method, names):
-    (sentence,) = method.biases()
-    assert all(name in sentence for name in names)

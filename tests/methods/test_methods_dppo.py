@@ -6,7 +6,7 @@ from one_step import kept, step_of
 from tiny_policy import DAPO_BY_HAND, GSPO_BY_HAND, at_rates, full_gradient, relative_error
 
 from dppo.methods import METHODS, on_top_of
-from dppo.pruning import DETERMINISTIC, KEPT_MEAN, PIVOTAL, absolute_advantage, advantage_with_length, threshold
+from dppo.pruning import KEPT_MEAN
 
 UNBIASED = {
     "dppo_threshold": True,
@@ -62,13 +62,6 @@ def test_the_control_is_a_plain_mean_over_what_is_kept():
     assert method.prompts.weighting is KEPT_MEAN
 
 
-def test_presets_are_made_of_the_parts_that_they_are_named_after():
-    assert DPPO.completions.design is DPPO.prompts.design is THRESHOLD.completions.design is PIVOTAL
-    assert (THRESHOLD.completions.rule, THRESHOLD.completions.score) == (threshold, absolute_advantage)
-    assert DPPO.completions.score is advantage_with_length
-    assert METHODS["dppo_deterministic"].prompts.design is DETERMINISTIC
-
-
 # On top of other objectives.
 
 
@@ -85,11 +78,3 @@ def test_on_top_of_changes_what_is_dropped_and_nothing_else(base, pruning):
     assert set(base.deviations) | set(pruning.deviations) == set(method.deviations)
     assert base.paper in method.paper and pruning.paper in method.paper
     assert relative_error(full_gradient(at_rates(method, 0.0, 0.0)), full_gradient(base)) == 0
-
-
-def test_composed_presets_keep_the_base_and_its_score():
-    dapo, gspo = METHODS["dppo_dapo"], METHODS["dppo_gspo"]
-    assert dapo.score_name == "advantage with length" and gspo.score_name == "advantage with length per token"
-    assert METHODS["dppo_threshold_gspo"].score_name == "absolute advantage"
-    assert not dapo.biases() and dapo.with_rates(prompt=0.3).biases()
-    assert not gspo.with_rates(prompt=0.3).biases()

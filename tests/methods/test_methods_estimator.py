@@ -39,7 +39,6 @@ from tiny_policy import (
 from dppo.methods import METHODS
 from dppo.objective import (
     ADVANTAGE_RULES,
-    BATCH_SCALED,
     GROUP_SCALED,
     NORMALISERS,
     Tokens,
@@ -346,10 +345,6 @@ def test_refilling_until_enough_is_kept_is_biased_upwards(wanted, factor):
         mean += chance * wanted / (0.5 * tried)
         chance *= 0.5 * tried / (tried + 1 - wanted)
     assert mean == pytest.approx(factor, rel=2e-3)
-
-
-def test_the_batch_rule_is_the_only_one_that_needs_all_prompts():
-    assert [rule for rule in ADVANTAGE_RULES.values() if not rule.prompt_exact] == [BATCH_SCALED]
 
 
 # The named transform of advantages.

@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from tiny_policy import GRPO_BY_HAND, TOTAL_N, by_group
 
 from dppo.context import NOTHING_KNOWN, Expected, StepContext
 from dppo.methods import METHODS
-from dppo.pruning import GroupSizes
 from dppo.types import Rewards
 
 UNBIASED = dict.fromkeys(("grpo_history", "dppo_history", "dppo_history_scaled", "dppo_history_sizes"), True)
@@ -25,10 +23,6 @@ def test_the_baseline_is_the_methods_own_and_everything_else_may_be_chosen(name)
     assert "2509.13232" in method.paper and "history baseline" in method.describe()
 
 
-def test_only_one_has_sizes_of_its_own():
-    assert METHODS["dppo_history_sizes"].sizes == GroupSizes() and METHODS["dppo_history"].sizes is None
-
-
 @pytest.mark.parametrize("name", ["dppo_history", "dppo_history_scaled", "grpo_history"])
 def test_a_group_of_one_learns_from_what_history_expected(name):
     """GRPO's own advantage of it is 0."""
@@ -41,15 +35,3 @@ def test_a_group_of_one_learns_from_what_history_expected(name):
     divided = 0.5 if METHODS[name].advantages.compute.__name__ == "history_scaled_advantages" else 1.0
     assert METHODS[name].advantages(one, StepContext(expected=expected)).item() == pytest.approx(0.75 / divided)
     assert METHODS["grpo"].advantages(one, NOTHING_KNOWN).item() == 0
-
-
-def test_a_flat_group_that_history_did_not_expect_has_a_gradient_and_is_drawn_by_its_score():
-    expected = Expected(
-        mean_QF=torch.tensor([[0.1], [0.95]]).double(),
-        variance_QF=torch.tensor([[0.09], [0.05]]).double(),
-        worth_QF=torch.tensor([[5.0], [5.0]]).double(),
-    )
-    rewards = Rewards(reward_NF=torch.ones(4, 1), group_N=torch.tensor([0, 0, 1, 1]))
-    advantage_N = METHODS["grpo_history"].advantages(rewards, StepContext(expected=expected)).numpy()
-    assert (advantage_N[:2] > 0.7).all() and (np.abs(advantage_N[2:]) < 0.05).all()
-    assert METHODS["grpo_history"].live(torch.from_numpy(advantage_N)).all()

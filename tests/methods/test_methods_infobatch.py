@@ -8,7 +8,7 @@ import torch
 from tiny_policy import GRPO_BY_HAND, at_rates, expectation, relative_error
 
 from dppo.methods import METHODS
-from dppo.pruning import PIVOTAL, fade, stop, threshold
+from dppo.pruning import fade, stop
 from dppo.rng import Purpose, generator
 from dppo.types import Candidates
 
@@ -32,13 +32,6 @@ def test_infobatch_drops_below_the_mean_and_weighs_by_one_over_what_is_kept(rate
     assert low_N.sum() == 32 * (1 - rate)
     assert draw.weight_N[:32][low_N].tolist() == pytest.approx([1 / (1 - rate)] * int(low_N.sum()))
     assert draw.weight_N.sum() == pytest.approx(SIZE), "a step stands for all its candidates"
-
-
-def test_which_of_those_below_the_mean_are_dropped_is_left_to_chance():
-    draws = [INFOBATCH.prompts.draw(BLOCK, generator(seed, Purpose.CHECK)).keep_N[:32] for seed in range(60)]
-    kept = torch.stack(draws).double().mean(0)
-    assert ((kept - 0.5).abs() < 5 * (0.25 / 60) ** 0.5).all() and (kept > 0).all()
-    assert INFOBATCH.prompts.design is PIVOTAL and INFOBATCH.prompts.rule is threshold
 
 
 def test_infobatch_prunes_in_seven_eighths_of_a_run():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dppo.context import NOTHING_KNOWN, Expected, StepContext
 from dppo.errors import ConfigError
-from dppo.objective import HISTORY_CENTRED, history_advantages, history_scaled_advantages
+from dppo.objective import history_advantages, history_scaled_advantages
 from dppo.types import Rewards
 
 NAN = float("nan")
@@ -94,9 +94,3 @@ def test_the_deviation_is_that_of_history():
     torch.testing.assert_close(scaled, plain / ((0.16 + 4 * 0.16) ** 0.5 + 0.1))
     with pytest.raises(ConfigError, match="eps=0 must be > 0"):
         history_scaled_advantages(*known([[[1.0, 0.0]]], 0.5), eps=0)
-
-
-def test_the_rule_says_that_groups_of_one_learn():
-    assert HISTORY_CENTRED.from_history and HISTORY_CENTRED.prompt_exact
-    one = HISTORY_CENTRED(*known([[[1.0, 0.0]]], 0.25))
-    assert one.item() == pytest.approx(1 - 0.25 - 0.25)

@@ -1,4 +1,4 @@
-"""Token losses: golden numbers, TRL 1.16 re-stated scalar by scalar, gradients by finite differences, padding."""
+"""Token losses: TRL 1.16 re-stated scalar by scalar, gradients, padding."""
 
 import math
 from dataclasses import replace
@@ -46,18 +46,6 @@ def batch(seed=0, rows=6, tokens=5, spread=0.5, *, corrected=False):
         mask_BT=mask_BT,
         sampler_logp_BT=sampler_BT,
         correction_B1=(old_BT - sampler_BT).nan_to_num(0.0).exp().where(mask_BT, 1.0) if corrected else None,
-    )
-
-
-def one(logp, advantage, *, old=None, mask=None, **given):
-    """One completion; on the old policy's log-probabilities of 0 unless said otherwise."""
-    logp_BT = tensor([logp])
-    return Tokens(
-        logp_BT=logp_BT,
-        old_logp_BT=torch.zeros_like(logp_BT) if old is None else tensor([old]),
-        advantage_B=tensor([advantage]),
-        mask_BT=torch.ones_like(logp_BT) if mask is None else torch.tensor([mask]),
-        **given,
     )
 
 
@@ -145,8 +133,6 @@ LOSSES = {
 }  # fmt: skip
 """By name: our loss, TRL's, the settings that make them equal, and settings that make TRL's another loss."""
 
-SMOOTH = {name: loss for name, (loss, *_) in LOSSES.items() if "cispo" not in name and "vespo" not in name}
-
 
 @pytest.mark.parametrize("corrected", [False, True], ids=["", "corrected"])
 @pytest.mark.parametrize("name", LOSSES)
@@ -161,83 +147,6 @@ def test_values_equal_trl_and_another_loss_would_be_seen(name, corrected):
     assert worst > 1e-3
 
 
-@pytest.mark.parametrize("name", ["clipped", "gspo", "cispo", "sapo"])
-def test_a_correction_of_whole_completions_multiplies_all_their_tokens(name):
-    tokens, loss = batch(1), LOSSES[name][0]
-    factor_B1 = torch.linspace(0.5, 2, 6, dtype=torch.float64)[:, None]
-    torch.testing.assert_close(loss(replace(tokens, correction_B1=factor_B1)), factor_B1 * loss(tokens))
-
-
-# Golden numbers.
-
-
-@pytest.mark.parametrize(("log_ratio", "expected"), [([0.1, -0.2, 0.3], 1.0689391), ([0.5, 0.5], 1.6487213)])
-def test_gspo_golden_ratio(log_ratio, expected):
-    found = sequence_ratio(one(log_ratio, 1.0))
-    torch.testing.assert_close(found, tensor([[expected]]), rtol=0, atol=5e-8)
-    loss_BT = clipped_surrogate(one(log_ratio, -1.0), ratio=sequence_ratio, clip_low=1.0, clip_high=9.0)
-    torch.testing.assert_close(loss_BT, found.expand(1, len(log_ratio)))
-
-
-def test_ratio_of_tokens_and_of_a_completion():
-    """Log-ratios log 2 and log 8 and a padded token: 2 and 8 by token, their geometric mean 4 by completion."""
-    tokens = one([math.log(2), math.log(8), 5.0], 1.0, mask=[1, 1, 0])
-    torch.testing.assert_close(token_ratio(tokens), tensor([[2.0, 8.0, 1.0]]))
-    torch.testing.assert_close(sequence_ratio(tokens), tensor([[4.0]]))
-
-
-def test_clipping_by_hand():
-    """Ratios 2, 1 and 0.5 with A = 1, then with A = -1: min() lets only the pessimistic side through."""
-    log_ratio = [math.log(2), 0.0, math.log(0.5)]
-    up, down = one(log_ratio, 1.0), one(log_ratio, -1.0)
-    for tokens, delta, expected in (
-        (up, None, [-1.2, -1.0, -0.5]),
-        (down, None, [2.0, 1.0, 0.8]),
-        (up, 1.5, [-1.2, -1.0, -0.5]),
-        (down, 1.5, [1.5, 1.0, 0.8]),
-    ):
-        torch.testing.assert_close(clipped_surrogate(tokens, delta=delta), tensor([expected]))
-    near = [[math.log(1.19), math.log(1.21), 0.0], [math.log(0.81), math.log(0.79), 0.0]]
-    for log_ratio, advantage, bound in ((near[0], 1.0, 1), (near[1], -1.0, 0)):
-        assert clipped_tokens(one(log_ratio, advantage))[bound].tolist() == [[False, True, False]]
-    assert [found.tolist() for found in clipped_tokens(up)] == [[[False] * 3], [[True, False, False]]]
-    assert [found.tolist() for found in clipped_tokens(down)] == [[[False, False, True]], [[False] * 3]]
-
-
-def test_sapo_by_hand():
-    """At ratio 1 the gate is 2 / t; at ratio 2 and t = 1 it is 4 sigmoid(1), and it never exceeds 4 / t."""
-    log_ratio = [0.0, math.log(2), 30.0]
-    torch.testing.assert_close(sapo(one(log_ratio, 1.0)), tensor([[-2.0, -2.9242343, -4.0]]))
-    expected = [2 / 1.05, 4 / 1.05 / (1 + math.exp(-1.05)), 4 / 1.05]
-    torch.testing.assert_close(sapo(one(log_ratio, -1.0)), tensor([expected]))
-
-
-def test_vespo_by_hand():
-    """The ratio of a whole completion is 2: e^3 2^2 e^-6 where it was better than its group, e^2 2^3 e^-4 elsewhere."""
-    log_ratio, mask = [math.log(4), math.log(0.5), 7.0], [1, 1, 0]
-    for advantage, phi in ((1.0, 0.1991483), (0.0, 0.1991483), (-1.0, 1.0826823)):
-        torch.testing.assert_close(
-            vespo(one(log_ratio, advantage, mask=mask))[:, :2], -phi * advantage * tensor([log_ratio[:2]])
-        )
-    double = one(log_ratio, -1.0, mask=mask, correction_B1=tensor([[2.0, 1.0, 1.0]]))
-    phi = math.exp(2) * 4**3 * math.exp(-8)
-    torch.testing.assert_close(vespo(double)[:, :2], phi * tensor([log_ratio[:2]]))
-    for far in (60.0, -60.0):
-        assert vespo(one([far, far], 1.0)).isfinite().all()
-
-
-def test_off_policy_masking_by_hand():
-    """A drift of 0.3 per token: dropped at a threshold below it, if the advantage is negative."""
-    for advantage, threshold, kept in ((-1.0, 0.29, False), (-1.0, 0.31, True), (1.0, 0.0, True), (0.0, 0.0, True)):
-        masked = partial(off_policy_masked, loss=clipped_surrogate, threshold=threshold)
-        tokens = one([-0.3, -0.3, 9.0], advantage, mask=[1, 1, 0])
-        expected = clipped_surrogate(tokens) if kept else torch.zeros(1, 3, dtype=torch.float64)
-        assert torch.equal(masked(tokens), expected)
-    unknown = one([-0.3, -0.3], -1.0, sampler_logp_BT=tensor([[NAN, 0.5]]))
-    assert (partial(MASKED, threshold=0.41)(unknown) != 0).all(), "a token that could not be scored drifts by 0"
-    assert (partial(MASKED, threshold=0.39)(unknown) == 0).all()
-
-
 # Gradients.
 
 
@@ -249,27 +158,6 @@ def summed(loss, tokens):
 def gradient(loss, tokens):
     leaf = tokens.logp_BT.clone().requires_grad_()
     return torch.autograd.grad(summed(loss, replace(tokens, logp_BT=leaf)), leaf)[0]
-
-
-@pytest.mark.parametrize("corrected", [False, True], ids=["", "corrected"])
-@pytest.mark.parametrize("name", SMOOTH)
-def test_the_gradient_is_the_derivative_of_the_value(name, corrected):
-    tokens = batch(3, corrected=corrected)
-    assert torch.autograd.gradcheck(
-        lambda logp: summed(SMOOTH[name], replace(tokens, logp_BT=logp)), tokens.logp_BT.clone().requires_grad_()
-    )
-
-
-@pytest.mark.parametrize("name", ["cispo", "vespo"])
-def test_a_factor_that_is_held_constant_has_no_gradient_of_its_own(name):
-    """The value then is no function whose derivative is taken: the slope of each token is minus the factor times A."""
-    tokens, loss = batch(3), LOSSES[name][0]
-    slope_BT = (loss(tokens) / tokens.logp_BT).where(tokens.mask_BT, 0.0) / tokens.mask_BT.sum(1, keepdim=True)
-    torch.testing.assert_close(gradient(loss, tokens), slope_BT, rtol=1e-12, atol=1e-15)
-    nudged = tokens.logp_BT.clone().requires_grad_()
-    assert not torch.autograd.gradcheck(
-        lambda logp: summed(loss, replace(tokens, logp_BT=logp)), nudged, raise_exception=False
-    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -342,10 +230,3 @@ def test_multiplying_by_the_mask_at_the_end_would_not_protect_the_gradient():
     old_BT, mask_BT = torch.tensor([[0.0, -1e4]]), torch.tensor([[1.0, 0.0]])
     ((leaf - old_BT).exp().masked_fill(mask_BT == 0, 0.0)).sum().backward()
     assert leaf.grad is not None and leaf.grad.isnan().any()
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_mask_may_be_bool_or_numbers(name):
-    tokens, loss = batch(4), LOSSES[name][0]
-    for mask in (tokens.mask_BT.int(), tokens.mask_BT.double()):
-        torch.testing.assert_close(loss(replace(tokens, mask_BT=mask)), loss(tokens), rtol=0, atol=0)

@@ -7,7 +7,6 @@ and so finds every box without knowing what is in the draw. The chance of a resu
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import pairwise, permutations, product
 from math import factorial, prod
 
@@ -147,40 +146,3 @@ def all_masks(prob: Tensor) -> list[tuple[Tensor, float]]:
     """[(keep_N, chance)] of independent draws, straight from the definition: all 2 ** N masks."""
     masks = [torch.tensor(mask, dtype=torch.bool) for mask in product([False, True], repeat=len(prob))]
     return [(mask, torch.where(mask, prob, 1 - prob).prod().item()) for mask in masks]
-
-
-def duels(values: list[float]) -> dict[tuple[bool, ...], Fraction]:
-    """Exact distribution of the ordered pivotal method in rational numbers, written from its definition.
-
-    The first two rows that are neither 0 nor 1 fight: with a + b < 1 one of them falls to 0 and the other takes
-    a + b, row one surviving with chance a / (a + b); else one rises to 1 and the other takes a + b - 1, row one
-    rising with chance (1 - b) / (2 - a - b). Repeated until at most one is left, which is settled by its own chance.
-    """
-    result: dict[tuple[bool, ...], Fraction] = {}
-
-    def fight(state: tuple[Fraction, ...], chance: Fraction) -> None:
-        if not chance:
-            return
-        undecided = [row for row, p in enumerate(state) if 0 < p < 1]
-        if not undecided:
-            mask = tuple(p == 1 for p in state)
-            result[mask] = result.get(mask, Fraction(0)) + chance
-            return
-        first = undecided[0]
-        if len(undecided) == 1:
-            ends = [({first: Fraction(1)}, state[first]), ({first: Fraction(0)}, 1 - state[first])]
-        else:
-            second = undecided[1]
-            a, b = state[first], state[second]
-            if a + b < 1:
-                one = a / (a + b)
-                ends = [({first: a + b, second: Fraction(0)}, one), ({first: Fraction(0), second: a + b}, 1 - one)]
-            else:
-                one = (1 - b) / (2 - a - b)
-                rest = a + b - 1
-                ends = [({first: Fraction(1), second: rest}, one), ({first: rest, second: Fraction(1)}, 1 - one)]
-        for change, share in ends:
-            fight(tuple(change.get(row, p) for row, p in enumerate(state)), chance * share)
-
-    fight(tuple(Fraction(p) for p in values), Fraction(1))
-    return result

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from dppo.errors import ConfigError, DataError, ShapeError
+from dppo.errors import DataError
 from dppo.pruning import column_features, length_features
 
 
@@ -60,15 +60,3 @@ def advised(caught, dataset):
     """The dataset after the line of an error has run."""
     (line,) = re.findall(r"dataset = (dataset\..*\))(?:, and name|\.$)", str(caught.value))
     return eval(line, {"dataset": dataset})
-
-
-def test_a_text_after_numbers_is_found_where_it_stands():
-    with pytest.raises(DataError, match="column 'b', row 2: 'x' is text"):
-        column_features({"a": [1, 2, 3], "b": [1, 2, "x"]})
-
-
-def test_no_column_and_columns_of_different_lengths_are_refused():
-    with pytest.raises(ConfigError, match="there is no column to read"):
-        column_features({})
-    with pytest.raises(ShapeError, match="'a': 1, 'b': 2"):
-        column_features({"a": [1], "b": [1, 2]})

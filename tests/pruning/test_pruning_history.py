@@ -9,9 +9,9 @@ import pytest
 import torch
 from refusals import refused
 
-from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
-from dppo.pruning import PromptHistory, inclusion_probabilities
-from dppo.pruning.history import FORMAT, LONGEST_STREAK
+from dppo.errors import CheckpointError, ConfigError, ShapeError
+from dppo.pruning import PromptHistory
+from dppo.pruning.history import FORMAT
 from dppo.types import Rewards
 
 GROUP = 4
@@ -94,23 +94,6 @@ def test_golden_decay():
     assert history.candidates([1], 0).signal_P.item() == pytest.approx((5 / 3) ** 0.5)
 
 
-def test_a_prompt_with_a_large_signal_now_and_then_is_not_all_but_dropped():
-    """The root of the mean square costs less variance than the mean, by which both prompts look alike."""
-    history = PromptHistory(identities(2), decay=1.0, strength=1e-6)
-    rare = [0.0] * 9 + [10.0]
-    for signal in rare:
-        record(history, [0, 1], [1.0, signal], step=0)
-    size = history.candidates([0, 1], 0).signal_P
-    assert size.tolist() == pytest.approx([1.0, 10**0.5], rel=1e-5)
-    square = torch.tensor([1.0, np.square(rare).mean()])
-
-    def added(size_P: torch.Tensor) -> float:
-        prob = inclusion_probabilities(size_P, 1.0, floor=0.05)
-        return float((square * (1 / prob - 1)).sum())
-
-    assert added(size) < 0.7 * added(torch.tensor([1.0, np.mean(rare)]))
-
-
 def test_signal_fades_to_the_prior_with_age():
     history = PromptHistory(identities(2), strength=1.0, half_life=10.0)
     record(history, [0, 1], [0.0, 1.0], step=5)
@@ -148,14 +131,6 @@ def test_missing_rewards_are_left_out():
     assert history.candidates([1], 3).signal_P.item() == pytest.approx(0.5)  # the empty group is not in the prior
 
 
-def test_an_update_without_groups_changes_nothing():
-    history = filled()
-    before = arrays(history)
-    none = torch.zeros(0)
-    history.update(none.long(), Rewards(reward_NF=none[:, None], group_N=none.long()), none, none, 99)  # of 1 function
-    assert same(before, arrays(history))
-
-
 def test_a_row_twice_in_one_update_is_two_updates():
     once, twice = PromptHistory(identities(5)), PromptHistory(identities(5))
     record(once, [3, 1, 3, 3], [0.5, 0.1, 0.7, 0.2], step=4)
@@ -166,57 +141,6 @@ def test_a_row_twice_in_one_update_is_two_updates():
     assert (first.pop("reward_totals") > second.pop("reward_totals")).all(), "the prior fades with every update"
     assert same(first, second)
     assert first["rollouts"].tolist() == [0, 1, 0, 3, 0]
-
-
-def test_many_duplicates_count_in_the_order_given():
-    history, rows = PromptHistory(identities(3), decay=0.5), np.random.default_rng(0).integers(0, 3, 1000)
-    signal = np.random.default_rng(1).random(1000)
-    record(history, rows, signal, step=0)
-    found = arrays(history)
-    for row in range(3):
-        sum_, count = np.float32(0), np.float32(0)
-        for value in signal[rows == row]:
-            sum_, count = sum_ * np.float32(0.5) + np.float32(value**2), count * np.float32(0.5) + np.float32(1)
-        assert found["signal_square_sum"][row] == sum_ and found["count"][row] == count
-
-
-def test_indexed_assignment_alone_would_lose_duplicates():
-    count = np.zeros(2)
-    count[np.array([1, 1, 1])] += 1
-    assert count[1] == 1
-
-
-def test_the_same_updates_give_the_same_bits():
-    assert same(arrays(filled()), arrays(filled()))
-    assert not same(arrays(filled()), arrays(filled(seed=1)))
-
-
-ONE, ONES = Rewards.of_groups(torch.ones(1, GROUP)), torch.ones(GROUP)
-BAD = {
-    "row": (([50], ONE, ONES[:1], ONES, 0), DataError, "rows"),
-    "signal": (([0], ONE, -ONES[:1], ONES, 0), DataError, "signal"),
-    "tokens": (([0], ONE, ONES[:1], ONES * float("inf"), 0), DataError, "tokens"),
-    "tokens of groups": (([0], ONE, ONES[:1], ONES[:1], 0), ShapeError, "tokens (1,)"),
-    "groups": (([0, 1], ONE, ONES[:2], ONES, 0), ShapeError, "1 groups"),
-    "signals": (([0], ONE, ONES[:2], ONES, 0), ShapeError, "signal (2,)"),
-}
-
-
-@pytest.mark.parametrize(("update", "error", "named"), BAD.values(), ids=BAD)
-def test_bad_updates_are_refused_before_anything_changes(update, error, named):
-    history = filled()
-    before = arrays(history)
-    with refused(error, named):
-        history.update(*update)
-    with refused(ShapeError, "outcome (2,)"):
-        history.update([0], ONE, ONES[:1], ONES, 0, outcome_Q=torch.tensor([1, 1]))
-    assert same(before, arrays(history))
-
-
-def test_rows_outside_of_the_dataset_have_no_history():
-    for ask in (PromptHistory.streak, lambda history, rows: history.candidates(rows, 0)):
-        with refused(DataError, "rows -1"):
-            ask(filled(), [-1])
 
 
 # Streaks: groups of one kind in a row.
@@ -242,37 +166,6 @@ def observed(*outcomes: int) -> PromptHistory:
 )
 def test_a_streak_is_of_the_most_recent_groups_of_one_kind(outcomes, streak):
     assert observed(*outcomes).streak([0, 1]).tolist() == [streak, 0]
-
-
-def test_a_prompt_that_is_not_rolled_out_keeps_its_streak():
-    history = observed(HARD)
-    for step in range(1, 5):
-        record(history, [1], [1.0], step, outcome=[EASY])
-    assert history.streak([0, 1]).tolist() == [-1, 4]
-    record(history, [0], [1.0], 5, outcome=[HARD])
-    assert history.streak([0]).tolist() == [-2]
-
-
-def test_updates_without_outcomes_leave_streaks_alone():
-    history = observed(HARD)
-    record(history, [0], [1.0])
-    missing = Rewards.of_groups(torch.full((1, GROUP), float("nan")))
-    history.update([0], missing, ONES[:1], ONES, 0, outcome_Q=torch.tensor([EASY]))
-    assert history.streak([0]).tolist() == [-1], "nor does a group without a reward"
-
-
-def test_a_row_twice_in_one_update_prolongs_its_streak_in_the_order_given():
-    history = PromptHistory(identities(2))
-    record(history, [0, 1, 0, 1], [1.0] * 4, outcome=[EASY, EASY, EASY, HARD])
-    assert history.streak([0, 1]).tolist() == [2, -1]
-
-
-def test_streaks_end_at_the_longest_that_is_kept(tmp_path: Path):
-    history, path = observed(EASY), tmp_path / "history.npz"
-    np.savez(path, **(arrays(history) | {"streak": np.array([LONGEST_STREAK, -LONGEST_STREAK], np.int16)}))
-    history.load(path)
-    record(history, [0, 1], [1.0, 1.0], outcome=[EASY, HARD])
-    assert history.streak([0, 1]).tolist() == [LONGEST_STREAK, -LONGEST_STREAK]
 
 
 # Settings and files.
@@ -330,25 +223,11 @@ def test_a_changed_dataset_keeps_the_history_of_prompts_it_still_has(tmp_path: P
     assert torch.equal(kept.tokens_P, original.tokens_P)
 
 
-def test_equal_prompts_in_a_changed_dataset_all_get_the_history(tmp_path: Path):
-    history = PromptHistory(identities(3))
-    record(history, [2], [0.7], step=0)
-    history.save(tmp_path / "history.npz")
-    changed = PromptHistory(identities(3)[[2, 0, 2]])
-    assert changed.load(tmp_path / "history.npz") == 3
-    assert changed.candidates([0, 1, 2], 0).seen_P.tolist() == [True, False, True]
-
-
 def test_another_dataset_is_refused_with_its_counts(tmp_path: Path):
     filled().save(tmp_path / "history.npz")
     other = PromptHistory(identities(20, start=5000))
     with refused(CheckpointError, 50, 20):
         other.load(tmp_path / "history.npz")
-
-
-def test_a_missing_file_is_named(tmp_path: Path):
-    with refused(CheckpointError, tmp_path / "none.npz"):
-        PromptHistory(identities(5)).load(tmp_path / "none.npz")
 
 
 def test_a_file_damaged_anywhere_is_refused_or_read_in_full(tmp_path: Path):
@@ -389,12 +268,3 @@ def test_archives_that_are_no_history_are_refused_and_a_pickle_is_never_opened(t
     np.savez(path, **content)
     with refused(CheckpointError, named, path):
         PromptHistory(identities(50)).load(path)
-
-
-def test_files_of_another_kind_and_truncated_ones_are_refused(tmp_path: Path):
-    path = tmp_path / "history.npz"
-    filled().save(path)
-    for content in (b"", b"not a file of ours", b"PK\x03\x04", path.read_bytes()[:-100]):
-        path.write_bytes(content)
-        with refused(CheckpointError, "damaged"):
-            PromptHistory(identities(50)).load(path)

@@ -1,10 +1,10 @@
-"""The regression behind the predictor: its maximum, its expansion there, and the area under the curve."""
+"""The regression behind the predictor: its maximum, and why Newton's steps are shortened."""
 
 import numpy as np
 import pytest
 import torch
 
-from dppo.pruning.logistic import auc, expansion, posterior_mode
+from dppo.pruning.logistic import expansion, posterior_mode
 from dppo.rng import Purpose, generator
 
 
@@ -56,21 +56,3 @@ def test_whole_newton_steps_alone_would_not_get_there():
         slope, bend = expansion(x, *seen)
         x = x + np.linalg.solve(precision + bend, slope + linear - precision @ x)
     assert np.abs(expansion(x, *seen)[0] + linear - precision @ x).max() > 0.1
-
-
-def wins_among_pairs(score, right):
-    pairs = [(a > b) + (a == b) / 2 for a in score[right] for b in score[~right]]
-    return np.mean(pairs)
-
-
-def test_the_auc_is_the_share_of_pairs_won():
-    rng = generator(3, Purpose.CHECK)
-    for ties in (False, True):
-        score, right = rng.random(40), rng.random(40) < 0.4
-        score = score.round(1) if ties else score
-        assert auc(score, right) == pytest.approx(wins_among_pairs(score, right), abs=1e-12)
-    assert auc(np.zeros(5), np.arange(5) < 2) == 0.5 and auc(np.arange(4.0), np.arange(4) > 1) == 1.0
-    assert np.isnan(auc(np.arange(3.0), np.ones(3, bool)))
-    # The wrong twin: ranks in the order of the array, ties or not.
-    rank, right = np.zeros(5).argsort().argsort() + 1.0, np.arange(5) < 2
-    assert (rank[right].sum() - 3) / 6 == 0.0

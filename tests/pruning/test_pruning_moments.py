@@ -1,17 +1,11 @@
 """What history expects of rewards: the Beta posterior for right and wrong, moments for others, each function apart."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from refusals import refused
 
-from dppo.context import Expected, StepContext
-from dppo.errors import DataError, ShapeError
-from dppo.methods import METHODS
+from dppo.errors import ShapeError
 from dppo.pruning import PromptHistory
-from dppo.step import RolledOut, drafted, whole_block
 from dppo.types import Rewards
 
 NAN = float("nan")
@@ -43,22 +37,6 @@ def test_with_rewards_of_0_and_1_it_is_the_beta_distribution():
     assert found.mean_QF[1].item() == pytest.approx(prior) and found.worth_QF[1].item() == 4, "unseen: the prior"
 
 
-def test_nothing_is_expected_before_the_first_completion():
-    assert history().expected([0, 1], 0) is None
-    known = history()
-    known.update(torch.zeros(0).long(), Rewards(reward_NF=torch.zeros(0, 1), group_N=torch.zeros(0).long()),
-                 torch.zeros(0), torch.zeros(0), 0)  # fmt: skip
-    assert known.expected([0], 0) is None
-
-
-def test_other_rewards_have_the_variance_of_what_was_seen():
-    known, values = history(decay=1.0, strength=1e-9), [2.5, -1.0, 7.0, 3.0]
-    learn(known, [2], [values])
-    found = known.expected([2], 0)
-    assert found.mean_QF.item() == pytest.approx(np.mean(values))
-    assert found.variance_QF.item() == pytest.approx(np.var(values), rel=1e-5)
-
-
 def test_each_function_has_its_own_and_missing_rewards_count_in_none():
     known = history(decay=1.0, strength=2.0)
     learn(known, [0, 1], [[[1, NAN], [0, 5.0]], [[1, 7.0], [1, NAN]]])
@@ -80,35 +58,3 @@ def test_age_gives_way_to_the_prior():
     learn(known, [0, 1], [[1, 1, 1, 1], [0, 0, 0, 0]])
     means = [known.expected([0], step).mean_QF.item() for step in (0, 10, 1000)]
     assert means == pytest.approx([(4 + 0.5) / 5, (2 + 0.5) / 3, 0.5])
-
-
-def test_a_prior_of_each_prompt_takes_the_place_of_the_mean_of_all():
-    known = history(decay=1.0)
-    learn(known, [0], [[1, 0]])
-    given = Expected(
-        mean_QF=torch.tensor([[0.9], [0.2]]).double(),
-        variance_QF=torch.tensor([[0.09], [0.16]]).double(),
-        worth_QF=torch.tensor([[5.0], [5.0]]).double(),
-    )
-    found = known.expected([0, 1], 0, prior=given)
-    assert found.mean_QF[:, 0].tolist() == pytest.approx([(4 * 0.9 + 1) / 6, 0.2])
-    assert found.variance_QF[1].item() == pytest.approx(0.16) and found.worth_QF[:, 0].tolist() == [7, 5]
-
-
-def test_a_record_that_cannot_be_is_refused():
-    good = torch.ones(2, 1, dtype=torch.float64)
-    with refused(ShapeError, "Expected", "functions"):
-        Expected(mean_QF=good, variance_QF=good, worth_QF=good[:1])
-    with refused(DataError, "variance_QF"):
-        Expected(mean_QF=good, variance_QF=-good, worth_QF=good)
-    expected = Expected(mean_QF=good, variance_QF=good, worth_QF=good)
-    with refused(ShapeError, "value_Q", "3"):
-        StepContext(expected=expected, value_Q=torch.ones(3))
-    with refused(ShapeError, "value_Q"):
-        StepContext(value_Q=good)
-    with refused(ShapeError, "context", "3 rows"):
-        replace(whole_block(3, 6), context=StepContext(expected=expected))
-    two_functions = RolledOut(rewards=Rewards.in_groups(torch.ones(4, 2), 2), tokens_N=torch.ones(4))
-    with refused(ShapeError, "expected", "(2, 2)"):
-        prompts = replace(whole_block(2, 4), context=StepContext(expected=expected))
-        drafted(METHODS["dppo_history"], two_functions, prompts, max_tokens=1)

@@ -1,7 +1,5 @@
 """``Pruning`` and ``PromptPruning``: what they check, what they keep, and how many."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
@@ -71,18 +69,6 @@ def test_all_problems_are_reported_at_once(level):
     assert "floor=0.5 must be in (0, 0.3]" in text and "budget='bits'" in text
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
-def test_rates_out_of_range_are_refused(rate):
-    with pytest.raises(ConfigError, match=r"must be in \[0, 1\)"):
-        Pruning(rate=rate)
-
-
-def test_a_floor_equal_to_the_budget_in_decimal_is_accepted():
-    rows = completions()
-    draw = Pruning(rate=0.9, floor=0.1).draw(rows, rng())
-    torch.testing.assert_close(draw.prob_N[rows.live_N], torch.full((56,), 0.1, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("level", [Pruning, PromptPruning])
 def test_another_rate_lowers_the_floor_to_half_of_what_is_kept(level):
     """A floor of all that is kept would leave the rule no choice."""
@@ -101,17 +87,6 @@ def test_rate_zero_keeps_every_live_row_at_weight_one_whatever_the_parts():
         assert torch.equal(draw.keep_N, rows.live_N)
         assert torch.equal(draw.weight_N, rows.live_N.double())
         assert torch.equal(draw.prob_N, rows.live_N.double())
-
-
-def test_no_live_rows_and_no_rows_at_all():
-    rows = completions()
-    dead = replace(rows, live_N=torch.zeros(64, dtype=torch.bool))
-    draw = Pruning(rate=0.5).draw(dead, rng())
-    assert not draw.keep_N.any() and not draw.weight_N.any() and not draw.prob_N.any()
-    none = torch.zeros(0)
-    empty = Completions(advantage_N=none, tokens_N=none, group_N=none.long(), live_N=none.bool())
-    assert Pruning(rate=0.5).draw(empty, rng()).keep_N.shape == (0,)
-    assert PromptPruning(rate=0.5).draw(candidates([]), rng()).keep_N.shape == (0,)
 
 
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
@@ -137,12 +112,6 @@ def test_a_budget_in_tokens_is_met_in_tokens():
         expected = (draw.prob_N * tokens).sum() / tokens.sum()
         assert (abs(expected.item() - 0.4) < 1e-12) == (budget == "tokens")
         assert (abs(draw.prob_N.sum().item() / 56 - 0.4) < 1e-12) == (budget == "rows")
-
-
-def test_a_live_row_without_tokens_costs_one():
-    rows = replace(completions(), tokens_N=torch.zeros(64, dtype=torch.long))
-    draw = Pruning(rate=0.5, budget="tokens").draw(rows, rng())
-    assert draw.prob_N.sum().item() == pytest.approx(28)
 
 
 def sides_kept(pruning: Pruning, seed: int) -> set[int]:
@@ -206,17 +175,6 @@ def test_prompt_counts_are_fixed_whole_and_multiples(signal, unseen, rate, multi
         assert lowest <= count < lowest + multiple + 1
 
 
-def test_golden_prompt_draw():
-    """Half of 8 seen prompts and 2 unseen are 6; as a multiple of 4 they are 8, so 6 of the 8 seen ones."""
-    block = candidates([1.0] * 10, [True] * 8 + [False] * 2)
-    draw = PromptPruning(rate=0.5).draw(block, rng())
-    torch.testing.assert_close(draw.prob_N, torch.tensor([0.5] * 8 + [1.0] * 2, dtype=torch.float64))
-    assert draw.keep_N.sum() == 6
-    draw = PromptPruning(rate=0.5).draw(block, rng(), multiple=4)
-    torch.testing.assert_close(draw.prob_N, torch.tensor([0.75] * 8 + [1.0] * 2, dtype=torch.float64))
-    assert draw.keep_N.sum() == 8
-
-
 def test_without_history_every_prompt_is_kept():
     for design in DESIGNS.values():
         draw = PromptPruning(rate=0.9, design=design, rule=never_the_first).draw(
@@ -234,41 +192,3 @@ def test_counts_that_cannot_be_are_refused():
         PromptPruning(rate=0.5, design=POISSON).draw(candidates([1.0] * 8), rng(), multiple=4)
     with pytest.raises(DesignError, match="no rate keeps 1 of 20 prompts"):
         PromptPruning(rate=0.5).at_total(candidates([1.0] * 20), 1)
-
-
-@given(
-    total=st.integers(3, 24),
-    rule=st.sampled_from([proportional, uniform]),
-    budget=st.sampled_from(["rows", "tokens"]),
-)
-def test_any_total_above_the_floor_can_be_asked_for(total, rule, budget):
-    block = candidates([0.0, 0.1, 1.0, 4.0] * 6, [True] * 22 + [False] * 2, [1.0, 5.0, 2.0] * 8)
-    pruning = PromptPruning(rate=0.5, rule=rule, budget=budget)
-    assert pruning.fewest(block) == pytest.approx(2 + 2.2)
-    if total >= 5:
-        draw = pruning.at_total(block, total).draw(block, rng())
-        assert draw.keep_N.sum() == total
-        assert draw.prob_N.sum().item() == pytest.approx(total, abs=1e-9)
-
-
-def test_prompts_that_cost_more_are_rolled_out_less_often():
-    block = candidates([1.0] * 4, tokens=[1.0, 1.0, 4.0, 4.0])
-    prob = PromptPruning(rate=0.5, budget="tokens").draw(block, rng()).prob_N
-    assert prob[0] / prob[2] == pytest.approx(2.0)
-
-
-def test_equal_generators_give_equal_draws_and_single_precision_is_enough():
-    rows = completions()
-    first, again = (Pruning(rate=0.5).draw(rows, rng(5)) for _ in range(2))
-    assert torch.equal(first.keep_N, again.keep_N) and torch.equal(first.weight_N, again.weight_N)
-    assert first.weight_N.dtype == torch.float64 and rows.advantage_N.dtype == torch.float32
-
-
-@pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
-def test_what_is_pruned_is_said_with_every_part(design):
-    pruning = Pruning(rate=0.25, design=design, score=advantage_with_length, rule=threshold, budget="tokens", floor=0.2)
-    for part in ("0.25 of the tokens", "threshold rule", "advantage with length", design.name, "floor 0.2"):
-        assert part in str(pruning)
-    assert "inverse probability weights" in str(pruning)
-    assert "expected signal" in str(PromptPruning(rate=0.25))
-    assert str(Pruning()) == str(PromptPruning()) == ""

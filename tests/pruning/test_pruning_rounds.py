@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dppo.errors import ConfigError, DesignError, RoundsError
+from dppo.errors import ConfigError, RoundsError
 from dppo.pruning import PromptHistory, PromptStream, Request, Rounds
-from dppo.pruning.rounds import Collected, fill, fixed, take_round
+from dppo.pruning.rounds import Collected, fill, take_round
 from dppo.rng import Purpose, generator
 from dppo.types import Block, Rewards
 
@@ -48,13 +48,6 @@ def test_rounds_go_on_until_enough_groups_count():
     )
 
 
-def test_only_the_first_groups_are_kept():
-    roll_out, _ = scripted([1, 0, 1], [1, 1, 1])
-    filled = fill(ROUNDS, 3, roll_out)
-    assert filled.keep_Q.tolist() == [True, False, True, True, False, False]
-    assert filled.collected.counted == 5 and filled.collected.missing == 0
-
-
 def test_the_limit_is_an_error_and_never_a_truncation():
     roll_out, asked = scripted(*[[1, 0]] + [[0, 0]] * 9)
     with pytest.raises(RoundsError, match=r"after 10 rounds 1 of 20 groups .* needs 2\. Set max_rounds: 20 \(0 for no"):
@@ -84,27 +77,6 @@ def test_a_round_that_is_said_to_be_the_last_is_unless_nothing_counts_yet():
     assert fill(rounds, 3, roll_out).collected.counted == 1 and len(asked) == 2
     roll_out, asked = scripted([0, 0, 0], [0, 0, 0], [0, 1, 0], [1, 1, 1])
     assert fill(rounds, 3, roll_out).collected.counted == 1 and len(asked) == 3
-
-
-def test_fixed_rounds_are_all_as_large():
-    for more in ({}, {"counted": 500, "last_rolled_out": 1536, "last_counted": 500}):
-        assert fixed(Collected(wanted=512, usual=1536, **more)) == Request(prompts=1536)
-
-
-@pytest.mark.parametrize(("factor", "wanted", "usual"), [(3.0, 512, 1536), (1.0, 16, 16), (0.01, 16, 1)])
-def test_a_usual_round_is_a_multiple_of_what_a_step_wants_and_one_prompt_at_least(factor, wanted, usual):
-    roll_out, asked = scripted([1] * wanted)
-    fill(replace(ROUNDS, factor=factor), wanted, roll_out)
-    assert asked == [usual]
-
-
-def test_the_description_says_what_happens_at_the_limit():
-    assert "at most 10 rounds (an error there)" in str(ROUNDS)
-    assert "then a step on those there are" in str(replace(ROUNDS, at_limit="train"))
-    assert "without a limit" in str(replace(ROUNDS, limit=0))
-    assert "ratio of two random numbers" in ROUNDS.bias
-    skipping = replace(ROUNDS, skipping=Halves())
-    assert skipping.bias == f"{ROUNDS.bias}; {Halves().bias}" and str(skipping).endswith(", halves")
 
 
 def test_bad_settings_are_refused_together():
@@ -158,48 +130,9 @@ def test_a_round_takes_as_many_rows_as_it_needs():
     assert block.candidates.seen_P.tolist() == [True, False] * 4
 
 
-def test_prompts_without_a_chance_are_refused_where_rounds_would_never_end():
-    with pytest.raises(DesignError, match="skipping gives 8 prompts no chance"):
-        taken(history(dict.fromkeys(range(SIZE), HARD)), 4, learned=0.0)
-
-
-def test_without_skipping_a_round_is_the_next_rows():
-    block, stream = taken(history({0: HARD * 8}), 13, skipping=False)
-    assert block.row_Q.tolist() == [*range(8), *range(5)] and (block.draw.prob_N == 1).all()
-    assert (stream.epoch, stream.offset) == (1, 5)
-
-
-def test_prompts_are_skipped_as_often_as_they_should_be():
-    known = history({0: EASY, 1: 2 * HARD})
-    rolled_out, offered = np.zeros(SIZE), np.zeros(SIZE)
-    for seed in range(600):
-        block, _ = taken(known, SIZE, seed=seed, learned=0.6)
-        np.add.at(offered, block.candidates.row_P.numpy(), 1)
-        np.add.at(rolled_out, block.row_Q.numpy(), 1)
-    wanted = np.array([0.6, 0.36 * 0.9, *[1.0] * 6])
-    spread = np.sqrt(wanted * (1 - wanted) / offered)
-    assert (np.abs(rolled_out / offered - wanted) <= 4 * spread).all()
-    assert (np.abs(rolled_out / offered - wanted**1.3) > 4 * spread)[:2].all(), "and not with another probability"
-
-
-def test_each_coin_of_a_prompt_is_a_number_of_its_own():
-    """A prompt is rolled out where every one of its numbers is at least one minus its chance."""
-    known = history(dict.fromkeys(range(SIZE), HARD))
-    block, _ = taken(known, 2, seed=5)
-    number_PK = generator(5, Purpose.PROMPT_SKIP).random((4, 2))
-    expected = (number_PK >= np.array([0.5, 0.1])).all(1)
-    assert block.draw.keep_N[:4].tolist() == expected[: len(block.draw.keep_N)].tolist()
-
-
 def test_a_round_does_not_depend_on_how_far_it_looks_ahead():
     """Draws belong to places of the stream: more prompts asked for begin with the same ones."""
     known = history(dict.fromkeys(range(SIZE), EASY))
     few, many = (taken(known, prompts, seed=3)[0] for prompts in (2, 20))
     assert torch.equal(many.draw.keep_N[: len(few.draw.keep_N)], few.draw.keep_N)
     assert torch.equal(many.candidates.row_P[: len(few.candidates.row_P)], few.candidates.row_P)
-
-
-def test_equal_seeds_give_equal_rounds_and_others_do_not():
-    known = history(dict.fromkeys(range(SIZE), EASY))
-    first, again, other = (taken(known, 4, seed=seed)[0].draw.keep_N.tolist() for seed in (1, 1, 2))
-    assert first == again and first != other

@@ -32,12 +32,6 @@ def test_whole_numbers_have_the_sum_asked_for_within_the_limits(wanted, least, m
     assert (found[order].diff() >= -1).all(), "never two fewer where more is wanted"
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.integers(1, 5), st.floats(0, 1))
-def test_the_completions_of_a_step_stay_what_they_are(variance, generations, evenness):
-    found = GroupSizes(evenness=evenness)(expected(variance), torch.ones(len(variance)), generations)
-    assert int(found.sum()) == generations * len(variance) and int(found.min()) >= 1
-
-
 def test_without_evenness_the_variance_is_the_least_of_all_sizes():
     """The sum of V / n over every way to give eight completions to three prompts."""
     variance, tokens = torch.tensor([0.25, 0.04, 0.01]), torch.tensor([1.0, 1.0, 1.0])

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo.errors import CheckpointError, DataError
-from dppo.pruning import DETERMINISTIC, PromptHistory, PromptPruning, PromptStream, proportional, threshold, uniform
-from dppo.pruning.stream import fill_block, thin_block
+from dppo.pruning import PromptHistory, PromptPruning, PromptStream, proportional, threshold, uniform
+from dppo.pruning.stream import fill_block
 from dppo.rng import Purpose, generator
 from dppo.types import Rewards
 
@@ -32,19 +31,6 @@ def test_each_epoch_has_every_row_once_in_an_order_of_its_own():
     assert all(torch.equal(rows.sort().values, torch.arange(SIZE)) for rows in epochs)
     assert len({tuple(rows.tolist()) for rows in epochs}) == 4
     assert epochs[0].dtype == torch.int64
-
-
-def test_the_order_is_a_function_of_seed_and_epoch():
-    first, again, other = PromptStream(SIZE, 3), PromptStream(SIZE, 3), PromptStream(SIZE, 4)
-    assert torch.equal(first.take(100), again.take(100))
-    assert not torch.equal(PromptStream(SIZE, 3).take(SIZE), other.take(SIZE))
-    late = PromptStream(SIZE, 3)
-    late.load_state_dict({"epoch": 2, "offset": 0})
-    assert torch.equal(late.take(20), PromptStream(SIZE, 3).take(100)[80:])
-
-
-def test_without_shuffling_rows_come_in_order():
-    assert PromptStream(5, 0, shuffle=False).take(12).tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
 
 
 @given(
@@ -75,35 +61,6 @@ def test_peeking_shows_what_comes_and_moves_nothing(size, ahead, moved):
     assert torch.equal(seen, stream.take(ahead))
 
 
-@pytest.mark.parametrize("state", [{}, {"epoch": 0}, {"epoch": -1, "offset": 0}, {"epoch": 0, "offset": SIZE}])
-def test_states_of_another_dataset_are_refused(state):
-    with pytest.raises(CheckpointError, match=r"offset in \[0, 40\)"):
-        PromptStream(SIZE, 0).load_state_dict(state)
-
-
-def test_datasets_that_are_too_small_are_refused_with_both_numbers():
-    stream, history = PromptStream(5, 0), history_of(5, 0)
-    with pytest.raises(DataError, match=r"block of 8 prompts.*has 5"):
-        thin_block(stream, 8)
-    with pytest.raises(DataError, match=r"block of 8 prompts.*has 5"):
-        fill_block(stream, history, PromptPruning(rate=0.5), 8, 0)
-    with pytest.raises(DataError, match="has 0 prompts"):
-        PromptStream(0, 0)
-
-
-@pytest.mark.parametrize("fill", [False, True])
-def test_the_first_epoch_prunes_nothing(fill):
-    stream, history, pruning = PromptStream(SIZE, 0), history_of(SIZE, 0), PromptPruning(rate=0.7)
-    for step in range(SIZE // 8):
-        row_P, now = fill_block(stream, history, pruning, 8, step) if fill else (thin_block(stream, 8), pruning)
-        draw = now.draw(history.candidates(row_P, step), generator(0, Purpose.CHECK, step))
-        assert len(row_P) == 8 and draw.keep_N.all() and (draw.weight_N == 1).all()
-        assert stream.epoch == (step + 1) * 8 // SIZE
-        history.update(row_P, Rewards.of_groups(torch.ones(8, 4)), torch.zeros(8), torch.ones(32), step)
-    row_P = thin_block(stream, 8)
-    assert pruning.draw(history.candidates(row_P, 5), generator(0, Purpose.CHECK, 5)).keep_N.sum() == 2
-
-
 RULES = st.sampled_from([proportional, threshold, uniform])
 
 
@@ -132,27 +89,6 @@ def test_a_filled_block_expects_exactly_the_prompts_of_a_batch(seen, prompts, ra
     assert draws[0].prob_N.min() >= 0.2 - 1e-9
 
 
-@given(seen=st.integers(0, 60), prompts=st.integers(1, 20), rate=st.sampled_from([0.2, 0.5, 0.75]))
-def test_a_filled_block_is_the_longest_that_fits(seen, prompts, rate):
-    history, pruning = history_of(60, seen), PromptPruning(rate=rate, floor=0.2)
-    row_M, _ = fill_block(PromptStream(60, 2), history, pruning, prompts, 1)
-    seen_P = history.candidates(PromptStream(60, 2).peek(60), 1).seen_P.double()
-    smallest = (1 - 0.8 * seen_P).cumsum(0)  # unseen rows are certain, seen ones cost at least the floor
-    expected = int((smallest[: min(round(prompts / (1 - rate)), 60)] <= prompts + 1e-9).sum())
-    assert len(row_M) == max(expected, prompts)
-
-
-def test_golden_blocks():
-    pruning = PromptPruning(rate=0.75, floor=0.1)
-    stream = PromptStream(100, 0, shuffle=False)
-    row_M, now = fill_block(stream, history_of(100, 100), pruning, 8, 1)
-    assert len(row_M) == 32 and now.rate == pytest.approx(0.75)
-    stream = PromptStream(100, 0, shuffle=False)
-    row_M, now = fill_block(stream, history_of(100, 10), pruning, 8, 1)
-    assert len(row_M) == 17  # 10 seen at the floor are 1 prompt, 7 unseen are 7
-    assert now.rate == pytest.approx(0.9)
-
-
 def test_the_block_does_not_depend_on_any_draw():
     """Two runs that differ only in the numbers drawn so far, not in history, look at the same block."""
     blocks = []
@@ -163,11 +99,3 @@ def test_the_block_does_not_depend_on_any_draw():
         blocks.append((row_M, fill_block(stream, history, PromptPruning(rate=0.5), 8, 2)[0], kept))
     assert torch.equal(blocks[0][0], blocks[1][0]) and torch.equal(blocks[0][1], blocks[1][1])
     assert not torch.equal(blocks[0][2], blocks[1][2])
-
-
-def test_a_biased_design_fills_too():
-    row_M, now = fill_block(
-        PromptStream(60, 2), history_of(60, 60), PromptPruning(rate=0.5, design=DETERMINISTIC), 8, 1
-    )
-    draw = now.draw(history_of(60, 60).candidates(row_M, 1), generator(0))
-    assert draw.keep_N.sum() == 8 and now.bias

@@ -7,7 +7,6 @@ from types import ModuleType
 import pytest
 import torch
 
-import dppo.pruning
 from dppo.errors import ConfigError, DesignError
 from dppo.pruning import DESIGNS, RULES, SCHEDULES, SCORES, WEIGHTINGS, Budget, Design, Weighting
 from dppo.pruning import designs as designs_module
@@ -104,16 +103,6 @@ def test_every_part_that_exists_is_registered_under_its_name():
     assert draws == public_functions(designs_module, ["prob_N", "score_N", "rng"])
     for name, part in (RULES | SCHEDULES).items():
         assert part.__name__ == name
-
-
-def test_every_part_is_exported_and_documented():
-    for part in (d for table in (RULES, SCORES, SCHEDULES) for d in table.values()):
-        assert part.__name__ in dppo.pruning.__all__
-        assert part.__doc__
-    for record in (*DESIGNS.values(), *WEIGHTINGS.values()):
-        assert any(getattr(dppo.pruning, name) is record for name in dppo.pruning.__all__)
-    assert sorted(dppo.pruning.__all__) == sorted(set(dppo.pruning.__all__))
-    assert all(hasattr(dppo.pruning, name) for name in dppo.pruning.__all__)
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from dppo.errors import ConfigError, DataError, FileError, ShapeError
+from dppo.errors import DataError, FileError, ShapeError
 from dppo.methods import METHODS
-from dppo.pruning import DifficultyPredictor, PromptHistory, PromptStream, PromptValues
+from dppo.pruning import PromptHistory, PromptStream, PromptValues
 from dppo.pruning.values import prompt_key, read_values
-from dppo.rng import step_streams
-from dppo.step import PromptSource, RolledOut, plan_step
+from dppo.step import PromptSource
 from dppo.types import Rewards
 
 REWARDS = [[1.0, 1, 1, 0], [0.0, 0], [1.0], [0.0, 1, 0, 0]]
@@ -58,27 +57,6 @@ def test_the_prior_is_a_beta_distribution_that_completions_move(tmp_path):
     assert not torch.allclose(history.expected(rows, 0).mean_QF[0], prior.mean_QF[0]), "the wrong twin: no prior"
 
 
-@pytest.mark.parametrize("method", ["dppo_a_star_po", "dppo_history"])
-def test_a_source_hands_on_what_is_known_of_the_prompts_it_keeps(method, tmp_path):
-    values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
-    source = PromptSource(
-        PromptStream(4, 0), PromptHistory(IDS), METHODS[method].with_rates(prompt=0.5), prompts=4, values=values
-    )
-    for step in range(6):
-        prompts = source.block(step, generations=2)
-        assert torch.equal(prompts.context.value_Q, values.value_P[prompts.row_Q])
-        rewards = Rewards.of_groups(torch.rand(len(prompts.row_Q), 2).round())
-        rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(len(rewards)))
-        plan = plan_step(source.method, rolled_out, prompts, streams=step_streams(0, step), max_tokens=1)
-        assert torch.equal(plan.prompts.context.value_Q, prompts.context.value_Q)
-        if method == "dppo_a_star_po":
-            wanted_N = rewards.total_N - prompts.context.value_Q.repeat_interleave(2)
-            assert torch.equal(plan.advantage_N, wanted_N) and prompts.context.expected is None
-        source.learn(plan, step)
-    turned = prompts.groups_reordered(torch.arange(len(prompts.row_Q)).flip(0))
-    assert torch.equal(turned.context.value_Q, prompts.context.value_Q.flip(0))
-
-
 def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
     """Afterwards the mean over all prompts is: with the reference's samples kept, baselines were further off."""
     values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
@@ -97,16 +75,6 @@ def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
         torch.testing.assert_close(found[seen_Q], getattr(own, name)[seen_Q])
         torch.testing.assert_close(found[~seen_Q], getattr(before, name)[~seen_Q])
         assert not torch.allclose(getattr(own, name)[~seen_Q], getattr(before, name)[~seen_Q])
-
-
-def test_values_of_other_prompts_or_two_priors_are_refused(tmp_path):
-    values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
-    made = (PromptStream(3, 0), PromptHistory(IDS[:3]), METHODS["a_star_po"])
-    with pytest.raises(ShapeError, match="values of 4 prompts, and the dataset has 3"):
-        PromptSource(*made, prompts=2, values=values)
-    made = (PromptStream(4, 0), PromptHistory(IDS), METHODS["dppo_history"])
-    with pytest.raises(ConfigError, match="two priors of the same prompts"):
-        PromptSource(*made, prompts=2, values=values, difficulty=DifficultyPredictor(np.ones((4, 1))))
 
 
 def test_files_that_cannot_be_used_are_errors_with_their_line(tmp_path):

@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from drafts import draft_of
 from pages import ROOT, blocks
-from test_step_prompts import AUTO, DPPO, GRESO, GROUP, PROMPTS, SIZE, same, source, taught
+from test_step_prompts import AUTO, DPPO, GROUP, same, source, taught
 
 from dppo.errors import CheckpointError
 from dppo.methods import METHODS
 from dppo.objective import Tokens
-from dppo.pruning import COMPLETION_AUTO, Auto, PromptHistory, PromptStream, Pruning, advantage_with_length, stop
+from dppo.pruning import COMPLETION_AUTO, Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
 from dppo.rng import step_streams
 from dppo.step import PromptSource, RolledOut, micro_batch_loss, plan_step
 from dppo.types import Rewards
@@ -35,27 +34,6 @@ def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
         *((prompts.candidates.row_P % 3 == 0, prompts.draw.keep_N) for prompts in pruned), strict=True
     ))  # fmt: skip
     assert keep_P[flat_P].double().mean() < 0.75 < 0.9 < keep_P[~flat_P].double().mean()
-
-
-def test_auto_leaves_prompts_alone_that_are_all_alike():
-    run = source(AUTO)
-    for step in range(20):
-        prompts = run.block(step, generations=GROUP)
-        rewards = Rewards.of_groups(torch.tensor([[1.0, 0.0, 0.0]] * len(prompts.row_Q)))
-        run.learn(draft_of(AUTO, prompts, rewards, tokens=7), step)
-        assert prompts.kept_share == 1
-    assert len(run.visits) == 20 * PROMPTS - SIZE and run.figures["prune/prompt_ceiling"] == pytest.approx(1.0)
-
-
-def test_rounds_leave_no_evidence_and_a_schedule_turns_auto_off():
-    run = source(GRESO)
-    taught(run, 8, rounds=True)
-    assert len(run.visits) == 0
-    stopped = replace(AUTO, schedule=stop)
-    run = source(stopped, prompts=8)
-    taught(run, 12)
-    assert run.block(12, generations=GROUP, done=0.9).kept_share == 1.0
-    assert run.block(13, generations=GROUP, done=0.5).kept_share < 1.0
 
 
 def test_a_run_that_forgot_what_prompts_gave_would_be_seen(tmp_path):

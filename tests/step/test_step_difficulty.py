@@ -1,7 +1,6 @@
 """A predictor of difficulty among a run's prompts: the prior of those without a history, settled before the rollout."""
 
 import copy
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,7 +10,6 @@ from drafts import draft_of
 
 from dppo.errors import CheckpointError, RewardError, ShapeError
 from dppo.methods import METHODS
-from dppo.objective import HISTORY_CENTRED
 from dppo.pruning import DifficultyPredictor, PromptHistory, PromptStream
 from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.rng import step_streams
@@ -109,17 +107,6 @@ def test_a_resumed_run_expects_the_same_bit_for_bit(tmp_path):
     (tmp_path / DIFFICULTY_FILE).write_bytes(b"PK")
     with pytest.raises(CheckpointError, match="is damaged"):
         source().load(tmp_path, position)
-
-
-def test_rounds_have_the_prior_too():
-    def mixed(number, block):
-        return Rewards.of_groups(torch.tensor([[0.0, 1.0]] * len(block.row_Q)))
-
-    run = source("dapo")
-    assert run.rounds(0, mixed).context.expected is None, "which has no baseline from history"
-    run.method = replace(run.method, advantages=HISTORY_CENTRED)
-    prompts = run.rounds(1, mixed)
-    assert (prompts.context.expected.mean_QF == 0.5).all() and len(prompts.context.expected) == len(prompts.row_Q)
 
 
 def test_features_of_another_dataset_and_rewards_out_of_range_are_refused():

@@ -1,7 +1,5 @@
 """Figures of a step: golden numbers by hand, and estimates of what was not rolled out."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from one_step import rewards_of, step_of
@@ -9,9 +7,8 @@ from pruning_enumeration import boxes_of_level
 
 from dppo.methods import METHODS
 from dppo.pruning import PromptPruning
-from dppo.pruning.rounds import Collected
 from dppo.rng import step_streams
-from dppo.step import Passes, RolledOut, drawn_block, plan_step
+from dppo.step import RolledOut, drawn_block, plan_step
 from dppo.types import Block, Candidates, Draw, Rewards
 
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
@@ -47,35 +44,6 @@ def test_golden_figures_of_a_draw():
     assert figures["prune/completion_rate"] == pytest.approx(0.5)
 
 
-def test_figures_of_a_draw_are_about_its_share():
-    plan = step_of(DPPO, *[[1, 0]] * 6, tokens=[1] * 12, passes=Passes(shares=3))
-    for figures in plan.draw_figures:
-        assert figures["prune/tokens_trained"] + figures["prune/tokens_skipped"] == 4
-        assert figures["prune/live_share"] == 1.0 and figures["prune/kept_share"] == 0.5
-
-
-@pytest.mark.parametrize("name", ["cppo", "pods"])
-def test_a_ranking_has_live_completions_that_it_never_keeps_and_no_added_variance(name):
-    """Of 10 completions 8 have a gradient, whichever are kept; nothing stands for those that are not."""
-    plan = step_of(METHODS[name].with_rates(completion=0.5), [4, 1, 2, 3], [0, 3, 1, 2], [1, 1], tokens=[3] * 10)
-    (figures,) = plan.draw_figures
-    assert figures["prune/live_share"] == 8 / 10 and 0 < figures["prune/kept_share"] <= 0.5
-    assert "prune/added_variance" not in figures
-    (figures,) = step_of(METHODS[name].with_rates(completion=0.5), [0, 0, 0, 1]).draw_figures
-    assert "prune/added_variance" not in figures, "not even where the score of what is dropped is 0"
-    (whole,) = step_of(METHODS[name].with_rates(completion=0.0), [4, 1, 2, 3], [1, 1], tokens=[3] * 6).draw_figures
-    assert whole["prune/live_share"] == 4 / 6 and whole["prune/added_variance"] == 0.0
-
-
-def test_groups_that_a_step_does_without_are_not_live():
-    plan = step_of(GRPO, *[[0, 1]] * 4)
-    prompts = replace(plan.prompts, weight_Q=torch.tensor([1.0, 0, 1, 0]).double(), sequences=4)
-    rolled_out = RolledOut(rewards=plan.rewards, tokens_N=plan.completions.tokens_N)
-    (figures,) = plan_step(GRPO, rolled_out, prompts, streams=step_streams(0, 0), max_tokens=9).draw_figures
-    assert figures["prune/live_share"] == figures["prune/kept_share"] == 0.5
-    assert figures["prune/added_variance"] == 0.0
-
-
 def test_figures_of_a_step_in_which_every_prompt_was_rolled_out():
     plan = step_of(GRPO, [1, 0, 0], [2, 2], [NAN, NAN], [5, NAN, 3])
     assert plan.figures == {
@@ -108,25 +76,6 @@ def plans_of_a_block(pruning):
         yield box.chance, plan_step(GRPO, rolled_out, drawn_block(block, 2), streams=streams, max_tokens=1)
 
 
-def test_figures_about_all_candidates_weigh_those_rolled_out():
-    plans = list(plans_of_a_block(PromptPruning(rate=0.5)))
-    assert len(plans) > 2
-    for _, plan in plans:
-        inverse = (1 / plan.prompts.prob_Q).tolist()
-        rewards = [sum(REWARD_P[[7, 3, 9, 0].index(row)]) / 2 for row in plan.prompts.row_Q.tolist()]
-        flat = [row in (3, 9) for row in plan.prompts.row_Q.tolist()]
-        figures = plan.figures
-        by_hand = sum(w * r for w, r in zip(inverse, rewards, strict=True)) / sum(inverse)
-        assert figures["candidates/reward"] == pytest.approx(by_hand)
-        by_hand = sum(w * f for w, f in zip(inverse, flat, strict=True)) / sum(inverse)
-        assert figures["candidates/zero_signal_groups"] == pytest.approx(by_hand)
-        assert figures["rollout/zero_signal_groups"] == pytest.approx(sum(flat) / len(flat))
-        assert figures["prune/prompts_kept_share"] == len(flat) / 4 and figures["prune/prompts_with_history"] == 0.75
-        assert figures["prune/largest_prompt_weight"] == pytest.approx(max(inverse))
-        assert figures["prune/prompt_rate"] == pytest.approx(1 - plan.prompts.draw.prob_N[:3].mean().item())
-        assert figures["prune/prompt_rate"] > 0.3, "of those with a history"
-
-
 def test_weighted_by_one_over_their_probability_rollouts_stand_for_all_candidates():
     """The sum of the weights of flat groups is 2 on average, which is how many there are; unweighted it is less."""
     weighted, plain = 0.0, 0.0
@@ -154,18 +103,3 @@ def test_a_step_in_which_chance_rolled_nothing_out_has_figures():
         }
         assert figures["prune/largest_prompt_weight"] == figures["prune/largest_weight"] == 0.0
         assert figures["prune/prompts_kept_share"] == 0.0 and plan.denominator == 8
-
-
-def test_figures_of_rounds_count_what_was_rolled_out_and_left_unused():
-    collected = Collected(wanted=2, usual=2, counted=3, rounds=2, rolled_out=5, last_rolled_out=2, last_counted=1)
-    plan = step_of(GRPO, *[[0, 1]] * 5)
-    prompts = replace(plan.prompts, weight_Q=torch.tensor([1.0, 0, 1, 0, 0]).double(), sequences=4, collected=collected)
-    figures = replace(plan, prompts=prompts).figures
-    assert {name: value for name, value in figures.items() if name.startswith("rollout/")} == {
-        "rollout/zero_signal_groups": 0.0,
-        "rollout/rounds": 2.0,
-        "rollout/groups": 5.0,
-        "rollout/groups_unused": pytest.approx(3 / 5),
-        "rollout/groups_surplus": pytest.approx(1 / 5),
-    }
-    assert not any(name.startswith("rollout/groups") for name in plan.figures), "of one block there are none"

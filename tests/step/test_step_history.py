@@ -16,8 +16,8 @@ from drafts import draft_of
 from dppo.context import Expected, StepContext
 from dppo.groups import each_group
 from dppo.methods import METHODS
-from dppo.objective import HISTORY_CENTRED, HISTORY_SCALED, AdvantageRule, emphasised, history_advantages
-from dppo.pruning import POISSON, GroupSizes, PromptHistory, PromptPruning, PromptStream, Pruning
+from dppo.objective import HISTORY_SCALED, AdvantageRule, emphasised
+from dppo.pruning import POISSON, PromptHistory, PromptStream, Pruning
 from dppo.step import PromptSource, RolledOut, drawn_block, plan_step
 from dppo.types import Block, Candidates, Draw, Rewards
 from dppo.verification.enumerate import every_way
@@ -190,61 +190,9 @@ def test_a_source_gives_sizes_and_expectations_from_before_the_step():
     assert (block.size_Q[settled.argsort()].diff() <= 0).all(), "more where history is undecided"
 
 
-def test_sizes_need_a_baseline_that_is_exact_for_all_of_them():
-    with pytest.raises(Exception, match="mean something else in groups of another size"):
-        replace(METHODS["dppo"], sizes=GroupSizes())
-    assert not METHODS["dppo_history_sizes"].biases()
-    tokens = replace(METHODS["dppo_history_sizes"], normaliser=METHODS["dapo"].normaliser, prompts=PromptPruning())
-    assert any("differ in size" in reason for reason in tokens.biases())
-
-
-def test_advantages_are_those_of_the_record():
-    prompts = prompts_of(ALL, (2, 1))
-    rewards = Rewards(reward_NF=torch.tensor([[1.0], [0], [1]]).double(), group_N=torch.tensor([0, 0, 1]))
-    plan = plan_step(
-        PLAIN,
-        RolledOut(rewards=rewards, tokens_N=torch.ones(3)),
-        prompts,
-        streams=lambda *key: np.random.default_rng(0),
-        max_tokens=1,
-    )
-    torch.testing.assert_close(plan.advantage_N, history_advantages(rewards, prompts.context))
-    assert plan.weight_UN[0].tolist() == [1, 1, 2] and HISTORY_CENTRED.name in PLAIN.describe()
-
-
-def test_signals_and_figures_do_not_depend_on_the_size_of_a_group():
-    """Two prompts alike, one with four times the completions: the history learns the same of both."""
-    prompts = prompts_of(ALL, (1, 4), expected=Expected(**{
-        name: getattr(EXPECTED, name)[:1].repeat(2, 1) for name in ("mean_QF", "variance_QF", "worth_QF")
-    }))  # fmt: skip
-    rewards = Rewards(reward_NF=torch.ones(5, 1).double(), group_N=torch.tensor([0, 1, 1, 1, 1]))
-    plain = replace(PLAIN, advantages=AdvantageRule(
-        name="one", compute=lambda rewards, context: torch.ones(len(rewards)).double(), from_history=True, any_size=True
-    ))  # fmt: skip
-    rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(5))
-    plan = plan_step(plain, rolled_out, prompts, streams=lambda *key: np.random.default_rng(0), max_tokens=1)
-    assert plan.signal_Q[0] == pytest.approx(plan.signal_Q[1].item())
-    assert plan.figures["prune/largest_prompt_weight"] == 1.0, "no prompt was pruned"
-    weighted = plan.score_N * prompts.weight_Q[plan.rewards.group_N]
-    by_hand = weighted.square().mean() / weighted.mean() ** 2
-    assert plan.draw_figures[0]["prune/completion_ceiling"] == pytest.approx(by_hand.item())
-
-
 def test_what_is_not_exact_for_every_size_says_so_or_is_refused():
     method = METHODS["dppo_history_sizes"]
     with pytest.raises(Exception, match="mean something else in groups of another size"):
         replace(method, advantages=emphasised(method.advantages, 0.5))
     assert any("entropy bonus" in reason for reason in replace(method, entropy_coef=0.1).biases())
     assert any("router loss" in reason for reason in replace(method, router_coef=0.1).with_rates(completion=0).biases())
-
-
-def test_another_number_of_reward_functions_is_learned_anew(tmp_path):
-    run = source_of(METHODS["dppo_history"])
-    block = run.block(0, generations=2)
-    run.learn(draft_of(run.method, block, rolled_out_by(block, 0)), 0)
-    position = run.save(tmp_path)
-    again = source_of(METHODS["dppo_history"])
-    again.weight_F = torch.ones(2)
-    with pytest.warns(UserWarning, match="rewards of 1 functions, and there are 2 now"):
-        again.load(tmp_path, position)
-    assert again.block(1, generations=2).context.expected is None and again.history.seen_share == run.history.seen_share

@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from one_step import loss_of, step_of
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
@@ -86,16 +85,6 @@ def test_by_hand():
         assert got == pytest.approx(2.5 * part / 8 - 0.1 * 2.5 * 1.2 / 40, abs=1e-6)
 
 
-def test_the_bonus_is_a_mean_over_the_tokens_of_the_full_batch_whatever_the_normaliser():
-    plain = replace(METHOD, entropy_coef=0.0)
-    _, entropy_BT, weight_B = batch()
-    mask_BT = batch()[0].mask_BT
-    bonus = 0.1 * ((entropy_BT * mask_BT).sum(1) * weight_B).sum().item() / 20
-    for normaliser in NORMALISERS.values():
-        pair = (loss(replace(m, normaliser=normaliser)) for m in (plain, METHOD))
-        assert next(pair) - next(pair) == pytest.approx(bonus, abs=1e-12)
-
-
 def test_a_router_loss_is_a_mean_over_the_tokens_of_the_full_batch_prompts_included():
     """The model gives it times the weights of its tokens, so that micro-batches add up here too."""
     method, settings = replace(METHOD, router_coef=0.01), {"all_attended": 50.0}
@@ -103,19 +92,6 @@ def test_a_router_loss_is_a_mean_over_the_tokens_of_the_full_batch_prompts_inclu
     first, second, both = (loss(method, router_loss=value, **settings) - loss(METHOD) for value in given)
     assert both == pytest.approx(0.01 * 42 / 50, abs=1e-12) and first + second == pytest.approx(both, abs=1e-12)
     assert loss(METHOD, router_loss=given[0], **settings) == loss(METHOD), "a method without one has none"
-
-
-def test_a_step_without_tokens_divides_by_one():
-    assert loss(METHOD, weight_B=torch.zeros(ROWS, dtype=torch.float64), all_tokens=0.0) == 0.0
-    none, one, two = (loss(METHOD, all_tokens=tokens) for tokens in (0.0, 1.0, 2.0))
-    assert none == one != two
-
-
-def test_the_loss_of_a_plan_is_put_together_from_its_own_numbers():
-    plan = step_of(METHODS["dppo_dapo"], [1, 0, 0, 0], [0, 1])
-    tokens_N = plan.completions.tokens_N
-    by_hand = -(plan.weight_UN[0] * plan.advantage_N * tokens_N).sum().item() / tokens_N.sum().item()
-    assert loss_of(METHODS["dppo_dapo"], plan) == pytest.approx(by_hand, abs=1e-12)
 
 
 @pytest.mark.parametrize("term", ["entropy_coef", "router_coef"])

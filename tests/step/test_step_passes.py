@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 from pruning_enumeration import boxes_of_level
-from tiny_policy import CONTEXT, GRPO_BY_HAND, LENGTH_N, N, relative_error
+from tiny_policy import CONTEXT, GRPO_BY_HAND, N, relative_error
 from tiny_step import DPPO, EXACT, every_draw, gradients, plan_of, rolled_out
 
-from dppo.errors import ConfigError
 from dppo.pruning import Pruning, uniform_score
 from dppo.rng import Purpose, step_streams
 from dppo.step import Passes, completions_of
@@ -17,23 +16,6 @@ from dppo.step.passes import deal
 
 def dealt(process_N, shares, seed=0):
     return deal(torch.tensor(process_N), shares, step_streams(seed, 3))
-
-
-def test_there_are_as_many_optimizer_steps_as_shares_of_all_passes():
-    assert [Passes(passes=p, shares=s).steps for p, s in ((1, 1), (3, 1), (1, 4), (3, 4))] == [1, 3, 4, 12]
-
-
-def test_a_rollout_is_trained_on_at_least_once():
-    with pytest.raises(ConfigError, match=r"passes=0 must be >= 1. Write passes=1.") as error:
-        Passes(passes=0, shares=-1)
-    assert "shares=-1" in str(error.value)
-
-
-def test_a_single_share_has_everything_and_draws_nothing():
-    def none(purpose, *key):
-        raise AssertionError
-
-    assert deal(torch.tensor([0, 1, 0]), 1, none).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("shares", [2, 3, 4])
@@ -56,36 +38,7 @@ def test_every_completion_is_as_likely_in_every_share():
     assert abs(3 / 5 - 0.5) > 5 * spread, "what it would be then"
 
 
-def test_processes_are_dealt_by_themselves_from_the_runs_seed():
-    """What a process gets does not depend on how much the others have."""
-    assert dealt([0] * 6, 3).tolist() == dealt([0] * 6 + [1] * 3, 3)[:6].tolist()
-    assert dealt([0] * 6, 3).tolist() == dealt([0] * 6, 3).tolist() != dealt([0] * 6, 3, seed=1).tolist()
-    asked, streams = [], step_streams(0, 0)
-    deal(torch.tensor([0, 2, 2]), 2, lambda *key: asked.append(key) or streams(*key))
-    assert asked == [(Purpose.DEAL, 0), (Purpose.DEAL, 1), (Purpose.DEAL, 2)], "also for one that holds nothing"
-
-
 # In a step.
-
-
-def asked_for(method, **settings):
-    """Which streams a step asks for."""
-    asked, real = [], step_streams(4, 2)
-
-    def streams(purpose, *key):
-        asked.append((purpose, *key))
-        return real(purpose, *key)
-
-    return asked, plan_of(method, streams=streams, **settings)
-
-
-def test_every_pass_and_share_has_a_draw_of_its_own():
-    asked, plan = asked_for(DPPO, passes=Passes(passes=3, shares=2))
-    assert asked[0][0] == Purpose.DEAL
-    assert asked[1:] == [(Purpose.COMPLETION_DRAW, index) for index in range(6)]
-    assert plan.weight_UN.shape == plan.prob_UN.shape == plan.share_UN.shape == (6, N)
-    asked, _ = asked_for(DPPO)
-    assert asked == [(Purpose.COMPLETION_DRAW, 0)], "nothing is dealt for a single share"
 
 
 def test_each_pass_is_drawn_by_its_own_stream_alone():
@@ -129,11 +82,3 @@ def test_the_shares_of_a_pass_add_up_to_the_full_gradient(shares):
             chance_U = torch.tensor([box.chance for box in boxes], dtype=torch.float64)
             got = got + chance_U @ gradients(method, plan, plan.weight_UN[share::shares])
         assert relative_error(got, wanted) < EXACT
-
-
-def test_what_a_share_is_of_the_full_batch_is_counted_with_what_it_dropped():
-    plan = plan_of(DPPO, passes=Passes(passes=2, shares=2))
-    for index, row_N in enumerate(plan.share_UN):
-        assert plan.sequences_U[index] == row_N.sum() and plan.tokens_U[index] == LENGTH_N[row_N.numpy()].sum()
-        assert not plan.weight_UN[index][~row_N].any() and not plan.prob_UN[index][~row_N].any()
-    assert torch.equal(plan.share_UN[:2], plan.share_UN[2:]), "each pass is cut in the same way"

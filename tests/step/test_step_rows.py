@@ -1,7 +1,5 @@
 """The rows of a step: a function of seed, step and scores, the same after a resume."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ import torch
 from dppo.errors import CheckpointError
 from dppo.methods import ROW_METHODS
 from dppo.pruning import RecordedScores
-from dppo.step import RowSource, row_figures
+from dppo.step import RowSource
 
 SIZE = 32
 
@@ -47,18 +45,6 @@ def test_a_resumed_source_draws_what_it_would_have_drawn(name, stop, tmp_path):
     assert walk(forgetful, range(stop, 12)) != straight[stop:], "the wrong twin forgets what was recorded"
 
 
-def test_another_seed_and_another_step_are_other_draws():
-    rows = source()
-    rows.record(torch.arange(SIZE), torch.ones(SIZE))
-    block = torch.arange(8)
-    first = rows.draw(block, step=0)
-    other = source(seed=1)
-    other.record(torch.arange(SIZE), torch.ones(SIZE))
-    assert first.keep_N.sum() == 4
-    assert {tuple(rows.draw(block, step=step).keep_N.tolist()) for step in range(8)} > {tuple(first.keep_N.tolist())}
-    assert any(not torch.equal(rows.draw(block, step=s).keep_N, other.draw(block, step=s).keep_N) for s in range(4))
-
-
 def test_a_draw_of_another_dataset_is_refused(tmp_path):
     rows = source("infobatch")
     walk(rows, range(6))
@@ -67,15 +53,3 @@ def test_a_draw_of_another_dataset_is_refused(tmp_path):
         np.savez(file, epoch=np.int64(1), prob=np.ones(3), weight=np.ones(3))
     with pytest.raises(CheckpointError, match="damaged or of another dataset"):
         source("infobatch").load(tmp_path)
-
-
-def test_figures_of_a_draw():
-    rows = source()
-    rows.record(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    block = torch.arange(8)
-    rows.method = replace(rows.method, rows=rows.method.rows.at_rate(0.5))
-    draw = rows.draw(block, step=0)
-    figures = row_figures(rows.scores.candidates(block), draw)
-    assert figures["prune/kept_share"] == 6 / 8 and figures["prune/rows_with_score"] == 0.5
-    assert figures["prune/tokens_trained"] == 60 and figures["prune/tokens_skipped"] == 20
-    assert figures["prune/added_variance"] > 0 and figures["prune/largest_weight"] > 1
