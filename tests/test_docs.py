@@ -88,7 +88,7 @@ def test_the_callback_logs_its_metric(extending, tiny_path, tmp_path):
     assert len(logged) == 1 and logged[0]["mine/longest_kept"] == extending["longest_kept"](trainer.in_use.plan) > 0
 
 
-def test_the_method_on_one_screen_runs_and_is_that_of_the_loop(extending):
+def test_the_method_on_one_screen_runs(extending):
     """The README's heart of a step, with the table of logits of docs/extending.md as the policy."""
     page = ROOT / "README.md"
     (heart,) = [block for block in blocks(page, "python") if "plan_step" in block]
@@ -112,10 +112,6 @@ def test_the_method_on_one_screen_runs_and_is_that_of_the_loop(extending):
     changed = logits.grad.abs().sum(1).nonzero()[:, 0]
     assert changed.tolist() == rolled_out["row_N"][names["kept"]].unique().tolist()
     assert 0 < len(names["kept"]) < len(rolled_out["row_N"])
-
-    loop = (ROOT / "dppo_lab" / "demo" / "loop.py").read_text()
-    called = {ast.unparse(n.func).split(".")[-1] for n in ast.walk(ast.parse(heart)) if isinstance(n, ast.Call)}
-    assert {name for name in called - {"roll_out", "forward"} if f"{name}(" not in loop} == set()
 
 
 def test_the_readmes_trainer_takes_those_arguments():

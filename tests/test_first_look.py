@@ -55,8 +55,5 @@ def test_what_is_stored_is_of_a_whole_run_and_small():
     check(*said(notebook), fall=8)
     pictures = [o["data"]["image/png"] for cell in code for o in cell["outputs"] if "image/png" in o.get("data", {})]
     assert max(map(len, pictures)) < 100_000 and NOTEBOOK.stat().st_size < 300_000
-    assert not any(
-        output["output_type"] == "error" or output.get("name") == "stderr"
-        for cell in code
-        for output in cell["outputs"]
-    )
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert not any(output["output_type"] == "error" or output.get("name") == "stderr" for output in outputs)

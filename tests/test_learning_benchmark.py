@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from refusals import refused
 
-from benchmarks.learning import compare, tables, tune
+from benchmarks.learning import compare, tune
 from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
-from dppo.errors import ConfigError
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.plan import Comparison, plan, read_config
 
@@ -74,14 +72,6 @@ def test_the_grid_grows_where_its_best_is_at_an_end(axis, ends):
         best = replace(POINT, **{axis: value})
         found, (_, second) = searched(lambda each, number, best=best: near(best)(each))
         assert found == best and len(second) < 3 + 8, "and by no more than it must"
-
-
-def test_a_setting_that_fails_is_not_asked_for_again():
-    beyond = replace(POINT, learning_rate=8e-4)
-    found, (_, second) = searched(lambda each, number: None if each == beyond else near(beyond)(each))
-    assert second.count(beyond) == 1 and found == POINT
-    with refused(ConfigError, "no setting has finished"):
-        searched(lambda each, number: None)
 
 
 class Told(Tuning):
@@ -183,19 +173,3 @@ def test_every_figure_by_hand(record):
     assert spent["dppo"]["rollout_tokens"]["median"] == pytest.approx(40_000)
     assert spent["dapo"]["reached"] == "0 of 10" and spent["dapo"]["seconds"]["median"] is None
     json.dumps(record, allow_nan=False)
-
-
-def test_the_tables_say_so(record):
-    text = tables.show_all(record)
-    assert "| `trl_g8` | `trl_g8` | 4.00 [4.00, 4.00] | 9 of 10 |" in text
-    assert "| `trl_g8` | `grpo_rows` | >= 2.40 [2.40, no end] | 9 of 10 |" in text
-    assert "| `dapo` | not reached | 0 of 10 | - | - | - | - |" in text
-    assert "| `dppo` | 16 x 4, 0.0004 |" in text and "| `dppo` | 0.400 | 0.200 | 0.100 | 40 |" in text
-
-
-def test_a_control_that_did_not_improve_is_no_target_and_a_method_that_has_no_run_is_refused(tmp_path):
-    flat = written(tmp_path, {**SLOPES, "grpo_rows": (0.0, 80)})
-    assert flat["targets"]["grpo_rows"]["missing"].startswith("grpo_rows did not improve")
-    assert "no target: grpo_rows did not improve" in tables.show_all(flat)
-    with refused(ConfigError, "nobody", "grpo_rows"):
-        compare.record_of(compared(tmp_path), "dppo", ["nobody"], ["trl"])

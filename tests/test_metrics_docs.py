@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "trl"), str(HERE / "evaluation")]
+sys.path[:0] = [str(HERE / "trl"), str(HERE / "judge" / "evaluation")]
 
 from conftest_trl import GENERATIONS, length_reward, tiny_path  # noqa: E402
 from evaluation_fakes import FakeJudge, fake_engine, problem_set  # noqa: E402

@@ -6,15 +6,9 @@ import sys
 import pytest
 import torch
 
-from dppo.errors import ConfigError, ShapeError, raise_problems
+from dppo.errors import ConfigError, ShapeError
 from dppo.rng import Purpose, generator, step_streams
 from dppo.types import Candidates, Completions
-
-
-def test_raise_problems_lists_every_problem_at_once():
-    raise_problems("Thing", [])
-    with pytest.raises(ConfigError, match=r"Thing: 2 problems\n  - a=1 is wrong\n  - b=2 is wrong"):
-        raise_problems("Thing", ["a=1 is wrong", "b=2 is wrong"])
 
 
 def test_records_name_the_field_of_the_wrong_shape():
