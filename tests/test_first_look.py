@@ -5,28 +5,9 @@ import re
 from pathlib import Path
 
 import nbformat
-import pytest
 from matplotlib import pyplot
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "first_look.ipynb"
-
-
-@pytest.fixture
-def execute(tmp_path, monkeypatch):
-    """Runs the notebook by a kernel in an empty folder, after a change to its text; gives its output and pictures."""
-    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-
-    def run(before: str, after: str) -> tuple[str, int]:
-        text = NOTEBOOK.read_text()
-        assert text.count(before) == 1
-        notebook = nbformat.reads(text.replace(before, after), as_version=4)
-        NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(tmp_path)}}).execute()
-        return said(notebook)
-
-    return run
 
 
 def said(notebook) -> tuple[str, int]:
@@ -66,11 +47,6 @@ def test_its_cells_run_at_a_small_size(tmp_path, monkeypatch, capsys):
     check(capsys.readouterr().out, len(pictures), fall=2)
 
 
-@pytest.mark.slow
-def test_it_runs_as_it_stands(execute):
-    check(*execute("SMALL = False", "SMALL = False"), fall=8)
-
-
 def test_what_is_stored_is_of_a_whole_run_and_small():
     notebook = json.loads(NOTEBOOK.read_text())
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -79,14 +55,5 @@ def test_what_is_stored_is_of_a_whole_run_and_small():
     check(*said(notebook), fall=8)
     pictures = [o["data"]["image/png"] for cell in code for o in cell["outputs"] if "image/png" in o.get("data", {})]
     assert max(map(len, pictures)) < 100_000 and NOTEBOOK.stat().st_size < 300_000
-    assert not any(
-        output["output_type"] == "error" or output.get("name") == "stderr"
-        for cell in code
-        for output in cell["outputs"]
-    )
-
-
-@pytest.mark.slow
-def test_a_cell_that_fails_is_found(execute):
-    with pytest.raises(CellExecutionError):
-        execute("import time\\n", "import no_such_module\\n")
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert not any(output["output_type"] == "error" or output.get("name") == "stderr" for output in outputs)

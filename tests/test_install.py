@@ -37,19 +37,10 @@ def test_a_clone_installs_from_itself():
     assert install_line("trl") == f"pip install -e '{ROOT}[trl]'"
 
 
-@pytest.mark.parametrize(
-    ("noted", "line"),
-    [
-        (
-            {"url": "https://host/dppo.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}},
-            "pip install 'dppo[trl] @ git+https://host/dppo.git@abc123'",
-        ),
-        ({"url": "file:///src/dppo", "dir_info": {}}, "pip install 'dppo[trl] @ file:///src/dppo'"),
-    ],
-)
-def test_a_copy_that_pip_knows_the_source_of_installs_from_there(no_clone, monkeypatch, noted, line):
+def test_a_copy_that_pip_knows_the_source_of_installs_from_there(no_clone, monkeypatch):
+    noted = {"url": "https://host/dppo.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(**noted))
-    assert install_line("trl") == line
+    assert install_line("trl") == "pip install 'dppo[trl] @ git+https://host/dppo.git@abc123'"
 
 
 def test_any_other_copy_installs_the_packages_of_the_extra(no_clone, monkeypatch):
@@ -73,12 +64,6 @@ def test_no_line_sends_a_reader_to_a_registry_for_this_library():
     found = {str(path): hit[0] for path in sources if (hit := bare.search(path.read_text(encoding="utf-8")))}
     found.pop(str(ROOT / "dppo" / "install.py"), None)  # which says so
     assert found == {}
-
-
-def test_extras_are_by_use_and_reading_a_report_needs_no_trl():
-    assert {"trl", "report", "eval", "vllm", "all", "dev"} <= EXTRAS.keys()
-    names = {re.split(r"[<>=]", requirement)[0] for requirement in EXTRAS["report"]}
-    assert names == {"jinja2", "matplotlib", "scipy"}
 
 
 WITHOUT = """

@@ -2,17 +2,14 @@
 
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from refusals import refused
 
-from benchmarks.learning import compare, tables, tune
+from benchmarks.learning import compare, tune
 from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
-from dppo.errors import ConfigError
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.plan import Comparison, plan, read_config
 
@@ -75,23 +72,6 @@ def test_the_grid_grows_where_its_best_is_at_an_end(axis, ends):
         best = replace(POINT, **{axis: value})
         found, (_, second) = searched(lambda each, number, best=best: near(best)(each))
         assert found == best and len(second) < 3 + 8, "and by no more than it must"
-
-
-def test_growth_ends_where_all_are_equal_and_a_setting_that_fails_is_not_asked_for_again():
-    assert searched(lambda each, number: 0.5)[0] in GRID
-    beyond = replace(POINT, learning_rate=8e-4)
-    found, (_, second) = searched(lambda each, number: None if each == beyond else near(beyond)(each))
-    assert second.count(beyond) == 1 and found == POINT
-    with refused(ConfigError, "no setting has finished"):
-        searched(lambda each, number: None)
-
-
-def test_no_step_has_more_prompts_than_the_task():
-    grid = [replace(each, group=group) for each in GRID[::3] for group in (1, 2, 4)]
-    large = near(replace(POINT, completions=512))
-    _, asked = searched(lambda each, number: large(each), most_prompts=72, grid=grid)
-    tried = [each.completions / each.group for settings in asked for each in settings]
-    assert max(tried) <= 72 and len(asked[0]) == len(grid) - 2, "128 prompts of one completion are too many"
 
 
 class Told(Tuning):
@@ -182,6 +162,8 @@ def test_every_figure_by_hand(record):
     assert found["median"] == found["low"] == pytest.approx(80 / 20) and found["reached"] == "9 of 10"
     assert found["missed"] == {"method": 1, "baseline": 0, "both": 0}
     assert found["restricted_mean"]["ratio"] == pytest.approx(40 / (0.9 * 20 + 0.1 * 40))
+    # The wrong twins: left out, the mean ratio is 4; as if it had arrived, seed 14's ratio is 2, and known.
+    assert found["both_reached"] == pytest.approx(4) and found["per_seed"]["14"] == [0, 2]
     assert found["rollouts"]["median"] == found["tokens_trained"]["median"] == pytest.approx(4)
     # To .7 dppo takes 33.3 s, trl_g8 never gets there in its 80.
     beyond = record["best_against"]["trl_g8"]["grpo_rows"]
@@ -191,85 +173,3 @@ def test_every_figure_by_hand(record):
     assert spent["dppo"]["rollout_tokens"]["median"] == pytest.approx(40_000)
     assert spent["dapo"]["reached"] == "0 of 10" and spent["dapo"]["seconds"]["median"] is None
     json.dumps(record, allow_nan=False)
-
-
-def test_a_run_that_missed_is_not_as_good_as_one_that_arrived_at_its_end(record):
-    """The wrong twins: left out, the mean ratio is 4; as if it had arrived, seed 14's ratio is 2, and known."""
-    found = record["best_against"]["trl_g8"]["trl_g8"]
-    assert found["both_reached"] == pytest.approx(4) and found["per_seed"]["14"] == [0, 2]
-
-
-def test_the_tables_say_so(record):
-    text = tables.show_all(record)
-    assert "| `trl_g8` | `trl_g8` | 4.00 [4.00, 4.00] | 9 of 10 |" in text
-    assert "| `trl_g8` | `grpo_rows` | >= 2.40 [2.40, no end] | 9 of 10 |" in text
-    assert "| `dapo` | not reached | 0 of 10 | - | - | - | - |" in text
-    assert "| `dppo` | 16 x 4, 0.0004 |" in text and "| `dppo` | 0.400 | 0.200 | 0.100 | 40 |" in text
-
-
-def test_a_control_that_did_not_improve_is_no_target_and_a_method_that_has_no_run_is_refused(tmp_path):
-    flat = written(tmp_path, {**SLOPES, "grpo_rows": (0.0, 80)})
-    assert flat["targets"]["grpo_rows"]["missing"].startswith("grpo_rows did not improve")
-    assert "no target: grpo_rows did not improve" in tables.show_all(flat)
-    with refused(ConfigError, "nobody", "grpo_rows"):
-        compare.record_of(compared(tmp_path), "dppo", ["nobody"], ["trl"])
-
-
-def test_the_picture_shows_when_seeds_arrive(record, monkeypatch):
-    """By hand: at 20 s nine of ten runs of dppo arrive, and the tenth ends at 40 s without."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    import results_figure
-
-    axes = results_figure.plt.figure().subplots()
-    drawn = {**record, "default": "dppo_default"}
-    results_figure.arrivals(axes, drawn)
-    found = {line.get_label(): line for line in axes.lines}
-    assert found["dppo"].get_xdata()[-2:].tolist() == [pytest.approx(20), 40]
-    assert found["dppo"].get_ydata()[-2:].tolist() == pytest.approx([0.9, 0.9])
-    default = {**record["methods"], "dppo_default": record["methods"]["dppo"]}
-    shown = results_figure.colours({**drawn, "methods": default})
-    assert shown["dppo_default"] == results_figure.SHOWN["dppo"] and "dppo" not in shown, "in place of the best"
-    results_figure.plt.close("all")
-
-
-@pytest.mark.slow
-def test_the_commands_from_a_grid_to_reported_runs(tmp_path, monkeypatch, capsys):
-    from dppo.verification.tiny_model import build_model
-    from dppo.verification.tiny_tokenizer import build_tokenizer
-
-    made = []
-
-    def quickly(folder, *, seed, **options):
-        made.append(seed)
-        build_model(seed).save_pretrained(folder)
-        build_tokenizer().save_pretrained(folder)
-
-    def call(module, *words):
-        monkeypatch.setattr(sys, "argv", ["script", *words])
-        return module.main()
-
-    monkeypatch.setattr("dppo_lab.runs.parts.prepare_embedded", quickly)
-    monkeypatch.setattr(tune, "TIMED_STEPS", 2)
-    monkeypatch.setattr(tune, "UNTIMED", 1)
-    monkeypatch.setattr(tune, "AXES", ())
-    fields = yaml.safe_load(CONFIG.read_text())
-    rounds = [{"seeds": [100], "seconds": 1e-3}, {"seeds": [101], "seconds": 1e-3, "best": 1}]
-    methods = {"trl": {"groups": [4]}, "dppo": {"groups": [4], "completion_prune_rate": 0.5}}
-    methods["half"] = {"method": "dppo", "tuned_as": "dppo", "prompts": 0.5, "completion_prune_rate": 0.5}
-    fields["tune"] |= {"learning_rate": [4e-4], "completions": [8], "rounds": rounds, "seconds": 1e-3}
-    fields["tune"]["methods"] = methods
-    fields |= {"output_dir": str(tmp_path / "runs"), "max_completion_length": 8, "eval_benchmark_limit": 3}
-    config, tuned = tmp_path / "config.yaml", tmp_path / "tuned.yaml"
-    config.write_text(yaml.safe_dump(fields))
-    with refused(ConfigError, "nobody", "half"):
-        call(tune, str(config), "--output", str(tuned), "--methods", "nobody")
-    assert call(tune, str(config), "--output", str(tuned)) == 0
-    assert sorted(made) == [100, 101, 103], "a start is made once for each seed"
-    assert {row["run"] for row in json.loads(tuned.with_suffix(".json").read_text())["rows"]} == {
-        "trl-g4-c8-0.0004",
-        "dppo-g4-c8-0.0004",
-    }
-    words = [str(tuned), "--seeds", "2", "--ours", "half", "--against", "trl,dppo", "--targets", "trl"]
-    assert call(compare, *words, "--output", str(tmp_path / "all.json")) == 0
-    assert json.loads((tmp_path / "all.json").read_text())["best"] == "half"
-    assert "| `half` | 1 x 4, 0.0004 |" in capsys.readouterr().out

@@ -37,37 +37,3 @@ def test_the_glossary_has_the_same_table():
 def test_the_check_sees_a_letter():
     assert letters("x = weight_XN[0] + f(logp_N1=1, cap_1=a.b_ZZ)") == {"X": "weight_XN", "N": "logp_N1", "Z": "b_ZZ"}
     assert letters("X_N = MAX_T = sum_of = f_") == {}
-
-
-HEADS = {"H", "Hkv"}
-"""Heads of attention, as torch writes the shapes of its kernels."""
-TRL = {"b", "Tp"}
-"""Completions of one call, and tokens of a prompt: in ``dppo/trl`` alone, where TRL's tensors are cut up."""
-
-
-def shape_letters(text: str) -> set[str]:
-    """Dimensions of the shapes in a text that are written as letters: ``(N, T)``, ``(S + 1,)``, ``(1, H, T, D)``."""
-    part = r"(?:[A-Z][a-z]{0,2}|[a-z]|\d+)(?: \+ 1)?"
-    shapes = re.findall(rf"(?<![\w`@])\(({part}(?:, {part})+|{part},)\)(?!`)", text)
-    found = {part.strip().removesuffix(" + 1") for shape in shapes for part in shape.split(",")}
-    return {letter for letter in found if letter and not letter.isdigit()}
-
-
-def test_shapes_in_docstrings_have_letters_of_the_table():
-    seen = set()
-    for path in SOURCES:
-        part = path.relative_to(HERE).parts[1]
-        if part in ("grading", "evaluation"):  # pairs of numbers, no arrays
-            continue
-        strings = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
-        found = {letter for text in strings if isinstance(text, str) for letter in shape_letters(text)}
-        seen |= found
-        allowed = set(DEFINED) | (HEADS if part == "packing" else TRL if part == "trl" else set())
-        assert found <= allowed, (path, found - allowed)
-    assert {"N", "P", "Q", "T", "H"} <= seen
-
-
-def test_the_check_sees_a_shape():
-    assert shape_letters("(n,) and (X, T), (1, Hkv, T, D), (S + 1,); (R,) but f(y, z), (a pair, or two), (B)") == {
-        *("n", "X", "T", "Hkv", "D", "S", "R")
-    }

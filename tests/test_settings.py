@@ -10,7 +10,7 @@ from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.methods.settings import CHOICES, ROW_CHOICES, setting_problems
-from dppo.settings import DRAWS, TABLE, OwnSettings, RowSettings, VerlSettings, setting, with_default
+from dppo.settings import TABLE, OwnSettings, RowSettings, VerlSettings
 from dppo.step.resumed import remembered
 from dppo.verl.settings import PruningSettings
 
@@ -56,11 +56,8 @@ def test_a_setting_of_several_trainers_has_one_range_one_memory_and_one_type():
         for each in fields(kind):
             if each.name in own:
                 first = own[each.name]
-                assert TABLE[each] == TABLE[first] and each.type == first.type
-
-
-def test_a_new_setting_is_remembered_unless_it_says_otherwise():
-    assert TABLE[setting(1, "A count.")].remembered == DRAWS
+                assert TABLE[each] == TABLE[first]
+                assert get_type_hints(kind)[each.name] == get_type_hints(OwnSettings)[each.name]
 
 
 def test_a_floor_above_what_a_rate_keeps_is_refused():
@@ -72,11 +69,3 @@ def test_the_table_loads_nothing_but_the_standard_library():
     code = "import sys, dppo.settings; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "trl", "transformers"} & {*loaded}
-
-
-def test_a_default_is_said_once():
-    assert with_default("A share.", 0.5) == "A share. (default: 0.5)"
-    assert with_default("A share. Default: the method's.", None) == "A share. Default: the method's."
-    assert with_default("A share.", None) == with_default("A share.", "") == "A share. (default: none)"
-    assert with_default("A switch.", True) == "A switch. (default: true)"
-    assert with_default("A count.", 1) == "A count. (default: 1)" and with_default("A sum.", 0.0).endswith(": 0.0)")

@@ -48,11 +48,7 @@ class Reach:
 
 
 def curve_of(records: Sequence[Log]) -> list[Point]:
-    """The evaluations among the records of ``read_logs``, in order of their steps, the last of each step.
-
-    Raises:
-        FileError: an evaluation without the totals so far.
-    """
+    """The evaluations among the records of ``read_logs``, in order of their steps, the last of each step."""
     found: dict[float, Point] = {}
     for record in records:
         if record.get(ACCURACY) is None:

@@ -33,9 +33,6 @@ def configured(fields: Mapping[str, Any], contestant: Contestant | None = None) 
     Args:
         fields: of the configuration, without its ``compare`` block.
         contestant: whose fields win; a loss that its method stands for wins over the configuration's.
-
-    Raises:
-        ConfigError: a field is wrong.
     """
     if contestant is None:
         method = str(fields.get("method", DEFAULT_METHOD))
@@ -46,25 +43,14 @@ def configured(fields: Mapping[str, Any], contestant: Contestant | None = None) 
 
 
 def methods_of(contestants: Sequence[Contestant], build: Build, fields: Mapping[str, Any]) -> list[Method]:
-    """What each contestant trains, with all rates 0; ``build`` gives the methods of those that set no fields.
-
-    Raises:
-        ConfigError: a field of a contestant is wrong.
-    """
+    """What each contestant trains, with all rates 0; ``build`` gives the methods of those that set no fields."""
     return [(as_configured(configured(fields, each)) if each.overrides else build)(each.preset) for each in contestants]
 
 
 def lines_of(
     contestants: Sequence[Contestant], methods: Sequence[Method], subject: Subject, build: Build
 ) -> tuple[FrozenLine, ...]:
-    """The lines of the methods asked for, and the controls.
-
-    Args:
-        contestants: without the controls.
-        methods: of the contestants, from ``methods_of``.
-        subject: the rollouts.
-        build: gives the methods that the controls are made from.
-    """
+    """The lines of the methods asked for, and the controls."""
     found = (
         line(contestant.name, method, subject, _taken(contestant))
         for contestant, method in zip(contestants, methods, strict=True)

@@ -88,11 +88,7 @@ def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
 
 
 def free_tokens(timed: Sequence[Timed], costs: Costs) -> tuple[str, ...]:
-    """A warning for each phase of the fitted steps whose tokens came out free, which may be noise.
-
-    Raises:
-        ConfigError: no token costs anything. Such timings say nothing about what pruning saves.
-    """
+    """A warning for each phase of the fitted steps whose tokens came out free, which may be noise."""
     prices = ((costs.rollout_token, "generated", "rollout"), (costs.row_token, "forwarded", "update"))
     free = [_measured(timed, amount, phase) for price, amount, phase in prices if price == 0]
     if len(free) == len(prices):

@@ -45,11 +45,7 @@ class Observed:
     notes: tuple[str, ...] = ()
 
     def figures(self, limit: float) -> Figures:
-        """Workload and costs as measured; ``limit`` is the most tokens of a completion.
-
-        Raises:
-            ConfigError: the timings are too noisy.
-        """
+        """Workload and costs as measured; ``limit`` is the most tokens of a completion."""
         workload = self.groups.workload(self.groups.weight_Q, limit)
         costs = fitted(self.timed, self.processes)
         free_tokens(self.timed, costs)
@@ -71,11 +67,7 @@ class Observed:
 
 
 def observed_run(run: RunRecord) -> Observed:
-    """What the records of a run tell.
-
-    Raises:
-        ConfigError: they tell of no timed step, or of no group.
-    """
+    """What the records of a run tell."""
     timed = timed_steps(run)
     if not timed:
         raise ConfigError(
@@ -135,9 +127,6 @@ def groups_of(run: RunRecord) -> Groups:
 
     Of groups whose completions were not recorded, lengths are known where all are right, or all wrong. A reward above
     the middle of those that were seen is right; with more than two rewards only recorded completions count.
-
-    Raises:
-        ConfigError: no group was recorded.
     """
     rewards = {reward for line in run.completions if math.isfinite(reward := number(line.reward))}
     low, high = (min(rewards), max(rewards)) if len(rewards) > 1 else (0.0, 1.0)
@@ -217,9 +206,6 @@ def _lengths(run: RunRecord) -> tuple[float, Curve, float, Curve]:
     """Mean tokens and the longest of many, of prompts and of completions.
 
     Prompts are what is left of all tokens, and the longest of a generation what is left of its padding.
-
-    Raises:
-        ConfigError: the log does not say.
     """
     logs = [log for log in run.logs if all(math.isfinite(number(log.get(name))) for name in LENGTHS)]
     pairs = [(one, two) for one, two in pairwise(logs) if two[ROLLOUTS] > one[ROLLOUTS] and two["step"] > one["step"]]

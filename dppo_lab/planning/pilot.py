@@ -58,9 +58,6 @@ def run_pilot(
 
     ``prompts`` is an even number >= 4, at most those of the training set; ``now`` is the clock, ``time.process_time``
     where other work runs on the machine.
-
-    Raises:
-        ConfigError: too few prompts, or more than there are.
     """
     if prompts < FEWEST or prompts % 2:
         raise ConfigError(f"--pilot {prompts} must be an even number of prompts >= {FEWEST}. Try --pilot 32")

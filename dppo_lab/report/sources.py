@@ -88,11 +88,7 @@ class Contents:
 
 
 def read_sources(folders: Iterable[str | Path]) -> Contents:
-    """All runs of the given folders, each of a run or of a comparison, as one report's contents.
-
-    Raises:
-        ConfigError: a folder is neither, none has logs, or runs are of different tasks.
-    """
+    """All runs of the given folders, each of a run or of a comparison, as one report's contents."""
     paths = [Path(folder) for folder in folders]
     if not paths:
         raise ConfigError("nothing to report: no folder is named. Try: dppo report runs/embedded")
@@ -234,9 +230,6 @@ def one_task(runs: tuple[RunRecord, ...]) -> Mapping[str, Any]:
     """The task all runs share; empty where none says.
 
     Models made from scratch for a run, or for a seed of a comparison, count as one: their folders differ.
-
-    Raises:
-        ConfigError: two runs were on different tasks.
     """
     known = [run for run in runs if run.task]
     for run in known[1:]:

@@ -1,10 +1,8 @@
 """Curves: what logs say, and what is read off between points."""
 
 import pytest
-from refusals import refused
 
-from answer_judge.errors import FileError
-from dppo_lab.comparison.curves import Point, Reach, accuracy_at, curve_of, reach
+from dppo_lab.comparison.curves import Reach, accuracy_at, curve_of, reach
 
 
 def record(step, accuracy=None, **more):
@@ -14,17 +12,6 @@ def record(step, accuracy=None, **more):
 
 
 CURVE = curve_of([record(0, 0.2), record(5, 0.4), record(10, 0.3), record(20, 0.8)])
-
-
-def test_points_are_evaluations():
-    assert CURVE[1] == Point(step=5, seconds=50.0, rollouts=500, rollout_tokens=4500, tokens_trained=35, accuracy=0.4)
-    assert curve_of([record(1), record(2)]) == []
-    assert len(curve_of([record(5, 0.4), record(5, 0.5)])) == 1, "the last of a step"
-
-
-def test_an_evaluation_without_totals():
-    with refused(FileError, "step 5", "total/seconds", "--overwrite"):
-        curve_of([{"step": 5, "eval/average/pass@1": 0.5}])
 
 
 def test_read_off_on_straight_lines():
@@ -42,11 +29,6 @@ def test_amounts_to_a_target():
         found = reach(CURVE, 0.35, over)
         assert found == Reach(amount=pytest.approx(amount), reached=True)
     assert reach(CURVE, 0.55, "tokens_trained").amount == pytest.approx(70 + 0.5 * 70)
-
-
-def test_a_run_that_never_gets_there_is_cut_off_at_its_length():
-    assert reach(CURVE, 0.9, "seconds") == Reach(amount=200.0, reached=False)
-    assert reach(CURVE, 0.9, "rollouts") == Reach(amount=2000, reached=False)
 
 
 def test_a_start_at_the_target_reaches_nothing():

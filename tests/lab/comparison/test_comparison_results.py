@@ -138,48 +138,16 @@ def test_where_the_baseline_did_not_improve_there_is_no_target_and_no_speedup(co
     assert all(ratio > 1 for ratio in without_the_check(results)), "ratios of clock readings"
 
 
-def test_an_improvement_that_every_seed_shows_is_a_target(comparison):
-    fill_flat(comparison, (0.01, 0.02, 0.01))
-    results = summarise(comparison)
-    assert results["target"]["missing"] is None and results["methods"]["trl"]["gain"]["low"] == pytest.approx(0.01)
-    found = results["speedup"]["dppo"]["time_to_trl_final"]["per_seed"]
-    assert found["0"][0] > 1 and found["1"] == [0, pytest.approx(100 / 40)]
-
-
-@pytest.mark.parametrize(("accuracy", "missing"), [(0.2, True), (0.25, False)])
-def test_two_seeds_have_improved_if_both_have(comparison, accuracy, missing):
-    fill(comparison)
-    two = Comparison(folder=comparison.folder, contestants=CONTESTANTS, seeds=(0, 1), config=comparison.config)
-    write_run(comparison, "trl", 1, [(0, 0, 0, 0.2), (10, 100, 1000, accuracy)])
-    assert bool(summarise(two)["target"]["missing"]) == missing
-
-
-def test_a_given_target_below_the_start_has_no_time(tmp_path):
-    comparison = Comparison(folder=tmp_path, contestants=CONTESTANTS, seeds=(0, 1, 2), config={}, target=0.2)
-    fill(comparison)
-    results = summarise(comparison)
-    assert results["target"]["missing"] is None
-    assert results["speedup"]["dppo"]["time_to_target"]["per_seed"] == {"0": None, "1": None, "2": None}
-    assert results["methods"]["dppo"]["to_target"]["reached"] == "0 of 0"
-
-
 def test_runs_that_failed_are_listed_and_left_out_of_no_count(comparison):
     fill(comparison)
     write_run(comparison, "dppo", 1, [(0, 0, 0, 0.2)], status="failed", error="ValueError: no")
     results = summarise(comparison)
     dppo = results["methods"]["dppo"]
     assert dppo["finished"] == "2 of 3"
-    assert dppo["final"] == {"mean": pytest.approx(0.7), "low": None, "high": None, "per_seed": {
-        "0": pytest.approx(0.7), "1": None, "2": pytest.approx(0.7)}}  # fmt: skip
+    assert dppo["final"]["per_seed"] == {"0": pytest.approx(0.7), "1": None, "2": pytest.approx(0.7)}
     assert [(run["status"], run["error"]) for run in dppo["runs"]][1] == ("failed", "ValueError: no")
     assert dppo["equal_updates"]["difference"]["per_seed"]["1"] is None
     assert results["methods"]["wide"]["equal_seconds"]["at_per_seed"]["1"] == 50, "the failed run does not count there"
-    for seed in (0, 1, 2):
-        write_run(comparison, "dppo", seed, [], status="failed", error="ValueError: no")
-    results = summarise(comparison)
-    assert results["methods"]["dppo"]["finished"] == "0 of 3"
-    assert results["methods"]["dppo"]["final"]["mean"] is None
-    assert results["speedup"]["dppo"]["time_to_trl_final"]["median"] is None
 
 
 def test_runs_that_are_missing_stopped_or_without_figures(comparison):
@@ -192,16 +160,6 @@ def test_runs_that_are_missing_stopped_or_without_figures(comparison):
     assert "it logged no accuracy" in runs[0]["error"] and runs[1]["error"] is None
     (comparison.folder / "runs" / "dppo" / "seed_0" / "metrics.jsonl").write_text("x\n{}\n")
     assert "line 1 is damaged" in summarise(comparison)["methods"]["dppo"]["runs"][0]["error"]
-
-
-def test_without_trl_the_first_is_the_baseline_and_a_target_can_be_given(tmp_path):
-    comparison = Comparison(folder=tmp_path, contestants=CONTESTANTS[1:], seeds=(0, 1, 2), config={}, target=0.45)
-    fill(comparison)
-    results = summarise(comparison)
-    assert results["baseline"] == "dppo" and results["target"]["what"] == "accuracy 0.45"
-    speedup = results["speedup"]["wide"]["time_to_target"]
-    assert speedup["median"] == pytest.approx(20 / 43.75)
-    assert results["methods"]["dppo"]["final"]["per_seed"].keys() == {"0", "1", "2"}
 
 
 def test_a_given_target_that_the_baseline_misses_bounds_the_speedup_from_below(tmp_path):

@@ -5,18 +5,14 @@ import json
 import pytest
 import torch
 import yaml
-from refusals import refused
 from safetensors.torch import load_file
 
-from dppo.errors import ConfigError
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.comparison import runner
 from dppo_lab.comparison.plan import plan
 from dppo_lab.comparison.runner import run_comparison
 from dppo_lab.demo import rollouts
-from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import train
 
 FIELDS = {
     "dataset_name": "embedded_quick",
@@ -118,31 +114,6 @@ def test_random_numbers_that_go_on_from_run_to_run_would_show(make, monkeypatch)
     assert not equal(weights(many, "dppo"), weights(alone, "dppo"))
 
 
-def test_a_run_reproduces_from_its_config(three, tmp_path):
-    _, comparison, *_ = three
-    config = comparison.folder / "runs" / "dppo" / "seed_3" / "config.yaml"
-    train(parse_run([str(config), "--output_dir", str(tmp_path / "again")]))
-    assert equal(weights(comparison, "dppo"), load_file(tmp_path / "again" / "model.safetensors"))
-
-
-@pytest.mark.parametrize(("name", "again"), [("dppo", [2]), ("trl", [1, 2])])
-def test_a_run_that_was_ended_after_its_last_checkpoint_takes_no_further_step(make, name, again):
-    saved = {"save_strategy": "steps", "save_steps": 1}
-    comparison = make(methods=(name,), **saved)
-    before = run_comparison(comparison)["methods"][name]["runs"][0]["curve"]
-    path, trained = comparison.run_folder(comparison.contestants[0], 3) / "run.json", weights(comparison, name)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "running"}))
-    events = []
-    (run,) = run_comparison(comparison, events.append)["methods"][name]["runs"]
-    steps = [*dict.fromkeys(event.step for event in events if event.stage == "train")]
-    assert steps == again, "from the checkpoint before the last"
-    assert run["status"] == "finished"
-    assert [(p["step"], p["rollouts"], p["accuracy"]) for p in run["curve"]] == [
-        (p["step"], p["rollouts"], p["accuracy"]) for p in before
-    ]
-    assert equal(weights(comparison, name), trained)
-
-
 def test_a_run_that_raises_is_on_record_and_the_others_go_on(make, monkeypatch):
     comparison = make(seed=4, max_steps=1)  # with this seed trl comes first
     monkeypatch.setattr(runner, "train_with", raising(runner.train_with, "trl", ValueError("out of luck")))
@@ -196,17 +167,6 @@ def test_a_stopped_comparison_goes_on_from_the_checkpoint(make, monkeypatch, nam
     straight = make(methods=(name,), output="straight", **saved)
     run_comparison(straight)
     assert equal(weights(straight, name), weights(make(methods=(name,)), name))
-
-
-def test_changed_fields_are_refused_before_anything_is_trained(make):
-    run_comparison(make(methods=("dppo",)))
-    with refused(ConfigError, "learning_rate", "--overwrite"):
-        run_comparison(make(methods=("dppo",), learning_rate=1e-4))
-    with refused(ConfigError, "dppo", "--learning_rate"):
-        run_comparison(make(methods=("dppo", "trl"), learning_rate="fast"))
-    before = weights(make(), "dppo")
-    run_comparison(make(methods=("dppo",), learning_rate=1e-4), overwrite=True)
-    assert not equal(weights(make(), "dppo"), before)
 
 
 def test_a_start_from_scratch_is_made_once_for_a_seed(make, monkeypatch):

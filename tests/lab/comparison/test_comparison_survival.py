@@ -43,35 +43,18 @@ def test_the_curve_by_hand():
     assert share[0] == pytest.approx([0.8, 0.6, 0.6, 0.3, 0.3])
 
 
-def test_a_run_that_ends_where_another_arrives_was_still_going():
-    amount, share = survival([miss(10), hit(10), hit(20)])
-    assert amount.tolist() == [10, 10, 20] and share[0] == pytest.approx([2 / 3, 2 / 3, 0])
-
-
-def at_every_amount(found):
-    """Ours and scipy's curve just after each amount."""
-    amount, share = survival(found)
-    data = stats.CensoredData(
-        uncensored=[run.amount for run in found if run.reached],
-        right=[run.amount for run in found if not run.reached],
-    )
-    curve = stats.ecdf(data).sf
-    return {place: share[0][amount <= place][-1] for place in amount}, {p: float(curve.evaluate(p)) for p in amount}
-
-
-def test_the_curve_is_scipys_and_so_is_that_of_a_resample():
+def test_the_curve_is_scipys():
     rng = generator(7)
     for _ in range(40):
-        found = [
-            Reach(amount=float(rng.integers(1, 9)), reached=bool(rng.random() < 0.6)) for _ in range(rng.integers(1, 9))
-        ]
-        ours, theirs = at_every_amount(found)
-        assert ours == pytest.approx(theirs)
+        amounts = rng.integers(1, 9, size=rng.integers(1, 9))
+        found = [Reach(amount=float(amount), reached=bool(rng.random() < 0.6)) for amount in amounts]
+        done, cut = ([run.amount for run in found if run.reached is reached] for reached in (True, False))
+        curve = stats.ecdf(stats.CensoredData(uncensored=done, right=cut)).sf
+        amount, share = survival(found)
+        for place in amount:
+            assert share[0][amount <= place][-1] == pytest.approx(float(curve.evaluate(place)))
         places = rng.integers(len(found), size=len(found))
-        _, share = survival(found, places[None])
-        resample = [found[place] for place in places]
-        assert share[0][-1] == pytest.approx(survival(resample)[1][0][-1])
-        assert median_amount(found, places[None])[0] == median_amount(resample)[0]
+        assert median_amount(found, places[None])[0] == median_amount([found[place] for place in places])[0]
 
 
 def test_medians_by_hand():
@@ -82,27 +65,10 @@ def test_medians_by_hand():
     assert median_amount([miss(5)])[0] == math.inf
 
 
-def censored_as_zero(found):
-    """The wrong twin: what never arrived took no time."""
-    return float(np.median([run.amount if run.reached else 0.0 for run in found]))
-
-
-def left_out(found):
-    """The wrong twin: what never arrived did not take part."""
-    return float(np.median([run.amount for run in found if run.reached]))
-
-
-def test_twins_that_leave_out_or_zero_are_too_fast():
-    assert censored_as_zero(FIVE) == 10 and left_out(FIVE) == 20 < median_amount(FIVE)[0]
-
-
 def test_the_median_of_seeds_has_an_interval():
     found = median_interval({0: hit(10), 1: miss(25), 2: hit(20), 3: hit(30), 4: None, 5: hit(12)})
     assert (found.centre, found.low, found.high) == (20, 10, math.inf)
     assert found.per_seed == {0: 10, 1: None, 2: 20, 3: 30, 4: None, 5: 12}
-    assert found.as_json("median")["high"] is None
-    assert median_interval({0: hit(4), 1: hit(6)}).as_json("median") == {
-        "median": 5.0, "low": None, "high": None, "per_seed": {"0": 4.0, "1": 6.0}}  # fmt: skip
     assert median_interval({0: None}).centre is None
 
 
@@ -145,32 +111,7 @@ def test_ratios_by_hand():
     assert (found.low, found.high) == (0, math.inf)
     # Up to 80, where the first run was censored: 80, 80, 80, 80, 80 against 30, 40, 80, 50, 80.
     assert found.horizon == 80 and found.mean.centre == pytest.approx(400 / 280)
-    written = found.as_json()
-    assert written["reached"] == "3 of 5" and written["high"] is None and written["median"] == 2
-    assert written["per_seed"]["3"] == [4, None]
-
-
-def test_a_method_that_missed_in_half_of_the_seeds_has_no_median():
-    baseline = by_seed(*[hit(100)] * 4)
-    assert ratio(baseline, by_seed(hit(10), hit(10), miss(50), miss(50))).median is None
-    found = ratio(baseline, by_seed(hit(10), hit(10), hit(10), miss(50)))
-    assert (found.median, found.at_most) == (10, 10)
-    dropped = ratio(baseline, by_seed(hit(10), hit(20), hit(90), miss(50)))
-    assert dropped.median == pytest.approx((100 / 90 + 5) / 2) and dropped.both_reached == 5
-
-
-def test_a_missing_run_is_no_pair():
-    found = ratio(by_seed(hit(10), None, hit(10)), by_seed(hit(5), hit(5), None))
-    assert found.per_seed == {0: (2, 2), 1: None, 2: None} and (found.low, found.high) == (None, None)
-    assert found.as_json()["reached"] == "1 of 1" and found.mean.low is None
-    nothing = ratio({}, by_seed(hit(5))).as_json()
-    assert nothing["median"] is None and nothing["restricted_mean"]["ratio"] is None and nothing["reached"] == "0 of 0"
-
-
-def test_a_mean_alone_would_flatter_one_that_stopped_early():
-    """Ten seconds, never there, against a hundred: the restricted means are equal, so only the median is a speedup."""
-    found = ratio(by_seed(*[hit(100)] * 5), by_seed(*[miss(10)] * 5))
-    assert found.median is None and found.at_most == 10 and found.mean.centre == 1
+    assert found.as_json()["reached"] == "3 of 5" and found.as_json()["per_seed"]["3"] == [4, None]
 
 
 SLOW = [10.0, 100.0, 30.0, 300.0, 60.0]
@@ -200,15 +141,6 @@ def test_without_censoring_the_interval_is_that_of_the_median():
     values = generator(2).uniform(1, 3, size=6)
     found = ratio(by_seed(*[hit(10 * value) for value in values]), by_seed(*[hit(10)] * 6))
     assert (found.low, found.high) == pytest.approx(percentile_ends(values, np.median, expanded_tail(6)))
-
-
-def test_many_seeds_are_repeatable_and_may_be_infinite():
-    baseline = by_seed(*[hit(100 + seed) for seed in range(8)], miss(200), miss(200))
-    method = by_seed(*[hit(50)] * 9, miss(70))
-    first, second = ratio(baseline, method), ratio(baseline, method)
-    assert first == second and 2 <= first.low < first.high and first.median == pytest.approx(2.07)
-    half = ratio(by_seed(*[hit(100)] * 6, *[miss(200)] * 4), by_seed(*[hit(50)] * 10))
-    assert half.median == 2 and half.low == 2 and half.high == math.inf
 
 
 def speedup_of_truth(seconds, shares, length):

@@ -16,15 +16,7 @@ from dppo.rng import step_streams
 from dppo.step import RolledOut, plan_step, whole_block
 from dppo.types import Rewards
 from dppo_lab.planning.records import Option, Step
-from dppo_lab.planning.work import (
-    Prompts,
-    advantages,
-    cells_of,
-    completion_ceiling,
-    kept,
-    prompt_ceiling,
-    work_of,
-)
+from dppo_lab.planning.work import Prompts, advantages, cells_of, completion_ceiling, kept, prompt_ceiling, work_of
 
 STEP = Step(prompts=16, generations=8)
 ALL, EXACT = Option(name="all", forwarded="all"), Option(name="exact")
@@ -75,23 +67,6 @@ def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
     assert abs(expected / np.mean(tokens) - 0.5 * predicted.generated / np.mean(tokens)) > 0.1, "half of all is another"
 
 
-def test_prompts_without_a_signal_are_the_ones_that_are_dropped_and_the_others_pay_in_noise():
-    pruned = work_of(MIXED, STEP, Option(name="prompts", prompt_rate=0.4))
-    assert pruned.prompts == pytest.approx(16 * 0.6) and pruned.completions == pytest.approx(128 * 0.6)
-    assert 1 < pruned.noise < 1 / 0.6, "a uniform draw would pay 1 / 0.6"
-    alike = work_of(workload((0.5, 1.0)), STEP, Option(name="prompts", prompt_rate=0.4))
-    assert alike.noise > 1.4, "where all prompts are alike nothing is gained by choosing"
-
-
-def test_small_groups_against_history_have_as_many_completions_and_less_noise_than_against_siblings():
-    history = Option(name="history", baseline="history", group=2)
-    siblings = Option(name="siblings", group=2)
-    even = workload((0.0, 0.2), (0.3, 0.3), (0.8, 0.3), (1.0, 0.2), right=30.0, wrong=30.0)
-    one, two = work_of(even, STEP, history), work_of(even, STEP, siblings)
-    assert one.completions == pytest.approx(128) and one.prompts == pytest.approx(64)
-    assert one.noise < 1 < two.noise and two.noise == pytest.approx(2 * 7 / 8, rel=1e-6)
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_advantages_against_history_are_those_of_the_objective(size):
     mean, worth = 0.6, 5.0
@@ -120,9 +95,6 @@ def test_noise_and_tokens_are_what_the_librarys_efficiency_and_ceiling_are_made_
     tokens = work_of(lone, STEP, EXACT).forwarded / work_of(lone, STEP, option).forwarded
     assert gain == pytest.approx(tokens / half.noise) and whole.noise == pytest.approx(1)
     ceiling = selection_ceiling(value, cost)
+    alike, flat = workload((0.5, 1.0)), workload((0.0, 0.5), (0.5, 0.5))
+    assert prompt_ceiling(alike, STEP) < 1.01 < 1.7 < prompt_ceiling(flat, STEP)
     assert completion_ceiling(MIXED, STEP) == pytest.approx(ceiling) and gain <= ceiling
-
-
-def test_prompts_that_are_alike_have_a_ceiling_near_1_and_flat_ones_a_high_one():
-    assert prompt_ceiling(workload((0.5, 1.0)), STEP) < 1.01
-    assert prompt_ceiling(workload((0.0, 0.5), (0.5, 0.5)), STEP) > 1.7

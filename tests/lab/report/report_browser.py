@@ -1,6 +1,5 @@
 """Headless Chromium over a pair of pipes: no driver and no package is needed beside the browser."""
 
-import base64
 import json
 import os
 import select
@@ -37,7 +36,6 @@ class Browser:
         )
         os.close(read_theirs)
         os.close(write_theirs)
-        self._screen: dict[str, Any] = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self._count, self._rest, self._session = 0, b"", ""
         self.events: list[dict[str, Any]] = []
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
@@ -85,20 +83,11 @@ class Browser:
             raise RuntimeError(found["exceptionDetails"])
         return found["result"].get("value")
 
-    def screen(self, width: int, height: int, scheme: str, scale: float = 1.0) -> None:
+    def screen(self, width: int, height: int, scheme: str) -> None:
         """Set the size of the screen, and light or dark."""
-        self._screen = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
-        self.ask("Emulation.setDeviceMetricsOverride", **self._screen)
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-
-    def screenshot(self, path: Path) -> None:
-        """The whole page as PNG, drawn at its full height at once."""
-        height = self.evaluate("document.documentElement.scrollHeight")
-        self.ask("Emulation.setDeviceMetricsOverride", **{**self._screen, "height": height})
-        self.evaluate("new Promise(done => setTimeout(done, 300))")
-        picture = self.ask("Page.captureScreenshot")
-        self.ask("Emulation.setDeviceMetricsOverride", **self._screen)
-        path.write_bytes(base64.b64decode(picture["data"]))
 
     def console_errors(self) -> list[str]:
         """Everything the page reported as a warning or an error, refused requests and exceptions included."""

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 
 from dppo.methods import METHODS
+from dppo_lab.comparison.contestants import Contestant
+from dppo_lab.comparison.plan import Comparison
+from dppo_lab.comparison.results import summarise
 
 TASK = {"model": "scratch:embedded", "dataset": "embedded", "prompts": 96}
 ENVIRONMENT = {
@@ -58,7 +61,8 @@ def logs(method: str, seed: int, updates: int = 60, every: int = 5) -> list[dict
     pace = SECONDS.get(method, 1.0) * draw.normal(1, 0.04)
     records: list[dict[str, Any]] = []
     for step in range(0, updates + 1, every):
-        accuracy = 0.12 + 0.62 * (1 - np.exp(-step / 26)) + draw.normal(0, 0.012)
+        gain = 0.62 if method == "trl" else 0.68
+        accuracy = 0.12 + gain * (1 - np.exp(-step / 26)) + draw.normal(0, 0.012)
         totals = {
             "total/seconds": step * pace,
             "total/rollouts": step * 128,
@@ -175,63 +179,16 @@ def write_run(folder: Path, method: str = "dppo", seed: int = 0, updates: int = 
     return folder
 
 
-def interval(values: dict[int, float], centre: str = "mean") -> dict[str, Any]:
-    """A centre with a toy interval, without one for fewer than three seeds."""
-    mean, spread = float(np.mean(list(values.values()))), float(np.std(list(values.values())))
-    few = len(values) < 3
-    return {centre: mean, "low": None if few else mean - spread, "high": None if few else mean + spread,
-            "per_seed": {str(seed): value for seed, value in values.items()}}  # fmt: skip
-
-
 def write_comparison(folder: Path, methods: list[str], seeds: int = 5) -> Path:
-    """A whole comparison."""
-    overrides = {name: {"learning_rate": 2e-4} if name == "dppo" else {} for name in methods}
-    for name in methods:
-        for seed in range(seeds):
-            write_run(folder / "runs" / name / f"seed_{seed}", name, seed)
-    chosen = {name: {"method": name, **fields} for name, fields in overrides.items()}
-    about = {"format": 1, "methods": chosen, "seeds": list(range(seeds)), "config": {}, "environment": ENVIRONMENT}
-    (folder / "comparison.json").write_text(json.dumps(about))
-    read: dict[str, Any] = {}
-    speedup: dict[str, Any] = {}
-    for name in methods:
-        draw = np.random.default_rng(list(map(ord, name)))
-        final = {seed: 0.68 + draw.normal(0, 0.02) for seed in range(seeds)}
-        gain = {seed: draw.normal(0, 0.02) for seed in range(seeds)}
-        ratio = {seed: 2.0 / SECONDS.get(name, 1.0) * draw.normal(1, 0.08) for seed in range(seeds)}
-        equal = {"at": 60, "accuracy": interval(final), "difference": interval(gain)}
-        phases = {"rollout": 60 * SECONDS.get(name, 1.0) * 0.6, "forward_backward": 60 * SECONDS.get(name, 1.0) * 0.3}
-        read[name] = {
-            "method": name,
-            "overrides": overrides[name],
-            "paper": about_run(name, 0)["paper"],
-            "biased": about_run(name, 0)["biased"],
-            "runs": [
-                {"seed": seed, "status": "finished", "error": None, "curve": [], "phases": phases}
-                for seed in range(seeds)
-            ],
-            "final": interval(final),
-            "equal_updates": equal,
-            "equal_rollouts": equal,
-            "equal_seconds": equal,
-            "to_target": {
-                "seconds": interval({s: 120 / r for s, r in ratio.items()}, "median"),
-                "rollouts": interval({s: 7680 / r for s, r in ratio.items()}, "median"),
-                "rollout_tokens": interval({s: 340000 / r for s, r in ratio.items()}, "median"),
-                "tokens_trained": interval({s: 300000 / r for s, r in ratio.items()}, "median"),
-                "reached": f"{seeds} of {seeds}",
-            },
-        }
-        speedup[name] = {"time_to_trl_final": interval(ratio, "median")}
-    results = {
-        "format": 1,
-        "task": TASK,
-        "environment": ENVIRONMENT,
-        "seeds": list(range(seeds)),
-        "baseline": "trl",
-        "target": {"what": "final accuracy of trl, same seed", "per_seed": {}},
-        "methods": read,
-        "speedup": speedup,
-    }
-    (folder / "results.json").write_text(json.dumps(results))
+    """A whole comparison, with the results that its runs have."""
+    contestants = tuple(
+        Contestant(name=name, method=name, overrides={"learning_rate": 2e-4} if name == "dppo" else {})
+        for name in methods
+    )
+    config = {"model_name_or_path": TASK["model"], "dataset_name": TASK["dataset"]}
+    comparison = Comparison(folder=folder, contestants=contestants, seeds=tuple(range(seeds)), config=config)
+    for seed, each in comparison.order():
+        write_run(comparison.run_folder(each, seed), each.name, seed)
+    (folder / "comparison.json").write_text(json.dumps(comparison.as_json()))
+    (folder / "results.json").write_text(json.dumps(summarise(comparison)))
     return folder
