@@ -1,7 +1,7 @@
 """Two evaluations, paired by problem."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -78,8 +78,6 @@ def test_two_seeds_of_one_model_are_not_told_apart(tmp_path):
 
 
 def test_other_limits_compare_the_problems_in_both(tmp_path):
-    from dataclasses import replace
-
     whole = problem_set(40, "one")
     a = made(tmp_path / "a", sets=(whole,))
     b = made(tmp_path / "b", sets=(replace(whole, problems=whole.problems[5:]),))
@@ -90,8 +88,6 @@ def test_other_limits_compare_the_problems_in_both(tmp_path):
 
 
 def test_runs_that_cannot_be_compared(tmp_path):
-    from dataclasses import replace
-
     a = made(tmp_path / "a", sets=(problem_set(4, "one"),))
     with refused(EvaluationError, "benchmark in common", "one there", "two here"):
         compare(a, made(tmp_path / "b", sets=(problem_set(4, "two"),)))

@@ -58,13 +58,6 @@ def test_answers_of_several_kinds(column, given, answer, written):
     assert load_set(written(rows)).problems[0].answer == answer
 
 
-def test_how_an_answer_is_taken_out_is_guessed_for_all_rows_or_said(written):
-    rows = [{"problem": "a", "answer": "so\n#### 5"}, {"problem": "b", "answer": "6"}]
-    with refused(DataError, "1 of 2", "hashes", "--benchmark mine=FILE:extract=verbatim"):
-        load_set(written(rows))
-    assert load_set(written(rows, ":extract=verbatim")).problems[0].answer == "so\n#### 5"
-
-
 PROMPTS = {"text": "What is 1 + 1? Box it.", "messages": [{"role": "user", "content": "What is 1 + 1? Box it."}]}
 
 
@@ -95,42 +88,27 @@ def test_what_a_problem_says_of_its_answer(written):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({2: {"answer": ""}}, r"an empty answer in 1 row \(counted from 0: 2\), line 3\."),
-        ({2: {"answer": None}, 5: {"answer": " $ $ "}}, r"an empty answer in 2 rows \(counted from 0: 2, 5\)"),
-        ({3: {"id": "a/1"}}, r"an id that another row has in 2 rows \(counted from 0: 1, 3\)"),
-        ({4: {"problem": "  "}}, r"no problem text in 1 row \(counted from 0: 4\)"),
-        (
-            {0: {"problem": ""}, 7: {"answer": ""}},
-            r"no problem text in .* 0\), line 1; an empty answer in .* 7\), line 8",
-        ),
-        ({i: {"answer": ""} for i in range(8)}, r"an empty answer in 8 rows \(counted from 0: 0, 1, 2, 3, 4, \.\.\.\)"),
+        ({2: {"answer": None}, 5: {"answer": " $ $ "}}, ("answer", "2 rows", "0: 2, 5")),
+        ({3: {"id": "a/1"}}, ("id", "2 rows", "0: 1, 3")),
+        ({0: {"problem": ""}, 7: {"answer": ""}}, ("0: 0), line 1", "0: 7), line 8")),
     ],
 )
-def test_rows_that_cannot_be_graded_are_named(written, change, message):
-    with pytest.raises(DataError, match=message):
+def test_rows_that_cannot_be_graded_are_named(written, change, named):
+    with refused(DataError, *named):
         load_set(written([{**row, **change.get(i, {})} for i, row in enumerate(ROWS)]))
 
 
-def test_field_missing_in_one_row_and_in_all(written):
-    with refused(DataError, "empty answer", "1 row"):
-        load_set(written([ROWS[0], {k: v for k, v in ROWS[1].items() if k != "answer"}]))
+def test_columns_and_files_that_are_not_there(written, tmp_path):
     with refused(DataError, "'answer'", "'id', 'problem'", "FILE:answer=id"):
         load_set(written([{"id": "a", "problem": "b"}]))
-    with pytest.raises(DataError, match="no column 'difficulty'"):
+    with refused(DataError, "'difficulty'"):
         load_set(written(ROWS, ":level=difficulty"))
-
-
-def test_files_that_are_not_there_or_not_json(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
+    with refused(DataError, "no such file"):
         load_set(parse_benchmark(f"mine={tmp_path / 'no.jsonl'}"))
-    (tmp_path / "bad.jsonl").write_text('{"problem": "a"')
-    with pytest.raises(DataError, match="line 1: not JSON"):
-        load_set(parse_benchmark(f"mine={tmp_path / 'bad.jsonl'}"))
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(DataError, match="holds no rows"):
-        load_set(parse_benchmark(f"mine={tmp_path / 'empty.jsonl'}"))
+    with refused(ConfigError, "mine", "path="):
+        load_set(Benchmark(name="mine"))
 
 
 def test_without_a_network_the_folder_is_named(monkeypatch):
@@ -140,8 +118,6 @@ def test_without_a_network_the_folder_is_named(monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", refuse)
     with refused(DataError, "'HuggingFaceH4/aime_2024'", "no network", "aime24.jsonl: --data FOLDER"):
         load_set(BENCHMARKS["aime24"])
-    with pytest.raises(ConfigError, match=r"mine has no file: Benchmark\(name='mine', path='problems.jsonl'\)"):
-        load_set(Benchmark(name="mine"))
 
 
 def test_limit_is_the_same_for_every_run_and_nested(written):

@@ -8,7 +8,7 @@ import datasets
 import pytest
 from refusals import refused
 
-from answer_judge.errors import ConfigError, DataError
+from answer_judge.errors import DataError
 from answer_judge.problems import SETS, load_problems
 from answer_judge.problems.columns import COLUMNS, EXTRACTIONS
 
@@ -76,46 +76,34 @@ def test_a_folder_gives_the_files_of_a_split(write, tmp_path):
     assert load_problems(str(tmp_path), split="dev")["id"][:] == ["a"]
 
 
-def test_a_folder_without_splits_is_read_whole(write, tmp_path):
-    write("b.jsonl", jsonl(ROWS[1:]))
-    write("a.jsonl", jsonl(ROWS[:1]))
-    assert load_problems(str(tmp_path))["id"][:] == ["a", "b", "c"]
+BAD_FILES = [
+    ("p.jsonl", '{"problem": "a", "answer": "1"}\n{"problem": ', "line 2"),
+    ("p.jsonl", "\n[1]\n", "row 2"),
+    ("p.json", "[1]", "row 1"),
+    ("p.jsonl", "", "no rows"),
+    ("p.jsonl", b"\xff\xfe", "UnicodeDecodeError"),
+    ("p.jsonl.gz", b"not gzip", "BadGzipFile"),
+    ("p.jsonl.gz", gzip.compress(b"{}" * 999)[:-9], "EOFError"),
+    ("p.parquet", b"PAR0", "Arrow"),
+    ("p.csv", "problem,answer\n", ".jsonl"),
+    ("p.jsonl", '{"problem": "a", "x": [1]}\n{"problem": "b", "x": "t"}', "column 'x'"),
+    ("p.jsonl", '{"problem": "a", "answer": {"x": 1}}', "column 'answer', row 0"),
+    ("p.jsonl", '{"problem": "a", "answer": [["1", "2"]]}', "column 'answer', row 0"),
+    ("p.jsonl", '{"problem": {"x": 1}, "answer": "1"}', "column 'problem', row 0"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("p.jsonl", '{"problem": "a", "answer": "1"}\n{"problem": ', r"p.jsonl, line 2: not JSON"),
-        ("p.jsonl", "\n[1]\n", r"p.jsonl, row 2 is list, expected an object"),
-        ("p.json", "[1]", r"p.json, row 1 is int"),
-        ("p.jsonl", "", "holds no rows"),
-        ("p.jsonl", b"\xff\xfe", "p.jsonl cannot be read: UnicodeDecodeError"),
-        ("p.jsonl.gz", b"not gzip", "p.jsonl.gz cannot be read: BadGzipFile"),
-        # Without a time in it: it is part of the test's name, which both test processes must come to.
-        ("p.jsonl.gz", gzip.compress(b"{}" * 999, mtime=0)[:-9], "p.jsonl.gz cannot be read: EOFError"),
-        ("p.parquet", b"PAR0", "p.parquet cannot be read: Arrow"),
-        ("p.csv", "problem,answer\n", "is not one of .jsonl"),
-        (
-            "p.jsonl",
-            '{"problem": "a", "x": [1]}\n{"problem": "b", "x": "t"}',
-            "column 'x' has values of different types",
-        ),
-        ("p.jsonl", '{"problem": "a", "answer": {"x": 1}}', "column 'answer', row 0 is dict"),
-        ("p.jsonl", '{"problem": "a", "answer": [["1", "2"]]}', "column 'answer', row 0 is list"),
-        ("p.jsonl", '{"problem": {"x": 1}, "answer": "1"}', "column 'problem', row 0 is dict"),
-    ],
-)
-def test_a_bad_file_says_where(name, content, message, write):
-    with pytest.raises(DataError, match=message):
+@pytest.mark.parametrize("place", range(len(BAD_FILES)))
+def test_a_bad_file_says_where(place, write):
+    name, content, said = BAD_FILES[place]
+    with refused(DataError, said):
         load_problems(write(name, content))
 
 
-def test_a_missing_file_is_not_looked_for_on_the_hub(tmp_path):
-    for source in ("nothing.jsonl", "./nothing", str(tmp_path / "nothing")):
-        with pytest.raises(DataError, match="no such file or folder"):
-            load_problems(source)
-    with pytest.raises(DataError, match="no such file or folder"):
-        load_problems("gsm8k", path="nothing.jsonl")
+def test_a_missing_file_is_not_looked_for_on_the_hub():
+    for given in ({"source": "./nothing"}, {"source": "gsm8k", "path": "nothing.jsonl"}):
+        with refused(DataError, "nothing", "no such file"):
+            load_problems(**given)
 
 
 def test_columns_are_found_by_name_or_named(write):
@@ -149,18 +137,14 @@ def test_the_bare_problem_is_read_where_a_wrapped_one_stands_beside_it(prompt, w
     )
 
 
-def test_several_answers_are_one_text(write):
-    rows = [
-        {"problem": "q", "answer": ["$1$", "$2$"]},
-        {"problem": "q", "answer": ["3"]},
-        {"problem": "q", "answer": []},
-    ]
-    assert load_problems(write("p.jsonl", jsonl(rows)))["answer"][:] == ["1, 2", "3", ""]
-
-
-def test_numbers_and_text_in_one_column_become_text(write):
-    file = write("p.jsonl", jsonl([{"problem": "a", "answer": 2}, {"problem": "b", "answer": "x"}, {"problem": "c"}]))
-    assert load_problems(file)["answer"][:] == ["2", "x", ""]
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [([["$1$", "$2$"], ["3"], []], ["1, 2", "3", ""]), ([2, "x", None], ["2", "x", ""])],
+    ids=["lists", "numbers and text"],
+)
+def test_answers_become_text(given, read, write):
+    rows = [{"problem": "q", "answer": answer} for answer in given]
+    assert load_problems(write("p.jsonl", jsonl(rows)))["answer"][:] == read
 
 
 def test_columns_that_change_are_kept(write):
@@ -186,14 +170,6 @@ def test_messages_stay_as_they_are(write):
     for setting in ({"template": "{problem}"}, {"chat": False}):
         with pytest.raises(DataError, match="holds messages"):
             load_problems(file, **setting)
-
-
-def test_settings_are_checked(write):
-    file = write("p.jsonl", jsonl(ROWS))
-    with pytest.raises(ConfigError, match=r"template='Solve:'.*Try template='\{problem\}'"):
-        load_problems(file, template="Solve:")
-    with refused(ConfigError, "extract='last'"):
-        load_problems(file, extract="last")
 
 
 @pytest.mark.parametrize(
@@ -239,11 +215,6 @@ def test_the_hub_is_asked_for_what_the_table_says(monkeypatch):
         load_problems("math")
 
 
-def test_the_hub_out_of_reach_names_what_works():
-    with pytest.raises(DataError, match=r"'openai/gsm8k' \(config 'main', split 'train'\).*path='problems.jsonl'"):
-        load_problems("gsm8k")
-
-
 def test_a_folder_called_like_a_public_set_does_not_hide_it(write, tmp_path, monkeypatch):
     write("gsm8k/p.jsonl", jsonl(ROWS))
     monkeypatch.chdir(tmp_path)
@@ -270,15 +241,3 @@ def test_real_sets_load_whole(set_name, count, repeats, real_data):
     contents = [prompt[0]["content"] for prompt in dataset["prompt"]]
     assert contents == [row["problem"] + "\nBox the answer." for row in raw]
     assert sum(n > 1 for n in Counter(contents).values()) == repeats
-
-
-def test_real_solutions_hold_the_real_answers(real_data):
-    with gzip.open(real_data / "train" / "gsm8k_train.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    assert [EXTRACTIONS["hashes"](row["solution"]) for row in rows] == [row["answer"] for row in rows]
-    with gzip.open(real_data / "train" / "math_train.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    raw = [row["meta"].get("answer_raw", row["answer"]) for row in rows]
-    boxed = [EXTRACTIONS["boxed"](row["solution"]) for row in rows]
-    different = [(row["id"], b, r) for row, b, r in zip(rows, boxed, raw, strict=True) if b != r]
-    assert different == []

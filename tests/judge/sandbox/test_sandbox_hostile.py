@@ -3,7 +3,6 @@
 import ctypes
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sandbox_programs import LIMITS, filtered, hostile_corpus, left_over, naive, task
@@ -70,10 +69,6 @@ def test_one_process_for_program_and_tests_is_fooled(kind, program, tmp_path):
     assert naive(program, TESTS, tmp_path), kind
 
 
-def test_more_than_ten_kinds_fool_it():
-    assert len({kind for kind, _ in hostile_corpus.fooling()}) >= 10
-
-
 SOCKET = "import socket\nsocket.socket().close()\ndef f(x): return 4"
 READS = "open('/etc/passwd').read()\ndef f(x): return 4"
 BOTH = {SOCKET: "forbidden", READS: "forbidden"}
@@ -115,11 +110,6 @@ def test_a_filter_is_whole_and_no_call_is_in_two_lists():
         assert len(code) % 8 == 0 and 200 < len(code) // 8 < 4096
     with pytest.raises(KeyError):
         bpf_program("riscv64", 1)
-
-
-def test_the_benchmarks_page_has_the_same_programs():
-    text = Path(hostile_corpus.__file__).with_name("hostile_programs.txt").read_text()
-    assert text.count("\n---") == sum(map(len, hostile_corpus.KINDS.values())) >= 250
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux confines by these")
