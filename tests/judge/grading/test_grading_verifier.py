@@ -1,10 +1,9 @@
 """Verdicts: what is right, what is not and why; hostile texts; real gold answers against themselves."""
 
-import gzip
 import json
-import random
 import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 from refusals import refused
@@ -12,50 +11,15 @@ from refusals import refused
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading import verifier as module
 from answer_judge.grading.judge import judge
-from answer_judge.grading.verifier import RULES, Verdict, Verifier
+from answer_judge.grading.verifier import RULES, Verifier
 
-CASES = [
-    (r"\boxed{42}", "42", "right"),
-    (r"\boxed{042}", "42", "right"),
-    (r"\boxed{41}", "42", "wrong"),
-    (r"\boxed{\frac{2}{4}}", r"\frac12", "right"),
-    (r"\boxed{0.5}", r"\dfrac{1}{2}", "right"),
-    (r"\boxed{\frac{1}{3}}", r"\frac{1}{2}", "wrong"),
-    (r"\boxed{(x+1)^2}", "x^2+2x+1", "right"),
-    (r"\boxed{1,072}", "1072", "right"),
-    (r"\boxed{\$18}", "18", "right"),
-    (r"\boxed{5 \text{ apples}}", "5", "right"),
-    (r"\boxed{\{3, 1, 2\}}", r"\{1,2,3\}", "right"),
-    (r"\boxed{(1, 2)}", "(2,1)", "wrong"),
-    (r"\boxed{70110}", "70,110", "right"),  # a list that reads as one number: see the data's known defects
-    ("The answer is 7.", "7", "right"),
-    ("<<48/2=24>>\n#### 24", "24", "right"),
-    ("I get 24", "24", "no_answer"),
-    (r"\boxed{24", "24", "no_answer"),
-    ("", "24", "no_answer"),
-    (r"\boxed{½½}", "24", "unparsed"),
-    (r"\boxed{t(0, 4]}", "t(0,4]", "right"),  # a gold answer that is only text
-    (r"\boxed{t(0,5]}", "t(0,4]", "wrong"),
-    (r"\boxed{\frac{2}{3} E_{2}}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", "wrong"),
-    (r"\boxed{7} no, \boxed{8}", "7", "wrong"),
-]
+CASES = [json.loads(line) for line in Path(__file__).with_name("verdicts.jsonl").open(encoding="utf-8")]
 
 
 def test_verdicts(verifier):
-    verdicts = verifier.verify_many([case[0] for case in CASES], [case[1] for case in CASES])
-    assert [verdict.reason for verdict in verdicts] == [case[2] for case in CASES]
-    assert [verdict.value for verdict in verdicts] == [float(case[2] == "right") for case in CASES]
-    assert verifier.verify(*CASES[3][:2]) == Verdict(1.0, "right")
-
-
-def test_order_is_kept_through_fast_and_slow_answers_and_repeats(verifier):
-    rng = random.Random(0)
-    numbers = [rng.randrange(2, 30) for _ in range(400)]
-    texts = [rng.choice([rf"\boxed{{{n}}}", rf"\boxed{{\frac{{{2 * n}}}{{2}}}}"]) for n in numbers]
-    golds = [str(n + rng.randrange(2)) for n in numbers]
-    values = [verdict.value for verdict in verifier.verify_many(texts, golds)]
-    expected = [float(str(n) == gold) for n, gold in zip(numbers, golds, strict=True)]
-    assert values == expected
+    verdicts = verifier.verify_many([case["text"] for case in CASES], [case["gold"] for case in CASES])
+    assert [verdict.reason for verdict in verdicts] == [case["reason"] for case in CASES]
+    assert [verdict.value for verdict in verdicts] == [float(case["reason"] == "right") for case in CASES]
 
 
 def test_the_fast_path_says_what_mathematics_says(verifier):
@@ -108,17 +72,3 @@ def test_workers_that_cannot_judge_are_refused(monkeypatch):
     monkeypatch.setattr(module, "_PROBES", (({"answer": "1", "gold": "2"}, "right"),))
     with Verifier(workers=1) as broken, pytest.raises(Exception, match="self-test"):
         broken.verify(r"\boxed{\frac12}", "0.5")
-
-
-@pytest.mark.parametrize("name", ["train/gsm8k_train.jsonl.gz", "train/math_train.jsonl.gz"])
-def test_real_gold_answers_are_right_and_the_next_ones_are_not(name, real_data, verifier, monkeypatch):
-    with gzip.open(real_data / name, "rt", encoding="utf-8") as lines:
-        golds = [json.loads(line)["answer"] for line in lines]
-    golds = random.Random(0).sample(golds, 300)
-    texts = [rf"Thus the answer is $\boxed{{{gold}}}$." for gold in golds]
-    for match in (module.plain_match, lambda answer, gold: None):  # with comparison as text, and by mathematics alone
-        monkeypatch.setattr(module, "plain_match", match)
-        verdicts = verifier.verify_many(texts, golds)
-        assert [(g, v.reason) for g, v in zip(golds, verdicts, strict=True) if v.value != 1.0] == []
-    shifted = verifier.verify_many(texts[1:] + texts[:1], golds)
-    assert sum(verdict.value for verdict in shifted) < 0.05 * len(golds)

@@ -121,15 +121,6 @@ def test_figures_that_the_page_quotes():
     assert round(stopped.gradient[0] / whole.gradient[0], 2) == 0.82 and round(stopped.drawn, 2) == 9.95
 
 
-def test_a_vote_that_stops_when_nothing_can_change_has_the_label_of_the_whole_vote():
-    whole = estimand(PROB, Stopping(fewest=11, most=11))
-    sure = estimand(PROB, Stopping(confidence=1.0, fewest=1, most=11))
-    assert sure.label == pytest.approx(whole.label, abs=1e-14) and sure.drawn < whole.drawn - 1
-    assert abs(sure.gradient[0] / whole.gradient[0] - 1) > 0.01  # the label is the same, the gradient is not
-    nearly = estimand(PROB, Stopping(confidence=0.95, fewest=1, most=11))
-    assert abs(nearly.label[0] - whole.label[0]) > 0.005  # a vote that is settled and could still change has not
-
-
 @pytest.mark.parametrize("prob", [[], [0.0, 1.0], [0.7, 0.4], [-0.1, 0.5]])
 def test_probabilities_that_are_none(prob):
     with refused(ConfigError, f"prob={prob}"):

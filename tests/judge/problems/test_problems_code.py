@@ -7,7 +7,7 @@ import pytest
 from refusals import refused
 
 from answer_judge.errors import DataError
-from answer_judge.evaluation import choose, load_set, parse_benchmark
+from answer_judge.evaluation import load_set, parse_benchmark
 from answer_judge.problems import Benchmark, Judges, check_problems, check_rewards, code_tests, load_problems
 from answer_judge.problems.code import CodeTests, program_in
 from answer_judge.sandbox import Limits, Sandbox
@@ -76,36 +76,14 @@ def test_they_are_trained_on_like_others(written, judges):
     assert reward.__name__ == "code_tests" and sum(logged.values()) == 1.0
 
 
-def test_the_catalogue_reads_them_from_a_folder(tmp_path):
-    (tmp_path / "HumanEval.jsonl").write_text(HUMANEVAL.read_text())
-    (tmp_path / "mbpp.jsonl").write_text(MBPP.read_text())
-    code, basic = (load_set(record) for record in choose(["humaneval", "mbpp"], [], folder=str(tmp_path)))
-    assert code.benchmark.samples > 1 or basic.benchmark.samples == 1
-    assert code.notes == ("not the standard set: 3 problems instead of 164",) and not code.standard
-    assert [problem.id for problem in basic.problems] == ["601", "602", "603"]
+PROGRAMS = rows_of(HERE / "programs_in_completions.jsonl")
 
 
-BODY = "    return x + 1\n"
-PROMPT = 'def inc(x):\n    """One more."""\n'
-COMPLETIONS = {
-    BODY: f"{PROMPT}{BODY}",
-    BODY + "\ndef other():\n    pass\n": f"{PROMPT}    return x + 1\n",
-    BODY + "\nprint(inc(1))": f"{PROMPT}    return x + 1\n",
-    f"```python\n{PROMPT}{BODY}```": f"{PROMPT}\n\n{PROMPT}{BODY}",
-    "```\ninc = lambda x: x + 1\n```": f"{PROMPT}\n\ninc = lambda x: x + 1\n",
-    "```py\ndef inc(x): return 1\n```\nbetter:\n```py\ndef inc(x): return 2\n```\nrun:\n```py\nprint(inc(2))\n```": (
-        f"{PROMPT}\n\ndef inc(x): return 2\n"
-    ),
-    "```python\ndef inc(x): return 3": f"{PROMPT}\n\ndef inc(x): return 3",
-    "```bash\nls\n```\n```python\ndef inc(x): return 4\n```": f"{PROMPT}\n\ndef inc(x): return 4\n",
-    "def inc(x): return 5": f"{PROMPT}\n\ndef inc(x): return 5",
-    "": None,
-}
-
-
-@pytest.mark.parametrize("completion", COMPLETIONS)
-def test_the_program_in_a_completion(completion):
-    assert program_in(completion, CodeTests(PROMPT, ("inc",), PROMPT, "check(inc)")) == COMPLETIONS[completion]
+@pytest.mark.parametrize("row", PROGRAMS)
+def test_the_program_in_a_completion(row):
+    prompt = 'def inc(x):\n    """One more."""\n'
+    tests = CodeTests(prompt, ("inc",), prompt, "check(inc)")
+    assert program_in(row["completion"], tests) == row["program"]
 
 
 def write(tmp_path, rows):

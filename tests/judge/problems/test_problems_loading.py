@@ -9,8 +9,7 @@ import pytest
 from refusals import refused
 
 from answer_judge.errors import DataError
-from answer_judge.problems import SETS, load_problems
-from answer_judge.problems.columns import COLUMNS, EXTRACTIONS
+from answer_judge.problems import load_problems
 
 ROWS = [
     {"id": "a", "problem": "1 + 1 = ?", "answer": "2", "meta": {"level": 1}},
@@ -40,7 +39,6 @@ def write(tmp_path):
         ("p.jsonl", jsonl),
         ("p.jsonl.gz", lambda rows: gzip.compress(jsonl(rows).encode())),
         ("p.json", json.dumps),
-        ("p.json.gz", lambda rows: gzip.compress(json.dumps(rows).encode())),
         ("lines.json", jsonl),
         ("bom.jsonl", lambda rows: b"\xef\xbb\xbf" + jsonl(rows).encode()),
         ("gaps.jsonl", lambda rows: "\n" + jsonl(rows).replace("\n", "\r\n\n")),
@@ -122,21 +120,6 @@ def test_columns_are_found_by_name_or_named(write):
         load_problems(write("q.jsonl", jsonl([{"text": "a", "answer": "1"}])))
 
 
-MESSAGES = [{"role": "system", "content": "Box it."}, {"role": "user", "content": "1 + 1 = ?"}]
-
-
-@pytest.mark.parametrize("prompt", ["1 + 1 = ? Box it.", MESSAGES], ids=["text", "messages"])
-def test_the_bare_problem_is_read_where_a_wrapped_one_stands_beside_it(prompt, write):
-    """Training and evaluation read the same column: see ``test_evaluation_problems.py``."""
-    file = write("p.jsonl", jsonl([{"prompt": prompt, "problem": "1 + 1 = ?", "answer": "2"}]))
-    with pytest.warns(UserWarning, match=r"of the columns 'problem' and 'prompt', 'problem' is read.*='prompt'"):
-        row = load_problems(file, template="{problem} So?")[0]
-    assert row["prompt"] == [{"role": "user", "content": "1 + 1 = ? So?"}] and row["original_prompt"] == prompt
-    assert load_problems(file, prompt_column="prompt", chat=True)[0]["prompt"] == (
-        prompt if prompt is MESSAGES else [{"role": "user", "content": prompt}]
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "read"),
     [([["$1$", "$2$"], ["3"], []], ["1, 2", "3", ""]), ([2, "x", None], ["2", "x", ""])],
@@ -177,7 +160,6 @@ def test_messages_stay_as_they_are(write):
     [
         ("answer", ["2+2\n#### 4", "#### 5"], ["4", "5"]),
         ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"\frac{1}{2}", "3"]),
-        ("solution", ["1", r"\sqrt{2}"], ["1", r"\sqrt{2}"]),
         ("solution", [r"\boxed{1}", r"\boxed{2}", r"\boxed{}"], ["1", "2", ""]),
         ("answer", [r"$\frac{1}{2}$", r"\(x\)", "$18", r"\$18"], [r"\frac{1}{2}", "x", "$18", r"\$18"]),
     ],
@@ -221,13 +203,6 @@ def test_a_folder_called_like_a_public_set_does_not_hide_it(write, tmp_path, mon
     with pytest.raises(DataError, match="from the hub"):
         load_problems("gsm8k")
     assert len(load_problems("./gsm8k")) == len(load_problems("gsm8k", path="gsm8k")) == 3
-
-
-@pytest.mark.parametrize("known", SETS.values(), ids=lambda known: known.name)
-def test_records_of_sets_are_complete(known):
-    assert SETS[known.name] is known
-    assert known.hub.count("/") == 1 and known.splits and known.licence
-    assert known.extract in (None, *EXTRACTIONS) and set(known.columns) <= set(COLUMNS)
 
 
 @pytest.mark.parametrize(("set_name", "count", "repeats"), [("gsm8k", 7473, 0), ("math", 11998, 1)])
