@@ -67,11 +67,6 @@ def stopping_after(batches, answer=answers, **options):
     return Engine(**{**{f: getattr(engine, f) for f in Engine.__dataclass_fields__}, "generate": interrupted})
 
 
-def every_other(completion, row):
-    """A checker of one's own: right for problems whose first number is even, whatever the completion."""
-    return int(row["problem"][0]) % 2 == 0
-
-
 class FakeJudge:
     """Right where the gold answer stands in a box, no answer where there is no box."""
 

@@ -44,27 +44,6 @@ def test_columns_by_other_names_and_no_id(written):
     assert [(p.id, p.answer, p.subject) for p in found.problems] == [(f"mine/{i}", str(i), "k") for i in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("column", "given", "answer"),
-    [
-        ("answer", "6 eggs a day\n#### 1,234", "1234"),
-        ("answer", "$\\frac{1}{2}$", r"\frac{1}{2}"),
-        ("final_answer", ["$1$", "$2$"], "1, 2"),
-        ("solution", "as $2 + 2 = 4$, it is \\boxed{4}", "4"),
-    ],
-)
-def test_answers_of_several_kinds(column, given, answer, written):
-    rows = [{"problem": "a", column: given}]
-    assert load_set(written(rows)).problems[0].answer == answer
-
-
-def test_how_an_answer_is_taken_out_is_guessed_for_all_rows_or_said(written):
-    rows = [{"problem": "a", "answer": "so\n#### 5"}, {"problem": "b", "answer": "6"}]
-    with refused(DataError, "1 of 2", "hashes", "--benchmark mine=FILE:extract=verbatim"):
-        load_set(written(rows))
-    assert load_set(written(rows, ":extract=verbatim")).problems[0].answer == "so\n#### 5"
-
-
 PROMPTS = {"text": "What is 1 + 1? Box it.", "messages": [{"role": "user", "content": "What is 1 + 1? Box it."}]}
 
 
@@ -78,12 +57,6 @@ def test_training_and_evaluation_read_the_same_problem(prompt, written, tmp_path
     assert asked == trained == "What is 1 + 1?"
 
 
-def test_messages_are_not_asked_as_text(written):
-    rows = [{"prompt": PROMPTS["messages"], "answer": "2"}]
-    with refused(DataError, "messages", "mine=FILE:problem=COLUMN"):
-        load_set(written(rows))
-
-
 def test_what_a_problem_says_of_its_answer(written):
     rows = [
         {"problem": "a", "answer": "1", "meta": {"unit": "km", "is_multiple_answer": False, "other": 1}},
@@ -95,42 +68,27 @@ def test_what_a_problem_says_of_its_answer(written):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({2: {"answer": ""}}, r"an empty answer in 1 row \(counted from 0: 2\), line 3\."),
-        ({2: {"answer": None}, 5: {"answer": " $ $ "}}, r"an empty answer in 2 rows \(counted from 0: 2, 5\)"),
-        ({3: {"id": "a/1"}}, r"an id that another row has in 2 rows \(counted from 0: 1, 3\)"),
-        ({4: {"problem": "  "}}, r"no problem text in 1 row \(counted from 0: 4\)"),
-        (
-            {0: {"problem": ""}, 7: {"answer": ""}},
-            r"no problem text in .* 0\), line 1; an empty answer in .* 7\), line 8",
-        ),
-        ({i: {"answer": ""} for i in range(8)}, r"an empty answer in 8 rows \(counted from 0: 0, 1, 2, 3, 4, \.\.\.\)"),
+        ({2: {"answer": None}, 5: {"answer": " $ $ "}}, ("answer", "2 rows", "0: 2, 5")),
+        ({3: {"id": "a/1"}}, ("id", "2 rows", "0: 1, 3")),
+        ({0: {"problem": ""}, 7: {"answer": ""}}, ("0: 0), line 1", "0: 7), line 8")),
     ],
 )
-def test_rows_that_cannot_be_graded_are_named(written, change, message):
-    with pytest.raises(DataError, match=message):
+def test_rows_that_cannot_be_graded_are_named(written, change, named):
+    with refused(DataError, *named):
         load_set(written([{**row, **change.get(i, {})} for i, row in enumerate(ROWS)]))
 
 
-def test_field_missing_in_one_row_and_in_all(written):
-    with refused(DataError, "empty answer", "1 row"):
-        load_set(written([ROWS[0], {k: v for k, v in ROWS[1].items() if k != "answer"}]))
+def test_columns_and_files_that_are_not_there(written, tmp_path):
     with refused(DataError, "'answer'", "'id', 'problem'", "FILE:answer=id"):
         load_set(written([{"id": "a", "problem": "b"}]))
-    with pytest.raises(DataError, match="no column 'difficulty'"):
+    with refused(DataError, "'difficulty'"):
         load_set(written(ROWS, ":level=difficulty"))
-
-
-def test_files_that_are_not_there_or_not_json(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
+    with refused(DataError, "no such file"):
         load_set(parse_benchmark(f"mine={tmp_path / 'no.jsonl'}"))
-    (tmp_path / "bad.jsonl").write_text('{"problem": "a"')
-    with pytest.raises(DataError, match="line 1: not JSON"):
-        load_set(parse_benchmark(f"mine={tmp_path / 'bad.jsonl'}"))
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(DataError, match="holds no rows"):
-        load_set(parse_benchmark(f"mine={tmp_path / 'empty.jsonl'}"))
+    with refused(ConfigError, "mine", "path="):
+        load_set(Benchmark(name="mine"))
 
 
 def test_without_a_network_the_folder_is_named(monkeypatch):
@@ -140,8 +98,6 @@ def test_without_a_network_the_folder_is_named(monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", refuse)
     with refused(DataError, "'HuggingFaceH4/aime_2024'", "no network", "aime24.jsonl: --data FOLDER"):
         load_set(BENCHMARKS["aime24"])
-    with pytest.raises(ConfigError, match=r"mine has no file: Benchmark\(name='mine', path='problems.jsonl'\)"):
-        load_set(Benchmark(name="mine"))
 
 
 def test_limit_is_the_same_for_every_run_and_nested(written):
@@ -179,24 +135,17 @@ def test_real_files_are_the_standard_sets(name):
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda rows: rows[:-1], "not the standard set: 29 problems instead of 30"),
-        (lambda rows: [{**rows[0], "answer": "205"}, *rows[1:]], "as many problems, but texts or answers differ"),
-        (lambda rows: [{**row, "answer": row["meta"]["answer_raw"]} for row in rows], "texts or answers differ"),
-    ],
-)
-def test_a_changed_set_is_said_to_be_one(tmp_path, change, message):
+def test_a_changed_set_is_said_to_be_one_and_another_order_and_spacing_is_none(tmp_path):
     rows = [json.loads(line) for line in (REAL / "aime24.jsonl").read_text().splitlines()]
-    (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in change(rows)))
-    found = load_set(choose(["aime24"], [], folder=str(tmp_path))[0])
-    assert not found.standard and message in found.notes[0]
 
+    def loaded(rows):
+        (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return load_set(choose(["aime24"], [], folder=str(tmp_path))[0])
 
-@pytest.mark.skipif(not REAL.exists(), reason="the benchmarks are not beside this checkout")
-def test_another_order_and_spacing_is_still_the_standard_set(tmp_path):
-    rows = [json.loads(line) for line in (REAL / "amc23.jsonl").read_text().splitlines()][::-1]
-    rows = [{**row, "id": None, "problem": row["problem"].replace(" ", "  ") + "\n"} for row in rows]
-    (tmp_path / "amc23.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert load_set(choose(["amc23"], [], folder=str(tmp_path))[0]).standard
+    for changed, said in (
+        (rows[:-1], "29 problems instead of 30"),
+        ([{**rows[0], "answer": "205"}, *rows[1:]], "differ"),
+    ):
+        found = loaded(changed)
+        assert not found.standard and "not the standard set" in found.notes[0] and said in found.notes[0]
+    assert loaded([{**row, "problem": row["problem"].replace(" ", "  ") + "\n"} for row in rows[::-1]]).standard

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -22,10 +21,10 @@ from evaluation_fakes import (
 from refusals import refused
 
 from answer_judge import files
-from answer_judge.errors import ConfigError, EvaluationError, FileError, JudgeError
+from answer_judge.errors import ConfigError, FileError, JudgeError
 from answer_judge.evaluation import Engine, Generated, Protocol, Sampling, evaluate
 from answer_judge.evaluation.engines import Request
-from answer_judge.evaluation.samples import batches_of, graded_samples
+from answer_judge.evaluation.samples import graded_samples
 from answer_judge.evaluation.sampling import generator
 
 TWO = (problem_set(6, "one"), problem_set(5, "two"))
@@ -66,11 +65,6 @@ def test_everything_is_written_and_adds_up(tmp_path):
     assert results["environment"]["batch_size"] == 4 and results["settings"]["seed"] == 0
 
 
-def test_same_seed_same_samples_and_another_seed_others(tmp_path):
-    texts = [run(tmp_path / str(i), seed=seed) and sample_lines(tmp_path / str(i)) for i, seed in enumerate((1, 1, 2))]
-    assert texts[0] == texts[1] and texts[0] != texts[2]
-
-
 def test_samples_do_not_depend_on_the_batch_or_on_other_benchmarks(tmp_path):
     run(tmp_path / "a")
     run(tmp_path / "b", fake_engine(batch_size=7))
@@ -81,7 +75,7 @@ def test_samples_do_not_depend_on_the_batch_or_on_other_benchmarks(tmp_path):
     assert set(sample_lines(tmp_path / "d")) < set(reference), "the first samples are the same, however many are drawn"
 
 
-@pytest.mark.parametrize("batches", range(9))
+@pytest.mark.parametrize("batches", [0, 1, 4, 8])
 def test_interrupted_anywhere_it_ends_with_the_same_samples(tmp_path, batches):
     run(tmp_path / "whole")
     with pytest.raises(StoppedError):
@@ -135,86 +129,37 @@ def test_finished_it_draws_nothing_more(tmp_path):
     assert second["benchmarks"] == first["benchmarks"] and second["average"] == first["average"]
 
 
-def test_a_smaller_batch_may_go_on(tmp_path):
-    with pytest.raises(StoppedError):
-        run(tmp_path / "parts", stopping_after(3))
-    run(tmp_path / "parts", fake_engine(batch_size=1))
-    run(tmp_path / "whole")
-    assert sorted(sample_lines(tmp_path / "parts")) == sorted(sample_lines(tmp_path / "whole"))
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"seed": 1}, "seed is 0 there and 1 here"),
-        ({"samples": 2}, "benchmarks.one.samples is 3 there and 2 here"),
-        ({"sampling": Sampling(temperature=1.0, max_new_tokens=40)}, "sampling.temperature is 0.6 there and 1.0 here"),
-        ({"sets": TWO[:1]}, "benchmarks.two.* is .* there and not there here"),
-        ({"sets": (problem_set(6, "one"), problem_set(4, "two"))}, "benchmarks.two.problems is 5 there and 4 here"),
-        ({"engine": fake_engine(facts={"model": "other"})}, 'engine.model is "fake" there and "other" here'),
+        ({"seed": 1}, "seed"),
+        ({"samples": 2}, "benchmarks.one.samples"),
+        ({"sampling": Sampling(temperature=1.0, max_new_tokens=40)}, "sampling.temperature"),
+        ({"sets": TWO[:1]}, "benchmarks.two"),
+        ({"engine": fake_engine(facts={"model": "other"})}, "engine.model"),
     ],
 )
-def test_other_settings_are_refused_by_name(tmp_path, change, message):
+def test_other_settings_are_refused_by_name(tmp_path, change, named):
     run(tmp_path)
     before = (tmp_path / "samples.jsonl").read_text()
-    with pytest.raises(ConfigError, match=f"holds an evaluation with other settings: .*{message}"):
+    with refused(ConfigError, "other settings", named):
         run(tmp_path, **change)
     assert (tmp_path / "samples.jsonl").read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        (lambda lines: lines[3], "line 34 repeats a sample that an earlier line has"),
-        (lambda lines: json.dumps({**json.loads(lines[0]), "id": "x"}), "line 34 is no sample of this evaluation"),
-        (lambda lines: json.dumps({**json.loads(lines[0]), "sample": 9}), "line 34 is no sample"),
-        (lambda lines: "garbage", "line 34 is damaged"),
-    ],
-)
-def test_lines_that_do_not_belong_are_named(tmp_path, extra, message):
+@pytest.mark.parametrize("change", [{}, {"id": "x"}, {"sample": 9}, None])
+def test_lines_that_do_not_belong_are_named(tmp_path, change):
     run(tmp_path)
+    line = json.loads(sample_lines(tmp_path)[0])
     with (tmp_path / "samples.jsonl").open("a") as file:
-        file.write(extra(sample_lines(tmp_path)) + "\n")
-    with pytest.raises(JudgeError, match=message):
+        file.write("garbage\n" if change is None else json.dumps({**line, **change}) + "\n")
+    with refused(JudgeError, "line 34"):
         run(tmp_path)
 
 
-def test_a_line_lost_from_the_middle_is_drawn_again(tmp_path):
+def test_full_disk_stops_and_goes_on(tmp_path, monkeypatch):
     run(tmp_path / "whole")
-    run(tmp_path / "parts")
-    lines = sample_lines(tmp_path / "parts")
-    (tmp_path / "parts" / "samples.jsonl").write_text("\n".join(lines[:5] + lines[6:]) + "\n")
-    results = run(tmp_path / "parts")
-    assert sorted(sample_lines(tmp_path / "parts")) == sorted(sample_lines(tmp_path / "whole"))
-    assert results["benchmarks"] == json.loads((tmp_path / "whole" / "results.json").read_text())["benchmarks"]
-
-
-def test_settings_of_an_evaluation_that_never_began_may_change(tmp_path):
-    with pytest.raises(StoppedError):
-        run(tmp_path, stopping_after(0))
-    assert run(tmp_path, seed=5)["settings"]["seed"] == 5
-
-
-def test_samples_of_unknown_settings_and_damaged_settings(tmp_path):
-    run(tmp_path)
-    (tmp_path / "settings.json").write_text("{")
-    with refused(FileError, "settings.json"):
-        run(tmp_path)
-    (tmp_path / "settings.json").unlink()
-    with refused(EvaluationError, "settings.json"):
-        run(tmp_path)
-
-
-def test_output_that_cannot_be_a_folder(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match=r"File exists|Not a directory"):
-        run(tmp_path / "file")
-
-
-@pytest.mark.parametrize("room", [0, 300, 2500])
-def test_full_disk_stops_and_goes_on(tmp_path, monkeypatch, room):
-    run(tmp_path / "whole")
-    left = [room]
+    left = [300]
 
     def limited(file, data):
         taken = min(left[0], len(data))
@@ -262,28 +207,6 @@ def test_a_list_of_all_samples_would_show():
     assert living.most == 200 and len(kept) == 10
 
 
-def test_memory_is_bounded_by_the_batch(tmp_path):
-    engine = many(50, "x" * 20_000)
-    tracemalloc.start()
-    try:
-        evaluate(protocol(sets=(problem_set(50),), samples=25), engine, FakeJudge(), tmp_path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert (tmp_path / "samples.jsonl").stat().st_size > 25e6 and peak < 12e6
-
-
-def test_batches_are_sorted_by_length_and_have_one_limit_each():
-    lengths = np.array([3 + 7 * i % 11 for i in range(30)])
-    engine = fake_engine(batch_size=5, longest=14)
-    batches = batches_of([[1] * length for length in lengths], engine, Sampling(max_new_tokens=8), 2)
-    assert sorted(m for batch in batches for m in batch.members) == [(row, g) for row in range(30) for g in range(2)]
-    for batch in batches:
-        rows = [row for row, _ in batch.members]
-        assert len(rows) <= 5 and set(np.clip(14 - lengths[rows], 0, 8)) == {batch.limit}
-        assert lengths[rows].tolist() == sorted(lengths[rows], reverse=True)
-
-
 def test_prompts_that_leave_no_room_are_counted(tmp_path):
     results = run(tmp_path, fake_engine(longest=9), sets=(problem_set(11),))
     lengths = [3 + 7 * i % 11 for i in range(11)]
@@ -296,26 +219,20 @@ def test_prompts_that_leave_no_room_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"samples": 0}, "samples=0 must be at least 1. Try --samples 16"),
-        ({"samples": 4, "ks": (1, 8)}, "k=8 must be between 1 and the 4 samples of a problem. Try --samples 8"),
-        ({"samples": 4, "ks": (0,)}, "k=0 must be between 1 and the 4 samples"),
-        ({"seed": -1}, "seed=-1 must be >= 0"),
-        ({"sampling": Sampling(temperature=0.0)}, "temperature=0 draws the same completion every time"),
+        ({"samples": 0}, "samples=0"),
+        ({"samples": 4, "ks": (1, 8)}, "k=8"),
+        ({"samples": None, "ks": (2,)}, "k=2"),
+        ({"seed": -1}, "seed=-1"),
+        ({"sampling": Sampling(temperature=0.0)}, "temperature=0"),
     ],
 )
-def test_protocols_that_cannot_be(change, message):
-    with pytest.raises(ConfigError, match=message):
-        protocol(**change)
-
-
-def test_usual_samples_and_greedy():
+def test_protocols_that_cannot_be(change, named):
     sets = (problem_set(2, "one", samples=1), problem_set(2, "two", samples=32))
     assert protocol(sets=sets, samples=None).samples_of == {"one": 1, "two": 32}
-    with refused(ConfigError, "k=2"):
-        protocol(sets=sets, samples=None, ks=(2,))
-    assert protocol(samples=1, sampling=Sampling(temperature=0.0)).samples_of == {"one": 1, "two": 1}
+    with refused(ConfigError, named):
+        protocol(sets=sets, **change)
 
 
 def test_progress_counts_up(tmp_path):
@@ -325,8 +242,4 @@ def test_progress_counts_up(tmp_path):
     evaluate(protocol(), fake_engine(), FakeJudge(), tmp_path, events.append)
     assert [event.done for event in events if event.benchmark == "two"][-1] == 15
     assert all(event.done <= event.total and event.right <= event.done for event in events)
-    results = json.loads((tmp_path / "results.json").read_text())["benchmarks"]
-    for name in results:  # what was there before the start is done, and counted: the bar ends with the table's share
-        last = [event for event in events if event.benchmark == name][-1:]
-        assert all(each.right == results[name]["outcomes"]["right"] and each.done == each.total for each in last)
     assert events[0].done > 4 and events[0].right > 0

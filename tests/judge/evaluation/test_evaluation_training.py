@@ -9,7 +9,6 @@ from evaluation_fakes import FakeJudge, fake_engine, problem_set
 from refusals import refused
 from safetensors.torch import load_file
 
-from answer_judge.errors import ConfigError
 from answer_judge.evaluation import Protocol, Sampling, evaluate
 from answer_judge.evaluation.during_training import BenchmarkCallback
 from dppo.errors import ConfigError as RunConfigError
@@ -80,11 +79,6 @@ def test_processes_share_the_problems():
     assert callback([], sets=(problem_set(2),), rank=2, processes=3).sets[0].problems == ()
 
 
-def test_settings_out_of_range():
-    with refused(ConfigError, "eval_benchmark_every=0"):
-        callback([], every=0)
-
-
 ROWS = [{"problem": f"{a}+{b}", "answer": str(a + b)} for a in range(4) for b in range(3)]
 
 
@@ -120,12 +114,6 @@ def trained(tmp_path, words):
 def follow(tmp_path):
     flags = f"--eval_benchmarks sums={tmp_path / 'sums.jsonl'} --eval_benchmark_every 2 --eval_benchmark_limit 5"
     return flags.split()
-
-
-def test_a_checker_of_ones_own_judges_while_training(tmp_path, trained):
-    file = f"own={tmp_path / 'sums.jsonl'}:rule=check:evaluation_fakes:every_other"
-    _, records = trained("own", "--eval_benchmarks", file, "--answer_time_limit", "60", "--max_steps", "1")
-    assert [record["eval/own/pass@1"] for record in records if "eval/own/pass@1" in record] == [0.5, 0.5]
 
 
 def equal(left, right):
@@ -165,15 +153,13 @@ def test_an_evaluation_that_draws_from_the_global_generator_would_show(trained, 
 def test_fields_and_dry_run(tmp_path, words):
     output = ["--output_dir", str(tmp_path / "out")]
     good = ["--eval_benchmarks", f"sums={tmp_path / 'sums.jsonl'}"]
-    found = dry_run(parse_run([*words, *output, *good]))
-    assert any(f.kind == "ok" and "benchmarks while training: 12 of sums" in f.text for f in found)
-    found = dry_run(parse_run([*words, *output, "--eval_benchmarks", "math500"]))
-    assert any(f.kind == "unchecked" and "benchmarks math500: fetched from the hub" in f.text for f in found)
-    bad = ["--eval_benchmarks", "math5000", "--eval_benchmark_data", str(tmp_path)]
-    assert any(
-        f.kind == "wrong" and "'math5000' is not one of" in f.text for f in dry_run(parse_run([*words, *output, *bad]))
-    )
-    with refused(RunConfigError, "eval_benchmark_every", 0):
-        parse_run([*words, *output, "--eval_benchmark_every", "0"])
-    with refused(RunConfigError, "eval_benchmark_limit", 0):
-        parse_run([*words, *output, "--eval_benchmark_limit", "0"])
+    said = [
+        (good, "ok", "benchmarks while training: 12 of sums"),
+        (["--eval_benchmarks", "math500"], "unchecked", "math500: fetched from the hub"),
+        (["--eval_benchmarks", "math5000", "--eval_benchmark_data", str(tmp_path)], "wrong", "'math5000'"),
+    ]
+    for flags, kind, text in said:
+        assert any(f.kind == kind and text in f.text for f in dry_run(parse_run([*words, *output, *flags]))), text
+    for field in ("eval_benchmark_every", "eval_benchmark_limit"):
+        with refused(RunConfigError, field, 0):
+            parse_run([*words, *output, f"--{field}", "0"])

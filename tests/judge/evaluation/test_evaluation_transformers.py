@@ -10,8 +10,10 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from answer_judge.errors import ConfigError, EvaluationError
 from answer_judge.evaluation import ModelSpec, Request, Sampling, load_engine, transformers_engine
-from answer_judge.evaluation.prompts import PLAIN, PLAIN_STOP
+from answer_judge.evaluation.engines import fingerprint
+from answer_judge.evaluation.prompts import PLAIN, PLAIN_STOP, prompt_format
 from answer_judge.evaluation.transformers_engine import of_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
 
 SAMPLING = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=12)
 TEXTS = ["What is 1 + 1?", "Solve.", "Please reason step by step: what is the sum of 12 and 30?", "é ∑ 你好"]
@@ -79,18 +81,6 @@ def test_defaults_of_the_model_play_no_part(engine, tiny_model, tiny_tokenizer):
     assert of_model(model, tiny_tokenizer).generate(requests, SAMPLING) == engine.generate(requests, SAMPLING)
 
 
-def test_distribution_is_the_models(tiny_model, tiny_tokenizer):
-    engine = of_model(tiny_model, tiny_tokenizer)
-    prompt = engine.encode(["What is 1 + 1?"])[0]
-    one = Sampling(temperature=0.7, top_p=1.0, max_new_tokens=1)
-    with torch.no_grad():
-        expected = (tiny_model(torch.tensor([prompt])).logits[0, -1].double() / 0.7).softmax(0)
-    texts = [g.text for g in engine.generate([Request(prompt, seed) for seed in range(2000)], one)]
-    likely = int(expected.argmax())
-    share = texts.count(tiny_tokenizer.decode([likely])) / 2000
-    assert share == pytest.approx(float(expected[likely]), abs=6 * (0.25 / 2000) ** 0.5)
-
-
 def test_greedy_is_transformers_greedy(engine, tiny_model, tiny_tokenizer):
     prompt = engine.encode(TEXTS[:1])[0]
     greedy = Sampling(temperature=0.0, max_new_tokens=12)
@@ -120,13 +110,6 @@ def test_logits_that_are_not_numbers(tiny_model, tiny_tokenizer):
             of_model(model, tiny_tokenizer).generate([Request([5, 6], 0)], Sampling(temperature=temperature))
 
 
-def test_folder_with_a_chat_template(tiny_folder, engine):
-    loaded = load_engine("transformers", ModelSpec(model=str(tiny_folder), batch_size=2))
-    assert loaded.facts["format"] == "chat template" and loaded.notes == () and loaded.batch_size == 2
-    assert loaded.longest == 160 and len(loaded.facts["fingerprint"]) == 64
-    assert loaded.generate(requests_of(loaded), SAMPLING) == engine.generate(requests_of(engine), SAMPLING)
-
-
 @pytest.fixture
 def plain_folder(tiny_folder, tmp_path):
     """The model without its chat template."""
@@ -144,15 +127,6 @@ def test_folder_without_a_chat_template_gets_the_plain_one_and_says_so(plain_fol
         load_engine("transformers", ModelSpec(model=str(plain_folder), chat_options={"enable_thinking": False}))
 
 
-def test_plain_answers_end_where_the_model_invents_a_problem():
-    from answer_judge.evaluation.engines import finished
-
-    told = "It is \\boxed{2}." + PLAIN_STOP + "\nWhat is 2 + 2?\n\nSolution:\n\\boxed{4}"
-    found = finished(told, 40, False, PLAIN_STOP)
-    assert (found.text, found.tokens, found.finish) == ("It is \\boxed{2}.", 40, "stop")
-    assert finished(told, 40, False, None).text == told and finished("a", 1, False, PLAIN_STOP).finish == "length"
-
-
 def test_a_plain_answer_is_left_as_it_is_where_that_is_asked_for(tiny_model, tiny_tokenizer, monkeypatch):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.chat_template = None
@@ -162,29 +136,15 @@ def test_a_plain_answer_is_left_as_it_is_where_that_is_asked_for(tiny_model, tin
     assert texts == ["2.", told]
 
 
-def test_chat_options_reach_the_template(tiny_folder, tiny_tokenizer):
+def test_chat_options_reach_the_template_and_what_it_refuses_is_said(tiny_tokenizer):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.chat_template = "{{ 'slow' if thinking else 'fast' }}{{ messages[0]['content'] }}"
-    from answer_judge.evaluation.prompts import prompt_format
-
     assert tokenizer.decode(prompt_format(tokenizer).encode(["x"])[0]) == "fastx"
     slow = prompt_format(tokenizer, {"thinking": True})
     assert tokenizer.decode(slow.encode(["x"])[0]) == "slowx" and slow.facts["chat_options"] == {"thinking": True}
-
-
-def test_template_that_refuses(tiny_tokenizer):
-    from answer_judge.evaluation.prompts import prompt_format
-
-    tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.chat_template = "{{ raise_exception('system first') }}"
     with refused(ConfigError, "chat template", "system first"):
         prompt_format(tokenizer).encode(["x"])
-
-
-def test_text_outside_the_vocabulary():
-    from answer_judge.evaluation.prompts import prompt_format
-    from dppo.verification.tiny_tokenizer import build_tokenizer
-
     with refused(ConfigError, "tokenizer", "encode"):
         prompt_format(build_tokenizer()).encode(["1+1?", "What?"])
 
@@ -211,8 +171,6 @@ def test_models_that_are_not_there(tmp_path, tiny_tokenizer):
 
 
 def test_fingerprint_notices_further_training(tiny_folder, tmp_path):
-    from answer_judge.evaluation.engines import fingerprint
-
     shutil.copytree(tiny_folder, tmp_path / "copy")
     assert fingerprint(str(tmp_path / "copy")) == fingerprint(str(tiny_folder))
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "copy")

@@ -67,14 +67,8 @@ def test_every_request_has_a_seed_and_no_default_applies(library, tiny_folder, t
 
 def test_not_installed_names_the_install_line(tiny_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(
-        ConfigError, match=r"vLLM is not installed .*: pip install 'vllm>=0\.22,<0\.32', or --engine transformers"
-    ):
+    with refused(ConfigError, "pip install 'vllm>=0.22,<0.32'", "--engine transformers"):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))
-
-
-def test_transformers_does_not_import_it(tiny_folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vllm", None)
     assert load_engine("transformers", ModelSpec(model=str(tiny_folder))).name == "transformers"
 
 
@@ -84,13 +78,6 @@ def test_model_that_it_cannot_load(library, tiny_folder, monkeypatch):
 
     monkeypatch.setattr(sys.modules["vllm"], "LLM", refuse)
     with refused(ConfigError, "vLLM", "ValueError", "no such architecture and more"):
-        load_engine("vllm", ModelSpec(model=str(tiny_folder)))
-
-    def fail(**options):
-        raise RuntimeError("Engine core initialization failed. See root cause above.")
-
-    monkeypatch.setattr(sys.modules["vllm"], "LLM", fail)
-    with refused(ConfigError, "vLLM", "RuntimeError: Engine core"):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))
 
 
@@ -118,5 +105,5 @@ def test_auto_is_what_the_model_was_saved_as(library, tiny_folder, tmp_path, sav
 @pytest.mark.parametrize("version", ["0.21.3", "0.32.0"])
 def test_versions_that_trl_does_not_take_are_refused(library, tiny_folder, monkeypatch, version):
     monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
-    with pytest.raises(ConfigError, match=rf"vLLM {version} is not supported.*pip install 'vllm>=0\.22,<0\.32'"):
+    with refused(ConfigError, version, "pip install 'vllm>=0.22,<0.32'"):
         load_engine("vllm", ModelSpec(model=str(tiny_folder)))

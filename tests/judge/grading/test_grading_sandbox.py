@@ -4,8 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
-from collections import Counter
 from pathlib import Path
 
 import hostile_functions
@@ -13,31 +11,25 @@ import pytest
 from refusals import refused
 
 from answer_judge.errors import RewardError
-from answer_judge.grading.pool import TaskResult, WorkerPool
+from answer_judge.grading.pool import WorkerPool
 from answer_judge.grading.verifier import REASONS, REFUSED, Verifier
 from benchmarks.judge.hostile_answers import hostile_answers
 
-ROOT = Path(__file__).parents[3]
+ANSWERS = [json.loads(line) for line in Path(__file__).with_name("hostile_texts.jsonl").open(encoding="utf-8")]
+"""Answers that once broke a parser, or that were written to."""
 
 
-def test_hostile_answers_are_different_and_of_every_kind():
-    found = list(hostile_answers(2000))
-    assert len({text for _, text in found}) == 2000
-    assert min(Counter(kind for kind, _ in found).values()) > 10
-    assert max(len(text) for _, text in found) > 50_000
-    assert found == list(hostile_answers(2000)) != list(hostile_answers(2000, seed=1))
-
-
-@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.slow)])
 def test_hostile_answers_end_without_a_crash_or_a_trace(count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = [text for _, text in hostile_answers(count)]
+    texts += [rf"so \boxed{{{answer}}}" for answer in ANSWERS[: max(10, count)]]
     with Verifier(workers=2, limit_seconds=0.6) as hasty:
-        reasons = [verdict.reason for verdict in hasty.verify_many(texts, ["31415.92653"] * count)]
+        reasons = [verdict.reason for verdict in hasty.verify_many(texts, ["31415.92653"] * len(texts))]
         after = hasty.verify(r"\boxed{\frac{6}{4}}", "1.5").reason
-    assert len(reasons) == count and after == "right"
+    assert len(reasons) == len(texts) and after == "right"
     assert set(reasons) <= set(REASONS) - {"right"}
-    assert reasons.count("timeout") + reasons.count("crashed") < 0.2 * count
+    assert reasons.count("timeout") + reasons.count("crashed") < 0.2 * len(texts)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,11 +55,6 @@ def test_a_worker_refuses_code_from_text_files_and_processes(action, sealed, uns
     assert not target.exists()
     unsealed.map([(action, value)])
     assert target.exists()  # the check can fail
-
-
-def test_a_worker_may_still_read_and_import(sealed):
-    assert sealed.map([("read", __file__)])[0].value > 1000
-    assert sealed.map([("import", "sqlite3.dump")]) == [TaskResult("done", "sqlite3")]
 
 
 def test_a_worker_near_its_memory_limit_is_replaced_before_it_dies():
@@ -105,18 +92,8 @@ def compiled(tasks, call="judge(task)", warm=""):
 
 
 def test_judging_compiles_nothing():
-    answers = [
-        r"\frac{3}{7}",
-        "x^2+1",
-        r"\sin(2x)",
-        "1.5e3",
-        r"(1,2] \cup [3,4)",
-        r"\text{east}",
-        "7 cm",
-        "2(3)",
-        "0.1",
-    ]
-    answers += [r"\begin{pmatrix}1\\2\end{pmatrix}", r"\log_2 8", "x>3", r"\binom{5}{2}", "5!", r"\sqrt[3]{2}", "12_8"]
+    answers = [r"\frac{3}{7}", "x^2+1", r"(1,2] \cup [3,4)", r"\text{east}", "7 cm", "2(3)", "0.1", "x>3", "5!", "12_8"]
+    answers += [r"\begin{pmatrix}1\\2\end{pmatrix}", r"\log_2 8", r"\sqrt[3]{2}", r"\sin(2x)"]
     answers += [text[14:-3] for kind, text in hostile_answers(300) if kind.startswith(("code", "unicode"))]
     tasks = [{"answer": answer, "gold": gold} for answer in answers for gold in (r"\frac{1}{2}", "x+1", answer or "0")]
     assert compiled(tasks) == []
@@ -135,72 +112,28 @@ ASKED = [(r"\boxed{\frac{6}{4}}", "1.5"), (r"\boxed{x^2-1}", "(x-1)(x+1)"), (r"\
 EXPECTED = ["right", "right", "wrong", "no_answer"]
 
 
-def reasons_of(verifier):
-    return [verifier.verify(text, gold).reason for text, gold in ASKED]
-
-
-def test_threads_get_the_same(verifier):
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(reasons_of(verifier))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [EXPECTED] * 4
-
-
-def test_an_event_loop_gets_the_same_and_goes_on_meanwhile(verifier):
+def test_an_event_loop_gets_the_same_in_threads(verifier):
     """As in a notebook, where a loop is always running."""
+    texts, golds = zip(*ASKED, strict=True)
 
     async def cell():
-        ticks = 0
-
-        async def tick():
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0)
-
-        ticking = asyncio.create_task(tick())
-        texts, golds = zip(*ASKED, strict=True)
         both = await asyncio.gather(*[asyncio.to_thread(verifier.verify_many, texts, golds) for _ in range(2)])
-        ticking.cancel()
-        return [[verdict.reason for verdict in verdicts] for verdicts in both], reasons_of(verifier), ticks
+        return [[verdict.reason for verdict in verdicts] for verdicts in (*both, verifier.verify_many(texts, golds))]
 
-    waited, direct, ticks = asyncio.run(cell())
-    assert waited == [EXPECTED] * 2 and direct == EXPECTED and ticks > 2
+    assert asyncio.run(cell()) == [EXPECTED] * 3
 
 
 SCRIPT = f"""
-import multiprocessing, os, signal, sys, threading
+import multiprocessing, signal
 from answer_judge.grading import verify
-ASKED = {ASKED!r}
-
-def ask(say=print):
-    say(",".join(verify(text, gold).reason for text, gold in ASKED), flush=True)
-
+def ask():
+    print(",".join(verify(text, gold).reason for text, gold in {ASKED!r}), flush=True)
 {{body}}
 """
 BODIES = {
-    "a script without a guard": "ask()",
-    "a daemonic child, which may have no children of multiprocessing": """
-child = multiprocessing.get_context("fork").Process(target=ask, daemon=True)
-child.start()
-child.join()
-""",
     "a daemonic child of a process that has workers": """
-verify(*ASKED[0])
+verify("1", "1")
 child = multiprocessing.get_context("fork").Process(target=ask, daemon=True)
-child.start()
-child.join()
-""",
-    "a thread of a daemonic child without standard input": """
-def inside():
-    os.close(0)
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-child = multiprocessing.get_context("fork").Process(target=inside, daemon=True)
 child.start()
 child.join()
 """,
@@ -213,18 +146,10 @@ ask()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system does not fork")
-@pytest.mark.parametrize(
-    "body",
-    [
-        body if "signals" in name or "has workers" in name else pytest.param(body, marks=pytest.mark.slow)
-        for name, body in BODIES.items()
-    ],
-    ids=BODIES,
-)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_any_process_gets_the_same(body):
-    done = subprocess.run(
-        [sys.executable, "-"], input=SCRIPT.replace("{body}", body), text=True, capture_output=True, timeout=120
-    )
+    code = SCRIPT.replace("{body}", body)
+    done = subprocess.run([sys.executable, "-"], input=code, text=True, capture_output=True, timeout=120)
     assert done.stdout.strip() == ",".join(EXPECTED), done.stderr
 
 

@@ -11,8 +11,6 @@ from refusals import refused
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.grading.vote import Stopping, answer_classes, majority, vote_rewards
 
-ANSWERS = st.lists(st.sampled_from(["5", "7", "9", None]), max_size=12)
-
 
 def silent_votes(answers):
     """Wrong: what cannot be read is a class like any other, and can win."""
@@ -61,18 +59,9 @@ def test_the_table_tells_wrong_votes():
 def test_what_a_vote_says():
     vote = majority(["7", None, "5", "5", "7"])
     assert dict(vote.votes) == {"7": 2, "5": 2} and (vote.winner, vote.tied, vote.silent) == ("7", True, 1)
-    assert vote.agreement == 0.4 and majority([None]).agreement == majority([]).agreement == 0.0
-    assert not majority(["5", "5", "7", "9"]).tied and majority([None]).winner is None and not majority([]).tied
+    assert vote.agreement == 0.4 and majority([None]).agreement == 0.0 and majority([None]).winner is None
     with pytest.raises(DataError, match="must be hashable"):
         majority([["5"]])
-
-
-@given(ANSWERS)
-def test_rewards_are_the_agreement_and_names_do_not_matter(answers):
-    renamed = [None if answer is None else {"5": "x", "7": "y", "9": "z"}[answer] for answer in answers]
-    assert vote_rewards(renamed) == vote_rewards(answers)
-    assert sum(vote_rewards(answers)) == pytest.approx(majority(answers).agreement * len(answers))
-    assert all(reward == 0.0 for answer, reward in zip(answers, vote_rewards(answers), strict=True) if answer is None)
 
 
 def near(pairs):
@@ -95,12 +84,11 @@ def test_classes_do_not_depend_on_what_comes_later(answers):
         assert answer_classes([answers[:end]], near) == [whole[:end]]
 
 
-def test_what_tells_answers_apart_must_tell_of_every_pair():
-    for same in (lambda pairs: [False], len):
-        with refused(DataError, "same(pairs)", "2 pairs"):
-            answer_classes([[1, 2, 3]], same)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="hashable"):
-        answer_classes([[[1], [2]]])
+def test_what_is_refused():
+    with refused(DataError, "same(pairs)", "2 pairs"):
+        answer_classes([[1, 2, 3]], lambda pairs: [False])
+    with refused(ConfigError, "confidence=0.5", "vote_odds=1 ", "fewest=9", "at_once"):
+        Stopping(confidence=0.5, vote_odds=1.0, fewest=9, most=8, at_once=0)
 
 
 def test_the_test_is_one_of_the_lead():
@@ -125,24 +113,6 @@ def test_looks_the_least_and_the_most():
     assert rule.more([], 9) == 0 and rule.more([], 4) == 3  # nobody votes: until the cap
     fixed = Stopping(fewest=5, most=5)
     assert fixed.more([5], 5) == fixed.more([], 5) == 0 and fixed.more([4], 4) == 1
-
-
-def test_a_rule_says_its_bias():
-    assert (
-        "their own group" in Stopping(fewest=8, most=8).bias and "sampling stops" not in Stopping(fewest=8, most=8).bias
-    )
-    assert "their own group" in Stopping().bias and "sampling stops" in Stopping().bias
-
-
-def test_settings_out_of_range_are_all_named():
-    with pytest.raises(
-        ConfigError, match=r"4 problems(.|\n)*confidence=0.5(.|\n)*vote_odds=1 (.|\n)*fewest=9(.|\n)*at_once"
-    ):
-        Stopping(confidence=0.5, vote_odds=1.0, fewest=9, most=8, at_once=0)
-    with pytest.raises(ConfigError, match="fewest=0"):
-        Stopping(fewest=0)
-    with pytest.raises(ConfigError, match="most='16' is str"):
-        Stopping(most="16")  # type: ignore[arg-type]
 
 
 def stopped(rule, answers):

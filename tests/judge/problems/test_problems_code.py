@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from answer_judge.errors import ConfigError, DataError
-from answer_judge.evaluation import choose, load_set, parse_benchmark
+from answer_judge.errors import DataError
+from answer_judge.evaluation import load_set, parse_benchmark
 from answer_judge.problems import Benchmark, Judges, check_problems, check_rewards, code_tests, load_problems
 from answer_judge.problems.code import CodeTests, program_in
 from answer_judge.sandbox import Limits, Sandbox
@@ -76,45 +76,14 @@ def test_they_are_trained_on_like_others(written, judges):
     assert reward.__name__ == "code_tests" and sum(logged.values()) == 1.0
 
 
-def test_the_catalogue_reads_them_from_a_folder(tmp_path):
-    (tmp_path / "HumanEval.jsonl").write_text(HUMANEVAL.read_text())
-    (tmp_path / "mbpp.jsonl").write_text(MBPP.read_text())
-    code, basic = (load_set(record) for record in choose(["humaneval", "mbpp"], [], folder=str(tmp_path)))
-    assert code.benchmark.samples > 1 or basic.benchmark.samples == 1
-    assert code.notes == ("not the standard set: 3 problems instead of 164",) and not code.standard
-    assert [problem.id for problem in basic.problems] == ["601", "602", "603"]
+PROGRAMS = rows_of(HERE / "programs_in_completions.jsonl")
 
 
-BODY = "    return x + 1\n"
-PROMPT = 'def inc(x):\n    """One more."""\n'
-COMPLETIONS = {
-    BODY: f"{PROMPT}{BODY}",
-    BODY + "\ndef other():\n    pass\n": f"{PROMPT}    return x + 1\n",
-    BODY + "\nprint(inc(1))": f"{PROMPT}    return x + 1\n",
-    f"```python\n{PROMPT}{BODY}```": f"{PROMPT}\n\n{PROMPT}{BODY}",
-    "```\ninc = lambda x: x + 1\n```": f"{PROMPT}\n\ninc = lambda x: x + 1\n",
-    "```py\ndef inc(x): return 1\n```\nbetter:\n```py\ndef inc(x): return 2\n```\nrun:\n```py\nprint(inc(2))\n```": (
-        f"{PROMPT}\n\ndef inc(x): return 2\n"
-    ),
-    "```python\ndef inc(x): return 3": f"{PROMPT}\n\ndef inc(x): return 3",
-    "```bash\nls\n```\n```python\ndef inc(x): return 4\n```": f"{PROMPT}\n\ndef inc(x): return 4\n",
-    "def inc(x): return 5": f"{PROMPT}\n\ndef inc(x): return 5",
-    "": None,
-}
-
-
-@pytest.mark.parametrize("completion", COMPLETIONS)
-def test_the_program_in_a_completion(completion):
-    assert program_in(completion, CodeTests(PROMPT, ("inc",), PROMPT, "check(inc)")) == COMPLETIONS[completion]
-
-
-def test_names_that_tests_take_from_a_program():
-    names = {row["task_id"]: CodeTests.of(problem.answer).names for row, problem in _mbpp()}
-    assert names == {601: ("longest_chain", "Pair"), 602: ("sum",), 603: ("root_value", "Node")}
-
-
-def _mbpp():
-    return zip(rows_of(MBPP), load_set(Benchmark(name="mine", path=str(MBPP))).problems, strict=True)
+@pytest.mark.parametrize("row", PROGRAMS)
+def test_the_program_in_a_completion(row):
+    prompt = 'def inc(x):\n    """One more."""\n'
+    tests = CodeTests(prompt, ("inc",), prompt, "check(inc)")
+    assert program_in(row["completion"], tests) == row["program"]
 
 
 def write(tmp_path, rows):
@@ -124,47 +93,28 @@ def write(tmp_path, rows):
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
-    [
-        ("test", None, "test is None, expected text"),
-        ("test", "", "test is '', expected text"),
-        ("test", "assert inc(1) == 2", r"test defines no function check\(candidate\)"),
-        ("entry_point", None, "entry_point is None"),
-        ("entry_point", "in c", "entry_point 'in c' is no name of a function"),
-        ("prompt", None, "prompt is None"),
-    ],
+    ("column", "value"),
+    [("test", ""), ("test", "assert inc(1) == 2"), ("entry_point", None), ("entry_point", "in c"), ("prompt", None)],
 )
-def test_rows_that_no_program_or_every_one_would_pass_are_named(tmp_path, column, value, said):
+def test_rows_that_no_program_or_every_one_would_pass_are_named(tmp_path, column, value):
     rows = rows_of(HUMANEVAL)
-    load_problems(write(tmp_path, rows))
-    with pytest.raises(DataError, match=rf"tests cannot be run in 1 row \(counted from 0: 1\): {said}"):
+    with refused(DataError, "1 row (counted from 0: 1)", column):
         load_problems(write(tmp_path, [rows[0], {**rows[1], column: value}]))
 
 
 def test_rows_that_cannot_be_run_are_named(tmp_path):
     good = rows_of(MBPP)[0]
-    bad = [
-        good,
-        {**good, "task_id": 9, "test_list": ["assert f( == 1"]},
-        {**good, "task_id": 10, "test_list": ["assert 1"]},
-    ]
-    with pytest.raises(DataError, match=r"tests cannot be run in 2 rows \(counted from 0: 1, 2\)"):
+    bad = [good, {**good, "task_id": 9, "test_list": ["assert f( == 1"]}]
+    with refused(DataError, "1 row (counted from 0: 1)"):
         load_problems(write(tmp_path, bad))
-    with pytest.raises(DataError, match=r"no column 'test_list', which problems like mbpp's have"):
+    with refused(DataError, "'test_list'", "mbpp"):
         load_set(Benchmark(name="m", path=write(tmp_path, [{"text": "a", "code": "b"}]), rule="mbpp"))
-    with pytest.raises(DataError, match=r"answer '5' holds no tests"), Sandbox(workers=1) as sandbox:
+    with refused(DataError, "answer '5'"), Sandbox(workers=1) as sandbox:
         code_tests(sandbox=sandbox)(prompts=[""], completions=["x"], answer=["5"])
-    with pytest.raises(DataError, match=r"code_tests needs a column 'answer' with tests, but the dataset has 'gold'"):
+    with refused(DataError, "'answer'", "'gold'"):
         code_tests()(prompts=[""], completions=["x"], gold=["5"])
 
 
 def test_a_table_with_answers_is_mathematics_whatever_else_it_has(tmp_path):
     path = write(tmp_path, [{"problem": "1 + 1?", "answer": "2", "test_list": ["assert f(1) == 1"]}])
     assert load_problems(path)[0]["answer"] == "2" and load_set(Benchmark(name="m", path=path)).benchmark.rule is None
-
-
-def test_a_rule_that_is_unknown():
-    with pytest.raises(ConfigError, match=r"rule='humanevil' of m is not one of .*humaneval, mbpp, nor check:"):
-        Benchmark(name="m", rule="humanevil")
-    with refused(ConfigError, "rule=humanevil"):
-        parse_benchmark("m=f.jsonl:rule=humanevil")

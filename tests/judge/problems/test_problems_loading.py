@@ -8,9 +8,8 @@ import datasets
 import pytest
 from refusals import refused
 
-from answer_judge.errors import ConfigError, DataError
-from answer_judge.problems import SETS, load_problems
-from answer_judge.problems.columns import COLUMNS, EXTRACTIONS
+from answer_judge.errors import DataError
+from answer_judge.problems import load_problems
 
 ROWS = [
     {"id": "a", "problem": "1 + 1 = ?", "answer": "2", "meta": {"level": 1}},
@@ -40,7 +39,6 @@ def write(tmp_path):
         ("p.jsonl", jsonl),
         ("p.jsonl.gz", lambda rows: gzip.compress(jsonl(rows).encode())),
         ("p.json", json.dumps),
-        ("p.json.gz", lambda rows: gzip.compress(json.dumps(rows).encode())),
         ("lines.json", jsonl),
         ("bom.jsonl", lambda rows: b"\xef\xbb\xbf" + jsonl(rows).encode()),
         ("gaps.jsonl", lambda rows: "\n" + jsonl(rows).replace("\n", "\r\n\n")),
@@ -76,46 +74,34 @@ def test_a_folder_gives_the_files_of_a_split(write, tmp_path):
     assert load_problems(str(tmp_path), split="dev")["id"][:] == ["a"]
 
 
-def test_a_folder_without_splits_is_read_whole(write, tmp_path):
-    write("b.jsonl", jsonl(ROWS[1:]))
-    write("a.jsonl", jsonl(ROWS[:1]))
-    assert load_problems(str(tmp_path))["id"][:] == ["a", "b", "c"]
+BAD_FILES = [
+    ("p.jsonl", '{"problem": "a", "answer": "1"}\n{"problem": ', "line 2"),
+    ("p.jsonl", "\n[1]\n", "row 2"),
+    ("p.json", "[1]", "row 1"),
+    ("p.jsonl", "", "no rows"),
+    ("p.jsonl", b"\xff\xfe", "UnicodeDecodeError"),
+    ("p.jsonl.gz", b"not gzip", "BadGzipFile"),
+    ("p.jsonl.gz", gzip.compress(b"{}" * 999)[:-9], "EOFError"),
+    ("p.parquet", b"PAR0", "Arrow"),
+    ("p.csv", "problem,answer\n", ".jsonl"),
+    ("p.jsonl", '{"problem": "a", "x": [1]}\n{"problem": "b", "x": "t"}', "column 'x'"),
+    ("p.jsonl", '{"problem": "a", "answer": {"x": 1}}', "column 'answer', row 0"),
+    ("p.jsonl", '{"problem": "a", "answer": [["1", "2"]]}', "column 'answer', row 0"),
+    ("p.jsonl", '{"problem": {"x": 1}, "answer": "1"}', "column 'problem', row 0"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("p.jsonl", '{"problem": "a", "answer": "1"}\n{"problem": ', r"p.jsonl, line 2: not JSON"),
-        ("p.jsonl", "\n[1]\n", r"p.jsonl, row 2 is list, expected an object"),
-        ("p.json", "[1]", r"p.json, row 1 is int"),
-        ("p.jsonl", "", "holds no rows"),
-        ("p.jsonl", b"\xff\xfe", "p.jsonl cannot be read: UnicodeDecodeError"),
-        ("p.jsonl.gz", b"not gzip", "p.jsonl.gz cannot be read: BadGzipFile"),
-        # Without a time in it: it is part of the test's name, which both test processes must come to.
-        ("p.jsonl.gz", gzip.compress(b"{}" * 999, mtime=0)[:-9], "p.jsonl.gz cannot be read: EOFError"),
-        ("p.parquet", b"PAR0", "p.parquet cannot be read: Arrow"),
-        ("p.csv", "problem,answer\n", "is not one of .jsonl"),
-        (
-            "p.jsonl",
-            '{"problem": "a", "x": [1]}\n{"problem": "b", "x": "t"}',
-            "column 'x' has values of different types",
-        ),
-        ("p.jsonl", '{"problem": "a", "answer": {"x": 1}}', "column 'answer', row 0 is dict"),
-        ("p.jsonl", '{"problem": "a", "answer": [["1", "2"]]}', "column 'answer', row 0 is list"),
-        ("p.jsonl", '{"problem": {"x": 1}, "answer": "1"}', "column 'problem', row 0 is dict"),
-    ],
-)
-def test_a_bad_file_says_where(name, content, message, write):
-    with pytest.raises(DataError, match=message):
+@pytest.mark.parametrize("place", range(len(BAD_FILES)))
+def test_a_bad_file_says_where(place, write):
+    name, content, said = BAD_FILES[place]
+    with refused(DataError, said):
         load_problems(write(name, content))
 
 
-def test_a_missing_file_is_not_looked_for_on_the_hub(tmp_path):
-    for source in ("nothing.jsonl", "./nothing", str(tmp_path / "nothing")):
-        with pytest.raises(DataError, match="no such file or folder"):
-            load_problems(source)
-    with pytest.raises(DataError, match="no such file or folder"):
-        load_problems("gsm8k", path="nothing.jsonl")
+def test_a_missing_file_is_not_looked_for_on_the_hub():
+    for given in ({"source": "./nothing"}, {"source": "gsm8k", "path": "nothing.jsonl"}):
+        with refused(DataError, "nothing", "no such file"):
+            load_problems(**given)
 
 
 def test_columns_are_found_by_name_or_named(write):
@@ -134,33 +120,14 @@ def test_columns_are_found_by_name_or_named(write):
         load_problems(write("q.jsonl", jsonl([{"text": "a", "answer": "1"}])))
 
 
-MESSAGES = [{"role": "system", "content": "Box it."}, {"role": "user", "content": "1 + 1 = ?"}]
-
-
-@pytest.mark.parametrize("prompt", ["1 + 1 = ? Box it.", MESSAGES], ids=["text", "messages"])
-def test_the_bare_problem_is_read_where_a_wrapped_one_stands_beside_it(prompt, write):
-    """Training and evaluation read the same column: see ``test_evaluation_problems.py``."""
-    file = write("p.jsonl", jsonl([{"prompt": prompt, "problem": "1 + 1 = ?", "answer": "2"}]))
-    with pytest.warns(UserWarning, match=r"of the columns 'problem' and 'prompt', 'problem' is read.*='prompt'"):
-        row = load_problems(file, template="{problem} So?")[0]
-    assert row["prompt"] == [{"role": "user", "content": "1 + 1 = ? So?"}] and row["original_prompt"] == prompt
-    assert load_problems(file, prompt_column="prompt", chat=True)[0]["prompt"] == (
-        prompt if prompt is MESSAGES else [{"role": "user", "content": prompt}]
-    )
-
-
-def test_several_answers_are_one_text(write):
-    rows = [
-        {"problem": "q", "answer": ["$1$", "$2$"]},
-        {"problem": "q", "answer": ["3"]},
-        {"problem": "q", "answer": []},
-    ]
-    assert load_problems(write("p.jsonl", jsonl(rows)))["answer"][:] == ["1, 2", "3", ""]
-
-
-def test_numbers_and_text_in_one_column_become_text(write):
-    file = write("p.jsonl", jsonl([{"problem": "a", "answer": 2}, {"problem": "b", "answer": "x"}, {"problem": "c"}]))
-    assert load_problems(file)["answer"][:] == ["2", "x", ""]
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [([["$1$", "$2$"], ["3"], []], ["1, 2", "3", ""]), ([2, "x", None], ["2", "x", ""])],
+    ids=["lists", "numbers and text"],
+)
+def test_answers_become_text(given, read, write):
+    rows = [{"problem": "q", "answer": answer} for answer in given]
+    assert load_problems(write("p.jsonl", jsonl(rows)))["answer"][:] == read
 
 
 def test_columns_that_change_are_kept(write):
@@ -188,20 +155,11 @@ def test_messages_stay_as_they_are(write):
             load_problems(file, **setting)
 
 
-def test_settings_are_checked(write):
-    file = write("p.jsonl", jsonl(ROWS))
-    with pytest.raises(ConfigError, match=r"template='Solve:'.*Try template='\{problem\}'"):
-        load_problems(file, template="Solve:")
-    with refused(ConfigError, "extract='last'"):
-        load_problems(file, extract="last")
-
-
 @pytest.mark.parametrize(
     ("column", "texts", "answers"),
     [
         ("answer", ["2+2\n#### 4", "#### 5"], ["4", "5"]),
         ("solution", [r"so $\boxed{1}$ or \boxed{\frac{1}{2}}", r"\boxed{3}"], [r"\frac{1}{2}", "3"]),
-        ("solution", ["1", r"\sqrt{2}"], ["1", r"\sqrt{2}"]),
         ("solution", [r"\boxed{1}", r"\boxed{2}", r"\boxed{}"], ["1", "2", ""]),
         ("answer", [r"$\frac{1}{2}$", r"\(x\)", "$18", r"\$18"], [r"\frac{1}{2}", "x", "$18", r"\$18"]),
     ],
@@ -239,24 +197,12 @@ def test_the_hub_is_asked_for_what_the_table_says(monkeypatch):
         load_problems("math")
 
 
-def test_the_hub_out_of_reach_names_what_works():
-    with pytest.raises(DataError, match=r"'openai/gsm8k' \(config 'main', split 'train'\).*path='problems.jsonl'"):
-        load_problems("gsm8k")
-
-
 def test_a_folder_called_like_a_public_set_does_not_hide_it(write, tmp_path, monkeypatch):
     write("gsm8k/p.jsonl", jsonl(ROWS))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="from the hub"):
         load_problems("gsm8k")
     assert len(load_problems("./gsm8k")) == len(load_problems("gsm8k", path="gsm8k")) == 3
-
-
-@pytest.mark.parametrize("known", SETS.values(), ids=lambda known: known.name)
-def test_records_of_sets_are_complete(known):
-    assert SETS[known.name] is known
-    assert known.hub.count("/") == 1 and known.splits and known.licence
-    assert known.extract in (None, *EXTRACTIONS) and set(known.columns) <= set(COLUMNS)
 
 
 @pytest.mark.parametrize(("set_name", "count", "repeats"), [("gsm8k", 7473, 0), ("math", 11998, 1)])
@@ -270,15 +216,3 @@ def test_real_sets_load_whole(set_name, count, repeats, real_data):
     contents = [prompt[0]["content"] for prompt in dataset["prompt"]]
     assert contents == [row["problem"] + "\nBox the answer." for row in raw]
     assert sum(n > 1 for n in Counter(contents).values()) == repeats
-
-
-def test_real_solutions_hold_the_real_answers(real_data):
-    with gzip.open(real_data / "train" / "gsm8k_train.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    assert [EXTRACTIONS["hashes"](row["solution"]) for row in rows] == [row["answer"] for row in rows]
-    with gzip.open(real_data / "train" / "math_train.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    raw = [row["meta"].get("answer_raw", row["answer"]) for row in rows]
-    boxed = [EXTRACTIONS["boxed"](row["solution"]) for row in rows]
-    different = [(row["id"], b, r) for row, b, r in zip(rows, boxed, raw, strict=True) if b != r]
-    assert different == []

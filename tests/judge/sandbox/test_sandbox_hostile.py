@@ -3,14 +3,13 @@
 import ctypes
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sandbox_programs import LIMITS, filtered, hostile_corpus, left_over, naive, task
 
 import answer_judge.sandbox.servers as servers
 from answer_judge.sandbox import Sandbox
-from answer_judge.sandbox.syscalls import ALLOWED, ARCHITECTURES, BY_ARGUMENT, FORBIDDEN, bpf_program, numbers
+from answer_judge.sandbox.syscalls import ALLOWED, ARCHITECTURES, BY_ARGUMENT, FORBIDDEN, numbers
 
 TESTS = hostile_corpus.tests()
 
@@ -22,13 +21,6 @@ def attack(sandbox, programs):
     accepted = [pair for pair, outcome in zip(programs, outcomes, strict=True) if outcome.verdict == "right"]
     large = [(pair, o) for pair, o in zip(programs, outcomes, strict=True) if o.memory_mb > LIMITS.memory_mb]
     return accepted, large, left_over(before, LIMITS.memory_mb)
-
-
-def test_the_programs_are_many_different_and_of_every_kind():
-    found = list(hostile_corpus.hostile_programs(560))
-    assert len({text for _, text in found}) == 560 and len(hostile_corpus.KINDS) >= 20
-    assert {kind for kind, _ in found} == set(hostile_corpus.KINDS)
-    assert {kind for kind, _ in hostile_corpus.sample()} == set(hostile_corpus.KINDS)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes by their filter")
@@ -70,10 +62,6 @@ def test_one_process_for_program_and_tests_is_fooled(kind, program, tmp_path):
     assert naive(program, TESTS, tmp_path), kind
 
 
-def test_more_than_ten_kinds_fool_it():
-    assert len({kind for kind, _ in hostile_corpus.fooling()}) >= 10
-
-
 SOCKET = "import socket\nsocket.socket().close()\ndef f(x): return 4"
 READS = "open('/etc/passwd').read()\ndef f(x): return 4"
 BOTH = {SOCKET: "forbidden", READS: "forbidden"}
@@ -105,21 +93,6 @@ def test_numbers_of_system_calls_are_libseccomps():
             for name, number in numbers(listed, machine).items():
                 found = library.seccomp_syscall_resolve_name_arch(ctypes.c_uint32(kernels), name.encode())
                 assert found == number, (machine, name)
-
-
-def test_a_filter_is_whole_and_no_call_is_in_two_lists():
-    for machine in ARCHITECTURES:
-        lists = [set(numbers(listed, machine).values()) for listed in (ALLOWED, FORBIDDEN, BY_ARGUMENT)]
-        assert sum(map(len, lists)) == len(set.union(*lists))
-        code = bpf_program(machine, 1234)
-        assert len(code) % 8 == 0 and 200 < len(code) // 8 < 4096
-    with pytest.raises(KeyError):
-        bpf_program("riscv64", 1)
-
-
-def test_the_benchmarks_page_has_the_same_programs():
-    text = Path(hostile_corpus.__file__).with_name("hostile_programs.txt").read_text()
-    assert text.count("\n---") == sum(map(len, hostile_corpus.KINDS.values())) >= 250
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux confines by these")

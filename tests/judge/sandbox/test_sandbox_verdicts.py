@@ -1,11 +1,11 @@
 """Verdicts on programs, what crosses between a program and its tests, and what is refused."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -23,38 +23,17 @@ from answer_judge.sandbox import LAYERS, VERDICTS, Limits, Sandbox, is_strong
 from answer_judge.sandbox.servers import EndedError
 from answer_judge.sandbox.values import decode, encode
 
-PROGRAMS = {
-    "def f(x): return 2 * x": "right",
-    "import math, re, heapq\nfrom typing import List\ndef f(x): return math.floor(4.2)": "right",
-    "class f(int):\n    def __new__(cls, x): return int.__new__(cls, 4)": "right",
-    "def f(x):\n    import threading\n    r = []\n    t = threading.Thread(target=lambda: r.append(2 * x))\n"
-    "    t.start()\n    t.join()\n    return r[0]": "right",
-    "open('note', 'w').write('4')\ndef f(x): return int(open('note').read())": "right",
-    "import tempfile\nwith tempfile.TemporaryFile() as t: t.write(b'x')\ndef f(x): return 4": "right",
-    "print('x' * 100000)\ndef f(x): return 4": "right",
-    "def f(x): return 2": "wrong",
-    "def f(x): return None": "wrong",
-    "def f(x): return [4]": "wrong",
-    "def f(x) return 4": "error",
-    "def g(x): return 4": "error",
-    "def f(x): return 1 / 0": "error",
-    "def f(x): raise AssertionError": "error",
-    "import os\nos._exit(0)": "error",
-    "def f(x):\n    while True: pass": "timeout",
-    "def f(x): return bytearray(10**10)": "memory",
-    "import socket\nsocket.socket()": "forbidden",
-    "import subprocess\nsubprocess.run(['true'])": "forbidden",
-    "open('/new', 'w')\ndef f(x): return 4": None,
-}
+PROGRAMS = [json.loads(line) for line in Path(__file__).with_name("programs.jsonl").open(encoding="utf-8")]
+"""Programs, tests and verdicts; among them ``StopIteration``, which ``map`` and ``zip`` would take for their end."""
 
 
 def test_every_verdict(sandbox):
-    found = {program: sandbox.run(task(program)) for program in PROGRAMS}
-    wrong = {p: (found[p], v) for p, v in PROGRAMS.items() if v is not None and found[p].verdict != v}
-    assert not wrong and set(PROGRAMS.values()) - {None} == set(VERDICTS)
-    assert found["open('/new', 'w')\ndef f(x): return 4"].verdict in ("forbidden", "error")  # denied, or read-only
-    assert found["def f(x): return 1 / 0"].detail == "ZeroDivisionError: division by zero"
-    assert all(outcome.memory_mb <= LIMITS.memory_mb for outcome in found.values())
+    tasks = [task(row["program"], row["tests"], tuple(row["names"])) for row in PROGRAMS]
+    found = sandbox.run_many(tasks)
+    assert {row["verdict"] for row in PROGRAMS} == set(VERDICTS)
+    wrong = [(row, o) for row, o in zip(PROGRAMS, found, strict=True) if o.verdict != row["verdict"]]
+    assert wrong == [] and all(outcome.memory_mb <= LIMITS.memory_mb for outcome in found)
+    assert sandbox.run(task("def f(x): return 1 / 0")).detail == "ZeroDivisionError: division by zero"
 
 
 def test_a_folder_is_empty_again_for_the_next_program(sandbox):
@@ -67,53 +46,6 @@ def test_too_many_seconds_by_the_clock():
         sandbox.layers  # noqa: B018 (proved under the same limits)
         found = sandbox.run(task("import time\ntime.sleep(1000)"))
     assert (found.verdict, found.detail) == ("timeout", "no verdict in the 0.5 seconds it had")
-
-
-TESTS = {
-    "assert f((1, 2)) == (1, 2) and f([1, 2]) != (1, 2)": "def f(x): return x",
-    "assert sorted(f({1, 2})) == [1, 2] and f(frozenset({1})) == {1}": "def f(x): return x",
-    "assert f({1: {'a': (1,)}, None: 2.5}) == {1: {'a': (1,)}, None: 2.5}": "def f(x): return x",
-    "assert f(10**5000) == 10**5000 and f(-(2**70)) == -(2**70)": "def f(x): return x",
-    "import math\nassert math.isnan(f(math.nan)) and f(-math.inf) == -math.inf and f(1j) == 1j": "def f(x): return x",
-    "assert f('\\ud800\\n\\x00') == '\\ud800\\n\\x00' and f(b'\\xff') == b'\\xff'": "def f(x): return x",
-    "assert list(f(3)) == [0, 1, 4]": "def f(n): return (i * i for i in range(n))",
-    "assert f(3) == range(3) and f(2) != [0, 1]": "def f(n): return range(n)",
-    "assert f(1, b=2, *[3]) == 6": "def f(a, c, b=0): return a + b + c",
-    "root = Node(1)\nroot.left = Node(8)\nassert f(root) == 9 and root.left.value == 8": (
-        "class Node:\n    def __init__(s, v): s.value, s.left = v, None\ndef f(n): return n.value + n.left.value"
-    ),
-    "assert f([Node(1), Node(5)]) == 6 and f([]) == 0": (
-        "class Node:\n    def __init__(s, v): s.value = v\ndef f(ns): return sum(n.value for n in ns)"
-    ),
-    "assert f(Node) == 'Node'": "class Node: pass\ndef f(kind): return kind.__name__",
-    "assert f(2)(3) == 6": "def f(a): return lambda b: a * b",
-    "try:\n    f(0)\n    raise SystemError\nexcept ValueError as error:\n    assert 'no' in str(error)": (
-        "class Mine(ValueError): pass\ndef f(x): raise Mine('no')"
-    ),
-    "x = [3, 1]\nassert f(x) == [1, 3] and x == [3, 1]": "def f(x):\n    x.sort()\n    return x",
-    "assert sum(10, 15) == 25": "def sum(a, b): return a + b",
-}
-
-
-def test_what_tests_can_do(sandbox):
-    names = lambda tests: tuple(name for name in ("f", "Node", "sum") if f"{name}(" in tests or f"({name})" in tests)  # noqa: E731
-    found = {tests: sandbox.run(task(program, tests, names(tests))) for tests, program in TESTS.items()}
-    assert {tests: outcome for tests, outcome in found.items() if outcome.verdict != "right"} == {}
-
-
-@pytest.mark.parametrize("raised", ["StopIteration", "StopAsyncIteration"])
-@pytest.mark.parametrize(
-    "tests",
-    [
-        "assert all(map(lambda x: f(x) == x, [1, 2]))",
-        "assert all(map(f, [1, 2]))",
-        "for found, x in zip(map(f, [1, 2]), [1, 2]): assert found == x",
-    ],
-)
-def test_a_program_cannot_end_the_loops_of_its_tests(sandbox, tests, raised):
-    """``map`` and ``zip`` take a ``StopIteration`` from the function for their end; then ``all([])`` is true."""
-    assert sandbox.run(task(f"def f(x): raise {raised}", tests)).verdict == "error"
-    assert sandbox.run(task("def f(x): return x", tests)).verdict == "right"
 
 
 def test_helpers_of_the_tests_are_not_the_programs(sandbox):
@@ -160,12 +92,6 @@ def test_no_method_of_a_subclass_crosses():
     assert decode(encode(Fraction(1, 3), never), never) == Fraction(1, 3)
 
 
-def test_several_threads_share_a_sandbox(sandbox):
-    with ThreadPoolExecutor(3) as threads:
-        found = threads.map(lambda n: sandbox.run(task(f"def f(x): return {n}")).verdict, range(3, 6))
-    assert list(found) == ["wrong", "right", "wrong"]
-
-
 def test_a_server_that_is_gone_is_replaced(sandbox, monkeypatch):
     sandbox.run(task("def f(x): return 4"))
     os.kill(sandbox.pids[0], signal.SIGKILL)
@@ -196,25 +122,13 @@ def test_nothing_of_the_callers_environment(sandbox, monkeypatch):
 
 
 def test_too_little_confinement_is_refused_unless_accepted(monkeypatch):
+    assert is_strong(["bubblewrap", "system calls"]) and is_strong(["files", "system calls"])
+    assert not is_strong(["system calls", "namespaces"]) and not is_strong(["files", "bubblewrap"])
     monkeypatch.setattr(Sandbox, "_tried", lambda self: ("own folder",))
-    with pytest.raises(
-        ConfigError,
-        match=r"cannot be confined .*: no filter of system calls \(seccomp\), neither bubblewrap nor.*Use Linux",
-    ):
+    with refused(ConfigError, "seccomp", "bubblewrap", "Use Linux"):
         Sandbox().run(task("def f(x): return 4"))
     with Sandbox(workers=1, limits=LIMITS, accept_weak=True) as weak:
-        assert "WEAK" in weak.describe() and "Not here: bubblewrap, namespaces" in weak.describe()
-        assert weak.run(task("open('a', 'w').write('4')\ndef f(x): return int(open('a').read())")).verdict in (
-            "right",
-            "forbidden",  # Landlock holds here all the same
-        )
-
-
-def test_strong_is_a_filter_and_hidden_files():
-    assert is_strong(["bubblewrap", "system calls"]) and is_strong(["files", "system calls"])
-    assert (
-        not is_strong(["system calls", "namespaces"]) and not is_strong(["files", "bubblewrap"]) and not is_strong([])
-    )
+        assert "WEAK" in weak.describe() and weak.run(task("def f(x): return 4")).verdict == "right"
 
 
 def test_what_is_not_confined_as_at_the_start_does_not_run(sandbox):
@@ -240,52 +154,26 @@ def test_no_end_of_a_program_looks_like_a_fault_of_the_sandbox(sandbox, ends):
     assert {outcome.verdict for end, outcome in zip(ends, found, strict=False) if "_exit" in end} == {"error"}
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"workers": 0}, "workers=0 must be at least 1"),
-        ({"limits": {"memory_mb": 5}}, "memory_mb=5 must be at least 128"),
-        ({"limits": {"wall_seconds": 0.0}}, "wall_seconds=0.0 must be above 0"),
-        ({"limits": {"cpu_seconds": 0}}, "cpu_seconds=0 must be at least 1"),
-    ],
-)
-def test_settings_out_of_range(given, said):
-    with pytest.raises(ConfigError, match=said):
-        Sandbox(**{name: Limits(**value) if name == "limits" else value for name, value in given.items()})
-
-
-def alive(pid):
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
+def test_settings_out_of_range():
+    with refused(ConfigError, "workers=0"):
+        Sandbox(workers=0)
+    for field, value in (("memory_mb", 5), ("wall_seconds", 0.0), ("cpu_seconds", 0)):
+        with refused(ConfigError, f"{field}={value}"):
+            Sandbox(limits=Limits(**{field: value}))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_nothing_outlives_a_caller_that_is_killed():
+def test_nothing_outlives_a_caller_that_is_killed(gone):
     code = (
         "from answer_judge.sandbox import *\ns = Sandbox(workers=1, limits=Limits(cpu_seconds=99, wall_seconds=999))\n"
         "s.layers\nprint(*s.pids, flush=True)\ns.run(Task('while True: pass', '', ()))"
     )
-    caller = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
-    )
-    assert caller.stdout is not None
-    pid = int(caller.stdout.readline())
-    below = [pid]
-    for _ in range(200):
-        children = [Path(f"/proc/{p}/task/{p}/children") for p in below]
-        found = [int(child) for place in children if place.exists() for child in place.read_text().split()]
-        below = list(dict.fromkeys([*below, *found]))
-        if len(below) >= 3:
-            break
-        time.sleep(0.05)
-    assert len(below) >= 3 and alive(pid)  # the server, the program, its tests
-    caller.send_signal(signal.SIGKILL)
-    caller.wait()
-    caller.stdout.close()
-    for _ in range(400):
-        if not any(map(alive, below)):
-            return
-        time.sleep(0.05)
-    raise AssertionError([p for p in below if alive(p)])
+    words, root = [sys.executable, "-c", code], Path(__file__).parents[3]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=root) as caller:
+        below = {int(caller.stdout.readline())}
+        while len(below) < 3:  # the server, the program, its tests
+            places = [Path(f"/proc/{pid}/task/{pid}/children") for pid in below]
+            below |= {int(child) for place in places if place.exists() for child in place.read_text().split()}
+            time.sleep(0.05)
+        caller.send_signal(signal.SIGKILL)
+    assert gone(below) == []

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def gone():
-    """Whether processes end: ``gone(pids)`` waits until all have, and says which have not after a long while."""
+    """Those of some processes that have not ended after a long while."""
 
     def running(pid):
         try:
@@ -21,9 +21,9 @@ def gone():
 
     def wait(pids):
         for _ in range(600):
-            if not any(map(running, pids)):
-                return []
+            if not (left := [pid for pid in pids if running(pid)]):
+                break
             time.sleep(0.05)
-        return [pid for pid in pids if running(pid)]
+        return left
 
     return wait
