@@ -10,14 +10,13 @@ import pandas
 import pytest
 import torch
 from conftest_trl import length_reward, problems, scripted
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM, Qwen3ForSequenceClassification, TrainerCallback
 from trl import GRPOTrainer
 from trl_behaviours_cases import (
     CONFIG,
     Build,
     Scene,
-    chats,
     differences,
     even_lengths,
     ids_reward,
@@ -104,23 +103,11 @@ def logging_rewards(scene: Scene, **given) -> dict:
     return words(scene, reward_funcs=scene.watched(telling), **given)
 
 
-def adapter_given(scene: Scene) -> dict:
-    torch.manual_seed(5)
-    return words(scene, model=get_peft_model(AutoModelForCausalLM.from_pretrained(scene.words), copy.copy(ADAPTER)))
-
-
 def optimizer_given(scene: Scene) -> dict:
     model = AutoModelForCausalLM.from_pretrained(scene.words)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
     return words(scene, model=model, optimizers=(optimizer, schedule))
-
-
-def evaluation_by_hand(scene: Scene) -> dict:
-    def evaluate(trainer):
-        scene.seen.append(sorted(trainer.evaluate()))
-
-    return words(scene, eval_dataset=problems(4), prepare=evaluate, after=evaluate)
 
 
 def saved_model(scene: Scene, **given) -> dict:
@@ -160,20 +147,15 @@ TWICE = dict(num_iterations=2, steps_per_generation=2, per_device_train_batch_si
 BEHAVIOURS: dict[str, Build] = {
     "callbacks": callbacks,
     "evaluation": lambda scene: words(scene, eval_dataset=problems(4), config=EVALUATED),
-    "evaluation by hand": evaluation_by_hand,
     "evaluation sets": lambda scene: words(scene, eval_dataset={"a": problems(2), "b": problems(6)}, config=EVALUATED),
     "best model": lambda scene: words(scene, eval_dataset=problems(4), config=EVALUATED | BEST),
     "lora": lambda scene: words(scene, peft_config=copy.copy(ADAPTER)),
-    "adapter given": adapter_given,
     "tools": tools,
-    "async tools": lambda scene: tools(scene, wait=True),
     "environment": in_environment,
-    "environment, no prompts": lambda scene: in_environment(scene, train_dataset=chats(4).remove_columns("prompt")),
     "environment, no dataset": lambda scene: in_environment(scene, train_dataset=None),
     "several environments": several_environments,
     "rollout fields": rollout_fields,
     "sampled text": lambda scene: words(scene, rollout_func=None, config=dict(max_steps=3)),
-    "sampled messages": setting(sampled, max_steps=3),
     "sampling settings": setting(sampled, temperature=0.8, top_p=0.9, top_k=50, repetition_penalty=1.1),
     "streamed dataset": lambda scene: words(scene, train_dataset=problems(8).to_iterable_dataset()),
     "streamed evaluation": lambda scene: words(scene, eval_dataset=problems(4).to_iterable_dataset(), config=EVALUATED),
@@ -187,12 +169,10 @@ BEHAVIOURS: dict[str, Build] = {
     "accumulation": setting(even_lengths, gradient_accumulation_steps=2, **TWICE),
     "masked truncation": setting(sampled, mask_truncated_completions=True, max_steps=3),
     "padding to a multiple": setting(pad_to_multiple_of=8),
-    "unused columns removed": setting(remove_unused_columns=True),
     "optimizer given": optimizer_given,
     "arguments by position": lambda scene: dict(more=(problems(8), problems(4)), config=EVALUATED),
     "epochs": setting(num_train_epochs=2, max_steps=-1),
     "saved model": saved_model,
-    "saved adapter": lambda scene: saved_model(scene, peft_config=copy.copy(ADAPTER)),
 }
 
 NOT_FORWARDED = "completions without an advantage are not forwarded: it is a mean over the others"
@@ -207,7 +187,6 @@ OCCURS = {
     "evaluation sets": "eval_b_runtime",
     "lora": "kl",
     "tools": "tools/failure_frequency",
-    "async tools": "tools/failure_frequency",
     "several environments": "rewards/Paid/mean",
     "reward models": "rewards/judge/std",
     "logging rewards": "tokens",

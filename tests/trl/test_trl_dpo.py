@@ -157,16 +157,8 @@ def test_a_reference_that_has_moved_is_not_in_a_checkpoint_and_the_run_says_so(t
 
 BAD = {
     "loss": (dict(loss_type=["hinge"]), r"loss_type=\['hinge'\] is not served: only sigmoid, and RPO"),
-    "sft alone": (dict(loss_type=["sft"]), "only sigmoid, and RPO"),
     "weighting": (dict(use_weighting=True), "use_weighting: false"),
-    "layout": (dict(layout="padded"), "layout: rows"),
-    "end": (dict(truncation_mode="keep_end"), "only keep_start is served"),
-    "divergence": (dict(f_divergence_type="forward_kl"), "only reverse_kl is served"),
-    "rate": (dict(row_prune_rate=-0.1), r"row_prune_rate=-0\.1 must be in \[0, 1\)"),
-    "scale": (dict(margin_scale=0.0), r"margin_scale=0 must be in"),
-    "scale in words": (dict(margin_scale="1"), r"margin_scale=.1. is str"),
     "beta": (dict(beta=-1.0), r"beta=-1\.0 must be a number > 0\. Write beta: 0\.1"),
-    "twice": (dict(loss_type=["sigmoid", "sigmoid"]), "only sigmoid, and RPO"),
     "biased": (dict(method="infobatch_kept"), "accept_bias=True"),
 }
 

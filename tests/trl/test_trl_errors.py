@@ -11,37 +11,18 @@ from test_trl_contract import gradients
 from trl import GRPOConfig
 
 from dppo.errors import ConfigError, DataError, RewardError
-from dppo.pruning import PIVOTAL, POISSON, SCORES
+from dppo.pruning import SCORES
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.safeguards import EmptySignalWarning
 from dppo.trl.support import check_trl_version
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 BAD = [
-    (dict(importance_sampling_level="seq"), r"importance_sampling_level='seq' is not one of 'token', 'sequence'"),
-    (dict(scale_rewards="std"), r"scale_rewards='std' is not one of"),
     (dict(method="grpo", prompt_prune_rate=0.5), r"method='grpo' prunes nothing, but prompt_prune_rate=0\.5"),
-    (dict(completion_prune_rate=1.0), r"completion_prune_rate=1 must be in \[0, 1\)"),
-    (dict(prompt_prune_rate=-0.1), r"prompt_prune_rate=-0\.1 must be in \[0, 1\)"),
-    (dict(completion_prune_rate=0.8, prune_floor=0.5), r"prune_floor=0\.5 must be in \(0, 0\.2\]"),
-    (dict(method="ppo"), r"method='ppo' is not one of .*'dppo'"),
     (dict(method="dppo_histroy"), r"method='dppo_histroy' is not one of .*\. Did you mean dppo_history\?$"),
     (dict(loss_type="dr_gpro"), r"loss_type='dr_gpro' is not one of .*\. Did you mean dr_grpo\?$"),
     (dict(method="cppo"), r"method='cppo' is biased: .* accept_bias"),
-    (dict(method="dppo_deterministic"), r"is biased: .*accept_bias"),
-    (dict(method="gspo", importance_sampling_level="token"), r"importance_sampling_level: sequence, and .*='token' is"),
-    (dict(loss_type="ppo"), r"loss_type='ppo' is not one of 'grpo', .*'vespo'"),
-    (dict(prompt_mode="thick"), r"prompt_mode='thick' is not one of 'thin', 'fill'"),
-    (dict(max_tokens_per_row=0), r"max_tokens_per_row=0 must be in"),
-    (
-        dict(max_tokens_per_row=24.5),
-        r"max_tokens_per_row=24\.5 is float, expected a whole number or None\. Try leaving it out",
-    ),
-    (dict(layout="dense"), r"layout='dense' is not one of 'rows', 'packed', 'auto', 'padded'"),
-    (dict(history_half_life=0.0), r"history_half_life=0 must be in"),
-    (dict(reward_time_limit=-1.0), r"reward_time_limit=-1 must be in"),
     (dict(top_entropy_quantile=0.8), r"top_entropy_quantile=0\.8 .* Use top_entropy_quantile: 1\.0"),
-    (dict(use_adaptive_entropy=True), r"use_adaptive_entropy .* Use a fixed coefficient: use_adaptive_entropy: false"),
     (dict(steps_per_generation=3, gradient_accumulation_steps=2, generation_batch_size=None), r"mix\s+parts of two"),
 ]
 
@@ -65,20 +46,10 @@ def test_automatic_score_leaves_a_papers_own_alone():
     assert config.build_method(sampler_log_probs=True).completions.score is SCORES["confidence"]
 
 
-def test_prompts_are_drawn_with_a_fixed_size_under_any_design():
-    method = DPPOConfig(**CONFIG, sampling_design="poisson", prompt_prune_rate=0.5, loss_type="grpo").build_method()
-    assert method.prompts.design is PIVOTAL and method.completions.design is POISSON
-
-
 def test_confidence_without_a_sampler_that_reports_it(tiny_path):
     config = DPPOConfig(**CONFIG, completion_score="confidence", num_generations=GENERATIONS)
     with refused(ConfigError, "use_vllm: true", "completion_score: length"):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8))
-
-
-def test_biased_methods_run_when_asked_for(tiny_path, tmp_path, capsys):
-    gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, method="cppo", accept_bias=True)
-    assert "gradient BIASED" in capsys.readouterr().out
 
 
 def test_token_denominator_with_prompt_pruning_is_declared(tiny_path, tmp_path, capsys):
@@ -90,11 +61,6 @@ def test_token_denominator_with_prompt_pruning_is_declared(tiny_path, tmp_path, 
 @pytest.mark.parametrize("version", ["1.15.3", "1.17.0", "2.0"])
 def test_other_trl_versions_are_refused(version):
     with refused(ConfigError, version, "1.16 <= TRL < 1.17"):
-        check_trl_version(version)
-
-
-def test_the_supported_range_is_accepted():
-    for version in ("1.16.0", "1.16.9"):
         check_trl_version(version)
 
 
@@ -121,11 +87,6 @@ def test_fewer_prompts_than_a_block(tiny_path):
 def test_a_dataset_without_prompts_is_named_at_construction(rows, message, tiny_path):
     with pytest.raises(DataError, match=message):
         DPPOTrainer(tiny_path, length_reward, args=DPPOConfig(**CONFIG), train_dataset=rows)
-
-
-def test_reward_functions_may_be_a_tuple(tiny_path):
-    trainer = DPPOTrainer(tiny_path, (length_reward,), args=DPPOConfig(**CONFIG), train_dataset=problems(8))
-    assert len(trainer.reward_funcs) == 1
 
 
 def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
@@ -178,19 +139,6 @@ def test_equal_rewards_warn_and_leave_the_weights_alone(tiny_path, tmp_path):
     with pytest.warns(UserWarning, match="for 10 generations"):
         _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=always, max_steps=11)
     assert all(row["grad_norm"] == 0 for row in trainer.state.log_history if "grad_norm" in row)
-
-
-def test_equal_rewards_warn_with_a_kl_term_too(tiny_path, tmp_path):
-    """Then every completion has a gradient, and none of it comes from rewards."""
-
-    def always(prompts, completions, **_):
-        return [1.0] * len(prompts)
-
-    with pytest.warns(UserWarning, match="had an advantage"):
-        _, trainer = gradients(
-            DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=always, max_steps=10, beta=0.1, loss_type="grpo"
-        )
-    assert {row["rollout/zero_signal_groups"] for row in trainer.state.log_history if "loss" in row} == {1.0}
 
 
 def test_the_warning_doubles_its_distance_and_starts_again():

@@ -10,9 +10,7 @@ from test_trl_contract import TOLERANCE, gradients
 from test_trl_resume import Stop, StopAfter, weights
 from test_trl_rounds import logged, retained, rounds_run, stock
 
-from dppo.errors import CheckpointError, ConfigError
-from dppo.methods import METHODS
-from dppo.methods.greso import by_mean, by_value
+from dppo.errors import CheckpointError
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import trainer as trainer_module
 
@@ -113,23 +111,3 @@ def test_a_step_that_lacks_groups_goes_on_with_what_there_is(tiny_path, tmp_path
 
     _, trainer = run(tiny_path, tmp_path, reward=one_problem, max_rounds=2, shuffle_dataset=False)
     assert retained(trainer) == [3] and float(trainer.in_use.batch.denominator) == GENERATIONS
-
-
-def test_methods_are_built_from_a_configuration():
-    method = DPPOConfig(**CONFIG, **GRESO, max_rounds=4, round_factor=2.0).build_method()
-    assert (method.rounds.limit, method.rounds.factor, method.rounds.at_limit) == (4, 2.0, "train")
-    assert method.rounds.skipping == METHODS["greso"].rounds.skipping
-    compat = DPPOConfig(**CONFIG, **GRESO | {"method": "greso_compat"}).build_method().rounds.skipping
-    assert (compat.streak, compat.tally) == (by_mean, by_value)
-    with refused(ConfigError, "method='greso'", "biased"):
-        DPPOConfig(**CONFIG, **GRESO | {"accept_bias": False})
-    with refused(ConfigError, "method='greso'", "completion_prune_rate=0.5"):
-        DPPOConfig(**CONFIG, **GRESO, completion_prune_rate=0.5)
-
-
-def test_the_plan_says_what_is_skipped(tiny_path, tmp_path, capsys):
-    run(tiny_path, tmp_path)
-    text = capsys.readouterr().out
-    assert "prompts: adaptive rounds of 1.5 times what a step wants" in text
-    assert "prompts skipped after easy or hard groups in a row (by variance)" in text
-    assert "biased: rounds are biased" in text

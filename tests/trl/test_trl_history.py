@@ -112,8 +112,6 @@ def test_a_group_of_one_without_a_baseline_from_history_is_refused(method):
     "options",
     [
         {"per_device_train_batch_size": 3},
-        {"per_device_train_batch_size": 2, "steps_per_generation": 3},
-        {"per_device_train_batch_size": 2, "generation_batch_size": 6},
         {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 1},
     ],
     ids=str,
@@ -123,11 +121,6 @@ def test_batches_of_any_size_hold_groups_of_one(options):
     per_step = options.get("gradient_accumulation_steps", 1) * options["per_device_train_batch_size"]
     assert config.num_generations == 1 and config.num_generations_eval is None
     assert config.generation_batch_size in (per_step, 6)
-
-
-def test_another_scaling_contradicts_it():
-    with pytest.raises(ConfigError, match="brings its own advantages"):
-        configured(method="dppo_history", scale_rewards="group")
 
 
 def test_the_plan_says_that_sizes_follow_history():

@@ -10,10 +10,8 @@ from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.rng import step_streams
-from dppo.step import Passes
 from dppo.step.passes import deal
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.plan import Cycle
 from dppo.trl.grpo.rollouts import rank_batch
 
 DRAWS = 120
@@ -161,18 +159,6 @@ def test_dealing_is_even_and_fair():
     assert ((counts / 3000) - 1 / 3).abs().max() < 5 * (2 / 9 / 3000) ** 0.5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [((4, 4, 1), (1, 1, 4)), ((8, 4, 2), (2, 2, 4)), ((2, 4, 1), (1, 1, 2)), ((1, 1, 3), (3, 1, 1))],
-)
-def test_cycle(arguments, expected):
-    steps, accumulation, iterations = arguments
-    cycle = Cycle.of(steps_per_generation=steps, accumulation=accumulation, iterations=iterations)
-    passes, shares, calls = expected
-    assert (cycle.passes, cycle.calls) == (Passes(passes=passes, shares=shares), calls)
-    assert cycle.length == steps * iterations
-
-
 def test_two_generations_in_one_step_equal_trl(tiny_path, tmp_path):
     """gradient_accumulation_steps = 2 * steps_per_generation: a step's gradient is the mean of two generations'."""
     options = dict(per_device_train_batch_size=32, steps_per_generation=1, gradient_accumulation_steps=2)
@@ -181,9 +167,3 @@ def test_two_generations_in_one_step_equal_trl(tiny_path, tmp_path):
         DPPOTrainer, DPPOConfig, tiny_path, tmp_path, loss_type="grpo", completion_prune_rate=0.0, **options
     )
     assert relative_difference(mine[0], stock[0]) < 1e-5
-
-
-def test_history_remembers_what_was_rolled_out(tiny_path, tmp_path):
-    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=1)
-    candidates = trainer.source.history.candidates(torch.arange(8), 1)
-    assert bool(candidates.seen_P.all())

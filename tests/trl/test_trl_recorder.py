@@ -12,7 +12,6 @@ from trl import GRPOTrainer
 from trl_recorder_runs import PROMPTS, ROWS, lines, make, run_file
 
 from dppo.errors import ConfigError
-from dppo.trl.grpo.stock import RowFinder
 from dppo_lab.runs.recorder import RunRecorder
 
 TRAINERS = pytest.mark.parametrize("ours", [True, False], ids=["dppo", "trl"])
@@ -73,15 +72,6 @@ def test_totals_are_those_of_the_rollouts(ours, tiny_path, tmp_path):
     assert {"time/rollout", "time/reward", "time/forward_backward", "time/optimizer"} <= phases
     assert sum(r[name] for r in steps for name in phases) <= totals["total/seconds"]
     assert all(r["rows/sequence_tokens"] <= r["rows/padded_tokens"] and r["rows/forwards"] >= 1 for r in steps)
-
-
-def test_tokens_of_every_pass_count(tiny_path, tmp_path):
-    options = {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 4, "per_device_train_batch_size": 8}
-    trainer, recorder = make(tiny_path, tmp_path, **options)
-    trainer.train()
-    records = [record for record in lines(tmp_path, "metrics.jsonl") if "loss" in record]
-    assert recorder.totals()["total/tokens_trained"] == sum(r["prune/tokens_trained"] for r in records)
-    assert [line["step"] for line in lines(tmp_path, "prompts.jsonl")] == [1]
 
 
 @TRAINERS
@@ -285,11 +275,3 @@ def test_a_recorder_records_one_trainer(tiny_path, tmp_path):
         RunRecorder(tmp_path).attach(None)
     with refused(ConfigError, "recorder.attach"):
         RunRecorder(tmp_path).phase("train").__enter__()
-
-
-def test_rows_are_found_by_content():
-    from datasets import Dataset
-
-    finder = RowFinder(Dataset.from_list([{"prompt": text} for text in ("a", "b", "a", "c")]))
-    assert finder(["c", "a", "nowhere", "b"]).tolist() == [3, 0, -1, 1]
-    assert RowFinder(None)(["a", "b"]).tolist() == [-1, -1]

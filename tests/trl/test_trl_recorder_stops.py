@@ -66,29 +66,6 @@ def test_a_record_that_is_not_cut_has_steps_twice(tiny_path, tmp_path, monkeypat
     assert sorted(set(steps)) == list(range(1, STEPS + 1)) and len(steps) > STEPS
 
 
-def test_totals_without_a_recorder_in_the_checkpoint_come_from_the_log(tiny_path, tmp_path):
-    trainer, _ = make(tiny_path, tmp_path, **SAVED | {"max_steps": 2})
-    trainer.train()
-    state = tmp_path / "checkpoint-2" / "trainer_state.json"
-    content = json.loads(state.read_text())
-    assert content["stateful_callbacks"].pop("dppo_totals")["total/rollouts"] > 0
-    state.write_text(json.dumps(content))
-    logged = [record for record in lines(tmp_path, "metrics.jsonl") if record["step"] == 2][-1]
-    trainer, recorder = make(tiny_path, tmp_path, **SAVED | {"max_steps": 3})
-    with pytest.warns(UserWarning, match="max_steps: 2 -> 3; it holds from here"):
-        trainer.train(resume_from_checkpoint=str(state.parent))
-    made = recorder.totals()["total/rollouts"] - logged["total/rollouts"]
-    assert made == 4 * sum(lines(tmp_path, "prompts.jsonl")[-1]["rolled_out"]) > 0
-
-
-def test_a_new_run_begins_a_new_record(tiny_path, tmp_path):
-    for _ in range(2):
-        trainer, _ = make(tiny_path, tmp_path)
-        trainer.train()
-    assert [record["step"] for record in lines(tmp_path, "prompts.jsonl")] == [1, 2, 3]
-    assert [record["step"] for record in lines(tmp_path, "metrics.jsonl") if "loss" in record] == [1, 2, 3]
-
-
 @TRAINERS
 def test_a_reward_that_fails_is_on_record(ours, tiny_path, tmp_path):
     def failing(prompts, completions, **_):

@@ -2,12 +2,10 @@
 
 import json
 import sys
-import threading
 import time
 from dataclasses import replace
 
 import pytest
-import torch
 
 from benchmarks.speed import step, step_report, turns
 
@@ -86,20 +84,6 @@ def test_a_clock_that_counts_nested_phases_twice_would_be_noticed(bench):
 
 
 @pytest.mark.slow
-def test_all_see_the_same_completions_and_nobody_moves_the_policy(bench, played):
-    trainers, (trl, unpruned, pruned, decoding) = played
-    for other in (unpruned, pruned, decoding):  # decoding with the policy in training gives what was recorded before
-        assert step_report.first_difference(trl, other) is None
-    assert [len(taken.seen) for taken in trl] == [SMALLEST.prompts] * SMALLEST.steps
-    assert {len(group) for taken in trl for group in taken.seen.values()} == {SMALLEST.generations}
-    assert sum(len(taken.seen) for taken in pruned) < sum(len(taken.seen) for taken in trl)
-    start = dict(bench.model.named_parameters())
-    for trainer in trainers:
-        for name, parameter in trainer.accelerator.unwrap_model(trainer.model).named_parameters():
-            assert torch.equal(parameter, start[name]), name
-
-
-@pytest.mark.slow
 def test_a_twin_that_sees_other_completions_is_flagged(bench, played):
     replay, trl = step.replayed(bench), played[1][0]
 
@@ -115,20 +99,6 @@ def test_a_twin_that_sees_other_completions_is_flagged(bench, played):
     assert not step_report.ratio_records("replayed", trl, "twin", twin, bar=1.0)[0]["same_completions"]
     with pytest.raises(ValueError, match=f"counted step {SMALLEST.steps - 1}: twin and TRL saw different completions"):
         step_report.overhead_records("replayed", trl, "twin", twin)
-
-
-@pytest.mark.slow
-def test_tokens_of_trl_are_those_of_its_padded_rectangle(played):
-    counted = slice(SMALLEST.uncounted, None)  # ours checks its layout in the first step
-    trl, unpruned, pruned = (steps[counted] for steps in played[1][:3])
-    for taken in trl:
-        longest = max(map(len, taken.seen)) + max(len(c) for group in taken.seen.values() for c in group)
-        assert taken.tokens == SMALLEST.prompts * SMALLEST.generations * longest
-        assert taken.scored == sum(len(completion) for group in taken.seen.values() for completion in group)
-    for taken in (*unpruned, *pruned):
-        assert 0 < taken.scored <= taken.tokens
-    assert sum(taken.tokens for taken in trl) > sum(taken.tokens for taken in unpruned)
-    assert sum(taken.tokens for taken in unpruned) > sum(taken.tokens for taken in pruned) > 0
 
 
 @pytest.mark.slow
@@ -179,39 +149,6 @@ def test_ratio_and_overhead_of_known_steps():
     assert net["median"] == pytest.approx(((0.12 - 0.1) / 2 + (0.34 - 0.2) / 4) / 2)
     assert phases["met"] is (phases["median"] < 0.02)
     assert net["met"] is False
-
-
-def play(order, steps, fail=None):
-    """What players do when they take turns in this order; ``fail`` breaks at its first turn."""
-    baton, done, raised = turns.Baton(order), [], []
-
-    def player(number):
-        try:
-            with baton.stops_all_on_failure():
-                for _ in range(steps):
-                    baton.wait(number)
-                    if number == fail:
-                        raise KeyError(number)
-                    done.append(number)
-                    baton.pass_on()
-        except (KeyError, turns.TurnStopped) as error:
-            raised.append(type(error))
-
-    threads = [threading.Thread(target=player, args=(number,)) for number in set(order)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=10)
-        assert not thread.is_alive()
-    return done, raised
-
-
-def test_turns_are_taken_in_order_and_a_failure_stops_everybody():
-    order = [0, 1, 2, 1, 2, 0, 2, 0, 1]
-    assert play(order, 3) == (order, [])
-    done, raised = play(order, 3, fail=2)
-    assert done == [0, 1]
-    assert sorted(raised, key=str) == sorted([KeyError, turns.TurnStopped, turns.TurnStopped], key=str)
 
 
 @pytest.mark.slow

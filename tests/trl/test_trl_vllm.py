@@ -181,11 +181,6 @@ def test_a_server_that_answers_with_an_error_is_named_too(engine, tiny_path, tmp
         run(tiny_path, tmp_path, vllm_mode="server")
 
 
-def test_other_errors_of_the_constructor_stay_as_they_are(engine, tiny_path, tmp_path):
-    with pytest.raises(OSError, match="nowhere"):
-        run(str(tmp_path / "nowhere"), tmp_path)
-
-
 def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_path, tmp_path, capsys):
     engine.broken = NO_MEMORY
     words = f"--dataset_name embedded --model_name_or_path {tiny_path} --use_cpu true --bf16 false "
@@ -224,14 +219,6 @@ def test_an_engine_that_dies_names_the_last_checkpoint_and_the_line_that_resumes
     assert resumed.vllm_generation.asked == straight[0].vllm_generation.asked[4:]
     for one, other in zip(straight[0].model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_before_a_resumed_run_has_written_the_checkpoint_it_went_on_from_is_named(
-    engine, straight, tiny_path, tmp_path
-):
-    engine.dies_in = 1
-    with refused(EngineError, "step 3", "checkpoint-2: go on with"):
-        run(tiny_path, tmp_path).train(resume_from_checkpoint=str(straight[1] / "checkpoint-2"))
 
 
 @pytest.mark.parametrize(
