@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, first_half_reward, problems, scripted
+from conftest_trl import CONFIG, first_half_reward, problems, scripted
 from datasets import IterableDataset
 from safetensors.torch import load_file
 from trl import TrlParser
@@ -17,11 +17,9 @@ from dppo.methods import METHODS
 from dppo.methods import settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.plan import step_plan
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 BOTH = {"prompt_prune_rate": "auto", "completion_prune_rate": "auto"}
 STEPS = 8
 
@@ -67,13 +65,6 @@ BAD = {
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ConfigError, match=message):
         DPPOConfig(**CONFIG, accept_bias=True, **settings)
-
-
-def test_the_plan_says_that_auto_starts_unpruned():
-    config = DPPOConfig(**CONFIG, **BOTH)
-    text = "\n".join(step_plan(config, config.build_method(), prompts_in_dataset=100))
-    assert "prompt_prune_rate: auto starts unpruned, without a history to choose from" in text
-    assert "20% or more, as their scores say in each step (completion_prune_rate: auto)" in text
 
 
 def test_a_stream_has_no_prompts_to_choose_among(tiny_path):
@@ -132,23 +123,3 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     file.write_text(json.dumps(state))
     trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
     assert not equal(tmp_path / "a", tmp_path / "lost")
-
-
-def test_a_streamed_dataset_remembers_its_completions_too(tiny_path, tmp_path):
-    """Steps of a stream have as few completions with a gradient as any; a resumed run knows those before."""
-    from trl_recorder_runs import length_reward, problems, scripted
-
-    def train(folder, resume=None):
-        options = {**CONFIG, "output_dir": str(folder), "logging_steps": 1, "save_strategy": "steps", "save_steps": 1}
-        options |= {"max_steps": 3, "per_device_train_batch_size": 4 * GENERATIONS, "num_generations": GENERATIONS}
-        args = DPPOConfig(**options | {"max_completion_length": 12, "disable_tqdm": True}, completion_prune_rate="auto")
-        stream = problems(8).to_iterable_dataset()
-        made = DPPOTrainer(tiny_path, length_reward, args, stream, rollout_func=scripted)
-        made.train(resume_from_checkpoint=resume)
-        return made
-
-    whole = train(tmp_path / "whole")
-    live = int(whole.in_use.plan.completions.live_N.sum())
-    assert len(whole.evidence) > live, "of earlier steps too"
-    resumed = train(tmp_path / "whole", resume=str(tmp_path / "whole" / "checkpoint-2"))
-    assert resumed.evidence.saved() == whole.evidence.saved()

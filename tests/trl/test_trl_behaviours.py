@@ -1,7 +1,6 @@
 """What TRL documents for its trainer, done with both trainers: with nothing pruned, the same comes out."""
 
 import copy
-import itertools
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -11,10 +10,9 @@ import pytest
 import torch
 from conftest_trl import length_reward, problems, scripted
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, Qwen3ForSequenceClassification, TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 from trl_behaviours_cases import (
-    CONFIG,
     Build,
     Scene,
     differences,
@@ -24,14 +22,11 @@ from trl_behaviours_cases import (
     sampled,
     save_models,
     setting,
-    several_environments,
     start,
     tools,
     words,
 )
 
-from dppo.rng import step_streams
-from dppo.step.passes import deal
 from dppo.trl import DPPOTrainer
 
 ADAPTER = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
@@ -81,19 +76,6 @@ def rewards_of_none(scene: Scene) -> dict:
     return words(scene, reward_funcs=[scene.watched(sometimes), scene.watched(at_first)])
 
 
-def async_rewards(scene: Scene) -> dict:
-    async def later(completion_ids, answer, **_):
-        scene.seen.append((completion_ids, answer))
-        return ids_reward(completion_ids)
-
-    return words(scene, reward_funcs=[later, scene.watched(length_reward)])
-
-
-def reward_models(scene: Scene) -> dict:
-    loaded = Qwen3ForSequenceClassification.from_pretrained(scene.judge)
-    return words(scene, reward_funcs=[scene.judge, loaded, scene.watched(ids_reward)])
-
-
 def logging_rewards(scene: Scene, **given) -> dict:
     def telling(completion_ids, log_extra, log_metric, **_):
         log_extra("first id", [ids[0] for ids in completion_ids])
@@ -108,18 +90,6 @@ def optimizer_given(scene: Scene) -> dict:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
     return words(scene, model=model, optimizers=(optimizer, schedule))
-
-
-def saved_model(scene: Scene, **given) -> dict:
-    def save(trainer):
-        folder, ids = scene.folder / "final", torch.arange(3, 20)[None]
-        trainer.save_model(str(folder))
-        loaded = AutoModelForCausalLM.from_pretrained(folder).eval()
-        with torch.no_grad():
-            scene.seen.append(torch.equal(loaded(ids).logits, trainer.model.eval()(ids).logits))
-        assert scene.seen[-1]
-
-    return words(scene, after=save, **given)
 
 
 class Events(TrainerCallback):
@@ -153,16 +123,12 @@ BEHAVIOURS: dict[str, Build] = {
     "tools": tools,
     "environment": in_environment,
     "environment, no dataset": lambda scene: in_environment(scene, train_dataset=None),
-    "several environments": several_environments,
     "rollout fields": rollout_fields,
     "sampled text": lambda scene: words(scene, rollout_func=None, config=dict(max_steps=3)),
     "sampling settings": setting(sampled, temperature=0.8, top_p=0.9, top_k=50, repetition_penalty=1.1),
     "streamed dataset": lambda scene: words(scene, train_dataset=problems(8).to_iterable_dataset()),
-    "streamed evaluation": lambda scene: words(scene, eval_dataset=problems(4).to_iterable_dataset(), config=EVALUATED),
     "weighted rewards": weighted_rewards,
     "rewards of none": rewards_of_none,
-    "async rewards": async_rewards,
-    "reward models": reward_models,
     "logging rewards": logging_rewards,
     "no reference": lambda scene: words(scene, reward_funcs=scene.watched(length_reward), config=dict(beta=0.0)),
     "synced reference": setting(sync_ref_model=True, ref_model_sync_steps=1, ref_model_mixup_alpha=0.5, max_steps=3),
@@ -172,7 +138,6 @@ BEHAVIOURS: dict[str, Build] = {
     "optimizer given": optimizer_given,
     "arguments by position": lambda scene: dict(more=(problems(8), problems(4)), config=EVALUATED),
     "epochs": setting(num_train_epochs=2, max_steps=-1),
-    "saved model": saved_model,
 }
 
 NOT_FORWARDED = "completions without an advantage are not forwarded: it is a mean over the others"
@@ -187,8 +152,6 @@ OCCURS = {
     "evaluation sets": "eval_b_runtime",
     "lora": "kl",
     "tools": "tools/failure_frequency",
-    "several environments": "rewards/Paid/mean",
-    "reward models": "rewards/judge/std",
     "logging rewards": "tokens",
     "accumulation": "clip_ratio/high_mean",
     "masked truncation": "completions/clipped_ratio",
@@ -222,20 +185,6 @@ def test_completions_table(both, monkeypatch):
     assert len(names) == 2 and "first id" in tables[0][0]
     for theirs, mine in zip(*tables, strict=True):
         pandas.testing.assert_frame_equal(theirs, mine, rtol=1e-4, atol=1e-6)
-
-
-def test_several_optimizer_steps_of_a_generation(both, monkeypatch):
-    """Which completions fall into which step is random in both: TRL's are dealt as ours here."""
-    generations = itertools.count()
-
-    def dealt(batch):
-        streams = step_streams(CONFIG["seed"], next(generations))
-        order = deal(torch.zeros(len(batch["prompt_ids"])), 2, streams).argsort(stable=True)
-        return {name: value if value.ndim == 0 else value[order] for name, value in batch.items()}
-
-    monkeypatch.setattr("trl.trainer.grpo_trainer.shuffle_sequence_dict", dealt)
-    stock, ours = both(setting(**TWICE))
-    assert differences(stock, ours) == [] and max(stock.logged("clip_ratio/high_mean")) > 0
 
 
 SAVED = setting(sampled, max_steps=4, save_strategy="steps", save_steps=2)

@@ -4,13 +4,12 @@ import json
 import os
 import resource
 import shutil
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from refusals import refused
-from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
+from test_trl_resume import Stop, StopAfter, trainer, weights
 
 from dppo.errors import CheckpointError
 from dppo.trl.checkpoints import files as checkpoint_files
@@ -75,22 +74,6 @@ def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, ru
         resumed(tiny_path, run)
 
 
-def test_without_a_list_of_files_what_is_missing_is_found_all_the_same(run):
-    folder = run / "checkpoint-3"
-    (folder / LIST_FILE).unlink()
-    assert check_whole(folder) == []
-    (folder / "rng_state.pth").unlink()
-    (folder / "optimizer.pt").unlink()
-    with refused(CheckpointError, "optimizer.pt", "random number"):
-        check_whole(folder)
-    found = check_whole(folder, same_ranks=False, accept_missing=True)
-    assert len(found) == 2 and "random" not in str(found), "random numbers of other ranks are of no use"
-    assert found[1] == "with it the state of the learning rate scheduler", "transformers loads both or neither"
-    (folder / "optimizer_0").mkdir()
-    (folder / "rng_state_1.pth").touch()
-    assert check_whole(folder) == []
-
-
 def test_what_is_missing_can_be_accepted_and_the_run_is_another(tiny_path, straight, run):
     (run / "checkpoint-3" / "optimizer.pt").unlink()
     with pytest.warns(
@@ -119,18 +102,6 @@ def test_settings_that_changed_are_said_with_what_they_do(tiny_path, run):
     assert made.temperature == 0.5
 
 
-def test_within_a_generation_another_temperature_rolls_out_again(tiny_path, tmp_path):
-    """What it had of log-probabilities is at the old one."""
-    options = {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}
-    trainer(tiny_path, tmp_path, seen=[], max_steps=3, **options).train()
-    made = trainer(tiny_path, tmp_path, seen=(seen := []), max_steps=4, temperature=0.7, epsilon=0.3, **options)
-    with pytest.warns(UserWarning) as caught:
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    found = {line.split()[2].rstrip(":"): line for line in said(caught)}
-    assert found["temperature"].endswith("it holds from here, and the generation in use is rolled out again")
-    assert found["epsilon"].endswith("it holds from here") and len(seen) >= 1
-
-
 def test_other_processes_within_a_generation_are_refused(tiny_path, tmp_path):
     options = {"steps_per_generation": 2, "per_device_train_batch_size": 8}
     with pytest.raises(Stop):
@@ -155,15 +126,6 @@ def test_the_newest_complete_one_is_resumed(tiny_path, straight, run):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
         trainer(tiny_path, run / "nothing", seen=[]).train(resume_from_checkpoint=True)
-
-
-def test_a_run_resumed_at_its_end_takes_no_further_step(tiny_path, straight, tmp_path):
-    seen = []
-    made = trainer(tiny_path, tmp_path, seen=seen)
-    made.train(resume_from_checkpoint=str(straight / f"checkpoint-{STEPS}"))
-    assert made.state.global_step == STEPS and seen == []
-    ours, theirs = dict(made.model.named_parameters()), weights(straight)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs if name in ours)
 
 
 def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_path, monkeypatch):
@@ -205,21 +167,6 @@ def test_one_that_was_never_sealed_is_passed_over(run):
     del state["listed"]
     (run / "checkpoint-3" / "dppo_state.json").write_text(json.dumps(state))
     assert latest_checkpoint(run) == run / "checkpoint-3", "versions before this one had no list"
-
-
-@pytest.mark.parametrize("around", [checkpoint_files.writing, lambda folder: checkpoint_files.reading(folder, "x")])
-def test_memory_that_runs_out_is_no_damage(around, run):
-    with pytest.raises(torch.OutOfMemoryError), around(run / "checkpoint-3"):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-
-def test_a_setting_that_is_not_finite_does_not_change_by_being_saved(tiny_path, tmp_path):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        trainer(tiny_path, tmp_path, seen=[], max_steps=2, max_grad_norm=float("inf")).train()
-        made = trainer(tiny_path, tmp_path, seen=[], max_steps=2, max_grad_norm=float("inf"))
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert said(caught) == []
 
 
 def test_a_full_disk_names_the_checkpoint_before(tiny_path, tmp_path):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from conftest_trl import GENERATIONS, GradientRecorder, length_reward, problems, relative_difference, scripted
+from conftest_trl import GENERATIONS, SHORT, GradientRecorder, length_reward, problems, relative_difference, scripted
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -16,23 +16,13 @@ def gradients(
 ):
     recorder = GradientRecorder()
     prompts = options.pop("prompts", 8)
-    settings = dict(
+    settings = SHORT | dict(
         output_dir=str(tmp_path / trainer_class.__name__),
         per_device_train_batch_size=prompts * GENERATIONS,
-        num_generations=GENERATIONS,
-        max_completion_length=16,
         max_steps=1,
-        learning_rate=1e-2,
         optim="sgd",
         max_grad_norm=0.0,
-        report_to=[],
-        save_strategy="no",
-        logging_steps=1,
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
         gradient_checkpointing=False,
-        seed=3,
     )
     settings.update(options)
     trainer = trainer_class(

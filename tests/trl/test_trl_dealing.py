@@ -128,22 +128,3 @@ def test_no_rank_has_much_more_than_the_mean(seed, ranks):
     cost_N = (lengths.completion_N + lengths.prompt_N) * (weight_UN > 0).sum(0)
     cost_R = torch.stack([cost_N[rank_N == rank].sum() for rank in range(ranks)]).double()
     assert cost_R.max() <= cost_R.mean() + cost_N.max()
-
-
-def test_groups_stay_together_where_their_prompt_is_shared():
-    """Four groups of two on one of two ranks, long prompts: two groups move whole."""
-    lengths = Lengths(prompt_N=torch.full((16,), 50), completion_N=torch.full((16,), 5), group_N=torch.arange(16) // 2)
-    weight_UN = (torch.arange(16) < 8)[None] * 1.0
-    rank_N = ranks_of_rows(lengths, weight_UN, 2, shares_prompts=True)
-    assert sorted(rank_N[:8:2].tolist()) == [0, 0, 1, 1] and torch.equal(rank_N[:8:2], rank_N[1:8:2])
-    assert (rank_N[8:] == NOWHERE).all()
-    apart = ranks_of_rows(lengths, weight_UN, 2, shares_prompts=False)
-    assert apart[:8].bincount().tolist() == [4, 4]
-
-
-def test_what_a_rank_holds_comes_back_onto_its_device(tmp_path):
-    """accelerate calls the device of a rank on a CPU cpu:0, which safetensors does not read onto."""
-    batch = rolled_out(0)
-    batch.save(tmp_path / "batch.safetensors")
-    again = RankBatch.load(tmp_path / "batch.safetensors", torch.device("cpu", 0))
-    assert rows_of(again) == rows_of(batch) and again.completion_ids.device.type == "cpu"

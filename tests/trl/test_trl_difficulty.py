@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, problems
 from datasets import Dataset
 
 from dppo.errors import ConfigError, DataError
 from dppo.methods import METHODS
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl import DPPOConfig
 from dppo.trl.grpo.difficulty import difficulty_predictor
 from dppo.trl.grpo.prompts import prompt_source
 
@@ -83,19 +82,3 @@ def test_a_streamed_dataset_has_no_features():
     streamed = TABLE.to_iterable_dataset()
     with pytest.raises(ConfigError, match="difficulty_features='length' are of every row"):
         prompt_source(streamed, args, METHODS["grpo"], weight_F=torch.ones(1), environment=False)
-
-
-def test_the_trainer_learns_what_its_prompts_give(tiny_path, tmp_path):
-    options = dict(per_device_train_batch_size=4 * GENERATIONS, num_generations=GENERATIONS, max_completion_length=8)
-    args = DPPOConfig(
-        **CONFIG | options | {"output_dir": str(tmp_path), "save_strategy": "no", "max_steps": 2},
-        difficulty_features="length",
-        reward_range=[0, 2],
-        logging_steps=1,
-        disable_tqdm=True,
-    )
-    trainer = DPPOTrainer(tiny_path, length_reward, args=args, train_dataset=problems(8))
-    trainer.train()
-    assert trainer.source.difficulty.step == 1
-    assert (trainer.source.difficulty.predict(np.arange(8), 2) != 1.0).all()
-    assert any("difficulty/auc" in record for record in trainer.state.log_history)

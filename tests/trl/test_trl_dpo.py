@@ -123,17 +123,6 @@ def test_margin_weights_multiply_the_preference_loss_and_come_from_one_call(tiny
     assert relative_difference(weighted[0], plain[0]) > 0.01
 
 
-def test_scores_come_from_the_margin(tiny_path, tmp_path):
-    """With a learning rate of 0 every score of a loss is that of the final model, of TRL's loss of that pair alone."""
-    _, trainer = trained(ours, tiny_path, tmp_path / "a", learning_rate=0.0, row_score="loss")
-    for place in (0, 3, 7):
-        _, alone = trained(
-            stock, tiny_path, tmp_path / "b", learning_rate=0.0, data=pairs().select([place]), max_steps=1
-        )
-        loss = next(row["loss"] for row in alone.state.log_history if "loss" in row)
-        assert trainer.source.scores.score[place] == pytest.approx(loss, rel=1e-4)
-
-
 def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(tiny_path, tmp_path):
     saving = dict(max_steps=7, save_strategy="steps", save_steps=1)
     trained(ours, tiny_path, tmp_path / "a", **saving)
@@ -176,12 +165,8 @@ def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     alike = Dataset.from_list([{"prompt": "w1 w2 w3", "chosen": " w4", "rejected": " w4 w5"}])
     with refused(DataError, "equal answers", "max_length=4"):
         ours(tiny_path, tmp_path, data=alike, max_length=4)
-    with refused(DataError, "0 rows"):
-        ours(tiny_path, tmp_path, data=Dataset.from_dict({"prompt": [], "chosen": [], "rejected": []}))
     with refused(ConfigError, "max_tokens_per_row"):
         ours(tiny_path, tmp_path, max_tokens_per_row=3)
-    with refused(ConfigError, "IterableDataset", "streaming=False"):
-        ours(tiny_path, tmp_path, data=pairs().to_iterable_dataset())
 
 
 def test_a_reward_model_that_fails_is_named(tiny_path, tmp_path):

@@ -1,22 +1,17 @@
 """Bad input gets a clear error and loses nothing."""
 
-import warnings
-
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, problems, scripted
+from conftest_trl import CONFIG, GENERATIONS, length_reward, problems, scripted
 from datasets import IterableDataset
 from refusals import refused
 from test_trl_contract import gradients
 from trl import GRPOConfig
 
 from dppo.errors import ConfigError, DataError, RewardError
-from dppo.pruning import SCORES
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.safeguards import EmptySignalWarning
 from dppo.trl.support import check_trl_version
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 BAD = [
     (dict(method="grpo", prompt_prune_rate=0.5), r"method='grpo' prunes nothing, but prompt_prune_rate=0\.5"),
     (dict(method="dppo_histroy"), r"method='dppo_histroy' is not one of .*\. Did you mean dppo_history\?$"),
@@ -38,24 +33,10 @@ def test_all_problems_are_reported_at_once():
         DPPOConfig(**CONFIG, completion_prune_rate=2.0, prompt_prune_rate=2.0, prompt_mode="no")
 
 
-def test_automatic_score_leaves_a_papers_own_alone():
-    for method, score in (("cppo", "advantage"), ("dppo_threshold", "advantage"), ("dppo", "length")):
-        config = DPPOConfig(**CONFIG, method=method, accept_bias=True, loss_type="dapo")
-        assert config.build_method().completions.score is SCORES[score], method
-    assert DPPOConfig(**CONFIG, loss_type="grpo").build_method().completions.score is SCORES["advantage"]
-    assert config.build_method(sampler_log_probs=True).completions.score is SCORES["confidence"]
-
-
 def test_confidence_without_a_sampler_that_reports_it(tiny_path):
     config = DPPOConfig(**CONFIG, completion_score="confidence", num_generations=GENERATIONS)
     with refused(ConfigError, "use_vllm: true", "completion_score: length"):
         DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8))
-
-
-def test_token_denominator_with_prompt_pruning_is_declared(tiny_path, tmp_path, capsys):
-    with pytest.warns(UserWarning, match="ratio"):
-        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, loss_type="dapo", prompt_prune_rate=0.5)
-    assert "dppo | biased: the dapo normaliser" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("version", ["1.15.3", "1.17.0", "2.0"])
@@ -139,21 +120,6 @@ def test_equal_rewards_warn_and_leave_the_weights_alone(tiny_path, tmp_path):
     with pytest.warns(UserWarning, match="for 10 generations"):
         _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=always, max_steps=11)
     assert all(row["grad_norm"] == 0 for row in trainer.state.log_history if "grad_norm" in row)
-
-
-def test_the_warning_doubles_its_distance_and_starts_again():
-    warning = EmptySignalWarning()
-
-    def warned(signal):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            warning.observe(signal)
-        return bool(caught)
-
-    first = [i for i in range(1, 45) if warned(False)]
-    assert first == [10, 20, 40]
-    assert not warned(True)
-    assert [i for i in range(1, 12) if warned(False)] == [10]
 
 
 def test_non_finite_step_is_skipped_and_counted(tiny_path, tmp_path):

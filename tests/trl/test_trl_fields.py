@@ -2,25 +2,18 @@
 
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 import pytest
+from conftest_trl import CONFIG
 from refusals import refused
 from transformers import Qwen3Config, Qwen3MoeConfig, TrainingArguments
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.objective import (
-    GROUP_SCALED,
-    GRPO_MEAN,
-    AdvantageRule,
-    group_advantages,
-    sapo,
-)
-from dppo.pruning import POISSON, SYSTEMATIC, Pruning
 from dppo.settings import OwnSettings
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
 from dppo.trl.checkpoints import rows, state
@@ -28,21 +21,7 @@ from dppo.trl.grpo.objective import SETTINGS, fields_of
 from dppo.trl.grpo.plan import step_plan
 from dppo.trl.support import RANGES
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 OWN = [name for name, method in METHODS.items() if method.fixes]
-
-
-OWN_PARTS = {
-    "rule": {"advantages": AdvantageRule(name="own rule", compute=lambda rewards, context: rewards.total_N)},
-    "rule that is told as another": {
-        "advantages": AdvantageRule(
-            name="own eps", compute=partial(group_advantages, eps=1e-6), settings=GROUP_SCALED.settings
-        )
-    },
-    "sapo": {"token_loss": partial(sapo, temperature_pos=3.0)},
-    "normaliser of a known name": {"normaliser": replace(GRPO_MEAN, denominator=lambda *counts: 7.0)},
-}
-"""Parts that no fields of TRL describe."""
 
 
 def configured(**options):
@@ -113,39 +92,11 @@ class TestFilledIn:
             any_objective = re.findall(r"method: (\w+)\.", str(error.value))[-1]
             assert configured(method=any_objective, **{field: other}), "the advice works"
 
-    @pytest.mark.parametrize("parts", OWN_PARTS.values(), ids=OWN_PARTS)
-    def test_parts_that_trl_has_no_words_for_train_as_the_method_has_them(self, parts, monkeypatch):
-        """And they are nobody else's: a rule that says no field would otherwise fit every run."""
-        own = replace(METHODS["dppo"], name="own", fixes=frozenset(parts), **parts)
-        monkeypatch.setitem(METHODS, "own", own)
-        built, other = configured(method="own").build_method(), configured(method="grpo").build_method()
-        for part, value in parts.items():
-            assert getattr(built, part) is value and getattr(other, part) is not value
-
-    @pytest.mark.parametrize("name", ["entropy_coef", "router_coef"])
-    def test_coefficients_are_the_methods_own_unless_given(self, name, monkeypatch):
-        field = {"router_coef": "router_aux_loss_coef"}.get(name, name)
-        monkeypatch.setitem(METHODS, "own", replace(METHODS["dppo"], name="own", **{name: 0.01}))
-        assert getattr(configured(method="own").build_method(), name) == 0.01
-        assert getattr(configured(method="own", **{field: 0.2}).build_method(), name) == 0.2
-
-    def test_what_a_method_draws_by_is_its_own_unless_given(self, monkeypatch):
-        drawn = Pruning(rate=0.5, design=SYSTEMATIC, budget="tokens")
-        monkeypatch.setitem(METHODS, "own", replace(METHODS["dppo"], name="own", completions=drawn))
-        found = configured(method="own").build_method().completions
-        assert (found.design, found.budget) == (SYSTEMATIC, "tokens")
-        given = configured(method="own", sampling_design="poisson", completion_budget="rows").build_method().completions
-        assert (given.design, given.budget) == (POISSON, "rows")
-
     @pytest.mark.parametrize(
         ("name", "setting"),
         [
             ("grpo", {"completion_score": "uniform"}),
-            ("grpo", {"prune_schedule": "stop"}),
-            ("pods", {"completion_budget": "tokens"}),
             ("cppo", {"prune_floor": 0.1}),
-            ("cppo", {"sampling_design": "poisson"}),
-            ("greso", {"prune_floor": 0.1}),
             ("greso", {"prune_schedule": "fade"}),
         ],
     )
@@ -164,10 +115,8 @@ class TestOneBias:
         ("options", "reasons"),
         [
             ({}, []),
-            ({"prompt_prune_rate": 0.5}, ["dapo normaliser"]),
             ({"prompt_prune_rate": 0.5, "scale_rewards": "batch"}, ["dapo normaliser", "of the batch"]),
             ({"prompt_prune_rate": 0.5, "loss_type": "grpo", "num_iterations": 2}, ["several optimizer steps"]),
-            ({"prompt_prune_rate": 0.5, "loss_type": "grpo", "entropy_coef": 0.1}, ["entropy bonus"]),
             ({"loss_type": "grpo", "router_aux_loss_coef": 0.1}, ["router loss"]),
             ({"method": "dppo_deterministic"}, ["completion pruning is biased"]),
         ],

@@ -4,17 +4,15 @@ import json
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, relative_difference
+from conftest_trl import GENERATIONS, length_reward, logged, relative_difference
 from refusals import refused
 from test_trl_contract import TOLERANCE, gradients
 from test_trl_resume import Stop, StopAfter, weights
-from test_trl_rounds import logged, retained, rounds_run, stock
+from test_trl_rounds import retained, rounds_run, stock
 
 from dppo.errors import CheckpointError
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo import trainer as trainer_module
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 GRESO = dict(method="greso", loss_type="grpo", accept_bias=True)
 WANTED = 3
 
@@ -54,24 +52,6 @@ def test_prompts_that_give_nothing_are_skipped_and_exploration_moves(name, tiny_
     prompts = trainer.in_use.plan.prompts
     assert len(prompts.candidates.row_P) > len(prompts.row_Q) or prompts.kept_share == 1.0
     assert torch.equal(prompts.prob_Q, prompts.draw.prob_N[prompts.draw.keep_N])
-
-
-def test_candidates_weigh_one_over_their_probability_in_figures(tiny_path, tmp_path, monkeypatch):
-    """The mean reward of what is rolled out drifts with what is skipped; that of candidates makes up for it."""
-    seen, original = [], trainer_module.plan_step
-
-    def spy(method, rolled_out, prompts, **options):
-        plan = original(method, rolled_out, prompts, **options)
-        reward_Q = rolled_out.rewards.reward_NF.view(-1, GENERATIONS).mean(1)
-        weight_Q = 1 / prompts.prob_Q
-        seen.append((weight_Q.max().item(), float((weight_Q * reward_Q).sum() / weight_Q.sum())))
-        assert plan.figures["candidates/reward"] == pytest.approx(seen[-1][1], abs=1e-9)
-        assert set(prompts.weight_Q.tolist()) <= {0.0, 1.0}, "weights of the gradient are another matter"
-        return plan
-
-    monkeypatch.setattr(trainer_module, "plan_step", spy)
-    run(tiny_path, tmp_path, max_steps=8, learning_rate=0.0)
-    assert max(weight for weight, _ in seen) >= 1 / 0.53, "some prompt came back in spite of its run"
 
 
 def test_resumed_equals_uninterrupted(tiny_path, tmp_path):

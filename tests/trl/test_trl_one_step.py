@@ -176,13 +176,6 @@ def test_what_is_proved_and_compared_is_what_is_trained(number, trained, monkeyp
     assert certain or not torch.equal(sample.weight_MN[1], expected_N)
 
 
-def test_what_is_trained_on_is_the_plan(trained):
-    """Weights on their way to the loss lose nothing but half of their digits."""
-    trainer, plans = trained
-    assert torch.equal(trainer.in_use.batch.weight_UB.double(), plans[1][0].weight_UN.float().double())
-    assert float(trainer.in_use.batch.denominator) == plans[1][0].denominator
-
-
 def test_other_random_numbers_are_seen(trained):
     """The wrong version: a step that draws with the numbers of another one, or ends its rounds with another group."""
     trainer, plans = trained

@@ -1,16 +1,13 @@
 """Pruning inside the trainer: unbiased in expectation, exact bookkeeping, and both levels at work."""
 
-import math
 from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, problems, relative_difference, scripted
+from conftest_trl import GENERATIONS, SHORT, length_reward, logged, problems, relative_difference, scripted
 from test_trl_contract import gradients
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.rng import step_streams
-from dppo.step.passes import deal
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.rollouts import rank_batch
 
@@ -38,16 +35,8 @@ class ManyDraws(DPPOTrainer):
 
 
 def many_draws(path, tmp_path, trainer=ManyDraws, **options):
-    settings = dict(
-        output_dir=str(tmp_path / "many"),
-        per_device_train_batch_size=8 * GENERATIONS,
-        num_generations=GENERATIONS,
-        max_completion_length=16,
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        seed=3,
-        loss_type="dr_grpo",
+    settings = SHORT | dict(
+        output_dir=str(tmp_path / "many"), per_device_train_batch_size=8 * GENERATIONS, loss_type="dr_grpo"
     )
     config = DPPOConfig(**settings | options)
     run = trainer(path, length_reward, args=config, train_dataset=problems(8), rollout_func=scripted)
@@ -79,10 +68,6 @@ def test_forgotten_weights_are_caught(tiny_path, tmp_path):
     assert squared_bias_over_variance(draws, full) > 40 / DRAWS
 
 
-def logged(trainer, name):
-    return [row[name] for row in trainer.state.log_history if name in row]
-
-
 def test_metrics_of_a_pruned_run(tiny_path, tmp_path):
     _, trainer = gradients(
         DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=4, completion_prune_rate=0.5, prompt_prune_rate=0.5
@@ -92,17 +77,7 @@ def test_metrics_of_a_pruned_run(tiny_path, tmp_path):
     assert logged(trainer, "prune/prompts_with_history") == [0.0, 1.0, 1.0, 1.0]
     for kept, live in zip(logged(trainer, "prune/kept_share"), logged(trainer, "prune/live_share"), strict=True):
         assert 0 < kept <= live / 2 + 1 / 8
-    rolled = [int(8 * GENERATIONS * share) for share in logged(trainer, "prune/prompts_kept_share")]
-    trained, skipped = logged(trainer, "prune/tokens_trained"), logged(trainer, "prune/tokens_skipped")
-    lengths = logged(trainer, "completions/mean_length")
-    assert [t + s for t, s in zip(trained, skipped, strict=True)] == pytest.approx(
-        [mean * rows for mean, rows in zip(lengths, rolled, strict=True)]
-    )
     assert all(w <= 5 + 1e-9 for w in logged(trainer, "prune/largest_prompt_weight"))
-    for name in ("prune/effective_rows", "prune/largest_weight", "prune/added_variance", "candidates/reward",
-                 "candidates/zero_signal_groups", "entropy", "time/rollout", "time/reward", "time/prune",
-                 "time/forward_backward", "time/optimizer", "skipped_step_share"):  # fmt: skip
-        assert all(math.isfinite(value) for value in logged(trainer, name)) and logged(trainer, name), name
 
 
 def second_half_solved(prompts, completions, answer, **_):
@@ -146,17 +121,6 @@ def test_passes_draw_anew(tiny_path, tmp_path):
     _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
     first, second = trainer.in_use.batch.weight_UB > 0
     assert first.sum() == second.sum() and not torch.equal(first, second)
-
-
-def test_dealing_is_even_and_fair():
-    counts, process_N = torch.zeros(10, 3), torch.arange(10) // 5
-    for step in range(3000):
-        share = deal(process_N, 3, step_streams(7, step))
-        for rank in range(2):
-            assert torch.bincount(share[rank * 5 :][:5], minlength=3).max() == 2
-        counts[torch.arange(10), share] += 1
-    # Each of 30 frequencies has standard error sqrt(2/9/3000): five of them is a failure in 1 of 50,000 seeds.
-    assert ((counts / 3000) - 1 / 3).abs().max() < 5 * (2 / 9 / 3000) ** 0.5
 
 
 def test_two_generations_in_one_step_equal_trl(tiny_path, tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pytest
 from conftest_trl import length_reward
-from trl_recorder_runs import PROMPTS, Stop, StopAfter, lines, make, run_file
+from trl_recorder_runs import Stop, StopAfter, lines, make, run_file
 
 from answer_judge import files
 from dppo_lab.runs.journal import Journal
@@ -52,13 +52,6 @@ def test_a_resumed_record_is_that_of_a_run_never_stopped(options, tiny_path, tmp
     assert run_file(tmp_path / "b")["status"] == "finished" and run_file(tmp_path / "b")["error"] is None
 
 
-def test_the_record_of_trl_goes_on_too(tiny_path, tmp_path):
-    _, recorder = stopped_and_resumed(tiny_path, tmp_path, 2, ours=False)
-    assert [record["step"] for record in lines(tmp_path, "prompts.jsonl")] == list(range(1, STEPS + 1))
-    assert [r["step"] for r in lines(tmp_path, "metrics.jsonl") if "loss" in r] == list(range(1, STEPS + 1))
-    assert recorder.totals()["total/rollouts"] == STEPS * PROMPTS * 4
-
-
 def test_a_record_that_is_not_cut_has_steps_twice(tiny_path, tmp_path, monkeypatch):
     monkeypatch.setattr(Journal, "cut", lambda *_: None)
     stopped_and_resumed(tiny_path, tmp_path, 2)
@@ -79,13 +72,6 @@ def test_a_reward_that_fails_is_on_record(ours, tiny_path, tmp_path):
     record = run_file(tmp_path)
     assert record["status"] == "failed" and "no verifier\nhere" in record["error"]
     assert record["seconds"] == recorder.totals()["total/seconds"] > 0
-
-
-def test_an_interrupt_is_on_record(tiny_path, tmp_path):
-    trainer, _ = make(tiny_path, tmp_path, callbacks=[StopAfter(0, KeyboardInterrupt)])
-    with pytest.raises(KeyboardInterrupt):
-        trainer.train()
-    assert run_file(tmp_path)["status"] == "stopped" and run_file(tmp_path)["error"] is None
 
 
 def full_after(writes, monkeypatch):
@@ -157,13 +143,3 @@ def test_any_text_stays_one_line_of_json(tiny_path, tmp_path):
     assert [json.loads(line)["completion"] for line in data.splitlines()] == [r["completion"] for r in records]
     assert {record["completion"] for record in records} == set(HOSTILE)
     assert list(files.read_lines(tmp_path / "hostile.jsonl")) == records
-
-
-def test_cutting_leaves_whole_records_up_to_a_step(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"step": 0}\n{"step": 2, "b": 1}\nnot json\n[1]\n{"no": 1}\n{"step": 3}\n{"step": 1, "cut')
-    Journal(tmp_path).cut("a.jsonl", 2)
-    assert path.read_text() == '{"step": 0}\n{"step": 2, "b": 1}\n'
-    Journal(tmp_path).cut("a.jsonl", -1)
-    assert path.read_text() == "" and [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
-    Journal(tmp_path).cut("none.jsonl", 2)

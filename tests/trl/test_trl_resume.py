@@ -1,5 +1,6 @@
 """A resumed run is bit for bit the run that was never stopped, mid-epoch and mid-generation too."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, problems
+from conftest_trl import GENERATIONS, SHORT, length_reward, problems
 from safetensors.torch import load_file
 from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.checkpoints.files import latest_checkpoint
 
 STEPS = 8
+SAVED = SHORT | dict(per_device_train_batch_size=4 * GENERATIONS, max_completion_length=8, max_steps=STEPS)
+SAVED |= dict(save_strategy="steps", save_steps=1)
 
 
 class Stop(Exception):
@@ -37,24 +41,7 @@ def trainer(path, folder, *, seen, callbacks=(), prompts=10, **options):
         seen.append(tuple(prompts))
         return length_reward(prompts, completions)
 
-    settings = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=4 * GENERATIONS,
-        num_generations=GENERATIONS,
-        max_completion_length=8,
-        max_steps=STEPS,
-        learning_rate=1e-2,
-        prompt_prune_rate=0.5,
-        completion_prune_rate=0.5,
-        report_to=[],
-        save_steps=1,
-        logging_steps=1,
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        seed=3,
-    )
-    settings.update(options)
+    settings = SAVED | dict(output_dir=str(folder), prompt_prune_rate=0.5, completion_prune_rate=0.5) | options
     return DPPOTrainer(
         model=path,
         reward_funcs=reward,
@@ -158,3 +145,25 @@ def test_a_checkpoint_cut_off_while_being_written_is_passed_over(tmp_path):
     (tmp_path / "checkpoint-13" / "trainer_state.json").write_text("[]")
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
     assert latest_checkpoint(tmp_path / "nothing") is None
+
+
+def test_trl_alone_replays_the_first_epoch(tiny_path, tmp_path):
+    """The reason why the prompt order is ours: if this fails, TRL has been mended and the stream could go."""
+
+    def run(folder, resume=None, stop=None):
+        seen = []
+
+        def reward(prompts, completions, **_):
+            seen.append(tuple(prompts))
+            return length_reward(prompts, completions)
+
+        config = GRPOConfig(str(folder), **SAVED | dict(max_completion_length=4, max_steps=5))
+        callbacks = [StopAfter(stop)] if stop else []
+        stock = GRPOTrainer(tiny_path, reward, args=config, train_dataset=problems(8), callbacks=callbacks)
+        with contextlib.suppress(Stop):
+            stock.train(resume_from_checkpoint=resume)
+        return seen
+
+    straight = run(tmp_path / "a")
+    run(tmp_path / "b", stop=3)
+    assert run(tmp_path / "b", resume=str(tmp_path / "b" / "checkpoint-3")) != straight[3:]

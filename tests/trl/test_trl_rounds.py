@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import test_trl_contract
 import torch
-from conftest_trl import GENERATIONS, first_half_reward, length_reward, problems, relative_difference
+from conftest_trl import CONFIG, GENERATIONS, first_half_reward, logged, problems, relative_difference
 from refusals import refused
 from safetensors.torch import load_file
 from test_trl_contract import TOLERANCE, gradients
@@ -16,7 +16,6 @@ from dppo.errors import ConfigError, RoundsError
 from dppo.step import PromptSource
 from dppo.trl import DPPOConfig, DPPOTrainer
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 DAPO = dict(method="dapo", loss_type="dapo", accept_bias=True)
 WANTED = 3
 
@@ -42,10 +41,6 @@ def stock(path, tmp_path, monkeypatch, rows, **options):
     )
     monkeypatch.undo()
     return steps
-
-
-def logged(trainer, name):
-    return [row[name] for row in trainer.state.log_history if name in row]
 
 
 @pytest.mark.parametrize(
@@ -96,19 +91,6 @@ def test_figures_of_rounds_are_logged(tiny_path, tmp_path):
     assert trainer.source.stream.epochs == pytest.approx(sum(groups) / 10)
 
 
-def test_history_learns_from_groups_that_are_not_used(tiny_path, tmp_path):
-    _, trainer = run(tiny_path, tmp_path)
-    seen = trainer.source.history.candidates(torch.arange(10), 1).seen_P.nonzero()[:, 0].tolist()
-    assert seen == sorted(set(trainer.in_use.plan.prompts.row_Q.tolist())) and len(seen) > WANTED
-
-
-def test_shares_of_a_generation_split_the_retained_groups(tiny_path, tmp_path):
-    _, trainer = run(tiny_path, tmp_path, per_device_train_batch_size=6, steps_per_generation=2, max_steps=2)
-    weight_UB = trainer.in_use.batch.weight_UB
-    assert weight_UB.shape[0] == 2 and int((weight_UB > 0).sum()) == WANTED * GENERATIONS
-    assert ((weight_UB > 0).sum(0) <= 1).all(), "each in one share"
-
-
 # What a run says, and what it refuses.
 
 
@@ -123,12 +105,6 @@ def test_shares_of_a_generation_split_the_retained_groups(tiny_path, tmp_path):
 def test_fields_that_do_not_fit_are_named(fields, message):
     with pytest.raises(ConfigError, match=message):
         DPPOConfig(**CONFIG | fields)
-
-
-def test_a_streamed_dataset_is_refused(tiny_path, tmp_path):
-    config = DPPOConfig(str(tmp_path), **DAPO, report_to=[], use_cpu=True, bf16=False, max_steps=1)
-    with refused(ConfigError, "method='dapo'", "map-style"):
-        DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8).to_iterable_dataset())
 
 
 # Errors and checkpoints.
@@ -177,13 +153,6 @@ def test_without_checkpoints_the_error_says_that_nothing_was_saved(tiny_path, tm
 
     with refused(RoundsError, "step 0", "10 rounds", "0 of 30"):
         run(tiny_path, tmp_path, reward=constant)
-
-    def later(prompts, completions, trainer_state, **_):
-        rewards = length_reward(prompts, completions)
-        return rewards if trainer_state.global_step == 0 else [1.0] * len(rewards)
-
-    with refused(RoundsError, "step 1", "save_strategy"):
-        run(tiny_path, tmp_path, reward=later, max_steps=2)
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,16 @@
 """Rows in a training step: one layout for all log-probabilities, a budget that changes nothing else, odd batches."""
 
-import math
 import warnings
-from types import SimpleNamespace
 
 import pytest
-import test_trl_contract
 import torch
-from conftest_trl import GENERATIONS, problems, scripted
-from datasets import concatenate_datasets
+from conftest_trl import logged, scripted
 from test_trl_contract import TOLERANCE, compare, gradients
-from trl_layout_cases import logged
 
-from dppo.objective import Tokens
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.batch import fill_log_probs
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import PaddedLayout
-from dppo.trl.metrics import LossFigures
 
 
 class Unchanged(DPPOTrainer):
@@ -154,20 +147,6 @@ class TestOddBatches:
         differences, _ = compare(tiny_path, tmp_path, ours={"max_tokens_per_row": budget}, **ODD[kind], **PASSES)
         assert max(differences) < TOLERANCE and forwarded
 
-    def test_the_same_prompt_in_several_groups_is_computed_once(self, tiny_path, tmp_path, monkeypatch):
-        def twice(count):
-            return concatenate_datasets([problems(count // 2)] * 2)
-
-        monkeypatch.setattr(test_trl_contract, "problems", twice)
-        options = dict(reward=by_place, beta=0.1)  # which keeps every completion
-        differences, trainer = compare(tiny_path, tmp_path, **options)
-        assert max(differences) < TOLERANCE
-        batch = trainer.in_use.batch
-        trunks = sum(int(n) - 1 for n in batch.prompt_mask.sum(1))
-        tokens = int(batch.completion_mask.sum())
-        assert len(batch.prompt_tokens) == 8 * GENERATIONS and len(set(batch.prompt_group)) == 4
-        assert logged(trainer, "rows/tokens") == [trunks / (2 * GENERATIONS) + tokens]
-
     @pytest.mark.parametrize("layout", ["rows", "padded"])
     @pytest.mark.parametrize(
         "options",
@@ -199,17 +178,3 @@ class TestOddBatches:
         assert len(steps) == 8 and 0 < kept.count(0.0) < 8
         for step, share in zip(steps, kept, strict=True):
             assert (max(float(g.abs().max()) for g in step.values()) == 0.0) == (share == 0.0)
-
-
-def test_a_rank_without_rows_does_not_move_the_extremes_of_others():
-    figures = LossFigures(DPPOConfig("unused", use_cpu=True, bf16=False, report_to=[]).build_method())
-    values_BT = torch.zeros(1, 2)
-    tokens = Tokens(logp_BT=values_BT, old_logp_BT=values_BT, advantage_B=torch.ones(1), mask_BT=values_BT + 1)
-    figures.add(tokens, torch.zeros(1), None, None, torch.full((1,), 2))
-    alone = SimpleNamespace(reduce=lambda value, reduction: value, gather=lambda value: value)
-    assert math.isnan(figures.reduced(alone, tokens=2.0, sequences=1.0, denominator=1.0)["clip_ratio/low_min"])
-    other = SimpleNamespace(
-        reduce=lambda value, reduction: value, gather=lambda value: torch.cat([value, torch.tensor([[0.25, 0.5]])])
-    )
-    found = figures.reduced(other, tokens=2.0, sequences=1.0, denominator=1.0)
-    assert (found["clip_ratio/low_min"], found["clip_ratio/high_max"]) == (0.25, 0.5)

@@ -46,43 +46,6 @@ def played(bench):
     )
 
 
-def disagreement(trainer, steps):
-    """Largest relative difference between the phases of ``training_step`` and TRL's own clock of it."""
-    told = [entry["step_time"] for entry in trainer.state.log_history if "step_time" in entry]
-    assert len(told) == len(steps) == SMALLEST.steps
-    ours = [sum(seconds for phase, seconds in s.phases.items() if phase not in NOT_TRAINING) for s in steps]
-    return max(abs(one - other) / other for one, other in zip(ours, told, strict=True))
-
-
-@pytest.mark.slow
-def test_phases_are_the_whole_step_and_agree_with_the_clock_of_trl(played):
-    for trainer, steps in zip(*played, strict=True):
-        for taken in steps:
-            assert set(taken.phases) == set(turns.PHASES)
-            assert sum(taken.phases.values()) == pytest.approx(taken.seconds, rel=1e-9)
-            assert min(taken.phases.values()) >= 0
-            assert taken.phases["forward_backward"] > 0
-            assert taken.outside == pytest.approx(taken.seconds - taken.phases["forward_backward"])
-        assert disagreement(trainer, steps) < 0.05
-
-
-@pytest.mark.slow
-def test_a_clock_that_counts_nested_phases_twice_would_be_noticed(bench):
-    class Forgetful(list):  # takes nothing off for the phases inside
-        def pop(self, *_):
-            super().pop()
-            return 0.0
-
-    def forgetful(trainer):
-        clock = turns.clock_of_trl(trainer)
-        clock._inner = Forgetful([0.0])
-        return clock
-
-    twin = step.trl(name="twice", clock=forgetful)
-    trainers, steps = run(bench, (twin, step.replayed(bench)))
-    assert disagreement(trainers[0], steps[0]) > 0.1
-
-
 @pytest.mark.slow
 def test_a_twin_that_sees_other_completions_is_flagged(bench, played):
     replay, trl = step.replayed(bench), played[1][0]
@@ -149,12 +112,3 @@ def test_ratio_and_overhead_of_known_steps():
     assert net["median"] == pytest.approx(((0.12 - 0.1) / 2 + (0.34 - 0.2) / 4) / 2)
     assert phases["met"] is (phases["median"] < 0.02)
     assert net["met"] is False
-
-
-@pytest.mark.slow
-def test_the_error_of_a_trainer_comes_out(bench):
-    def broken(prompts, trainer):
-        raise FloatingPointError("rollout 3 is broken")
-
-    with pytest.raises(FloatingPointError, match="rollout 3 is broken"):
-        run(bench, (step.BASELINE, step.replayed(bench)), (step.UNPRUNED, broken))

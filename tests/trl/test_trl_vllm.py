@@ -10,9 +10,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import trl.trainer.grpo_trainer
-from conftest_trl import GENERATIONS, length_reward, problems, scripted
+from conftest_trl import GENERATIONS, SHORT, length_reward, problems, scripted
 from refusals import refused
-from trl.generation.vllm_client import VLLMClient
 
 from dppo.errors import ConfigError, EngineError
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -65,12 +64,10 @@ def engine(monkeypatch):
 
 
 def run(path, folder, **options):
-    settings = dict(
+    settings = SHORT | dict(
         output_dir=str(folder),
         use_vllm=True,
         per_device_train_batch_size=4 * GENERATIONS,
-        num_generations=GENERATIONS,
-        max_completion_length=12,
         prompt_prune_rate=0.5,
         completion_prune_rate=0.5,
         completion_score="confidence",
@@ -78,11 +75,6 @@ def run(path, folder, **options):
         max_steps=6,
         save_strategy="steps",
         save_steps=2,
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        seed=3,
     )
     args = DPPOConfig(**settings | options)
     return DPPOTrainer(path, length_reward, args=args, train_dataset=problems(8))
@@ -108,22 +100,6 @@ def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(mode, mended,
     assert said.endswith(f"To sample in float32, {mended.format('float32')}")
 
 
-@pytest.mark.parametrize(
-    ("sampled", "options"),
-    [
-        (torch.float32, {}),
-        (torch.bfloat16, {"bf16": True}),
-        (torch.float32, {"bf16": True}),
-        (torch.bfloat16, {"model_init_kwargs": {"dtype": "bfloat16"}}),
-        (torch.float32, {"vllm_mode": "server"}),
-    ],
-    ids=["float32", "autocast", "finer", "bfloat16", "server"],
-)
-def test_a_sampler_as_fine_as_the_trainer_is_worth_no_word(sampled, options, engine, tiny_path, tmp_path):
-    engine.dtype = sampled
-    assert warned_at_start(tiny_path, tmp_path, **options) == []
-
-
 # -- an engine that does not start ------------------------------------------------------------------------------------
 
 NO_MEMORY = ValueError("Free memory on device (2.1/79.2 GiB) on startup is less than desired\nGPU memory utilization.")
@@ -142,8 +118,6 @@ COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
             "Its part of the memory is vllm_gpu_memory_utilization: 0.35, its longest sequence "
             "vllm_max_model_length: 64",
         ),
-        (torch.OutOfMemoryError("CUDA out of memory."), {}, COLOCATED, "not set, so the model's own limit"),
-        (NO_DTYPE, {}, COLOCATED, "vllm_gpu_memory_utilization: 0.3,"),
         (
             NO_SERVER,
             {"vllm_mode": "server", "vllm_server_base_url": "http://gpu7:8000"},
@@ -151,7 +125,6 @@ COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
             'Start one: VLLM_SERVER_DEV_MODE=1 vllm serve {path} --weight-transfer-config \'{{"backend": "nccl"}}\' '
             "--logprobs-mode processed_logprobs",
         ),
-        (NO_SERVER, {"vllm_mode": "server"}, "no vLLM server could be used at http://0.0.0.0:8000", "Start one: "),
     ],
     ids=["memory", "out of memory", "dtype", "server", "host and port"],
 )
@@ -163,22 +136,6 @@ def test_an_engine_that_does_not_start_is_one_line(broken, options, failed, work
     cause = " ".join(f"{type(broken).__name__}: {broken}".split())
     assert f"{failed} ({cause}). " in said and works.format(path=tiny_path) in said and "\n" not in said
     assert said.endswith(". Or without vLLM: use_vllm: false") and caught.value.__cause__ is broken
-
-
-def test_a_server_that_answers_with_an_error_is_named_too(engine, tiny_path, tmp_path, monkeypatch):
-    """TRL's own client, in the place of the stand-in's: it is asked once more after the engine is made."""
-    client = object.__new__(VLLMClient)
-    client.base_url, client.session = "http://gpu7:8000", SimpleNamespace(get=lambda *_, **__: 1 / 0)
-    monkeypatch.setattr(VLLMClient, "__del__", lambda self: None, raising=False)
-    make = engine.__init__
-
-    def with_client(self, **options):
-        make(self, **options)
-        self.vllm_client = client
-
-    monkeypatch.setattr(engine, "__init__", with_client)
-    with refused(EngineError, "no vLLM server", "ZeroDivisionError: division by zero"):
-        run(tiny_path, tmp_path, vllm_mode="server")
 
 
 def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_path, tmp_path, capsys):
