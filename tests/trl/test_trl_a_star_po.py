@@ -102,19 +102,6 @@ def test_with_nothing_pruned_loss_and_gradient_are_those_of_trls_a2po(away, tiny
     assert 2 * BETA * ours + advantage_B.square().mean().item() == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(method="a_star_po"), r"needs the value of every prompt\. Set prompt_values: FILE, and let dppo values"),
-        (dict(method="a_star_po", prompt_values="v", loss_type="grpo"), "so loss_type='grpo' would change nothing"),
-        (dict(method="dppo", prompt_values="v"), "method='dppo' has no use for prompt_values='v'. Leave it out"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_named(options, message):
-    with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG, **options)
-
-
 def made(file, dataset, method="a_star_po", functions=1):
     args = DPPOConfig(**CONFIG, method=method, prompt_values=str(file), per_device_train_batch_size=8)
     weight_F = torch.ones(functions)

@@ -50,23 +50,6 @@ def test_trls_own_parser_takes_words_and_numbers():
     assert (config.prompt_prune_rate, config.completion_prune_rate) == ("auto", 0.25)
 
 
-BAD = {
-    "a word": (dict(prompt_prune_rate="some"), r"prompt_prune_rate=some must be in \[0, 1\), or auto"),
-    "nothing to prune": (dict(method="grpo", **BOTH), r"method='grpo' prunes nothing, but prompt_prune_rate=auto"),
-    "a ranking": (
-        dict(method="cppo", completion_prune_rate="auto"),
-        "completion_prune_rate=auto: method='cppo' ranks completions, .* bias and no variance. Use method='dppo'",
-    ),
-    "a floor": (dict(prompt_prune_rate="auto", prune_floor=0.3), r"prune_floor=0.3 must be in \(0, 0.2\].* at least"),
-}
-
-
-@pytest.mark.parametrize(("settings", "message"), BAD.values(), ids=BAD)
-def test_bad_settings_are_named(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG, accept_bias=True, **settings)
-
-
 def test_a_stream_has_no_prompts_to_choose_among(tiny_path):
     stream = IterableDataset.from_generator(lambda: iter(problems(32)))
     args = DPPOConfig(**CONFIG, prompt_prune_rate="auto", per_device_train_batch_size=32, max_steps=1)

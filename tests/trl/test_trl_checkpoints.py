@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from refusals import refused
-from test_trl_resume import Stop, StopAfter, trainer, weights
+from test_trl_resume import trainer, weights
 
 from dppo.errors import CheckpointError
 from dppo.trl.checkpoints import files as checkpoint_files
@@ -100,23 +100,6 @@ def test_settings_that_changed_are_said_with_what_they_do(tiny_path, run):
     assert found["temperature"] == "resumed with temperature: 1.0 -> 0.5; it holds from here"
     assert made.optimizer.param_groups[0]["initial_lr"] == 1e-2, "as it says"
     assert made.temperature == 0.5
-
-
-def test_other_processes_within_a_generation_are_refused(tiny_path, tmp_path):
-    options = {"steps_per_generation": 2, "per_device_train_batch_size": 8}
-    with pytest.raises(Stop):
-        trainer(tiny_path, tmp_path, seen=[], callbacks=[StopAfter(3)], **options).train()
-    for step in (2, 3):  # as two processes would have written them
-        path = tmp_path / f"checkpoint-{step}" / "dppo_state.json"
-        state = json.loads(path.read_text())
-        state["settings"]["processes"] = 2
-        path.write_text(json.dumps(state))
-    made = trainer(tiny_path, tmp_path, seen=[], max_steps=4, **options)
-    with refused(CheckpointError, "checkpoint-3", "2 processes", "checkpoint-2"):
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    with pytest.warns(UserWarning, match="resumed with processes: 2 -> 1; it holds from here"):
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert made.state.global_step == 4
 
 
 def test_the_newest_complete_one_is_resumed(tiny_path, straight, run):

@@ -98,20 +98,6 @@ def test_every_kept_row_is_trained_once_as_it_was(shares_prompts, sampler):
     assert everything([lost, *after[1:]]) != everything(batches), "a mask left behind would be seen"
 
 
-def test_a_rank_for_which_nothing_is_left_keeps_its_shortest_row_without_weight():
-    batches = [rolled_out(rank, keep=0.0) for rank in range(2)]
-    batches[0].weight_UB[0, 2] = 1.0
-    rank_N = ranks_of_rows(lengths_of(batches), torch.cat([b.weight_UB for b in batches], 1), 2, shares_prompts=True)
-
-    def nobody(rows):
-        raise AssertionError("nothing moves, so nothing is exchanged")
-
-    first, second = (dealt(batch, rank_N, rank, nobody) for rank, batch in enumerate(batches))
-    assert len(rows_of(first)) == 1 and len(first.completion_ids) == 1
-    assert len(second.completion_ids) == 1 and not second.weight_UB.any()
-    assert int(second.lengths) == int(batches[1].lengths.min())
-
-
 @settings(deadline=None, max_examples=50)
 @given(seed=st.integers(0, 10_000), ranks=st.integers(1, 5))
 def test_no_rank_has_much_more_than_the_mean(seed, ranks):

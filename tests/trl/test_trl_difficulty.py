@@ -55,19 +55,6 @@ def test_columns_that_cannot_be_read_are_named(names, message):
         features(names)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(difficulty_features="level"), "'level', which is neither 'length' nor 'column:NAME'"),
-        (dict(difficulty_features="length", method="dppo"), "method='dppo' has none.*try method: dppo_history"),
-        (dict(difficulty_features="length", reward_range=[1, 0]), r"reward_range=\[1, 0\] must be a lowest and a"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG | options)
-
-
 def test_ranges_are_of_all_functions_or_of_each():
     one = DPPOConfig(**CONFIG, difficulty_features="length", reward_range=[-1, 3])
     assert difficulty_predictor(TABLE, one, 2).predict([0], 0).tolist() == [[1.0, 1.0]]

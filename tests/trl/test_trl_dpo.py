@@ -144,20 +144,6 @@ def test_a_reference_that_has_moved_is_not_in_a_checkpoint_and_the_run_says_so(t
         ours(tiny_path, tmp_path / "b", accept_missing=True, **moving).train(resume_from_checkpoint=checkpoint)
 
 
-BAD = {
-    "loss": (dict(loss_type=["hinge"]), r"loss_type=\['hinge'\] is not served: only sigmoid, and RPO"),
-    "weighting": (dict(use_weighting=True), "use_weighting: false"),
-    "beta": (dict(beta=-1.0), r"beta=-1\.0 must be a number > 0\. Write beta: 0\.1"),
-    "biased": (dict(method="infobatch_kept"), "accept_bias=True"),
-}
-
-
-@pytest.mark.parametrize(("options", "said"), BAD.values(), ids=BAD)
-def test_settings_that_cannot_be_are_refused(options, said, tmp_path):
-    with pytest.raises(ConfigError, match=said):
-        DPPODPOConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
-
-
 def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     rows = [*pairs(3), {"prompt": "w1", "chosen": " w2", "rejected": " w2"}]
     with refused(DataError, "1 of 4", "from 0: 3", "filter"):

@@ -165,12 +165,6 @@ class TestGeneration:
         assert seen[-2:] == [[attention, attention]] * 2
         models = (trainer.model, trainer.ref_model)
         assert [m.config._attn_implementation for m in models] == [attention] * 2, "and when training is over"
-        trainer.forwards.layout.enter()
-        assert [m.config._attn_implementation for m in models] == [ROWS] * 2
-        with pytest.raises(KeyError), trainer.forwards.layout.generating():
-            assert trainer.model.config._attn_implementation == attention
-            raise KeyError
-        assert trainer.model.config._attn_implementation == ROWS
 
 
 def adapters(**settings):

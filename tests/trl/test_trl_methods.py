@@ -9,7 +9,6 @@ from test_trl_contract import gradients
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.trl import DPPOConfig, DPPOTrainer
 
@@ -32,20 +31,6 @@ def test_every_method_trains_and_says_whether_it_is_biased(name, tiny_path, tmp_
     assert sum(float(g.abs().sum()) for g in steps[0].values()) > 0
     assert trainer.method.name == name and len(logged(trainer, "prune/kept_share")) == 2
     assert ("gradient BIASED" in capsys.readouterr().out) == (bool(trainer.biases))
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong", "message"),
-    [
-        ("cppo_trl", {"loss_type": "grpo"}, "method='cppo_trl' .* loss_type: bnpo, and loss_type='grpo' is another"),
-        ("pods", {"completion_score": "length"}, "method='pods' ranks completions by a rule of its own"),
-        ("dppo_gspo", {"importance_sampling_level": "token"}, "importance_sampling_level: sequence, and"),
-        ("divergence_ppo_tv", {"delta": 2.0}, r"brings its own token loss, .* delta=2\.0 would change nothing of it"),
-    ],
-)
-def test_fields_that_contradict_a_method_are_named(name, wrong, message):
-    with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG | settings(name, accept_bias=True) | wrong)
 
 
 def test_rates_are_the_methods_own_unless_given():
@@ -82,20 +67,6 @@ def test_pods_is_stock_trl_on_the_groups_that_are_left(tiny_path, tmp_path):
 
 
 # CPPO's codes.
-
-
-def test_cppo_as_in_trl_divides_by_the_tokens_kept(tiny_path, tmp_path):
-    _, trainer = run("cppo_trl", tiny_path, tmp_path, completion_prune_rate=0.1)
-    window = trainer.in_use.batch
-    weight_B, tokens_B = window.weight_UB[0], window.loss_mask.sum(1)
-    score = window.advantage_B.double().abs()
-    kept = sorted(range(32), key=lambda i: (-score[i].item(), i))[:29]
-    live = [i for i in kept if score[i] > 0]
-    assert weight_B.nonzero().squeeze(1).tolist() == sorted(live)
-    assert len(live) < len(kept), "completions without a gradient count in the denominator and are not computed"
-    expected = float(tokens_B.sum()) / float(tokens_B[kept].sum())
-    assert weight_B[live].tolist() == pytest.approx([expected] * len(live), rel=1e-6)
-    assert float(window.denominator) == float(tokens_B.sum())
 
 
 # Schedules and the advantage transform.

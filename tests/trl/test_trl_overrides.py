@@ -46,18 +46,10 @@ class SingleTurn:
         return output["completion_ids"], None
 
 
-class Prompts(SingleTurn):
-    """The last token of every prompt is left out."""
-
-    def _tokenize_prompts(self, prompts):
-        ids, *others = super()._tokenize_prompts(prompts)
-        return [each[:-1] for each in ids], *others
-
-
 GRPO = dict(completion_prune_rate=0.0, method="grpo")
 
 
-@pytest.mark.parametrize("mixin", [Rewards, SingleTurn, Prompts])
+@pytest.mark.parametrize("mixin", [Rewards, SingleTurn])
 def test_an_override_that_is_served_moves_the_gradient_as_trls(mixin, tiny_path, tmp_path):
     own = {} if mixin is Rewards else {"rollout": None}
     theirs = type("Theirs", (mixin, GRPOTrainer), {"__module__": __name__})

@@ -9,7 +9,7 @@ from refusals import refused
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from trl import GRPOTrainer
-from trl_recorder_runs import PROMPTS, ROWS, lines, make, run_file
+from trl_recorder_runs import ROWS, lines, make, run_file
 
 from dppo.errors import ConfigError
 from dppo_lab.runs.recorder import RunRecorder
@@ -75,32 +75,6 @@ def test_totals_are_those_of_the_rollouts(ours, tiny_path, tmp_path):
 
 
 @TRAINERS
-def test_prompts_are_those_that_were_asked(ours, tiny_path, tmp_path):
-    """Against what the reward function saw: a problem's answer is its row."""
-    seen = []
-
-    def reward(prompts, completions, answer, **_):
-        rewards = length_reward(prompts, completions)
-        seen.append(list(zip(map(int, answer), rewards, strict=True)))
-        return rewards
-
-    trainer, _ = make(tiny_path, tmp_path, ours=ours, reward=reward, max_steps=6)
-    trainer.train()
-    records = lines(tmp_path, "prompts.jsonl")
-    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
-    assert [record["generation"] for record in records] == list(range(6))
-    for record, asked in zip(records, seen, strict=True):
-        assert len(record["rows"]) == PROMPTS and all(0 < p <= 1 for p in record["probability"])
-        kept = [row for row, keep in zip(record["rows"], record["rolled_out"], strict=True) if keep]
-        assert kept == [row for row, _ in asked[::GENERATIONS]]
-        means = iter([statistics.mean(r for _, r in asked[i : i + GENERATIONS]) for i in range(0, len(asked), 4)])
-        assert record["mean_reward"] == [next(means) if keep else None for keep in record["rolled_out"]]
-    skipped = sum(not keep for record in records for keep in record["rolled_out"])
-    assert skipped > 0 if ours else skipped == 0
-    assert records[-1]["epoch"] == 6 * PROMPTS / ROWS if ours else records[-1]["epoch"] > 0
-
-
-@TRAINERS
 def test_completions_are_whole_groups_with_what_was_drawn(ours, tiny_path, tmp_path):
     seen = {}
 
@@ -131,6 +105,11 @@ def test_completions_are_whole_groups_with_what_was_drawn(ours, tiny_path, tmp_p
             if ours and advantage == 0:
                 assert line["why"] == "zero advantage" and line["probability"] == 0
     assert {line["why"] for line in records} == ({"kept", "not drawn", "zero advantage"} if ours else {"kept"})
+    for record in lines(tmp_path, "prompts.jsonl"):
+        asked = [row for row, keep in zip(record["rows"], record["rolled_out"], strict=True) if keep]
+        groups = [[value for *_, value in group] for (step, _), group in seen.items() if step == record["step"]]
+        assert asked == [row for step, row in seen if step == record["step"]]
+        assert [mean for mean in record["mean_reward"] if mean is not None] == list(map(statistics.mean, groups))
     skipped = {i for i, record in enumerate(lines(tmp_path, "prompts.jsonl"), 1) if not all(record["rolled_out"])}
     if ours:  # the probability is that of the prompt times that of the completion
         prompts = {

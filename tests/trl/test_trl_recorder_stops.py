@@ -102,17 +102,6 @@ def test_a_full_disk_ends_the_record_and_not_the_run(tiny_path, tmp_path, monkey
     assert run_file(tmp_path)["status"] == "finished"
 
 
-def test_a_half_written_line_would_show(tmp_path, monkeypatch):
-    """The wrong twin: without taking it back, the file ends in half a record."""
-    full_after(1, monkeypatch)
-    monkeypatch.setattr(files, "_take_back", lambda file, size: None)
-    journal = Journal(tmp_path)
-    journal.append("a.jsonl", [{"step": 1}])
-    with pytest.warns(UserWarning, match="cannot write"):
-        journal.append("a.jsonl", [{"step": 2}])
-    assert not (tmp_path / "a.jsonl").read_text().endswith("\n")
-
-
 HOSTILE = [
     "a\nb\r\n\u2028\u0085c",
     "\x00\x1b[31m\x7f",

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import test_trl_contract
 import torch
-from conftest_trl import CONFIG, GENERATIONS, first_half_reward, logged, problems, relative_difference
+from conftest_trl import GENERATIONS, first_half_reward, logged, problems, relative_difference
 from refusals import refused
 from safetensors.torch import load_file
 from test_trl_contract import TOLERANCE, gradients
 from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.errors import ConfigError, RoundsError
+from dppo.errors import RoundsError
 from dppo.step import PromptSource
 from dppo.trl import DPPOConfig, DPPOTrainer
 
@@ -92,19 +92,6 @@ def test_figures_of_rounds_are_logged(tiny_path, tmp_path):
 
 
 # What a run says, and what it refuses.
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({**DAPO, "accept_bias": False}, r"method='dapo' is biased: rounds are biased.*accept_bias=True"),
-        ({**DAPO, "prompt_prune_rate": 0.5}, r"method='dapo' prunes nothing, but prompt_prune_rate=0\.5"),
-        ({"max_rounds": 5}, "method='dppo' has no rounds, but max_rounds=5"),
-    ],
-)
-def test_fields_that_do_not_fit_are_named(fields, message):
-    with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG | fields)
 
 
 # Errors and checkpoints.

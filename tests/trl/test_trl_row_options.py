@@ -13,7 +13,7 @@ from sft_runs import ours, solutions, stock, trained
 from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError, DataError, OutOfMemoryError
-from dppo.trl import DPPODPOConfig, DPPOSFTConfig, DPPOSFTTrainer
+from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
 from dppo.trl.layouts import RowLayout
 
 TURNS = (
@@ -118,19 +118,6 @@ def test_evaluation_between_steps_is_trls(tiny_path, tmp_path):
     for mine, theirs in zip(evaluated(us), evaluated(them), strict=True):
         assert 0 < mine.pop("eval_num_tokens") < theirs.pop("eval_num_tokens"), "prompts of pairs are there once"
         assert mine == pytest.approx(theirs, rel=1e-4)
-
-
-OTHER = {
-    "noise": (dict(neftune_noise_alpha=5.0), "neftune_noise_alpha: its noise is scaled by the length"),
-    "liger": (dict(use_liger_kernel=True), "use_kernels: true"),
-}
-
-
-@pytest.mark.parametrize("config", [DPPOSFTConfig, DPPODPOConfig])
-@pytest.mark.parametrize(("options", "sentence"), OTHER.values(), ids=OTHER)
-def test_what_would_be_another_thing_on_dense_rows_is_refused(options, sentence, config, tmp_path):
-    with pytest.raises(ConfigError, match=sentence):
-        config(str(tmp_path), use_cpu=True, bf16=False, **options)
 
 
 def test_a_mean_by_process_is_refused_on_several(tmp_path, monkeypatch):

@@ -133,21 +133,6 @@ def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):
     assert "dppo_rows.npz" in json.loads((tmp_path / "a/checkpoint-1/dppo_files.json").read_text())["files"]
 
 
-BAD = {
-    "floor": (dict(prune_floor=0.6), r"prune_floor=0\.6 must be in \(0, 0\.5\].*prune_floor=0\.25"),
-    "method": (dict(method="infobath"), r"method='infobath' is not one of .*Did you mean infobatch"),
-    "biased": (dict(method="infobatch_kept"), r"is biased: .*accept_bias=True"),
-    "packing": (dict(packing=True), r"packing: rows are packed anew.*packing: false"),
-    "by length": (dict(train_sampling_strategy="group_by_length"), r"train_sampling_strategy: random"),
-}
-
-
-@pytest.mark.parametrize(("options", "said"), BAD.values(), ids=BAD)
-def test_settings_that_cannot_be_are_refused(options, said, tmp_path):
-    with pytest.raises(ConfigError, match=said):
-        DPPOSFTConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
-
-
 def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     empty = Dataset.from_dict({"prompt": [], "completion": []})
     with refused(DataError, "0 rows"):

@@ -5,16 +5,12 @@ from conftest_trl import scripted
 from transformers import (
     AttentionInterface,
     AutoTokenizer,
-    Gemma2Config,
-    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     GptOssConfig,
     GptOssForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     Qwen3Config,
@@ -51,18 +47,12 @@ SERVED = {
             **SIZE, **HEADS, head_dim=8, sliding_window=4, layer_types=["sliding_attention", "full_attention"]
         )
     ),
-    "scaled logits": lambda: GraniteForCausalLM(
-        GraniteConfig(**SIZE, **HEADS, attention_multiplier=0.3, logits_scaling=4.0)
-    ),
     "few rotary positions": lambda: Qwen3ForCausalLM(
         Qwen3Config(**SIZE, **HEADS, head_dim=8, max_position_embeddings=POSITIONS)
     ),
     "few learned positions": gpt2,
 }
 UNSERVED = {
-    "it caps attention scores": lambda: Gemma2ForCausalLM(
-        Gemma2Config(**SIZE, **HEADS, head_dim=8, sliding_window=8, final_logit_softcapping=None)
-    ),
     "it has attention sinks": lambda: GptOssForCausalLM(
         GptOssConfig(
             **SIZE,
