@@ -133,7 +133,6 @@ SHORT = dict(
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 """Settings of a configuration that is not run."""
 
-
 UNEVEN = dict(
     reward=first_half_reward,
     shuffle_dataset=False,

@@ -102,10 +102,9 @@ def test_with_nothing_pruned_loss_and_gradient_are_those_of_trls_a2po(away, tiny
     assert 2 * BETA * ours + advantage_B.square().mean().item() == pytest.approx(loss, rel=1e-5)
 
 
-def made(file, dataset, method="a_star_po", functions=1):
-    args = DPPOConfig(**CONFIG, method=method, prompt_values=str(file), per_device_train_batch_size=8)
-    weight_F = torch.ones(functions)
-    return prompt_source(dataset, args, METHODS[method], weight_F=weight_F, environment=False)
+def made(file, dataset):
+    args = DPPOConfig(**CONFIG, method="a_star_po", prompt_values=str(file), per_device_train_batch_size=8)
+    return prompt_source(dataset, args, METHODS["a_star_po"], weight_F=torch.ones(1), environment=False)
 
 
 def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_path):
@@ -117,9 +116,6 @@ def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_pa
     with pytest.raises(DataError, match=r"has no value of 2 of 10 prompts, row 8 the first") as error:
         made(file, problems(10))
     assert "\n" not in str(error.value) and str(error.value).endswith("added by dppo values CONFIG.yaml.")
-    with pytest.raises(ConfigError, match="of the total of 2 reward functions, and a history has a prior of each"):
-        made(file, problems(8), "dppo_history", functions=2)
-    assert len(made(file, problems(8), functions=2).values) == 8
     with pytest.raises(ConfigError, match=r"a streamed one has none\. Load the dataset without streaming"):
         made(file, problems(8).to_iterable_dataset())
 

@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import CONFIG, first_half_reward, problems, scripted
-from datasets import IterableDataset
+from conftest_trl import CONFIG, first_half_reward
 from safetensors.torch import load_file
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 
-from dppo.errors import ConfigError
-from dppo.methods import METHODS
 from dppo.methods import settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl import DPPOConfig
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
 
@@ -37,9 +34,6 @@ def test_both_levels_choose_up_to_a_rate():
     assert method.prompts.rate == method.completions.rate == 0.8
     assert method.prompts.floor == method.completions.floor == pytest.approx(0.2)
     assert method.biases() == ("the dapo normaliser is biased under prompt pruning: " + method.normaliser.reason,)
-    assert "auto, at most 0.8 of the rows pruned" in method.describe()
-    assert method.fixed().prompts.auto is None and method.fixed().prompts.rate == 0.8
-    assert METHODS["cppo"].fixed() == METHODS["cppo"]
     plain = DPPOConfig(**CONFIG, prompt_prune_rate="0.25").build_method()
     assert plain.prompts.rate == 0.25 and plain.prompts.auto is None
 
@@ -48,13 +42,6 @@ def test_trls_own_parser_takes_words_and_numbers():
     words = ["--output_dir", "x", "--prompt_prune_rate", "auto", "--completion_prune_rate", "0.25"]
     (config,) = TrlParser((DPPOConfig,)).parse_args_and_config([*words, "--use_cpu", "--bf16", "false"])
     assert (config.prompt_prune_rate, config.completion_prune_rate) == ("auto", 0.25)
-
-
-def test_a_stream_has_no_prompts_to_choose_among(tiny_path):
-    stream = IterableDataset.from_generator(lambda: iter(problems(32)))
-    args = DPPOConfig(**CONFIG, prompt_prune_rate="auto", per_device_train_batch_size=32, max_steps=1)
-    with pytest.raises(ConfigError, match="prompt_prune_rate=auto needs a map-style dataset"):
-        DPPOTrainer(tiny_path, first_half_reward, args=args, train_dataset=stream, rollout_func=scripted)
 
 
 # A run: four of eight problems have groups of differing rewards, and four a step are candidates.

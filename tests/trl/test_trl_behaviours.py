@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-import pandas
 import pytest
 import torch
 from conftest_trl import length_reward, problems, scripted
@@ -166,25 +165,6 @@ def test_same_as_trl(name, both):
     found = "\n".join(differences(stock, ours))
     assert all(f": {figure} is" in found for figure in DIFFERENT.get(name, {})), "listed, but it is the same"
     assert name not in OCCURS or max(stock.logged(OCCURS[name])) > 0
-
-
-def test_completions_table(both, monkeypatch):
-    """What is printed of the completions and written to a table, in evaluation too."""
-    printed = []
-
-    def keep(prompts, completions, rewards, advantages, step, count, extra):
-        printed.append(copy.deepcopy((prompts, completions, rewards, step, count, extra)))
-
-    monkeypatch.setattr("trl.trainer.grpo_trainer.print_prompt_completions_sample", keep)
-    config = EVALUATED | dict(log_completions=True, num_completions_to_print=2)
-    stock, ours = both(lambda scene: logging_rewards(scene, eval_dataset=problems(2), config=config))
-    assert differences(stock, ours) == []
-    assert len(printed) == 10 and printed[:5] == printed[5:]
-    names = sorted(name for name in stock.files if name.endswith(".parquet"))
-    tables = [[pandas.read_parquet(run.scene.folder / name) for name in names] for run in (stock, ours)]
-    assert len(names) == 2 and "first id" in tables[0][0]
-    for theirs, mine in zip(*tables, strict=True):
-        pandas.testing.assert_frame_equal(theirs, mine, rtol=1e-4, atol=1e-6)
 
 
 SAVED = setting(sampled, max_steps=4, save_strategy="steps", save_steps=2)

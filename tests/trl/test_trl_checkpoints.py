@@ -50,20 +50,6 @@ def test_a_missing_file_is_named_with_an_older_checkpoint(name, run):
         check_whole(run / "checkpoint-3")
 
 
-@pytest.mark.parametrize("name", BINARY)
-def test_half_a_file_is_named(name, run):
-    path = run / "checkpoint-3" / name
-    os.truncate(path, path.stat().st_size // 2)
-    with refused(CheckpointError, name, path.stat().st_size, "checkpoint-2"):
-        check_whole(run / "checkpoint-3", accept_missing=True)
-
-
-def test_a_trainer_looks_before_it_resumes(tiny_path, run):
-    (run / "checkpoint-3" / "optimizer.pt").unlink()
-    with refused(CheckpointError, "checkpoint-3", "optimizer.pt", "accept_missing"):
-        resumed(tiny_path, run)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, run):
     """As in checkpoints of earlier versions, and of TRL's own trainer."""

@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from datasets import Dataset
 
-from dppo.errors import ConfigError, DataError
-from dppo.methods import METHODS
+from dppo.errors import DataError
 from dppo.trl import DPPOConfig
 from dppo.trl.grpo.difficulty import difficulty_predictor
-from dppo.trl.grpo.prompts import prompt_source
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False, per_device_train_batch_size=8)
 CONFIG |= dict(method="dppo_history")
@@ -62,10 +59,3 @@ def test_ranges_are_of_all_functions_or_of_each():
     assert difficulty_predictor(TABLE, each, 2).predict([0], 0).tolist() == [[0.5, -0.5]]
     with pytest.raises(DataError, match="reward_range has 2 ranges, and there are 3 reward functions"):
         difficulty_predictor(TABLE, each, 3)
-
-
-def test_a_streamed_dataset_has_no_features():
-    args = DPPOConfig(**CONFIG, difficulty_features="length")
-    streamed = TABLE.to_iterable_dataset()
-    with pytest.raises(ConfigError, match="difficulty_features='length' are of every row"):
-        prompt_source(streamed, args, METHODS["grpo"], weight_F=torch.ones(1), environment=False)

@@ -1,5 +1,7 @@
 """Bad input gets a clear error and loses nothing."""
 
+import threading
+
 import pytest
 import torch
 from conftest_trl import CONFIG, GENERATIONS, length_reward, problems, scripted
@@ -71,22 +73,18 @@ def test_trl_config_is_not_taken_for_ours(tiny_path):
         DPPOTrainer(tiny_path, length_reward, args=GRPOConfig(**CONFIG), train_dataset=problems(8))
 
 
-def test_fewer_prompts_than_a_block(tiny_path):
-    config = DPPOConfig(**CONFIG, per_device_train_batch_size=8 * GENERATIONS, num_generations=GENERATIONS)
-    with refused(DataError, "5 prompts", 8):
-        DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(5))
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         (problems(8).select([]), "the dataset has 0 prompts"),
+        (problems(5), "5 prompts"),
         (problems(8).rename_column("prompt", "text"), "no column 'p"),
     ],
 )
 def test_a_dataset_without_prompts_is_named_at_construction(rows, message, tiny_path):
-    with pytest.raises(DataError, match=message):
-        DPPOTrainer(tiny_path, length_reward, args=DPPOConfig(**CONFIG), train_dataset=rows)
+    args = DPPOConfig(**CONFIG, per_device_train_batch_size=32, num_generations=4)
+    with refused(DataError, message):
+        DPPOTrainer(tiny_path, length_reward, args=args, train_dataset=rows)
 
 
 def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
@@ -104,30 +102,19 @@ def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
     assert trainer.state.global_step == 2 and trainer.source is None
 
 
-@pytest.mark.parametrize(
-    ("reward", "message"),
-    [
-        (lambda prompts, completions, **_: [1.0], "returned 1 values for 32 completions"),
-        (lambda prompts, completions, **_: 1 / 0, "ZeroDivisionError"),
-        (lambda prompts, completions, **_: ["high"] * len(prompts), "'high'"),
-    ],
-    ids=["count", "raises", "text"],
-)
-def test_broken_rewards_are_named(reward, message, tiny_path, tmp_path):
-    with pytest.raises(RewardError, match=message):
-        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=reward)
+def test_a_broken_reward_is_named(tiny_path, tmp_path):
+    with refused(RewardError, "1 values", "32 completions"):
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=lambda prompts, completions, **_: [1.0])
 
 
-def test_hanging_reward_stops_the_run(tiny_path, tmp_path):
-    import threading
-
+def test_a_hanging_reward_stops_the_run(tiny_path, tmp_path):
     release = threading.Event()
 
     def hangs(prompts, completions, **_):
         release.wait(30)
         return [0.0] * len(prompts)
 
-    with pytest.raises(RewardError, match="hangs"):
+    with refused(RewardError, "hangs"):
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=hangs, reward_time_limit=0.2)
     release.set()
 

@@ -37,23 +37,6 @@ def test_a_step_is_stock_trl_on_the_groups_retained(loss_type, tiny_path, tmp_pa
     assert relative_difference(mine[0], wanted[0]) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["greso", "greso_compat"])
-def test_prompts_that_give_nothing_are_skipped_and_exploration_moves(name, tiny_path, tmp_path):
-    _, trainer = run(tiny_path, tmp_path, method=name, max_steps=12, learning_rate=1e-4)
-    streak_P = trainer.source.history.streak(torch.arange(10))
-    assert (streak_P[4:10:2] > 0).all() and (streak_P[5:10:2] < 0).all()
-    kept = logged(trainer, "prune/prompts_kept_share")
-    assert kept[0] == 1.0 and min(kept) < 1.0
-    epochs, easy = logged(trainer, "candidates/epoch"), logged(trainer, "prune/explore_easy")
-    first = next(i for i, epoch in enumerate(epochs) if epoch > 1)
-    assert set(easy[:first]) <= {0.5} and easy[first] != 0.5
-    steps = [abs(after - before) for before, after in zip(easy[first:], easy[first + 1 :], strict=False)]
-    assert steps == pytest.approx([0.01] * len(steps))
-    prompts = trainer.in_use.plan.prompts
-    assert len(prompts.candidates.row_P) > len(prompts.row_Q) or prompts.kept_share == 1.0
-    assert torch.equal(prompts.prob_Q, prompts.draw.prob_N[prompts.draw.keep_N])
-
-
 def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
     straight, before, after = [], [], []
     options = GRESO

@@ -58,17 +58,6 @@ def test_sizes_follow_history_and_every_rollout_is_as_large(tiny_path, tmp_path,
     assert all(each == plan.prompts.size_Q.tolist() for each, plan in zip(sizes[1:], plans[1:], strict=True))
 
 
-def test_the_gradient_of_uneven_groups_is_that_of_their_plan(tiny_path, tmp_path, monkeypatch):
-    """Each completion weighted by G over the size of its group; with sizes forgotten the gradient is another one."""
-    options = dict(prompts=4, completion_prune_rate=0.0)
-    plans, _ = plans_of(tiny_path, tmp_path, monkeypatch, **UNEVEN, **options)
-    last = plans[-1]
-    by_hand_N = GENERATIONS / last.prompts.size_Q.double()[last.rewards.group_N]
-    live_N = last.advantage_N != 0
-    torch.testing.assert_close(last.weight_UN[0], by_hand_N * live_N)
-    assert (by_hand_N != 1).any() and last.denominator == 4 * GENERATIONS
-
-
 @pytest.mark.parametrize("options", [SINGLE, UNEVEN], ids=["groups of one", "sizes by history"])
 def test_resumed_equals_uninterrupted(options, tiny_path, tmp_path):
     """What is expected of a prompt, and its size, come from the checkpoint."""

@@ -10,16 +10,7 @@ from peft import LoraConfig, get_peft_model
 from test_trl_contract import TOLERANCE, compare, gradients
 from transformers import AutoModelForCausalLM, ModernBertDecoderConfig, ModernBertDecoderForCausalLM
 from trl import GRPOConfig, GRPOTrainer
-from trl_layout_cases import (
-    BROKEN,
-    POSITIONS,
-    SERVED,
-    UNSERVED,
-    broken,
-    mixture,
-    same_length,
-    saved,
-)
+from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, mixture, same_length, saved
 
 from dppo.errors import ConfigError
 from dppo.packing.attention import ROWS
@@ -186,16 +177,11 @@ class TestModelsInTraining:
         assert max(differences) < TOLERANCE
         assert [gradient for _, gradient in forwarded] == [False, True], "reference, then policy"
 
-    def test_an_adapter_on_the_head_is_refused(self, tiny_path, tmp_path):
-        """TRL refuses it before we see the model; ours is for what else wraps the head."""
-        path = saved(SERVED["few rotary positions"](), tiny_path, tmp_path / "model")
-        peft = adapters(target_modules=["q_proj", "lm_head"])
-        wrapped = get_peft_model(AutoModelForCausalLM.from_pretrained(path), peft())
-        accelerator = SimpleNamespace(unwrap_model=lambda model: model)
-        trainer = SimpleNamespace(
-            is_deepspeed_enabled=False, _is_vlm=False, model=wrapped, accelerator=accelerator,
-            rollout_func=None, train_dataset=None,
-        )  # fmt: skip
+    def test_an_adapter_on_the_head_is_refused(self, tiny_path):
+        peft = adapters(target_modules=["lm_head"])
+        model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_path), peft())
+        trainer = SimpleNamespace(is_deepspeed_enabled=False, _is_vlm=False, model=model, rollout_func=None)
+        trainer.accelerator, trainer.train_dataset = SimpleNamespace(unwrap_model=lambda model: model), None
         (refusal,) = unserved_models(trainer)
         assert "adapter covers lm_head" in refusal and "modules_to_save=['lm_head']" in refusal
 
@@ -209,8 +195,6 @@ class TestModelsInTraining:
 
 
 class TestEntropy:
-    """Entropies cost a pass over the vocabulary, so they are computed for logs only."""
-
     def test_with_a_bonus_the_loss_without_it_is_logged_too(self, tiny_path, tmp_path):
         options = dict(entropy_coef=0.1, num_iterations=2, max_steps=2, learning_rate=0.3, loss_type="grpo")
         _, stock = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)

@@ -129,10 +129,7 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
 
 
 def shared(trainer: DPPOTrainer) -> bool:
-    """Whether optimizer steps share a rollout out: the demo, the proofs and the frozen table have one step only.
-
-    Of several passes they make the first, with a draw of its own, so theirs is that of the trainer.
-    """
+    """Whether optimizer steps share a rollout out: the demo, the proofs and the frozen table have one step only."""
     return trainer.cycle.passes.shares > 1
 
 

@@ -1,10 +1,8 @@
 """Records of runs that stop, go on, fail, or find no room; and text that would break a line."""
 
 import errno
-import json
 import os
 import warnings
-from dataclasses import asdict
 
 import pytest
 from conftest_trl import length_reward
@@ -12,7 +10,6 @@ from trl_recorder_runs import Stop, StopAfter, lines, make, run_file
 
 from answer_judge import files
 from dppo_lab.runs.journal import Journal
-from dppo_lab.runs.written import completion_lines
 
 STEPS = 6
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS}
@@ -100,35 +97,3 @@ def test_a_full_disk_ends_the_record_and_not_the_run(tiny_path, tmp_path, monkey
     assert [record["step"] for record in lines(tmp_path, "prompts.jsonl")] == [1, 2]  # whole lines only
     assert {record["step"] for record in lines(tmp_path, "completions.jsonl")} == {1}
     assert run_file(tmp_path)["status"] == "finished"
-
-
-HOSTILE = [
-    "a\nb\r\n\u2028\u0085c",
-    "\x00\x1b[31m\x7f",
-    "lone \ud800 surrogate",
-    "</script><script>",
-    '"\\',
-    "\U0001f600",
-]
-
-
-class Hostile:
-    """A tokenizer whose every text is one of ``HOSTILE``."""
-
-    def decode(self, ids, skip_special_tokens):
-        return HOSTILE[int(ids.sum()) % len(HOSTILE)]
-
-
-def test_any_text_stays_one_line_of_json(tiny_path, tmp_path):
-    trainer, recorder = make(tiny_path, tmp_path, completions=99)
-    generations = []
-    recorder.generation = generations.append
-    trainer.train()
-    journal = Journal(tmp_path)
-    records = [asdict(line) for g in generations for line in completion_lines(g, 99, Hostile())]
-    journal.append("hostile.jsonl", records)
-    data = (tmp_path / "hostile.jsonl").read_bytes()
-    assert data.isascii() and not any(byte < 32 for byte in data.replace(b"\n", b""))
-    assert [json.loads(line)["completion"] for line in data.splitlines()] == [r["completion"] for r in records]
-    assert {record["completion"] for record in records} == set(HOSTILE)
-    assert list(files.read_lines(tmp_path / "hostile.jsonl")) == records

@@ -13,7 +13,7 @@ from sft_runs import ours, solutions, stock, trained
 from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError, DataError, OutOfMemoryError
-from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
+from dppo.trl import DPPOSFTTrainer
 from dppo.trl.layouts import RowLayout
 
 TURNS = (
@@ -118,14 +118,6 @@ def test_evaluation_between_steps_is_trls(tiny_path, tmp_path):
     for mine, theirs in zip(evaluated(us), evaluated(them), strict=True):
         assert 0 < mine.pop("eval_num_tokens") < theirs.pop("eval_num_tokens"), "prompts of pairs are there once"
         assert mine == pytest.approx(theirs, rel=1e-4)
-
-
-def test_a_mean_by_process_is_refused_on_several(tmp_path, monkeypatch):
-    arguments = dict(use_cpu=True, bf16=False, average_tokens_across_devices=False)
-    DPPOSFTConfig(str(tmp_path), **arguments)
-    monkeypatch.setattr(DPPOSFTConfig, "world_size", 2)
-    with refused(ConfigError, "average_tokens_across_devices: true"):
-        DPPOSFTConfig(str(tmp_path), **arguments)
 
 
 def test_processes_that_share_rows_are_refused(tiny_path, tmp_path, monkeypatch):

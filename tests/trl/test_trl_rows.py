@@ -128,9 +128,7 @@ def by_place(prompts, completions, answer, **_):
 ODD = {
     "prompts of one token": dict(rollout=cut(prompt_tokens=1)),
     "completions of one token": dict(rollout=cut(completion_tokens=1)),
-    "one token each": dict(rollout=cut(1, 1)),
     "some completions of one token": dict(rollout=cut(completion_tokens=1, every=3)),
-    "tool outputs": dict(rollout=masked(every=99)),
     "some all tool output": dict(rollout=masked(every=3)),
     "some truncated": dict(rollout=truncated(every=3), mask_truncated_completions=True),
 }
@@ -152,12 +150,11 @@ class TestOddBatches:
         "options",
         [
             dict(reward=lambda prompts, completions, **_: [1.0] * len(prompts)),
-            dict(rollout=truncated(every=1), mask_truncated_completions=True),
             dict(rollout=masked(every=1), beta=0.1, num_iterations=2),
             dict(rollout=truncated(every=1), mask_truncated_completions=True, per_device_train_batch_size=8,
                  gradient_accumulation_steps=4),
         ],
-        ids=["equal rewards", "all truncated", "all tool output", "accumulation"],
+        ids=["equal rewards", "all tool output", "accumulation"],
     )  # fmt: skip
     def test_nothing_left_is_a_gradient_of_exactly_zero(self, options, layout, tiny_path, tmp_path, forwarded):
         steps, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, layout=layout, max_steps=2, **options)

@@ -15,7 +15,6 @@ from refusals import refused
 
 from dppo.errors import ConfigError, EngineError
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.checkpoints.files import latest_checkpoint
 from dppo_lab.cli.main import main
 
 
@@ -80,30 +79,17 @@ def run(path, folder, **options):
     return DPPOTrainer(path, length_reward, args=args, train_dataset=problems(8))
 
 
-def warned_at_start(path, folder, **options):
-    """What a trainer says of vLLM when it is made."""
+@pytest.mark.parametrize(("sampled", "times"), [(torch.bfloat16, 1), (torch.float32, 0)], ids=str)
+def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(sampled, times, engine, tiny_path, tmp_path):
+    engine.dtype = sampled
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run(path, folder, **options)
-    return [str(warning.message) for warning in caught if "vLLM samples" in str(warning.message)]
+        run(tiny_path, tmp_path, vllm_mode="server")
+    said = [str(warning.message) for warning in caught if "vLLM samples" in str(warning.message)]
+    assert len(said) == times and all(text.endswith("start the server with --dtype float32") for text in said)
 
-
-COLOCATE = "before the trainer is made: trl.generation.vllm_generation.LLM = partial(vllm.LLM, dtype='{}')"
-SERVER = "start the server with --dtype {}"
-
-
-@pytest.mark.parametrize(("mode", "mended"), [("colocate", COLOCATE), ("server", SERVER)])
-def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(mode, mended, engine, tiny_path, tmp_path):
-    engine.dtype = torch.bfloat16
-    (said,) = warned_at_start(tiny_path, tmp_path, vllm_mode=mode)
-    assert said.startswith("the trainer computes in float32, vLLM samples in bfloat16: ") and "\n" not in said
-    assert said.endswith(f"To sample in float32, {mended.format('float32')}")
-
-
-# -- an engine that does not start ------------------------------------------------------------------------------------
 
 NO_MEMORY = ValueError("Free memory on device (2.1/79.2 GiB) on startup is less than desired\nGPU memory utilization.")
-NO_DTYPE = ValueError("Bfloat16 is only supported on GPUs with compute capability of at least 8.0.")
 NO_SERVER = ConnectionError("The vLLM server can't be reached at http://gpu7:8000 after 240 seconds.")
 COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
 
@@ -146,9 +132,6 @@ def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_p
     assert said.startswith(f"dppo train: {COLOCATED} (ValueError: Free memory") and said.endswith("use_vllm: false")
 
 
-# -- an engine that dies ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def straight(tiny_path, tmp_path_factory):
     """A run left alone, and its checkpoints."""
@@ -177,16 +160,6 @@ def test_an_engine_that_dies_names_the_last_checkpoint_and_the_line_that_resumes
         assert torch.equal(one, other)
 
 
-def test_a_checkpoint_of_another_run_is_not_named(engine, tiny_path, tmp_path):
-    (tmp_path / "checkpoint-2").mkdir()
-    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
-    assert latest_checkpoint(tmp_path) is not None
-    engine.dies_in = 2
-    with refused(EngineError, "save_strategy") as caught:
-        run(tiny_path, tmp_path, save_strategy="no").train()
-    assert "checkpoint-2" not in str(caught.value)
-
-
 def test_weights_that_cannot_be_sent_are_its_failure_and_a_reward_is_not(engine, tiny_path, tmp_path, monkeypatch):
     def refuse(self):
         raise ConnectionError("the server is gone")
@@ -194,10 +167,6 @@ def test_weights_that_cannot_be_sent_are_its_failure_and_a_reward_is_not(engine,
     monkeypatch.setattr(engine, "sync_weights", refuse)
     with refused(EngineError, "step 0", "ConnectionError: the server is gone"):
         run(tiny_path, tmp_path).train()
-    monkeypatch.undo()
-
-
-# -- a library that is not there --------------------------------------------------------------------------------------
 
 
 def test_training_without_vllm_names_the_install_line(tiny_path, tmp_path, monkeypatch):

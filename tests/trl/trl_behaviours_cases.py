@@ -41,10 +41,8 @@ CONFIG = SHORT | dict(
 class Scene:
     """What one run is given beside its trainer's class."""
 
-    words: str
-    """Path of a model with a tokenizer of words."""
-    chat: str
-    """Path of a model with a chat template."""
+    words: str  # path of a model with a tokenizer of words
+    chat: str  # path of a model with a chat template
     folder: Path
     seen: list[Any] = field(default_factory=list)
     """What rewards, tools and environments were given, in order."""
@@ -72,8 +70,7 @@ class Run:
 
     trainer: Any
     scene: Scene
-    weights: dict[str, Tensor]
-    """Trainable, at the end."""
+    weights: dict[str, Tensor]  # trainable, at the end
     logs: list[dict[str, Any]]
     files: set[str]
 

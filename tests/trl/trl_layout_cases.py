@@ -11,8 +11,6 @@ from transformers import (
     GPT2LMHeadModel,
     GptOssConfig,
     GptOssForCausalLM,
-    Lfm2Config,
-    Lfm2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -62,9 +60,6 @@ UNSERVED = {
             num_experts_per_tok=1,
             rope_parameters=ROTARY,
         )
-    ),
-    "it has layers of type conv": lambda: Lfm2ForCausalLM(
-        Lfm2Config(**SIZE, **HEADS, layer_types=["conv", "full_attention"])
     ),
 }
 
