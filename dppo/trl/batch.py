@@ -99,11 +99,7 @@ class RankBatch:
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> "RankBatch":
-        """Read what ``save`` wrote.
-
-        Raises:
-            CheckpointError: if the file is missing, damaged, or not a generation.
-        """
+        """Read what ``save`` wrote."""
         try:
             # Read first: safetensors knows no cpu:0, which the device of a rank on a CPU is.
             return cls(**{name: tensor.to(device) for name, tensor in load_file(path).items()})
@@ -201,9 +197,6 @@ def correction(
 
     Returns:
         (B, T) for token modes, (B, 1) for sequence modes; detached.
-
-    Raises:
-        ConfigError: if ``mode`` is none of the four.
     """
     level, _, action = mode.partition("_")
     if level not in ("token", "sequence") or action not in ("truncate", "mask"):

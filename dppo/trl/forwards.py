@@ -120,9 +120,6 @@ class ForwardPasses:
 
         Later calls do nothing. A kernel that was probed on other shapes than this model has may fail here: then the
         next one is tried.
-
-        Raises:
-            ConfigError: if they differ, with the figures; rows only where ``layout: auto`` does not allow padding.
         """
         layout, self._checked, first = self.layout, True, not self._checked
         if not first:
@@ -216,13 +213,7 @@ class TrainingLoop(CheckpointHooks):
     def backward_but_last(
         self, model: Any, micro_batches: Sequence[MicroBatch], loss_of: Callable[[MicroBatch], Tensor]
     ) -> Tensor:
-        """() the loss of one call: backward on all micro-batches but the last, whose loss TRL's loop differentiates.
-
-        Args:
-            model: the policy, as wrapped for training.
-            micro_batches: of the call, at least one.
-            loss_of: () the part of one of them; all parts add up to the loss.
-        """
+        """() the loss of one call: backward on all micro-batches but the last, whose loss TRL's loop differentiates."""
         *others, last = micro_batches
         logged: Tensor | float = 0.0
         for each in others:

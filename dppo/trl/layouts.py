@@ -241,11 +241,7 @@ class ScoredHeads:
 
 
 def choose_layout(trainer: Any, padded_forward: Callable[..., tuple[Any, Any, Any]]) -> tuple[Layout, ScoredHeads]:
-    """Rows where the model and its reference allow it, otherwise sorted padding with the reason; and the heads for it.
-
-    Raises:
-        ConfigError: the model has a router loss that cannot be computed.
-    """
+    """Rows where the model and its reference allow it, otherwise sorted padding with the reason; and the heads."""
     args, accelerator, router = trainer.args, trainer.accelerator, bool(trainer.method.router_coef)
     models = tuple(_unwrapped(model) for model in (trainer.model, trainer.ref_model) if model is not None)
     reason = "as asked for" if args.layout == "padded" else _unserved(trainer.model, models)

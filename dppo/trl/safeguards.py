@@ -115,11 +115,7 @@ class MemoryAdvice:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn an out-of-memory error of a training pass into one that names the number to lower.
-
-        Raises:
-            OutOfMemoryError: in place of torch's, which stays its cause.
-        """
+        """Turn an out-of-memory error of a training pass into one that names the number to lower."""
         self.in_flight = 0
         try:
             yield
@@ -156,11 +152,7 @@ def _end_group() -> None:
 
 @contextmanager
 def saved_at_the_limit(trainer: Any, source: PromptSource) -> Iterator[None]:
-    """Where rounds end in an error, save the run as it was before them and say where.
-
-    Raises:
-        RoundsError: the one from inside, with what was saved.
-    """
+    """Where rounds end in an error, save the run as it was before them and say where."""
     before, step = source.stream.state_dict(), trainer.state.global_step
     try:
         yield
@@ -185,12 +177,7 @@ def weights_mismatch(weights: Sequence[float] | None, rewards: int) -> str:
 
 
 def guarded_rewards(reward_funcs: Any, limit_seconds: float | None, weights: Sequence[float] | None = None) -> Any:
-    """Reward functions that are checked when they are called; models and names of models as they are.
-
-    Raises:
-        ConfigError: something else among them, or another number of ``weights``, which TRL finds once the model is
-            loaded.
-    """
+    """Reward functions that are checked when they are called; models and names of models as they are."""
     functions = reward_funcs if isinstance(reward_funcs, list | tuple) or reward_funcs is None else [reward_funcs]
     for function in functions or ():
         check("reward_funcs", function, str | Callable, "reward_funcs=[my_reward]")

@@ -80,11 +80,7 @@ SERVED: Mapping[str, Collection[str]] = {
 
 
 def check_overrides(kind: type, *, streamed: bool = False) -> None:
-    """Return where everything that a class of trainers overrides takes effect.
-
-    Raises:
-        ConfigError: naming each method whose override would be ignored, why, and what to use instead.
-    """
+    """Return where everything that a class of trainers overrides takes effect."""
     classes = kind.__mro__
     base = next(each for each in classes if each.__name__ in REFUSED and each.__module__.startswith("trl."))
     own = [each for each in classes[: classes.index(base)] if each.__module__.split(".")[0] not in LIBRARIES]

@@ -38,11 +38,7 @@ LIGER = "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kern
 
 
 def check_trl_version(installed: str = trl.__version__) -> None:
-    """Return when ``installed`` is in the supported range of TRL.
-
-    Raises:
-        ConfigError: naming the installed version, the range, and the command that installs one from it.
-    """
+    """Return when ``installed`` is in the supported range of TRL."""
     if not OLDEST <= Version(installed) < BEFORE:
         raise ConfigError(
             f"TRL {installed} is not supported: DPPOTrainer overrides private methods that were checked on "

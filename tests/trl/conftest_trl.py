@@ -111,6 +111,28 @@ def first_half_reward(prompts, completions, answer, **_):
     return [reward if int(number) < 4 else 1.0 for reward, number in zip(rewards, answer, strict=True)]
 
 
+def logged(trainer, name):
+    """A figure wherever it was logged."""
+    return [row[name] for row in trainer.state.log_history if name in row]
+
+
+SHORT = dict(
+    num_generations=GENERATIONS,
+    max_completion_length=16,
+    max_steps=3,
+    learning_rate=1e-2,
+    report_to=[],
+    save_strategy="no",
+    logging_steps=1,
+    disable_tqdm=True,
+    use_cpu=True,
+    bf16=False,
+    seed=3,
+)
+"""Settings of a short run on a CPU."""
+CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
+"""Settings of a configuration that is not run."""
+
 UNEVEN = dict(
     reward=first_half_reward,
     shuffle_dataset=False,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest_trl import WORDS, GradientRecorder
+from conftest_trl import SHORT, WORDS, GradientRecorder
 from datasets import Dataset
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 from trl import SFTConfig, SFTTrainer
@@ -34,21 +34,8 @@ def texts(count=10):
 
 
 def made(kind, config, path, folder, *, data=None, callbacks=(), own=None, **options):
-    settings = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        max_steps=3,
-        learning_rate=1e-2,
-        max_grad_norm=0.0,
-        report_to=[],
-        save_strategy="no",
-        logging_steps=1,
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        seed=3,
-    )
-    settings.update(options)
+    of_rows = {name: value for name, value in SHORT.items() if name not in ("num_generations", "max_completion_length")}
+    settings = of_rows | dict(output_dir=str(folder), per_device_train_batch_size=4, max_grad_norm=0.0) | options
     return kind(
         model=Qwen3ForCausalLM.from_pretrained(path),
         args=config(**settings),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, problems, relative_difference, scripted
+from conftest_trl import CONFIG, length_reward, problems, relative_difference, scripted
 from test_trl_contract import gradients
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.experimental.a2po import A2POConfig, A2POTrainer
@@ -19,7 +19,6 @@ from dppo.rewards import identities
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.prompts import prompt_source
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 BETA = 0.05
 """Larger than the paper's, so that both terms of the residual matter once the policy has moved."""
 
@@ -103,70 +102,9 @@ def test_with_nothing_pruned_loss_and_gradient_are_those_of_trls_a2po(away, tiny
     assert 2 * BETA * ours + advantage_B.square().mean().item() == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["a_star_po", "dppo_a_star_po"])
-def test_a_run_takes_steps_with_one_completion_or_groups_of_any_size(name, tiny_path, tmp_path):
-    file = write_values(tmp_path / "values.jsonl", problems(8))
-    for group in (1, GENERATIONS):
-        options = dict(method=name, prompt_values=file, num_generations=group, per_device_train_batch_size=8)
-        steps, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=3, **options)
-        assert len(steps) == 3 and all(g.isfinite().all() for step in steps for g in step.values())
-        kept = [row["prune/kept_share"] for row in trainer.state.log_history if "prune/kept_share" in row]
-        assert kept == ([1.0] * 3 if name == "a_star_po" else [0.5] * 3)
-        assert any("kl" in row for row in trainer.state.log_history)
-
-
-def test_values_are_the_prior_of_a_history_too(tiny_path, tmp_path):
-    dataset = problems(8)
-    file = write_values(tmp_path / "values.jsonl", dataset)
-    args = DPPOConfig(**CONFIG, method="dppo_history", prompt_values=file, per_device_train_batch_size=64)
-    source = prompt_source(dataset, args, METHODS["dppo_history"], weight_F=torch.ones(1), environment=False)
-    prompts = source.block(0, generations=8)
-    known = read_values(file, identities(dataset["prompt"]))
-    right_Q = (known.mean_P * 8)[prompts.row_Q]
-    share = known.mean_P.mean()
-    a, b = right_Q + 2 * share, 8 - right_Q + 2 * (1 - share)
-    torch.testing.assert_close(prompts.context.expected.mean_QF[:, 0], a / (a + b))
-    torch.testing.assert_close(prompts.context.expected.variance_QF[:, 0], a * b / (a + b) ** 2)
-    assert (prompts.context.expected.worth_QF == 11).all() and len(
-        set(prompts.context.expected.mean_QF[:, 0].tolist())
-    ) > 1
-    assert torch.equal(prompts.context.value_Q, known.value_P[prompts.row_Q])
-    plain = DPPOConfig(**CONFIG, method="dppo_history", per_device_train_batch_size=64)
-    without = prompt_source(dataset, plain, METHODS["dppo_history"], weight_F=torch.ones(1), environment=False)
-    assert without.block(0, generations=8).context.expected is None, (
-        "the wrong twin knows nothing before the first step"
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(method="a_star_po"), r"needs the value of every prompt\. Set prompt_values: FILE, and let dppo values"),
-        (dict(method="a_star_po", prompt_values="v", beta=0.0), r"and beta=0\. Write beta: 0\.001, or leave it out"),
-        (dict(method="a_star_po", prompt_values="v", beta=-1.0), r"beta=-1 must be in"),
-        (dict(method="a_star_po", prompt_values="v", loss_type="grpo"), "so loss_type='grpo' would change nothing"),
-        (
-            dict(method="a_star_po", prompt_values="v", use_bias_correction_kl=False),
-            "brings its own kl, .* change nothing",
-        ),
-        (dict(method="a_star_po", prompt_values="v", delta=2.0), r"brings its own token loss, .* delta=2\.0 would"),
-        (dict(method="dppo", prompt_values="v"), "method='dppo' has no use for prompt_values='v'. Leave it out"),
-        (
-            dict(method="dppo_history", prompt_values="v", difficulty_features="length"),
-            "two priors of the same prompts",
-        ),
-        (dict(method="a_star_po", prompt_values=3), "prompt_values=3 is int, expected text or None"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_named(options, message):
-    with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG, **options)
-
-
-def made(file, dataset, method="a_star_po", functions=1):
-    args = DPPOConfig(**CONFIG, method=method, prompt_values=str(file), per_device_train_batch_size=8)
-    weight_F = torch.ones(functions)
-    return prompt_source(dataset, args, METHODS[method], weight_F=weight_F, environment=False)
+def made(file, dataset):
+    args = DPPOConfig(**CONFIG, method="a_star_po", prompt_values=str(file), per_device_train_batch_size=8)
+    return prompt_source(dataset, args, METHODS["a_star_po"], weight_F=torch.ones(1), environment=False)
 
 
 def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_path):
@@ -178,9 +116,6 @@ def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_pa
     with pytest.raises(DataError, match=r"has no value of 2 of 10 prompts, row 8 the first") as error:
         made(file, problems(10))
     assert "\n" not in str(error.value) and str(error.value).endswith("added by dppo values CONFIG.yaml.")
-    with pytest.raises(ConfigError, match="of the total of 2 reward functions, and a history has a prior of each"):
-        made(file, problems(8), "dppo_history", functions=2)
-    assert len(made(file, problems(8), functions=2).values) == 8
     with pytest.raises(ConfigError, match=r"a streamed one has none\. Load the dataset without streaming"):
         made(file, problems(8).to_iterable_dataset())
 

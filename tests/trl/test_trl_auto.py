@@ -6,22 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, first_half_reward, problems, scripted
-from datasets import IterableDataset
+from conftest_trl import CONFIG, first_half_reward
 from safetensors.torch import load_file
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 
-from dppo.errors import ConfigError
-from dppo.methods import METHODS
 from dppo.methods import settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
-from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.plan import CeilingLines, step_plan
+from dppo.trl import DPPOConfig
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 BOTH = {"prompt_prune_rate": "auto", "completion_prune_rate": "auto"}
 STEPS = 8
 
@@ -39,9 +34,6 @@ def test_both_levels_choose_up_to_a_rate():
     assert method.prompts.rate == method.completions.rate == 0.8
     assert method.prompts.floor == method.completions.floor == pytest.approx(0.2)
     assert method.biases() == ("the dapo normaliser is biased under prompt pruning: " + method.normaliser.reason,)
-    assert "auto, at most 0.8 of the rows pruned" in method.describe()
-    assert method.fixed().prompts.auto is None and method.fixed().prompts.rate == 0.8
-    assert METHODS["cppo"].fixed() == METHODS["cppo"]
     plain = DPPOConfig(**CONFIG, prompt_prune_rate="0.25").build_method()
     assert plain.prompts.rate == 0.25 and plain.prompts.auto is None
 
@@ -50,44 +42,6 @@ def test_trls_own_parser_takes_words_and_numbers():
     words = ["--output_dir", "x", "--prompt_prune_rate", "auto", "--completion_prune_rate", "0.25"]
     (config,) = TrlParser((DPPOConfig,)).parse_args_and_config([*words, "--use_cpu", "--bf16", "false"])
     assert (config.prompt_prune_rate, config.completion_prune_rate) == ("auto", 0.25)
-
-
-BAD = {
-    "a word": (dict(prompt_prune_rate="some"), r"prompt_prune_rate=some must be in \[0, 1\), or auto"),
-    "no number": (dict(completion_prune_rate="nan"), r"completion_prune_rate=nan must be in \[0, 1\), or auto"),
-    "a list": (dict(prompt_prune_rate=[0.5]), r"prompt_prune_rate=\[0.5\] is list"),
-    "nothing to prune": (dict(method="grpo", **BOTH), r"method='grpo' prunes nothing, but prompt_prune_rate=auto"),
-    "rounds": (dict(method="dapo", prompt_prune_rate="auto"), "method='dapo' prunes nothing, but prompt_prune_rate"),
-    "a ranking": (
-        dict(method="cppo", completion_prune_rate="auto"),
-        "completion_prune_rate=auto: method='cppo' ranks completions, .* bias and no variance. Use method='dppo'",
-    ),
-    "a bias": (
-        dict(method="dppo_unweighted", prompt_prune_rate="auto"),
-        r"drops costs bias \(the mean is over what is kept .*which a choice does not weigh. Use method='dppo'",
-    ),
-    "a floor": (dict(prompt_prune_rate="auto", prune_floor=0.3), r"prune_floor=0.3 must be in \(0, 0.2\].* at least"),
-}
-
-
-@pytest.mark.parametrize(("settings", "message"), BAD.values(), ids=BAD)
-def test_bad_settings_are_named(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG, accept_bias=True, **settings)
-
-
-def test_the_plan_says_that_auto_starts_unpruned():
-    config = DPPOConfig(**CONFIG, **BOTH)
-    text = "\n".join(step_plan(config, config.build_method(), prompts_in_dataset=100))
-    assert "prompt_prune_rate: auto starts unpruned, without a history to choose from" in text
-    assert "20% or more, as their scores say in each step (completion_prune_rate: auto)" in text
-
-
-def test_a_stream_has_no_prompts_to_choose_among(tiny_path):
-    stream = IterableDataset.from_generator(lambda: iter(problems(32)))
-    args = DPPOConfig(**CONFIG, prompt_prune_rate="auto", per_device_train_batch_size=32, max_steps=1)
-    with pytest.raises(ConfigError, match="prompt_prune_rate=auto needs a map-style dataset"):
-        DPPOTrainer(tiny_path, first_half_reward, args=args, train_dataset=stream, rollout_func=scripted)
 
 
 # A run: four of eight problems have groups of differing rewards, and four a step are candidates.
@@ -139,47 +93,3 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     file.write_text(json.dumps(state))
     trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
     assert not equal(tmp_path / "a", tmp_path / "lost")
-
-
-def test_a_level_at_a_fixed_rate_has_a_line_too_and_only_one(tiny_path, tmp_path, capsys, monkeypatch):
-    for name in ("PROMPT_AUTO", "COMPLETION_AUTO"):
-        monkeypatch.setattr(f"dppo.trl.grpo.plan.{name}", Auto(fewest=8))
-    options = {"prompt_prune_rate": 0.0, "completion_prune_rate": 0.5, "save_strategy": "no"}
-    trained(tiny_path, tmp_path / "fixed", **options)
-    said = [line for line in capsys.readouterr().out.splitlines() if "can save at most" in line]
-    assert [line.rsplit(": ", 1)[1] for line in said] == ["the rate is 0.5", "left off"]
-    assert said[1].startswith("dppo | prompt pruning can save at most 2.") and said[1].endswith(" here: left off")
-
-
-def test_a_level_that_was_left_off_speaks_again_when_it_begins_to_drop(tiny_path, tmp_path):
-    trainer = trained(tiny_path, tmp_path / "one", max_steps=1, save_strategy="no")
-    plan, method, said = trainer.in_use.plan, trainer.method, []
-    sure = replace(method, completions=replace(method.completions, auto=Auto(fewest=1, least_gain=1.0)))
-    never = replace(method, completions=replace(method.completions, auto=Auto(fewest=1, least_gain=9.0)))
-    told = CeilingLines(said.append)
-    for each in (never, never, sure, sure, never):
-        drawn = replace(plan, completions=plan.completions)
-        drawn.__dict__["draw_figures"] = [{"prune/completion_rate": float(each is sure)}]
-        told.tell(each, drawn, None)
-    assert len(said) == 2 and "left off, since" in said[0] and "left off" not in said[1]
-    assert plan.completions.live_N.sum() >= GENERATIONS
-
-
-def test_a_streamed_dataset_remembers_its_completions_too(tiny_path, tmp_path):
-    """Steps of a stream have as few completions with a gradient as any; a resumed run knows those before."""
-    from trl_recorder_runs import length_reward, problems, scripted
-
-    def train(folder, resume=None):
-        options = {**CONFIG, "output_dir": str(folder), "logging_steps": 1, "save_strategy": "steps", "save_steps": 1}
-        options |= {"max_steps": 3, "per_device_train_batch_size": 4 * GENERATIONS, "num_generations": GENERATIONS}
-        args = DPPOConfig(**options | {"max_completion_length": 12, "disable_tqdm": True}, completion_prune_rate="auto")
-        stream = problems(8).to_iterable_dataset()
-        made = DPPOTrainer(tiny_path, length_reward, args, stream, rollout_func=scripted)
-        made.train(resume_from_checkpoint=resume)
-        return made
-
-    whole = train(tmp_path / "whole")
-    live = int(whole.in_use.plan.completions.live_N.sum())
-    assert len(whole.evidence) > live, "of earlier steps too"
-    resumed = train(tmp_path / "whole", resume=str(tmp_path / "whole" / "checkpoint-2"))
-    assert resumed.evidence.saved() == whole.evidence.saved()

@@ -1,23 +1,19 @@
 """What TRL documents for its trainer, done with both trainers: with nothing pruned, the same comes out."""
 
 import copy
-import itertools
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-import pandas
 import pytest
 import torch
 from conftest_trl import length_reward, problems, scripted
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, Qwen3ForSequenceClassification, TrainerCallback
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 from trl_behaviours_cases import (
-    CONFIG,
     Build,
     Scene,
-    chats,
     differences,
     even_lengths,
     ids_reward,
@@ -25,14 +21,11 @@ from trl_behaviours_cases import (
     sampled,
     save_models,
     setting,
-    several_environments,
     start,
     tools,
     words,
 )
 
-from dppo.rng import step_streams
-from dppo.step.passes import deal
 from dppo.trl import DPPOTrainer
 
 ADAPTER = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
@@ -82,19 +75,6 @@ def rewards_of_none(scene: Scene) -> dict:
     return words(scene, reward_funcs=[scene.watched(sometimes), scene.watched(at_first)])
 
 
-def async_rewards(scene: Scene) -> dict:
-    async def later(completion_ids, answer, **_):
-        scene.seen.append((completion_ids, answer))
-        return ids_reward(completion_ids)
-
-    return words(scene, reward_funcs=[later, scene.watched(length_reward)])
-
-
-def reward_models(scene: Scene) -> dict:
-    loaded = Qwen3ForSequenceClassification.from_pretrained(scene.judge)
-    return words(scene, reward_funcs=[scene.judge, loaded, scene.watched(ids_reward)])
-
-
 def logging_rewards(scene: Scene, **given) -> dict:
     def telling(completion_ids, log_extra, log_metric, **_):
         log_extra("first id", [ids[0] for ids in completion_ids])
@@ -104,35 +84,11 @@ def logging_rewards(scene: Scene, **given) -> dict:
     return words(scene, reward_funcs=scene.watched(telling), **given)
 
 
-def adapter_given(scene: Scene) -> dict:
-    torch.manual_seed(5)
-    return words(scene, model=get_peft_model(AutoModelForCausalLM.from_pretrained(scene.words), copy.copy(ADAPTER)))
-
-
 def optimizer_given(scene: Scene) -> dict:
     model = AutoModelForCausalLM.from_pretrained(scene.words)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
     return words(scene, model=model, optimizers=(optimizer, schedule))
-
-
-def evaluation_by_hand(scene: Scene) -> dict:
-    def evaluate(trainer):
-        scene.seen.append(sorted(trainer.evaluate()))
-
-    return words(scene, eval_dataset=problems(4), prepare=evaluate, after=evaluate)
-
-
-def saved_model(scene: Scene, **given) -> dict:
-    def save(trainer):
-        folder, ids = scene.folder / "final", torch.arange(3, 20)[None]
-        trainer.save_model(str(folder))
-        loaded = AutoModelForCausalLM.from_pretrained(folder).eval()
-        with torch.no_grad():
-            scene.seen.append(torch.equal(loaded(ids).logits, trainer.model.eval()(ids).logits))
-        assert scene.seen[-1]
-
-    return words(scene, after=save, **given)
 
 
 class Events(TrainerCallback):
@@ -160,39 +116,27 @@ TWICE = dict(num_iterations=2, steps_per_generation=2, per_device_train_batch_si
 BEHAVIOURS: dict[str, Build] = {
     "callbacks": callbacks,
     "evaluation": lambda scene: words(scene, eval_dataset=problems(4), config=EVALUATED),
-    "evaluation by hand": evaluation_by_hand,
     "evaluation sets": lambda scene: words(scene, eval_dataset={"a": problems(2), "b": problems(6)}, config=EVALUATED),
     "best model": lambda scene: words(scene, eval_dataset=problems(4), config=EVALUATED | BEST),
     "lora": lambda scene: words(scene, peft_config=copy.copy(ADAPTER)),
-    "adapter given": adapter_given,
     "tools": tools,
-    "async tools": lambda scene: tools(scene, wait=True),
     "environment": in_environment,
-    "environment, no prompts": lambda scene: in_environment(scene, train_dataset=chats(4).remove_columns("prompt")),
     "environment, no dataset": lambda scene: in_environment(scene, train_dataset=None),
-    "several environments": several_environments,
     "rollout fields": rollout_fields,
     "sampled text": lambda scene: words(scene, rollout_func=None, config=dict(max_steps=3)),
-    "sampled messages": setting(sampled, max_steps=3),
     "sampling settings": setting(sampled, temperature=0.8, top_p=0.9, top_k=50, repetition_penalty=1.1),
     "streamed dataset": lambda scene: words(scene, train_dataset=problems(8).to_iterable_dataset()),
-    "streamed evaluation": lambda scene: words(scene, eval_dataset=problems(4).to_iterable_dataset(), config=EVALUATED),
     "weighted rewards": weighted_rewards,
     "rewards of none": rewards_of_none,
-    "async rewards": async_rewards,
-    "reward models": reward_models,
     "logging rewards": logging_rewards,
     "no reference": lambda scene: words(scene, reward_funcs=scene.watched(length_reward), config=dict(beta=0.0)),
     "synced reference": setting(sync_ref_model=True, ref_model_sync_steps=1, ref_model_mixup_alpha=0.5, max_steps=3),
     "accumulation": setting(even_lengths, gradient_accumulation_steps=2, **TWICE),
     "masked truncation": setting(sampled, mask_truncated_completions=True, max_steps=3),
     "padding to a multiple": setting(pad_to_multiple_of=8),
-    "unused columns removed": setting(remove_unused_columns=True),
     "optimizer given": optimizer_given,
     "arguments by position": lambda scene: dict(more=(problems(8), problems(4)), config=EVALUATED),
     "epochs": setting(num_train_epochs=2, max_steps=-1),
-    "saved model": saved_model,
-    "saved adapter": lambda scene: saved_model(scene, peft_config=copy.copy(ADAPTER)),
 }
 
 NOT_FORWARDED = "completions without an advantage are not forwarded: it is a mean over the others"
@@ -207,9 +151,6 @@ OCCURS = {
     "evaluation sets": "eval_b_runtime",
     "lora": "kl",
     "tools": "tools/failure_frequency",
-    "async tools": "tools/failure_frequency",
-    "several environments": "rewards/Paid/mean",
-    "reward models": "rewards/judge/std",
     "logging rewards": "tokens",
     "accumulation": "clip_ratio/high_mean",
     "masked truncation": "completions/clipped_ratio",
@@ -224,39 +165,6 @@ def test_same_as_trl(name, both):
     found = "\n".join(differences(stock, ours))
     assert all(f": {figure} is" in found for figure in DIFFERENT.get(name, {})), "listed, but it is the same"
     assert name not in OCCURS or max(stock.logged(OCCURS[name])) > 0
-
-
-def test_completions_table(both, monkeypatch):
-    """What is printed of the completions and written to a table, in evaluation too."""
-    printed = []
-
-    def keep(prompts, completions, rewards, advantages, step, count, extra):
-        printed.append(copy.deepcopy((prompts, completions, rewards, step, count, extra)))
-
-    monkeypatch.setattr("trl.trainer.grpo_trainer.print_prompt_completions_sample", keep)
-    config = EVALUATED | dict(log_completions=True, num_completions_to_print=2)
-    stock, ours = both(lambda scene: logging_rewards(scene, eval_dataset=problems(2), config=config))
-    assert differences(stock, ours) == []
-    assert len(printed) == 10 and printed[:5] == printed[5:]
-    names = sorted(name for name in stock.files if name.endswith(".parquet"))
-    tables = [[pandas.read_parquet(run.scene.folder / name) for name in names] for run in (stock, ours)]
-    assert len(names) == 2 and "first id" in tables[0][0]
-    for theirs, mine in zip(*tables, strict=True):
-        pandas.testing.assert_frame_equal(theirs, mine, rtol=1e-4, atol=1e-6)
-
-
-def test_several_optimizer_steps_of_a_generation(both, monkeypatch):
-    """Which completions fall into which step is random in both: TRL's are dealt as ours here."""
-    generations = itertools.count()
-
-    def dealt(batch):
-        streams = step_streams(CONFIG["seed"], next(generations))
-        order = deal(torch.zeros(len(batch["prompt_ids"])), 2, streams).argsort(stable=True)
-        return {name: value if value.ndim == 0 else value[order] for name, value in batch.items()}
-
-    monkeypatch.setattr("trl.trainer.grpo_trainer.shuffle_sequence_dict", dealt)
-    stock, ours = both(setting(**TWICE))
-    assert differences(stock, ours) == [] and max(stock.logged("clip_ratio/high_mean")) > 0
 
 
 SAVED = setting(sampled, max_steps=4, save_strategy="steps", save_steps=2)

@@ -6,9 +6,7 @@ from datasets import Dataset
 from trl_recorder_runs import make
 
 from dppo.errors import ConfigError
-from dppo.methods import METHODS
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.plan import card_section
 
 
 def test_the_card_of_a_saved_model_names_method_rates_biases_and_paper(tiny_path, tmp_path):
@@ -20,13 +18,6 @@ def test_the_card_of_a_saved_model_names_method_rates_biases_and_paper(tiny_path
     assert f"| completions pruned | {trainer.method.completions.rate:.0%} of those with a gradient |" in card
     trainer.save_model(str(tmp_path / "elsewhere"))
     assert not (tmp_path / "elsewhere" / "README.md").exists()
-
-
-@pytest.mark.parametrize("name", ["dppo", "cppo"])
-def test_a_card_says_biased_where_the_method_is(name):
-    method, card = METHODS[name], card_section(METHODS[name], 1)
-    assert ("**biased**" in card) == bool(method.biases(1))
-    assert all(reason in card for reason in method.biases(1))
 
 
 def test_a_conversation_without_a_chat_template_is_our_error(tiny_path, tmp_path):

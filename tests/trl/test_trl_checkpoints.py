@@ -4,22 +4,17 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from refusals import refused
-from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
+from test_trl_resume import trainer, weights
 
 from dppo.errors import CheckpointError
 from dppo.trl.checkpoints import files as checkpoint_files
 from dppo.trl.checkpoints import hooks as checkpoint_hooks
 from dppo.trl.checkpoints.files import LIST_FILE, check_whole, latest_checkpoint
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +50,6 @@ def test_a_missing_file_is_named_with_an_older_checkpoint(name, run):
         check_whole(run / "checkpoint-3")
 
 
-@pytest.mark.parametrize("name", BINARY)
-def test_half_a_file_is_named(name, run):
-    path = run / "checkpoint-3" / name
-    os.truncate(path, path.stat().st_size // 2)
-    with refused(CheckpointError, name, path.stat().st_size, "checkpoint-2"):
-        check_whole(run / "checkpoint-3", accept_missing=True)
-
-
-def test_a_trainer_looks_before_it_resumes(tiny_path, run):
-    (run / "checkpoint-3" / "optimizer.pt").unlink()
-    with refused(CheckpointError, "checkpoint-3", "optimizer.pt", "accept_missing"):
-        resumed(tiny_path, run)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, run):
     """As in checkpoints of earlier versions, and of TRL's own trainer."""
@@ -79,22 +60,6 @@ def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, ru
         resumed(tiny_path, run)
 
 
-def test_without_a_list_of_files_what_is_missing_is_found_all_the_same(run):
-    folder = run / "checkpoint-3"
-    (folder / LIST_FILE).unlink()
-    assert check_whole(folder) == []
-    (folder / "rng_state.pth").unlink()
-    (folder / "optimizer.pt").unlink()
-    with refused(CheckpointError, "optimizer.pt", "random number"):
-        check_whole(folder)
-    found = check_whole(folder, same_ranks=False, accept_missing=True)
-    assert len(found) == 2 and "random" not in str(found), "random numbers of other ranks are of no use"
-    assert found[1] == "with it the state of the learning rate scheduler", "transformers loads both or neither"
-    (folder / "optimizer_0").mkdir()
-    (folder / "rng_state_1.pth").touch()
-    assert check_whole(folder) == []
-
-
 def test_what_is_missing_can_be_accepted_and_the_run_is_another(tiny_path, straight, run):
     (run / "checkpoint-3" / "optimizer.pt").unlink()
     with pytest.warns(
@@ -103,14 +68,6 @@ def test_what_is_missing_can_be_accepted_and_the_run_is_another(tiny_path, strai
         resumed(tiny_path, run, accept_missing=True)
     ours, theirs = weights(run), weights(straight)
     assert any(not torch.equal(ours[name], theirs[name]) for name in ours), "what went unsaid before"
-
-
-def test_a_damaged_list_is_named(run):
-    (run / "checkpoint-3" / LIST_FILE).write_text('{"files": {"a": []}}')
-    with pytest.raises(CheckpointError, match=rf"{LIST_FILE} is damaged"):
-        check_whole(run / "checkpoint-3")
-    with pytest.raises(CheckpointError, match=r"checkpoint-9 is not there\. Resume from .*checkpoint-3"):
-        check_whole(run / "checkpoint-9")
 
 
 def said(caught):
@@ -131,50 +88,6 @@ def test_settings_that_changed_are_said_with_what_they_do(tiny_path, run):
     assert made.temperature == 0.5
 
 
-def test_within_a_generation_another_temperature_rolls_out_again(tiny_path, tmp_path):
-    """What it had of log-probabilities is at the old one."""
-    options = {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}
-    trainer(tiny_path, tmp_path, seen=[], max_steps=3, **options).train()
-    made = trainer(tiny_path, tmp_path, seen=(seen := []), max_steps=4, temperature=0.7, epsilon=0.3, **options)
-    with pytest.warns(UserWarning) as caught:
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    found = {line.split()[2].rstrip(":"): line for line in said(caught)}
-    assert found["temperature"].endswith("it holds from here, and the generation in use is rolled out again")
-    assert found["epsilon"].endswith("it holds from here") and len(seen) >= 1
-
-
-def test_a_learning_rate_holds_where_the_optimizer_is_new(tiny_path, run):
-    (run / "checkpoint-3" / "optimizer.pt").unlink()
-    with pytest.warns(UserWarning) as caught:
-        made = resumed(tiny_path, run, learning_rate=1e-4, accept_missing=True)
-    assert said(caught) == ["resumed with learning_rate: 0.01 -> 0.0001; it holds from here"]
-    assert made.optimizer.param_groups[0]["initial_lr"] == 1e-4
-
-
-def test_nothing_is_said_where_nothing_changed(tiny_path, run):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        resumed(tiny_path, run)
-    assert said(caught) == []
-
-
-def test_other_processes_within_a_generation_are_refused(tiny_path, tmp_path):
-    options = {"steps_per_generation": 2, "per_device_train_batch_size": 8}
-    with pytest.raises(Stop):
-        trainer(tiny_path, tmp_path, seen=[], callbacks=[StopAfter(3)], **options).train()
-    for step in (2, 3):  # as two processes would have written them
-        path = tmp_path / f"checkpoint-{step}" / "dppo_state.json"
-        state = json.loads(path.read_text())
-        state["settings"]["processes"] = 2
-        path.write_text(json.dumps(state))
-    made = trainer(tiny_path, tmp_path, seen=[], max_steps=4, **options)
-    with refused(CheckpointError, "checkpoint-3", "2 processes", "checkpoint-2"):
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    with pytest.warns(UserWarning, match="resumed with processes: 2 -> 1; it holds from here"):
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert made.state.global_step == 4
-
-
 def test_the_newest_complete_one_is_resumed(tiny_path, straight, run):
     (run / "checkpoint-4").mkdir()
     trainer(tiny_path, run, seen=[]).train(resume_from_checkpoint=True)
@@ -182,15 +95,6 @@ def test_the_newest_complete_one_is_resumed(tiny_path, straight, run):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
         trainer(tiny_path, run / "nothing", seen=[]).train(resume_from_checkpoint=True)
-
-
-def test_a_run_resumed_at_its_end_takes_no_further_step(tiny_path, straight, tmp_path):
-    seen = []
-    made = trainer(tiny_path, tmp_path, seen=seen)
-    made.train(resume_from_checkpoint=str(straight / f"checkpoint-{STEPS}"))
-    assert made.state.global_step == STEPS and seen == []
-    ours, theirs = dict(made.model.named_parameters()), weights(straight)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs if name in ours)
 
 
 def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_path, monkeypatch):
@@ -234,41 +138,6 @@ def test_one_that_was_never_sealed_is_passed_over(run):
     assert latest_checkpoint(run) == run / "checkpoint-3", "versions before this one had no list"
 
 
-def test_what_no_run_reads_may_be_edited_or_deleted(run):
-    folder = run / "checkpoint-3"
-    (folder / "README.md").write_text("mine")
-    (folder / "config.json").unlink()
-    assert check_whole(folder) == []
-
-
-def test_no_error_names_the_checkpoint_that_failed(run):
-    with refused(CheckpointError, "resume from", "checkpoint-2"), checkpoint_files.writing(run / "checkpoint-3"):
-        raise OSError(28, "No space left on device")
-
-
-@pytest.mark.parametrize("around", [checkpoint_files.writing, lambda folder: checkpoint_files.reading(folder, "x")])
-def test_memory_that_runs_out_is_no_damage(around, run):
-    with pytest.raises(torch.OutOfMemoryError), around(run / "checkpoint-3"):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-
-def test_another_model_is_no_damage(run):
-    with (
-        refused(CheckpointError, "another model", "size mismatch"),
-        checkpoint_files.reading(run / "checkpoint-3", "the model"),
-    ):
-        torch.nn.Linear(2, 2).load_state_dict(torch.nn.Linear(3, 2).state_dict())
-
-
-def test_a_setting_that_is_not_finite_does_not_change_by_being_saved(tiny_path, tmp_path):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        trainer(tiny_path, tmp_path, seen=[], max_steps=2, max_grad_norm=float("inf")).train()
-        made = trainer(tiny_path, tmp_path, seen=[], max_steps=2, max_grad_norm=float("inf"))
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert said(caught) == []
-
-
 def test_a_full_disk_names_the_checkpoint_before(tiny_path, tmp_path):
     """The kernel refuses a byte beyond the limit, as it does where there is no room."""
     made = trainer(tiny_path, tmp_path, seen=[], max_steps=2)
@@ -286,27 +155,3 @@ def test_a_full_disk_names_the_checkpoint_before(tiny_path, tmp_path):
     with refused(CheckpointError, "checkpoint-2", "free space", "checkpoint-1"):
         made.train()
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle_of_anything_it_resumes_bit_for_bit():
-    """A sample of what ``benchmarks.scale.kills`` does at 33 points; ``test_trl_resume`` kills once."""
-    points = "rollout:2,backward:4,optimizer.pt:2,dppo_files.json:3,rank:3"
-    command = [sys.executable, "-m", "benchmarks.scale.kills", "--points", points]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert found.returncode == 0, found.stdout + found.stderr[-3000:]
-    assert found.stdout.count("bit for bit") == 5
-
-
-def test_a_run_that_is_another_is_told_from_the_one_left_alone(straight, tmp_path):
-    from benchmarks.scale import kills
-
-    (tmp_path / "model.safetensors").write_bytes(b"other")
-    assert kills.compared(tmp_path, straight / "checkpoint-3") == "the weights differ"
-    for folder, value in ((tmp_path / "a", 1.0), (tmp_path / "b", 2.0)):
-        folder.mkdir()
-        (folder / "model.safetensors").write_bytes(b"same")
-        for name in kills.RECORDS:
-            (folder / name).write_text(json.dumps({"step": 1, "loss": value, "total/seconds": value}) + "\n")
-    assert kills.compared(tmp_path / "a", tmp_path / "b") == "metrics.jsonl, line 1: loss is 1.0 and not 2.0"
-    assert kills.compared(tmp_path / "a", tmp_path / "a") == ""

@@ -98,20 +98,6 @@ def test_every_kept_row_is_trained_once_as_it_was(shares_prompts, sampler):
     assert everything([lost, *after[1:]]) != everything(batches), "a mask left behind would be seen"
 
 
-def test_a_rank_for_which_nothing_is_left_keeps_its_shortest_row_without_weight():
-    batches = [rolled_out(rank, keep=0.0) for rank in range(2)]
-    batches[0].weight_UB[0, 2] = 1.0
-    rank_N = ranks_of_rows(lengths_of(batches), torch.cat([b.weight_UB for b in batches], 1), 2, shares_prompts=True)
-
-    def nobody(rows):
-        raise AssertionError("nothing moves, so nothing is exchanged")
-
-    first, second = (dealt(batch, rank_N, rank, nobody) for rank, batch in enumerate(batches))
-    assert len(rows_of(first)) == 1 and len(first.completion_ids) == 1
-    assert len(second.completion_ids) == 1 and not second.weight_UB.any()
-    assert int(second.lengths) == int(batches[1].lengths.min())
-
-
 @settings(deadline=None, max_examples=50)
 @given(seed=st.integers(0, 10_000), ranks=st.integers(1, 5))
 def test_no_rank_has_much_more_than_the_mean(seed, ranks):
@@ -128,22 +114,3 @@ def test_no_rank_has_much_more_than_the_mean(seed, ranks):
     cost_N = (lengths.completion_N + lengths.prompt_N) * (weight_UN > 0).sum(0)
     cost_R = torch.stack([cost_N[rank_N == rank].sum() for rank in range(ranks)]).double()
     assert cost_R.max() <= cost_R.mean() + cost_N.max()
-
-
-def test_groups_stay_together_where_their_prompt_is_shared():
-    """Four groups of two on one of two ranks, long prompts: two groups move whole."""
-    lengths = Lengths(prompt_N=torch.full((16,), 50), completion_N=torch.full((16,), 5), group_N=torch.arange(16) // 2)
-    weight_UN = (torch.arange(16) < 8)[None] * 1.0
-    rank_N = ranks_of_rows(lengths, weight_UN, 2, shares_prompts=True)
-    assert sorted(rank_N[:8:2].tolist()) == [0, 0, 1, 1] and torch.equal(rank_N[:8:2], rank_N[1:8:2])
-    assert (rank_N[8:] == NOWHERE).all()
-    apart = ranks_of_rows(lengths, weight_UN, 2, shares_prompts=False)
-    assert apart[:8].bincount().tolist() == [4, 4]
-
-
-def test_what_a_rank_holds_comes_back_onto_its_device(tmp_path):
-    """accelerate calls the device of a rank on a CPU cpu:0, which safetensors does not read onto."""
-    batch = rolled_out(0)
-    batch.save(tmp_path / "batch.safetensors")
-    again = RankBatch.load(tmp_path / "batch.safetensors", torch.device("cpu", 0))
-    assert rows_of(again) == rows_of(batch) and again.completion_ids.device.type == "cpu"

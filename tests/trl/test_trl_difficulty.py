@@ -2,15 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
-from conftest_trl import GENERATIONS, length_reward, problems
 from datasets import Dataset
 
-from dppo.errors import ConfigError, DataError
-from dppo.methods import METHODS
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.errors import DataError
+from dppo.trl import DPPOConfig
 from dppo.trl.grpo.difficulty import difficulty_predictor
-from dppo.trl.grpo.prompts import prompt_source
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False, per_device_train_batch_size=8)
 CONFIG |= dict(method="dppo_history")
@@ -56,24 +52,6 @@ def test_columns_that_cannot_be_read_are_named(names, message):
         features(names)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(difficulty_features="level"), "'level', which is neither 'length' nor 'column:NAME'"),
-        (dict(difficulty_features="length,"), "has '', which is neither"),
-        (dict(difficulty_features="length", method="dppo"), "method='dppo' has none.*try method: dppo_history"),
-        (dict(reward_range=[0, 1]), "reward_range is what difficulty_features rescale by"),
-        (dict(difficulty_features="length", reward_range=[1, 0]), r"reward_range=\[1, 0\] must be a lowest and a"),
-        (dict(difficulty_features="length", reward_range=[0, 1, 2]), r"reward_range=\[0, 1, 2\] must be"),
-        (dict(difficulty_features="length", reward_range=["a", "b"]), "reward_range="),
-        (dict(difficulty_features=3), "difficulty_features=3 is int, expected text or None"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG | options)
-
-
 def test_ranges_are_of_all_functions_or_of_each():
     one = DPPOConfig(**CONFIG, difficulty_features="length", reward_range=[-1, 3])
     assert difficulty_predictor(TABLE, one, 2).predict([0], 0).tolist() == [[1.0, 1.0]]
@@ -81,26 +59,3 @@ def test_ranges_are_of_all_functions_or_of_each():
     assert difficulty_predictor(TABLE, each, 2).predict([0], 0).tolist() == [[0.5, -0.5]]
     with pytest.raises(DataError, match="reward_range has 2 ranges, and there are 3 reward functions"):
         difficulty_predictor(TABLE, each, 3)
-
-
-def test_a_streamed_dataset_has_no_features():
-    args = DPPOConfig(**CONFIG, difficulty_features="length")
-    streamed = TABLE.to_iterable_dataset()
-    with pytest.raises(ConfigError, match="difficulty_features='length' are of every row"):
-        prompt_source(streamed, args, METHODS["grpo"], weight_F=torch.ones(1), environment=False)
-
-
-def test_the_trainer_learns_what_its_prompts_give(tiny_path, tmp_path):
-    options = dict(per_device_train_batch_size=4 * GENERATIONS, num_generations=GENERATIONS, max_completion_length=8)
-    args = DPPOConfig(
-        **CONFIG | options | {"output_dir": str(tmp_path), "save_strategy": "no", "max_steps": 2},
-        difficulty_features="length",
-        reward_range=[0, 2],
-        logging_steps=1,
-        disable_tqdm=True,
-    )
-    trainer = DPPOTrainer(tiny_path, length_reward, args=args, train_dataset=problems(8))
-    trainer.train()
-    assert trainer.source.difficulty.step == 1
-    assert (trainer.source.difficulty.predict(np.arange(8), 2) != 1.0).all()
-    assert any("difficulty/auc" in record for record in trainer.state.log_history)

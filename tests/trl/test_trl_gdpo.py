@@ -4,10 +4,8 @@ import pytest
 from test_trl_contract import TOLERANCE, compare
 from test_trl_fields import configured
 
-from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.methods.gdpo import DECOUPLED
-from dppo.trl.grpo.plan import step_plan
 
 
 def odd(prompts, completions, **_):
@@ -29,14 +27,3 @@ def test_each_reward_function_normalised_by_itself(tiny_path, tmp_path):
 def test_its_name_is_enough(name):
     method = configured(method=name).build_method()
     assert method.advantages is DECOUPLED and bool(method.completions.rate) == bool(METHODS[name].completions.rate)
-
-
-def test_another_aggregation_contradicts_it():
-    with pytest.raises(ConfigError, match="any objective: method: grpo"):
-        configured(method="gdpo", multi_objective_aggregation="sum_then_normalize")
-
-
-def test_the_plan_says_that_the_deviation_of_the_batch_moves_with_pruned_prompts():
-    config = configured(method="dppo_gdpo", prompt_prune_rate=0.5, loss_type="grpo")
-    (line,) = [line for line in step_plan(config, config.build_method(), prompts_in_dataset=None) if "biased:" in line]
-    assert "decoupled advantage is biased under prompt pruning" in line

@@ -4,19 +4,15 @@ import json
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, relative_difference
+from conftest_trl import GENERATIONS, length_reward, logged, relative_difference
 from refusals import refused
 from test_trl_contract import TOLERANCE, gradients
 from test_trl_resume import Stop, StopAfter, weights
-from test_trl_rounds import logged, retained, rounds_run, stock
+from test_trl_rounds import retained, rounds_run, stock
 
-from dppo.errors import CheckpointError, ConfigError
-from dppo.methods import METHODS
-from dppo.methods.greso import by_mean, by_value
+from dppo.errors import CheckpointError
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo import trainer as trainer_module
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 GRESO = dict(method="greso", loss_type="grpo", accept_bias=True)
 WANTED = 3
 
@@ -39,41 +35,6 @@ def test_a_step_is_stock_trl_on_the_groups_retained(loss_type, tiny_path, tmp_pa
     assert set(rows) <= {0, 1, 2, 3} and len(trainer.in_use.plan.prompts.row_Q) > len(rows)
     wanted = stock(tiny_path, tmp_path, monkeypatch, rows, loss_type=loss_type, reward=graded)
     assert relative_difference(mine[0], wanted[0]) < TOLERANCE
-
-
-@pytest.mark.parametrize("name", ["greso", "greso_compat"])
-def test_prompts_that_give_nothing_are_skipped_and_exploration_moves(name, tiny_path, tmp_path):
-    _, trainer = run(tiny_path, tmp_path, method=name, max_steps=12, learning_rate=1e-4)
-    streak_P = trainer.source.history.streak(torch.arange(10))
-    assert (streak_P[4:10:2] > 0).all() and (streak_P[5:10:2] < 0).all()
-    kept = logged(trainer, "prune/prompts_kept_share")
-    assert kept[0] == 1.0 and min(kept) < 1.0
-    epochs, easy = logged(trainer, "candidates/epoch"), logged(trainer, "prune/explore_easy")
-    first = next(i for i, epoch in enumerate(epochs) if epoch > 1)
-    assert set(easy[:first]) <= {0.5} and easy[first] != 0.5
-    steps = [abs(after - before) for before, after in zip(easy[first:], easy[first + 1 :], strict=False)]
-    assert steps == pytest.approx([0.01] * len(steps))
-    prompts = trainer.in_use.plan.prompts
-    assert len(prompts.candidates.row_P) > len(prompts.row_Q) or prompts.kept_share == 1.0
-    assert torch.equal(prompts.prob_Q, prompts.draw.prob_N[prompts.draw.keep_N])
-
-
-def test_candidates_weigh_one_over_their_probability_in_figures(tiny_path, tmp_path, monkeypatch):
-    """The mean reward of what is rolled out drifts with what is skipped; that of candidates makes up for it."""
-    seen, original = [], trainer_module.plan_step
-
-    def spy(method, rolled_out, prompts, **options):
-        plan = original(method, rolled_out, prompts, **options)
-        reward_Q = rolled_out.rewards.reward_NF.view(-1, GENERATIONS).mean(1)
-        weight_Q = 1 / prompts.prob_Q
-        seen.append((weight_Q.max().item(), float((weight_Q * reward_Q).sum() / weight_Q.sum())))
-        assert plan.figures["candidates/reward"] == pytest.approx(seen[-1][1], abs=1e-9)
-        assert set(prompts.weight_Q.tolist()) <= {0.0, 1.0}, "weights of the gradient are another matter"
-        return plan
-
-    monkeypatch.setattr(trainer_module, "plan_step", spy)
-    run(tiny_path, tmp_path, max_steps=8, learning_rate=0.0)
-    assert max(weight for weight, _ in seen) >= 1 / 0.53, "some prompt came back in spite of its run"
 
 
 def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
@@ -113,23 +74,3 @@ def test_a_step_that_lacks_groups_goes_on_with_what_there_is(tiny_path, tmp_path
 
     _, trainer = run(tiny_path, tmp_path, reward=one_problem, max_rounds=2, shuffle_dataset=False)
     assert retained(trainer) == [3] and float(trainer.in_use.batch.denominator) == GENERATIONS
-
-
-def test_methods_are_built_from_a_configuration():
-    method = DPPOConfig(**CONFIG, **GRESO, max_rounds=4, round_factor=2.0).build_method()
-    assert (method.rounds.limit, method.rounds.factor, method.rounds.at_limit) == (4, 2.0, "train")
-    assert method.rounds.skipping == METHODS["greso"].rounds.skipping
-    compat = DPPOConfig(**CONFIG, **GRESO | {"method": "greso_compat"}).build_method().rounds.skipping
-    assert (compat.streak, compat.tally) == (by_mean, by_value)
-    with refused(ConfigError, "method='greso'", "biased"):
-        DPPOConfig(**CONFIG, **GRESO | {"accept_bias": False})
-    with refused(ConfigError, "method='greso'", "completion_prune_rate=0.5"):
-        DPPOConfig(**CONFIG, **GRESO, completion_prune_rate=0.5)
-
-
-def test_the_plan_says_what_is_skipped(tiny_path, tmp_path, capsys):
-    run(tiny_path, tmp_path)
-    text = capsys.readouterr().out
-    assert "prompts: adaptive rounds of 1.5 times what a step wants" in text
-    assert "prompts skipped after easy or hard groups in a row (by variance)" in text
-    assert "biased: rounds are biased" in text

@@ -9,9 +9,7 @@ from test_trl_resume import CASES, STEPS, trainer, weights
 
 from dppo.errors import ConfigError
 from dppo.objective import history_advantages
-from dppo.step import PromptSource
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.plan import step_plan
 
 SINGLE = {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 4}
 UNEVEN = {"method": "dppo_history_sizes"}
@@ -60,17 +58,6 @@ def test_sizes_follow_history_and_every_rollout_is_as_large(tiny_path, tmp_path,
     assert all(each == plan.prompts.size_Q.tolist() for each, plan in zip(sizes[1:], plans[1:], strict=True))
 
 
-def test_the_gradient_of_uneven_groups_is_that_of_their_plan(tiny_path, tmp_path, monkeypatch):
-    """Each completion weighted by G over the size of its group; with sizes forgotten the gradient is another one."""
-    options = dict(prompts=4, completion_prune_rate=0.0)
-    plans, _ = plans_of(tiny_path, tmp_path, monkeypatch, **UNEVEN, **options)
-    last = plans[-1]
-    by_hand_N = GENERATIONS / last.prompts.size_Q.double()[last.rewards.group_N]
-    live_N = last.advantage_N != 0
-    torch.testing.assert_close(last.weight_UN[0], by_hand_N * live_N)
-    assert (by_hand_N != 1).any() and last.denominator == 4 * GENERATIONS
-
-
 @pytest.mark.parametrize("options", [SINGLE, UNEVEN], ids=["groups of one", "sizes by history"])
 def test_resumed_equals_uninterrupted(options, tiny_path, tmp_path):
     """What is expected of a prompt, and its size, come from the checkpoint."""
@@ -85,52 +72,7 @@ def test_resumed_equals_uninterrupted(options, tiny_path, tmp_path):
     assert STEPS > 3 and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_resume_that_forgets_what_was_expected_is_caught(tiny_path, tmp_path, monkeypatch):
-    original = PromptSource.load
-
-    def forgetful(self, folder, position):
-        original(self, folder, position)
-        self.history._rewards.total[:] = 0
-
-    straight, after = [], []
-    trainer(tiny_path, tmp_path / "a", seen=straight, **SINGLE).train()
-    monkeypatch.setattr(PromptSource, "load", forgetful)
-    trainer(tiny_path, tmp_path / "b", seen=after, **SINGLE).train(
-        resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3")
-    )
-    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
-    assert any(not torch.equal(a[name], b[name]) for name in a)
-
-
 @pytest.mark.parametrize("method", ["dppo", "grpo", "dr_grpo", "cppo"])
 def test_a_group_of_one_without_a_baseline_from_history_is_refused(method):
     with pytest.raises(ConfigError, match=r"has no gradient: .*num_generations: 2, or method: dppo_history"):
         configured(method=method, num_generations=1, accept_bias=True)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"per_device_train_batch_size": 3},
-        {"per_device_train_batch_size": 2, "steps_per_generation": 3},
-        {"per_device_train_batch_size": 2, "generation_batch_size": 6},
-        {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 1},
-    ],
-    ids=str,
-)
-def test_batches_of_any_size_hold_groups_of_one(options):
-    config = configured(method="dppo_history", num_generations=1, **options)
-    per_step = options.get("gradient_accumulation_steps", 1) * options["per_device_train_batch_size"]
-    assert config.num_generations == 1 and config.num_generations_eval is None
-    assert config.generation_batch_size in (per_step, 6)
-
-
-def test_another_scaling_contradicts_it():
-    with pytest.raises(ConfigError, match="brings its own advantages"):
-        configured(method="dppo_history", scale_rewards="group")
-
-
-def test_the_plan_says_that_sizes_follow_history():
-    config = configured(method="dppo_history_sizes", num_generations=4)
-    lines = step_plan(config, config.build_method(), prompts_in_dataset=None)
-    assert "group sizes: by history, 1 to 16 completions of a prompt, 4 on average" in lines

@@ -5,28 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import length_reward, relative_difference, scripted
-from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from conftest_trl import logged, relative_difference, scripted
+from peft import LoraConfig, get_peft_model
 from test_trl_contract import TOLERANCE, compare, gradients
 from transformers import AutoModelForCausalLM, ModernBertDecoderConfig, ModernBertDecoderForCausalLM
 from trl import GRPOConfig, GRPOTrainer
-from trl_layout_cases import (
-    BROKEN,
-    POSITIONS,
-    SERVED,
-    UNSERVED,
-    broken,
-    logged,
-    mixture,
-    same_length,
-    saved,
-    top_left,
-)
+from trl_layout_cases import BROKEN, POSITIONS, SERVED, UNSERVED, broken, mixture, same_length, saved
 
 from dppo.errors import ConfigError
-from dppo.packing import SEGMENT_SDPA, Kernel, head
 from dppo.packing.attention import ROWS
-from dppo.trl import DPPOConfig, DPPOTrainer, layouts
+from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import RowLayout
 from dppo.trl.served import unserved_models
@@ -80,15 +68,6 @@ class TestWhichLayout:
         assert trainer.model.config._attn_implementation != ROWS and not forwarded
         assert logged(trainer, "rows/forwards")[0] > 1
 
-    def test_prompt_tuning_is_padded_and_the_run_says_so(self, tiny_path, tmp_path, capsys):
-        def peft():
-            torch.manual_seed(5)
-            return PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
-
-        differences, _ = compare(tiny_path, tmp_path, peft=peft)
-        assert max(differences) < TOLERANCE
-        assert "length-sorted padding (its adapter puts tokens of its own before" in capsys.readouterr().out
-
 
 class TestRouterLoss:
     """The load-balancing loss of a mixture of experts: TRL's where nothing is pruned, declared where something is."""
@@ -110,13 +89,6 @@ class TestRouterLoss:
         _, stock = gradients(GRPOTrainer, GRPOConfig, path, tmp_path, **options)
         _, mine = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, completion_prune_rate=0.0, **options)
         assert logged(mine, "aux_loss") == pytest.approx(logged(stock, "aux_loss"), rel=1e-5)
-
-    def test_where_rows_cannot_serve_and_at_default_arguments(self, tiny_path, tmp_path, capsys):
-        """gpt-oss: attention sinks, so padding; a coefficient of its own, so the loss is on unless turned off."""
-        path = saved(UNSERVED["it has attention sinks"](), tiny_path, tmp_path / "model")
-        _, trainer = gradients(DPPOTrainer, DPPOConfig, path, tmp_path, max_steps=2)
-        assert trainer.method.router_coef == 0.001 and logged(trainer, "prune/live_share") == [1.0, 1.0]
-        assert "dppo | biased: the router loss is biased under pruning" in capsys.readouterr().out
 
     def test_a_head_that_cannot_be_scored_is_refused(self, tiny_path, tmp_path):
         path = saved(mixture(), tiny_path, tmp_path / "model")
@@ -166,44 +138,6 @@ class TestSelfCheck:
         differences, _ = compare(tiny_path, tmp_path)
         assert differences[0] > 0.1
 
-    def test_a_kernel_that_fails_on_the_model_itself_makes_way_for_the_next(
-        self, tiny_path, tmp_path, monkeypatch, capsys
-    ):
-        """A kernel is probed with one head size; a model may have layers of another."""
-        wrong = Kernel(name="probed on other shapes", attend=top_left)
-        monkeypatch.setattr(layouts, "choose_kernel", lambda *_, **__: wrong)
-        monkeypatch.setattr(layouts, "kernels_after", lambda *_: (SEGMENT_SDPA,))
-        differences, trainer = compare(tiny_path, tmp_path)
-        assert max(differences) < TOLERANCE
-        kernel = trainer.forwards.layout.kernel
-        assert kernel.name == SEGMENT_SDPA.name and "not probed on other shapes: log-prob" in kernel.reason
-        assert kernel.reason in capsys.readouterr().out
-
-    def test_it_runs_once_and_leaves_no_trace(self, tiny_path, tmp_path, monkeypatch):
-        found, original = [], ForwardPasses._problem
-
-        def count(self, kernel):
-            assert self._trainer.model.training
-            found.append(original(self, kernel))
-            assert self._trainer.model.training and all(p.grad is None for p in self._trainer.model.parameters())
-            return found[-1]
-
-        monkeypatch.setattr(ForwardPasses, "_problem", count)
-        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_steps=3)
-        assert found == [""]
-
-
-def test_trainers_one_after_another_leave_a_model_as_trl_has_it(tiny_path, tmp_path):
-    """TRL puts a head of its own on the model for each of them; ours goes when training is over."""
-    model, forwards = AutoModelForCausalLM.from_pretrained(tiny_path), []
-    for options in ({}, {"bf16": True}, {}):
-        _, trainer = gradients(DPPOTrainer, DPPOConfig, model, tmp_path, **options)
-        assert all(head.removed for head in model.scored_heads)
-        trainer.train()
-        forwards.append(len(model.scored_heads))
-    assert forwards[0] == 0, "accelerate's autocast, which stays, is over those of the second"
-    assert forwards[2] == forwards[1] <= 2
-
 
 class TestGeneration:
     """Whoever generates finds the attention the model had."""
@@ -222,25 +156,6 @@ class TestGeneration:
         assert seen[-2:] == [[attention, attention]] * 2
         models = (trainer.model, trainer.ref_model)
         assert [m.config._attn_implementation for m in models] == [attention] * 2, "and when training is over"
-        trainer.forwards.layout.enter()
-        assert [m.config._attn_implementation for m in models] == [ROWS] * 2
-        with pytest.raises(KeyError), trainer.forwards.layout.generating():
-            assert trainer.model.config._attn_implementation == attention
-            raise KeyError
-        assert trainer.model.config._attn_implementation == ROWS
-
-    def test_what_is_generated_is_what_the_model_generates(self, tiny_path, tmp_path):
-        written = {}
-        for trainer_class, config_class in ((GRPOTrainer, GRPOConfig), (DPPOTrainer, DPPOConfig)):
-            texts = written[trainer_class] = []
-
-            def remember(prompts, completions, texts=texts, **_):
-                texts += completions
-                return length_reward(prompts, completions)
-
-            settings = dict(shuffle_dataset=False, temperature=0.01, rollout=None, reward=remember)
-            gradients(trainer_class, config_class, tiny_path, tmp_path, **settings)
-        assert written[GRPOTrainer] == written[DPPOTrainer] and len(set(written[DPPOTrainer])) > 4
 
 
 def adapters(**settings):
@@ -262,27 +177,13 @@ class TestModelsInTraining:
         assert max(differences) < TOLERANCE
         assert [gradient for _, gradient in forwarded] == [False, True], "reference, then policy"
 
-    def test_an_adapter_on_the_head_is_refused(self, tiny_path, tmp_path):
-        """TRL refuses it before we see the model; our own sentence is for whatever else wraps the head."""
-        path = saved(SERVED["few rotary positions"](), tiny_path, tmp_path / "model")
-        peft = adapters(target_modules=["q_proj", "lm_head"])
-        with pytest.raises(ValueError, match=r"adapter.*`lm_head`"):
-            gradients(DPPOTrainer, DPPOConfig, path, tmp_path, peft=peft)
-        wrapped = get_peft_model(AutoModelForCausalLM.from_pretrained(path), peft())
-        accelerator = SimpleNamespace(unwrap_model=lambda model: model)
-        trainer = SimpleNamespace(
-            is_deepspeed_enabled=False, _is_vlm=False, model=wrapped, accelerator=accelerator,
-            rollout_func=None, train_dataset=None,
-        )  # fmt: skip
+    def test_an_adapter_on_the_head_is_refused(self, tiny_path):
+        peft = adapters(target_modules=["lm_head"])
+        model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_path), peft())
+        trainer = SimpleNamespace(is_deepspeed_enabled=False, _is_vlm=False, model=model, rollout_func=None)
+        trainer.accelerator, trainer.train_dataset = SimpleNamespace(unwrap_model=lambda model: model), None
         (refusal,) = unserved_models(trainer)
         assert "adapter covers lm_head" in refusal and "modules_to_save=['lm_head']" in refusal
-
-    @pytest.mark.parametrize("reentrant", [True, False])
-    def test_checkpointing(self, reentrant, tiny_path, tmp_path, forwarded):
-        """The forward pass that is done again in the backward pass sees the same segments."""
-        options = dict(gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": reentrant})
-        differences, _ = compare(tiny_path, tmp_path, ours={"max_tokens_per_row": 60}, **options)
-        assert max(differences) < TOLERANCE and len(forwarded) > 1
 
     def test_bf16_autocast_is_as_near_to_float32_as_padding_is(self, tiny_path, tmp_path, capsys):
         exact, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path)
@@ -294,31 +195,6 @@ class TestModelsInTraining:
 
 
 class TestEntropy:
-    """Entropies cost a pass over the vocabulary, so they are computed for logs only."""
-
-    def test_only_in_steps_that_are_logged(self, tiny_path, tmp_path, monkeypatch):
-        steps, original = [], RowLayout.forward
-
-        def count(self, model, batch, *, entropy, router):
-            steps.append(entropy)
-            return original(self, model, batch, entropy=entropy, router=router)
-
-        monkeypatch.setattr(RowLayout, "forward", count)
-        calls, entropies = [], head.label_entropies
-        monkeypatch.setattr(head, "label_entropies", lambda *a: calls.append(1) or entropies(*a))
-        _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, logging_steps=2, max_steps=4)
-        assert steps == [False, True, False, True] and len(calls) == 2
-        assert len(logged(trainer, "entropy")) == 2
-
-    def test_it_is_that_of_trl(self, tiny_path, tmp_path):
-        """With a KL term every completion is kept, so the weighted mean is over the same tokens."""
-        options = dict(beta=0.1, temperature=0.7)
-        _, stock = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
-        _, mine = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
-        assert logged(mine, "entropy") == pytest.approx(logged(stock, "entropy"), rel=1e-5)
-        assert not logged(mine, "policy_loss")
-        assert logged(mine, "kl") == pytest.approx(logged(stock, "kl"), abs=1e-9)
-
     def test_with_a_bonus_the_loss_without_it_is_logged_too(self, tiny_path, tmp_path):
         options = dict(entropy_coef=0.1, num_iterations=2, max_steps=2, learning_rate=0.3, loss_type="grpo")
         _, stock = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)

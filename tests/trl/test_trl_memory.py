@@ -4,9 +4,7 @@ import re
 
 import pytest
 import torch
-from conftest_trl import scripted
 from test_trl_contract import gradients
-from trl_layout_cases import logged
 
 from dppo.errors import OutOfMemoryError
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -55,19 +53,9 @@ def trained(model, gradient):
     return gradient
 
 
-def policy_alone(model, gradient):
-    return not gradient and model.training
-
-
-def reference(model, gradient):
-    return not model.training
-
-
 BREAK = {
     "forward": lambda *args: break_forward(*args, trained),
     "backward": break_backward,
-    "old log-probabilities": lambda *args: break_forward(*args, policy_alone),
-    "reference log-probabilities": lambda *args: break_forward(*args, reference),
 }
 RUN = dict(num_iterations=2, beta=0.1, max_steps=2)
 
@@ -95,14 +83,6 @@ def test_a_row_of_one_completion_needs_a_shorter_completion_not_a_shorter_row(ti
     assert "(max_tokens_per_row=8). Set a lower max_completion_length, since that is one" in str(raised.value)
 
 
-def test_the_default_budget_is_named_too(tiny_path, tmp_path, monkeypatch):
-    BREAK["backward"](EXHAUSTED["cpu"], monkeypatch, "rows")
-    with pytest.raises(OutOfMemoryError) as raised:
-        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, per_device_train_batch_size=8, generation_batch_size=32)
-    budget = int(re.search(r"max_tokens_per_row=(\d+)", str(raised.value)).group(1))
-    assert budget % 8 == 0 and 8 * 12 <= budget <= 8 * 17
-
-
 @pytest.mark.parametrize("where", BREAK)
 def test_other_errors_are_left_alone(where, tiny_path, tmp_path, monkeypatch):
     error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
@@ -110,19 +90,3 @@ def test_other_errors_are_left_alone(where, tiny_path, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError) as raised:
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **RUN)
     assert raised.value is error
-
-
-@pytest.mark.parametrize("kind", EXHAUSTED)
-def test_generation_that_runs_out_of_memory_is_left_alone(kind, tiny_path, tmp_path):
-    """Rows do not decide what generation takes; also not in the second generation, after rows were computed."""
-    calls = []
-
-    def rollout(prompts, trainer):
-        calls.append(logged(trainer, "rows/tokens"))
-        if len(calls) == 2:
-            raise EXHAUSTED[kind]
-        return scripted(prompts, trainer)
-
-    with pytest.raises(RuntimeError) as raised:
-        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=rollout, max_steps=2)
-    assert raised.value is EXHAUSTED[kind] and calls[1]

@@ -1,18 +1,15 @@
 """Records of runs that stop, go on, fail, or find no room; and text that would break a line."""
 
 import errno
-import json
 import os
 import warnings
-from dataclasses import asdict
 
 import pytest
 from conftest_trl import length_reward
-from trl_recorder_runs import PROMPTS, Stop, StopAfter, lines, make, run_file
+from trl_recorder_runs import Stop, StopAfter, lines, make, run_file
 
 from answer_judge import files
 from dppo_lab.runs.journal import Journal
-from dppo_lab.runs.written import completion_lines
 
 STEPS = 6
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS}
@@ -52,41 +49,11 @@ def test_a_resumed_record_is_that_of_a_run_never_stopped(options, tiny_path, tmp
     assert run_file(tmp_path / "b")["status"] == "finished" and run_file(tmp_path / "b")["error"] is None
 
 
-def test_the_record_of_trl_goes_on_too(tiny_path, tmp_path):
-    _, recorder = stopped_and_resumed(tiny_path, tmp_path, 2, ours=False)
-    assert [record["step"] for record in lines(tmp_path, "prompts.jsonl")] == list(range(1, STEPS + 1))
-    assert [r["step"] for r in lines(tmp_path, "metrics.jsonl") if "loss" in r] == list(range(1, STEPS + 1))
-    assert recorder.totals()["total/rollouts"] == STEPS * PROMPTS * 4
-
-
 def test_a_record_that_is_not_cut_has_steps_twice(tiny_path, tmp_path, monkeypatch):
     monkeypatch.setattr(Journal, "cut", lambda *_: None)
     stopped_and_resumed(tiny_path, tmp_path, 2)
     steps = [record["step"] for record in lines(tmp_path, "prompts.jsonl")]
     assert sorted(set(steps)) == list(range(1, STEPS + 1)) and len(steps) > STEPS
-
-
-def test_totals_without_a_recorder_in_the_checkpoint_come_from_the_log(tiny_path, tmp_path):
-    trainer, _ = make(tiny_path, tmp_path, **SAVED | {"max_steps": 2})
-    trainer.train()
-    state = tmp_path / "checkpoint-2" / "trainer_state.json"
-    content = json.loads(state.read_text())
-    assert content["stateful_callbacks"].pop("dppo_totals")["total/rollouts"] > 0
-    state.write_text(json.dumps(content))
-    logged = [record for record in lines(tmp_path, "metrics.jsonl") if record["step"] == 2][-1]
-    trainer, recorder = make(tiny_path, tmp_path, **SAVED | {"max_steps": 3})
-    with pytest.warns(UserWarning, match="max_steps: 2 -> 3; it holds from here"):
-        trainer.train(resume_from_checkpoint=str(state.parent))
-    made = recorder.totals()["total/rollouts"] - logged["total/rollouts"]
-    assert made == 4 * sum(lines(tmp_path, "prompts.jsonl")[-1]["rolled_out"]) > 0
-
-
-def test_a_new_run_begins_a_new_record(tiny_path, tmp_path):
-    for _ in range(2):
-        trainer, _ = make(tiny_path, tmp_path)
-        trainer.train()
-    assert [record["step"] for record in lines(tmp_path, "prompts.jsonl")] == [1, 2, 3]
-    assert [record["step"] for record in lines(tmp_path, "metrics.jsonl") if "loss" in record] == [1, 2, 3]
 
 
 @TRAINERS
@@ -102,13 +69,6 @@ def test_a_reward_that_fails_is_on_record(ours, tiny_path, tmp_path):
     record = run_file(tmp_path)
     assert record["status"] == "failed" and "no verifier\nhere" in record["error"]
     assert record["seconds"] == recorder.totals()["total/seconds"] > 0
-
-
-def test_an_interrupt_is_on_record(tiny_path, tmp_path):
-    trainer, _ = make(tiny_path, tmp_path, callbacks=[StopAfter(0, KeyboardInterrupt)])
-    with pytest.raises(KeyboardInterrupt):
-        trainer.train()
-    assert run_file(tmp_path)["status"] == "stopped" and run_file(tmp_path)["error"] is None
 
 
 def full_after(writes, monkeypatch):
@@ -137,56 +97,3 @@ def test_a_full_disk_ends_the_record_and_not_the_run(tiny_path, tmp_path, monkey
     assert [record["step"] for record in lines(tmp_path, "prompts.jsonl")] == [1, 2]  # whole lines only
     assert {record["step"] for record in lines(tmp_path, "completions.jsonl")} == {1}
     assert run_file(tmp_path)["status"] == "finished"
-
-
-def test_a_half_written_line_would_show(tmp_path, monkeypatch):
-    """The wrong twin: without taking it back, the file ends in half a record."""
-    full_after(1, monkeypatch)
-    monkeypatch.setattr(files, "_take_back", lambda file, size: None)
-    journal = Journal(tmp_path)
-    journal.append("a.jsonl", [{"step": 1}])
-    with pytest.warns(UserWarning, match="cannot write"):
-        journal.append("a.jsonl", [{"step": 2}])
-    assert not (tmp_path / "a.jsonl").read_text().endswith("\n")
-
-
-HOSTILE = [
-    "a\nb\r\n\u2028\u0085c",
-    "\x00\x1b[31m\x7f",
-    "lone \ud800 surrogate",
-    "</script><script>",
-    '"\\',
-    "\U0001f600",
-]
-
-
-class Hostile:
-    """A tokenizer whose every text is one of ``HOSTILE``."""
-
-    def decode(self, ids, skip_special_tokens):
-        return HOSTILE[int(ids.sum()) % len(HOSTILE)]
-
-
-def test_any_text_stays_one_line_of_json(tiny_path, tmp_path):
-    trainer, recorder = make(tiny_path, tmp_path, completions=99)
-    generations = []
-    recorder.generation = generations.append
-    trainer.train()
-    journal = Journal(tmp_path)
-    records = [asdict(line) for g in generations for line in completion_lines(g, 99, Hostile())]
-    journal.append("hostile.jsonl", records)
-    data = (tmp_path / "hostile.jsonl").read_bytes()
-    assert data.isascii() and not any(byte < 32 for byte in data.replace(b"\n", b""))
-    assert [json.loads(line)["completion"] for line in data.splitlines()] == [r["completion"] for r in records]
-    assert {record["completion"] for record in records} == set(HOSTILE)
-    assert list(files.read_lines(tmp_path / "hostile.jsonl")) == records
-
-
-def test_cutting_leaves_whole_records_up_to_a_step(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"step": 0}\n{"step": 2, "b": 1}\nnot json\n[1]\n{"no": 1}\n{"step": 3}\n{"step": 1, "cut')
-    Journal(tmp_path).cut("a.jsonl", 2)
-    assert path.read_text() == '{"step": 0}\n{"step": 2, "b": 1}\n'
-    Journal(tmp_path).cut("a.jsonl", -1)
-    assert path.read_text() == "" and [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
-    Journal(tmp_path).cut("none.jsonl", 2)

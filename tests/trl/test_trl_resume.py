@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, length_reward, problems
-from refusals import refused
+from conftest_trl import GENERATIONS, SHORT, length_reward, problems
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.errors import CheckpointError
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.checkpoints.files import latest_checkpoint
 
 STEPS = 8
+SAVED = SHORT | dict(per_device_train_batch_size=4 * GENERATIONS, max_completion_length=8, max_steps=STEPS)
+SAVED |= dict(save_strategy="steps", save_steps=1)
 
 
 class Stop(Exception):
@@ -41,24 +41,7 @@ def trainer(path, folder, *, seen, callbacks=(), prompts=10, **options):
         seen.append(tuple(prompts))
         return length_reward(prompts, completions)
 
-    settings = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=4 * GENERATIONS,
-        num_generations=GENERATIONS,
-        max_completion_length=8,
-        max_steps=STEPS,
-        learning_rate=1e-2,
-        prompt_prune_rate=0.5,
-        completion_prune_rate=0.5,
-        report_to=[],
-        save_steps=1,
-        logging_steps=1,
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        seed=3,
-    )
-    settings.update(options)
+    settings = SAVED | dict(output_dir=str(folder), prompt_prune_rate=0.5, completion_prune_rate=0.5) | options
     return DPPOTrainer(
         model=path,
         reward_funcs=reward,
@@ -151,13 +134,6 @@ def test_resuming_under_another_schedule_rolls_out_again(tiny_path, tmp_path):
     assert resumed.state.global_step == 5 and len(seen) == 1
 
 
-def test_damaged_state_is_named(tiny_path, tmp_path):
-    trainer(tiny_path, tmp_path, seen=[], max_steps=1).train()
-    (tmp_path / "checkpoint-1" / "dppo_state.json").write_text("{not json")
-    with refused(CheckpointError, "dppo_state.json"):
-        trainer(tiny_path, tmp_path, seen=[], max_steps=2).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-
-
 def test_a_checkpoint_cut_off_while_being_written_is_passed_over(tmp_path):
     for step in (2, 10):
         (tmp_path / f"checkpoint-{step}").mkdir()
@@ -181,18 +157,7 @@ def test_trl_alone_replays_the_first_epoch(tiny_path, tmp_path):
             seen.append(tuple(prompts))
             return length_reward(prompts, completions)
 
-        config = GRPOConfig(
-            output_dir=str(folder),
-            per_device_train_batch_size=4 * GENERATIONS,
-            num_generations=GENERATIONS,
-            max_completion_length=4,
-            max_steps=5,
-            report_to=[],
-            save_steps=1,
-            disable_tqdm=True,
-            use_cpu=True,
-            bf16=False,
-        )
+        config = GRPOConfig(str(folder), **SAVED | dict(max_completion_length=4, max_steps=5))
         callbacks = [StopAfter(stop)] if stop else []
         stock = GRPOTrainer(tiny_path, reward, args=config, train_dataset=problems(8), callbacks=callbacks)
         with contextlib.suppress(Stop):

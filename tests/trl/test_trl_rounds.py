@@ -5,21 +5,17 @@ from dataclasses import replace
 import pytest
 import test_trl_contract
 import torch
-from conftest_trl import GENERATIONS, first_half_reward, length_reward, problems, relative_difference
+from conftest_trl import GENERATIONS, first_half_reward, logged, problems, relative_difference
 from refusals import refused
 from safetensors.torch import load_file
 from test_trl_contract import TOLERANCE, gradients
 from test_trl_resume import STEPS, Stop, StopAfter, trainer, weights
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.errors import ConfigError, RoundsError
-from dppo.pruning.rounds import Collected
-from dppo.step import PromptSource, whole_block
-from dppo.step.figures import round_figures
+from dppo.errors import RoundsError
+from dppo.step import PromptSource
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.rollouts import Generated, gathered_order, joined
 
-CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)
 DAPO = dict(method="dapo", loss_type="dapo", accept_bias=True)
 WANTED = 3
 
@@ -45,10 +41,6 @@ def stock(path, tmp_path, monkeypatch, rows, **options):
     )
     monkeypatch.undo()
     return steps
-
-
-def logged(trainer, name):
-    return [row[name] for row in trainer.state.log_history if name in row]
 
 
 @pytest.mark.parametrize(
@@ -92,72 +84,10 @@ def test_figures_of_rounds_are_logged(tiny_path, tmp_path):
     surplus = logged(trainer, "rollout/groups_surplus")
     zero = logged(trainer, "rollout/zero_signal_groups")
     assert [z + s for z, s in zip(zero, surplus, strict=True)] == pytest.approx(unused)
-    assert logged(trainer, "prune/prompts_kept_share") == [1.0] * 3
-    assert logged(trainer, "candidates/zero_signal_groups") == pytest.approx(zero)
-    prompts = trainer.in_use.plan.prompts
-    assert sorted(prompts.candidates.row_P.tolist()) == sorted(prompts.row_Q.tolist())
     assert trainer.source.stream.epochs == pytest.approx(sum(groups) / 10)
 
 
-def test_history_learns_from_groups_that_are_not_used(tiny_path, tmp_path):
-    _, trainer = run(tiny_path, tmp_path)
-    seen = trainer.source.history.candidates(torch.arange(10), 1).seen_P.nonzero()[:, 0].tolist()
-    assert seen == sorted(set(trainer.in_use.plan.prompts.row_Q.tolist())) and len(seen) > WANTED
-
-
-def test_old_and_reference_log_probs_are_those_of_retained_rows_only(tiny_path, tmp_path, forwarded):
-    _, trainer = run(tiny_path, tmp_path, beta=0.1, num_iterations=2)
-    batch = trainer.in_use.batch
-    used = batch.weight_UB.sum(0) > 0
-    assert int(used.sum()) == WANTED * GENERATIONS < len(used)
-    assert (batch.old_logp[~used] == 0).all() and (batch.ref_logp[~used] == 0).all()
-    assert (batch.ref_logp[used].sum(1) < 0).all()
-
-
-def test_shares_of_a_generation_split_the_retained_groups(tiny_path, tmp_path):
-    _, trainer = run(tiny_path, tmp_path, per_device_train_batch_size=6, steps_per_generation=2, max_steps=2)
-    weight_UB = trainer.in_use.batch.weight_UB
-    assert weight_UB.shape[0] == 2 and int((weight_UB > 0).sum()) == WANTED * GENERATIONS
-    assert ((weight_UB > 0).sum(0) <= 1).all(), "each in one share"
-
-
 # What a run says, and what it refuses.
-
-
-def test_the_plan_says_rounds_and_bias(tiny_path, tmp_path, capsys):
-    run(tiny_path, tmp_path, max_rounds=7, round_factor=2.0)
-    text = capsys.readouterr().out
-    assert "gradient BIASED" in text and "dppo | biased: rounds are biased: a step is divided by the groups" in text
-    assert "at most 7 rounds (an error there); a step wants 3 groups of 4 completions" in text
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({**DAPO, "accept_bias": False}, r"method='dapo' is biased: rounds are biased.*accept_bias=True"),
-        ({**DAPO, "loss_type": "grpo"}, "method='dapo' .* loss_type: dapo, and loss_type='grpo' is another"),
-        ({**DAPO, "prompt_prune_rate": 0.5}, r"method='dapo' prunes nothing, but prompt_prune_rate=0\.5"),
-        ({**DAPO, "max_rounds": -1}, "max_rounds=-1 must be in"),
-        ({**DAPO, "round_factor": 0.0}, "round_factor=0 must be in"),
-        ({"max_rounds": 5}, "method='dppo' has no rounds, but max_rounds=5"),
-        ({"method": "grpo", "round_factor": 2.0}, "method='grpo' has no rounds, but round_factor=2"),
-    ],
-)
-def test_fields_that_do_not_fit_are_named(fields, message):
-    with pytest.raises(ConfigError, match=message):
-        DPPOConfig(**CONFIG | fields)
-
-
-def test_the_loss_alone_has_no_rounds():
-    method = DPPOConfig(**CONFIG, method="dapo_loss").build_method()
-    assert method.rounds is None and not method.biases()
-    assert DPPOConfig(**CONFIG, **DAPO).build_method().rounds.limit == 10
-
-
-def test_a_streamed_dataset_is_refused(tiny_path, tmp_path):
-    config = DPPOConfig(str(tmp_path), **DAPO, report_to=[], use_cpu=True, bf16=False, max_steps=1)
-    with refused(ConfigError, "method='dapo'", "map-style"):
-        DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8).to_iterable_dataset())
 
 
 # Errors and checkpoints.
@@ -207,13 +137,6 @@ def test_without_checkpoints_the_error_says_that_nothing_was_saved(tiny_path, tm
     with refused(RoundsError, "step 0", "10 rounds", "0 of 30"):
         run(tiny_path, tmp_path, reward=constant)
 
-    def later(prompts, completions, trainer_state, **_):
-        rewards = length_reward(prompts, completions)
-        return rewards if trainer_state.global_step == 0 else [1.0] * len(rewards)
-
-    with refused(RoundsError, "step 1", "save_strategy"):
-        run(tiny_path, tmp_path, reward=later, max_steps=2)
-
 
 @pytest.mark.parametrize(
     ("stop", "options"),
@@ -235,42 +158,3 @@ def test_resumed_equals_uninterrupted(stop, options, tiny_path, tmp_path):
 
 
 # Putting rounds together.
-
-
-def test_groups_are_in_the_order_in_which_ranks_are_gathered():
-    """Two ranks, rounds of four and two: rank 0 holds groups 0, 1 and 4, rank 1 holds 2, 3 and 5."""
-    assert gathered_order([4, 2], 2).tolist() == [0, 1, 4, 2, 3, 5]
-    assert gathered_order([3, 2], 1).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_rounds_are_padded_to_the_widest():
-    def generated(prompt, completion, **more):
-        prompt_ids, completion_ids = torch.tensor(prompt), torch.tensor(completion)
-        masks = dict(prompt_mask=torch.ones_like(prompt_ids), completion_mask=torch.ones_like(completion_ids))
-        given = dict(tool_mask=None, sampler_logp=None) | more
-        return Generated(prompt_ids=prompt_ids, completion_ids=completion_ids, **masks, **given)
-
-    rounds = [
-        generated([[5], [4]], [[6, 7, 8], [6, 1, 1]], reward_NF=torch.tensor([[1.0], [2.0]])),
-        generated([[3, 4]], [[9]], reward_NF=torch.tensor([[3.0]]), tool_mask=torch.zeros(1, 1)),
-    ]
-    both = joined(rounds, torch.tensor([0, 2, 1]), generations=1, pad_token=2)
-    assert both.prompt_ids.tolist() == [[2, 5], [2, 4], [3, 4]]
-    assert both.prompt_mask.tolist() == [[0, 1], [0, 1], [1, 1]]
-    assert both.completion_ids.tolist() == [[6, 7, 8], [6, 1, 1], [9, 2, 2]]
-    assert both.completion_mask.tolist() == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
-    assert both.tool_mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 0]], "a round without tools learns from all tokens"
-    assert both.reward_NF.tolist() == [[1.0], [3.0], [2.0]], "rewards are of all ranks, in the order of their gathering"
-
-
-def test_figures_are_shares_of_what_was_rolled_out():
-    weight_Q = torch.tensor([1.0, 0, 1, 0, 0])
-    collected = Collected(wanted=2, usual=2, counted=3, rounds=2, rolled_out=5)
-    prompts = replace(whole_block(5, 20), weight_Q=weight_Q, collected=collected)
-    assert round_figures(prompts) == {
-        "rollout/rounds": 2.0,
-        "rollout/groups": 5.0,
-        "rollout/groups_unused": pytest.approx(0.6),
-        "rollout/groups_surplus": pytest.approx(0.2),
-    }
-    assert round_figures(whole_block(5, 20)) == {}

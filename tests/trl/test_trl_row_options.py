@@ -10,10 +10,10 @@ from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig
 from refusals import refused
 from sft_runs import ours, solutions, stock, trained
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError, DataError, OutOfMemoryError
-from dppo.trl import DPPODPOConfig, DPPOSFTConfig, DPPOSFTTrainer
+from dppo.trl import DPPOSFTTrainer
 from dppo.trl.layouts import RowLayout
 
 TURNS = (
@@ -82,19 +82,6 @@ def test_only_what_the_assistant_says_is_trained_on(layout, tiny_path, tmp_path)
     assert difference < 1e-5 and scored[0] and scored[-1] and not all(scored)
 
 
-@pytest.mark.parametrize("layout", ["rows", "padded"])
-def test_learned_positions_begin_at_0(layout, tiny_path, tmp_path, monkeypatch):
-    """TRL pads on the right: with padding before them prompts are at other positions of such a model."""
-    torch.manual_seed(0)
-    small = dict(vocab_size=31, n_embd=32, n_layer=1, n_head=2, n_positions=32, bos_token_id=1, eos_token_id=1)
-    model = GPT2LMHeadModel(GPT2Config(**small, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0))
-    path = tmp_path / "gpt2"
-    model.save_pretrained(path)
-    AutoTokenizer.from_pretrained(tiny_path).save_pretrained(path)
-    monkeypatch.setattr("sft_runs.Qwen3ForCausalLM", GPT2LMHeadModel)
-    assert apart(stock, ours, str(path), tmp_path, only={"layout": layout})[0] < 1e-5
-
-
 OF_PAIRS = {
     "an adapter": {"own": {"ref_model": None, "peft_config": ADAPTER}},
     "an adapter, before": {"own": {"ref_model": None, "peft_config": ADAPTER}, "precompute_ref_log_probs": True},
@@ -131,30 +118,6 @@ def test_evaluation_between_steps_is_trls(tiny_path, tmp_path):
     for mine, theirs in zip(evaluated(us), evaluated(them), strict=True):
         assert 0 < mine.pop("eval_num_tokens") < theirs.pop("eval_num_tokens"), "prompts of pairs are there once"
         assert mine == pytest.approx(theirs, rel=1e-4)
-
-
-OTHER = {
-    "noise": (dict(neftune_noise_alpha=5.0), "neftune_noise_alpha: its noise is scaled by the length"),
-    "batch size": (dict(auto_find_batch_size=True), "auto_find_batch_size: false"),
-    "tokens": (dict(include_num_input_tokens_seen=True), "num_tokens is logged"),
-    "liger": (dict(use_liger_kernel=True), "use_kernels: true"),
-    "layerwise": (dict(optim="galore_adamw_layerwise", optim_target_modules="all"), "steps inside backward"),
-}
-
-
-@pytest.mark.parametrize("config", [DPPOSFTConfig, DPPODPOConfig])
-@pytest.mark.parametrize(("options", "sentence"), OTHER.values(), ids=OTHER)
-def test_what_would_be_another_thing_on_dense_rows_is_refused(options, sentence, config, tmp_path):
-    with pytest.raises(ConfigError, match=sentence):
-        config(str(tmp_path), use_cpu=True, bf16=False, **options)
-
-
-def test_a_mean_by_process_is_refused_on_several(tmp_path, monkeypatch):
-    arguments = dict(use_cpu=True, bf16=False, average_tokens_across_devices=False)
-    DPPOSFTConfig(str(tmp_path), **arguments)
-    monkeypatch.setattr(DPPOSFTConfig, "world_size", 2)
-    with refused(ConfigError, "average_tokens_across_devices: true"):
-        DPPOSFTConfig(str(tmp_path), **arguments)
 
 
 def test_processes_that_share_rows_are_refused(tiny_path, tmp_path, monkeypatch):

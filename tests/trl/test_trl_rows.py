@@ -1,24 +1,16 @@
 """Rows in a training step: one layout for all log-probabilities, a budget that changes nothing else, odd batches."""
 
-import math
 import warnings
-from types import SimpleNamespace
 
 import pytest
-import test_trl_contract
 import torch
-from conftest_trl import GENERATIONS, length_reward, problems, relative_difference, scripted
-from datasets import concatenate_datasets
+from conftest_trl import logged, scripted
 from test_trl_contract import TOLERANCE, compare, gradients
-from trl_layout_cases import logged
 
-from dppo.objective import Tokens
-from dppo.packing import UNSCORED
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.batch import fill_log_probs
 from dppo.trl.forwards import ForwardPasses
 from dppo.trl.layouts import PaddedLayout
-from dppo.trl.metrics import LossFigures
 
 
 class Unchanged(DPPOTrainer):
@@ -48,12 +40,6 @@ class TestSameLayout:
         assert trainer.differences == [("ref", 0.0), ("old", 0.0), ("ref", 0.0)]
         assert logged(trainer, "kl") == [0.0, 0.0]
 
-    def test_rows_drawn_anew_agree_to_rounding(self, tiny_path, tmp_path):
-        options = STILL | dict(completion_prune_rate=0.5, max_tokens_per_row=40)
-        _, trainer = gradients(Unchanged, DPPOConfig, tiny_path, tmp_path, **options)
-        assert len(trainer.differences) > 6 and max(figure for _, figure in trainer.differences) < 1e-5
-        assert max(logged(trainer, "kl")) < 1e-10
-
     def test_two_layouts_in_one_step_are_seen(self, tiny_path, tmp_path, monkeypatch):
         def by_padding(self, whole, weight_B, model):
             layout = PaddedLayout(padded_forward=self._padded_forward, reason="")
@@ -68,26 +54,8 @@ class TestSameLayout:
         assert min(figure for _, figure in trainer.differences) > 1e-3 and min(logged(trainer, "kl")) > 1e-7
 
 
-def kept_by_hand(trainer):
-    """Prompt and completion token ids of every completion with an advantage, from the script alone."""
-    names = [row["prompt"] for row in problems(8) for _ in range(GENERATIONS)]
-    output = scripted(names, trainer)
-    texts = trainer.processing_class.batch_decode(output["completion_ids"], skip_special_tokens=True)
-    reward = torch.tensor(length_reward(names, texts)).view(-1, GENERATIONS)
-    live = ((reward - reward.mean(1, keepdim=True)).abs() > 1e-6).flatten().tolist()
-    pairs = zip(output["prompt_ids"], output["completion_ids"], live, strict=True)
-    return [(tuple(prompt), tuple(completion)) for prompt, completion, kept in pairs if kept]
-
-
 class TestBudget:
     """``max_tokens_per_row`` decides how much one forward pass computes, and nothing else."""
-
-    def test_tokens_are_counted_as_they_are(self, tiny_path, tmp_path, forwarded):
-        _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0)
-        kept = kept_by_hand(trainer)
-        trunks = sum(len(prompt) - 1 for prompt in {prompt for prompt, _ in kept})
-        assert logged(trainer, "rows/tokens") == [trunks + sum(len(completion) for _, completion in kept)]
-        assert logged(trainer, "rows/forwards") == [1.0] and len(forwarded) == 1
 
     @pytest.mark.parametrize("budget", [1, 12, 40, 10_000])
     def test_no_row_is_over_it_but_a_completion_alone(self, budget, tiny_path, tmp_path, forwarded):
@@ -105,17 +73,6 @@ class TestBudget:
         said = [str(w.message) for w in caught if "a row of its own" in str(w.message)]
         assert len(said) == bool(over) == (budget < 17)
         assert all(f"is 16 tokens, over max_tokens_per_row={budget}" in text for text in said)
-
-    def test_a_smaller_budget_takes_more_forwards(self, tiny_path, tmp_path):
-        forwards, gradient = [], []
-        for budget in (None, 100, 40):
-            steps, trainer = gradients(
-                DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.5, max_tokens_per_row=budget
-            )
-            forwards += logged(trainer, "rows/forwards")
-            gradient += steps
-        assert forwards[0] == 1 and forwards == sorted(set(forwards))
-        assert max(relative_difference(step, gradient[0]) for step in gradient[1:]) < TOLERANCE
 
 
 def places(prompts):
@@ -171,9 +128,7 @@ def by_place(prompts, completions, answer, **_):
 ODD = {
     "prompts of one token": dict(rollout=cut(prompt_tokens=1)),
     "completions of one token": dict(rollout=cut(completion_tokens=1)),
-    "one token each": dict(rollout=cut(1, 1)),
     "some completions of one token": dict(rollout=cut(completion_tokens=1, every=3)),
-    "tool outputs": dict(rollout=masked(every=99)),
     "some all tool output": dict(rollout=masked(every=3)),
     "some truncated": dict(rollout=truncated(every=3), mask_truncated_completions=True),
 }
@@ -190,39 +145,16 @@ class TestOddBatches:
         differences, _ = compare(tiny_path, tmp_path, ours={"max_tokens_per_row": budget}, **ODD[kind], **PASSES)
         assert max(differences) < TOLERANCE and forwarded
 
-    def test_only_tokens_that_carry_loss_are_scored(self, tiny_path, tmp_path, forwarded):
-        """What a tool wrote is forwarded, and no vocabulary is computed for it."""
-        _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, beta=0.1, **ODD["some all tool output"])
-        batch, (row, _) = trainer.in_use.batch, forwarded[-1]
-        kept = batch.weight_UB[0] > 0
-        assert int((row.labels != UNSCORED).sum()) == len(row.scored_L) == int(batch.loss_mask[kept].sum())
-        assert row.input_ids.numel() > int(batch.completion_mask[kept].sum()) > len(row.scored_L)
-
-    def test_the_same_prompt_in_several_groups_is_computed_once(self, tiny_path, tmp_path, monkeypatch):
-        def twice(count):
-            return concatenate_datasets([problems(count // 2)] * 2)
-
-        monkeypatch.setattr(test_trl_contract, "problems", twice)
-        options = dict(reward=by_place, beta=0.1)  # which keeps every completion
-        differences, trainer = compare(tiny_path, tmp_path, **options)
-        assert max(differences) < TOLERANCE
-        batch = trainer.in_use.batch
-        trunks = sum(int(n) - 1 for n in batch.prompt_mask.sum(1))
-        tokens = int(batch.completion_mask.sum())
-        assert len(batch.prompt_tokens) == 8 * GENERATIONS and len(set(batch.prompt_group)) == 4
-        assert logged(trainer, "rows/tokens") == [trunks / (2 * GENERATIONS) + tokens]
-
     @pytest.mark.parametrize("layout", ["rows", "padded"])
     @pytest.mark.parametrize(
         "options",
         [
             dict(reward=lambda prompts, completions, **_: [1.0] * len(prompts)),
-            dict(rollout=truncated(every=1), mask_truncated_completions=True),
             dict(rollout=masked(every=1), beta=0.1, num_iterations=2),
             dict(rollout=truncated(every=1), mask_truncated_completions=True, per_device_train_batch_size=8,
                  gradient_accumulation_steps=4),
         ],
-        ids=["equal rewards", "all truncated", "all tool output", "accumulation"],
+        ids=["equal rewards", "all tool output", "accumulation"],
     )  # fmt: skip
     def test_nothing_left_is_a_gradient_of_exactly_zero(self, options, layout, tiny_path, tmp_path, forwarded):
         steps, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, layout=layout, max_steps=2, **options)
@@ -243,32 +175,3 @@ class TestOddBatches:
         assert len(steps) == 8 and 0 < kept.count(0.0) < 8
         for step, share in zip(steps, kept, strict=True):
             assert (max(float(g.abs().max()) for g in step.values()) == 0.0) == (share == 0.0)
-
-
-def test_figures_are_means_over_the_tokens_of_a_step():
-    """However its completions fall into forward passes, and though those of the last are one token long."""
-    figures = LossFigures(DPPOConfig("unused", use_cpu=True, bf16=False, report_to=[]).build_method())
-    one_rank = SimpleNamespace(reduce=lambda value, reduction: value, gather=lambda value: value)
-    for width, entropy in ((3, 3.0), (1, 1.0)):
-        values_BT = torch.zeros(2, width)
-        tokens = Tokens(
-            logp_BT=values_BT, old_logp_BT=values_BT, advantage_B=torch.ones(2), mask_BT=torch.ones_like(values_BT)
-        )
-        figures.add(tokens, torch.ones(2), torch.full_like(values_BT, entropy), None, torch.full((2,), width))
-    assert (
-        figures.reduced(one_rank, tokens=8.0, sequences=4.0, denominator=4.0)["entropy"] == (2 * 3 * 3.0 + 2 * 1.0) / 8
-    )
-
-
-def test_a_rank_without_rows_does_not_move_the_extremes_of_others():
-    figures = LossFigures(DPPOConfig("unused", use_cpu=True, bf16=False, report_to=[]).build_method())
-    values_BT = torch.zeros(1, 2)
-    tokens = Tokens(logp_BT=values_BT, old_logp_BT=values_BT, advantage_B=torch.ones(1), mask_BT=values_BT + 1)
-    figures.add(tokens, torch.zeros(1), None, None, torch.full((1,), 2))
-    alone = SimpleNamespace(reduce=lambda value, reduction: value, gather=lambda value: value)
-    assert math.isnan(figures.reduced(alone, tokens=2.0, sequences=1.0, denominator=1.0)["clip_ratio/low_min"])
-    other = SimpleNamespace(
-        reduce=lambda value, reduction: value, gather=lambda value: torch.cat([value, torch.tensor([[0.25, 0.5]])])
-    )
-    found = figures.reduced(other, tokens=2.0, sequences=1.0, denominator=1.0)
-    assert (found["clip_ratio/low_min"], found["clip_ratio/high_max"]) == (0.25, 0.5)

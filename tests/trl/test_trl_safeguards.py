@@ -3,7 +3,6 @@
 import gc
 import weakref
 
-import pytest
 from torch import distributed
 
 from dppo.trl import safeguards
@@ -31,9 +30,3 @@ def test_a_trainer_that_nobody_holds_goes_before_the_group(monkeypatch):
     finally:
         gc.enable()
     assert there == [False]
-
-
-def test_where_there_is_no_group_nothing_is_ended(monkeypatch):
-    monkeypatch.setattr(distributed, "is_initialized", lambda: False)
-    monkeypatch.setattr(distributed, "destroy_process_group", lambda: pytest.fail("there is none"))
-    safeguards._end_group()

@@ -1,7 +1,6 @@
 """Supervised fine-tuning on drawn rows: TRL's gradient where nothing is dropped, and on average where rows are."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -134,27 +133,6 @@ def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):
     assert "dppo_rows.npz" in json.loads((tmp_path / "a/checkpoint-1/dppo_files.json").read_text())["files"]
 
 
-BAD = {
-    "rate": (dict(row_prune_rate=1.0), r"row_prune_rate=1 must be in \[0, 1\).*row_prune_rate: 0\.5"),
-    "floor": (dict(prune_floor=0.6), r"prune_floor=0\.6 must be in \(0, 0\.5\].*prune_floor=0\.25"),
-    "words": (dict(row_prune_rate="half"), r"row_prune_rate='half' is str, expected a number"),
-    "method": (dict(method="infobath"), r"method='infobath' is not one of .*Did you mean infobatch"),
-    "score": (dict(row_score="size"), r"row_score='size' is not one of"),
-    "biased": (dict(method="infobatch_kept"), r"is biased: .*accept_bias=True"),
-    "packing": (dict(packing=True), r"packing: rows are packed anew.*packing: false"),
-    "padding free": (dict(padding_free=True, max_length=None), r"padding_free: false"),
-    "by length": (dict(train_sampling_strategy="group_by_length"), r"train_sampling_strategy: random"),
-    "until": (dict(prune_until=2.0), r"prune_until=2 must be in \[0, 1\]"),
-    "row": (dict(max_tokens_per_row=0), r"max_tokens_per_row=0 must be in"),
-}
-
-
-@pytest.mark.parametrize(("options", "said"), BAD.values(), ids=BAD)
-def test_settings_that_cannot_be_are_refused(options, said, tmp_path):
-    with pytest.raises(ConfigError, match=said):
-        DPPOSFTConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
-
-
 def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
     empty = Dataset.from_dict({"prompt": [], "completion": []})
     with refused(DataError, "0 rows"):
@@ -170,10 +148,3 @@ def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
         DPPOSFTTrainer(tiny_path, DPPOSFTConfig(str(tmp_path), use_cpu=True), lambda rows: rows, solutions())
     with refused(ConfigError, "DPPOSFTConfig", "SFTConfig"):
         made(DPPOSFTTrainer, SFTConfig, tiny_path, tmp_path)
-
-
-def test_the_card_says_how_it_was_trained(tiny_path, tmp_path):
-    _, trainer = trained(ours, tiny_path, tmp_path)
-    trainer.save_model()
-    card = (Path(tmp_path) / "README.md").read_text()
-    assert "on the rows of a dataset" in card and "unbiased: the gradient of all rows, expected" in card

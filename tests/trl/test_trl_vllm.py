@@ -10,13 +10,11 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import trl.trainer.grpo_trainer
-from conftest_trl import GENERATIONS, length_reward, problems, scripted
+from conftest_trl import GENERATIONS, SHORT, length_reward, problems, scripted
 from refusals import refused
-from trl.generation.vllm_client import VLLMClient
 
 from dppo.errors import ConfigError, EngineError
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.checkpoints.files import latest_checkpoint
 from dppo_lab.cli.main import main
 
 
@@ -65,12 +63,10 @@ def engine(monkeypatch):
 
 
 def run(path, folder, **options):
-    settings = dict(
+    settings = SHORT | dict(
         output_dir=str(folder),
         use_vllm=True,
         per_device_train_batch_size=4 * GENERATIONS,
-        num_generations=GENERATIONS,
-        max_completion_length=12,
         prompt_prune_rate=0.5,
         completion_prune_rate=0.5,
         completion_score="confidence",
@@ -78,56 +74,22 @@ def run(path, folder, **options):
         max_steps=6,
         save_strategy="steps",
         save_steps=2,
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        seed=3,
     )
     args = DPPOConfig(**settings | options)
     return DPPOTrainer(path, length_reward, args=args, train_dataset=problems(8))
 
 
-def warned_at_start(path, folder, **options):
-    """What a trainer says of vLLM when it is made."""
+@pytest.mark.parametrize(("sampled", "times"), [(torch.bfloat16, 1), (torch.float32, 0)], ids=str)
+def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(sampled, times, engine, tiny_path, tmp_path):
+    engine.dtype = sampled
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run(path, folder, **options)
-    return [str(warning.message) for warning in caught if "vLLM samples" in str(warning.message)]
+        run(tiny_path, tmp_path, vllm_mode="server")
+    said = [str(warning.message) for warning in caught if "vLLM samples" in str(warning.message)]
+    assert len(said) == times and all(text.endswith("start the server with --dtype float32") for text in said)
 
-
-COLOCATE = "before the trainer is made: trl.generation.vllm_generation.LLM = partial(vllm.LLM, dtype='{}')"
-SERVER = "start the server with --dtype {}"
-
-
-@pytest.mark.parametrize(("mode", "mended"), [("colocate", COLOCATE), ("server", SERVER)])
-def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(mode, mended, engine, tiny_path, tmp_path):
-    engine.dtype = torch.bfloat16
-    (said,) = warned_at_start(tiny_path, tmp_path, vllm_mode=mode)
-    assert said.startswith("the trainer computes in float32, vLLM samples in bfloat16: ") and "\n" not in said
-    assert said.endswith(f"To sample in float32, {mended.format('float32')}")
-
-
-@pytest.mark.parametrize(
-    ("sampled", "options"),
-    [
-        (torch.float32, {}),
-        (torch.bfloat16, {"bf16": True}),
-        (torch.float32, {"bf16": True}),
-        (torch.bfloat16, {"model_init_kwargs": {"dtype": "bfloat16"}}),
-        (torch.float32, {"vllm_mode": "server"}),
-    ],
-    ids=["float32", "autocast", "finer", "bfloat16", "server"],
-)
-def test_a_sampler_as_fine_as_the_trainer_is_worth_no_word(sampled, options, engine, tiny_path, tmp_path):
-    engine.dtype = sampled
-    assert warned_at_start(tiny_path, tmp_path, **options) == []
-
-
-# -- an engine that does not start ------------------------------------------------------------------------------------
 
 NO_MEMORY = ValueError("Free memory on device (2.1/79.2 GiB) on startup is less than desired\nGPU memory utilization.")
-NO_DTYPE = ValueError("Bfloat16 is only supported on GPUs with compute capability of at least 8.0.")
 NO_SERVER = ConnectionError("The vLLM server can't be reached at http://gpu7:8000 after 240 seconds.")
 COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
 
@@ -142,8 +104,6 @@ COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
             "Its part of the memory is vllm_gpu_memory_utilization: 0.35, its longest sequence "
             "vllm_max_model_length: 64",
         ),
-        (torch.OutOfMemoryError("CUDA out of memory."), {}, COLOCATED, "not set, so the model's own limit"),
-        (NO_DTYPE, {}, COLOCATED, "vllm_gpu_memory_utilization: 0.3,"),
         (
             NO_SERVER,
             {"vllm_mode": "server", "vllm_server_base_url": "http://gpu7:8000"},
@@ -151,9 +111,7 @@ COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
             'Start one: VLLM_SERVER_DEV_MODE=1 vllm serve {path} --weight-transfer-config \'{{"backend": "nccl"}}\' '
             "--logprobs-mode processed_logprobs",
         ),
-        (NO_SERVER, {"vllm_mode": "server"}, "no vLLM server could be used at http://0.0.0.0:8000", "Start one: "),
     ],
-    ids=["memory", "out of memory", "dtype", "server", "host and port"],
 )
 def test_an_engine_that_does_not_start_is_one_line(broken, options, failed, works, engine, tiny_path, tmp_path):
     engine.broken = broken
@@ -165,27 +123,6 @@ def test_an_engine_that_does_not_start_is_one_line(broken, options, failed, work
     assert said.endswith(". Or without vLLM: use_vllm: false") and caught.value.__cause__ is broken
 
 
-def test_a_server_that_answers_with_an_error_is_named_too(engine, tiny_path, tmp_path, monkeypatch):
-    """TRL's own client, in the place of the stand-in's: it is asked once more after the engine is made."""
-    client = object.__new__(VLLMClient)
-    client.base_url, client.session = "http://gpu7:8000", SimpleNamespace(get=lambda *_, **__: 1 / 0)
-    monkeypatch.setattr(VLLMClient, "__del__", lambda self: None, raising=False)
-    make = engine.__init__
-
-    def with_client(self, **options):
-        make(self, **options)
-        self.vllm_client = client
-
-    monkeypatch.setattr(engine, "__init__", with_client)
-    with refused(EngineError, "no vLLM server", "ZeroDivisionError: division by zero"):
-        run(tiny_path, tmp_path, vllm_mode="server")
-
-
-def test_other_errors_of_the_constructor_stay_as_they_are(engine, tiny_path, tmp_path):
-    with pytest.raises(OSError, match="nowhere"):
-        run(str(tmp_path / "nowhere"), tmp_path)
-
-
 def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_path, tmp_path, capsys):
     engine.broken = NO_MEMORY
     words = f"--dataset_name embedded --model_name_or_path {tiny_path} --use_cpu true --bf16 false "
@@ -193,9 +130,6 @@ def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_p
     assert main(["train", *words.split(), "--output_dir", str(tmp_path / "out")]) == 2
     (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dppo train: ")]
     assert said.startswith(f"dppo train: {COLOCATED} (ValueError: Free memory") and said.endswith("use_vllm: false")
-
-
-# -- an engine that dies ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -226,27 +160,6 @@ def test_an_engine_that_dies_names_the_last_checkpoint_and_the_line_that_resumes
         assert torch.equal(one, other)
 
 
-def test_before_a_resumed_run_has_written_the_checkpoint_it_went_on_from_is_named(
-    engine, straight, tiny_path, tmp_path
-):
-    engine.dies_in = 1
-    with refused(EngineError, "step 3", "checkpoint-2: go on with"):
-        run(tiny_path, tmp_path).train(resume_from_checkpoint=str(straight[1] / "checkpoint-2"))
-
-
-@pytest.mark.parametrize(
-    ("options", "named"), [({"save_strategy": "no"}, "save_strategy"), ({"save_steps": 3}, "save_steps")]
-)
-def test_a_checkpoint_of_another_run_is_not_named(options, named, engine, tiny_path, tmp_path):
-    (tmp_path / "checkpoint-2").mkdir()
-    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
-    assert latest_checkpoint(tmp_path) is not None
-    engine.dies_in = 2
-    with refused(EngineError, named) as caught:
-        run(tiny_path, tmp_path, **options).train()
-    assert "checkpoint-2" not in str(caught.value)
-
-
 def test_weights_that_cannot_be_sent_are_its_failure_and_a_reward_is_not(engine, tiny_path, tmp_path, monkeypatch):
     def refuse(self):
         raise ConnectionError("the server is gone")
@@ -254,10 +167,6 @@ def test_weights_that_cannot_be_sent_are_its_failure_and_a_reward_is_not(engine,
     monkeypatch.setattr(engine, "sync_weights", refuse)
     with refused(EngineError, "step 0", "ConnectionError: the server is gone"):
         run(tiny_path, tmp_path).train()
-    monkeypatch.undo()
-
-
-# -- a library that is not there --------------------------------------------------------------------------------------
 
 
 def test_training_without_vllm_names_the_install_line(tiny_path, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 A scene is built anew for each trainer, since rewards, tools and environments keep what they were given.
 """
 
-import asyncio
 import hashlib
 import math
 import re
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest_trl import GENERATIONS, problems, relative_difference, scripted
+from conftest_trl import GENERATIONS, SHORT, problems, relative_difference, scripted
 from datasets import Dataset
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from transformers import AutoConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM
 from trl import GRPOConfig
 from trl.chat_template_utils import qwen3_chat_template
 
@@ -28,22 +27,13 @@ WEIGHTS, RELATIVE, ABSOLUTE = 1e-4, 1e-4, 1e-6
 
 TIMES = re.compile(r"step_time$|_runtime$|_per_second$|^profiling/")
 
-CONFIG = dict(
+CONFIG = SHORT | dict(
     per_device_train_batch_size=4 * GENERATIONS,
-    num_generations=GENERATIONS,
     max_completion_length=12,
     max_steps=2,
-    learning_rate=1e-2,
     beta=0.1,  # so that completions without an advantage are forwarded too, and entropies are of all completions
     shuffle_dataset=False,
-    report_to=[],
-    save_strategy="no",
-    logging_steps=1,
-    disable_tqdm=True,
-    use_cpu=True,
-    bf16=False,
     gradient_checkpointing=False,
-    seed=3,
 )
 
 
@@ -51,12 +41,8 @@ CONFIG = dict(
 class Scene:
     """What one run is given beside its trainer's class."""
 
-    words: str
-    """Path of a model with a tokenizer of words."""
-    chat: str
-    """Path of a model with a chat template."""
-    judge: str
-    """Path of a reward model that reads what the first one writes."""
+    words: str  # path of a model with a tokenizer of words
+    chat: str  # path of a model with a chat template
     folder: Path
     seen: list[Any] = field(default_factory=list)
     """What rewards, tools and environments were given, in order."""
@@ -84,8 +70,7 @@ class Run:
 
     trainer: Any
     scene: Scene
-    weights: dict[str, Tensor]
-    """Trainable, at the end."""
+    weights: dict[str, Tensor]  # trainable, at the end
     logs: list[dict[str, Any]]
     files: set[str]
 
@@ -118,13 +103,7 @@ def start(trainer_class: type, build: Build, scene: Scene, **train: Any) -> Run:
 
 
 def differences(stock: Run, ours: Run, allowed: Mapping[str, str] = {}) -> list[str]:
-    """What our run has otherwise than TRL's, one line each; empty where they agree.
-
-    Args:
-        stock: TRL's run.
-        ours: ours, which may log and write more.
-        allowed: figures that may differ, with the reason.
-    """
+    """What TRL's run has otherwise than ours, which may log and write more; ``allowed`` figures may differ."""
     found = []
     if (apart := relative_difference(ours.weights, stock.weights)) >= WEIGHTS:
         found.append(f"weights differ by {apart:.1e}")
@@ -151,14 +130,8 @@ def same(value: Any, other: Any) -> bool:
 
 
 def save_models(words: str, folder: Path) -> dict[str, str]:
-    """Paths of a scene's models: of the one in ``words``, of one that chats and of a reward model."""
+    """Paths of a scene's models: of the one in ``words`` and of one that chats."""
     torch.manual_seed(1)
-    judge = Qwen3ForSequenceClassification(AutoConfig.from_pretrained(words, num_labels=1))
-    with torch.no_grad():
-        judge.score.weight.normal_()
-    judge.save_pretrained(folder / "judge")
-    PreTrainedTokenizerFast.from_pretrained(words).save_pretrained(folder / "judge")
-
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -180,7 +153,7 @@ def save_models(words: str, folder: Path) -> dict[str, str]:
                 parameter.normal_(0, 0.2)
     chat.save_pretrained(folder / "chat")
     tokenizer.save_pretrained(folder / "chat")
-    return {"words": words, "chat": str(folder / "chat"), "judge": str(folder / "judge")}
+    return {"words": words, "chat": str(folder / "chat")}
 
 
 def ids_reward(completion_ids, **_):
@@ -218,10 +191,10 @@ def scripted_model(trainer: Any) -> None:
     trainer.model.generate = generate
 
 
-def environment(scene: Scene, *, owns_reward: bool = True) -> type:
+def environment(scene: Scene) -> type:
     """A class of environments with the tool ``add``, which keep what they are given."""
 
-    class Sum:
+    class Paid:
         def __init__(self):
             self.times, self.total = 0, 0
 
@@ -242,11 +215,10 @@ def environment(scene: Scene, *, owns_reward: bool = True) -> type:
             self.total += a + b
             return self.total
 
-    class Paid(Sum):
         def get_reward(self):
             return float(self.total % 3)
 
-    return Paid if owns_reward else Sum
+    return Paid
 
 
 def chats(count: int) -> Dataset:
@@ -272,16 +244,8 @@ def talking(scene: Scene, **given) -> dict:
     return sampled(scene, train_dataset=chats(4), prepare=scripted_model, config=config) | given
 
 
-def tools(scene: Scene, *, wait: bool = False) -> dict:
-    """A tool, which may have to be awaited."""
-    add = environment(scene)().add
-
-    async def later(a: int, b: int) -> int:
-        await asyncio.sleep(0)
-        return add(a, b)
-
-    later.__doc__, later.__name__ = add.__doc__, "add"
-    return talking(scene, tools=[later if wait else add])
+def tools(scene: Scene) -> dict:
+    return talking(scene, tools=[environment(scene)().add])
 
 
 def in_environment(scene: Scene, **given) -> dict:
@@ -303,13 +267,3 @@ def even_lengths(scene: Scene, **given) -> dict:
         return found | {"completion_ids": ids, "logprobs": [[-1.0] * 6 for _ in ids]}
 
     return words(scene, rollout_func=rollout, **given)
-
-
-def several_environments(scene: Scene) -> dict:
-    def total_reward(environments, **_):
-        return [float(one.total % 2) for one in environments]
-
-    factories = {"paid": environment(scene), "free": environment(scene, owns_reward=False)}
-    data = Dataset.from_list([{"environment": name, "answer": str(i)} for i in range(2) for name in factories])
-    reward = scene.watched(total_reward)
-    return in_environment(scene, train_dataset=data, environment_factory=factories, reward_funcs=reward)

@@ -2,7 +2,7 @@
 
 import json
 
-from conftest_trl import GENERATIONS, length_reward, problems, scripted
+from conftest_trl import GENERATIONS, SHORT, length_reward, problems, scripted
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -27,22 +27,8 @@ class StopAfter(TrainerCallback):
 
 def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callbacks=(), completions=None, **options):
     """A trainer of three steps and its recorder, None where nothing is recorded."""
-    settings = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=PROMPTS * GENERATIONS,
-        num_generations=GENERATIONS,
-        max_completion_length=12,
-        max_steps=3,
-        learning_rate=1e-2,
-        report_to=[],
-        save_strategy="no",
-        logging_steps=1,
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        seed=3,
-    )
-    settings.update(options)
+    settings = SHORT | dict(output_dir=str(folder), per_device_train_batch_size=PROMPTS * GENERATIONS)
+    settings |= {"max_completion_length": 12} | options
     if ours:
         settings = {"prompt_prune_rate": 0.5, "completion_prune_rate": 0.5, "loss_type": "dr_grpo"} | settings
     trainer = (DPPOTrainer if ours else GRPOTrainer)(

@@ -50,9 +50,6 @@ def flush(folder: Path, *, rank: int, every: bool) -> None:
         folder: of the checkpoint.
         rank: of this process, which waits for the files with its number in their names.
         every: whether it waits for all.
-
-    Raises:
-        CheckpointError: there is no room, or the disk fails.
     """
     own = re.compile(rf"(?<!\d){rank}(?!\d)")
     with writing(folder):
@@ -62,11 +59,7 @@ def flush(folder: Path, *, rank: int, every: bool) -> None:
 
 
 def seal(folder: Path) -> None:
-    """List a checkpoint's files: from here on it is complete. One process calls it, when all have flushed theirs.
-
-    Raises:
-        CheckpointError: there is no room, or the disk fails.
-    """
+    """List a checkpoint's files: from here on it is complete. One process calls it, when all have flushed theirs."""
     with writing(folder):
         files = _files(folder)
         for inside in {path.parent for path in files}:
@@ -124,9 +117,6 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
         folder: of the checkpoint.
         same_ranks: whether it was written by as many processes; random numbers of others are of no use.
         accept_missing: whether the run may go on without what it lacks.
-
-    Raises:
-        CheckpointError: a file is not as long as it was, or one is missing and that was not accepted.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not there. {advice(folder)}")

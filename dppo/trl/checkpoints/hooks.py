@@ -64,11 +64,7 @@ class CheckpointHooks(_BaseTrainer):
         return Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
 
     def checked(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from, known to be whole; a warning names what it lacks where that was accepted.
-
-        Raises:
-            CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
-        """
+        """The checkpoint to resume from, known to be whole; a warning names what it lacks where that was accepted."""
         folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
         if asked is True and folder is None:
             raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")

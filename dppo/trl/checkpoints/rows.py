@@ -24,14 +24,7 @@ def row_settings(args: Any, processes: int) -> dict[str, Any]:
 
 
 def write_row_state(folder: Path, *, rows: int, skipped: int, settings: dict[str, Any]) -> None:
-    """Write the state into a checkpoint's folder; the file appears complete or not at all.
-
-    Args:
-        folder: of the checkpoint.
-        rows: of the dataset.
-        skipped: optimizer steps whose gradient was not finite.
-        settings: of ``row_settings``.
-    """
+    """Write the state into a checkpoint's folder; the file appears complete or not at all."""
     write_json(folder / OUR_STATE, {"rows": rows, "skipped": skipped, "listed": True, "settings": settings})
 
 
@@ -39,15 +32,6 @@ def read_row_state(folder: Path, settings: dict[str, Any], *, trainer: str, new_
     """Steps skipped, of a checkpoint; None, with a warning, where it is of TRL's own trainer.
 
     A warning names each setting that is another one now.
-
-    Args:
-        folder: of the checkpoint.
-        settings: of the run that resumes.
-        trainer: name of the class that resumes.
-        new_optimizer: whether the checkpoint's optimizer was left behind, and its settings with it.
-
-    Raises:
-        CheckpointError: the file is damaged.
     """
     path = folder / OUR_STATE
     if not path.exists():

@@ -72,11 +72,7 @@ def write_state(folder: Path, state: RunState) -> None:
 
 
 def read_state(folder: Path) -> RunState | None:
-    """The state in a checkpoint's folder; None, with a warning, for a checkpoint of TRL's own trainer.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
+    """The state in a checkpoint's folder; None, with a warning, for a checkpoint of TRL's own trainer."""
     path = folder / OUR_STATE
     if not path.exists():
         warnings.warn(
@@ -100,17 +96,7 @@ def saved_by(folder: Path) -> int | None:
 
 
 def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, new_optimizer: bool = False) -> bool:
-    """Whether the generation that a state was saved in can go on; a warning names settings that changed.
-
-    Args:
-        folder: of the checkpoint.
-        state: in it.
-        settings: of the run that resumes.
-        new_optimizer: whether the checkpoint's optimizer was left behind, and its settings with it.
-
-    Raises:
-        CheckpointError: it was saved in the middle of a generation that other processes share.
-    """
+    """Whether the generation that a state was saved in can go on; a warning names settings that changed."""
     differing = changed(state.settings, settings)
     if state.calls > 0 and "processes" in differing:
         before, now = differing["processes"]
@@ -125,13 +111,7 @@ def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, ne
 
 
 def _effect(name: str, in_use: bool, new_optimizer: bool) -> str:
-    """What becomes of a changed setting.
-
-    Args:
-        name: of the setting.
-        in_use: whether the checkpoint was saved in the middle of a generation.
-        new_optimizer: whether the checkpoint's optimizer was left behind, and its settings with it.
-    """
+    """What becomes of a changed setting."""
     effect = EFFECTS.get(name) if in_use else UPDATE
     if effect == BATCH:
         return "it holds from here, and the generation in use is rolled out again"

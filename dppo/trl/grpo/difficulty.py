@@ -41,16 +41,7 @@ def difficulty_problems(args: Any) -> list[str]:
 
 
 def difficulty_predictor(dataset: Any, args: Any, functions: int) -> DifficultyPredictor | None:
-    """The predictor that ``difficulty_features`` describe; None where there are none.
-
-    Args:
-        dataset: map-style.
-        args: the run's arguments, a ``DPPOConfig``.
-        functions: reward functions.
-
-    Raises:
-        DataError: a column is not there, or has text or gaps; ranges are not those of the functions.
-    """
+    """The predictor that ``difficulty_features`` describe; None where there are none."""
     if args.difficulty_features is None:
         return None
     bounds = args.reward_range or [0.0, 1.0]

@@ -96,11 +96,7 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
 
 
 def generation_sizes(args: Any, processes: int) -> tuple[int, Cycle]:
-    """Completions of a generation and the cycle of its calls.
-
-    Raises:
-        ConfigError: they cannot share the generation.
-    """
+    """Completions of a generation and the cycle of its calls."""
     per_call = args.per_device_train_batch_size * processes
     steps = args.steps_per_generation or 1
     if args.generation_batch_given:

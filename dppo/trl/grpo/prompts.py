@@ -24,19 +24,7 @@ EPOCHS_REMEMBERED = 3
 def prompt_source(
     dataset: Any, args: Any, method: Method, *, weight_F: Tensor, environment: bool
 ) -> PromptSource | None:
-    """The prompts of a run; None for a streamed dataset, whose rows cannot be read again.
-
-    Args:
-        dataset: the training set.
-        args: the run's arguments, a ``DPPOConfig``.
-        method: built from them.
-        weight_F: (F,) of the reward functions.
-        environment: whether one gives the prompts, so that the dataset need not.
-
-    Raises:
-        ConfigError: the dataset is streamed, and the method chooses prompts.
-        DataError: there is no column of prompts or of difficulty, or fewer prompts than one generation needs.
-    """
+    """The prompts of a run; None for a streamed dataset, whose rows cannot be read again."""
     columns = getattr(dataset, "column_names", None)  # of some streams they are not known
     if columns is not None and "prompt" not in columns and not environment:
         raise DataError(
@@ -96,11 +84,7 @@ def _check_streamed(args: Any, method: Method) -> None:
 
 
 def _of_functions(values: PromptValues | None, method: Method, functions: int) -> PromptValues | None:
-    """The values, where they can be what the method makes of them.
-
-    Raises:
-        ConfigError: they are of the sum of several reward functions, and a history expects something of each.
-    """
+    """The values, where they can be what the method makes of them."""
     if values is not None and method.advantages.from_history and functions > 1:
         raise ConfigError(
             f"prompt_values are of the total of {functions} reward functions, and a history has a prior of each. Leave "

@@ -43,15 +43,7 @@ Gather = Callable[[Tensor], Tensor]
 def read_examples(
     dataset: Sequence[dict[str, Any]], row_Q: Tensor, *, generations: int | Tensor, rank: int, processes: int
 ) -> list[dict[str, Any]]:
-    """This rank's equal, contiguous slice of some rows, each repeated for every completion.
-
-    Args:
-        dataset: map-style.
-        row_Q: (Q,) rows; their completions divide over the processes.
-        generations: G, or (Q,) int64 of each.
-        rank: of this process.
-        processes: ranks.
-    """
+    """This rank's equal, contiguous slice of some rows, each repeated for every completion."""
     rows = np.repeat(row_Q.numpy(), generations if isinstance(generations, int) else generations.numpy())
     size = len(rows) // processes
     here = rows[rank * size : (rank + 1) * size].tolist()

@@ -23,9 +23,6 @@ def precision_line(trainer: Any) -> str | None:
     """What to say at start where vLLM computes more coarsely than the trainer; None where it does not.
 
     TRL gives the ``LLM`` of ``vllm_mode: colocate`` no dtype, and vLLM takes a float32 model down to bfloat16.
-
-    Args:
-        trainer: with ``use_vllm``; its main process, which is the one that knows a server.
     """
     ours, theirs = _trained_in(trainer), _sampled_in(trainer)
     if torch.finfo(theirs).eps <= torch.finfo(ours).eps:
@@ -60,9 +57,7 @@ def _sampled_in(trainer: Any) -> torch.dtype:
 def start_named(args: GRPOConfig, model: Any) -> Iterator[None]:
     """A context around TRL's constructor, which starts vLLM in its process or looks for its server.
 
-    Raises:
-        EngineError: in place of whatever was raised while vLLM started, which stays its cause: with what works. Other
-            errors of the constructor stay as they are.
+    Only what vLLM raises becomes an ``EngineError``: other errors of the constructor stay as they are.
     """
     try:
         yield
@@ -91,12 +86,7 @@ def _of_vllm(error: BaseException) -> bool:
 
 @contextmanager
 def failures_named(trainer: Any) -> Iterator[None]:
-    """A context around what vLLM does for a trainer.
-
-    Raises:
-        EngineError: in place of whatever vLLM raised, which stays its cause: with the step, the run's last checkpoint
-            and the line that goes on from it.
-    """
+    """A context around what vLLM does for a trainer: its failure names the last checkpoint and how to go on from it."""
     try:
         yield
     except Exception as error:  # of its engine, its workers, or the connection to its server

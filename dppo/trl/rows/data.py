@@ -21,12 +21,7 @@ from dppo.typed import check
 
 
 def check_dataset(dataset: Any, name: str) -> int:
-    """Rows of a training set that has some to come back to.
-
-    Raises:
-        ConfigError: it is streamed, or no dataset.
-        DataError: it is empty.
-    """
+    """Rows of a training set that has some to come back to."""
     if isinstance(dataset, datasets.Dataset):
         if not len(dataset):
             raise DataError("the dataset has 0 rows, and at least 1 is needed. Give it rows to train on.")
@@ -40,11 +35,7 @@ def check_dataset(dataset: Any, name: str) -> int:
 
 
 def prepared_rows(dataset: Any, columns: tuple[str, ...], given: int, max_length: int | None) -> Any:
-    """Columns of a training set that TRL has prepared, with lists of numbers in its rows.
-
-    Raises:
-        DataError: no row is left.
-    """
+    """Columns of a training set that TRL has prepared, with lists of numbers in its rows."""
     if not len(dataset):
         raise DataError(
             f"none of the {given} rows is left: TRL drops rows whose prompt alone fills max_length={max_length}. "
@@ -138,12 +129,7 @@ OF_PAIRS += ("ref_chosen_logps", "ref_rejected_logps", "prompts", "completions")
 
 
 def weights_of(reward: MarginReward | None, rows: Any, scale: float, end: str | None) -> np.ndarray:
-    """(size,) MADPO-style weight of each pair, by its margin less the mean one; 1 without a reward function.
-
-    Raises:
-        ConfigError: ``reward`` is no function, or ``async``.
-        RewardError: it raises, or gives something that is not one finite number per answer.
-    """
+    """(size,) MADPO-style weight of each pair, by its margin less the mean one; 1 without a reward function."""
     if reward is None:
         return np.ones(len(rows))
     check("margin_reward", reward, Callable, "margin_reward=my_reward")
@@ -162,11 +148,7 @@ def weights_of(reward: MarginReward | None, rows: Any, scale: float, end: str | 
 
 
 def _rewards(reward: MarginReward, **given: list[Any]) -> list[float]:
-    """Rewards of all answers of one kind, each a finite number.
-
-    Raises:
-        RewardError: the function raises, or gives something else.
-    """
+    """Rewards of all answers of one kind, each a finite number."""
     found = guarded(reward)(**given)
     missing = [place for place, value in enumerate(found) if value is None or value != value]
     if missing:

@@ -240,11 +240,7 @@ class _Pairs:
 
 
 def _measured(rows: Any, sequences_of: Callable[[Any], list[Sequence]], max_length: int | None) -> _Pairs:
-    """Identity, tokens and trained tokens of the preferred answer of each pair.
-
-    Raises:
-        DataError: pairs with equal answers, or without a prompt or an answer.
-    """
+    """Identity, tokens and trained tokens of the preferred answer of each pair."""
     identities, tokens, chosen = [], [], []
     equal, empty = list[int](), list[int]()
     for place, row in enumerate(rows):

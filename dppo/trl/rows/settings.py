@@ -26,9 +26,6 @@ class RowConfig(RowSettings):
 
         Args:
             refused: whether an option of TRL's is not served, and the sentence that says why.
-
-        Raises:
-            ConfigError: listing every field that is out of range, biased without ``accept_bias``, or not served.
         """
         where = type(self).__name__
         raise_problems(where, setting_problems(self, ROW_CHOICES, RANGES))

@@ -133,11 +133,7 @@ def _labels(row: Mapping[str, Any]) -> list[int]:
 
 
 def _measured(rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Identity, tokens and trained tokens of each row.
-
-    Raises:
-        DataError: rows without a token to train on.
-    """
+    """Identity, tokens and trained tokens of each row."""
     identities, tokens, counts = [], [], []
     for row in rows:
         labels = np.asarray(_labels(row))
