@@ -17,11 +17,13 @@ from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.decode import sample
 from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
-from dppo_lab.demo.task import QUICK, Problem, make_split
+from dppo_lab.demo.task import QUICK, ArithmeticProblem, make_split
 from dppo_lab.demo.warmup import warm_up
 
 
-def preferences(model: Any, problems: list[Problem], verifier: Verifier, *, samples: int, seed: int) -> list[Any]:
+def preferences(
+    model: Any, problems: list[ArithmeticProblem], verifier: Verifier, *, samples: int, seed: int
+) -> list[Any]:
     """Pairs of a right and a wrong answer to one question, as many as the rarer kind has different ones."""
     tokenizer = build_tokenizer()
     prompts = encode_questions(tokenizer, [problem.question for problem in problems])

@@ -9,7 +9,7 @@ Rewriting = tuple[re.Pattern[str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class PatternExample:
     """An expression, a text it is for, and what comes of it."""
 
     regex: re.Pattern[str]
@@ -19,7 +19,7 @@ class Example:
     replacement: str | None = None
 
 
-EXAMPLES: list[Example] = []
+EXAMPLES: list[PatternExample] = []
 """Of every expression made here, for ``tests/judge/grading/test_grading_patterns.py``."""
 
 
@@ -35,14 +35,14 @@ def pattern(regex: str, examples: Mapping[str, str] | tuple[str, ...], flags: in
         raise ValueError(f"{regex!r} has no example: pattern({regex!r}, {{'a text': 'what is found in it'}})")
     compiled = re.compile(regex, flags)
     found = examples if isinstance(examples, Mapping) else dict(zip(examples, examples, strict=True))
-    EXAMPLES.extend(Example(compiled, text, result) for text, result in found.items())
+    EXAMPLES.extend(PatternExample(compiled, text, result) for text, result in found.items())
     return compiled
 
 
 def rewritings(*rows: tuple[str, str, str, str]) -> tuple[Rewriting, ...]:
     """The compiled table: rows of expression, replacement, an example, and the example rewritten by this row alone."""
     table = tuple((re.compile(regex), replacement, text, result) for regex, replacement, text, result in rows)
-    EXAMPLES.extend(Example(regex, text, result, replacement) for regex, replacement, text, result in table)
+    EXAMPLES.extend(PatternExample(regex, text, result, replacement) for regex, replacement, text, result in table)
     return tuple((regex, replacement) for regex, replacement, *_ in table)
 
 

@@ -14,7 +14,7 @@ from answer_judge.grading.vote import Stopping, majority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class VoteOutcome:
     """One way that the vote on a prompt can end."""
 
     votes: tuple[int, ...]
@@ -42,7 +42,7 @@ _State = tuple[tuple[tuple[int, int], ...], int]
 sequence. Sequences that agree in this are carried on as one."""
 
 
-def outcomes(prob: Sequence[float], rule: Stopping) -> list[Outcome]:
+def outcomes(prob: Sequence[float], rule: Stopping) -> list[VoteOutcome]:
     """Every way the vote on a prompt can end, with its chance.
 
     Args:
@@ -70,7 +70,7 @@ def outcomes(prob: Sequence[float], rule: Stopping) -> list[Outcome]:
             for state, part in _drawn({(seen, silent): chance}, ways, more).items():
                 following[state] += part
         open_states = following
-    return [Outcome(votes=v, silent=s, winner=winner, chance=chance) for (v, s, winner), chance in ended.items()]
+    return [VoteOutcome(votes=v, silent=s, winner=winner, chance=chance) for (v, s, winner), chance in ended.items()]
 
 
 def _drawn(states: dict[_State, float], ways: list[tuple[int | None, float]], more: int) -> dict[_State, float]:
@@ -122,10 +122,10 @@ def estimand(prob: Sequence[float], rule: Stopping) -> Estimand:
     ends, answers = outcomes(prob, rule), range(len(prob))
     drawn = math.fsum(end.chance * end.drawn for end in ends)
 
-    def share(end: Outcome, answer: int | None) -> float:
+    def share(end: VoteOutcome, answer: int | None) -> float:
         return 0.0 if answer is None else end.votes[answer] / end.drawn
 
-    def gradient(end: Outcome, answer: int) -> float:
+    def gradient(end: VoteOutcome, answer: int) -> float:
         return share(end, answer) * (end.rewards[answer] - share(end, end.winner))
 
     return Estimand(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from answer_judge.errors import RewardError
-from answer_judge.sandbox.servers import Child, EndedError, FloodError, LateError, Limits, Server
+from answer_judge.sandbox.servers import Child, EndedError, FloodError, LateError, Limits, ServerProcess
 from answer_judge.sandbox.values import line
 
 VERDICTS = ("right", "wrong", "error", "timeout", "memory", "forbidden")
@@ -43,7 +43,7 @@ class Outcome:
     """Peak memory of its process, the interpreter's included."""
 
 
-def judged(server: Server, task: Task, required: list[str], limits: Limits) -> Outcome:
+def judged(server: ServerProcess, task: Task, required: list[str], limits: Limits) -> Outcome:
     """Run one task: the tests' process asks, the program's answers, and lines are passed on unread.
 
     Raises:

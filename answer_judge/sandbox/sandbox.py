@@ -20,7 +20,7 @@ from answer_judge.sandbox.servers import (
     EndedError,
     LateError,
     Limits,
-    Server,
+    ServerProcess,
     bubblewrap,
     check_platform,
 )
@@ -98,8 +98,8 @@ class Sandbox:
     def _forget(self) -> None:
         """Own no server; also in a fork, whose parent's they are."""
         self._owner = os.getpid()
-        self._servers: list[Server] = []
-        self._free: queue.SimpleQueue[Server | None] = queue.SimpleQueue()
+        self._servers: list[ServerProcess] = []
+        self._free: queue.SimpleQueue[ServerProcess | None] = queue.SimpleQueue()
         for _ in range(self.workers):
             self._free.put(None)
         self._finalizer = weakref.finalize(self, _end, self._servers, self._owner)
@@ -157,14 +157,16 @@ class Sandbox:
         with ThreadPoolExecutor(max_workers=min(self.workers, len(tasks))) as threads:
             return list(threads.map(functools.partial(self._run, required=required), tasks))
 
-    def _take(self) -> Server:
+    def _take(self) -> ServerProcess:
         server = self._free.get()
         if server is not None and server.process.poll() is None:
             return server
         if server is not None:
             self._servers.remove(server)
         try:
-            server = Server(self.limits, self.wrapper, weak=self._layers is not None and not is_strong(self._layers))
+            server = ServerProcess(
+                self.limits, self.wrapper, weak=self._layers is not None and not is_strong(self._layers)
+            )
         except BaseException:
             self._free.put(None)
             raise
@@ -244,7 +246,7 @@ def is_strong(layers: Sequence[str]) -> bool:
     return "system calls" in layers and bool({"bubblewrap", "files"} & set(layers))
 
 
-def _end(servers: list[Server], owner: int) -> None:
+def _end(servers: list[ServerProcess], owner: int) -> None:
     """End servers, in the process that started them."""
     if owner == os.getpid():
         while servers:

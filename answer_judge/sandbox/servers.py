@@ -111,7 +111,7 @@ def sources() -> list[tuple[str, str]]:
     return [(name, (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
 
 
-class Server:
+class ServerProcess:
     """A running server. Used by one thread at a time.
 
     Args:
@@ -197,7 +197,7 @@ class Server:
 class Child:
     """A process that a server forked: lines to it, lines from it."""
 
-    def __init__(self, server: Server, number: int, writes: int, reads: int) -> None:
+    def __init__(self, server: ServerProcess, number: int, writes: int, reads: int) -> None:
         self.server, self.number, self.writes, self.reads, self.pending = server, number, writes, reads, b""
         self.report: dict[str, Any] | None = None
         for end in (writes, reads):

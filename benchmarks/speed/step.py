@@ -44,7 +44,7 @@ from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.decode import sample
 from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
 from dppo_lab.demo.loop import GENERATIONS, PROMPTS
-from dppo_lab.demo.task import FULL, QUICK, Task, make_split, score
+from dppo_lab.demo.task import FULL, QUICK, ArithmeticTask, make_split, score
 from dppo_lab.demo.warmup import warm_up
 
 SEED = 0
@@ -86,7 +86,7 @@ CONTESTANTS = (
 class Setting:
     """Sizes of a run."""
 
-    task: Task = FULL
+    task: ArithmeticTask = FULL
     warm_up_steps: int = FULL.warm_up_steps
     prompts: int = PROMPTS
     """Per step."""

@@ -3,7 +3,6 @@
 Noise of the machine then hits all alike: a step of one trainer lies seconds from the same step of every other.
 """
 
-import functools
 import gc
 import threading
 import time
@@ -195,19 +194,26 @@ def clock_of_ours(trainer: Any) -> StepClock:
 def _watch_model(trainer: GRPOTrainer, clock: StepClock) -> None:
     """Time the model alone, and count the tokens it is given, wherever a gradient is wanted."""
     model: Any = trainer.model
-    forward = model.forward
+    timed: list[Any] = []
 
-    @functools.wraps(forward)
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        labels = kwargs.get("shift_labels", kwargs.get("labels"))
-        if labels is None or not torch.is_grad_enabled():  # generation, or a check
-            return forward(*args, **kwargs)
-        clock.tokens += kwargs["input_ids"].numel()
-        clock.scored += int((labels != -100).sum())
-        with clock("model"):
-            return forward(*args, **kwargs)
+    def is_trained(kwargs: dict[str, Any]) -> bool:
+        """Not a generation, nor a check."""
+        return torch.is_grad_enabled() and kwargs.get("shift_labels", kwargs.get("labels")) is not None
 
-    model.forward = counted
+    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if is_trained(kwargs):
+            clock.tokens += kwargs["input_ids"].numel()
+            clock.scored += int((kwargs.get("shift_labels", kwargs.get("labels")) != -100).sum())
+            timed.append(clock("model"))
+            timed[-1].__enter__()
+
+    def after(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        if is_trained(kwargs):
+            timed.pop().__exit__(None, None, None)
+
+    # Hooks, since trainers put a head of theirs in the place of ``forward`` when they begin.
+    model.register_forward_pre_hook(before, with_kwargs=True)
+    model.register_forward_hook(after, with_kwargs=True)
     setattr(trainer.accelerator, "backward", clock("model")(trainer.accelerator.backward))  # noqa: B010
 
 

@@ -12,7 +12,7 @@ from dppo.errors import raise_problems
 from dppo.groups import each_group
 from dppo.methods.grpo import GRPO
 from dppo.methods.method import in_words
-from dppo.pruning import Request, Rounds
+from dppo.pruning import RoundRequest, Rounds
 from dppo.pruning.rounds import Collected
 from dppo.types import Rewards
 
@@ -185,7 +185,9 @@ def mixed(rewards: Rewards) -> Tensor:
     return ~rewards.flat_Q
 
 
-def adaptive(collected: Collected, *, margin: Fraction = Fraction(5, 4), least: Fraction = Fraction(1, 4)) -> Request:
+def adaptive(
+    collected: Collected, *, margin: Fraction = Fraction(5, 4), least: Fraction = Fraction(1, 4)
+) -> RoundRequest:
     """As many prompts as the round before suggests: at most the usual number, and if that is enough, for the last time.
 
     Where no group of the round before counts it says nothing about how many are needed: the usual number then.
@@ -198,10 +200,10 @@ def adaptive(collected: Collected, *, margin: Fraction = Fraction(5, 4), least: 
     Source: GRESO, section 4.3, with the constants of its code.
     """
     if not collected.last_counted:
-        return Request(prompts=collected.usual)
+        return RoundRequest(prompts=collected.usual)
     enough = int(margin * collected.missing * collected.last_rolled_out / collected.last_counted)
     prompts = max(min(enough, collected.usual), math.ceil(least * collected.wanted))
-    return Request(prompts=prompts, last=enough <= collected.usual)
+    return RoundRequest(prompts=prompts, last=enough <= collected.usual)
 
 
 _PAPER = (

@@ -19,7 +19,7 @@ from dppo.pruning.history import PromptHistory
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
 from dppo.pruning.prune import PromptPruning, Pruning, Selection
 from dppo.pruning.recorded import RecordedScores, mean_loss
-from dppo.pruning.rounds import Request, Rounds, Skipping
+from dppo.pruning.rounds import RoundRequest, Rounds, Skipping
 from dppo.pruning.schedules import SCHEDULES, Schedule, constant, fade, stop
 from dppo.pruning.scores import (
     SCORES,
@@ -72,7 +72,7 @@ __all__ = [
     "PromptValues",
     "Pruning",
     "RecordedScores",
-    "Request",
+    "RoundRequest",
     "Rounds",
     "Rule",
     "Schedule",

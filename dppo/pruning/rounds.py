@@ -15,7 +15,7 @@ from dppo.types import Draw, Rewards
 
 Counts = Callable[[Rewards], Tensor]
 """``counts(rewards) -> (Q,) bool``: which groups a step may be made of."""
-RoundSize = Callable[["Collected"], "Request"]
+RoundSize = Callable[["Collected"], "RoundRequest"]
 """``size(collected) -> Request``: the next round, from what there is."""
 
 
@@ -101,7 +101,7 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RoundRequest:
     """A round to be rolled out."""
 
     prompts: int
@@ -110,12 +110,12 @@ class Request:
     """True where the step is made of what there is after this round, be it too little."""
 
 
-def fixed(collected: Collected) -> Request:
+def fixed(collected: Collected) -> RoundRequest:
     """As many prompts in every round.
 
     Source: DAPO, arXiv:2503.14476, section 3.2.
     """
-    return Request(prompts=collected.usual)
+    return RoundRequest(prompts=collected.usual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

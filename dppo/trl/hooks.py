@@ -15,7 +15,7 @@ from trl.trainer.utils import use_adapter
 
 from dppo.trl.checkpoints.hooks import OF_CHECKPOINTS, CheckpointHooks
 from dppo.trl.grpo.records import Recorder
-from dppo.trl.grpo.rollouts import Generated
+from dppo.trl.grpo.rollouts import GeneratedBatch
 from dppo.trl.grpo.sampler import failures_named
 from dppo.trl.metrics import PhaseClock
 
@@ -116,7 +116,7 @@ class Joints(CheckpointHooks, GRPOTrainer):
 
     # -- what a subclass calls ----------------------------------------------------------------------------------
 
-    def roll_out(self, examples: list[dict[str, Any]], *, equal_groups: bool = True) -> Generated:
+    def roll_out(self, examples: list[dict[str, Any]], *, equal_groups: bool = True) -> GeneratedBatch:
         """Completions of this rank's examples, with the rewards of all ranks.
 
         Log-probabilities of old and reference policies and the correction between sampler and trainer are not
@@ -138,7 +138,7 @@ class Joints(CheckpointHooks, GRPOTrainer):
             self.num_generations = generations
         # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
         torch.randperm(len(output["completion_ids"]))
-        return Generated(
+        return GeneratedBatch(
             prompt_ids=output["prompt_ids"],
             prompt_mask=output["prompt_mask"],
             completion_ids=output["completion_ids"],

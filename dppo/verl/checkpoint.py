@@ -42,7 +42,7 @@ OF_VERL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunState:
+class VerlState:
     """Where a run is, beside what verl saves."""
 
     step: int
@@ -77,7 +77,7 @@ def save(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]
         settings: of ``settings_to_save``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state = RunState(step=step, position=source.save(folder), settings=settings)
+    state = VerlState(step=step, position=source.save(folder), settings=settings)
     write_json(folder / STATE_FILE, asdict(state))
 
 
@@ -102,7 +102,7 @@ def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]
         )
         return
     try:
-        state = RunState(**read_json(path, advice=""))
+        state = VerlState(**read_json(path, advice=""))
     except (FileError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} is damaged ({error}). Resume from an earlier one: trainer.resume_mode=resume_path "

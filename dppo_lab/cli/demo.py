@@ -14,7 +14,7 @@ from dppo.errors import ConfigError
 from dppo_lab.cli.progress import open_board
 
 if TYPE_CHECKING:
-    from dppo_lab.demo.run import Progress
+    from dppo_lab.demo.run import DemoProgress
 
 
 def main(words: Sequence[str]) -> int:
@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     folder = Path(options.output)
     with open_board(Console(file=sys.stderr)) as board:
 
-        def report(event: "Progress") -> None:
+        def report(event: "DemoProgress") -> None:
             board.update(f"seed {event.seed}  {event.stage}", event.done, figures=event.figures)
 
         results = run_demo(folder, range(options.seeds), setting, report)

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.verification.tiny_tokenizer import encode_questions
 from dppo_lab.demo.decode import Rollout, sample
-from dppo_lab.demo.task import Problem, reward
+from dppo_lab.demo.task import ArithmeticProblem, reward
 
 MAX_NEW_TOKENS = 104
 """Longest completion of the embedded task, in tokens; 12 operands with all steps take at most 93."""
@@ -16,7 +16,7 @@ BATCH_ROWS = 256
 """Completions decoded at once: about 50 megabytes of keys and values."""
 
 
-def rewards_of(rollout: Rollout, tokenizer: PreTrainedTokenizerFast, problems: Sequence[Problem]) -> Tensor:
+def rewards_of(rollout: Rollout, tokenizer: PreTrainedTokenizerFast, problems: Sequence[ArithmeticProblem]) -> Tensor:
     """(N,) rewards of completions, with the problem of each."""
     texts = tokenizer.batch_decode(rollout.token_lists, skip_special_tokens=True)
     return torch.tensor([reward(text, problem.answer) for text, problem in zip(texts, problems, strict=True)])
@@ -25,7 +25,7 @@ def rewards_of(rollout: Rollout, tokenizer: PreTrainedTokenizerFast, problems: S
 def accuracy(
     model: Qwen3ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    problems: Sequence[Problem],
+    problems: Sequence[ArithmeticProblem],
     samples: int,
     generator: torch.Generator,
 ) -> Tensor:

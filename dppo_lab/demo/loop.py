@@ -27,7 +27,7 @@ from dppo.verification.tiny_tokenizer import encode_questions
 from dppo_lab.demo.decode import Rollout, sample
 from dppo_lab.demo.drafts import Decoder
 from dppo_lab.demo.evaluate import MAX_NEW_TOKENS, rewards_of
-from dppo_lab.demo.task import Problem
+from dppo_lab.demo.task import ArithmeticProblem
 
 PROMPTS, GENERATIONS = 16, 8
 MAX_TOKENS = 4096
@@ -79,7 +79,7 @@ class Loop:
         self,
         model: Qwen3ForCausalLM,
         tokenizer: PreTrainedTokenizerFast,
-        problems: Sequence[Problem],
+        problems: Sequence[ArithmeticProblem],
         method: Method,
         *,
         seed: int,

@@ -35,7 +35,7 @@ class RaceSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class RacePoint:
     """A policy after some training."""
 
     seconds: float
@@ -55,8 +55,8 @@ class Runner:
     seconds: float = 0.0
     """Of all steps."""
     steps: list[StepRecord] = field(default_factory=list)
-    curve: list[Point] = field(default_factory=list)
-    equal_updates: Point | None = None
+    curve: list[RacePoint] = field(default_factory=list)
+    equal_updates: RacePoint | None = None
     """The policy after as many optimizer steps as the first method takes."""
 
     def take_step(self, share: float, learning_rate: float) -> None:
@@ -69,10 +69,12 @@ class Runner:
         """The sum of a field of ``StepRecord`` over all steps."""
         return sum(getattr(step, name) for step in self.steps)
 
-    def measure(self, evaluate: Callable[[Qwen3ForCausalLM], Tensor]) -> Point:
+    def measure(self, evaluate: Callable[[Qwen3ForCausalLM], Tensor]) -> RacePoint:
         """The policy's accuracy now."""
         found = normal_interval(evaluate(self.loop.model).double().mean(1).numpy())
-        return Point(seconds=self.seconds, step=self.loop.steps, accuracy=found.value, low=found.low, high=found.high)
+        return RacePoint(
+            seconds=self.seconds, step=self.loop.steps, accuracy=found.value, low=found.low, high=found.high
+        )
 
     def record(self) -> dict:
         """Everything as JSON values."""

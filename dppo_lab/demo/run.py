@@ -18,7 +18,7 @@ from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.demo.evaluate import accuracy, difficulty_shares
 from dppo_lab.demo.race import RaceSetting, Runner, contestants, race
-from dppo_lab.demo.task import FULL, Task, make_split
+from dppo_lab.demo.task import FULL, ArithmeticTask, make_split
 from dppo_lab.demo.task import QUICK as QUICK_TASK
 from dppo_lab.demo.warmup import warm_up
 from dppo_lab.statistics import seed_interval
@@ -35,7 +35,7 @@ class DemoSetting:
     train: int = 192
     held_out: int = 192
     race: RaceSetting = DEFAULT_RACE
-    task: Task = FULL
+    task: ArithmeticTask = FULL
 
 
 QUICK = DemoSetting(task=QUICK_TASK, race=RaceSetting(steps=15, evaluations=3, samples=2))
@@ -43,7 +43,7 @@ QUICK = DemoSetting(task=QUICK_TASK, race=RaceSetting(steps=15, evaluations=3, s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class DemoProgress:
     """One event of a running demonstration."""
 
     seed: int
@@ -55,7 +55,7 @@ class Progress:
     """``loss`` in the warm-up; in a race accuracy, totals and the share kept, named as in training."""
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[DemoProgress], None]
 
 
 def run_demo(folder: Path, seeds: Sequence[int], setting: DemoSetting, on_progress: OnProgress) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def run_seed(seed: int, setting: DemoSetting, on_progress: OnProgress) -> tuple[
 
     def warm(step: int, loss: float) -> None:
         done = step / setting.task.warm_up_steps
-        on_progress(Progress(seed=seed, stage="warm-up", done=done, figures={"loss": loss}))
+        on_progress(DemoProgress(seed=seed, stage="warm-up", done=done, figures={"loss": loss}))
 
     warm_up(model, tokenizer, setting.task, seed=seed, steps=setting.task.warm_up_steps, on_step=warm)
     split = make_split(seed, train=setting.train, held_out=setting.held_out, task=setting.task)
@@ -93,7 +93,7 @@ def run_seed(seed: int, setting: DemoSetting, on_progress: OnProgress) -> tuple[
     right, between, wrong = difficulty_shares(right_PG.double().mean(1))
 
     def turn(runner: Runner, done: float) -> None:
-        on_progress(Progress(seed=seed, stage=runner.name, done=done, figures=figures(runner)))
+        on_progress(DemoProgress(seed=seed, stage=runner.name, done=done, figures=figures(runner)))
 
     methods = contestants()
     runners = race(model, tokenizer, split, methods, setting.race, seed=seed, on_turn=turn)

@@ -19,7 +19,7 @@ from dppo.errors import ConfigError, DataError
 from dppo.rng import Purpose, generator
 from dppo.verification.tiny_model import build_model, model_config
 from dppo.verification.tiny_tokenizer import ASSISTANT, EOS, PAD, USER, build_tokenizer, chat_tokenizer, encode
-from dppo_lab.demo.task import FULL, Task
+from dppo_lab.demo.task import FULL, ArithmeticTask
 from dppo_lab.demo.warmup import Example, bucketed, fit, warm_up
 
 SCRATCH = "scratch:"
@@ -43,7 +43,7 @@ OnStep = Callable[[float, float], None]
 
 
 def prepare_embedded(
-    folder: Path, *, seed: int, task: Task = FULL, steps: int | None = None, on_step: OnStep | None = None
+    folder: Path, *, seed: int, task: ArithmeticTask = FULL, steps: int | None = None, on_step: OnStep | None = None
 ) -> None:
     """Make ``folder`` with the policy of the embedded task, warmed up on its imperfect teacher, and its tokenizer.
 

@@ -10,10 +10,10 @@ from dppo.environment import one_thread
 from dppo.verification.subject import Subject, SubjectSampling, frozen_subject
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
-from dppo_lab.demo.task import FULL, Task, make_split, reward
+from dppo_lab.demo.task import FULL, ArithmeticTask, make_split, reward
 from dppo_lab.demo.warmup import warm_up
 
-QUICK_TASK: Task = replace(FULL, easy=(2,), middle=(3,), hard=(4,))
+QUICK_TASK: ArithmeticTask = replace(FULL, easy=(2,), middle=(3,), hard=(4,))
 """Short chains, of which a policy gets some right after seconds of training."""
 QUICK_STEPS = 150
 

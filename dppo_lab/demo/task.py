@@ -18,7 +18,7 @@ _BOXED = re.compile(r"\\boxed\{(-?[0-9]{1,6})\}\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ArithmeticProblem:
     """One question with its exact answer."""
 
     question: str
@@ -50,7 +50,7 @@ class Teacher:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class ArithmeticTask:
     """Which levels are asked, in three bands of equal size, and the teacher a policy is warmed up on."""
 
     easy: tuple[int, ...]
@@ -71,7 +71,7 @@ class Task:
         return tuple(sorted({*self.easy, *self.middle, *self.hard}))
 
 
-FULL = Task(
+FULL = ArithmeticTask(
     easy=(2, 3, 4),
     middle=(6, 7, 8),
     hard=(10, 11, 12),
@@ -81,7 +81,7 @@ FULL = Task(
 )
 """The task of the demonstration."""
 
-QUICK = Task(
+QUICK = ArithmeticTask(
     easy=(2, 3, 4),
     middle=(5, 6),
     hard=(8, 9),
@@ -91,7 +91,7 @@ QUICK = Task(
 )
 """Shorter chains and fewer sums to learn: a third of the time."""
 
-SPARSE = Task(
+SPARSE = ArithmeticTask(
     easy=(2, 3, 4),
     middle=(6, 7),
     hard=(10, 11, 12),
@@ -108,8 +108,8 @@ epoch. Slips begin sharply, and few sums with much practice make the easy band s
 class Split:
     """Training and held-out problems that share no question."""
 
-    train: tuple[Problem, ...]
-    held_out: tuple[Problem, ...]
+    train: tuple[ArithmeticProblem, ...]
+    held_out: tuple[ArithmeticProblem, ...]
 
 
 def is_held_out(question: str) -> bool:
@@ -120,7 +120,7 @@ def is_held_out(question: str) -> bool:
     return zlib.crc32(question.encode()) % 4 == 0
 
 
-def draw_problem(level: int, rng: np.random.Generator, *, held_out: bool, largest_total: int = 20) -> Problem:
+def draw_problem(level: int, rng: np.random.Generator, *, held_out: bool, largest_total: int = 20) -> ArithmeticProblem:
     """A random problem with ``level`` operands, held out or not.
 
     Every operand is uniform over the signed digits that keep the running total within 0..largest_total.
@@ -135,10 +135,10 @@ def draw_problem(level: int, rng: np.random.Generator, *, held_out: bool, larges
             question += f"{term:+d}"
         question += "=?"
         if is_held_out(question) == held_out:
-            return Problem(question, total, level)
+            return ArithmeticProblem(question, total, level)
 
 
-def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: Task = FULL) -> Split:
+def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: ArithmeticTask = FULL) -> Split:
     """Training and held-out problems for a seed: a third from each band, spread evenly over its levels.
 
     No question occurs twice, and no held-out question is, as a string, a training question or a warm-up demonstration.
@@ -151,10 +151,12 @@ def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: Task =
     )
 
 
-def _distinct(count: int, task: Task, rng: np.random.Generator, *, held_out: bool) -> tuple[Problem, ...]:
+def _distinct(
+    count: int, task: ArithmeticTask, rng: np.random.Generator, *, held_out: bool
+) -> tuple[ArithmeticProblem, ...]:
     """``count`` problems with different questions, in random order."""
     bands = (task.easy, task.middle, task.hard)
-    found: dict[str, Problem] = {}
+    found: dict[str, ArithmeticProblem] = {}
     for index in range(count):
         band = bands[index % len(bands)]
         level = band[index // len(bands) % len(band)]
@@ -173,12 +175,12 @@ def _distinct(count: int, task: Task, rng: np.random.Generator, *, held_out: boo
     return tuple(list(found.values())[i] for i in rng.permutation(count))
 
 
-def solution(problem: Problem) -> str:
+def solution(problem: ArithmeticProblem) -> str:
     """The right answer with every step written out."""
     return _written(_terms(problem.question), [0] * problem.level)
 
 
-def demonstration(problem: Problem, teacher: Teacher, rng: np.random.Generator) -> str:
+def demonstration(problem: ArithmeticProblem, teacher: Teacher, rng: np.random.Generator) -> str:
     """The answer of the imperfect teacher, with every step written out."""
     terms = _terms(problem.question)
     totals = np.cumsum(terms)

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from dppo.errors import raise_problems
 from dppo.rng import Purpose, generator
 from dppo.verification.tiny_tokenizer import PAD, TOKENS, encode_questions
-from dppo_lab.demo.task import Task, demonstration, draw_problem
+from dppo_lab.demo.task import ArithmeticTask, demonstration, draw_problem
 
 BATCH_TOKENS = 512
 """Most tokens in a batch of demonstrations, padding and questions included."""
@@ -33,7 +33,7 @@ ITERATIONS, SMALLEST_NORM = 5, 1e-7
 def warm_up(
     model: Qwen3ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    task: Task,
+    task: ArithmeticTask,
     *,
     seed: int,
     steps: int,
@@ -53,7 +53,7 @@ def warm_up(
 
 
 def _batches(
-    tokenizer: PreTrainedTokenizerFast, task: Task, rng: np.random.Generator
+    tokenizer: PreTrainedTokenizerFast, task: ArithmeticTask, rng: np.random.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless batches of demonstrations of similar length: see ``bucketed``."""
     weights = np.array([level**-0.5 for level in task.levels])

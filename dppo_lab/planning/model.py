@@ -27,7 +27,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PlanLine:
     """One option of a plan. The ends of an interval equal its value where nothing was sampled."""
 
     option: Option
@@ -82,7 +82,7 @@ class Plan:
     length: Length
     prices: Prices
     figures: Figures
-    rows: tuple[Row, ...]
+    rows: tuple[PlanLine, ...]
     update_free: Estimate
     """What an unpruned step would gain if its update were free (Amdahl): the most that pruning completions can."""
     rollout_free: Estimate
@@ -196,7 +196,7 @@ def gain(figures: Figures, step: Step, option: Option, gpus: int) -> float:
 
 def _row(
     worlds: Sequence[Figures], first: Sequence[float], step: Step, option: Option, length: Length, prices: Prices
-) -> Row:
+) -> PlanLine:
     works = [work_of(world.workload, step, option) for world in worlds]
     seconds = [world.costs.seconds(work, option, prices.gpus) for world, work in zip(worlds, works, strict=True)]
     before = replace(option, prompt_rate=0.0)
@@ -205,7 +205,7 @@ def _row(
     later = length.steps - length.first_epoch
     hours = [(length.first_epoch * new.total + later * old.total) / 3600 for new, old in pairs]
     steps_to_equal = length.steps * works[0].noise
-    return Row(
+    return PlanLine(
         option=option,
         work=works[0],
         seconds=seconds[0],

@@ -18,7 +18,7 @@ from dppo_lab.demo.evaluate import BATCH_ROWS
 from dppo_lab.demo.rollouts import check_embedded
 
 EMBEDDED = "embedded"
-TASKS: Mapping[str, task.Task] = MappingProxyType(
+TASKS: Mapping[str, task.ArithmeticTask] = MappingProxyType(
     {EMBEDDED: task.FULL, "embedded_quick": task.QUICK, "embedded_sparse": task.SPARSE}
 )
 """Names under which a configuration asks for the task, as ``dataset_name``, ``scratch:...`` and ``eval_benchmarks``."""
@@ -40,7 +40,7 @@ def held_out_set(name: str, seed: int, limit: int | None) -> ProblemSet:
     return ProblemSet(Benchmark(name=name, template="{problem}", samples=1), problems, content, ())
 
 
-def embedded_rows(problems: Sequence[task.Problem]) -> Dataset:
+def embedded_rows(problems: Sequence[task.ArithmeticProblem]) -> Dataset:
     """Problems of the embedded task as a dataset with a conversational ``prompt`` and an ``answer``."""
     return Dataset.from_list(
         [

@@ -19,7 +19,7 @@ from dppo.methods.greso import (
     by_variance,
     mixed,
 )
-from dppo.pruning import PromptHistory, PromptStream, Request
+from dppo.pruning import PromptHistory, PromptStream, RoundRequest
 from dppo.pruning.rounds import Collected, take_round
 from dppo.rng import Purpose, generator
 from dppo.types import Block, Rewards
@@ -160,4 +160,4 @@ def test_only_groups_whose_rewards_differ_count():
 def test_adaptive_rounds_have_the_sizes_of_greso(samples, prompts, last):
     """2048 samples wanted in groups of 8, usual round 384, three in five groups without variance."""
     collected = Collected(wanted=256, usual=384, counted=samples // 8, rounds=1, last_rolled_out=400, last_counted=160)
-    assert GRESO.rounds.size(collected) == Request(prompts=prompts, last=last)
+    assert GRESO.rounds.size(collected) == RoundRequest(prompts=prompts, last=last)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dppo.errors import ConfigError, RoundsError
-from dppo.pruning import PromptHistory, PromptStream, Request, Rounds
+from dppo.pruning import PromptHistory, PromptStream, RoundRequest, Rounds
 from dppo.pruning.rounds import Collected, fill, take_round
 from dppo.rng import Purpose, generator
 from dppo.types import Block, Rewards
@@ -70,7 +70,7 @@ def test_a_step_on_what_there_is_at_the_limit():
 
 def test_a_round_that_is_said_to_be_the_last_is_unless_nothing_counts_yet():
     def last_from_the_second_on(collected):
-        return Request(prompts=collected.usual, last=collected.rounds > 0)
+        return RoundRequest(prompts=collected.usual, last=collected.rounds > 0)
 
     rounds = replace(ROUNDS, size=last_from_the_second_on)
     roll_out, asked = scripted([1, 0, 0], [0, 0, 0], [1, 1, 1])

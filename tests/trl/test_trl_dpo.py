@@ -7,6 +7,7 @@ import torch
 from conftest_trl import WORDS, relative_difference
 from datasets import Dataset
 from refusals import refused
+from safetensors.torch import load_file
 from sft_runs import Fixed, made, trained
 from transformers import Qwen3ForCausalLM
 from trl import DPOConfig, DPOTrainer
@@ -120,6 +121,17 @@ def test_margin_weights_multiply_the_preference_loss_and_come_from_one_call(tiny
     weighted, _ = trained(ours, tiny_path, tmp_path, data=data, own={"margin_reward": counted}, row_prune_rate=0.0)
     plain, _ = trained(ours, tiny_path, tmp_path, row_prune_rate=0.0)
     assert relative_difference(weighted[0], plain[0]) > 0.01
+
+
+def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(tiny_path, tmp_path):
+    saving = dict(max_steps=7, save_strategy="steps", save_steps=1)
+    trained(ours, tiny_path, tmp_path / "a", **saving)
+    wanted = load_file(tmp_path / "a" / "checkpoint-7" / "model.safetensors")
+    for stop in (2, 5):
+        trainer = ours(tiny_path, tmp_path / f"from {stop}", **saving)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{stop}"))
+        found = load_file(tmp_path / f"from {stop}" / "checkpoint-7" / "model.safetensors")
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted), stop
 
 
 def test_a_reference_that_has_moved_is_not_in_a_checkpoint_and_the_run_says_so(tiny_path, tmp_path):

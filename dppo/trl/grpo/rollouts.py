@@ -17,7 +17,7 @@ from dppo.types import Rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generated:
+class GeneratedBatch:
     """What TRL rolled out for one call on this rank, and the rewards of all ranks."""
 
     prompt_ids: Tensor
@@ -51,13 +51,13 @@ def read_examples(
     return [copy.deepcopy(read[row]) for row in here]
 
 
-def loss_mask(generated: Generated) -> Tensor:
+def loss_mask(generated: GeneratedBatch) -> Tensor:
     """(B, T) tokens that carry loss: not those of tools, nor of truncated completions that are masked."""
     mask = generated.completion_mask
     return mask if generated.tool_mask is None else mask * generated.tool_mask
 
 
-def rolled_out(generated: Generated, rewards: Rewards, gather: Gather, processes: int) -> RolledOut:
+def rolled_out(generated: GeneratedBatch, rewards: Rewards, gather: Gather, processes: int) -> RolledOut:
     """What all ranks rolled out."""
     mask, logp = loss_mask(generated), generated.sampler_logp
     sure_B = None if logp is None else gather(confidence(torch.nan_to_num(logp, nan=0.0), mask)).cpu()
@@ -70,7 +70,7 @@ def rolled_out(generated: Generated, rewards: Rewards, gather: Gather, processes
     )
 
 
-def rank_batch(generated: Generated, plan: StepPlan, rank: int) -> RankBatch:
+def rank_batch(generated: GeneratedBatch, plan: StepPlan, rank: int) -> RankBatch:
     """What one rank trains on, as far as it is known before anything is forwarded."""
     size, mask = len(generated.completion_ids), loss_mask(generated)
     here, device = slice(rank * size, (rank + 1) * size), mask.device
@@ -102,10 +102,10 @@ def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
     return torch.cat([part.view(processes, -1) for part in numbers], 1).flatten()
 
 
-def joined(rounds: Sequence[Generated], order_Q: Tensor, generations: int, pad_token: int) -> Generated:
+def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int, pad_token: int) -> GeneratedBatch:
     """Several rounds as one, padded to the widest: prompts on the left, completions on the right."""
     together: dict[str, Any] = {}
-    for name in (field.name for field in fields(Generated)):
+    for name in (field.name for field in fields(GeneratedBatch)):
         parts = [getattr(one, name) for one in rounds]
         if name == "tool_mask" and any(part is not None for part in parts):  # a round without tools has none
             parts = [torch.ones_like(one.completion_mask) if one.tool_mask is None else one.tool_mask for one in rounds]
@@ -118,4 +118,4 @@ def joined(rounds: Sequence[Generated], order_Q: Tensor, generations: int, pad_t
             fill, left = (pad_token if name.endswith("_ids") else 0), name.startswith("prompt")
             pads = [(width - part.shape[1], 0) if left else (0, width - part.shape[1]) for part in parts]
             together[name] = torch.cat([F.pad(part, pad, value=fill) for part, pad in zip(parts, pads, strict=True)])
-    return Generated(**together)
+    return GeneratedBatch(**together)

@@ -26,7 +26,7 @@ from dppo.trl.grpo.dealing import over_ranks
 from dppo.trl.grpo.plan import CeilingLines, Cycle, card_section, step_plan
 from dppo.trl.grpo.prompts import prompt_source
 from dppo.trl.grpo.records import generation_of
-from dppo.trl.grpo.rollouts import Generated, gathered_order, joined, rank_batch, read_examples, rolled_out
+from dppo.trl.grpo.rollouts import GeneratedBatch, gathered_order, joined, rank_batch, read_examples, rolled_out
 from dppo.trl.grpo.sampler import precision_line, start_named
 from dppo.trl.hooks import Joints
 from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done
@@ -179,7 +179,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             ready = self.forwards.with_log_probs(batch)
         return InUse(batch=ready, plan=plan, draw_figures=plan.draw_figures)
 
-    def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, Generated]:
+    def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
         """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
         group, processes = self.group, self.accelerator.num_processes
         if self.source is None:
@@ -194,9 +194,9 @@ class DPPOTrainer(TrainingLoop, Joints):
         examples = self._examples(prompts.row_Q, prompts.size_Q)
         return prompts, self.roll_out(examples, equal_groups=prompts.size_Q is None)
 
-    def _roll_out_rounds(self, source: PromptSource) -> tuple[StepPrompts, Generated]:
+    def _roll_out_rounds(self, source: PromptSource) -> tuple[StepPrompts, GeneratedBatch]:
         """Rounds of rollouts as one generation, in the order in which the rows of all ranks are gathered."""
-        rounds: list[Generated] = []
+        rounds: list[GeneratedBatch] = []
         sizes: list[int] = []
         processes = self.accelerator.num_processes
 
@@ -210,7 +210,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         order_Q = gathered_order(sizes, processes)
         return prompts.groups_reordered(order_Q), joined(rounds, order_Q, self.group, self.pad_token)
 
-    def _rewards_of(self, generated: Generated, size_Q: Tensor | None = None) -> Rewards:
+    def _rewards_of(self, generated: GeneratedBatch, size_Q: Tensor | None = None) -> Rewards:
         sizes = self.group if size_Q is None else size_Q
         return Rewards.in_groups(generated.reward_NF, sizes, self.reward_weights.double().cpu())
 
@@ -219,7 +219,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         sizes = self.group if size_Q is None else size_Q
         return read_examples(self.loaded_dataset, row_Q, generations=sizes, rank=rank, processes=processes)
 
-    def _plan(self, prompts: StepPrompts, generated: Generated) -> StepPlan:
+    def _plan(self, prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
         """What the generation trains on: one draw per optimizer step, equal on all ranks. The history learns."""
         rewards = self._rewards_of(generated, prompts.size_Q)
         gather = cast(Callable[[Tensor], Tensor], self.accelerator.gather)

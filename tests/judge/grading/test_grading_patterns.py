@@ -12,7 +12,7 @@ import answer_judge.grading as grading
 import answer_judge.grading.judge as judge_module
 from answer_judge.grading import compare, reading
 from answer_judge.grading.judge import judge
-from answer_judge.grading.patterns import EXAMPLES, Example, pattern
+from answer_judge.grading.patterns import EXAMPLES, PatternExample, pattern
 from answer_judge.grading.rules import Grading
 from answer_judge.grading.text import tidy
 
@@ -51,7 +51,7 @@ def test_no_expression_is_made_without_an_example(path):
 def test_the_checks_above_can_fail():
     assert bare_expressions('import re\nfound = re.search(r"x", text)') == ["re.search('x', text)"]
     wrong = [("12", "21", None), ("ab", "ab", None), ("12", "1x", "x")]
-    assert not any(holds(Example(re.compile(r"\d"), given, result, new)) for given, result, new in wrong)
+    assert not any(holds(PatternExample(re.compile(r"\d"), given, result, new)) for given, result, new in wrong)
     with pytest.raises(ValueError, match="'x' has no example"):
         pattern("x", {})
 

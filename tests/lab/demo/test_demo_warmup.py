@@ -8,12 +8,12 @@ import torch
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.demo import warmup
-from dppo_lab.demo.task import FULL, Task, Teacher, is_held_out
+from dppo_lab.demo.task import FULL, ArithmeticTask, Teacher, is_held_out
 from dppo_lab.demo.warmup import BATCH_TOKENS, mean_loss, warm_up
 
 TOKENIZER = build_tokenizer()
 SURE = Teacher(sure_steps=9, slip_growth=0.0, largest_total=9)
-SHORT = Task(easy=(2,), middle=(2,), hard=(2,), largest_total=9, teacher=SURE, warm_up_steps=20)
+SHORT = ArithmeticTask(easy=(2,), middle=(2,), hard=(2,), largest_total=9, teacher=SURE, warm_up_steps=20)
 
 
 @pytest.fixture
