@@ -1,4 +1,4 @@
-"""Cuts and head sampling: every outcome adds up to the full batch, the allocation is the best, wrong twins are found."""
+"""Cuts and head sampling: outcomes add up to the full batch, the allocation is the best, wrong twins are found."""
 
 import itertools
 
