@@ -1,0 +1,188 @@
+"""Tokens inside a completion: up to where it is trained on (cuts), and which of these tokens reach the head.
+
+A *cut* keeps the first tokens of a completion, so the rest is neither forwarded nor back-propagated. The probability of
+reaching a token never rises along a completion; a completion that is cut at 0 is dropped. *Head sampling* sends all
+kept tokens through the body of the model and some of them through the head. Both state a probability for each token
+before anything is drawn, and a token's loss is weighted by one over it, so the expected gradient of a loss that is a
+sum over tokens is that of the full batch.
+
+``moment`` is a guess of the second moment of a token's gradient: ``token_moments``.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import DesignError, ShapeError
+from dppo.pruning.designs import SYSTEMATIC, Design
+from dppo.pruning.probabilities import finite, inclusion_probabilities
+
+
+def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tensor:
+    """(N, T) float64 ``(A * (1 - p_t))^2``, 0 at tokens without loss: a token the policy was sure of has no gradient.
+
+    Args:
+        advantage_N: (N,) of whole groups; divided by the completion's tokens where the loss takes a mean within it.
+        logp_NT: (N, T) log-probabilities of the sampled tokens, in nats, <= 0; any value where the mask is 0.
+        mask_NT: (N, T) 1 for tokens that carry loss, else 0.
+    """
+    doubt_NT = torch.where(mask_NT.bool(), -torch.expm1(logp_NT.double()), 0.0)
+    return (advantage_N.double()[:, None] * doubt_NT).square()
+
+
+def reach_probabilities(
+    moment_NT: Tensor, mask_NT: Tensor, budget: float, *, floor: float, cost_NT: Tensor | None = None
+) -> Tensor:
+    """Probabilities of reaching each token that cost ``budget`` on average, with the least added variance.
+
+    Minimises ``sum moment_t / reach_t`` under ``sum cost_t * reach_t == budget`` over probabilities that never rise
+    along a completion. The optimum pools neighbouring tokens until moment over cost never rises (isotonic regression),
+    and is proportional to the root of what is pooled, one constant for all completions.
+
+    Args:
+        moment_NT: (N, T) finite and >= 0; second moments, any scale.
+        mask_NT: (N, T) bool; a completion's tokens, without gaps from its first to its last.
+        budget: mean cost of the tokens reached, in [floor * total cost, total cost].
+        floor: lowest probability, in (0, 1]; no weight exceeds ``1 / floor``.
+        cost_NT: (N, T) > 0 at tokens, cost of reaching each when the one before was reached; the first token's may
+            include its prompt's. None means 1 each.
+
+    Returns:
+        (N, T) float64 in [floor, 1] at tokens, 0 elsewhere. Moments [[4, 1, 1], [1, 1, 0]] with a budget of 4 tokens
+        and a floor of 0.1 give [[1, .72, .72], [.72, .72, .1]], rounded.
+
+    Raises:
+        ShapeError: shapes do not match, or a completion has a gap.
+        DesignError: negative or non-finite moments, or a budget out of reach.
+
+    Source: pool adjacent violators, Barlow et al. (1972), for the order; Neyman (1934) for the allocation.
+    """
+    _check_tokens(moment_NT, mask_NT)
+    moment = finite("moment", moment_NT[mask_NT])
+    cost = np.ones(len(moment)) if cost_NT is None else finite("cost", cost_NT[mask_NT])
+    owner = mask_NT.nonzero()[:, 0].numpy()
+    slope = np.sqrt(pooled(moment, cost, owner))
+    reach = inclusion_probabilities(
+        torch.from_numpy(slope * np.sqrt(cost)), budget, floor=floor, cost_N=torch.from_numpy(cost)
+    )
+    reach_NT = torch.zeros(mask_NT.shape, dtype=torch.float64)
+    # Rounding of the allocation may lift a token by an ulp over the one before it.
+    reach_NT[mask_NT] = reach
+    return reach_NT.cummin(1).values.masked_fill(~mask_NT, 0.0)
+
+
+def pooled(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """``moment / cost`` of each token, neighbours pooled until it never rises along a completion.
+
+    Args:
+        moment: (tokens of all completions,) >= 0, completion after completion.
+        cost: of each, > 0.
+        owner: its completion, ascending.
+
+    Source: pool adjacent violators; neighbours that violate the order have one value at the optimum, so all of them
+        are pooled at once.
+    """
+    block = np.arange(len(moment))
+    while True:
+        ratio = moment / cost
+        rises = (owner[1:] == owner[:-1]) & (ratio[1:] > ratio[:-1])
+        if not rises.any():
+            return ratio[block]
+        first = np.concatenate([[True], ~rises])
+        start = np.flatnonzero(first)
+        moment, cost, owner = np.add.reduceat(moment, start), np.add.reduceat(cost, start), owner[start]
+        block = (np.cumsum(first) - 1)[block]
+
+
+def draw_cuts(reach_NT: Tensor, rng: np.random.Generator) -> Tensor:
+    """(N,) int64 tokens kept of each completion: as many as are reached.
+
+    Each completion has one uniform number, and reaches the tokens whose probability is above it. The numbers are spread
+    evenly over the completions (one in each N-th of the unit interval, in random order), so that the tokens kept in a
+    step vary little.
+
+    Args:
+        reach_NT: (N, T) from ``reach_probabilities``.
+        rng: source of randomness; one permutation and N uniforms are drawn.
+    """
+    count = len(reach_NT)
+    uniform_N = torch.from_numpy((rng.permutation(count) + rng.random(count)) / max(count, 1))
+    return (reach_NT > uniform_N[:, None]).sum(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDraw:
+    """Which tokens of a step's completions are trained on, with the probability and the weight of each."""
+
+    length_N: Tensor
+    """(N,) int64 tokens of each completion that are forwarded; 0 where it is dropped."""
+    prob_NT: Tensor
+    """(N, T) float64 probability with which each token reaches the loss; 0 where there is no token."""
+    weight_NT: Tensor
+    """(N, T) float64 one over it at tokens that do, 0 elsewhere."""
+
+
+def draw_tokens(
+    reach_NT: Tensor, head_NT: Tensor | None, rng: np.random.Generator, *, design: Design = SYSTEMATIC
+) -> TokenDraw:
+    """Draw a cut for each completion and, of the tokens before it, those that reach the head.
+
+    The two draws are independent of each other, so a token's probability is the product of both.
+
+    Args:
+        reach_NT: (N, T) from ``reach_probabilities``.
+        head_NT: (N, T) in (0, 1] at tokens, probability of each to reach the head once it is reached; None for 1.
+        rng: source of randomness.
+        design: of the head's draw; unbiased.
+
+    Raises:
+        DesignError: a token has probability 0, so that no weight stands for it, or the design is biased.
+    """
+    mask_NT = reach_NT > 0
+    if head_NT is not None and not bool((head_NT > 0)[mask_NT].all()):
+        raise DesignError("head_NT is 0 at a token that can be reached: give it a floor, such as floor=0.05.")
+    if not design.unbiased:
+        raise DesignError(f"design={design.name!r} is biased: {design.reason}. Use design=SYSTEMATIC.")
+    length_N = draw_cuts(reach_NT, rng)
+    keep_NT = torch.arange(reach_NT.shape[1]) < length_N[:, None]
+    if head_NT is None:
+        prob_NT = reach_NT
+    else:
+        prob_NT, head = reach_NT * head_NT, head_NT[mask_NT].double()
+        drawn_NT = torch.zeros_like(mask_NT)
+        drawn_NT[mask_NT] = design.draw(head, head, rng)
+        keep_NT = keep_NT & drawn_NT
+    weight_NT = torch.where(keep_NT, prob_NT.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
+    return TokenDraw(length_N=length_N, prob_NT=prob_NT, weight_NT=weight_NT)
+
+
+def head_probabilities(moment_NT: Tensor, mask_NT: Tensor, share: float, *, floor: float) -> Tensor:
+    """(N, T) probabilities of reaching the head, proportional to the root of the moment, of tokens before a cut.
+
+    Args:
+        moment_NT: (N, T) finite and >= 0.
+        mask_NT: (N, T) bool, the completions' tokens.
+        share: mean share of the tokens that reach the head, in [floor, 1].
+        floor: lowest probability, in (0, 1].
+
+    Raises:
+        ShapeError: shapes do not match.
+        DesignError: as for ``inclusion_probabilities``.
+    """
+    _check_tokens(moment_NT, mask_NT)
+    size = moment_NT[mask_NT].double().sqrt()
+    prob_NT = torch.zeros(mask_NT.shape, dtype=torch.float64)
+    prob_NT[mask_NT] = inclusion_probabilities(size, share * len(size), floor=floor)
+    return prob_NT
+
+
+def _check_tokens(moment_NT: Tensor, mask_NT: Tensor) -> None:
+    if moment_NT.shape != mask_NT.shape or mask_NT.dtype != torch.bool:
+        raise ShapeError(
+            f"moment {tuple(moment_NT.shape)} and mask {tuple(mask_NT.shape)} {mask_NT.dtype}: expected (N, T) of one "
+            "shape, the mask bool. Pass mask_NT.bool()."
+        )
+    if bool((mask_NT[:, 1:] & ~mask_NT[:, :-1]).any()):
+        raise ShapeError("a completion's tokens have a gap: cut up to the last token, and mask within by moment 0.")

@@ -1,0 +1,175 @@
+"""Cuts and head sampling: outcomes add up to the full batch, the allocation is the best, wrong twins are found."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from refusals import refused
+from scipy.optimize import isotonic_regression, minimize
+
+from dppo.errors import DesignError, ShapeError
+from dppo.pruning.cuts import (
+    draw_cuts,
+    draw_tokens,
+    head_probabilities,
+    pooled,
+    reach_probabilities,
+    token_moments,
+)
+from dppo.pruning.designs import DETERMINISTIC, POISSON, SYSTEMATIC
+from dppo.rng import Purpose, generator
+
+LENGTHS = (4, 3, 1)
+MASK_NT = torch.arange(4) < torch.tensor(LENGTHS)[:, None]
+MOMENT_NT = torch.tensor([[4.0, 1.0, 2.0, 0.5], [0.0, 3.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]).double()
+TOTAL = sum(LENGTHS)
+
+
+def rng(*key):
+    return generator(0, Purpose.CHECK, *key)
+
+
+def reach_of(share=0.5, floor=0.05):
+    return reach_probabilities(MOMENT_NT, MASK_NT, share * TOTAL, floor=floor)
+
+
+def outcomes(reach_NT):
+    """Every combination of cuts of three independent completions, and its probability."""
+    ends = []
+    for reach_T in reach_NT.numpy():
+        steps = np.append(np.append(1.0, reach_T[reach_T > 0]), 0.0)
+        ends.append([(length, steps[length] - steps[length + 1]) for length in range(len(steps) - 1)])
+    for chosen in itertools.product(*ends):
+        yield torch.tensor([length for length, _ in chosen]), float(np.prod([chance for _, chance in chosen]))
+
+
+def mean_weights(weights_of, reach_NT):
+    """The expectation of each token's weight over every outcome; 1 at tokens where there is no bias."""
+    return sum(chance * weights_of(length_N) for length_N, chance in outcomes(reach_NT))
+
+
+def right(reach_NT):
+    def weights_of(length_N):
+        keep_NT = torch.arange(reach_NT.shape[1]) < length_N[:, None]
+        return torch.where(keep_NT, 1 / reach_NT.clamp_min(1e-300), 0.0)
+
+    return weights_of
+
+
+def per_completion(reach_NT):
+    """One weight for all that is kept of a completion: that of its last token."""
+
+    def weights_of(length_N):
+        weight_NT = right(reach_NT)(length_N)
+        return torch.where(weight_NT > 0, weight_NT.amax(1, keepdim=True), 0.0)
+
+    return weights_of
+
+
+def floor_forgotten(reach_NT):
+    """Weights of the probabilities before they were raised to the floor."""
+    return right((reach_NT - 0.05).clamp_min(0.01))
+
+
+def test_every_outcome_of_cuts_adds_up_to_the_full_batch_and_wrong_weights_do_not():
+    reach_NT = reach_of()
+    errors = {
+        twin.__name__: (mean_weights(twin(reach_NT), reach_NT) - 1.0)[MASK_NT].abs().max().item()
+        for twin in (right, per_completion, floor_forgotten)
+    }
+    assert errors.pop("right") < 1e-12
+    assert all(error > 0.1 for error in errors.values()), errors
+
+
+def test_a_cut_that_looks_at_what_was_sampled_after_it_is_biased():
+    """The token that a cut spares must not decide whether it is spared, however its probability is stated."""
+    reach = 0.5
+    value = torch.tensor([1.0, 3.0]).double()  # the second token's gradient, by its two outcomes, 1 in 2 each
+    honest = sum(0.5 * reach * v / reach for v in value)
+    peeking = sum(0.5 * float(v > 2) * v / reach for v in value)  # kept where it is large, half of the time
+    assert honest == pytest.approx(value.mean()) and abs(peeking - value.mean()) > 0.5
+
+
+@pytest.mark.parametrize("head", [None, 0.6])
+def test_drawn_weights_average_to_one(head):
+    reach_NT = reach_of()
+    head_NT = None if head is None else head_probabilities(MOMENT_NT, MASK_NT, head, floor=0.2)
+    draws = [draw_tokens(reach_NT, head_NT, rng(place)) for place in range(6000)]
+    weight_MNT = torch.stack([draw.weight_NT for draw in draws])
+    error_NT = (weight_MNT.mean(0) - 1.0) / (weight_MNT.std(0) / len(draws) ** 0.5).clamp_min(1e-9)
+    # Eight tokens, a bound of 4.5 standard errors: missed by chance once in 20,000 builds.
+    assert error_NT[MASK_NT].abs().max() < 4.5
+    for draw in draws[:50]:
+        kept_NT = draw.weight_NT > 0
+        assert torch.equal(draw.weight_NT[kept_NT], 1 / draw.prob_NT[kept_NT])
+        assert not (kept_NT & (torch.arange(4) >= draw.length_N[:, None])).any()
+
+
+def test_tokens_kept_cost_the_budget_and_vary_less_than_with_independent_cuts():
+    reach_NT = reach_of().repeat(8, 1)
+    kept = np.array([draw_cuts(reach_NT, rng(place)).sum().item() for place in range(2000)])
+    apart = np.array([(reach_NT.numpy() > rng(place).random((24, 1))).sum() for place in range(2000)])
+    assert kept.mean() == pytest.approx(0.5 * TOTAL * 8, rel=0.01)
+    assert kept.std() < 0.8 * apart.std()
+
+
+def test_pooling_is_isotonic_regression():
+    for seed in range(50):
+        moment, cost = rng(seed).random((2, 12)) + 0.01
+        owner = np.repeat([0, 1, 2], [5, 1, 6])
+        found = pooled(moment, cost, owner)
+        for completion in range(3):
+            own = owner == completion
+            wanted = isotonic_regression(moment[own] / cost[own], weights=cost[own], increasing=False).x
+            assert np.allclose(found[own], wanted)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_no_other_probabilities_that_never_rise_have_less_variance(share):
+    reach_NT = reach_of(share)
+    found = reach_NT[MASK_NT].numpy()
+    assert found.sum() == pytest.approx(share * TOTAL) and found.min() >= 0.05 and found.max() <= 1
+    moment, owner = MOMENT_NT[MASK_NT].numpy(), MASK_NT.nonzero()[:, 0].numpy()
+    inside = np.flatnonzero(owner[1:] == owner[:-1])
+    best = minimize(
+        lambda prob: (moment / prob).sum(),
+        np.full(TOTAL, share),
+        bounds=[(0.05, 1)] * TOTAL,
+        constraints=[
+            {"type": "eq", "fun": lambda prob: prob.sum() - share * TOTAL},
+            {"type": "ineq", "fun": lambda prob: prob[inside] - prob[inside + 1]},
+        ],
+    )
+    assert (moment / found).sum() == pytest.approx(best.fun, rel=1e-5)
+    assert (np.diff(found)[inside] <= 0).all()
+
+
+def test_the_example_of_the_docstring_and_a_first_token_that_pays_for_its_prompt():
+    moment_NT = torch.tensor([[4.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
+    reach_NT = reach_probabilities(moment_NT, torch.ones(2, 3).bool(), 4.0, floor=0.1)
+    cost_NT = torch.tensor([[5.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    paid_NT = reach_probabilities(moment_NT, torch.ones(2, 3).bool(), 5.0, floor=0.1, cost_NT=cost_NT)
+    assert (paid_NT * cost_NT).sum().item() == pytest.approx(5.0)
+    assert paid_NT[0, 0] < reach_NT[0, 0] and (paid_NT.diff(dim=1) <= 0).all()
+    assert [[round(p, 2) for p in row] for row in reach_NT.tolist()] == [[1, 0.72, 0.72], [0.72, 0.72, 0.1]]
+
+
+def test_moments_are_zero_where_the_policy_was_sure_and_where_there_is_no_token():
+    logp_NT = torch.tensor([[0.0, -float("inf"), np.log(0.5), float("nan")]])
+    mask_NT = torch.tensor([[1, 1, 1, 0]])
+    assert token_moments(torch.tensor([-2.0]), logp_NT, mask_NT).tolist() == [[0.0, 4.0, pytest.approx(1.0), 0.0]]
+
+
+def test_bad_calls_are_errors_that_name_what_is_wrong():
+    with refused(ShapeError, "gap"):
+        reach_probabilities(MOMENT_NT, torch.tensor([[1, 0, 1, 0]]).bool().expand(3, 4), 2.0, floor=0.1)
+    with refused(ShapeError, "bool"):
+        head_probabilities(MOMENT_NT, MASK_NT.long(), 0.5, floor=0.1)
+    with refused(DesignError, "floor=0.5"):
+        reach_probabilities(MOMENT_NT, MASK_NT, 1.0, floor=0.5)
+    with refused(DesignError, "head_NT"):
+        draw_tokens(reach_of(), MASK_NT * 0.0, rng())
+    with refused(DesignError, DETERMINISTIC.name):
+        draw_tokens(reach_of(), None, rng(), design=DETERMINISTIC)
+    assert {SYSTEMATIC.unbiased, POISSON.unbiased} == {True}
