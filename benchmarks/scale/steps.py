@@ -18,7 +18,7 @@ from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.rng import Purpose, step_streams, torch_generator
 from dppo.step import PromptSource, RolledOut, StepPlan, drafted, plan_step, whole_block
-from dppo.trl.grpo.dealing import NOWHERE, Lengths, ranks_of_rows
+from dppo.trl.grpo.rollouts import NOWHERE, Lengths, ranks_of_rows
 from dppo.types import Rewards
 
 GROUP_SIZE, MAX_TOKENS, WITHOUT_GRADIENT = 8, 1024, 0.6

@@ -12,8 +12,7 @@ from dppo.methods import ALL_PROMPTS, METHODS, Method
 from dppo.methods.settings import RATES, not_chosen
 from dppo.pruning import Pruning, advantage_with_length
 from dppo.settings import AUTO, DEFAULT_METHOD
-from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.fields import unread_by
+from dppo.trl.grpo.config import DPPOConfig, unread_by
 from dppo.trl.grpo.objective import fields_of
 from dppo_lab.runs.arguments import TRAINING_OURS, AnyRun
 from dppo_lab.runs.folder import STOCK

@@ -11,7 +11,7 @@ import torch
 from benchmarks.scale.growth import with_growth
 from benchmarks.scale.steps import record, tokens_of_ranks
 from benchmarks.shared import met, spread_with_ends
-from dppo.trl.grpo.dealing import NOWHERE, Lengths
+from dppo.trl.grpo.rollouts import NOWHERE, Lengths
 
 ROOT = Path(__file__).parents[2]
 MEASURES = {"unit", "median", "quartile_low", "quartile_high", "repeats", "per_completion", "growth", "bar"}

@@ -30,7 +30,7 @@ from two_ranks import at_home, rank_rollout
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import trainer as trainer_module
-from dppo.trl.grpo.dealing import over_ranks
+from dppo.trl.grpo.rollouts import over_ranks
 from dppo.trl.safeguards import _end_group
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dppo.rng import Purpose, torch_generator
 from dppo.trl.batch import RankBatch
-from dppo.trl.grpo.dealing import NOWHERE, Lengths, dealt, ranks_of_rows
+from dppo.trl.grpo.rollouts import NOWHERE, Lengths, dealt, ranks_of_rows
 
 SIZE = 6
 """Completions that each rank rolls out."""

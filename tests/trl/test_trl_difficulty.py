@@ -6,7 +6,7 @@ from datasets import Dataset
 
 from dppo.errors import DataError
 from dppo.trl import DPPOConfig
-from dppo.trl.grpo.difficulty import difficulty_predictor
+from dppo.trl.grpo.prompts import difficulty_predictor
 
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False, per_device_train_batch_size=8)
 CONFIG |= dict(method="dppo_history")

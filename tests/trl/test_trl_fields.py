@@ -16,7 +16,7 @@ from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.settings import OwnSettings
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
-from dppo.trl.checkpoints import rows, state
+from dppo.trl.checkpoints import state
 from dppo.trl.grpo.objective import SETTINGS, fields_of
 from dppo.trl.grpo.plan import step_plan
 from dppo.trl.support import RANGES
@@ -58,7 +58,7 @@ class TestSnapshot:
         of_rows = {each.name for each in (*fields(SFTConfig), *fields(DPOConfig))}
         shared = {*state.OF_EVERY_RUN, *state.OF_THE_OPTIMIZER}
         assert RANGES.keys() | state.OF_TRL.keys() | shared <= of_grpo | {"processes"}
-        assert {*rows.OF_TRL} | shared <= of_rows
+        assert {*state.OF_ROW_TRAINERS} | shared <= of_rows
         assert not RANGES.keys() & {each.name for each in fields(OwnSettings)}, "a range is said once"
 
 

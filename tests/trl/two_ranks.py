@@ -21,7 +21,7 @@ from dppo.methods import settings as method_settings
 from dppo.pruning import Auto
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import trainer as trainer_module
-from dppo.trl.grpo.dealing import over_ranks
+from dppo.trl.grpo.rollouts import over_ranks
 from dppo.trl.layouts import RowLayout
 from dppo.trl.safeguards import _end_group
 

@@ -22,11 +22,18 @@ from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
 from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.dealing import over_ranks
 from dppo.trl.grpo.plan import CeilingLines, Cycle, card_section, step_plan
 from dppo.trl.grpo.prompts import prompt_source
 from dppo.trl.grpo.records import generation_of
-from dppo.trl.grpo.rollouts import GeneratedBatch, gathered_order, joined, rank_batch, read_examples, rolled_out
+from dppo.trl.grpo.rollouts import (
+    GeneratedBatch,
+    gathered_order,
+    joined,
+    over_ranks,
+    rank_batch,
+    read_examples,
+    rolled_out,
+)
 from dppo.trl.grpo.sampler import precision_line, start_named
 from dppo.trl.hooks import Joints
 from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done

@@ -22,7 +22,7 @@ from dppo.packing.rows import UNSCORED
 from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_figures
 from dppo.trl.batch import MicroBatch, RankBatch
-from dppo.trl.checkpoints.rows import read_row_state, row_settings, write_row_state
+from dppo.trl.checkpoints.state import read_row_state, row_settings, write_row_state
 from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.hooks import count_tokens
 from dppo.trl.metrics import PhaseClock, share_done
