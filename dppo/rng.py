@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     PROMPT_SKIP = 11
     PROJECTION = 12
     ROW_DRAW = 13
+    TOKEN_DRAW = 14
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:

@@ -134,6 +134,25 @@ class OwnSettings:
         choices=(AUTO,),
         example=0.5,
     )
+    token_prune_rate: float | str | None = setting(
+        LEFT_OUT,
+        "Share of the completion tokens behind a cut, on average, in [0, 1): neither forwarded nor trained on. Each "
+        "completion is trained on up to a random place, farther where the sampler was unsure; one that is cut at 0 is "
+        "dropped, so completion_prune_rate is 0 where it is left out. Needs the sampler's log-probabilities (vLLM, "
+        "rollout_func) and a loss of one token at a time. `auto`: chosen in each step, 0 where nothing is to be had. "
+        "Default: the method's own, 0 for all but `nat_rpc`.",
+        range="[0, 1)",
+        choices=(AUTO,),
+        example=0.5,
+    )
+    head_prune_rate: float | None = setting(
+        LEFT_OUT,
+        "Share of the forwarded completion tokens that do not reach the head of the model and carry no loss, in "
+        "[0, 1): drawn with a probability proportional to 1 - p, weighted by one over it. Saves the vocabulary's part "
+        "of the compute. Needs what token_prune_rate needs. Default: the method's own, 0 for all but `nat_urs`.",
+        range="[0, 1)",
+        example=0.85,
+    )
     prune_schedule: str = setting(
         AUTO,
         "How the rates change over the run: `constant`, `stop` (0 after prune_until), `fade` (down to 0 "

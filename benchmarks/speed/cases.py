@@ -140,12 +140,12 @@ def peak_memory(case: Case, prepare: Prepare, layout: Layout) -> float:
     torch.set_num_threads(1)
     model, work = case.prepared(prepare), case.work()
     train_step(model, work.take([0]), layout)  # what is loaded and set up on first use is not the layout's
-    before = _highest_resident_mib()
+    before = highest_resident_mib()
     train_step(model, work, layout)
-    return _highest_resident_mib() - before
+    return highest_resident_mib() - before
 
 
-def _highest_resident_mib() -> float:
+def highest_resident_mib() -> float:
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 

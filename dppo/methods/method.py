@@ -20,6 +20,7 @@ from dppo.objective import (
     Tokens,
     clipped_surrogate,
     k3,
+    mixes_tokens,
 )
 from dppo.pruning import (
     GroupSizes,
@@ -29,6 +30,7 @@ from dppo.pruning import (
     Schedule,
     Score,
     Selection,
+    TokenPruning,
     absolute_advantage,
     constant,
 )
@@ -39,6 +41,8 @@ NO_PRUNING = Pruning()
 """Keeps every completion that has a gradient, with weight 1."""
 ALL_PROMPTS = PromptPruning()
 """Rolls every candidate out, with weight 1."""
+ALL_TOKENS = TokenPruning()
+"""Trains on every token of what is kept, with weight 1."""
 
 Part = Literal["advantages", "token_loss", "normaliser", "kl"]
 """A part of the objective that a method may stand for."""
@@ -73,6 +77,8 @@ class Method:
     """Coefficient of the load-balancing loss of a mixture of experts, >= 0."""
     completions: Selection = NO_PRUNING
     """Which completions are trained on, after their rewards are known."""
+    tokens: TokenPruning = ALL_TOKENS
+    """What is left out of the completions that are kept, by what the sampler was sure of."""
     prompts: PromptPruning = ALL_PROMPTS
     """Which prompts are rolled out, from their history alone."""
     sizes: GroupSizes | None = None
@@ -106,7 +112,24 @@ class Method:
             )
         if self.sizes is not None and self.rounds is not None:
             problems.append("prompts are rolled out in rounds, which have groups of one size. Write sizes=None.")
-        raise_problems(f"Method {self.name!r}", problems)
+        raise_problems(f"Method {self.name!r}", problems + self._token_problems())
+
+    def _token_problems(self) -> list[str]:
+        """Why tokens of a completion cannot be left out of this objective; empty where they can, or none are."""
+        if not self.tokens.active:
+            return []
+        why = {
+            "a loss of one token that looks at others of its completion": mixes_tokens(self.token_loss)
+            or (self.beta > 0 and mixes_tokens(self.kl)),
+            "a router loss, which is of all tokens together": self.router_coef > 0,
+            "advantages from the completions that are kept": self.statistics.compute is not None,
+        }
+        return [
+            f"tokens are left out ({self.tokens}), and the objective has {part}: that would be another loss. Write "
+            "tokens=ALL_TOKENS (in a run: token_prune_rate: 0 and head_prune_rate: 0)."
+            for part, holds in why.items()
+            if holds
+        ]
 
     @property
     def score(self) -> Score:
@@ -195,6 +218,7 @@ class Method:
             self,
             prompts=self.prompts.at_rate(self.prompts.rate * factor),
             completions=self.completions.at_rate(self.completions.rate * factor),
+            tokens=self.tokens.scaled(factor),
             schedule=constant,
         )
 
@@ -215,7 +239,7 @@ class Method:
     def fixed(self) -> "Method":
         """The same method at the largest rates that ``auto`` may choose; itself where no level chooses."""
         completions = self.completions.fixed() if isinstance(self.completions, Pruning) else self.completions
-        return replace(self, prompts=self.prompts.fixed(), completions=completions)
+        return replace(self, prompts=self.prompts.fixed(), completions=completions, tokens=self.tokens.fixed())
 
     def loss(self, tokens: Tokens) -> Tensor:
         """(B, T) loss of each token, policy and KL term: what a completion's weight multiplies, for ``weighted_sum``.
@@ -234,11 +258,12 @@ class Method:
         schedule = "" if self.schedule is constant else f", rate by schedule {in_words(self.schedule)}"
         completions = f"{self.completions}{schedule}" if self.completions.rate else "all with a gradient"
         prompts = f"{self.prompts}{schedule}" if self.prompts.rate else str(self.rounds or "all")
+        tokens = f"Tokens: {self.tokens}. " if self.tokens.active else ""
         reasons = self.biases(optimizer_steps)
         verdict = "biased (" + "; ".join(reasons) + ")" if reasons else "unbiased"
         differs = " Differs from the paper: " + "; ".join(self.deviations) + "." if self.deviations else ""
         return (
-            f"{self.name} ({self.paper}). Completions: {completions}. Prompts: {prompts}. "
+            f"{self.name} ({self.paper}). Completions: {completions}. Prompts: {prompts}. {tokens}"
             f"Loss: {in_words(self.token_loss)}, {self.normaliser.name} normaliser, advantages scaled by "
             f"{self.advantages.name}, beta {self.beta:g}. Gradient: {verdict}.{differs}"
         )

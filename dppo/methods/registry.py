@@ -27,6 +27,7 @@ from dppo.methods.gspo import GSPO
 from dppo.methods.history import DPPO_HISTORY, DPPO_HISTORY_SCALED, DPPO_HISTORY_SIZES, GRPO_HISTORY
 from dppo.methods.infobatch import INFOBATCH
 from dppo.methods.infobatch_rows import INFOBATCH_KEPT_ROWS, INFOBATCH_ROWS
+from dppo.methods.nat import NAT_RPC, NAT_URS
 from dppo.methods.pods import PODS
 from dppo.methods.rows import DPPO_ROWS, UNIFORM_ROWS
 
@@ -36,6 +37,7 @@ METHODS = {
         *(GRPO, DR_GRPO, DAPO, DAPO_LOSS, GSPO),
         *(CPPO, CPPO_TRL, CPPO_VERL, PODS, INFOBATCH),
         *(GRESO, GRESO_COMPAT),
+        *(NAT_URS, NAT_RPC),
         *(DPPO_THRESHOLD, DPPO, DPPO_DETERMINISTIC, DPPO_UNWEIGHTED),
         *(DPPO_DAPO, DPPO_GSPO, DPPO_THRESHOLD_DAPO, DPPO_THRESHOLD_GSPO),
         *(GDPO, DPPO_GDPO),

@@ -21,10 +21,12 @@ from dppo.pruning import (
     PROMPT_AUTO,
     SCHEDULES,
     SCORES,
+    TOKEN_AUTO,
     Auto,
     Pruning,
     Schedule,
     Score,
+    TokenPruning,
     advantage_with_length,
     constant,
 )
@@ -33,7 +35,7 @@ from dppo.pruning.prune import floor_problems
 from dppo.settings import AUTO, DEFAULT_METHOD, TABLE, Setting
 from dppo.typed import mismatch
 
-RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO}
+RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_AUTO, "token_prune_rate": TOKEN_AUTO}
 """Settings that are a share or ``auto``, and how that chooses."""
 DEFAULT_FLOOR = 0.2
 """Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
@@ -104,9 +106,13 @@ def fill_in(args: Any) -> None:
     """Settings that were left out get the method's own values, and rates in words become numbers."""
     args.method = DEFAULT_METHOD if args.method is None else args.method
     base = METHODS[args.method]
-    for name in RATES:
+    if getattr(args, "token_prune_rate", None) and args.completion_prune_rate is None:
+        args.completion_prune_rate = 0.0  # what is cut at 0 is dropped: one draw does both
+    for name in _rates(args):
         if getattr(args, name) is None:
             setattr(args, name, _default_rate(name, base))
+    if getattr(args, "head_prune_rate", 0.0) is None:
+        args.head_prune_rate = base.tokens.head_rate
     drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
     if args.completion_budget is None:
         args.completion_budget = drawn.budget
@@ -114,16 +120,21 @@ def fill_in(args: Any) -> None:
         args.sampling_design = drawn.design.name if drawn.design.unbiased else PIVOTAL.name
 
 
+def _rates(args: Any) -> list[str]:
+    """The settings of ``RATES`` that a trainer has."""
+    return [name for name in RATES if hasattr(args, name)]
+
+
 def _default_rate(name: str, base: Method) -> float | str:
     """``auto`` for completions drawn by the rule of ``dppo``, else the method's own."""
     if name == "completion_prune_rate":
         return AUTO if base.completions == METHODS["dppo"].completions else base.completions.rate
-    return base.prompts.rate
+    return base.prompts.rate if name == "prompt_prune_rate" else base.tokens.rate
 
 
 def read_rates(args: Any) -> None:
     """Rates that are numbers in words, as flags have them, become numbers; anything else stays as it is."""
-    for name in RATES:
+    for name in _rates(args):
         try:
             setattr(args, name, float(rate) if isinstance(rate := getattr(args, name), str) else rate)
         except ValueError:
@@ -133,17 +144,17 @@ def read_rates(args: Any) -> None:
 def method_problems(args: Any) -> list[str]:
     """One sentence per rate, floor or setting of draws that contradicts another or that the method has no use for."""
     base, problems = METHODS[args.method], []
-    prunes = bool(base.completions.rate or base.prompts.rate)
+    prunes = _prunes(base)
     pruned = f"dppo_{args.method.removesuffix('_loss')}"
     pruned = pruned if pruned in METHODS else "dppo"
-    for name in RATES:
+    for name in [*_rates(args), *(["head_prune_rate"] if hasattr(args, "head_prune_rate") else [])]:
         rate = getattr(args, name)
         text = rate if rate == AUTO else f"{rate:g}"
         if rate and not prunes:
             problems.append(
                 f"method={args.method!r} prunes nothing, but {name}={text}. Use method={pruned!r}, or {name}: 0."
             )
-        elif args.prune_floor is not None:
+        elif args.prune_floor is not None and name not in ("token_prune_rate", "head_prune_rate"):
             keeps = f"{name}={text} keeps{' at least' if rate == AUTO else ''}"
             problems += floor_problems(args.prune_floor, LARGEST if rate == AUTO else rate, "prune_floor", keeps)
         if rate == AUTO and prunes and (reason := not_chosen(name, base)):
@@ -151,8 +162,14 @@ def method_problems(args: Any) -> list[str]:
     return problems + _unread_problems(args, base)
 
 
+def _prunes(base: Method) -> bool:
+    return bool(base.completions.rate or base.prompts.rate or base.tokens.active)
+
+
 def not_chosen(name: str, base: Method) -> str:
     """Why a level of a method does not choose its own rate; empty where it does."""
+    if name == "token_prune_rate":
+        return ""
     level = base.prompts if name == "prompt_prune_rate" else base.completions
     if level is base.completions and not isinstance(level, Pruning):
         return f"method={base.name!r} ranks completions, and what it drops costs bias and no variance"
@@ -162,7 +179,7 @@ def not_chosen(name: str, base: Method) -> str:
 
 def _unread_problems(args: Any, base: Method) -> list[str]:
     """One sentence per setting of draws that the method does not make."""
-    draws, prunes = isinstance(base.completions, Pruning), bool(base.completions.rate or base.prompts.rate)
+    draws, prunes = isinstance(base.completions, Pruning), _prunes(base)
     any_level = prunes and (draws or args.prompt_prune_rate)
     why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"
     unread = {
@@ -198,7 +215,7 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
     if rounds is not None:
         limit = rounds.limit if args.max_rounds is None else args.max_rounds
         rounds = replace(rounds, limit=limit, factor=args.round_factor or rounds.factor)
-    if not (own.completions.rate or own.prompts.rate):
+    if not _prunes(own):
         return replace(method, rounds=rounds)
     prompt_rate, prompt_auto = _rate_of(args, "prompt_prune_rate")
     rate, auto = _rate_of(args, "completion_prune_rate")
@@ -217,8 +234,30 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
     prompts = replace(method.prompts, rate=prompt_rate, floor=floor, auto=prompt_auto)
     if prompts.design.unbiased and design.fixed_size:  # a random number may be none, and does not divide over ranks
         prompts = replace(prompts, design=design)
-    schedule = _schedule(args, method.schedule)
-    return replace(method, completions=completions, prompts=prompts, rounds=rounds, schedule=schedule)
+    return replace(
+        method,
+        completions=completions,
+        tokens=_tokens(args, method.tokens),
+        prompts=prompts,
+        rounds=rounds,
+        schedule=_schedule(args, method.schedule),
+    )
+
+
+def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
+    """What a run leaves out of completions: nothing on an engine without the settings."""
+    if not hasattr(args, "token_prune_rate"):
+        return own
+    rate, auto = _rate_of(args, "token_prune_rate")
+    head, floor = args.head_prune_rate, own.floor if args.prune_floor is None else args.prune_floor
+    return replace(
+        own,
+        rate=rate,
+        auto=auto,
+        head_rate=head,
+        floor=min(floor, (1 - rate) / 2),
+        head_floor=min(own.head_floor, (1 - head) / 2),
+    )
 
 
 def row_method(args: Any) -> RowMethod:

@@ -34,6 +34,7 @@ from dppo.objective.losses import (
     token_ratio,
     vespo,
 )
+from dppo.objective.mixing import mixes_tokens
 from dppo.objective.preference import margin_weights, sigmoid_preference
 from dppo.objective.reduce import BNPO, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, NORMALISERS, Normaliser, weighted_sum
 from dppo.objective.regression import (
@@ -80,6 +81,7 @@ __all__ = [
     "history_scaled_advantages",
     "k3",
     "margin_weights",
+    "mixes_tokens",
     "off_policy_masked",
     "optimal_value",
     "powered",

@@ -30,6 +30,8 @@ class Tokens:
     """(B,) advantages, from whole groups."""
     mask_BT: Tensor
     """(B, T) bool or 0/1, true where a token carries loss."""
+    counted_B: Tensor | None = None
+    """(B,) tokens that carry loss of each whole completion, where ``mask_BT`` is of a part of them; None for all."""
     ref_logp_BT: Tensor | None = None
     """(B, T) under the reference policy; None where there is no KL term."""
     sampler_logp_BT: Tensor | None = None

@@ -27,7 +27,9 @@ class Normaliser:
     """Why it is not exact under prompt pruning, one sentence; empty where it is."""
 
 
-def weighted_sum(loss_BT: Tensor, mask_BT: Tensor, weight_B: Tensor, *, per_sequence: bool) -> Tensor:
+def weighted_sum(
+    loss_BT: Tensor, mask_BT: Tensor, weight: Tensor, *, per_sequence: bool, counted_B: Tensor | None = None
+) -> Tensor:
     """Sum over completions of weight times token sum: ``sum_i w_i sum_t loss_it``. Divide it by a fixed denominator.
 
     The weight multiplies the whole loss of a completion, so pass policy and KL terms already added. Dividing by what
@@ -36,8 +38,10 @@ def weighted_sum(loss_BT: Tensor, mask_BT: Tensor, weight_B: Tensor, *, per_sequ
     Args:
         loss_BT: (B, T) loss per token; values at masked tokens are ignored, NaN included.
         mask_BT: (B, T) bool or 0/1, true where a token carries loss.
-        weight_B: (B,) one over the probability of having been kept, 0 for completions that were not.
+        weight: (B,) one over the probability of having been kept, 0 for completions that were not; (B, T) where tokens
+            of a completion are drawn too.
         per_sequence: divide each completion's token sum by its own token count (at least 1) first.
+        counted_B: (B,) that count, fixed before tokens were drawn; None where the mask has all of them.
 
     Returns:
         Scalar of the loss's dtype, with its gradient.
@@ -45,15 +49,17 @@ def weighted_sum(loss_BT: Tensor, mask_BT: Tensor, weight_B: Tensor, *, per_sequ
     Raises:
         ShapeError: the shapes do not belong together.
     """
-    if mask_BT.shape != loss_BT.shape or weight_B.shape != loss_BT.shape[:1]:
+    if mask_BT.shape != loss_BT.shape or weight.shape not in (loss_BT.shape, loss_BT.shape[:1]):
         raise ShapeError(
-            f"loss {tuple(loss_BT.shape)}, mask {tuple(mask_BT.shape)} and weight {tuple(weight_B.shape)} do not "
+            f"loss {tuple(loss_BT.shape)}, mask {tuple(mask_BT.shape)} and weight {tuple(weight.shape)} do not "
             "match: expected (B, T), (B, T) and (B,)."
         )
-    sum_B = loss_BT.masked_fill(mask_BT == 0, 0.0).sum(1)
+    carried_BT, weight = loss_BT.masked_fill(mask_BT == 0, 0.0), weight.to(loss_BT)
+    by_token = weight.dim() == 2
+    sum_B = (carried_BT * weight if by_token else carried_BT).sum(1)
     if per_sequence:
-        sum_B = sum_B / (mask_BT != 0).sum(1).clamp(min=1)
-    return (sum_B * weight_B.to(loss_BT)).sum()
+        sum_B = sum_B / ((mask_BT != 0).sum(1) if counted_B is None else counted_B).clamp(min=1)
+    return (sum_B if by_token else sum_B * weight).sum()
 
 
 def _sequences(sequences: int, tokens: float, max_tokens: int) -> float:

@@ -12,6 +12,7 @@ from dppo.pruning.ceiling import (
     efficiency,
     selection_ceiling,
 )
+from dppo.pruning.cuts import TokenDraw
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
 from dppo.pruning.difficulty import DifficultyPredictor
 from dppo.pruning.features import column_features, length_features
@@ -32,6 +33,15 @@ from dppo.pruning.scores import (
 )
 from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.stream import PromptStream
+from dppo.pruning.tokens import (
+    TOKEN_AUTO,
+    SampledTokens,
+    TokenPruning,
+    all_alike,
+    best_cuts,
+    by_doubt,
+    random_prefix,
+)
 from dppo.pruning.values import PromptValues
 from dppo.pruning.weights import (
     INVERSE_PROBABILITY,
@@ -56,6 +66,7 @@ __all__ = [
     "SCHEDULES",
     "SCORES",
     "SYSTEMATIC",
+    "TOKEN_AUTO",
     "UNWEIGHTED",
     "WEIGHTINGS",
     "Auto",
@@ -75,14 +86,20 @@ __all__ = [
     "RoundRequest",
     "Rounds",
     "Rule",
+    "SampledTokens",
     "Schedule",
     "Score",
     "Selection",
     "Skipping",
+    "TokenDraw",
+    "TokenPruning",
     "Weighting",
     "absolute_advantage",
     "advantage_with_confidence",
     "advantage_with_length",
+    "all_alike",
+    "best_cuts",
+    "by_doubt",
     "ceiling_of",
     "choose",
     "column_features",
@@ -95,6 +112,7 @@ __all__ = [
     "length_features",
     "mean_loss",
     "proportional",
+    "random_prefix",
     "relative_added_variance",
     "selection_ceiling",
     "stop",

@@ -9,7 +9,7 @@ sum over tokens is that of the full batch.
 ``moment`` is a guess of the second moment of a token's gradient: ``token_moments``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -80,6 +80,13 @@ def pooled(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> np.ndarra
         moment: (tokens of all completions,) >= 0, completion after completion.
         cost: of each, > 0.
         owner: its completion, ascending.
+    """
+    moment, cost, block = pool_numbers(moment, cost, owner)
+    return (moment / cost)[block]
+
+
+def pool_numbers(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Moment and cost of each pool of neighbours, and the pool of each token, ascending.
 
     Source: pool adjacent violators; neighbours that violate the order have one value at the optimum, so all of them
         are pooled at once.
@@ -89,7 +96,7 @@ def pooled(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> np.ndarra
         ratio = moment / cost
         rises = (owner[1:] == owner[:-1]) & (ratio[1:] > ratio[:-1])
         if not rises.any():
-            return ratio[block]
+            return moment, cost, block
         first = np.concatenate([[True], ~rises])
         start = np.flatnonzero(first)
         moment, cost, owner = np.add.reduceat(moment, start), np.add.reduceat(cost, start), owner[start]
@@ -117,11 +124,21 @@ class TokenDraw:
     """Which tokens of a step's completions are trained on, with the probability and the weight of each."""
 
     length_N: Tensor
-    """(N,) int64 tokens of each completion that are forwarded; 0 where it is dropped."""
+    """(N,) int64 tokens of each completion that are forwarded: up to the last that is drawn; 0 where none is."""
+    reach_N: Tensor
+    """(N,) float64 probability that a completion is not cut at 0."""
     prob_NT: Tensor
     """(N, T) float64 probability with which each token reaches the loss; 0 where there is no token."""
     weight_NT: Tensor
     """(N, T) float64 one over it at tokens that do, 0 elsewhere."""
+
+    def scattered(self, unit_R: Tensor, size: int) -> "TokenDraw":
+        """A draw among some completions as one over all ``size``; the others are dropped, with probability 0."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        wide = {name: value.new_zeros(size, *value.shape[1:]) for name, value in values.items()}
+        for name, value in values.items():
+            wide[name][unit_R] = value
+        return TokenDraw(**wide)
 
 
 def draw_tokens(
@@ -155,7 +172,11 @@ def draw_tokens(
         drawn_NT[mask_NT] = design.draw(head, head, rng)
         keep_NT = keep_NT & drawn_NT
     weight_NT = torch.where(keep_NT, prob_NT.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
-    return TokenDraw(length_N=length_N, prob_NT=prob_NT, weight_NT=weight_NT)
+    # Behind the last token drawn nothing has a loss, so nothing is forwarded.
+    place_T = torch.arange(1, reach_NT.shape[1] + 1)
+    length_N = (keep_NT * place_T).amax(1) if reach_NT.shape[1] else length_N
+    reach_N = reach_NT[:, 0] if reach_NT.shape[1] else reach_NT.new_zeros(len(reach_NT))
+    return TokenDraw(length_N=length_N, reach_N=reach_N.double(), prob_NT=prob_NT, weight_NT=weight_NT)
 
 
 def head_probabilities(moment_NT: Tensor, mask_NT: Tensor, share: float, *, floor: float) -> Tensor:

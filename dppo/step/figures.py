@@ -4,7 +4,14 @@ import torch
 from torch import Tensor
 
 from dppo.groups import each_group
-from dppo.pruning import effective_sample_size, relative_added_variance, selection_ceiling
+from dppo.pruning import (
+    SampledTokens,
+    TokenDraw,
+    TokenPruning,
+    effective_sample_size,
+    relative_added_variance,
+    selection_ceiling,
+)
 from dppo.step.records import StepPrompts
 from dppo.types import Completions, Rewards
 
@@ -62,6 +69,35 @@ def draw_figures(
     if bool((live_prob_N > 0).all()):
         found["prune/added_variance"] = relative_added_variance(live_prob_N, score_N[live_N])
     return found
+
+
+def token_figures(
+    level: TokenPruning, draw: TokenDraw, moment_RT: Tensor, sampled: SampledTokens, live_N: Tensor
+) -> dict[str, float]:
+    """Figures of the tokens of one draw, over the live completions of a share.
+
+    Args:
+        level: with the rate of cuts that was chosen.
+        draw: over all N completions.
+        moment_RT: (R, T) of the live ones.
+        sampled: their tokens.
+        live_N: (N,) bool, which these are.
+    """
+    span, scored = int(sampled.span_NT.sum()), int(sampled.mask_NT.sum())
+    weight_RT, prob_RT = draw.weight_NT[live_N] * sampled.mask_NT, draw.prob_NT[live_N]
+    known_RT = sampled.mask_NT & (prob_RT > 0)
+    total = moment_RT[known_RT].sum()
+    added = (moment_RT[known_RT] * (prob_RT[known_RT].reciprocal() - 1)).sum()
+    forwarded = int(draw.length_N[live_N].sum())
+    return {
+        "prune/token_rate": level.rate,
+        "prune/token_kept_share": forwarded / max(span, 1),
+        "prune/head_share": int((weight_RT > 0).sum()) / max(scored, 1),
+        "prune/largest_token_weight": _largest(weight_RT.flatten()),
+        "prune/token_added_variance": float(added / total) if total > 0 else 0.0,
+        "prune/tokens_trained": float(forwarded),
+        "prune/tokens_skipped": float(span - forwarded),
+    }
 
 
 def _rate(prob_R: Tensor) -> float:

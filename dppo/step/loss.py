@@ -10,7 +10,7 @@ from dppo.objective import Tokens, weighted_sum
 def micro_batch_loss(
     method: Method,
     tokens: Tokens,
-    weight_B: Tensor,
+    weight: Tensor,
     *,
     denominator: float,
     all_tokens: float,
@@ -23,7 +23,7 @@ def micro_batch_loss(
     Args:
         method: gives the loss, the normaliser, and the entropy bonus.
         tokens: of some completions.
-        weight_B: (B,) their weights in this optimizer step.
+        weight: (B,) their weights in this optimizer step, or (B, T) those of their tokens.
         denominator: ``StepPlan.denominator``.
         all_tokens: ``StepPlan.tokens``, over which an entropy bonus is a mean.
         entropy_BT: (B, T) nats, with its gradient; needed where the method has an entropy bonus.
@@ -36,11 +36,12 @@ def micro_batch_loss(
     Source: docs/estimators.md.
     """
     mask_BT, per_sequence = tokens.mask_BT, method.normaliser.per_sequence
-    loss = weighted_sum(method.loss(tokens), mask_BT, weight_B, per_sequence=per_sequence) / denominator
+    total = weighted_sum(method.loss(tokens), mask_BT, weight, per_sequence=per_sequence, counted_B=tokens.counted_B)
+    loss = total / denominator
     if method.entropy_coef:
         if entropy_BT is None:
             raise ConfigError(f"entropy_coef={method.entropy_coef:g} needs entropies. Give entropy_BT, or write 0.")
-        entropy = weighted_sum(entropy_BT, mask_BT, weight_B, per_sequence=False) / max(all_tokens, 1.0)
+        entropy = weighted_sum(entropy_BT, mask_BT, weight, per_sequence=False) / max(all_tokens, 1.0)
         loss = loss - method.entropy_coef * entropy
     if method.router_coef:
         if router_loss is None:

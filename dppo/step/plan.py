@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from dppo.context import StepContext
-from dppo.errors import DataError, ShapeError
+from dppo.errors import ConfigError, DataError, ShapeError
 from dppo.groups import each_group, group_sizes
 from dppo.methods import Method
-from dppo.pruning import Evidence, Pruning
+from dppo.pruning import Evidence, Pruning, SampledTokens, TokenDraw
 from dppo.rng import Purpose, Streams
-from dppo.step.figures import draw_figures, step_figures
+from dppo.step.figures import draw_figures, step_figures, token_figures
 from dppo.step.passes import Passes, deal
 from dppo.step.records import StepPrompts
 from dppo.typed import check_fields
@@ -48,10 +48,14 @@ class RolledOut:
     """(N,) ``sqrt(sum_t (1 - p_t)^2)``; None where the sampler's log-probabilities are not known."""
     process_N: Tensor | None = None
     """(N,) the process that rolled each completion out; None for a single one."""
+    sampled: SampledTokens | None = None
+    """The tokens themselves, by which a part of them is drawn; None where all are trained on, or nothing is known."""
 
     def __post_init__(self) -> None:
         check_fields(self, "RolledOut(rewards=Rewards.of_groups(reward_PG), tokens_N=tokens_N)")
         check_lengths(self, len(self.rewards))
+        if self.sampled is not None and len(self.sampled.mask_NT) != len(self.rewards):
+            raise ShapeError(f"{len(self.sampled.mask_NT)} completions sampled and {len(self.rewards)} rewarded.")
         if not (self.tokens_N >= 0).all():
             raise DataError(f"tokens_N must be >= 0, and its smallest is {self.tokens_N.min()}. Pass mask_NT.sum(1).")
 
@@ -79,6 +83,10 @@ class DraftPlan:
     evidence: Evidence | None
     """Completions with a gradient of this step and those before, by which a rate is chosen; None for selections of
     papers, which choose none."""
+    sampled: SampledTokens | None = None
+    """The tokens of all completions; None where no token of a kept completion is left out."""
+    moment_NT: Tensor | None = None
+    """(N, T) float64 guess of the second moment of each token's gradient; None as above."""
 
     @cached_property
     def signal_Q(self) -> Tensor:
@@ -118,15 +126,24 @@ class StepPlan(DraftPlan):
     """(U,) float64 tokens of each draw's share of the full batch, those of completions that were dropped included."""
     sequences_U: Tensor
     """(U,) float64 completions of each draw's share of the full batch."""
+    token_draws: tuple[TokenDraw, ...] = ()
+    """Of each of the U draws, the tokens of kept completions that are trained on: their weights multiply the loss of
+    each token beside ``weight_UN``. Empty where all are."""
 
     @cached_property
     def draw_figures(self) -> list[dict[str, float]]:
         """Metrics of each of the U draws."""
         found, prompt_weight_N = self.completions, self.prompts.weight_Q[self.completions.group_N]
         live_N, score_N = found.live_N & (prompt_weight_N > 0), self.score_N * prompt_weight_N
-        return [
+        made = [
             draw_figures(live_N[row_N], weight_N[row_N], prob_N[row_N], score_N[row_N], found.tokens_N[row_N])
             for weight_N, prob_N, row_N in zip(self.weight_UN, self.prob_UN, self.share_UN, strict=True)
+        ]
+        if self.sampled is None or self.moment_NT is None:
+            return made
+        return [
+            figures | token_figures(self.method.tokens, draw, self.moment_NT[row_N], self.sampled.take(row_N), row_N)
+            for figures, draw, row_N in zip(made, self.token_draws, live_N & self.share_UN, strict=True)
         ]
 
 
@@ -176,6 +193,7 @@ def drafted(
     prompt_weight_N = prompts.weight_Q[rolled_out.rewards.group_N]
     completions = completions_of(method, rolled_out, prompts.context, live, prompt_weight_N)
     method, evidence = _at_chosen_rate(method, completions, prompts.context)
+    method, moment_NT = _at_chosen_cuts(method, completions, rolled_out)
     tokens = float((prompt_weight_N * completions.tokens_N).sum())
     return DraftPlan(
         method=method,
@@ -188,6 +206,8 @@ def drafted(
         attended=0.0 if rolled_out.attended_N is None else float((prompt_weight_N * rolled_out.attended_N).sum()),
         denominator=method.normaliser.denominator(prompts.sequences, tokens, max_tokens),
         evidence=evidence,
+        sampled=None if moment_NT is None else rolled_out.sampled,
+        moment_NT=moment_NT,
     )
 
 
@@ -205,16 +225,22 @@ def drawn(draft: DraftPlan, passes: Passes, streams: Streams) -> StepPlan:
     if method.completions.rate and method.statistics.compute is not None:
         keep_N = (weight_UN > 0).any(0)
         advantage_N = method.statistics.compute(method.advantages, rewards, draft.prompts.context, keep_N)
+    # A selection may keep what has no gradient, and statistics may take one away: there is nothing to forward.
+    weight_UN = weight_UN * (draft.live(advantage_N) & (completions.tokens_N > 0))
+    token_draws = _token_draws(draft, weight_UN, streams)
+    if token_draws:
+        weight_UN = weight_UN * torch.stack([each.length_N > 0 for each in token_draws])
+        prob_UN = prob_UN * torch.stack([each.reach_N for each in token_draws])
     counted_UN = share_UN * prompt_weight_N
     return StepPlan(
         **{field.name: getattr(draft, field.name) for field in fields(DraftPlan)},
         advantage_N=advantage_N,
-        # A selection may keep what has no gradient, and statistics may take one away: there is nothing to forward.
-        weight_UN=weight_UN * (draft.live(advantage_N) & (completions.tokens_N > 0)),
+        weight_UN=weight_UN,
         prob_UN=prob_UN,
         share_UN=share_UN,
         tokens_U=(counted_UN * completions.tokens_N).sum(1),
         sequences_U=counted_UN.sum(1),
+        token_draws=token_draws,
     )
 
 
@@ -227,6 +253,43 @@ def _at_chosen_rate(method: Method, completions: Completions, context: StepConte
     if context.evidence is not None:
         evidence = context.evidence.after(evidence)
     return replace(method, completions=level.at_chosen_rate(evidence)), evidence
+
+
+def _at_chosen_cuts(method: Method, completions: Completions, rolled_out: RolledOut) -> tuple[Method, Tensor | None]:
+    """The method at the rate of cuts that it chooses, and (N, T) moments of all tokens; None where all are kept."""
+    level, sampled = method.tokens, rolled_out.sampled
+    if not level.active:
+        return method, None
+    if sampled is None:
+        raise ConfigError(
+            f"tokens are left out by the sampler's log-probabilities ({level}), and these rollouts have none. Use an "
+            "engine that returns them (use_vllm: true, or a rollout_func), or write token_prune_rate: 0."
+        )
+    factor_N = completions.advantage_N
+    for multiplies, by in ((completions.weight_N, 1), (completions.averaged_N, -1)):
+        factor_N = factor_N if multiplies is None else factor_N * multiplies.double() ** by
+    moment_NT, live_N = sampled.moments(factor_N), completions.live_N & (factor_N.isfinite())
+    chosen = level.at_chosen_rate(
+        moment_NT[live_N],
+        sampled.span_NT[live_N],
+        completions.group_N[live_N],
+        rolled_out=float(completions.tokens_N.sum()),
+    )
+    return replace(method, tokens=chosen), moment_NT
+
+
+def _token_draws(draft: DraftPlan, weight_UN: Tensor, streams: Streams) -> tuple[TokenDraw, ...]:
+    """Of each optimizer step, what is drawn of the tokens of the completions that it keeps."""
+    level, sampled, moment_NT = draft.method.tokens, draft.sampled, draft.moment_NT
+    if sampled is None or moment_NT is None:
+        return ()
+    prompt_weight_N, made = draft.prompts.weight_Q[draft.rewards.group_N], []
+    for index, weight_N in enumerate(weight_UN):
+        unit_R = (weight_N > 0).nonzero()[:, 0]
+        drawn_R1 = (weight_N / prompt_weight_N)[unit_R, None]  # moments have the weight of the prompt in them
+        draw = level.draw(moment_NT[unit_R] * drawn_R1**2, sampled.span_NT[unit_R], streams(Purpose.TOKEN_DRAW, index))
+        made.append(draw.scattered(unit_R, len(weight_N)))
+    return tuple(made)
 
 
 def _check_groups(rewards: Rewards, prompts: StepPrompts) -> None:

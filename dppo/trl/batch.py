@@ -58,6 +58,38 @@ class RankBatch:
     """(B, T) or (B, 1) correction from the rollout engine's policy to ours; None without one."""
     sampler_logp: Tensor | None = None
     """(B, T) log-probabilities as the rollout engine reported them; None where nothing is made of them."""
+    length_UB: Tensor | None = None
+    """(U, B) int64 tokens of each completion that are forwarded in every optimizer step; None for all of them."""
+    token_weight_UBT: Tensor | None = None
+    """(U, B, T) float32 what multiplies the loss of each token beside ``weight_UB``, 0 where it was not drawn; None
+    for 1 each."""
+
+    def cut(self, draws: slice) -> "RankBatch":
+        """The batch up to the last token of each completion that some of these draws keep; itself where all are kept.
+
+        Tokens that none of them draws carry no loss, and the weights are those of the first draw.
+        """
+        if self.length_UB is None or self.token_weight_UBT is None:
+            return self
+        length_B, weight_UBT = self.length_UB[draws].amax(0), self.token_weight_UBT[draws]
+        reached_BT = torch.arange(self.completion_ids.shape[1], device=length_B.device) < length_B[:, None]
+        tensors: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        tensors["completion_mask"] = self.completion_mask * reached_BT
+        tensors["loss_mask"] = self.loss_mask * (weight_UBT > 0).any(0)
+        return CutBatch(**tensors, token_weight=weight_UBT[0], whole=self)
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, before anything was cut."""
+        return int(self.lengths.max())
+
+    def loss_weight(self, batch: "MicroBatch") -> Tensor:
+        """(b,) what multiplies the loss of each row of a micro-batch; (b, T) where that is another for each token."""
+        return batch.weight
+
+    def counted(self, rows: Tensor) -> Tensor | None:
+        """(b,) tokens that carry loss of some completions, those cut off included; None where nothing is cut."""
+        return None
 
     @property
     def lengths(self) -> Tensor:
@@ -109,6 +141,29 @@ class RankBatch:
             ) from error
 
 
+@dataclass(frozen=True, kw_only=True)
+class CutBatch(RankBatch):
+    """A batch whose completions end at a cut, and some of whose tokens carry no loss: ``RankBatch.cut``."""
+
+    token_weight: Tensor
+    """(B, T) float32 what multiplies the loss of each token beside its completion's weight."""
+    whole: RankBatch
+    """What it was cut from."""
+
+    @cached_property
+    def longest(self) -> int:
+        """As ``RankBatch`` says."""
+        return self.whole.longest
+
+    def loss_weight(self, batch: "MicroBatch") -> Tensor:
+        """As ``RankBatch`` says."""
+        return batch.weight[:, None] * batch.completion(self.token_weight)
+
+    def counted(self, rows: Tensor) -> Tensor:
+        """As ``RankBatch`` says."""
+        return self.whole.loss_mask[rows].sum(1)
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Some rows of a batch, cut to the longest prompt and completion among them."""
@@ -125,6 +180,11 @@ class MicroBatch:
     def completion_width(self) -> int:
         """Longest completion among the rows, at least 1."""
         return max(1, *(self.rank_batch.completion_tokens[row] for row in self.rows.tolist()))
+
+    @property
+    def loss_weight(self) -> Tensor:
+        """(b,) what multiplies each row's loss; (b, T) where that is another for each token."""
+        return self.rank_batch.loss_weight(self)
 
     @property
     def loss_tokens(self) -> Tensor:
@@ -156,6 +216,7 @@ class MicroBatch:
             ref_logp_BT=cut(whole.ref_logp),
             sampler_logp_BT=cut(whole.sampler_logp),
             correction_B1=cut(whole.ratio),
+            counted_B=whole.counted(self.rows),
         )
 
     def inputs(self) -> tuple[Tensor, Tensor]:

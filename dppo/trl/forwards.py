@@ -57,26 +57,26 @@ class ForwardPasses:
 
     def with_log_probs(self, batch: RankBatch) -> RankBatch:
         """The batch with old, reference and correction terms for the completions that some draw keeps."""
-        sampler_logp = batch.sampler_logp
+        sampler_logp, part = batch.sampler_logp, batch.cut(slice(None))
         trainer, later_B, any_B = self._trainer, batch.weight_UB[1:].sum(0), batch.weight_UB.sum(0)
         corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
         old = ref = ratio = None
         if len(batch.weight_UB) > 1 or corrected:
-            old = self.log_probs(batch, any_B if corrected else later_B, trainer.model)
+            old = self.log_probs(part, any_B if corrected else later_B, trainer.model)
         if corrected and old is not None and sampler_logp is not None:
             ratio = correction(
                 old,
                 sampler_logp,
-                batch.loss_mask,
+                part.loss_mask,
                 mode=trainer.vllm_importance_sampling_mode,
                 low=trainer.vllm_importance_sampling_clip_min,
                 high=trainer.vllm_importance_sampling_clip_max,
             )
-            kept_mask = batch.loss_mask * (any_B > 0)[:, None]
+            kept_mask = part.loss_mask * (any_B > 0)[:, None]
             trainer.add_figures(log_correction(old, sampler_logp, ratio, kept_mask, trainer.accelerator))
         if trainer.method.beta:
             with reference_model(trainer) as model:
-                ref = self.log_probs(batch, any_B, model)
+                ref = self.log_probs(part, any_B, model)
         return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio)
 
     def calls(
@@ -100,8 +100,7 @@ class ForwardPasses:
     def _balanced(self, rank_batch: RankBatch, weight_B: Tensor, *, at_least: int) -> list[MicroBatch]:
         """Forward passes of the rows of positive weight, filled up so that every rank runs as many."""
         args = self._trainer.args
-        longest = int(rank_batch.lengths.max())
-        self.memory.budget = args.max_tokens_per_row or args.per_device_train_batch_size * longest
+        self.memory.budget = args.max_tokens_per_row or args.per_device_train_batch_size * rank_batch.longest
         batches = self.layout.micro_batches(rank_batch, weight_B, self.memory.budget)
         self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
         count = torch.tensor([len(batches)], device=weight_B.device)

@@ -101,11 +101,17 @@ class WeightedSums:
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
 
-    def add(self, name: str, value: Tensor, mask_BT: Tensor, weight_B: Tensor) -> None:
-        """Add values of tokens, (B, T), over those that carry loss; or of completions, (B, 1)."""
+    def add(self, name: str, value: Tensor, mask_BT: Tensor, weight: Tensor) -> None:
+        """Add values of tokens, (B, T), over those that carry loss; or of completions, (B, 1).
+
+        ``weight`` is (B,) of completions, or of tokens, (B, T), for values of tokens.
+        """
         value = value.detach().float()
-        rows_B = value[:, 0] if value.shape[1] == 1 else (value * mask_BT).sum(1)
-        self._sums[name] = self._sums.get(name, value.new_zeros(())) + (rows_B * weight_B).sum()
+        if weight.dim() == 2:
+            weighted = value * mask_BT * weight
+        else:
+            weighted = (value[:, 0] if value.shape[1] == 1 else (value * mask_BT).sum(1)) * weight
+        self._sums[name] = self._sums.get(name, value.new_zeros(())) + weighted.sum()
 
     def reduced(self, accelerator: Any) -> dict[str, float]:
         """The sums over all ranks, by name. All ranks call together, with the same names."""
@@ -137,22 +143,28 @@ class LossFigures:
     def add(
         self,
         tokens: Tokens,
-        weight_B: Tensor,
+        weight: Tensor,
         entropy_BT: Tensor | None,
         router_loss: Tensor | None,
         attended_B: Tensor,
     ) -> None:
-        """Add a micro-batch."""
+        """Add a micro-batch; ``weight`` is (B,) of its completions, or (B, T) of their tokens."""
+        weight_B = weight
+        if weight.dim() == 2:  # estimates 1 for each completion, as a whole completion's weight does
+            counted_B = tokens.mask_BT.sum(1) if tokens.counted_B is None else tokens.counted_B
+            weight_B = (weight * tokens.mask_BT).sum(1) / counted_B.clamp(min=1)
         values = self._clipping(tokens, weight_B) | ({} if entropy_BT is None else {"entropy": entropy_BT})
         if self._method.beta:
             values["kl"] = self._method.kl(tokens)
         self._units |= {name: self._unit(name) for name in values}
         counts = {"kept tokens": torch.ones_like(tokens.logp_BT), "kept sequences": torch.ones_like(weight_B)[:, None]}
         for name, value in (values | counts).items():
-            self._sums.add(name, value, tokens.mask_BT, weight_B)
+            self._sums.add(name, value, tokens.mask_BT, weight if value.shape[1] > 1 else weight_B)
         if self._method.entropy_coef:  # the loss that is logged has the bonus in it
             per_sequence = self._method.normaliser.per_sequence
-            loss = weighted_sum(self._method.loss(tokens), tokens.mask_BT, weight_B, per_sequence=per_sequence)
+            loss = weighted_sum(
+                self._method.loss(tokens), tokens.mask_BT, weight, per_sequence=per_sequence, counted_B=tokens.counted_B
+            )
             self._sums.add("policy_loss", loss.view(1, 1), tokens.mask_BT, weight_B.new_ones(1))
         if router_loss is not None:
             self._units["aux_loss"] = "attended"

@@ -6,6 +6,7 @@ new one must be looked at first.
 """
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from datasets import Dataset
 from trl.data_utils import is_conversational
@@ -121,6 +122,25 @@ def unserved_models(trainer: GRPOTrainer) -> list[str]:
         )
         if wrong
     ]
+
+
+def unserved_tokens(trainer: Any, log_probs: bool) -> list[str]:
+    """Why tokens cannot be left out of completions in this run, one sentence each; empty where they can be."""
+    level, mode = trainer.method.tokens, trainer.vllm_importance_sampling_mode
+    corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction and mode.startswith("sequence")
+    rules = (
+        (
+            level.needs_log_probs and not log_probs,
+            f"tokens are left out by the sampler's log-probabilities ({level}), which transformers' generate does not "
+            "give. Set use_vllm: true, or token_prune_rate: 0 and head_prune_rate: 0.",
+        ),
+        (
+            level.active and corrected,
+            f"vllm_importance_sampling_mode={mode!r} is a ratio of whole completions, and tokens are left out of "
+            "them. Set vllm_importance_sampling_mode: token_truncate.",
+        ),
+    )
+    return [sentence for wrong, sentence in rules if wrong]
 
 
 def _lacks_chat_template(trainer: GRPOTrainer) -> bool:

@@ -3,6 +3,7 @@
 import torch
 
 from dppo.objective import Tokens
+from dppo.pruning import SampledTokens
 from dppo.rng import step_streams
 from dppo.step import RolledOut, micro_batch_loss, plan_step, whole_block
 from dppo.types import Completions, Rewards
@@ -25,7 +26,9 @@ def step_of(method, *groups, tokens=None, process_N=None, seed=0, **settings):
     """The plan of a step on groups of rewards."""
     rewards = rewards_of(*groups)
     tokens_N = lengths(len(rewards)) if tokens is None else torch.tensor(tokens)
-    rolled_out = RolledOut(rewards=rewards, tokens_N=tokens_N, process_N=process_N)
+    mask_NT = torch.arange(9) < tokens_N[:, None]
+    sampled = SampledTokens(logp_NT=torch.full(mask_NT.shape, -0.5), mask_NT=mask_NT)
+    rolled_out = RolledOut(rewards=rewards, tokens_N=tokens_N, process_N=process_N, sampled=sampled)
     prompts = whole_block(rewards.groups, len(rewards))
     return plan_step(method, rolled_out, prompts, streams=step_streams(seed, 0), max_tokens=9, **settings)
 

@@ -9,7 +9,7 @@ The first prompt's last completion has advantage 0. Three prompts, since with tw
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +18,8 @@ import torch
 from dppo.context import StepContext
 from dppo.methods import Method
 from dppo.objective import Tokens
-from dppo.pruning import PromptPruning, Pruning, confidence
+from dppo.pruning import PromptPruning, Pruning, SampledTokens, TokenDraw, TokenPruning, confidence
+from dppo.rng import Purpose
 from dppo.step import Passes, RolledOut, StepPlan, completions_of, drawn_block, micro_batch_loss, plan_step
 from dppo.types import Block, Candidates, Rewards
 
@@ -160,6 +161,12 @@ GSPO_BY_HAND = replace(GRPO_BY_HAND, loss=surrogate(3e-4, 4e-4, whole=True))
 
 def parts(method: Method, advantage_N, denominator: float, tokens: float, theta=THETA):
     """(N, PARAMETERS) gradient of each completion at weight 1, as a trainer computes it."""
+    one_NN = torch.eye(N, dtype=torch.float64)
+    return weighted_gradients(method, one_NN, advantage_N, denominator, tokens, theta)
+
+
+def weighted_gradients(method, weights, advantage_N, denominator, tokens, theta=THETA, counted=True):
+    """(S, PARAMETERS) gradient at each of S weightings of completions, (S, N), or of their tokens, (S, N, T)."""
     leaf = torch.tensor(theta).requires_grad_()
     everything = logits(leaf).log_softmax(-1)
     logp_NT = everything.gather(-1, torch.from_numpy(TOKEN_NT)[..., None])[..., 0]
@@ -171,11 +178,16 @@ def parts(method: Method, advantage_N, denominator: float, tokens: float, theta=
         advantage_B=advantage_N,
         mask_BT=torch.from_numpy(MASK_NT),
     )
-    rows = [
-        micro_batch_loss(method, sampled, one_N, denominator=denominator, all_tokens=tokens, entropy_BT=entropy_NT)
-        for one_N in torch.eye(N, dtype=torch.float64)
-    ]
-    return torch.autograd.grad(torch.stack(rows), leaf, torch.eye(N, dtype=torch.float64), is_grads_batched=True)[0]
+
+    def loss(weight):
+        seen = sampled
+        if weight.dim() == 2:  # a trainer forwards what was drawn, and knows how many tokens there were
+            length_N = torch.from_numpy(LENGTH_N) if counted else None
+            seen = replace(sampled, mask_BT=sampled.mask_BT & (weight > 0), counted_B=length_N)
+        return micro_batch_loss(method, seen, weight, denominator=denominator, all_tokens=tokens, entropy_BT=entropy_NT)
+
+    one_SS = torch.eye(len(weights), dtype=torch.float64)
+    return torch.autograd.grad(torch.stack([*map(loss, weights)]), leaf, one_SS, is_grads_batched=True)[0]
 
 
 @dataclass(frozen=True)
@@ -204,8 +216,24 @@ class Planned:
     def advantage_N(self):
         return torch.zeros(N, dtype=torch.float64) if self.plan is None else self.spread(self.plan.advantage_N)
 
+    @property
+    def weight_UNT(self):
+        """What multiplies the loss of each token, where tokens are drawn too."""
+        of_tokens = torch.stack([draw.weight_NT for draw in self.plan.token_draws])
+        spread_UNT = torch.zeros(len(of_tokens), N, T, dtype=torch.float64)
+        spread_UNT[:, self.keep_P[GROUP_N]] = self.plan.weight_UN[..., None] * of_tokens
+        return spread_UNT
+
+    def token_parts(self, theta=THETA):
+        """(N * T, PARAMETERS) gradient of each token at weight 1, the others masked, as a trainer computes it."""
+        one_NT = torch.eye(N * T, dtype=torch.float64).view(N * T, N, T)
+        said = self.advantage_N, self.plan.denominator, self.plan.tokens
+        return weighted_gradients(self.method, one_NT, *said, theta)
+
     def gradients(self, weight_UN=None, *, advantage_N=None, theta=THETA):
         """(S, PARAMETERS) gradient of each outcome; what is not given is as the plan says."""
+        if weight_UN is None and self.plan is not None and self.plan.token_draws:
+            return self.weight_UNT.flatten(1) @ self.token_parts(theta)
         weight_UN = self.weight_UN if weight_UN is None else weight_UN
         if self.plan is None:
             return torch.zeros(len(weight_UN), PARAMETERS, dtype=torch.float64)
@@ -241,6 +269,44 @@ def every_mask(design):
     return replace(design, draw=draw), chances
 
 
+POINTS = N * T + 1
+"""Most different probabilities of tokens, and one."""
+
+
+def every_cut(level: TokenPruning, outcomes: int):
+    """``level`` with its draw replaced: a generator that is the number ``k`` stands for the outcome ``k // outcomes``.
+
+    All completions share one uniform number for their cuts, and all tokens another for the head, so there is an outcome
+    for each pair of pieces between their probabilities. The gradient is linear in the weights of tokens, so its mean is
+    that of any draw with these probabilities. The chances are collected in the second value.
+    """
+    chances: dict[int, float] = {}
+
+    class EveryCut(TokenPruning):
+        def draw(self, moment_NT, span_NT, rng):
+            reach_NT = self.cut_rule(moment_NT, span_NT, self.rate, self.floor) if self.rate else span_NT.double()
+            head_NT = span_NT.double()
+            if self.head_rate:
+                head_NT = self.head_rule(moment_NT, span_NT, self.head_rate, self.head_floor)
+            number, chance = rng // outcomes, 1.0
+            at = divmod(number, POINTS) if self.rate and self.head_rate else (number, number)
+            keep_NT = span_NT
+            for rate, place, prob_NT in zip((self.head_rate, self.rate), at, (head_NT, reach_NT), strict=True):
+                if not rate:
+                    continue
+                edges = torch.cat([torch.tensor([0.0, 1.0]).double(), prob_NT[span_NT].double()]).unique()
+                piece = edges[place : place + 2]
+                chance *= float(piece[1] - piece[0]) if len(piece) == 2 else 0.0
+                keep_NT = keep_NT & (prob_NT > piece.mean())
+            chances[rng] = chance
+            prob_NT = reach_NT * head_NT
+            weight_NT = torch.where(keep_NT & (prob_NT > 0), 1 / prob_NT.clamp_min(1e-300), 0.0)
+            length_N = (keep_NT * torch.arange(1, T + 1)).amax(1)
+            return TokenDraw(length_N=length_N, reach_N=reach_NT[:, 0], prob_NT=prob_NT, weight_NT=weight_NT)
+
+    return EveryCut(**{each.name: getattr(level, each.name) for each in fields(TokenPruning)}), chances
+
+
 def by_chance(level) -> bool:
     return isinstance(level, Pruning | PromptPruning) and level.rate > 0 and level.design.unbiased
 
@@ -264,7 +330,12 @@ def after(method: Method, chance: float, draw) -> Planned:
     if not keep_N.any():
         return Planned(**known, chance_U=torch.ones(1, dtype=torch.float64), plan=None)
     length_N, old_NT, mask_NT = (torch.from_numpy(value)[keep_N] for value in (LENGTH_N, OLD_NT, MASK_NT))
-    rolled_out = RolledOut(rewards=rewards(keep_N), tokens_N=length_N, confidence_N=confidence(old_NT, mask_NT))
+    rolled_out = RolledOut(
+        rewards=rewards(keep_N),
+        tokens_N=length_N,
+        confidence_N=confidence(old_NT, mask_NT),
+        sampled=SampledTokens(logp_NT=old_NT, mask_NT=mask_NT),
+    )
     context = CONTEXT.take(draw.keep_N)
     prompts = replace(drawn_block(Block(candidates=CANDIDATES, draw=draw), 1), sequences=N, context=context)
     outcomes, chances, drawn = 1, {0: 1.0}, method
@@ -272,12 +343,21 @@ def after(method: Method, chance: float, draw) -> Planned:
         outcomes = 2**live
         design, chances = every_mask(method.completions.design)
         drawn = replace(method, completions=replace(method.completions, design=design))
+    pieces, of_cuts = 1, {}
+    if method.tokens.active:
+        level, of_cuts = every_cut(method.tokens, outcomes)
+        both = method.tokens.rate and method.tokens.head_rate
+        pieces, drawn = POINTS ** (2 if both else 1), replace(drawn, tokens=level)
     plan = plan_step(
-        drawn, rolled_out, prompts, streams=lambda purpose, index: index, max_tokens=T, passes=Passes(passes=outcomes)
+        drawn,
+        rolled_out,
+        prompts,
+        streams=lambda purpose, index: index if purpose == Purpose.TOKEN_DRAW else index % outcomes,
+        max_tokens=T,
+        passes=Passes(passes=outcomes * pieces),
     )
-    return Planned(
-        **known, chance_U=torch.tensor([chances[k] for k in range(outcomes)], dtype=torch.float64), plan=plan
-    )
+    chance_U = [chances[k % outcomes] * of_cuts.get(k, 1.0) for k in range(outcomes * pieces)]
+    return Planned(**known, chance_U=torch.tensor(chance_U, dtype=torch.float64), plan=plan)
 
 
 def expectation(method: Method, of_planned=Planned.gradients):

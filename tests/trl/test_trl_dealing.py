@@ -62,7 +62,7 @@ def rows_of(batch):
 def lengths_of(batches):
     return Lengths(
         prompt_N=torch.tensor([n for batch in batches for n in batch.prompt_tokens]),
-        completion_N=torch.tensor([n for batch in batches for n in batch.completion_tokens]),
+        completion_UN=torch.tensor([n for batch in batches for n in batch.completion_tokens])[None],
         group_N=torch.arange(len(batches) * SIZE) // 3,
     )
 
@@ -106,11 +106,11 @@ def test_no_rank_has_much_more_than_the_mean(seed, ranks):
     count = ranks * 12
     lengths = Lengths(
         prompt_N=torch.randint(1, 30, (count // 4,), generator=rng).repeat_interleave(4),
-        completion_N=torch.randint(1, 200, (count,), generator=rng),
+        completion_UN=torch.randint(1, 200, (count,), generator=rng)[None],
         group_N=torch.arange(count) // 4,
     )
     weight_UN = (torch.rand(2, count, generator=rng) < 0.4) * 2.0
     rank_N = ranks_of_rows(lengths, weight_UN, ranks, shares_prompts=False)
-    cost_N = (lengths.completion_N + lengths.prompt_N) * (weight_UN > 0).sum(0)
+    cost_N = (lengths.completion_UN[0] + lengths.prompt_N) * (weight_UN > 0).sum(0)
     cost_R = torch.stack([cost_N[rank_N == rank].sum() for rank in range(ranks)]).double()
     assert cost_R.max() <= cost_R.mean() + cost_N.max()

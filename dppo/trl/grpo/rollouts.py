@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dppo.packing import rebalance, split_group
-from dppo.pruning import confidence
+from dppo.pruning import SampledTokens, confidence
 from dppo.step import RolledOut, StepPlan
 from dppo.trl.batch import RankBatch
 from dppo.types import Rewards
@@ -65,9 +65,10 @@ def loss_mask(generated: GeneratedBatch) -> Tensor:
     return mask if generated.tool_mask is None else mask * generated.tool_mask
 
 
-def rolled_out(generated: GeneratedBatch, rewards: Rewards, gather: Gather, processes: int) -> RolledOut:
-    """What all ranks rolled out."""
+def rolled_out(generated: GeneratedBatch, rewards: Rewards, accelerator: Any, *, tokens: bool = False) -> RolledOut:
+    """What all ranks rolled out; with ``tokens`` each token of it."""
     mask, logp = loss_mask(generated), generated.sampler_logp
+    processes, gather = accelerator.num_processes, accelerator.gather
     sure_B = None if logp is None else gather(confidence(torch.nan_to_num(logp, nan=0.0), mask)).cpu()
     return RolledOut(
         rewards=rewards,
@@ -75,7 +76,16 @@ def rolled_out(generated: GeneratedBatch, rewards: Rewards, gather: Gather, proc
         attended_N=gather(generated.prompt_mask.sum(1) + generated.completion_mask.sum(1)).cpu(),
         confidence_N=sure_B,
         process_N=torch.arange(len(rewards)) // (len(rewards) // processes),
+        sampled=_sampled(mask, logp, accelerator) if tokens else None,
     )
+
+
+def _sampled(mask: Tensor, logp: Tensor | None, accelerator: Any) -> SampledTokens:
+    """The tokens of all ranks, padded to the longest of them."""
+    known = torch.full(mask.shape, torch.nan, device=mask.device) if logp is None else logp
+    wide = [accelerator.pad_across_processes(each, dim=1) for each in (known.float(), mask)]
+    logp_NT, mask_NT = (accelerator.gather(each).cpu() for each in wide)
+    return SampledTokens(logp_NT=logp_NT, mask_NT=mask_NT.bool())
 
 
 def rank_batch(generated: GeneratedBatch, plan: StepPlan, rank: int) -> RankBatch:
@@ -96,7 +106,18 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, rank: int) -> RankBatc
         tokens_U=plan.tokens_U,
         sequences_U=plan.sequences_U,
         sampler_logp=generated.sampler_logp,
+        **_token_parts(plan, here, mask),
     )
+
+
+def _token_parts(plan: StepPlan, here: slice, mask: Tensor) -> dict[str, Tensor]:
+    """What of each completion's tokens every optimizer step trains on; nothing where that is all of them."""
+    if not plan.token_draws:
+        return {}
+    width = mask.shape[1]
+    weights = [draw.weight_NT[here, :width].to(mask.device, torch.float32) for draw in plan.token_draws]
+    lengths = [draw.length_N[here].to(mask.device) for draw in plan.token_draws]
+    return {"token_weight_UBT": torch.stack(weights), "length_UB": torch.stack(lengths)}
 
 
 def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
@@ -143,8 +164,8 @@ class Lengths:
 
     prompt_N: Tensor
     """(N,) tokens of the prompt."""
-    completion_N: Tensor
-    """(N,) tokens of the completion."""
+    completion_UN: Tensor
+    """(U, N) tokens of the completion that each optimizer step forwards if it keeps it; (1, N) for the same in all."""
     group_N: Tensor
     """(N,) its group."""
 
@@ -167,7 +188,8 @@ def ranks_of_rows(lengths: Lengths, weight_UN: Tensor, processes: int, *, shares
     parts: dict[tuple[int, int], list[int]] = {}
     for row in kept:
         parts.setdefault((row // size, int(lengths.group_N[row]) if shares_prompts else row), []).append(row)
-    prompt, completion = (lengths.prompt_N * times_N).tolist(), (lengths.completion_N * times_N).tolist()
+    prompt = (lengths.prompt_N * times_N).tolist()
+    completion = (lengths.completion_UN * (weight_UN > 0)).sum(0).tolist()
 
     def shared(rows: list[int]) -> int:
         return max(prompt[row] for row in rows)
@@ -194,7 +216,9 @@ def over_ranks(batch: RankBatch, plan: StepPlan, accelerator: Any, *, shares_pro
     prompt_N, completion_N = accelerator.gather(
         torch.stack([batch.prompt_mask.sum(1), batch.completion_mask.sum(1)], 1)
     ).T.cpu()
-    lengths = Lengths(prompt_N=prompt_N, completion_N=completion_N, group_N=plan.completions.group_N)
+    draws = [draw.length_N for draw in plan.token_draws]
+    completion_UN = torch.stack(draws) if draws else completion_N[None]
+    lengths = Lengths(prompt_N=prompt_N, completion_UN=completion_UN, group_N=plan.completions.group_N)
     rank_N = ranks_of_rows(lengths, plan.weight_UN, processes, shares_prompts=shares_prompts)
     return dealt(batch, rank_N, accelerator.process_index, gather_object)
 
@@ -226,6 +250,9 @@ def _packed(batch: RankBatch, row: int) -> dict[str, Any]:
     """A row without padding, on the CPU."""
     tokens = batch.completion_tokens[row]
     per_token = {name: value[row, :tokens].cpu() for name in PER_TOKEN if (value := getattr(batch, name)) is not None}
+    if batch.token_weight_UBT is not None and batch.length_UB is not None:
+        per_token["token_weight_UT"] = batch.token_weight_UBT[:, row, :tokens].cpu()
+        per_token["length_U"] = batch.length_UB[:, row].cpu()
     return {
         "prompt_ids": batch.prompt(row).cpu(),
         **per_token,
@@ -260,6 +287,16 @@ def _with_rows(batch: RankBatch, stay: list[int], came: list[dict[str, Any]]) ->
     tokens = [batch.completion_tokens[row] for row in stay] + [len(row["completion_ids"]) for row in came]
     prompt_ids, completion_ids = wide("prompt_ids", left=True), wide("completion_ids")
     weight_U1 = [row["weight_U"][:, None].to(device) for row in came]
+    of_tokens = {}
+    if batch.token_weight_UBT is not None and batch.length_UB is not None:
+        width = completion_ids.shape[1]
+        parts = [batch.token_weight_UBT[:, here], *(row["token_weight_UT"][:, None].to(device) for row in came)]
+        wide_UBT = [F.pad(part, (0, max(0, width - part.shape[2])))[:, :, :width] for part in parts]
+        length_U1 = [row["length_U"][:, None].to(device) for row in came]
+        of_tokens = {
+            "token_weight_UBT": torch.cat(wide_UBT, 1),
+            "length_UB": torch.cat([batch.length_UB[:, here], *length_U1], 1),
+        }
     return replace(
         batch,
         prompt_ids=prompt_ids,
@@ -270,4 +307,5 @@ def _with_rows(batch: RankBatch, stay: list[int], came: list[dict[str, Any]]) ->
         sampler_logp=None if batch.sampler_logp is None else wide("sampler_logp"),
         advantage_B=torch.cat([batch.advantage_B[here], batch.advantage_B.new_tensor([r["advantage"] for r in came])]),
         weight_UB=torch.cat([batch.weight_UB[:, here], *weight_U1], 1),
+        **of_tokens,
     )

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from dppo.trl.grpo.sampler import precision_line, start_named
 from dppo.trl.hooks import Joints
 from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done
 from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, end_at_exit, guarded_rewards, saved_at_the_limit
-from dppo.trl.served import check_overrides, unserved_models
+from dppo.trl.served import check_overrides, unserved_models, unserved_tokens
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
@@ -100,6 +100,8 @@ class DPPOTrainer(TrainingLoop, Joints):
                 "does not give. Set use_vllm: true, or completion_score: length."
             )
         self.method = args.build_method(sampler_log_probs=log_probs, model_config=cast(Any, self.model).config)
+        for refusal in unserved_tokens(self, log_probs):
+            raise ConfigError(refusal)
         self.cycle = Cycle.of_arguments(args)
         self.group = int(self.num_generations or 1)
         """G, completions per prompt, or their mean where sizes follow history."""
@@ -157,7 +159,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         if call == 0 and figures_of:  # checkpoints of earlier versions have none
             self.add_figures(figures_of[draw])
         if call == 0 or not self._dealt:
-            self._dealt, figures = self.forwards.calls(batch, batch.weight_UB[draw], self.cycle.calls)
+            part = batch.cut(slice(draw, draw + 1))
+            self._dealt, figures = self.forwards.calls(part, batch.weight_UB[draw], self.cycle.calls)
             self.add_figures(figures)
         return {"draw": draw, "micro_batches": self._dealt[call]}
 
@@ -229,8 +232,7 @@ class DPPOTrainer(TrainingLoop, Joints):
     def _plan(self, prompts: StepPrompts, generated: GeneratedBatch) -> StepPlan:
         """What the generation trains on: one draw per optimizer step, equal on all ranks. The history learns."""
         rewards = self._rewards_of(generated, prompts.size_Q)
-        gather = cast(Callable[[Tensor], Tensor], self.accelerator.gather)
-        everything = rolled_out(generated, rewards, gather, self.accelerator.num_processes)
+        everything = rolled_out(generated, rewards, self.accelerator, tokens=self.method.tokens.active)
         plan = plan_step(
             self.method,
             everything,
@@ -278,11 +280,11 @@ class DPPOTrainer(TrainingLoop, Joints):
         logp, entropy, router = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
 
         tokens = batch.tokens_of(logp, first=draw == 0)
-        figures.add(tokens, batch.weight, entropy, router, whole.lengths[batch.rows])
+        figures.add(tokens, batch.loss_weight, entropy, router, whole.lengths[batch.rows])
         loss = micro_batch_loss(
             self.method,
             tokens,
-            batch.weight,
+            batch.loss_weight,
             denominator=float(whole.denominator),
             all_tokens=float(whole.tokens),
             entropy_BT=entropy,

@@ -1,0 +1,223 @@
+"""The level of tokens: how much of each kept completion is forwarded, and how much of that reaches the head."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.errors import DesignError, ShapeError, raise_problems
+from dppo.evidence import Evidence
+from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose
+from dppo.pruning.cuts import (
+    TokenDraw,
+    draw_tokens,
+    head_probabilities,
+    pool_numbers,
+    reach_probabilities,
+    token_moments,
+)
+from dppo.typed import check_fields
+
+FLOOR, HEAD_FLOOR = 0.05, 0.02
+"""Lowest probabilities by default: no weight of a token exceeds 20 by its cut, and 1000 by both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledTokens:
+    """The tokens of completions as the rollout engine sampled them.
+
+    Raises:
+        ShapeError: shapes that differ, or a mask that is not bool.
+    """
+
+    logp_NT: Tensor
+    """(N, T) log-probabilities of the sampled tokens, in nats; NaN where the engine gave none, which counts as 0
+    probability: such a token is kept as long as any."""
+    mask_NT: Tensor
+    """(N, T) bool, tokens that carry loss."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "SampledTokens(logp_NT=logp_NT, mask_NT=mask_NT.bool())")
+        if self.logp_NT.shape != self.mask_NT.shape or self.mask_NT.dtype != torch.bool or self.mask_NT.dim() != 2:
+            raise ShapeError(
+                f"logp_NT {tuple(self.logp_NT.shape)} and mask_NT {tuple(self.mask_NT.shape)} {self.mask_NT.dtype}: "
+                "expected (N, T) of one shape, the mask bool. Pass mask_NT.bool()."
+            )
+
+    @cached_property
+    def span_NT(self) -> Tensor:
+        """(N, T) bool, every token up to the last that carries loss: what can be cut."""
+        return self.mask_NT.flip(1).cummax(1).values.flip(1)
+
+    def moments(self, factor_N: Tensor) -> Tensor:
+        """(N, T) float64 ``token_moments``; ``factor_N`` is what multiplies a token's loss: advantage times weight."""
+        return token_moments(factor_N, torch.nan_to_num(self.logp_NT, nan=-math.inf), self.mask_NT)
+
+    def take(self, unit_R: Tensor) -> "SampledTokens":
+        """The tokens of the given completions."""
+        return replace(self, **{each.name: getattr(self, each.name)[unit_R] for each in fields(self)})
+
+
+CutRule = Callable[[Tensor, Tensor, float, float], Tensor]
+"""``rule(moment_NT, span_NT, rate, floor) -> reach_NT``: probabilities of reaching each token, which leave out ``rate``
+of them on average and never rise along a completion."""
+HeadRule = Callable[[Tensor, Tensor, float, float], Tensor]
+"""``rule(moment_NT, span_NT, rate, floor) -> head_NT``: probabilities of reaching the head that leave out ``rate``."""
+
+
+def best_cuts(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+    """Cuts with the least added variance for what they keep: ``reach_probabilities``."""
+    return reach_probabilities(moment_NT, span_NT, (1 - rate) * int(span_NT.sum()), floor=floor)
+
+
+def random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+    """Each completion is kept up to a length that is uniform between a fixed share of its tokens and all of them.
+
+    Raises:
+        DesignError: ``rate`` is above 0.5: the last token's probability would be below one over the length.
+
+    Source: NAT, arXiv:2603.06619, random prefix cutting; the fixed share, ``1 - 2 rate``, gives the mean asked for.
+    """
+    if rate > 0.5:
+        raise DesignError(f"random_prefix leaves out at most half of the tokens, not {rate:g}. Use rate=0.5.")
+    length_N1, place_NT = span_NT.sum(1, keepdim=True), span_NT.cumsum(1)
+    least_N1 = ((1 - 2 * rate) * length_N1).round().clamp_min(1)
+    reach_NT = ((length_N1 - place_NT + 1) / (length_N1 - least_N1 + 1)).double().clamp_max(1.0)
+    return torch.where(span_NT, reach_NT, 0.0)
+
+
+def by_doubt(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+    """Proportional to the root of each token's second moment: ``head_probabilities``."""
+    return head_probabilities(moment_NT, span_NT, 1 - rate, floor=floor)
+
+
+def all_alike(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+    """The same probability for every token.
+
+    Source: NAT, arXiv:2603.06619, uniform random sampling.
+    """
+    return (1 - rate) * span_NT.double()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPruning:
+    """What is left out of the completions that are kept. The defaults leave out nothing.
+
+    Raises:
+        ConfigError: a rate or a floor is out of range.
+    """
+
+    rate: float = 0.0
+    """Share of the tokens behind a cut, on average, in [0, 1): neither forwarded nor trained on. A completion that is
+    cut at 0 is dropped as a whole. With ``auto`` the most that may be chosen."""
+    auto: Auto | None = None
+    """How the rate of cuts is chosen in each step; None where it is given."""
+    head_rate: float = 0.0
+    """Share of the tokens before a cut that do not reach the head, in [0, 1): forwarded by the body, without loss."""
+    floor: float = FLOOR
+    """Lowest probability of reaching a token, in (0, 1 - rate]."""
+    head_floor: float = HEAD_FLOOR
+    """Lowest probability of a token to reach the head, in (0, 1 - head_rate]."""
+    cut_rule: CutRule = best_cuts
+    head_rule: HeadRule = by_doubt
+
+    def __post_init__(self) -> None:
+        check_fields(self, "TokenPruning(rate=0.5)")
+        problems = []
+        for name, floor_name in (("rate", "floor"), ("head_rate", "head_floor")):
+            rate, floor = getattr(self, name), getattr(self, floor_name)
+            if not 0 <= rate < 1:
+                problems.append(f"{name}={rate:g} must be in [0, 1). Try {name}=0.5.")
+            elif not 0 < floor <= 1 - rate + 1e-9:
+                problems.append(
+                    f"{floor_name}={floor:g} must be in (0, {1 - rate:g}] with {name}={rate:g}. Try "
+                    f"{floor_name}={(1 - rate) / 2:g}."
+                )
+        raise_problems("TokenPruning", problems)
+
+    @property
+    def needs_log_probs(self) -> bool:
+        """Whether it looks at what the sampler was sure of."""
+        return bool(self.rate and self.cut_rule is best_cuts) or bool(self.head_rate and self.head_rule is by_doubt)
+
+    @property
+    def active(self) -> bool:
+        """Whether any token of a kept completion may be left out."""
+        return bool(self.rate or self.head_rate)
+
+    def at_rate(self, rate: float) -> "TokenPruning":
+        """Cuts at another rate, given and not chosen; a floor that it does not allow becomes half of what is kept."""
+        floor = self.floor if self.floor <= 1 - rate else (1 - rate) / 2
+        return replace(self, rate=rate, floor=floor, auto=None)
+
+    def scaled(self, factor: float) -> "TokenPruning":
+        """Both rates times ``factor``, in [0, 1]: for schedules."""
+        return replace(self, rate=self.rate * factor, head_rate=self.head_rate * factor)
+
+    def fixed(self) -> "TokenPruning":
+        """The same at the largest rate that it may choose, as a given rate."""
+        return replace(self, auto=None)
+
+    def at_chosen_rate(
+        self, moment_NT: Tensor, span_NT: Tensor, group_N: Tensor, *, rolled_out: float
+    ) -> "TokenPruning":
+        """This pruning where its rate is given, else at the smallest rate that gains nearly all there is to gain.
+
+        It is chosen before the draw by numbers that the draw has no part in. Tokens that one cut keeps or leaves out
+        together are one unit of the evidence; those of a prompt are resampled together.
+
+        Args:
+            moment_NT: (N, T) second moment of each token's gradient, >= 0.
+            span_NT: (N, T) bool, tokens that can be cut.
+            group_N: (N,) integer, the same for completions of one prompt.
+            rolled_out: tokens of all completions, whose rollout is paid before the draw.
+        """
+        if self.auto is None:
+            return self
+        owner = span_NT.nonzero()[:, 0].numpy()
+        moment, cost, block = pool_numbers(moment_NT[span_NT].double().numpy(), np.ones(len(owner)), owner)
+        first = np.searchsorted(block, np.arange(len(moment)))
+        group_B = group_N[torch.from_numpy(owner[first])]
+        evidence = Evidence.known(torch.from_numpy(moment), torch.from_numpy(cost), group_B, paid=rolled_out)
+        place = torch.from_numpy(first)
+
+        def prob_at(rate: float) -> Tensor:
+            level = self.at_rate(rate)
+            return level.cut_rule(moment_NT, span_NT, rate, level.floor)[span_NT][place]
+
+        return self.at_rate(choose(self.auto, evidence, prob_at, self.rate).rate)
+
+    def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:
+        """A cut for each completion, and which tokens before it reach the head.
+
+        Args:
+            moment_NT: (N, T) second moment of each token's gradient, >= 0, any unit.
+            span_NT: (N, T) bool, tokens that can be cut.
+            rng: source of randomness.
+        """
+        reach_NT = span_NT.double()
+        if self.rate:
+            reach_NT = self.cut_rule(moment_NT, span_NT, self.rate, self.floor)
+        head_NT = self.head_rule(moment_NT, span_NT, self.head_rate, self.head_floor) if self.head_rate else None
+        return draw_tokens(reach_NT, head_NT, rng)
+
+    def __str__(self) -> str:
+        share = f"auto, at most {self.rate:g}" if self.auto else f"{self.rate:g}"
+        cut = (
+            f"{share} of the tokens behind a cut ({self.cut_rule.__name__}, floor {self.floor:g})" if self.rate else ""
+        )
+        head = (
+            f"{self.head_rate:g} of the tokens before it kept from the head ({self.head_rule.__name__}, floor "
+            f"{self.head_floor:g})"
+            if self.head_rate
+            else ""
+        )
+        return "; ".join(filter(None, (cut, head)))
+
+
+TOKEN_AUTO = COMPLETION_AUTO
+"""How cuts choose: as completions do, whose rollout is paid too."""

@@ -1,0 +1,148 @@
+"""Tokens left out of completions: cuts and head sampling, ours and NAT's, by every outcome through the step."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from refusals import refused
+from tiny_policy import (
+    GRPO_BY_HAND,
+    LENGTH_N,
+    MASK_NT,
+    at_rates,
+    expectation,
+    planned,
+    relative_error,
+    weighted_gradients,
+)
+
+from dppo.errors import ConfigError, DesignError
+from dppo.methods import METHODS
+from dppo.objective import NORMALISERS, clipped_surrogate, mixes_tokens, sequence_ratio, vespo
+from dppo.pruning import TokenPruning, all_alike, by_doubt, random_prefix
+from dppo.pruning.tokens import best_cuts
+
+UNBIASED = {"nat_urs": True, "nat_rpc": True}
+EXACT, BIASED = 1e-12, 1e-3
+GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
+LEVELS = {
+    "cuts": TokenPruning(rate=0.4),
+    "head": TokenPruning(head_rate=0.6),
+    "random prefix": TokenPruning(rate=0.3, cut_rule=random_prefix),
+    "uniform tokens": TokenPruning(head_rate=0.5, head_rule=all_alike),
+}
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.2])
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_outcome_together_is_the_full_gradient(level, normaliser, beta):
+    method = replace(GRPO, tokens=LEVELS[level], normaliser=NORMALISERS[normaliser], beta=beta, entropy_coef=0.1)
+    wanted = replace(GRPO_BY_HAND, divided=normaliser, beta=beta, entropy_coef=0.1).gradient()
+    (every,) = planned(method)
+    assert float(every.chance_U.sum()) == pytest.approx(1.0, abs=EXACT)
+    assert len(every.gradients().unique(dim=0)) > 1, "outcomes differ"
+    assert relative_error(expectation(method), wanted) < EXACT
+
+
+def test_both_at_once():
+    method = replace(GRPO, tokens=TokenPruning(rate=0.3, head_rate=0.5))
+    assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) < EXACT
+
+
+def test_after_a_draw_of_completions_and_of_prompts_too():
+    method = replace(at_rates(DPPO, 0.0, 0.5), tokens=TokenPruning(rate=0.3))
+    assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) < EXACT
+    method = replace(at_rates(DPPO, 0.5, 0.0), tokens=TokenPruning(rate=0.3))
+    assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) < EXACT
+
+
+# Wrong twins.
+
+
+def biased_by(method, weight_UNT, **options):
+    """How far the mean over the outcomes is from the full gradient at other weights of tokens."""
+    (every,) = planned(method)
+    said = every.advantage_N, every.plan.denominator, every.plan.tokens
+    found = weighted_gradients(method, weight_UNT(every), *said, **options)
+    return relative_error(every.chance_U @ found, GRPO_BY_HAND.gradient())
+
+
+CUT = replace(GRPO, tokens=TokenPruning(rate=0.4))
+
+
+def test_weights_of_whole_completions_in_place_of_tokens_are_found():
+    def of_completions(every):
+        """Each completion by one over the probability of being reached at all."""
+        reach_N = every.plan.token_draws[0].reach_N
+        kept = every.weight_UNT > 0
+        return kept / reach_N[:, None].clamp_min(1e-9)
+
+    assert biased_by(CUT, lambda every: every.weight_UNT) < EXACT
+    assert biased_by(CUT, of_completions) > BIASED
+
+
+def test_a_mean_over_the_tokens_that_are_left_is_found():
+    assert biased_by(CUT, lambda every: every.weight_UNT, counted=False) > BIASED
+
+
+def test_a_cut_by_the_future_and_a_floor_forgotten_are_found():
+    def up_to_the_largest(moment_NT, span_NT, rate, floor):
+        """A cut behind the token of the largest moment, for certain: it looks at what is sampled later."""
+        largest_N1 = moment_NT.argmax(1, keepdim=True)
+        return ((torch.arange(span_NT.shape[1]) <= largest_N1) & span_NT).double()
+
+    def without_floor(moment_NT, span_NT, rate, floor):
+        reach_NT = best_cuts(moment_NT, span_NT, rate, floor)
+        return torch.where(reach_NT > 0.5, reach_NT, 0.0)
+
+    for rule in (up_to_the_largest, without_floor):
+        method = replace(GRPO, tokens=TokenPruning(rate=0.4, cut_rule=rule))
+        assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) > BIASED
+
+
+# Rules and refusals.
+
+
+def test_a_random_prefix_keeps_the_share_asked_for_and_never_more_than_half_less():
+    span_NT = torch.from_numpy(MASK_NT)
+    reach_NT = random_prefix(span_NT.double(), span_NT, 0.5, 0.05)
+    assert reach_NT[0].tolist() == [1.0, 0.75, 0.5, 0.25]
+    assert float(reach_NT.sum()) == pytest.approx(sum((n + 1) / 2 for n in LENGTH_N))
+    with refused(DesignError, "rate"):
+        random_prefix(span_NT.double(), span_NT, 0.6, 0.05)
+
+
+@pytest.mark.parametrize("rule", [best_cuts, random_prefix])
+def test_no_token_is_likelier_than_the_one_before_it(rule):
+    span_NT = torch.from_numpy(MASK_NT)
+    reach_NT = rule(torch.rand(span_NT.shape, dtype=torch.float64), span_NT, 0.4, 0.05)
+    assert (reach_NT[:, 1:] <= reach_NT[:, :-1]).all() and (reach_NT[span_NT] > 0).all()
+
+
+def test_losses_that_look_at_other_tokens_are_found_and_refused():
+    assert not mixes_tokens(clipped_surrogate) and mixes_tokens(vespo)
+    assert not any(mixes_tokens(METHODS[name].token_loss) for name in ("grpo", "dapo", "dppo_divergence_ppo_kl"))
+    for changes in (
+        {"token_loss": METHODS["gspo"].token_loss},
+        {"router_coef": 0.1},
+        {"token_loss": lambda tokens: clipped_surrogate(tokens, ratio=sequence_ratio)},
+    ):
+        with refused(ConfigError, "tokens"):
+            replace(CUT, **changes)
+
+
+@pytest.mark.parametrize("field", ["rate", "head_rate"])
+def test_rates_and_floors_out_of_range_are_named(field):
+    floor = field.replace("rate", "floor")
+    with refused(ConfigError, field):
+        TokenPruning(**{field: 1.0})
+    with refused(ConfigError, floor):
+        TokenPruning(**{field: 0.9, floor: 0.2})
+
+
+def test_presets_are_what_the_paper_does():
+    urs, rpc = METHODS["nat_urs"].tokens, METHODS["nat_rpc"].tokens
+    assert (urs.rate, urs.head_rule, rpc.head_rate, rpc.cut_rule) == (0.0, all_alike, 0.0, random_prefix)
+    assert not urs.needs_log_probs and not rpc.needs_log_probs
+    assert TokenPruning(head_rate=0.5, head_rule=by_doubt).needs_log_probs

@@ -1,0 +1,198 @@
+"""Tokens left out, through TRL's trainer: the mean over draws is the full gradient, and less is forwarded."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest_trl import GENERATIONS, logged, relative_difference
+from refusals import refused
+from test_trl_contract import gradients
+
+from dppo.errors import ConfigError
+from dppo.pruning import TokenPruning, cuts
+from dppo.pruning.cuts import reach_probabilities
+from dppo.trl import DPPOConfig, DPPOTrainer
+
+EXACT, BIASED = 1e-6, 1e-3
+POINTS = 4
+"""Equally likely values of the uniform numbers: probabilities are whole multiples of one over it."""
+EXACTLY = dict(model_init_kwargs={"dtype": torch.float64}, loss_type="dr_grpo", scale_rewards="none")
+
+
+def in_quarters(moment_NT, span_NT, rate, floor):
+    """The best cuts, rounded up to probabilities that ``POINTS`` outcomes have exactly."""
+    reach_NT = reach_probabilities(moment_NT, span_NT, (1 - rate) * int(span_NT.sum()), floor=floor)
+    return (reach_NT * POINTS - 1e-9).ceil() / POINTS
+
+
+def by_turns(moment_NT, span_NT, rate, floor):
+    """Every token has the probability one over ``POINTS`` to reach the head."""
+    return span_NT.double() / POINTS
+
+
+class AtPoint:
+    """A generator that stands for one outcome: every cut by one number, and of the head's tokens every fourth."""
+
+    def __init__(self, cut, head):
+        self.cut, self.head = cut, head
+
+    def permutation(self, count):
+        return torch.full((count,), (self.cut + 0.5) / POINTS * count).numpy()
+
+    def random(self, count=None):
+        return torch.zeros(count).numpy()
+
+
+def every_fourth(prob, score, rng):
+    """The outcome ``rng.head`` of a draw that keeps each token in one of ``POINTS`` outcomes."""
+    return (torch.arange(len(prob)) + rng.head) % POINTS == 0
+
+
+def mean_of_outcomes(path, folder, level, **options):
+    """The mean gradient of the first step over all outcomes, the full batch's, and the forwarded tokens of each."""
+    original, tokens, total = TokenPruning.draw, [], None
+    heads = range(POINTS if level.get("head_rate") else 1)
+    outcomes = [(cut, head) for cut in range(POINTS if level.get("rate") else 1) for head in heads]
+    with pytest.MonkeyPatch.context() as patch:
+        for outcome in outcomes:
+            made = TokenPruning(**level)
+            patch.setattr(
+                TokenPruning,
+                "draw",
+                lambda self, moment, span, rng, o=outcome: original(self, moment, span, AtPoint(*o)),
+            )
+            patch.setattr(cuts, "SYSTEMATIC", replace(cuts.SYSTEMATIC, draw=every_fourth))
+            patch.setattr(cuts.draw_tokens, "__kwdefaults__", {"design": cuts.SYSTEMATIC})
+            patch.setattr("dppo.methods.settings._tokens", lambda args, own, made=made: made)
+            found, trainer = gradients(DPPOTrainer, DPPOConfig, path, folder, completion_prune_rate=0.0, **options)
+            tokens.append(logged(trainer, "prune/tokens_trained")[0])
+            steps = [{name: grad / len(outcomes) for name, grad in step.items()} for step in found]
+            total = (
+                steps
+                if total is None
+                else [{name: each[name] + step[name] for name in each} for each, step in zip(total, steps, strict=True)]
+            )
+    whole, _ = gradients(DPPOTrainer, DPPOConfig, path, folder, completion_prune_rate=0.0, **options)
+    return total, whole, tokens
+
+
+CUTS = dict(rate=0.4, cut_rule=in_quarters)
+HEAD = dict(head_rate=1 - 1 / POINTS, head_rule=by_turns)
+CASES = {
+    "cuts, rows": (CUTS, {}),
+    "cuts, padded": (CUTS, {"layout": "padded"}),
+    "head, padded": (HEAD, {"layout": "padded"}),
+    "cuts and head, kl and entropy": (CUTS | HEAD, {"beta": 0.1, "entropy_coef": 0.01, "layout": "packed"}),
+    "cuts, mean within completions": (CUTS, {"loss_type": "grpo"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_mean_over_all_draws_is_the_full_gradient(case, tiny_path, tmp_path):
+    level, options = CASES[case]
+    mean, whole, tokens = mean_of_outcomes(tiny_path, tmp_path, level, **EXACTLY | options)
+    assert relative_difference(mean[0], whole[0]) < EXACT
+    assert len(set(tokens)) > 1 or "rate" not in level
+
+
+def test_a_weight_forgotten_is_found(tiny_path, tmp_path, monkeypatch):
+    """The wrong twin: the loss of drawn tokens at the weight of their completion alone."""
+    monkeypatch.setattr("dppo.trl.batch.CutBatch.loss_weight", lambda self, batch: batch.weight)
+    mean, whole, _ = mean_of_outcomes(tiny_path, tmp_path, CUTS, **EXACTLY)
+    assert relative_difference(mean[0], whole[0]) > BIASED
+
+
+def test_a_mean_over_what_is_left_is_found(tiny_path, tmp_path, monkeypatch):
+    """The wrong twin: a completion's sum divided by its tokens before the cut."""
+    monkeypatch.setattr("dppo.trl.batch.CutBatch.counted", lambda self, rows: None)
+    mean, whole, _ = mean_of_outcomes(tiny_path, tmp_path, CUTS, **EXACTLY | {"loss_type": "grpo"})
+    assert relative_difference(mean[0], whole[0]) > BIASED
+
+
+def test_every_pass_forwards_what_is_drawn_and_no_more(tiny_path, tmp_path, forwarded):
+    """Two passes with KL: the old and the reference pass reach as far as some draw, an update as far as its own."""
+    options = dict(token_prune_rate=0.5, beta=0.1, num_iterations=2, max_steps=2, loss_type="dr_grpo")
+    _, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, layout="packed", **options)
+    batch = trainer.in_use.batch
+    kept = [
+        sum(
+            batch.prompt_tokens[row] - 1 + int(batch.length_UB[draw, row])
+            for row in range(len(batch.prompt_ids))
+            if batch.length_UB[draw, row]
+        )
+        for draw in range(2)
+    ]
+    trained = [row.input_ids.shape[1] for row, graded in forwarded if graded]
+    assert sum(trained) == sum(kept) and min(kept) > 0
+    longest = batch.length_UB.amax(0)
+    passed = sum(batch.prompt_tokens[row] - 1 + int(n) for row, n in enumerate(longest) if n)
+    without = sum(row.input_ids.shape[1] for row, graded in forwarded if not graded)
+    later = batch.length_UB[1] > 0
+    old = sum(batch.prompt_tokens[row] - 1 + int(longest[row]) for row in range(len(later)) if later[row])
+    assert without == passed + old, "the reference pass, and the old pass for what the second draw trains on"
+
+
+def test_a_run_in_the_middle_of_a_generation_goes_on_bit_for_bit(tiny_path, tmp_path):
+    options = dict(token_prune_rate=0.4, head_prune_rate=0.3, num_iterations=2, max_steps=4, save_steps=1)
+    options |= dict(loss_type="dr_grpo", save_strategy="steps", optim="adamw_torch", save_only_model=False)
+    _, whole = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path / "a", **options)
+    checkpoint = tmp_path / "a" / "DPPOTrainer" / "checkpoint-3"
+    resumed = DPPOTrainer(
+        model=tiny_path,
+        reward_funcs=whole.reward_funcs,
+        args=whole.args,
+        train_dataset=whole.train_dataset,
+        rollout_func=whole.rollout_func,
+    )
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    pairs = zip(resumed.model.state_dict().values(), whole.model.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_methods_of_nat_train_without_log_probs_and_what_was_left_out_is_logged(tiny_path, tmp_path):
+    for method, share in (("nat_rpc", "prune/token_kept_share"), ("nat_urs", "prune/head_share")):
+        _, trainer = gradients(
+            DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=None, method=method, max_completion_length=8
+        )
+        assert 0 < logged(trainer, share)[0] < 1
+        assert not trainer.biases
+
+
+def test_what_cannot_be_served_is_refused(tiny_path, tmp_path):
+    def made(**options):
+        return gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+
+    with refused(ConfigError, "token_prune_rate"):
+        made(token_prune_rate=0.5, rollout=None)
+    with refused(ConfigError, "token_prune_rate"):
+        made(token_prune_rate=0.5, method="gspo")
+    with refused(ConfigError, "tokens"):
+        made(token_prune_rate=0.5, importance_sampling_level="sequence")
+    with refused(ConfigError, "head_prune_rate"):
+        made(head_prune_rate=1.5)
+
+
+def test_auto_leaves_cuts_off_where_they_gain_nothing_and_chooses_them_where_they_do(tiny_path, tmp_path):
+    """Every token as doubtful as any: a cut keeps what it costs. Doubt in the first tokens: a cut keeps those."""
+    rates = []
+    for doubt in ("even", "first"):
+
+        def rollout(prompts, trainer, doubt=doubt):
+            from conftest_trl import scripted
+
+            output = scripted(prompts, trainer)
+            output["logprobs"] = [
+                [-0.7 if doubt == "even" or place < 2 else -1e-4 for place in range(len(row))]
+                for row in output["logprobs"]
+            ]
+            return output
+
+        _, trainer = gradients(
+            DPPOTrainer, DPPOConfig, tiny_path, tmp_path, rollout=rollout, token_prune_rate="auto", prompts=16,
+            loss_type="dr_grpo", scale_rewards="none",
+        )  # fmt: skip
+        rates.append(logged(trainer, "prune/token_rate")[0])
+    assert rates[0] <= 0.2 < rates[1]
+
+
+assert GENERATIONS == 4
