@@ -114,21 +114,27 @@ class Method:
             problems.append("prompts are rolled out in rounds, which have groups of one size. Write sizes=None.")
         raise_problems(f"Method {self.name!r}", problems + self._token_problems())
 
-    def _token_problems(self) -> list[str]:
-        """Why tokens of a completion cannot be left out of this objective; empty where they can, or none are."""
-        if not self.tokens.active:
-            return []
+    @property
+    def can_leave_tokens_out(self) -> bool:
+        """Whether every part of the objective is a sum over tokens that do not look at each other."""
+        return not self._needs_all_tokens()
+
+    def _needs_all_tokens(self) -> list[str]:
+        """Parts of the objective that are of several tokens together."""
         why = {
             "a loss of one token that looks at others of its completion": mixes_tokens(self.token_loss)
-            or (self.beta > 0 and mixes_tokens(self.kl)),
+            or mixes_tokens(self.kl),
             "a router loss, which is of all tokens together": self.router_coef > 0,
             "advantages from the completions that are kept": self.statistics.compute is not None,
         }
+        return [part for part, holds in why.items() if holds]
+
+    def _token_problems(self) -> list[str]:
+        """Why tokens of a completion cannot be left out of this objective; empty where they can, or none are."""
         return [
             f"tokens are left out ({self.tokens}), and the objective has {part}: that would be another loss. Write "
             "tokens=ALL_TOKENS (in a run: token_prune_rate: 0 and head_prune_rate: 0)."
-            for part, holds in why.items()
-            if holds
+            for part in (self._needs_all_tokens() if self.tokens.active else [])
         ]
 
     @property

@@ -13,12 +13,12 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.methods import Method
+from dppo.methods import ALL_TOKENS, Method
 from dppo.objective import CENTRED, DAPO_TOKENS, DR_GRPO, GRPO_MEAN
-from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, uniform
+from dppo.pruning import DESIGNS, DETERMINISTIC, Pruning, TokenPruning, random_prefix, uniform
 from dppo.rng import Purpose, generator
 from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.verification.controls import wrong_methods
+from dppo.verification.controls import wrong_cuts, wrong_methods
 from dppo.verification.dense_rows import rows_against_padding, served_model, wrong_kernels
 from dppo.verification.draws import draw_errors, full_batch
 from dppo.verification.enumerate import outcomes
@@ -88,10 +88,11 @@ def at_level(method: Method, level: str) -> Method:
     It keeps its own rates, of those that are chosen the largest; a level that it leaves alone is checked at
     ``USUAL_RATE``. A normaliser or advantage that is exact only while every prompt is rolled out is replaced if the
     method itself prunes no prompts, and groups of different sizes by groups of one size: the name of what comes back
-    says so. Rounds are left out: they are no level, but a bias that is declared, see ``round_checks``.
+    says so. Rounds are left out: they are no level, but a bias that is declared, see ``round_checks``. Tokens have
+    checks of their own: ``token_checks``.
     """
     name = method.name + (" with groups of one size" if method.sizes is not None else "")
-    method = replace(method.fixed(), name=name, rounds=None, sizes=None)
+    method = replace(method.fixed(), name=name, rounds=None, sizes=None, tokens=ALL_TOKENS)
     prompt, completion = method.prompts.rate or USUAL_RATE, method.completions.rate or USUAL_RATE
     if level == "completions":
         return method.with_rates(prompt=0.0, completion=completion)
@@ -122,6 +123,36 @@ def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
             variants = [own, *(replace(own, normaliser=n, beta=beta) for n in normalisers for beta in (0.0, 0.2))]
             figure = max(exact_bias(variant) for variant in variants)
             yield at_most(f"{claim} {level}, {own.name}: every outcome", figure, EXACT, BIAS)
+
+
+TOKEN_LEVELS = {
+    "cuts": TokenPruning(rate=USUAL_RATE),
+    "random prefix": TokenPruning(rate=USUAL_RATE, cut_rule=random_prefix),
+    "head sampling": TokenPruning(head_rate=USUAL_RATE),
+    "cuts and head sampling": TokenPruning(rate=0.3, head_rate=0.3),
+}
+"""Ways to leave tokens out that are checked for every loss of one token at a time."""
+
+
+def token_checks(methods: Sequence[Method]) -> Iterator[Check]:
+    """Expectations over every cut, on the policy of a few parameters, and cuts that are known to be biased.
+
+    Losses that look at several tokens of a completion are left out: a run refuses to leave tokens out of those.
+    """
+    for method in methods:
+        alone = replace(at_level(method, "completions").with_rates(completion=0.0), name=method.name)
+        if method.rounds is not None or not alone.can_leave_tokens_out:
+            continue
+        for name, level in TOKEN_LEVELS.items():
+            variants = [
+                replace(alone, tokens=level, normaliser=normaliser, beta=beta)
+                for normaliser in (GRPO_MEAN, DR_GRPO, DAPO_TOKENS)
+                for beta in (0.0, 0.2)
+            ]
+            figure = max(exact_bias(variant) for variant in variants)
+            yield at_most(f"1 tokens, {method.name}, {name}: every outcome", figure, EXACT, BIAS)
+        for name, level in wrong_cuts(USUAL_RATE).items():
+            yield above(f"5 control: {name}: every outcome", exact_bias(replace(alone, tokens=level)), EXACT, BIAS)
 
 
 def round_checks(methods: Sequence[Method]) -> Iterator[Check]:

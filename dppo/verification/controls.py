@@ -4,10 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from dppo.methods import METHODS, Method
 from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, whole_prompts
-from dppo.pruning import DETERMINISTIC, UNWEIGHTED, PromptPruning, Pruning, Score, uniform
+from dppo.pruning import DETERMINISTIC, UNWEIGHTED, PromptPruning, Pruning, Score, TokenPruning, best_cuts, uniform
 from dppo.pruning.designs import neighbours
 from dppo.pruning.prune import scattered
 from dppo.types import Completions, Draw
@@ -43,6 +45,21 @@ class TopOfLive:
         )
         draw = ranking.draw(completions.take(unit_R), rng)
         return scattered(unit_R, len(completions.live_N), draw.keep_N, draw.prob_N, draw.weight_N)
+
+
+def _up_to_the_largest(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+    return ((torch.arange(span_NT.shape[1]) <= moment_NT.argmax(1, keepdim=True)) & span_NT).double()
+
+
+def _without_floor(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
+    reach_NT = best_cuts(moment_NT, span_NT, rate, floor)
+    return torch.where(reach_NT > 0.5, reach_NT, 0.0)
+
+
+def wrong_cuts(rate: float) -> dict[str, TokenPruning]:
+    """Cuts that are biased: behind the token that matters most, which later tokens decide, and without a floor."""
+    rules = {"cuts by what is sampled later": _up_to_the_largest, "cuts without a floor": _without_floor}
+    return {name: TokenPruning(rate=rate, cut_rule=rule) for name, rule in rules.items()}
 
 
 def wrong_methods(right: Method, right_prompts: Method, rate: float) -> dict[str, Method]:

@@ -4,7 +4,7 @@ The code under test runs unchanged. Only its source of randomness is replaced by
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise, permutations
 from math import factorial
 from typing import Any, TypeVar, cast
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DesignError
-from dppo.pruning import POISSON, Design, PromptPruning, Pruning
+from dppo.pruning import POISSON, Design, PromptPruning, Pruning, TokenDraw, TokenPruning
 
 T = TypeVar("T")
 Outcomes = list[tuple[Tensor, float]]
@@ -173,3 +173,34 @@ def enumerated(pruning: AnyPruning) -> AnyPruning:
         return found[cast(Tape, rng).choose([chance for _, chance in found])][0]
 
     return replace(pruning, design=replace(design, draw=draw))
+
+
+class EveryToken(TokenPruning):
+    """Token pruning to be drawn from with a ``Tape``.
+
+    All completions share one uniform number for their cuts, and all tokens another for the head. The gradient is linear
+    in the weights of tokens, so its mean is that of any draw with the same probabilities, at far fewer outcomes.
+    """
+
+    def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:
+        """As ``TokenPruning.draw``, by a tape."""
+        reach_NT = head_NT = span_NT.double()
+        if self.rate:
+            reach_NT = self.cut_rule(moment_NT, span_NT, self.rate, self.floor)
+        if self.head_rate:
+            head_NT = self.head_rule(moment_NT, span_NT, self.head_rate, self.head_floor)
+        keep_NT, prob_NT = span_NT, reach_NT * head_NT
+        for each_NT in (reach_NT, head_NT):
+            edges = torch.cat([each_NT[span_NT], torch.tensor([0.0, 1.0], dtype=torch.float64)]).unique().tolist()
+            pieces = list(pairwise(edges))
+            low, high = pieces[cast(Tape, rng).choose([high - low for low, high in pieces])]
+            keep_NT = keep_NT & (each_NT > (low + high) / 2)
+        weight_NT = torch.where(keep_NT & (prob_NT > 0), prob_NT.clamp_min(1e-300).reciprocal(), 0.0)
+        length_N = (keep_NT * torch.arange(1, span_NT.shape[1] + 1)).amax(1)
+        return TokenDraw(length_N=length_N, reach_N=reach_NT[:, 0], prob_NT=prob_NT, weight_NT=weight_NT)
+
+
+def every_token(level: TokenPruning) -> TokenPruning:
+    """The same token pruning, to be drawn from with a ``Tape``; itself where it leaves nothing out."""
+    values = {each.name: getattr(level, each.name) for each in fields(TokenPruning)}
+    return EveryToken(**values) if level.active else level

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from dppo.methods import Method
 from dppo.objective import Tokens
-from dppo.pruning import confidence
+from dppo.pruning import SampledTokens, confidence
 from dppo.rng import Purpose, torch_generator
 from dppo.step import RolledOut, drawn_block, micro_batch_loss, plan_step
 from dppo.types import Block, Candidates, Rewards
 from dppo.verification.draws import known_rounds, with_context
-from dppo.verification.enumerate import Tape, enumerated, every_way
+from dppo.verification.enumerate import Tape, enumerated, every_token, every_way
 from dppo.verification.subject import known_after
 
 P, G, T, V = 3, 3, 4, 5
@@ -62,9 +62,12 @@ REF_LOGP_NT, _ = _policy(THETA + 0.5 * _normal(13, PARAMETERS), torch.arange(N))
 
 
 def gradient(
-    method: Method, row_B: Tensor, weight_B: Tensor, advantage_B: Tensor, *, denominator: float, tokens: float
+    method: Method, row_B: Tensor, weight: Tensor, advantage_B: Tensor, *, denominator: float, tokens: float
 ) -> Tensor:
-    """(parameters,) gradient of the complete loss over some completions, as a trainer computes it."""
+    """(parameters,) gradient of the complete loss over some completions, as a trainer computes it.
+
+    ``weight`` is (B,) of completions, or (B, T) of their tokens: those of weight 0 are masked then.
+    """
     if not len(row_B):
         return torch.zeros_like(THETA)
     theta = THETA.clone().requires_grad_()
@@ -73,12 +76,11 @@ def gradient(
         logp_BT=logp_BT,
         old_logp_BT=OLD_LOGP_NT[row_B],
         advantage_B=advantage_B,
-        mask_BT=MASK_NT[row_B],
+        mask_BT=MASK_NT[row_B] & ((weight > 0) if weight.dim() == 2 else True),
+        counted_B=LENGTH_N[row_B],
         ref_logp_BT=REF_LOGP_NT[row_B],
     )
-    loss = micro_batch_loss(
-        method, sampled, weight_B, denominator=denominator, all_tokens=tokens, entropy_BT=entropy_BT
-    )
+    loss = micro_batch_loss(method, sampled, weight, denominator=denominator, all_tokens=tokens, entropy_BT=entropy_BT)
     return torch.autograd.grad(loss, theta)[0]
 
 
@@ -112,12 +114,16 @@ def pruned_gradient(method: Method, tape: Tape) -> Tensor:
         rewards=REWARDS.take(keep_N),
         tokens_N=LENGTH_N[row_N],
         confidence_N=confidence(OLD_LOGP_NT, MASK_NT)[row_N],
+        sampled=SampledTokens(logp_NT=OLD_LOGP_NT[row_N], mask_NT=MASK_NT[row_N]),
     )
     plan = plan_step(method, rolled_out, prompts, streams=lambda purpose, *key: rng, max_tokens=T)
     weight_N = plan.weight_UN[0]
     kept = weight_N.nonzero()[:, 0]
+    weight = weight_N[kept]
+    if plan.token_draws:
+        weight = weight[:, None] * plan.token_draws[0].weight_NT[kept]
     return gradient(
-        method, row_N[kept], weight_N[kept], plan.advantage_N[kept], denominator=plan.denominator, tokens=plan.tokens
+        method, row_N[kept], weight, plan.advantage_N[kept], denominator=plan.denominator, tokens=plan.tokens
     )
 
 
@@ -127,7 +133,12 @@ def exact_bias(method: Method) -> float:
     Rounds end where each prompt was taken once. Prompts are skipped, and baselines from history made, by one earlier
     group. All groups have as many completions: sizes that a method sets by history are left out.
     """
-    method = replace(method, prompts=enumerated(method.prompts), completions=enumerated(method.completions))
+    method = replace(
+        method,
+        prompts=enumerated(method.prompts),
+        completions=enumerated(method.completions),
+        tokens=every_token(method.tokens),
+    )
     expected = torch.zeros_like(THETA)
     for pruned, chance in every_way(lambda tape: pruned_gradient(method, tape)):
         expected += chance * pruned

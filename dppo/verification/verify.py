@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dppo.environment import environment, one_thread
 from dppo.errors import ConfigError
-from dppo.methods import Method
+from dppo.methods import ALL_TOKENS, Method
 from dppo.objective import DR_GRPO
 from dppo.verification.ceilings import pilot_ceilings
 from dppo.verification.checks import (
@@ -18,6 +18,7 @@ from dppo.verification.checks import (
     parity_checks,
     round_checks,
     row_checks,
+    token_checks,
 )
 from dppo.verification.dense_rows import padded_because
 from dppo.verification.findings import Check, Findings
@@ -47,9 +48,13 @@ def verify(
         raise ConfigError(f"methods={methods!r:.80} are no methods, at least one. Try [METHODS['dppo']].")
     settings = settings or Settings()
     started = time.perf_counter() if started is None else started
-    first, count = methods[0], len(methods)
+    first, count = replace(methods[0], tokens=ALL_TOKENS), len(methods)
     parts = {
-        "every outcome of small draws": lambda: (*enumeration_checks(methods), *round_checks(methods)),
+        "every outcome of small draws": lambda: (
+            *enumeration_checks(methods),
+            *token_checks(methods),
+            *round_checks(methods),
+        ),
         "many draws on the model": lambda: draw_checks(subject, methods, settings),
         "one step beside TRL": lambda: parity_checks(script_of(subject)),
         "rows beside padding": lambda: row_checks(subject),
