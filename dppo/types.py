@@ -27,7 +27,7 @@ with one meaning in the whole library; a digit is that many:
 | ``J`` | right completions of a group, from none to all |
 | ``X`` | sorts of groups: kind, history and right completions |
 
-``prob`` is always an inclusion probability, ``weight`` always multiplies a whole completion,
+``prob`` is always an inclusion probability, ``weight`` always multiplies a loss, of a completion or of a token,
 ``keep`` is always boolean, and ``mask`` is only ever about tokens.
 """
 

@@ -93,6 +93,7 @@ ROUNDS |= {"per_device_train_batch_size": 3 * GENERATIONS}
 RUNS = {
     "dppo": ({"beta": 0.1, "num_iterations": 2}, [with_sampler, with_benchmarks]),
     "greso": ({"method": "greso", "loss_type": "grpo", **ROUNDS}, []),
+    "tokens": ({"token_prune_rate": 0.3, "head_prune_rate": 0.3, "max_steps": 1}, []),
     "visits": ({"max_steps": 6, "prompt_prune_rate": 0.0}, []),
     "cispo": ({"loss_type": "cispo", "epsilon_high": 5.0, "entropy_coef": 0.01, "max_steps": 1}, []),
     "vespo": ({"loss_type": "vespo", "prompt_prune_rate": 0.0, "max_steps": 1}, []),

@@ -76,6 +76,8 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
     if getattr(method.completions, "auto", None) is not None:
         share = f"{share} or more, as their scores say in each step (completion_prune_rate: auto),"
     lines.append(f"completions: of those with a gradient, {share} are trained on; score {method.score_name}")
+    if method.tokens.active:
+        lines.append(f"tokens of completions with a gradient: {method.tokens}")
     if method.schedule is not constant:
         lines.append(f"rates follow a schedule over the run: {in_words(method.schedule)}")
     if args.advantage_power:
@@ -120,6 +122,7 @@ def card_section(method: Method, optimizer_steps: int) -> str:
         "method": f"`{method.name}`",
         "completions pruned": f"{method.completions.rate:.0%} of those with a gradient",
         "prompts pruned": f"{method.prompts.rate:.0%} of those with a history",
+        **({"tokens left out": str(method.tokens)} if method.tokens.active else {}),
         "gradient": f"**biased**: {'; '.join(reasons)}" if reasons else "unbiased: the full batch's, in expectation",
         "paper": method.paper,
     }
