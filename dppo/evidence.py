@@ -18,6 +18,8 @@ REMEMBERED = 1024
 """Visits kept as evidence about prompts: the latest, since a policy moves on."""
 RESAMPLES = 400
 """Of an interval."""
+FADING = 0.8
+"""What the KL term and the entropy bonus weighed in one step counts against the next: a policy moves on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +152,44 @@ class Evidence:
                 "folder."
             ) from error
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherTerms:
+    """What the KL term and the entropy bonus weighed in completions that were kept, as squared advantages.
+
+    Log-probabilities of a reference and entropies are there after the forward pass of what is kept, so this is what
+    earlier steps showed: no draw and no completion of a step has a part in the estimate it is scored with. Sums are
+    weighted by one over the probability, so they are about every completion with a gradient.
+    """
+
+    square: float = 0.0
+    """Sum of squared gradients of these terms, in the unit of ``unit``, >= 0; of earlier steps less."""
+    unit: float = 0.0
+    """Sum of the squared gradients that advantages of 1 would have had in the same completions, >= 0."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.square < np.inf and 0 <= self.unit < np.inf):
+            raise CheckpointError(
+                f"what other terms weighed is damaged: {self.square}, {self.unit}. Resume from an earlier checkpoint."
+            )
+
+    @property
+    def advantage(self) -> float | None:
+        """Root of the mean: an advantage of this size has as large a gradient; None before anything was found.
+
+        Rounded: what ranks and layouts agree on must not hang on the last bits of a sum.
+        """
+        return float(f"{(self.square / self.unit) ** 0.5:.4g}") if self.unit else None
+
+    def after(self, square: float, unit: float) -> "OtherTerms":
+        """This and then what one more optimizer step showed; sums that are not finite are left out."""
+        if not (0 <= square < np.inf and 0 < unit < np.inf):
+            return self
+        return OtherTerms(square=FADING * self.square + square, unit=FADING * self.unit + unit)
+
+
+NO_OTHERS = OtherTerms()
+"""Before anything was found."""
 
 COLUMNS = tuple(field.name for field in fields(Evidence) if field.name != "group_N")
 """What is remembered of each unit."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.errors import raise_problems
 from dppo.objective import (
     GROUP_SCALED,
@@ -185,6 +186,15 @@ class Method:
         The others can be dropped at no cost in bias or variance, as long as the denominator still counts them.
         """
         return (advantage_N != 0) | (self.beta > 0 or self.entropy_coef != 0 or self.router_coef > 0)
+
+    def other_terms(self, context: StepContext) -> float | None:
+        """What terms that ignore the advantage weigh, as an advantage: ``Completions.other``.
+
+        A router's loss is not one of single tokens, and none can tell its size from what was kept.
+        """
+        if not (self.beta or self.entropy_coef or self.router_coef):
+            return 0.0
+        return None if self.router_coef else context.others.advantage
 
     def at(self, done: float) -> "Method":
         """The method at a point of the run: rates follow their schedule."""

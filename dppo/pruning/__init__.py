@@ -1,6 +1,6 @@
 """What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
-from dppo.evidence import Evidence
+from dppo.evidence import Evidence, OtherTerms
 from dppo.pruning.ceiling import (
     COMPLETION_AUTO,
     PROMPT_AUTO,
@@ -66,6 +66,7 @@ __all__ = [
     "DifficultyPredictor",
     "Evidence",
     "GroupSizes",
+    "OtherTerms",
     "PromptHistory",
     "PromptPruning",
     "PromptStream",

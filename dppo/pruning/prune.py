@@ -75,6 +75,9 @@ class _Level:
     """From a selection to weights."""
     floor: float = 0.1
     """Lowest probability of a unit, in (0, 1 - rate]; no weight of this level exceeds ``1 / floor``."""
+    least: float | None = None
+    """Where given, in (0, 1], ``floor`` is that of a unit of mean score: it falls in a straight line to ``least`` for
+    one that has nothing to lose, so weight times score is bounded, and no weight exceeds ``1 / least``."""
     budget: Literal["rows", "tokens"] = "rows"
     """What ``rate`` is a share of: with ``tokens``, units that cost more are kept less often."""
     auto: Auto | None = None
@@ -87,6 +90,8 @@ class _Level:
             problems.append(f"rate={self.rate:g} must be in [0, 1). To drop half, write rate=0.5.")
         else:
             problems += floor_problems(self.floor, self.rate, "floor", f"rate={self.rate:g} keeps")
+        if self.least is not None and not 0 < self.least <= 1:
+            problems.append(f"least={self.least:g} must be in (0, 1]. Try least=0.02.")
         if self.budget not in ("rows", "tokens"):
             problems.append(f"budget={self.budget!r} must be 'rows' or 'tokens'. Try budget='rows'.")
         if self.auto is not None and (reasons := self._reasons):
@@ -118,12 +123,17 @@ class _Level:
         share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
         return (
             f"{share} of the {self.budget} pruned, {self.rule.__name__} rule on {scored}, {self.design.name} "
-            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}"
+            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{self._least_words}"
         )
+
+    @property
+    def _least_words(self) -> str:
+        return "" if self.least is None else f" ({self.least:g} where nothing is lost)"
 
     def _probabilities(self, score_R: Tensor, tokens_R: Tensor) -> Tensor:
         cost_R = tokens_R if self.budget == "tokens" else None
-        return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, cost_N=cost_R))
+        least = None if self.least is None else min(self.least, self.floor)
+        return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, least=least, cost_N=cost_R))
 
     def _chosen(self, rate: float) -> Self:
         """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
@@ -181,10 +191,15 @@ class Pruning(_Level):
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
             return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
-        if self.auto is not None:
-            return self.at_chosen_rate(self.evidence(completions)).draw(completions, rng)
+        level = self.informed(completions)
+        if level.auto is not None:
+            return level.at_chosen_rate(self.evidence(completions)).draw(completions, rng)
         unit_R, score_R, tokens_R = self._scored(completions)
-        return self._select(unit_R, self._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
+        return self._select(unit_R, level._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
+
+    def informed(self, completions: Completions) -> "Pruning":
+        """This pruning, with one floor for all where scores leave out a term whose size is not known."""
+        return self if completions.other is not None else replace(self, least=None)
 
     def evidence(self, completions: Completions) -> Evidence:
         """Squared scores and tokens of the completions with a gradient, those of a prompt to be resampled together.

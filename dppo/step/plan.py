@@ -223,7 +223,7 @@ def _at_chosen_rate(method: Method, completions: Completions, context: StepConte
     level = method.completions
     if not isinstance(level, Pruning):
         return method, None
-    evidence = level.evidence(completions)
+    level, evidence = level.informed(completions), level.evidence(completions)
     if context.evidence is not None:
         evidence = context.evidence.after(evidence)
     return replace(method, completions=level.at_chosen_rate(evidence)), evidence
@@ -282,6 +282,7 @@ def completions_of(
         process_N=rolled_out.process_N,
         weight_N=weight_N,
         beta=method.beta,
+        other=method.other_terms(context),
     )
 
 

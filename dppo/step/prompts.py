@@ -18,7 +18,7 @@ from dppo.context import Expected, StepContext
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
 from dppo.files import finite_numbers
 from dppo.methods import Method
-from dppo.pruning import DifficultyPredictor, Evidence, PromptHistory, PromptStream, PromptValues, Skipping
+from dppo.pruning import DifficultyPredictor, Evidence, OtherTerms, PromptHistory, PromptStream, PromptValues, Skipping
 from dppo.pruning.ceiling import FEWEST, point_ceiling
 from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.pruning.rounds import take_round
@@ -86,6 +86,8 @@ class PromptSource:
         """What history expected of prompts that it knew, and what they then gave."""
         self.completions = Evidence.none()
         """Completions with a gradient of the last steps, by which a rate for them is chosen."""
+        self.others = OtherTerms()
+        """What the KL term and the entropy bonus weighed in completions that were kept; whoever trains sets it."""
 
     def block(self, step: int, *, generations: int, multiple: int = 1, done: float = 0.0) -> StepPrompts:
         """The prompts of a step that is made of one block: one draw, equal on every rank.
@@ -146,7 +148,9 @@ class PromptSource:
 
     def _context(self, row_Q: Tensor, step: int) -> StepContext:
         value_Q = None if self.values is None else self.values.value_P[row_Q]
-        return StepContext(expected=self._expected(row_Q, step), value_Q=value_Q, evidence=self.completions)
+        return StepContext(
+            expected=self._expected(row_Q, step), value_Q=value_Q, evidence=self.completions, others=self.others
+        )
 
     def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
         """What is expected of prompts from steps before this one: their histories, on top of their prior.

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +15,9 @@ from torch import Tensor
 from dppo.context import StepContext
 from dppo.environment import load_vllm
 from dppo.errors import ConfigError
-from dppo.pruning import Evidence
+from dppo.pruning import Evidence, OtherTerms
 from dppo.rng import step_streams
-from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
+from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, other_terms, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
 from dppo.trl.forwards import ForwardPasses, TrainingLoop
@@ -117,6 +117,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         """The generation that is trained on; None before the first."""
         self.evidence: Evidence | None = None
         """Completions with a gradient of a streamed dataset; of any other the source remembers them."""
+        self.others = OtherTerms()
+        """What the KL term and the entropy bonus weighed in completions that were kept."""
         self._dealt: list[list[MicroBatch]] = []
         self._figures = LossFigures(self.method)
         self._signal_warning = EmptySignalWarning()
@@ -193,7 +195,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             generated = self.roll_out(examples)
             completions = len(generated.reward_NF)
             prompts = whole_block(completions // group, completions)
-            return replace(prompts, context=StepContext(evidence=self.evidence)), generated
+            return replace(prompts, context=StepContext(evidence=self.evidence, others=self.others)), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(self.source)
         multiple = processes // math.gcd(group, processes)
@@ -268,8 +270,17 @@ class DPPOTrainer(TrainingLoop, Joints):
             denominator = float(whole.denominator) / self.cycle.passes.shares
             reduced = figures.reduced(self.accelerator, tokens=tokens, sequences=sequences, denominator=denominator)
             self.add_figures(reduced)
+            self._learn_others(figures)
             self._figures = LossFigures(self.method)
         return loss
+
+    def _learn_others(self, figures: LossFigures) -> None:
+        """Remember what the KL term and the entropy bonus weighed in an optimizer step, for the next draws."""
+        self.others = self.others.after(*figures.others)
+        if self.source is not None:
+            self.source.others = self.others
+        if (advantage := self.others.advantage) is not None:
+            self.add_figures({"prune/other_terms": advantage})
 
     def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, figures: LossFigures) -> Tensor:
         """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
@@ -279,6 +290,9 @@ class DPPOTrainer(TrainingLoop, Joints):
 
         tokens = batch.tokens_of(logp, first=draw == 0)
         figures.add(tokens, batch.weight, entropy, router, whole.lengths[batch.rows])
+        if self.method.beta or self.method.entropy_coef:
+            scale = float(whole.denominator) / max(float(whole.tokens), 1.0)
+            figures.add_others(other_terms(self.method, tokens, batch.weight, entropy, entropy_scale=scale))
         loss = micro_batch_loss(
             self.method,
             tokens,
@@ -325,6 +339,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             calls=calls,
             position=None if self.source is None else self.source.save(folder),
             evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
+            others=asdict(self.others),
             skipped=self.guard.skipped,
             settings=settings_of(self.args, self.accelerator.num_processes),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
@@ -352,6 +367,9 @@ class DPPOTrainer(TrainingLoop, Joints):
         if self.source is not None and state.position is not None:
             self.source.load(folder, state.position)
         self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
+        self.others = OtherTerms(**state.others)
+        if self.source is not None:
+            self.source.others = self.others
         self.generation, self.guard.skipped = state.generation, state.skipped
         if goes_on:
             file = batch_file(folder, self.accelerator.process_index)
