@@ -1,7 +1,8 @@
 """What was expected of units before a draw and what was then found: ceilings and choices of a rate come from it."""
 
 import functools
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ REMEMBERED = 1024
 """Visits kept as evidence about prompts: the latest, since a policy moves on."""
 RESAMPLES = 400
 """Of an interval."""
+MEASURED = 8
+"""Generations after the first from which a run takes what tokens cost."""
 FADING = 0.8
 """What the KL term and the entropy bonus weighed in one step counts against the next: a policy moves on."""
 
@@ -186,6 +189,76 @@ class OtherTerms:
         if not (0 <= square < np.inf and 0 < unit < np.inf):
             return self
         return OtherTerms(square=FADING * self.square + square, unit=FADING * self.unit + unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCosts:
+    """What tokens cost in the first generations of a run: seconds come in as values, and nothing here reads a clock.
+
+    The first generation is left out, since it warms up. After ``MEASURED`` more, or with the first checkpoint, costs
+    are fixed: what a run chooses then hangs on no clock any more, and a resumed run chooses alike.
+    """
+
+    generations: int = 0
+    """Generations told of so far, the first one included, >= 0."""
+    seconds: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Spent on generating, scoring (log-probabilities of other policies) and training, >= 0."""
+    tokens: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Generated, scored and trained on, >= 0."""
+    fixed: bool = False
+    """Whether nothing is added any more."""
+
+    def __post_init__(self) -> None:
+        sums = (*self.seconds, *self.tokens)
+        threes = len(self.seconds) == len(self.tokens) == 3
+        if self.generations < 0 or not threes or not all(0 <= value < np.inf for value in sums):
+            raise CheckpointError(f"costs of tokens are damaged: {self}. Resume from an earlier checkpoint.")
+
+    def after(self, seconds: Sequence[float], tokens: Sequence[float]) -> "TokenCosts":
+        """This and then one more generation."""
+        if self.fixed:
+            return self
+        if not self.generations:
+            return replace(self, generations=1)
+        added = [
+            tuple(a + float(b) for a, b in zip(old, new, strict=True))
+            for old, new in ((self.seconds, seconds), (self.tokens, tokens))
+        ]
+        count = self.generations + 1
+        return TokenCosts(generations=count, seconds=added[0], tokens=added[1], fixed=count > MEASURED)
+
+    @classmethod
+    def of_saved(cls, saved: dict[str, Any]) -> "TokenCosts":
+        """What ``dataclasses.asdict`` gave; of an empty one, as in earlier checkpoints, unknown for good."""
+        if not saved:
+            return cls(fixed=True)
+        try:
+            sums = {name: tuple(map(float, saved[name])) for name in ("seconds", "tokens")}
+            return cls(generations=int(saved["generations"]), fixed=bool(saved["fixed"]), **sums)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"costs of tokens are damaged ({error}). Resume from an earlier checkpoint folder."
+            ) from error
+
+    def settled(self) -> "TokenCosts":
+        """These costs, to stay: what a checkpoint holds."""
+        return replace(self, fixed=True)
+
+    @property
+    def each(self) -> tuple[float, float, float]:
+        """Seconds of a generated, a scored and a trained token; 0 where there was none."""
+        generated, scored, trained = (s / n if n else 0.0 for s, n in zip(self.seconds, self.tokens, strict=True))
+        return generated, scored, trained
+
+    @property
+    def rollout_cost(self) -> float | None:
+        """Cost of a generated token over that of keeping one, scored and trained on; None where it is not known.
+
+        Rounded to a power of two, so that runs that are alike choose alike on machines that are nearly so.
+        """
+        kept = (self.seconds[1] + self.seconds[2]) / self.tokens[2] if self.tokens[2] else 0.0
+        generated = self.each[0]
+        return 2.0 ** round(np.log2(generated / kept)) if self.fixed and generated > 0 and kept > 0 else None
 
 
 NO_OTHERS = OtherTerms()

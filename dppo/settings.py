@@ -173,7 +173,8 @@ class OwnSettings:
     prune_floor: float | None = setting(
         None,
         "Smallest probability of keeping a prompt or completion, in (0, 1 - rate]; no weight exceeds one "
-        "over it per level. Default: 0.2, or half of 1 - rate where that is smaller.",
+        "over it per level. Default: 0.2, or half of 1 - rate where that is smaller; for completions drawn as `dppo` "
+        "does that is the floor of a mean score, and it falls to 0.02 where the score says that nothing is lost.",
         range="(0, 1]",
     )
     completion_score: str = setting(
@@ -194,6 +195,15 @@ class OwnSettings:
         LEFT_OUT,
         "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. "
         "Prompts are always drawn with a fixed size. Default: the method's own, or `pivotal`.",
+    )
+    rollout_cost: float | None = setting(
+        None,
+        "What a generated token costs over one that is trained on, scoring included, >= 0: completions that are "
+        "rolled out are paid for, so `completion_prune_rate: auto` drops less where rollouts are dear. Default: "
+        "measured over the first generations of a run, on one process, rounded to a power of two, and kept in its "
+        "checkpoints; 1 until then. With a number no clock has a part in what a run chooses.",
+        range="[0, inf)",
+        example=1.0,
     )
     history_half_life: float | None = setting(
         None,
@@ -341,6 +351,11 @@ class VerlSettings:
     completion_budget: str = same("completion_budget")
     sampling_design: str = same("sampling_design")
     prune_floor: float | None = same("prune_floor")
+    rollout_cost: float | None = same(
+        "rollout_cost",
+        text="What a generated token costs over one that is trained on, scoring included, >= 0: `auto` drops fewer "
+        "completions where rollouts are dear. Default: 1.",
+    )
     prune_schedule: str = same("prune_schedule")
     prune_until: float = same("prune_until")
     history_half_life: float | None = same("history_half_life")

@@ -1,6 +1,6 @@
 """What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
-from dppo.evidence import Evidence, OtherTerms
+from dppo.evidence import Evidence, OtherTerms, TokenCosts
 from dppo.pruning.ceiling import (
     COMPLETION_AUTO,
     PROMPT_AUTO,
@@ -80,6 +80,7 @@ __all__ = [
     "Score",
     "Selection",
     "Skipping",
+    "TokenCosts",
     "Weighting",
     "absolute_advantage",
     "advantage_with_confidence",

@@ -25,7 +25,7 @@ FEWEST = 16
 KINDS, KIND_UNITS = 8, 16
 """Most kinds of units that are told apart by what was expected of them, and the fewest units of each beyond two."""
 LARGEST = 0.8
-"""The largest rate that ``auto`` looks at by default."""
+"""The largest rate that ``auto`` looks at where nothing else is said."""
 
 
 def selection_ceiling(value_N: Tensor, cost_N: Tensor) -> float:
@@ -108,6 +108,8 @@ class Auto:
     """Units below which there is no history to choose from, >= 1."""
     rollout_cost: float = 0.0
     """Cost of a generated token over that of a token trained on, >= 0, where rollouts are paid before the draw."""
+    largest: float = LARGEST
+    """The largest rate that is looked at by default, in (0, 1)."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Auto(least_gain=1.05)")
@@ -120,14 +122,16 @@ class Auto:
             problems.append(f"fewest={self.fewest} must be >= 1. Try fewest=64.")
         if not 0 <= self.rollout_cost < np.inf:
             problems.append(f"rollout_cost={self.rollout_cost:g} must be >= 0. Try rollout_cost=1.0.")
+        if not 0 < self.largest < 1:
+            problems.append(f"largest={self.largest:g} must be in (0, 1). Try largest=0.8.")
         raise_problems("Auto", problems)
 
 
 PROMPT_AUTO = Auto()
 """For prompts: a dropped one costs neither rollout nor update."""
-COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0)
-"""For completions, whose rollout is paid: on the embedded task 8 completions a prompt take 27 to 35 CPU s to generate
-and 26 to train on, all of them (docs/choose.md). A constant, and no clock: all ranks and a resumed run must agree."""
+COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0, largest=0.9)
+"""For completions, whose rollout is paid: until a run has measured its own costs (``dppo.evidence.TokenCosts``) a
+generated token counts as one that is trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

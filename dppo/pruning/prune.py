@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dppo.errors import DesignError, raise_problems
 from dppo.evidence import Evidence
-from dppo.pruning.ceiling import COMPLETION_AUTO, LARGEST, PROMPT_AUTO, Auto, Choice, choose
+from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, Choice, choose
 from dppo.pruning.designs import PIVOTAL, WHOLE, Design, neighbours
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
@@ -146,8 +146,8 @@ class _Level:
         of completions with a gradient, of this step and of earlier ones, or of earlier visits of prompts.
         """
         score_N, cost_N = evidence.expected_N.sqrt(), evidence.expected_cost_N
-        largest = LARGEST if self.auto is None else self.rate
         auto = self.auto or self.usual_auto
+        largest = auto.largest if self.auto is None else self.rate
         return choose(auto, evidence, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), largest)
 
     def at_chosen_rate(self, evidence: Evidence) -> Self:

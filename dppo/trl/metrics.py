@@ -50,6 +50,13 @@ def share_done(state: TrainerState) -> float:
     return min(state.global_step / max(state.max_steps, 1), 1.0)
 
 
+def synchronised() -> float:
+    """Seconds of the wall's clock once accelerators have done what they were asked for."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
 def wall() -> float:
     """Seconds of the wall's clock."""
     return time.perf_counter()
@@ -65,6 +72,8 @@ class PhaseClock:
     def __init__(self, now: Callable[[], float] = wall) -> None:
         self.now = now
         self._seconds: dict[str, float] = defaultdict(float)
+        self.total: dict[str, float] = defaultdict(float)
+        """Seconds of each phase since the beginning."""
         self._started: dict[str, float] = {}
         self._inner = [0.0]
 
@@ -77,7 +86,9 @@ class PhaseClock:
             yield
         finally:
             seconds = self.now() - start
-            self._seconds[phase] += seconds - self._inner.pop()
+            own = seconds - self._inner.pop()
+            self._seconds[phase] += own
+            self.total[phase] += own
             self._inner[-1] += seconds
 
     def start(self, phase: str) -> None:

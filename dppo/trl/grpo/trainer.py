@@ -15,13 +15,14 @@ from torch import Tensor
 from dppo.context import StepContext
 from dppo.environment import load_vllm
 from dppo.errors import ConfigError
-from dppo.pruning import Evidence, OtherTerms
+from dppo.pruning import Evidence, OtherTerms, TokenCosts
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, other_terms, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
 from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.costs import CostMeter, at_cost
 from dppo.trl.grpo.plan import CeilingLines, Cycle, card_section, step_plan
 from dppo.trl.grpo.prompts import prompt_source
 from dppo.trl.grpo.records import generation_of
@@ -119,6 +120,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         """Completions with a gradient of a streamed dataset; of any other the source remembers them."""
         self.others = OtherTerms()
         """What the KL term and the entropy bonus weighed in completions that were kept."""
+        self.meter = CostMeter(self.clock, self.accelerator, needed=self._chooses and args.rollout_cost is None)
         self._dealt: list[list[MicroBatch]] = []
         self._figures = LossFigures(self.method)
         self._signal_warning = EmptySignalWarning()
@@ -138,6 +140,11 @@ class DPPOTrainer(TrainingLoop, Joints):
         accepted = self.method.selection_bias
         for reason in (reason for reason in self.biases if reason not in accepted):
             warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether a rate for completions is chosen."""
+        return getattr(self.method.completions, "auto", None) is not None
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -166,6 +173,9 @@ class DPPOTrainer(TrainingLoop, Joints):
     def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
         """Roll out, plan, remember, record: everything between two generations of completions."""
         self.clear_samples()
+        if self.in_use is not None and self.in_use.plan is not None:
+            self.meter.generation(self.in_use.plan)
+            self._at_costs(self.meter.costs)
         with self.clock("rollout"):
             prompts, generated = self._roll_out_step(examples)
         with self.clock("prune"):
@@ -330,6 +340,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
         folder.mkdir(parents=True, exist_ok=True)
         calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
+        costs = self._at_costs(self.meter.settle())
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
         if not self.accelerator.is_main_process:
@@ -340,12 +351,19 @@ class DPPOTrainer(TrainingLoop, Joints):
             position=None if self.source is None else self.source.save(folder),
             evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
             others=asdict(self.others),
+            costs=asdict(costs),
             skipped=self.guard.skipped,
             settings=settings_of(self.args, self.accelerator.num_processes),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
             listed=True,
         )
         write_state(folder, state)
+
+    def _at_costs(self, costs: TokenCosts) -> TokenCosts:
+        """Choose by these costs from here on."""
+        self.meter.restore(costs)
+        self.method = at_cost(self.method, costs)
+        return costs
 
     def load_extra(self, folder: Path) -> None:
         """Put the trainer where the checkpoint was taken, in the middle of a generation if need be.
@@ -367,6 +385,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         if self.source is not None and state.position is not None:
             self.source.load(folder, state.position)
         self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
+        self._at_costs(TokenCosts.of_saved(state.costs))
         self.others = OtherTerms(**state.others)
         if self.source is not None:
             self.source.others = self.others
