@@ -222,6 +222,13 @@ class OwnSettings:
         "Lowest and highest reward that `difficulty_features` predict, of every reward function or of each "
         "in turn. A reward outside stops the run. Default: 0 and 1.",
     )
+    prompt_prior: dict | str | None = setting(  # noqa: RUF009
+        None,
+        "What a column of the dataset says of prompts before their first visit: `{column: solve_rate, completions: "
+        "4}` believes a pass rate in [0, 1] as much as 4 of the run's own completions, so that prompts are pruned "
+        "before they have come back. Unbiased whatever the column says; one that misleads is turned off. Default: "
+        "none. docs/difficulty.md.",
+    )
     prompt_values: str | None = setting(
         None,
         "File that `dppo values` writes and, where it exists, training reads: what the model did on each "

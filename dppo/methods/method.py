@@ -151,23 +151,13 @@ class Method:
                 pruned and not self.normaliser.prompt_exact,
             ),
             (
-                f"the {self.normaliser.name} normaliser is biased where groups differ in size: tokens are estimated by "
-                "weights: a ratio, biased O(1/n)",
+                f"the {self.normaliser.name} normaliser is biased where groups differ in size: "
+                f"{self.normaliser.reason}",
                 uneven and not self.normaliser.prompt_exact,
             ),
             (
                 f"the {self.advantages.name} advantage {where}: {self.advantages.reason}",
                 pruned and not self.advantages.prompt_exact,
-            ),
-            (
-                f"the entropy bonus {where}: it is a mean over tokens, those of prompts that were not rolled out "
-                "included, which are estimated: a ratio, biased O(1/n)",
-                pruned and self.entropy_coef != 0,
-            ),
-            (
-                "the entropy bonus is biased where groups differ in size: it is a mean over tokens, estimated by "
-                "weights: a ratio, biased O(1/n)",
-                uneven and self.entropy_coef != 0,
             ),
             (
                 "the router loss is biased under pruning: it is a product of two means over tokens, which are taken "

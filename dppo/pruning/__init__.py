@@ -16,6 +16,7 @@ from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTE
 from dppo.pruning.difficulty import DifficultyPredictor
 from dppo.pruning.features import column_features, length_features
 from dppo.pruning.history import PromptHistory
+from dppo.pruning.prior import PromptPrior
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
 from dppo.pruning.prune import PromptPruning, Pruning, Selection
 from dppo.pruning.recorded import RecordedScores, mean_loss
@@ -68,6 +69,7 @@ __all__ = [
     "GroupSizes",
     "OtherTerms",
     "PromptHistory",
+    "PromptPrior",
     "PromptPruning",
     "PromptStream",
     "PromptValues",

@@ -60,6 +60,19 @@ def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float =
     return float(_gains(_terms(prob_N, value_N, cost_N).sum(0)[None], paid)[0])
 
 
+def gain_of(evidence: Evidence, prob_N: Tensor) -> "Ceiling":
+    """What probabilities that went by what was expected were worth by what was found, with its 95% interval.
+
+    Args:
+        evidence: of the units.
+        prob_N: (N,) in (0, 1], a function of what was expected alone.
+    """
+    terms = _terms(prob_N, evidence.found_N, evidence.cost_N)
+    value = float(_gains(evidence.weight_N.numpy()[None] @ terms, 0.0)[0])
+    low, high = np.quantile(_gains(evidence.resampled() @ terms, 0.0), (TAIL, 1 - TAIL))
+    return Ceiling(value=value, low=min(float(low), value), high=max(float(high), value), units=len(evidence))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
     """What choosing among some units can save at most, with its 95% interval."""

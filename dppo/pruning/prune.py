@@ -274,6 +274,12 @@ class PromptPruning(_Level):
         row_P = torch.from_numpy(np.lexsort((candidates.signal_P.numpy(), seen_P.numpy())))
         return self._select(row_P, prob_P[row_P], candidates.signal_P.double()[row_P], size, rng)
 
+    def half(self, evidence: Evidence) -> Tensor:
+        """(N,) probabilities that this rule and floor give to units at a rate of one half, by what was expected."""
+        floor = min(self.floor, 0.25)
+        level = replace(self, rate=0.5, floor=floor, auto=None)
+        return level._probabilities(evidence.expected_N.sqrt(), evidence.expected_cost_N)
+
     def fewest(self, candidates: Candidates) -> float:
         """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share."""
         if self.rate == 0:

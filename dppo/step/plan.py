@@ -71,7 +71,8 @@ class DraftPlan:
     score_N: Tensor
     """(N,) float64 guess of each completion's gradient norm, any unit; 0 where it has no gradient."""
     tokens: float
-    """Tokens of the full batch: exact where every candidate was rolled out, estimated by prompt weights otherwise."""
+    """Tokens of the full batch: exact where every candidate was rolled out, else as history expected them before any
+    prompt was drawn. An estimate by what was rolled out would make denominators random, and the gradient biased."""
     attended: float
     """The same with prompts, over which a router loss is a mean; 0 where it is not known."""
     denominator: float
@@ -176,7 +177,8 @@ def drafted(
     prompt_weight_N = prompts.weight_Q[rolled_out.rewards.group_N]
     completions = completions_of(method, rolled_out, prompts.context, live, prompt_weight_N)
     method, evidence = _at_chosen_rate(method, completions, prompts.context)
-    tokens = float((prompt_weight_N * completions.tokens_N).sum())
+    counted, expected = float((prompt_weight_N * completions.tokens_N).sum()), prompts.expected_tokens
+    tokens = counted if expected is None else expected
     return DraftPlan(
         method=method,
         prompts=prompts,

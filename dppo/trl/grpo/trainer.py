@@ -255,6 +255,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         self.evidence = plan.evidence
         if self.source is not None:
             self.source.learn(plan, self.generation)
+            while self.source.lines:
+                self.accelerator.print(f"dppo | {self.source.lines.pop(0)}")
             self.add_figures(self.source.figures)
         self.add_figures(plan.figures)
         if prompts.size_Q is not None:
