@@ -69,7 +69,7 @@ def gain_of(evidence: Evidence, prob_N: Tensor) -> "Ceiling":
     """
     terms = _terms(prob_N, evidence.found_N, evidence.cost_N)
     value = float(_gains(evidence.weight_N.numpy()[None] @ terms, 0.0)[0])
-    low, high = np.quantile(_gains(evidence.resampled() @ terms, 0.0), (TAIL, 1 - TAIL))
+    low, high = np.quantile(_gains(evidence.resampled_sums(terms), 0.0), (TAIL, 1 - TAIL))
     return Ceiling(value=value, low=min(float(low), value), high=max(float(high), value), units=len(evidence))
 
 
@@ -186,8 +186,8 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
     rate = min(rate for rate, gain in gains.items() if gain >= 1 + auto.enough * (best - 1))
     if not rate:
         return Choice(rate=0.0, why="left off, since no rate gains anything")
-    again_MN = evidence.resampled()
-    low = round(float(np.quantile(_gains(again_MN @ terms[rate], again_MN @ paid_N), TAIL)), 6)
+    again_M5 = evidence.resampled_sums(np.column_stack([terms[rate], paid_N]))
+    low = round(float(np.quantile(_gains(again_M5[:, :4], again_M5[:, 4]), TAIL)), 6)
     measured = f"a rate of {rate:g} gains {gains[rate]:.2f}x, at least {low:.2f}x"
     if low < auto.least_gain:
         why = f"left off, since {measured}, and {auto.least_gain:g}x is the least worth having"
