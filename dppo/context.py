@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import DataError, ShapeError
-from dppo.evidence import Evidence
+from dppo.evidence import NO_OTHERS, Evidence, OtherTerms
 from dppo.typed import check_fields
 
 
@@ -68,6 +68,8 @@ class StepContext:
     """(Q,) float64 the best value of each prompt under a reference, estimated beforehand: ``optimal_value``."""
     evidence: Evidence | None = None
     """Completions with a gradient of earlier steps, from which a rate is chosen."""
+    others: OtherTerms = NO_OTHERS
+    """What the KL term and the entropy bonus weighed in completions that were kept in earlier steps."""
 
     def __post_init__(self) -> None:
         check_fields(self, "StepContext(expected=history.expected(row_Q, step))")
@@ -88,6 +90,7 @@ class StepContext:
             expected=None if self.expected is None else self.expected.take(group_Q),
             value_Q=None if self.value_Q is None else self.value_Q[group_Q],
             evidence=self.evidence,
+            others=self.others,
         )
 
 

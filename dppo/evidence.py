@@ -1,7 +1,8 @@
 """What was expected of units before a draw and what was then found: ceilings and choices of a rate come from it."""
 
 import functools
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ REMEMBERED = 1024
 """Visits kept as evidence about prompts: the latest, since a policy moves on."""
 RESAMPLES = 400
 """Of an interval."""
+MEASURED = 8
+"""Generations after the first from which a run takes what tokens cost."""
+FADING = 0.8
+"""What the KL term and the entropy bonus weighed in one step counts against the next: a policy moves on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +127,15 @@ class Evidence:
             return _resamples(len(self)) * weight_N
         return _resamples(int(self.group_N.max()) + 1)[:, self.group_N.numpy()] * weight_N
 
+    def resampled_sums(self, value_NK: np.ndarray) -> np.ndarray:
+        """(M, K) float64 weighted sums over the units of each resample: ``resampled() @ value_NK``, in less work."""
+        weighed_NK = value_NK * self.weight_N.numpy()[:, None]
+        if self.group_N is None:
+            return _resamples(len(self)) @ weighed_NK
+        group_N = self.group_N.numpy()
+        sum_QK = np.stack([np.bincount(group_N, column) for column in weighed_NK.T], 1)
+        return _resamples(len(sum_QK)) @ sum_QK
+
     def saved(self) -> dict[str, list[float]]:
         """All columns as JSON values, which ``of_saved`` reads back bit by bit."""
         groups = {} if self.group_N is None else {"group_N": self.group_N.tolist()}
@@ -150,6 +164,114 @@ class Evidence:
                 "folder."
             ) from error
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherTerms:
+    """What the KL term and the entropy bonus weighed in completions that were kept, as squared advantages.
+
+    Log-probabilities of a reference and entropies are there after the forward pass of what is kept, so this is what
+    earlier steps showed: no draw and no completion of a step has a part in the estimate it is scored with. Sums are
+    weighted by one over the probability, so they are about every completion with a gradient.
+    """
+
+    square: float = 0.0
+    """Sum of squared gradients of these terms, in the unit of ``unit``, >= 0; of earlier steps less."""
+    unit: float = 0.0
+    """Sum of the squared gradients that advantages of 1 would have had in the same completions, >= 0."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.square < np.inf and 0 <= self.unit < np.inf):
+            raise CheckpointError(
+                f"what other terms weighed is damaged: {self.square}, {self.unit}. Resume from an earlier checkpoint."
+            )
+
+    @property
+    def advantage(self) -> float | None:
+        """Root of the mean: an advantage of this size has as large a gradient; None before anything was found.
+
+        Rounded: what ranks and layouts agree on must not hang on the last bits of a sum.
+        """
+        return float(f"{(self.square / self.unit) ** 0.5:.4g}") if self.unit else None
+
+    def after(self, square: float, unit: float) -> "OtherTerms":
+        """This and then what one more optimizer step showed; sums that are not finite are left out."""
+        if not (0 <= square < np.inf and 0 < unit < np.inf):
+            return self
+        return OtherTerms(square=FADING * self.square + square, unit=FADING * self.unit + unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCosts:
+    """What tokens cost in the first generations of a run: seconds come in as values, and nothing here reads a clock.
+
+    The first generation is left out, since it warms up. After ``MEASURED`` more, or with the first checkpoint, costs
+    are fixed: what a run chooses then hangs on no clock any more, and a resumed run chooses alike.
+    """
+
+    generations: int = 0
+    """Generations told of so far, the first one included, >= 0."""
+    seconds: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Spent on generating, scoring (log-probabilities of other policies) and training, >= 0."""
+    tokens: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Generated, scored and trained on, >= 0."""
+    fixed: bool = False
+    """Whether nothing is added any more."""
+
+    def __post_init__(self) -> None:
+        sums = (*self.seconds, *self.tokens)
+        threes = len(self.seconds) == len(self.tokens) == 3
+        if self.generations < 0 or not threes or not all(0 <= value < np.inf for value in sums):
+            raise CheckpointError(f"costs of tokens are damaged: {self}. Resume from an earlier checkpoint.")
+
+    def after(self, seconds: Sequence[float], tokens: Sequence[float]) -> "TokenCosts":
+        """This and then one more generation."""
+        if self.fixed:
+            return self
+        if not self.generations:
+            return replace(self, generations=1)
+        added = [
+            tuple(a + float(b) for a, b in zip(old, new, strict=True))
+            for old, new in ((self.seconds, seconds), (self.tokens, tokens))
+        ]
+        count = self.generations + 1
+        return TokenCosts(generations=count, seconds=added[0], tokens=added[1], fixed=count > MEASURED)
+
+    @classmethod
+    def of_saved(cls, saved: dict[str, Any]) -> "TokenCosts":
+        """What ``dataclasses.asdict`` gave; of an empty one, as in earlier checkpoints, unknown for good."""
+        if not saved:
+            return cls(fixed=True)
+        try:
+            sums = {name: tuple(map(float, saved[name])) for name in ("seconds", "tokens")}
+            return cls(generations=int(saved["generations"]), fixed=bool(saved["fixed"]), **sums)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"costs of tokens are damaged ({error}). Resume from an earlier checkpoint folder."
+            ) from error
+
+    def settled(self) -> "TokenCosts":
+        """These costs, to stay: what a checkpoint holds."""
+        return replace(self, fixed=True)
+
+    @property
+    def each(self) -> tuple[float, float, float]:
+        """Seconds of a generated, a scored and a trained token; 0 where there was none."""
+        generated, scored, trained = (s / n if n else 0.0 for s, n in zip(self.seconds, self.tokens, strict=True))
+        return generated, scored, trained
+
+    @property
+    def rollout_cost(self) -> float | None:
+        """Cost of a generated token over that of keeping one, scored and trained on; None where it is not known.
+
+        Rounded to a power of two, so that runs that are alike choose alike on machines that are nearly so.
+        """
+        kept = (self.seconds[1] + self.seconds[2]) / self.tokens[2] if self.tokens[2] else 0.0
+        generated = self.each[0]
+        return 2.0 ** round(np.log2(generated / kept)) if self.fixed and generated > 0 and kept > 0 else None
+
+
+NO_OTHERS = OtherTerms()
+"""Before anything was found."""
 
 COLUMNS = tuple(field.name for field in fields(Evidence) if field.name != "group_N")
 """What is remembered of each unit."""

@@ -192,7 +192,8 @@ class OwnSettings:
     prune_floor: float | None = setting(
         None,
         "Smallest probability of keeping a prompt or completion, in (0, 1 - rate]; no weight exceeds one "
-        "over it per level. Default: 0.2, or half of 1 - rate where that is smaller.",
+        "over it per level. Default: 0.2, or half of 1 - rate where that is smaller; for completions drawn as `dppo` "
+        "does that is the floor of a mean score, and it falls to 0.02 where the score says that nothing is lost.",
         range="(0, 1]",
     )
     completion_score: str = setting(
@@ -214,6 +215,15 @@ class OwnSettings:
         "How completions are drawn given their probabilities: `pivotal`, `systematic` or `poisson`. "
         "Prompts are always drawn with a fixed size. Default: the method's own, or `pivotal`.",
     )
+    rollout_cost: float | None = setting(
+        None,
+        "What a generated token costs over one that is trained on, scoring included, >= 0: completions that are "
+        "rolled out are paid for, so `completion_prune_rate: auto` drops less where rollouts are dear. Default: "
+        "measured over the first generations of a run, on one process, rounded to a power of two, and kept in its "
+        "checkpoints; 1 until then. With a number no clock has a part in what a run chooses.",
+        range="[0, inf)",
+        example=1.0,
+    )
     history_half_life: float | None = setting(
         None,
         "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. "
@@ -230,6 +240,13 @@ class OwnSettings:
         None,
         "Lowest and highest reward that `difficulty_features` predict, of every reward function or of each "
         "in turn. A reward outside stops the run. Default: 0 and 1.",
+    )
+    prompt_prior: dict | str | None = setting(  # noqa: RUF009
+        None,
+        "What a column of the dataset says of prompts before their first visit: `{column: solve_rate, completions: "
+        "4}` believes a pass rate in [0, 1] as much as 4 of the run's own completions, so that prompts are pruned "
+        "before they have come back. Unbiased whatever the column says; one that misleads is turned off. Default: "
+        "none. docs/difficulty.md.",
     )
     prompt_values: str | None = setting(
         None,
@@ -360,6 +377,11 @@ class VerlSettings:
     completion_budget: str = same("completion_budget")
     sampling_design: str = same("sampling_design")
     prune_floor: float | None = same("prune_floor")
+    rollout_cost: float | None = same(
+        "rollout_cost",
+        text="What a generated token costs over one that is trained on, scoring included, >= 0: `auto` drops fewer "
+        "completions where rollouts are dear. Default: 1.",
+    )
     prune_schedule: str = same("prune_schedule")
     prune_until: float = same("prune_until")
     history_half_life: float | None = same("history_half_life")

@@ -185,6 +185,9 @@ class Completions:
     size of its group; None for 1 each."""
     beta: float = 0.0
     """Coefficient of the KL term in the loss of each."""
+    other: float | None = 0.0
+    """What the terms of the loss without an advantage weigh, as an advantage, >= 0: an advantage of this size would
+    have as large a gradient (root of the mean square). 0 without such terms, None where their size is not known."""
 
     def __post_init__(self) -> None:
         check_fields(self, "torch.ones(8)")

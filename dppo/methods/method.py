@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.errors import raise_problems
 from dppo.objective import (
     GROUP_SCALED,
@@ -179,23 +180,13 @@ class Method:
                 pruned and not self.normaliser.prompt_exact,
             ),
             (
-                f"the {self.normaliser.name} normaliser is biased where groups differ in size: tokens are estimated by "
-                "weights: a ratio, biased O(1/n)",
+                f"the {self.normaliser.name} normaliser is biased where groups differ in size: "
+                f"{self.normaliser.reason}",
                 uneven and not self.normaliser.prompt_exact,
             ),
             (
                 f"the {self.advantages.name} advantage {where}: {self.advantages.reason}",
                 pruned and not self.advantages.prompt_exact,
-            ),
-            (
-                f"the entropy bonus {where}: it is a mean over tokens, those of prompts that were not rolled out "
-                "included, which are estimated: a ratio, biased O(1/n)",
-                pruned and self.entropy_coef != 0,
-            ),
-            (
-                "the entropy bonus is biased where groups differ in size: it is a mean over tokens, estimated by "
-                "weights: a ratio, biased O(1/n)",
-                uneven and self.entropy_coef != 0,
             ),
             (
                 "the router loss is biased under pruning: it is a product of two means over tokens, which are taken "
@@ -214,6 +205,15 @@ class Method:
         The others can be dropped at no cost in bias or variance, as long as the denominator still counts them.
         """
         return (advantage_N != 0) | (self.beta > 0 or self.entropy_coef != 0 or self.router_coef > 0)
+
+    def other_terms(self, context: StepContext) -> float | None:
+        """What terms that ignore the advantage weigh, as an advantage: ``Completions.other``.
+
+        A router's loss is not one of single tokens, and none can tell its size from what was kept.
+        """
+        if not (self.beta or self.entropy_coef or self.router_coef):
+            return 0.0
+        return None if self.router_coef else context.others.advantage
 
     def at(self, done: float) -> "Method":
         """The method at a point of the run: rates follow their schedule."""

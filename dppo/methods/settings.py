@@ -29,6 +29,7 @@ from dppo.pruning import (
     TokenPruning,
     advantage_with_length,
     constant,
+    proportional,
 )
 from dppo.pruning.ceiling import LARGEST
 from dppo.pruning.prune import floor_problems
@@ -39,6 +40,8 @@ RATES = {"prompt_prune_rate": PROMPT_AUTO, "completion_prune_rate": COMPLETION_A
 """Settings that are a share or ``auto``, and how that chooses."""
 DEFAULT_FLOOR = 0.2
 """Keeps weights at 5 or less per level at little cost in variance: docs/log.md."""
+LEAST = 0.02
+"""The floor of a completion that has nothing to lose, by its score: weights of 50 at most (docs/estimators.md)."""
 
 CHOICES: dict[str, Collection[str]] = {
     "method": METHODS,
@@ -156,7 +159,8 @@ def method_problems(args: Any) -> list[str]:
             )
         elif args.prune_floor is not None and name not in ("token_prune_rate", "head_prune_rate"):
             keeps = f"{name}={text} keeps{' at least' if rate == AUTO else ''}"
-            problems += floor_problems(args.prune_floor, LARGEST if rate == AUTO else rate, "prune_floor", keeps)
+            largest = LARGEST if rate == AUTO else rate
+            problems += floor_problems(args.prune_floor, largest, "prune_floor", keeps)
         if rate == AUTO and prunes and (reason := not_chosen(name, base)):
             problems.append(f"{name}=auto: {reason}. Use method='dppo', or write a rate, {name}: 0.")
     return problems + _unread_problems(args, base)
@@ -173,7 +177,7 @@ def not_chosen(name: str, base: Method) -> str:
     level = base.prompts if name == "prompt_prune_rate" else base.completions
     if level is base.completions and not isinstance(level, Pruning):
         return f"method={base.name!r} ranks completions, and what it drops costs bias and no variance"
-    biased = level.at_rate(LARGEST).bias
+    biased = level.at_rate(RATES[name].largest).bias
     return f"what method={base.name!r} drops costs bias ({biased}), which a choice does not weigh" if biased else ""
 
 
@@ -226,7 +230,8 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
             completions,
             score=_score(args, method, sampler_log_probs),
             floor=_floor(args, rate, auto),
-            auto=auto,
+            least=LEAST if args.prune_floor is None and completions.rule is proportional else None,
+            auto=auto if auto is None or args.rollout_cost is None else replace(auto, rollout_cost=args.rollout_cost),
             budget=args.completion_budget,
             design=design if completions.design.unbiased else completions.design,
         )
@@ -249,6 +254,7 @@ def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
     if not hasattr(args, "token_prune_rate"):
         return own
     rate, auto = _rate_of(args, "token_prune_rate")
+    auto = auto if auto is None or args.rollout_cost is None else replace(auto, rollout_cost=args.rollout_cost)
     head, floor = args.head_prune_rate, own.floor if args.prune_floor is None else args.prune_floor
     return replace(
         own,
@@ -281,7 +287,10 @@ def row_rate(args: Any) -> float:
 def _rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
     """The rate of a level, or the most that it may choose and how it chooses."""
     rate = getattr(args, name)
-    return (LARGEST, RATES[name]) if rate == AUTO else (rate, None)
+    if rate != AUTO:
+        return rate, None
+    floor = args.prune_floor or 0.0  # one that was asked for is kept at every rate
+    return min(RATES[name].largest, 1 - floor), RATES[name]
 
 
 def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:

@@ -20,9 +20,14 @@ class Normaliser:
     per_sequence: bool
     """True where a completion's token sum is first divided by its own number of tokens."""
     denominator: Denominator
-    """From (sequences, loss tokens, longest allowed completion in tokens) of all ranks, before pruning, to a number."""
+    """From (sequences, loss tokens, longest allowed completion in tokens) of all ranks, before pruning, to a number.
+
+    Where prompts are pruned, tokens are those that history expects of all candidates: ``StepPrompts.expected_tokens``.
+    """
     prompt_exact: bool
     """True where the denominator is known although pruned prompts are never rolled out."""
+    counts_tokens: bool = False
+    """Whether the denominator goes by tokens, so that an expectation of them is needed before prompts are pruned."""
     reason: str = ""
     """Why it is not exact under prompt pruning, one sentence; empty where it is."""
 
@@ -74,14 +79,10 @@ def _longest(sequences: int, tokens: float, max_tokens: int) -> float:
     return float(sequences * max_tokens)
 
 
-_TOKEN_REASON = (
-    "tokens of prompts that were not rolled out are unknown, so the token count is estimated: a ratio, biased O(1/n)"
-)
-
 GRPO_MEAN = Normaliser(name="grpo", per_sequence=True, denominator=_sequences, prompt_exact=True)
 DR_GRPO = Normaliser(name="dr_grpo", per_sequence=False, denominator=_longest, prompt_exact=True)
-DAPO_TOKENS = Normaliser(name="dapo", per_sequence=False, denominator=_tokens, prompt_exact=False, reason=_TOKEN_REASON)
-BNPO = Normaliser(name="bnpo", per_sequence=False, denominator=_tokens, prompt_exact=False, reason=_TOKEN_REASON)
+DAPO_TOKENS = Normaliser(name="dapo", per_sequence=False, denominator=_tokens, prompt_exact=True, counts_tokens=True)
+BNPO = Normaliser(name="bnpo", per_sequence=False, denominator=_tokens, prompt_exact=True, counts_tokens=True)
 LUSPO = Normaliser(name="luspo", per_sequence=False, denominator=_sequences, prompt_exact=True)
 
 NORMALISERS = {each.name: each for each in (GRPO_MEAN, DR_GRPO, DAPO_TOKENS, BNPO, LUSPO)}

@@ -1,6 +1,6 @@
 """What is kept, with which probability, and at which weight. Knows scores and histories, never models."""
 
-from dppo.evidence import Evidence
+from dppo.evidence import Evidence, OtherTerms, TokenCosts
 from dppo.pruning.ceiling import (
     COMPLETION_AUTO,
     PROMPT_AUTO,
@@ -17,6 +17,7 @@ from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTE
 from dppo.pruning.difficulty import DifficultyPredictor
 from dppo.pruning.features import column_features, length_features
 from dppo.pruning.history import PromptHistory
+from dppo.pruning.prior import PromptPrior
 from dppo.pruning.probabilities import RULES, Budget, Rule, inclusion_probabilities, proportional, threshold, uniform
 from dppo.pruning.prune import PromptPruning, Pruning, Selection
 from dppo.pruning.recorded import RecordedScores, mean_loss
@@ -77,7 +78,9 @@ __all__ = [
     "DifficultyPredictor",
     "Evidence",
     "GroupSizes",
+    "OtherTerms",
     "PromptHistory",
+    "PromptPrior",
     "PromptPruning",
     "PromptStream",
     "PromptValues",
@@ -91,6 +94,7 @@ __all__ = [
     "Score",
     "Selection",
     "Skipping",
+    "TokenCosts",
     "TokenDraw",
     "TokenPruning",
     "Weighting",

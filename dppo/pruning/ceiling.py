@@ -25,7 +25,7 @@ FEWEST = 16
 KINDS, KIND_UNITS = 8, 16
 """Most kinds of units that are told apart by what was expected of them, and the fewest units of each beyond two."""
 LARGEST = 0.8
-"""The largest rate that ``auto`` looks at by default."""
+"""The largest rate that ``auto`` looks at where nothing else is said."""
 
 
 def selection_ceiling(value_N: Tensor, cost_N: Tensor) -> float:
@@ -58,6 +58,19 @@ def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float =
         At least 0: 0 where a unit with V > 0 is never kept; 1 where none has V > 0.
     """
     return float(_gains(_terms(prob_N, value_N, cost_N).sum(0)[None], paid)[0])
+
+
+def gain_of(evidence: Evidence, prob_N: Tensor) -> "Ceiling":
+    """What probabilities that went by what was expected were worth by what was found, with its 95% interval.
+
+    Args:
+        evidence: of the units.
+        prob_N: (N,) in (0, 1], a function of what was expected alone.
+    """
+    terms = _terms(prob_N, evidence.found_N, evidence.cost_N)
+    value = float(_gains(evidence.weight_N.numpy()[None] @ terms, 0.0)[0])
+    low, high = np.quantile(_gains(evidence.resampled_sums(terms), 0.0), (TAIL, 1 - TAIL))
+    return Ceiling(value=value, low=min(float(low), value), high=max(float(high), value), units=len(evidence))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +121,8 @@ class Auto:
     """Units below which there is no history to choose from, >= 1."""
     rollout_cost: float = 0.0
     """Cost of a generated token over that of a token trained on, >= 0, where rollouts are paid before the draw."""
+    largest: float = LARGEST
+    """The largest rate that is looked at by default, in (0, 1)."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Auto(least_gain=1.05)")
@@ -120,14 +135,16 @@ class Auto:
             problems.append(f"fewest={self.fewest} must be >= 1. Try fewest=64.")
         if not 0 <= self.rollout_cost < np.inf:
             problems.append(f"rollout_cost={self.rollout_cost:g} must be >= 0. Try rollout_cost=1.0.")
+        if not 0 < self.largest < 1:
+            problems.append(f"largest={self.largest:g} must be in (0, 1). Try largest=0.8.")
         raise_problems("Auto", problems)
 
 
 PROMPT_AUTO = Auto()
 """For prompts: a dropped one costs neither rollout nor update."""
-COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0)
-"""For completions, whose rollout is paid: on the embedded task 8 completions a prompt take 27 to 35 CPU s to generate
-and 26 to train on, all of them (docs/choose.md). A constant, and no clock: all ranks and a resumed run must agree."""
+COMPLETION_AUTO = Auto(fewest=FEWEST, rollout_cost=1.0, largest=0.9)
+"""For completions, whose rollout is paid: until a run has measured its own costs (``dppo.evidence.TokenCosts``) a
+generated token counts as one that is trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +186,8 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
     rate = min(rate for rate, gain in gains.items() if gain >= 1 + auto.enough * (best - 1))
     if not rate:
         return Choice(rate=0.0, why="left off, since no rate gains anything")
-    again_MN = evidence.resampled()
-    low = round(float(np.quantile(_gains(again_MN @ terms[rate], again_MN @ paid_N), TAIL)), 6)
+    again_M5 = evidence.resampled_sums(np.column_stack([terms[rate], paid_N]))
+    low = round(float(np.quantile(_gains(again_M5[:, :4], again_M5[:, 4]), TAIL)), 6)
     measured = f"a rate of {rate:g} gains {gains[rate]:.2f}x, at least {low:.2f}x"
     if low < auto.least_gain:
         why = f"left off, since {measured}, and {auto.least_gain:g}x is the least worth having"

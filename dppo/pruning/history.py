@@ -163,7 +163,22 @@ class PromptHistory:
         """
         return torch.from_numpy(self._arrays["streak"][self._rows(rows)].astype(np.int64))
 
-    def candidates(self, rows: Tensor | np.ndarray, step: int) -> Candidates:
+    @property
+    def observations(self) -> float:
+        """Groups that were observed so far."""
+        return float(self._totals[0])
+
+    def visited(self, rows: Tensor | np.ndarray) -> Tensor:
+        """(P,) bool, prompts with an observation.
+
+        Raises:
+            DataError: rows outside the dataset.
+        """
+        return torch.from_numpy(self._arrays["rollouts"][self._rows(rows)] > 0)
+
+    def candidates(
+        self, rows: Tensor | np.ndarray, step: int, believed: tuple[Tensor, float] | None = None
+    ) -> Candidates:
         """What is known of a block of prompts at ``step``.
 
         A prompt's mean is mixed with the prior, the mean over all observations (1 if there are none), in the ratio of
@@ -173,6 +188,9 @@ class PromptHistory:
         Args:
             rows: (P,) integer, positions in the dataset.
             step: now, on the clock of ``update``.
+            believed: (size,) squared signal of every prompt of the dataset by what is known without a visit, in any
+                unit, NaN where nothing is, and the observations that this is worth. A prompt of which something is
+                believed counts as seen. The unit comes from what prompts that were visited have given.
 
         Raises:
             DataError: rows outside the dataset.
@@ -182,17 +200,31 @@ class PromptHistory:
         count = self._arrays["count"][row].astype(np.float64)
         worth = count * self._fading(row, step)
 
-        def estimate(field: str, total: int) -> Tensor:
+        share, known = self._believed(row, believed)
+        strength = self.strength + (0.0 if believed is None else believed[1]) * known
+
+        def estimate(field: str, total: int) -> np.ndarray:
             prior = self._totals[total] / self._totals[0] if self._totals[0] else 1.0
+            prior = prior * share if field == "signal_square_sum" else prior
             mean = self._arrays[field][row].astype(np.float64) / np.where(seen, count, 1.0)
-            return torch.from_numpy((worth * mean + self.strength * prior) / (worth + self.strength))
+            return (worth * mean + strength * prior) / (worth + strength)
 
         return Candidates(
             row_P=torch.from_numpy(row),
-            signal_P=estimate("signal_square_sum", 1).sqrt(),
-            tokens_P=estimate("tokens_sum", 2).clamp_min(1.0),
-            seen_P=torch.from_numpy(seen),
+            signal_P=torch.from_numpy(estimate("signal_square_sum", 1)).sqrt(),
+            tokens_P=torch.from_numpy(estimate("tokens_sum", 2)).clamp_min(1.0),
+            seen_P=torch.from_numpy(seen | known),
         )
+
+    def _believed(self, row: np.ndarray, believed: tuple[Tensor, float] | None) -> tuple[np.ndarray, np.ndarray]:
+        """(P,) what is believed of prompts over what it was of those visited so far, 1 without any, and where it is."""
+        if believed is None:
+            return np.ones(len(row)), np.zeros(len(row), bool)
+        square = believed[0].numpy()
+        known = ~np.isnan(square)
+        visits = self._arrays["rollouts"] * known
+        usual = np.average(square[known], weights=visits[known] if visits.any() else None)
+        return np.where(known, square, usual)[row] / max(float(usual), 1e-12), known[row]
 
     def expected(self, rows: Tensor | np.ndarray, step: int, prior: Expected | None = None) -> Expected | None:
         """What a block of prompts is expected to give at ``step``, from everything before it.

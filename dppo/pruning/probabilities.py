@@ -3,7 +3,6 @@
 A rule looks at the units that could be dropped and says with which probability each is kept. It draws nothing.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +17,9 @@ ROUNDING = 1e-9
 """Relative slack for budgets and floors that are equal in decimal and not in binary, such as 0.1 and 1 - 0.9."""
 
 
-def inclusion_probabilities(size_N: Tensor, budget: float, *, floor: float, cost_N: Tensor | None = None) -> Tensor:
+def inclusion_probabilities(
+    size_N: Tensor, budget: float, *, floor: float | Tensor, cost_N: Tensor | None = None
+) -> Tensor:
     """Probabilities proportional to ``size / sqrt(cost)`` within [floor, 1] that cost ``budget`` on average.
 
     Solves ``sum_i cost_i * clip(c * size_i / sqrt(cost_i), floor, 1) == budget`` for ``c``. Among all probabilities
@@ -28,7 +29,7 @@ def inclusion_probabilities(size_N: Tensor, budget: float, *, floor: float, cost
     Args:
         size_N: (N,) how much each matters, in any scale, finite and >= 0; the norm of its gradient would be ideal.
         budget: mean cost of the kept units, within [floor * total cost, total cost]; in units if ``cost_N`` is None.
-        floor: lowest probability of a unit, in (0, 1]; no weight exceeds ``1 / floor``.
+        floor: lowest probability of a unit, in (0, 1]; no weight exceeds ``1 / floor``. Or (N,), that of each.
         cost_N: (N,) cost of keeping each, in any scale, finite and > 0; None means 1 each.
 
     Returns:
@@ -42,35 +43,35 @@ def inclusion_probabilities(size_N: Tensor, budget: float, *, floor: float, cost
         over the probability are due to Horvitz and Thompson (1952).
     """
     size, cost = finite("size", size_N), _costs(size_N, cost_N)
-    if not 0 < floor <= 1:
-        raise DesignError(f"floor={floor:g} must be in (0, 1]. Try floor=0.1.")
-    total = float(cost.sum())
-    if not (floor - ROUNDING) * total <= budget <= (1 + ROUNDING) * total:
+    prob = _floors(floor, len(size))
+    total, least = float(cost.sum()), float((prob * cost).sum())
+    if not least - ROUNDING * total <= budget <= (1 + ROUNDING) * total:
+        mean = least / total
         raise DesignError(
-            f"cannot spend {budget:g} of {total:g} with floor={floor:g}: every unit has at least the floor and at most "
-            f"probability 1. Use a budget in [{floor * total:g}, {total:g}] or a lower floor."
+            f"cannot spend {budget:g} of {total:g} with floor={mean:g}: every unit has at least the floor and at most "
+            f"probability 1. Use a budget in [{least:g}, {total:g}] or a lower floor."
         )
-    budget = min(max(budget, floor * total), total)
-    prob = np.full(len(size), floor)
+    budget = min(max(budget, least), total)
     sized = size > 0
-    if budget - floor * cost[~sized].sum() < cost[sized].sum():
-        units, spend = sized, budget - floor * cost[~sized].sum()
+    spared = float((prob * cost)[~sized].sum())
+    if budget - spared < cost[sized].sum():
+        units, spend = sized, budget - spared
     else:
         prob[sized] = 1.0
         units, spend = ~sized, budget - cost[sized].sum()
         size = np.ones(len(size))
     if units.any():
-        prob[units] = _spend(np.log(size[units]) - 0.5 * np.log(cost[units]), cost[units], float(spend), floor)
+        prob[units] = _spend(np.log(size[units]) - 0.5 * np.log(cost[units]), cost[units], float(spend), prob[units])
     return torch.from_numpy(prob)
 
 
-def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: float) -> np.ndarray:
+def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.ndarray) -> np.ndarray:
     """``clip(exp(log_c + log_slope), floor, 1)`` that costs ``budget``.
 
     The cost is linear in ``c`` between the values at which some unit leaves the floor or reaches 1: bisection among
     these finds the piece, and the units inside are then scaled to what is left for them.
     """
-    leaves_floor, reaches_one = math.log(floor) - log_slope, -log_slope
+    leaves_floor, reaches_one = np.log(floor) - log_slope, -log_slope
     bend = np.sort(np.concatenate([leaves_floor, reaches_one]))
 
     def at(log_c: float) -> np.ndarray:
@@ -100,6 +101,8 @@ class Budget:
     """Share of the cost to drop on average, in [0, 1)."""
     floor: float = 0.0
     """Lowest probability of a unit, in [0, 1 - rate]."""
+    least: float | None = None
+    """Lowest probability of a unit of score 0, in (0, floor]; None for ``floor``, which is then that of every unit."""
     cost_N: Tensor | None = None
     """(N,) cost of keeping a unit, > 0; None means 1 each, so that ``rate`` is a share of units."""
 
@@ -112,6 +115,22 @@ class Budget:
                 f"floor={self.floor:g} is above the budget: rate={self.rate:g} keeps {1 - self.rate:g} on average. "
                 f"Use floor={(1 - self.rate) / 2:g}, or a lower rate."
             )
+        if self.least is not None and not 0 < self.least <= self.floor:
+            raise DesignError(f"least={self.least:g} must be in (0, {self.floor:g}], the floor. Use least=None.")
+
+    def floors(self, score_N: Tensor) -> float | Tensor:
+        """Lowest probability of each unit, (N,) where it follows from what would be lost.
+
+        It rises from ``least`` at score 0 in a straight line through ``floor`` at the mean score (that of a unit of
+        cost), and is 1 at most. So no weight exceeds ``1 / least``, and no weight times score ``1 / slope``.
+        """
+        if self.least is None:
+            return self.floor
+        score_N = score_N.double()
+        mean = score_N.mean() if self.cost_N is None else (self.cost_N * score_N).sum() / self.cost_N.sum()
+        if not mean > 0:
+            return self.least
+        return (self.least + (self.floor - self.least) * (score_N / mean)).clamp(max=1.0)
 
 
 Rule = Callable[[Tensor, Budget], Tensor]
@@ -127,7 +146,7 @@ def proportional(score_N: Tensor, budget: Budget) -> Tensor:
         budget: its floor must be above 0.
 
     Returns:
-        (N,) float64 in [floor, 1], costing ``(1 - rate)`` of the total.
+        (N,) float64 from their floors to 1, costing ``(1 - rate)`` of the total.
 
     Raises:
         DesignError: a floor or score out of range.
@@ -136,7 +155,7 @@ def proportional(score_N: Tensor, budget: Budget) -> Tensor:
     """
     cost_N = torch.from_numpy(_costs(score_N, budget.cost_N))
     spent = (1 - budget.rate) * cost_N.sum().item()
-    return inclusion_probabilities(score_N, spent, floor=budget.floor, cost_N=cost_N)
+    return inclusion_probabilities(score_N, spent, floor=budget.floors(score_N), cost_N=cost_N)
 
 
 def threshold(score_N: Tensor, budget: Budget) -> Tensor:
@@ -187,6 +206,17 @@ def finite(name: str, value_N: Tensor) -> np.ndarray:
     if not (np.isfinite(value) & (value >= 0)).all():
         raise DesignError(f"{name} must be finite and >= 0: pass advantages.abs(), not advantages")
     return value
+
+
+def _floors(floor: float | Tensor, units: int) -> np.ndarray:
+    """(units,) float64 lowest probability of each."""
+    given_N = torch.as_tensor(floor, dtype=torch.float64)
+    if given_N.dim() and len(given_N) != units:
+        raise ShapeError(f"floor has {len(given_N)} entries and size has {units}: they must be equal")
+    if not ((given_N > 0) & (given_N <= 1)).all():
+        wrong = given_N[~((given_N > 0) & (given_N <= 1))].flatten()[0]
+        raise DesignError(f"floor={wrong:g} must be in (0, 1]. Try floor=0.1.")
+    return given_N.expand(units).numpy().copy()
 
 
 def _costs(size_N: Tensor, cost_N: Tensor | None) -> np.ndarray:

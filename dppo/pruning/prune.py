@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dppo.errors import DesignError, raise_problems
 from dppo.evidence import Evidence
-from dppo.pruning.ceiling import COMPLETION_AUTO, LARGEST, PROMPT_AUTO, Auto, Choice, choose
+from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, Choice, choose
 from dppo.pruning.designs import PIVOTAL, WHOLE, Design, neighbours
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
@@ -75,6 +75,9 @@ class _Level:
     """From a selection to weights."""
     floor: float = 0.1
     """Lowest probability of a unit, in (0, 1 - rate]; no weight of this level exceeds ``1 / floor``."""
+    least: float | None = None
+    """Where given, in (0, 1], ``floor`` is that of a unit of mean score: it falls in a straight line to ``least`` for
+    one that has nothing to lose, so weight times score is bounded, and no weight exceeds ``1 / least``."""
     budget: Literal["rows", "tokens"] = "rows"
     """What ``rate`` is a share of: with ``tokens``, units that cost more are kept less often."""
     auto: Auto | None = None
@@ -87,6 +90,8 @@ class _Level:
             problems.append(f"rate={self.rate:g} must be in [0, 1). To drop half, write rate=0.5.")
         else:
             problems += floor_problems(self.floor, self.rate, "floor", f"rate={self.rate:g} keeps")
+        if self.least is not None and not 0 < self.least <= 1:
+            problems.append(f"least={self.least:g} must be in (0, 1]. Try least=0.02.")
         if self.budget not in ("rows", "tokens"):
             problems.append(f"budget={self.budget!r} must be 'rows' or 'tokens'. Try budget='rows'.")
         if self.auto is not None and (reasons := self._reasons):
@@ -118,16 +123,26 @@ class _Level:
         share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
         return (
             f"{share} of the {self.budget} pruned, {self.rule.__name__} rule on {scored}, {self.design.name} "
-            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}"
+            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{self._least_words}"
         )
 
-    def _probabilities(self, score_R: Tensor, tokens_R: Tensor) -> Tensor:
+    @property
+    def _least_words(self) -> str:
+        return "" if self.least is None else f" ({self.least:g} where nothing is lost)"
+
+    def _probabilities(self, score_R: Tensor, tokens_R: Tensor, rate: float | None = None) -> Tensor:
+        """(R,) at this rate, or at one that is looked at: then the floor gives way as where it is chosen."""
         cost_R = tokens_R if self.budget == "tokens" else None
-        return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, cost_N=cost_R))
+        rate, floor = (self.rate, self.floor) if rate is None else (rate, self._floor_at(rate))
+        least = None if self.least is None else min(self.least, floor)
+        return self.rule(score_R, Budget(rate=rate, floor=floor, least=least, cost_N=cost_R))
+
+    def _floor_at(self, rate: float) -> float:
+        return min(self.floor, (1 - rate) / 2)
 
     def _chosen(self, rate: float) -> Self:
         """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
-        return replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
+        return replace(self, rate=rate, floor=self._floor_at(rate), auto=None)
 
     def choice(self, evidence: Evidence) -> Choice:
         """The rate that some evidence says is worth having, by this level's rule and floor; ``auto`` draws at it.
@@ -136,9 +151,9 @@ class _Level:
         of completions with a gradient, of this step and of earlier ones, or of earlier visits of prompts.
         """
         score_N, cost_N = evidence.expected_N.sqrt(), evidence.expected_cost_N
-        largest = LARGEST if self.auto is None else self.rate
         auto = self.auto or self.usual_auto
-        return choose(auto, evidence, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), largest)
+        largest = auto.largest if self.auto is None else self.rate
+        return choose(auto, evidence, lambda rate: self._probabilities(score_N, cost_N, rate), largest)
 
     def at_chosen_rate(self, evidence: Evidence) -> Self:
         """This pruning where its rate is given, else at the rate of ``choice``."""
@@ -181,10 +196,15 @@ class Pruning(_Level):
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
             return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
-        if self.auto is not None:
-            return self.at_chosen_rate(self.evidence(completions)).draw(completions, rng)
+        level = self.informed(completions)
+        if level.auto is not None:
+            return level.at_chosen_rate(self.evidence(completions)).draw(completions, rng)
         unit_R, score_R, tokens_R = self._scored(completions)
-        return self._select(unit_R, self._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
+        return self._select(unit_R, level._probabilities(score_R, tokens_R), score_R, live_N.numel(), rng)
+
+    def informed(self, completions: Completions) -> "Pruning":
+        """This pruning, with one floor for all where scores leave out a term whose size is not known."""
+        return self if completions.other is not None else replace(self, least=None)
 
     def evidence(self, completions: Completions) -> Evidence:
         """Squared scores and tokens of the completions with a gradient, those of a prompt to be resampled together.
@@ -258,6 +278,10 @@ class PromptPruning(_Level):
         # Neighbours exclude each other in a pivotal draw: alike prompts side by side spread the sample over all kinds.
         row_P = torch.from_numpy(np.lexsort((candidates.signal_P.numpy(), seen_P.numpy())))
         return self._select(row_P, prob_P[row_P], candidates.signal_P.double()[row_P], size, rng)
+
+    def half(self, evidence: Evidence) -> Tensor:
+        """(N,) probabilities that this rule and floor give to units at a rate of one half, by what was expected."""
+        return self._probabilities(evidence.expected_N.sqrt(), evidence.expected_cost_N, 0.5)
 
     def fewest(self, candidates: Candidates) -> float:
         """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share."""

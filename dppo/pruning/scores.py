@@ -17,11 +17,14 @@ Score = Callable[[Completions], Tensor]
 
 
 def absolute_advantage(completions: Completions) -> Tensor:
-    """``|A|`` of each completion, (N,) float64.
+    """``|A|`` of each completion, (N,) float64; with a KL term or an entropy bonus ``sqrt(A^2 + other^2)``.
+
+    ``other`` is what these weigh beside the advantage (``Completions.other``), learned from what was kept earlier.
 
     Source: CPPO, arXiv:2503.22342; DPPO, arXiv:2603.04135, section 4.2.
     """
-    return completions.advantage_N.double().abs()
+    advantage_N = completions.advantage_N.double()
+    return (advantage_N.square() + completions.other**2).sqrt() if completions.other else advantage_N.abs()
 
 
 def advantage_with_length(completions: Completions) -> Tensor:

@@ -87,7 +87,12 @@ class PromptStream:
 
 
 def fill_block(
-    stream: PromptStream, history: PromptHistory, pruning: PromptPruning, prompts: int, step: int
+    stream: PromptStream,
+    history: PromptHistory,
+    pruning: PromptPruning,
+    prompts: int,
+    step: int,
+    believed: tuple[Tensor, float] | None = None,
 ) -> tuple[Tensor, PromptPruning]:
     """The next rows of which ``prompts`` are expected to be rolled out, and the pruning at which they are.
 
@@ -101,6 +106,7 @@ def fill_block(
         pruning: how prompts are dropped.
         prompts: expected number rolled out, >= 1.
         step: now, on the history's clock.
+        believed: as for ``PromptHistory.candidates``.
 
     Returns:
         (M,) int64 rows with ``M >= prompts``, and ``pruning`` with its rate set so that its draw expects
@@ -111,7 +117,7 @@ def fill_block(
     fits, over = prompts, longest + 1
     while over - fits > 1:
         length = (fits + over) // 2
-        fewest = pruning.fewest(history.candidates(ahead[:length], step))
+        fewest = pruning.fewest(history.candidates(ahead[:length], step, believed))
         fits, over = (length, over) if fewest <= prompts + WHOLE else (fits, length)
     row_P = stream.take(fits)
-    return row_P, pruning.at_total(history.candidates(row_P, step), prompts)
+    return row_P, pruning.at_total(history.candidates(row_P, step, believed), prompts)

@@ -5,6 +5,7 @@ says what to forward, by which weight each loss is multiplied, and what the hist
 """
 
 from dppo.step.loss import micro_batch_loss
+from dppo.step.others import other_terms
 from dppo.step.passes import Passes
 from dppo.step.plan import ONCE, DraftPlan, RolledOut, StepPlan, completions_of, drafted, drawn, plan_step, signals
 from dppo.step.prompts import PromptSource
@@ -25,6 +26,7 @@ __all__ = [
     "drawn",
     "drawn_block",
     "micro_batch_loss",
+    "other_terms",
     "plan_step",
     "row_figures",
     "signals",

@@ -75,7 +75,8 @@ class DraftPlan:
     score_N: Tensor
     """(N,) float64 guess of each completion's gradient norm, any unit; 0 where it has no gradient."""
     tokens: float
-    """Tokens of the full batch: exact where every candidate was rolled out, estimated by prompt weights otherwise."""
+    """Tokens of the full batch: exact where every candidate was rolled out, else as history expected them before any
+    prompt was drawn. An estimate by what was rolled out would make denominators random, and the gradient biased."""
     attended: float
     """The same with prompts, over which a router loss is a mean; 0 where it is not known."""
     denominator: float
@@ -194,7 +195,8 @@ def drafted(
     completions = completions_of(method, rolled_out, prompts.context, live, prompt_weight_N)
     method, evidence = _at_chosen_rate(method, completions, prompts.context)
     method, moment_NT = _at_chosen_cuts(method, completions, rolled_out)
-    tokens = float((prompt_weight_N * completions.tokens_N).sum())
+    counted, expected = float((prompt_weight_N * completions.tokens_N).sum()), prompts.expected_tokens
+    tokens = counted if expected is None else expected
     return DraftPlan(
         method=method,
         prompts=prompts,
@@ -249,7 +251,7 @@ def _at_chosen_rate(method: Method, completions: Completions, context: StepConte
     level = method.completions
     if not isinstance(level, Pruning):
         return method, None
-    evidence = level.evidence(completions)
+    level, evidence = level.informed(completions), level.evidence(completions)
     if context.evidence is not None:
         evidence = context.evidence.after(evidence)
     return replace(method, completions=level.at_chosen_rate(evidence)), evidence
@@ -265,7 +267,7 @@ def _at_chosen_cuts(method: Method, completions: Completions, rolled_out: Rolled
             f"tokens are left out by the sampler's log-probabilities ({level}), and these rollouts have none. Use an "
             "engine that returns them (use_vllm: true, or a rollout_func), or write token_prune_rate: 0."
         )
-    factor_N = completions.advantage_N
+    factor_N = (completions.advantage_N.square() + (completions.other or 0.0) ** 2).sqrt()
     for multiplies, by in ((completions.weight_N, 1), (completions.averaged_N, -1)):
         factor_N = factor_N if multiplies is None else factor_N * multiplies.double() ** by
     moment_NT, live_N = sampled.moments(factor_N), completions.live_N & (factor_N.isfinite())
@@ -345,6 +347,7 @@ def completions_of(
         process_N=rolled_out.process_N,
         weight_N=weight_N,
         beta=method.beta,
+        other=method.other_terms(context),
     )
 
 

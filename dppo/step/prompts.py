@@ -18,8 +18,18 @@ from dppo.context import Expected, StepContext
 from dppo.errors import CheckpointError, ConfigError, DataError, ShapeError
 from dppo.files import finite_numbers
 from dppo.methods import Method
-from dppo.pruning import DifficultyPredictor, Evidence, PromptHistory, PromptStream, PromptValues, Skipping
-from dppo.pruning.ceiling import FEWEST, point_ceiling
+from dppo.pruning import (
+    PROMPT_AUTO,
+    DifficultyPredictor,
+    Evidence,
+    OtherTerms,
+    PromptHistory,
+    PromptPrior,
+    PromptStream,
+    PromptValues,
+    Skipping,
+)
+from dppo.pruning.ceiling import FEWEST, gain_of, point_ceiling
 from dppo.pruning.difficulty import PRIOR_STRENGTH
 from dppo.pruning.rounds import take_round
 from dppo.pruning.stream import fill_block
@@ -43,11 +53,12 @@ class PromptSource:
         fill: whether blocks grow so that about P prompts are rolled out.
         weight_F: (F,) of the reward functions, by which group sizes go; None for 1 each.
         difficulty: what predicts the prior of prompts from their features; None for the mean over all prompts.
+        prior: pass rates that the dataset carries, believed until what prompts give says that they mislead.
         values: what a reference policy did on each prompt: of methods whose advantages are from it, and the prior of
             histories; None where it was not sampled.
 
     Raises:
-        ConfigError: both ``difficulty`` and ``values``, which are two priors.
+        ConfigError: two of ``difficulty``, ``values`` and ``prior``, which are all priors.
         DataError: if there are fewer rows than a block has.
         ShapeError: if there are features or values of another number of rows.
     """
@@ -63,6 +74,7 @@ class PromptSource:
         weight_F: Tensor | None = None,
         difficulty: DifficultyPredictor | None = None,
         values: PromptValues | None = None,
+        prior: PromptPrior | None = None,
     ) -> None:
         if stream.size < prompts:
             raise DataError(
@@ -75,17 +87,28 @@ class PromptSource:
             )
         if values is not None and len(values) != stream.size:
             raise ShapeError(f"values of {len(values)} prompts, and the dataset has {stream.size}. Give it one each.")
-        if values is not None and difficulty is not None:
-            raise ConfigError("difficulty and values are two priors of the same prompts. Give one: difficulty=None.")
+        if prior is not None and len(prior) != stream.size:
+            raise ShapeError(f"a prior of {len(prior)} prompts, and the dataset has {stream.size}. Give it one each.")
+        if sum(each is not None for each in (values, difficulty, prior)) > 1:
+            raise ConfigError(
+                "difficulty, values and prior are priors of the same prompts. Give one: difficulty=None, prior=None."
+            )
         self.stream, self.history, self.method, self.prompts, self.fill = stream, history, method, prompts, fill
         self.weight_F, self.values = weight_F, values
         self.difficulty, self._difficulty_figures = difficulty, dict[str, float]()
+        self.prior, self.first_visits = prior, Evidence.none()
+        """Pass rates that are believed, None once they were found to mislead; what they expected of prompts at their
+        first visit, and what these gave."""
+        self.lines: list[str] = []
+        """What is to be said of the run, for whoever trains to take away."""
         self.learned = None if self._skipping is None else self._skipping.start()
         """What the rule that skips prompts has learned so far; None where there is none."""
         self.visits = Evidence.none()
         """What history expected of prompts that it knew, and what they then gave."""
         self.completions = Evidence.none()
         """Completions with a gradient of the last steps, by which a rate for them is chosen."""
+        self.others = OtherTerms()
+        """What the KL term and the entropy bonus weighed in completions that were kept; whoever trains sets it."""
 
     def block(self, step: int, *, generations: int, multiple: int = 1, done: float = 0.0) -> StepPrompts:
         """The prompts of a step that is made of one block: one draw, equal on every rank.
@@ -97,11 +120,14 @@ class PromptSource:
             done: share of training done, in [0, 1], for schedules.
         """
         pruning = self.method.at(done).prompts.at_chosen_rate(self.visits)
+        if not self.history.observations and (self.method.normaliser.counts_tokens or self.method.entropy_coef):
+            pruning = pruning.at_rate(0.0)  # a prior knows no tokens, and the denominator is a number of them
+        believed = self._believed(generations)
         if self.fill:
-            row_P, pruning = fill_block(self.stream, self.history, pruning, self.prompts, step)
+            row_P, pruning = fill_block(self.stream, self.history, pruning, self.prompts, step, believed)
         else:
             row_P = self.stream.take(self.prompts)
-        candidates = self.history.candidates(row_P, step)
+        candidates = self.history.candidates(row_P, step, believed)
         rng = step_streams(self.stream.seed, step)(Purpose.PROMPT_DRAW)
         block = Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))
         context, sizes, size_Q = self._context(block.row_Q, step), self.method.sizes, None
@@ -146,7 +172,9 @@ class PromptSource:
 
     def _context(self, row_Q: Tensor, step: int) -> StepContext:
         value_Q = None if self.values is None else self.values.value_P[row_Q]
-        return StepContext(expected=self._expected(row_Q, step), value_Q=value_Q, evidence=self.completions)
+        return StepContext(
+            expected=self._expected(row_Q, step), value_Q=value_Q, evidence=self.completions, others=self.others
+        )
 
     def _expected(self, row_Q: Tensor, step: int) -> Expected | None:
         """What is expected of prompts from steps before this one: their histories, on top of their prior.
@@ -157,6 +185,8 @@ class PromptSource:
         if not self.method.advantages.from_history:
             return None
         prior = None if self.difficulty is None else self.difficulty.expected(row_Q, step, PRIOR_STRENGTH)
+        if self.prior is not None:
+            prior = self.prior.expected(row_Q)
         found = self.history.expected(row_Q, step, prior)
         if self.values is None:
             return found
@@ -178,6 +208,8 @@ class PromptSource:
             area = self.difficulty.auc(prompts.row_Q, rewards, step)
             self._difficulty_figures = {} if math.isnan(area) else {"difficulty/auc": area}
             self.difficulty.update(prompts.row_Q, rewards, step)
+        if self.prior is not None and prompts.collected is None:
+            self._judge_prior(plan)
         outcome_Q = None
         if self._skipping is not None:
             outcome_Q, self.learned = self._skipping.learn(self.learned, rewards, epochs=self.stream.epochs)
@@ -187,6 +219,31 @@ class PromptSource:
         if prompts.collected is None:
             self.visits = self.visits.after(
                 Evidence.of_visits(prompts.candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
+            )
+
+    def _believed(self, generations: int) -> tuple[Tensor, float] | None:
+        """What is believed of the squared signal of every prompt, and the groups that it is worth."""
+        if self.prior is None:
+            return None
+        return self.prior.mixed_P(generations), self.prior.completions / generations
+
+    def _judge_prior(self, plan: DraftPlan) -> None:
+        """Stop believing pass rates where pruning by them has cost more than it saved, at first visits of prompts."""
+        prompts = plan.prompts
+        first = replace(
+            prompts.candidates,
+            seen_P=prompts.candidates.seen_P & ~self.history.visited(prompts.candidates.row_P),
+        )
+        found = Evidence.of_visits(first, prompts.draw, plan.rewards, plan.signal_Q, plan.completions.tokens_N)
+        self.first_visits = self.first_visits.after(found)
+        if len(self.first_visits) < PROMPT_AUTO.fewest:
+            return
+        gain = gain_of(self.first_visits, self.method.prompts.half(self.first_visits))
+        if gain.high < 1:
+            self.prior = None
+            self.lines.append(
+                f"prompt_prior is turned off: of {gain.units} prompts that it spoke of, those that it called worth a "
+                f"visit gave no more than others; half of them pruned by it would be worth {gain} of none"
             )
 
     @property
@@ -206,8 +263,11 @@ class PromptSource:
         self.history.save(folder / HISTORY_FILE)
         if self.difficulty is not None:
             self.difficulty.save(folder / DIFFICULTY_FILE)
-        learned = {} if self.learned is None else {"learned": asdict(self.learned)}
+        learned: dict[str, Any] = {} if self.learned is None else {"learned": asdict(self.learned)}
         found = {"visits": self.visits.saved(), "completions": self.completions.saved()}
+        found["first_visits"] = self.first_visits.saved()
+        if self.prior is None and len(self.first_visits):
+            learned["disbelieved"] = True
         return self.stream.state_dict() | learned | found
 
     def load(self, folder: Path, position: dict[str, Any]) -> None:
@@ -237,10 +297,12 @@ class PromptSource:
                 f"{folder} was written without difficulty_features: they are learned from here on.", stacklevel=2
             )
         self.stream.load_state_dict(position)
-        self.visits, self.completions = (
+        self.visits, self.completions, self.first_visits = (
             Evidence.of_saved(position[name]) if name in position else Evidence.none()
-            for name in ("visits", "completions")
+            for name in ("visits", "completions", "first_visits")
         )
+        if position.get("disbelieved"):
+            self.prior = None
         if self.learned is not None and "learned" in position:
             try:
                 self.learned = finite_numbers(type(self.learned), position["learned"])

@@ -42,6 +42,9 @@ class StepPrompts:
     """(Q,) int64 completions to roll out of each, >= 1; None where all groups have as many."""
     context: StepContext = NOTHING_KNOWN
     """What is known of each group before it is rolled out."""
+    expected_tokens: float | None = None
+    """Tokens of all candidates as history expects them, fixed before any prompt is drawn: what takes the place of
+    counted ones where prompts are pruned or groups differ in size; None where every candidate is counted."""
     collected: Collected | None = None
     """What the rounds gave; None where there was one block."""
 
@@ -120,6 +123,7 @@ def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) ->
         if size_Q.shape != weight_Q.shape or not bool((size_Q >= 1).all()):
             raise ShapeError(f"size_Q is {size_Q.tolist()!r:.80}, expected {len(weight_Q)} numbers >= 1.")
         weight_Q = weight_Q * generations / size_Q
+    estimated = size_Q is not None or bool((block.draw.prob_N < 1).any())
     return StepPrompts(
         candidates=block.candidates,
         draw=block.draw,
@@ -128,6 +132,7 @@ def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) ->
         weight_Q=weight_Q,
         sequences=generations * len(keep_P),
         size_Q=size_Q,
+        expected_tokens=generations * float(block.candidates.tokens_P.double().sum()) if estimated else None,
     )
 
 

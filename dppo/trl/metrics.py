@@ -50,6 +50,13 @@ def share_done(state: TrainerState) -> float:
     return min(state.global_step / max(state.max_steps, 1), 1.0)
 
 
+def synchronised() -> float:
+    """Seconds of the wall's clock once accelerators have done what they were asked for."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
 def wall() -> float:
     """Seconds of the wall's clock."""
     return time.perf_counter()
@@ -65,6 +72,8 @@ class PhaseClock:
     def __init__(self, now: Callable[[], float] = wall) -> None:
         self.now = now
         self._seconds: dict[str, float] = defaultdict(float)
+        self.total: dict[str, float] = defaultdict(float)
+        """Seconds of each phase since the beginning."""
         self._started: dict[str, float] = {}
         self._inner = [0.0]
 
@@ -77,7 +86,9 @@ class PhaseClock:
             yield
         finally:
             seconds = self.now() - start
-            self._seconds[phase] += seconds - self._inner.pop()
+            own = seconds - self._inner.pop()
+            self._seconds[phase] += own
+            self.total[phase] += own
             self._inner[-1] += seconds
 
     def start(self, phase: str) -> None:
@@ -127,6 +138,9 @@ OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean", "aux_loss"}
 shares of all tokens, or completions, of the full batch: one without an advantage is never clipped."""
 
 
+OTHERS = "squares of other terms", "squares of advantages"
+
+
 class LossFigures:
     """Collects the figures of one optimizer step, which do not depend on how its completions fall into calls."""
 
@@ -138,6 +152,8 @@ class LossFigures:
         self._method, self._sums = method, WeightedSums()
         self._units: dict[str, str] = {}
         self._clipped_shares: list[Tensor] = []
+        self.others = 0.0, 0.0
+        """What ``other_terms`` found in the optimizer step, of all ranks, once figures are ``reduced``."""
 
     @torch.no_grad()
     def add(
@@ -171,6 +187,11 @@ class LossFigures:
             self._sums.add("aux_loss", router_loss.view(1, 1), tokens.mask_BT, weight_B.new_ones(1))
             self._sums.add("kept attended", attended_B[:, None], tokens.mask_BT, weight_B)
 
+    def add_others(self, square_2: Tensor) -> None:
+        """Add what ``other_terms`` found in a micro-batch."""
+        for name, square in zip(OTHERS, square_2, strict=True):
+            self._sums.add(name, square.view(1, 1), square.new_ones(1, 1), square.new_ones(1))
+
     def _clipping(self, tokens: Tokens, weight_B: Tensor) -> dict[str, Tensor]:
         """What the loss cuts off, (B, T) or (B, 1) each."""
         constants = self._constants
@@ -203,6 +224,7 @@ class LossFigures:
             denominator: of this step's share of the loss.
         """
         sums = self._sums.reduced(accelerator)
+        self.others = sums.get(OTHERS[0], 0.0), sums.get(OTHERS[1], 0.0)
         totals = {"tokens": tokens, "sequences": sequences}
         found = {}
         if self._method.entropy_coef:

@@ -60,6 +60,8 @@ def step_prompts(subject: Subject, method: Method, streams: Streams) -> StepProm
     if rounds is None:
         drawn = method.prompts.draw(candidates, streams(Purpose.PROMPT_DRAW))
         prompts = drawn_block(Block(candidates=candidates, draw=drawn), subject.generations)
+        if prompts.expected_tokens is not None:  # any number fixed before the draw will do: that of the full batch
+            prompts = replace(prompts, expected_tokens=float(subject.tokens_N.sum()))
     else:
         wanted = subject.wanted or subject.rewards.groups
         prompts = known_rounds(rounds, candidates, subject.rewards, subject.earlier_rewards, wanted, streams)

@@ -17,8 +17,14 @@ TOKEN_SUM = Normaliser(
     name="token-sum", per_sequence=False, denominator=lambda sequences, tokens, max_tokens: 1.0, prompt_exact=True
 )
 """Divides by nothing."""
+TOKEN_MEAN = replace(
+    DAPO_TOKENS,
+    prompt_exact=False,
+    reason="verl counts the tokens that were rolled out, so the count of all is estimated: a ratio, biased O(1/n)",
+)
+"""Divides by the tokens that verl counts."""
 NORMALISERS = {
-    "token-mean": DAPO_TOKENS,
+    "token-mean": TOKEN_MEAN,
     "token-sum": TOKEN_SUM,
     "seq-mean-token-mean": GRPO_MEAN,
     "seq-mean-token-sum": LUSPO,

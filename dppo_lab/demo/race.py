@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from answer_judge.statistics import normal_interval
 from dppo.methods import METHODS, Method
 from dppo.pruning import COMPLETION_AUTO, Pruning, advantage_with_confidence
-from dppo.pruning.ceiling import LARGEST
 from dppo.rng import Purpose, torch_generator
 from dppo_lab.demo.evaluate import accuracy
 from dppo_lab.demo.loop import Loop, StepRecord, everything
@@ -101,7 +100,8 @@ def contestants() -> list[Contestant]:
 
     Completions are drawn at the rate that pays in each step, by confidence, since the decoder gives log-probabilities.
     """
-    drawn = Pruning(rate=LARGEST, floor=1 - LARGEST, auto=COMPLETION_AUTO, score=advantage_with_confidence)
+    auto = COMPLETION_AUTO
+    drawn = Pruning(rate=auto.largest, floor=1 - auto.largest, auto=auto, score=advantage_with_confidence)
     return [("grpo", METHODS["grpo"], everything), ("dppo", replace(METHODS["dppo"], completions=drawn), None)]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from answer_judge.statistics import Estimate
-from dppo.pruning.ceiling import COMPLETION_AUTO, GRID, LARGEST, PROMPT_AUTO, TAIL, Auto
+from dppo.pruning.ceiling import COMPLETION_AUTO, GRID, PROMPT_AUTO, TAIL, Auto
 from dppo_lab.planning.costs import Costs
 from dppo_lab.planning.records import Length, Option, Prices, Seconds, Step, Work
 from dppo_lab.planning.work import completion_ceiling, prompt_ceiling, work_of
@@ -223,7 +223,7 @@ def _row(
 
 def _advice(worlds: Sequence[Figures], step: Step, gpus: int, level: Level, length: Length) -> Advice:
     """The smallest rate with nearly the best gain; 0 if its interval starts below what is worth having, as ``auto``."""
-    rates = [round(GRID * k, 6) for k in range(1, int(LARGEST / GRID + 1e-6) + 1)]
+    rates = [round(GRID * k, 6) for k in range(1, int(level.auto.largest / GRID + 1e-6) + 1)]
     gains = {rate: gain(worlds[0], step, level.at(rate), gpus) for rate in rates}
     best = max(gains.values())
     enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]

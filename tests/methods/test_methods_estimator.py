@@ -214,7 +214,7 @@ def test_an_entropy_bonus_is_a_mean_over_tokens_and_keeps_its_claim(level):
     prompt, completion = LEVELS[level]
     method = at_rates(DPPO, prompt, completion, entropy_coef=0.3)
     check(method, replace(GRPO_BY_HAND, entropy_coef=0.3))
-    assert bool(method.biases()) == (level != "completions")
+    assert not method.biases()
     dead = replace(method, completions=Pruning(rate=completion)).live(torch.zeros(1))
     assert dead.all(), "a completion without an advantage has a gradient then"
 
@@ -321,7 +321,41 @@ def test_a_mean_over_the_kept_rows_needs_a_fixed_size():
     torch.testing.assert_close(mean_over_kept[fixed_U], outcome.gradients()[fixed_U], rtol=1e-9, atol=1e-12)
 
 
-def test_the_bias_of_a_token_denominator_falls_with_the_number_of_prompts():
+TOKEN_MEAN = at_rates(METHODS["dppo_dapo"], 0.5, 0.5, entropy_coef=0.3)
+TOKEN_MEAN_BY_HAND = replace(BY_HAND["dppo_dapo"], entropy_coef=0.3)
+
+
+def of_tokens(tokens):
+    """The mean gradient where a step counts so many tokens; None for those of what was rolled out, weighted."""
+
+    def gradients(outcome):
+        if outcome.plan is None:
+            return outcome.gradients()
+        plan = outcome.plan
+        counted = float((plan.prompts.weight_Q[plan.rewards.group_N] * plan.completions.tokens_N).sum())
+        found = counted if tokens is None else tokens
+        return replace(outcome, plan=replace(plan, denominator=found, tokens=found)).gradients()
+
+    return expectation(TOKEN_MEAN, gradients)
+
+
+def test_a_mean_over_tokens_that_history_expects_is_unbiased_whatever_it_expects():
+    """A wrong expectation makes every step longer or shorter by the same factor, and points nowhere else."""
+    wanted = TOKEN_MEAN_BY_HAND.gradient()
+    assert not TOKEN_MEAN.biases() and relative_error(expectation(TOKEN_MEAN), wanted) < EXACT
+    for factor in (0.5, 3.0):
+        assert relative_error(of_tokens(factor * LENGTH_N.sum()), wanted / factor) < EXACT
+
+
+def test_wrong_twin_a_mean_over_the_tokens_of_prompts_that_were_drawn():
+    wanted = TOKEN_MEAN_BY_HAND.gradient()
+    wrong = of_tokens(None)
+    assert relative_error(wrong, wanted) > BIASED
+    along = (wrong @ wanted) / (wanted @ wanted)
+    assert relative_error(wrong / along, wanted) > BIASED, "another direction too, and no matter of length"
+
+
+def test_the_bias_of_an_estimated_token_denominator_falls_with_the_number_of_prompts():
     """Every half of n prompts, equally likely: gradient sums over estimated tokens, against both totals."""
     bias = {}
     for copies in (1, 2, 4):

@@ -29,6 +29,8 @@ REWARD_NF = np.array([[1, 0], [0, 0], [0, 1], [0, 0.6], [1, 0], [0.1, 1], [0.9, 
 WEIGHT_F = np.array([1.0, 0.5])
 LENGTH_N = np.array([4, 2, 3, 1, 4, 3, 2])
 MASK_NT = np.arange(T) < LENGTH_N[:, None]
+EXPECTED_TOKENS = float(LENGTH_N.sum())
+"""What history expects of the three prompts; what it means to be wrong is a test."""
 _RNG = np.random.default_rng(4)
 TOKEN_NT = _RNG.integers(V, size=(N, T))
 BEFORE_NT = np.concatenate([np.full((N, 1), V), TOKEN_NT[:, :-1]], 1)
@@ -337,7 +339,9 @@ def after(method: Method, chance: float, draw) -> Planned:
         sampled=SampledTokens(logp_NT=old_NT, mask_NT=mask_NT),
     )
     context = CONTEXT.take(draw.keep_N)
-    prompts = replace(drawn_block(Block(candidates=CANDIDATES, draw=draw), 1), sequences=N, context=context)
+    prompts = drawn_block(Block(candidates=CANDIDATES, draw=draw), 1)
+    expected = None if prompts.expected_tokens is None else EXPECTED_TOKENS
+    prompts = replace(prompts, sequences=N, context=context, expected_tokens=expected)
     outcomes, chances, drawn = 1, {0: 1.0}, method
     if by_chance(method.completions) and (live := int(completions_of(method, rolled_out, context).live_N.sum())):
         outcomes = 2**live

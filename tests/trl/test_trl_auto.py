@@ -6,14 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import CONFIG, first_half_reward
+from conftest_trl import CONFIG, SHORT, first_half_reward, length_reward, logged, problems, scripted
+from refusals import refused
 from safetensors.torch import load_file
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 
+from dppo.errors import ConfigError, DataError
+from dppo.evidence import MEASURED
 from dppo.methods import settings as method_settings
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
-from dppo.trl import DPPOConfig
+from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.grpo.costs import CostMeter
+from dppo.trl.metrics import PhaseClock, synchronised, wall
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
 
@@ -31,9 +36,12 @@ def eager(monkeypatch):
 def test_both_levels_choose_up_to_a_rate():
     method = DPPOConfig(**CONFIG, **BOTH).build_method()
     assert (method.prompts.auto, method.completions.auto) == (PROMPT_AUTO, COMPLETION_AUTO)
-    assert method.prompts.rate == method.completions.rate == 0.8
-    assert method.prompts.floor == method.completions.floor == pytest.approx(0.2)
-    assert method.biases() == ("the dapo normaliser is biased under prompt pruning: " + method.normaliser.reason,)
+    assert (method.prompts.rate, method.completions.rate) == (0.8, 0.9)
+    assert (method.prompts.floor, method.completions.floor) == pytest.approx((0.2, 0.1))
+    assert (method.prompts.least, method.completions.least) == (None, 0.02)
+    asked = DPPOConfig(**CONFIG, **BOTH, prune_floor=0.2).build_method().completions
+    assert (asked.rate, asked.floor, asked.least) == (0.8, 0.2, None), "a floor that is asked for is that of all"
+    assert method.biases() == ()
     plain = DPPOConfig(**CONFIG, prompt_prune_rate="0.25").build_method()
     assert plain.prompts.rate == 0.25 and plain.prompts.auto is None
 
@@ -93,3 +101,138 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     file.write_text(json.dumps(state))
     trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
     assert not equal(tmp_path / "a", tmp_path / "lost")
+
+
+# What tokens cost: read from a clock in the first generations, on one process, and never again.
+
+
+class Scripted:
+    """Stands in for a process group of two, whose first process measured other seconds than this one."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, first):
+        self.first, self.gathered = first, 0
+
+    def gather(self, value):
+        self.gathered += 1
+        return torch.cat([torch.tensor([self.first], dtype=value.dtype), value])
+
+
+class Plan:
+    """As much of a plan as costs are read from: two draws, in which three completions and two are kept."""
+
+    class completions:
+        tokens_N = torch.tensor([10, 20, 30, 40])
+
+    weight_UN = torch.tensor([[1.0, 0.0, 2.0, 1.0], [0.0, 0.0, 3.0, 1.0]])
+
+
+def test_the_first_process_measures_and_all_others_take_its_word():
+    clock, processes = PhaseClock(), Scripted([4.0, 1.0, 1.0])
+    meter = CostMeter(clock, processes, needed=True)
+    assert clock.now is synchronised
+    for _ in range(MEASURED + 1):
+        clock.total["rollout"] += 1000.0
+        meter.generation(Plan())
+    assert meter.costs.tokens == (100.0 * MEASURED, 80.0 * MEASURED, 150.0 * MEASURED)
+    assert meter.costs.seconds == (4.0 * MEASURED, 1.0 * MEASURED, 1.0 * MEASURED)
+    assert meter.costs.rollout_cost == 4.0 and clock.now is wall
+    meter.generation(Plan())
+    assert processes.gathered == MEASURED + 1, "nothing is measured or told any more"
+    asked = CostMeter(PhaseClock(), processes, needed=False)
+    asked.generation(Plan())
+    assert asked.costs.rollout_cost is None and processes.gathered == MEASURED + 1
+
+
+def seconds_of(monkeypatch, generated):
+    """A clock that says that each generation took so long to roll out, and a second to score and to train on."""
+    told = {"generations": 0}
+
+    def seconds(meter):
+        told["generations"] += 1
+        return [generated * told["generations"], 1.0 * told["generations"], 1.0 * told["generations"]]
+
+    monkeypatch.setattr(CostMeter, "_seconds", seconds)
+
+
+def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(tiny_path, tmp_path, monkeypatch):
+    """The wrong twin: on a clock of its own the resumed run would choose by other costs."""
+    options = dict(prompt_prune_rate=0.0, max_steps=MEASURED + 4, save_steps=MEASURED + 2, rollout_cost=None)
+    seconds_of(monkeypatch, 64.0)
+    whole = trained(tiny_path, tmp_path / "a", **options)
+    dear = whole.meter.costs
+    assert dear.fixed and dear.rollout_cost >= 8.0 and whole.method.completions.auto.rollout_cost == dear.rollout_cost
+    seconds_of(monkeypatch, 1e-3)
+    checkpoint = str(tmp_path / "a" / f"checkpoint-{MEASURED + 2}")
+    resumed = trained(tiny_path, tmp_path / "b", resume=checkpoint, **options)
+    assert resumed.meter.costs == dear and resumed.method.completions.auto.rollout_cost == dear.rollout_cost
+    assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
+    fresh = trained(tiny_path, tmp_path / "c", **options)
+    assert fresh.meter.costs.rollout_cost < 1.0
+
+
+def parameters(model):
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+def test_a_checkpoint_before_the_end_of_the_measurement_fixes_the_costs_of_both_runs(tiny_path, tmp_path, monkeypatch):
+    options = dict(prompt_prune_rate=0.0, max_steps=6, save_steps=3, rollout_cost=None)
+    seconds_of(monkeypatch, 64.0)
+    whole = trained(tiny_path, tmp_path / "a", **options)
+    seconds_of(monkeypatch, 1e-3)
+    resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-3"), **options)
+    assert resumed.meter.costs == whole.meter.costs and whole.meter.costs.generations <= 3
+    assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
+
+
+# What the KL term weighs is learned from what was kept, and a resumed run knows it.
+
+
+def test_the_weight_of_a_kl_term_is_learned_logged_and_resumed(tiny_path, tmp_path):
+    options = dict(beta=0.5, max_steps=6, save_steps=3, prompt_prune_rate=0.0)
+    whole = trained(tiny_path, tmp_path / "a", **options)
+    known = [record["prune/other_terms"] for record in lines(tmp_path / "a", "metrics.jsonl") if "loss" in record]
+    assert known[0] == 0.0, "the policy is its reference"
+    assert known[-1] > 0.0 and known[-1] == whole.others.advantage == whole.source.others.advantage
+    resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-3"), **options)
+    assert resumed.others == whole.others and torch.equal(*(parameters(each.model) for each in (whole, resumed)))
+    file = tmp_path / "a" / "checkpoint-3" / "dppo_state.json"
+    state = json.loads(file.read_text())
+    assert state.pop("others")["unit"] > 0
+    file.write_text(json.dumps(state))
+    forgetful = trained(tiny_path, tmp_path / "c", resume=str(file.parent), **options)
+    assert forgetful.others != whole.others, "the wrong twin"
+
+
+# Pass rates of a column.
+
+PRIOR = {"column": "solve_rate", "completions": 4}
+
+
+def test_a_column_of_pass_rates_prunes_the_first_generation(tiny_path, tmp_path):
+    data = problems(8).add_column("solve_rate", [0.5, 1.0] * 4)
+    options = SHORT | dict(prompt_prune_rate=0.5, prompt_prior=PRIOR, loss_type="dr_grpo", output_dir=str(tmp_path))
+    config = DPPOConfig(**options | dict(per_device_train_batch_size=16))
+    trainer = DPPOTrainer(tiny_path, length_reward, config, data, rollout_func=scripted)
+    trainer.train()
+    kept = logged(trainer, "prune/prompts_kept_share")
+    assert kept[0] < 1.0 and trainer.biases == ()
+    with refused(DataError, "prompt_prior", "'solve_rate'", "'answer'"):
+        DPPOTrainer(tiny_path, length_reward, config, problems(8), rollout_func=scripted)
+
+
+def test_the_column_is_asked_for_in_words_and_in_yaml(tmp_path):
+    words = json.dumps(PRIOR)
+    file = tmp_path / "config.yaml"
+    file.write_text("output_dir: x\nuse_cpu: true\nbf16: false\nprompt_prune_rate: auto\nprompt_prior: " + words)
+    (config,) = TrlParser((DPPOConfig,)).parse_args_and_config(["--config", str(file)])
+    assert config.prompt_prior == PRIOR
+    given = ["--output_dir", "x", "--use_cpu", "--bf16", "false", "--prompt_prune_rate", "0.5", "--prompt_prior", words]
+    assert TrlParser((DPPOConfig,)).parse_args_and_config(given)[0].prompt_prior == PRIOR
+    with refused(ConfigError, "prompt_prior", "completions"):
+        DPPOConfig(**CONFIG, prompt_prune_rate=0.5, prompt_prior={"column": "solve_rate"})
+    with refused(ConfigError, "prompt_prior", "prompt_prune_rate"):
+        DPPOConfig(**CONFIG, prompt_prior=PRIOR)
+    with refused(ConfigError, "prompt_prior", "difficulty_features"):
+        DPPOConfig(**CONFIG, method="dppo_history", prompt_prior=PRIOR, difficulty_features="length")

@@ -31,6 +31,7 @@ def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callba
     settings |= {"max_completion_length": 12} | options
     if ours:
         settings = {"prompt_prune_rate": 0.5, "completion_prune_rate": 0.5, "loss_type": "dr_grpo"} | settings
+        settings = {"rollout_cost": 1.0} | settings  # no test depends on a clock
     trainer = (DPPOTrainer if ours else GRPOTrainer)(
         model=path,
         reward_funcs=reward,

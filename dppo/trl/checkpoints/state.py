@@ -52,6 +52,10 @@ class RunState:
     """Of each draw of the generation in use, for the logs; of checkpoints of earlier versions none."""
     evidence: dict[str, Any] | None = None
     """Completions with a gradient of the last steps of a streamed dataset; of any other they are in ``position``."""
+    others: dict[str, Any] = field(default_factory=dict)
+    """What the KL term and the entropy bonus weighed; empty in checkpoints of earlier versions."""
+    costs: dict[str, Any] = field(default_factory=dict)
+    """What tokens cost, fixed; empty in checkpoints of earlier versions."""
     listed: bool = False
     """Whether its files are listed at the end; those of earlier versions are not."""
 

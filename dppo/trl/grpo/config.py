@@ -14,6 +14,7 @@ from dppo.errors import raise_problems
 from dppo.methods import METHODS, Method
 from dppo.methods.settings import CHOICES, bias_problems, fill_in, method_problems, pruned, read_rates, setting_problems
 from dppo.objective import ADVANTAGE_RULES, clipped_surrogate, emphasised
+from dppo.pruning.prior import prior_problems, read_prior
 from dppo.settings import OwnSettings, described
 from dppo.trl.grpo.objective import (
     CONSTANTS,
@@ -72,7 +73,24 @@ def unread_by(method: Method, given: Mapping[str, Any]) -> dict[str, str]:
 def field_problems(args: Any) -> list[str]:
     """One sentence per field that contradicts the method or another field; empty when there is none."""
     base = METHODS[args.method]
-    return difficulty_problems(args) + _value_problems(args, base) + method_problems(args) + _round_problems(args, base)
+    priors = difficulty_problems(args) + _prior_problems(args, base) + _value_problems(args, base)
+    return priors + method_problems(args) + _round_problems(args, base)
+
+
+def _prior_problems(args: Any, base: Method) -> list[str]:
+    """What is wrong with pass rates from a column, or that nothing would read them."""
+    if (given := args.prompt_prior) is None:
+        return []
+    problems = prior_problems(given)
+    if not (args.prompt_prune_rate or base.advantages.from_history):
+        problems.append(
+            f"prompt_prior={given!r:.80} is about prompts to prune, or to compare with, and there are none. Set "
+            "prompt_prune_rate: auto, or leave it out."
+        )
+    other = [name for name in ("prompt_values", "difficulty_features") if getattr(args, name) is not None]
+    if other:
+        problems.append(f"prompt_prior and {other[0]} are two priors of the same prompts. Leave {other[0]} out.")
+    return problems
 
 
 def _value_problems(args: Any, base: Method) -> list[str]:
@@ -118,6 +136,7 @@ class DPPOConfig(OwnSettings, GRPOConfig):
 
     def __post_init__(self) -> None:
         read_rates(self)
+        self.prompt_prior = read_prior(self.prompt_prior)
         if self.scale_rewards in (True, False):  # as TRL reads it
             self.scale_rewards = "group" if self.scale_rewards else "none"
         raise_problems("DPPOConfig", setting_problems(self, CHOICES_OF_TRL, RANGES))

@@ -17,11 +17,13 @@ from dppo.methods import METHODS, Method
 from dppo.pruning import (
     DifficultyPredictor,
     PromptHistory,
+    PromptPrior,
     PromptStream,
     PromptValues,
     column_features,
     length_features,
 )
+from dppo.pruning.prior import prior_of_column
 from dppo.pruning.values import read_values
 from dppo.rewards import identities
 from dppo.step import PromptSource
@@ -58,6 +60,7 @@ def prompt_source(
             weight_F=weight_F,
             difficulty=difficulty_predictor(dataset, args, len(weight_F)),
             values=_of_functions(values, method, len(weight_F)),
+            prior=_prior(dataset, args, method, len(weight_F)),
         )
     _check_streamed(args, method)
     return None
@@ -74,6 +77,11 @@ def _check_streamed(args: Any, method: Method) -> None:
         raise ConfigError(
             f"method={args.method!r} has a baseline from each prompt's history, which needs a map-style dataset. Set "
             "method: dppo, or load the dataset without streaming."
+        )
+    if args.prompt_prior is not None:
+        raise ConfigError(
+            "prompt_prior is a column of the rows of a dataset, and a streamed one has none. Load the dataset without "
+            "streaming, or leave it out."
         )
     if args.prompt_values is not None:
         raise ConfigError(
@@ -100,6 +108,22 @@ def _of_functions(values: PromptValues | None, method: Method, functions: int) -
             "prompt_values out, or use one reward function."
         )
     return values
+
+
+def _prior(dataset: Any, args: Any, method: Method, functions: int) -> PromptPrior | None:
+    """The pass rates of the column that ``prompt_prior`` names."""
+    if args.prompt_prior is None:
+        return None
+    column, worth = args.prompt_prior["column"], args.prompt_prior["completions"]
+    if column not in dataset.column_names:
+        present = ", ".join(map(repr, dataset.column_names))
+        raise DataError(f"prompt_prior: the dataset has no column {column!r}, only {present}. Name one of those.")
+    if method.advantages.from_history and functions > 1:
+        raise ConfigError(
+            f"prompt_prior is of the total of {functions} reward functions, and a history has a prior of each. Leave "
+            "prompt_prior out, or use one reward function."
+        )
+    return prior_of_column(dataset[column], worth, column)
 
 
 LENGTH, COLUMN = "length", "column:"

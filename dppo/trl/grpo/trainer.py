@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,13 +15,14 @@ from torch import Tensor
 from dppo.context import StepContext
 from dppo.environment import load_vllm
 from dppo.errors import ConfigError
-from dppo.pruning import Evidence
+from dppo.pruning import Evidence, OtherTerms, TokenCosts
 from dppo.rng import step_streams
-from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, plan_step, whole_block
+from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, other_terms, plan_step, whole_block
 from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
 from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.costs import CostMeter, at_cost
 from dppo.trl.grpo.plan import CeilingLines, Cycle, card_section, step_plan
 from dppo.trl.grpo.prompts import prompt_source
 from dppo.trl.grpo.records import generation_of
@@ -119,6 +120,9 @@ class DPPOTrainer(TrainingLoop, Joints):
         """The generation that is trained on; None before the first."""
         self.evidence: Evidence | None = None
         """Completions with a gradient of a streamed dataset; of any other the source remembers them."""
+        self.others = OtherTerms()
+        """What the KL term and the entropy bonus weighed in completions that were kept."""
+        self.meter = CostMeter(self.clock, self.accelerator, needed=self._chooses and args.rollout_cost is None)
         self._dealt: list[list[MicroBatch]] = []
         self._figures = LossFigures(self.method)
         self._signal_warning = EmptySignalWarning()
@@ -138,6 +142,11 @@ class DPPOTrainer(TrainingLoop, Joints):
         accepted = self.method.selection_bias
         for reason in (reason for reason in self.biases if reason not in accepted):
             warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether a rate for completions, or for their tokens, is chosen."""
+        return any(getattr(level, "auto", None) is not None for level in (self.method.completions, self.method.tokens))
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -167,6 +176,9 @@ class DPPOTrainer(TrainingLoop, Joints):
     def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
         """Roll out, plan, remember, record: everything between two generations of completions."""
         self.clear_samples()
+        if self.in_use is not None and self.in_use.plan is not None:
+            self.meter.generation(self.in_use.plan)
+            self._at_costs(self.meter.costs)
         with self.clock("rollout"):
             prompts, generated = self._roll_out_step(examples)
         with self.clock("prune"):
@@ -196,7 +208,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             generated = self.roll_out(examples)
             completions = len(generated.reward_NF)
             prompts = whole_block(completions // group, completions)
-            return replace(prompts, context=StepContext(evidence=self.evidence)), generated
+            return replace(prompts, context=StepContext(evidence=self.evidence, others=self.others)), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(self.source)
         multiple = processes // math.gcd(group, processes)
@@ -245,6 +257,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         self.evidence = plan.evidence
         if self.source is not None:
             self.source.learn(plan, self.generation)
+            while self.source.lines:
+                self.accelerator.print(f"dppo | {self.source.lines.pop(0)}")
             self.add_figures(self.source.figures)
         self.add_figures(plan.figures)
         if prompts.size_Q is not None:
@@ -270,8 +284,17 @@ class DPPOTrainer(TrainingLoop, Joints):
             denominator = float(whole.denominator) / self.cycle.passes.shares
             reduced = figures.reduced(self.accelerator, tokens=tokens, sequences=sequences, denominator=denominator)
             self.add_figures(reduced)
+            self._learn_others(figures)
             self._figures = LossFigures(self.method)
         return loss
+
+    def _learn_others(self, figures: LossFigures) -> None:
+        """Remember what the KL term and the entropy bonus weighed in an optimizer step, for the next draws."""
+        self.others = self.others.after(*figures.others)
+        if self.source is not None:
+            self.source.others = self.others
+        if (advantage := self.others.advantage) is not None:
+            self.add_figures({"prune/other_terms": advantage})
 
     def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, figures: LossFigures) -> Tensor:
         """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
@@ -281,6 +304,9 @@ class DPPOTrainer(TrainingLoop, Joints):
 
         tokens = batch.tokens_of(logp, first=draw == 0)
         figures.add(tokens, batch.loss_weight, entropy, router, whole.lengths[batch.rows])
+        if self.method.beta or self.method.entropy_coef:
+            scale = float(whole.denominator) / max(float(whole.tokens), 1.0)
+            figures.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))
         loss = micro_batch_loss(
             self.method,
             tokens,
@@ -318,6 +344,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
         folder.mkdir(parents=True, exist_ok=True)
         calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
+        costs = self._at_costs(self.meter.settle())
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
         if not self.accelerator.is_main_process:
@@ -327,12 +354,20 @@ class DPPOTrainer(TrainingLoop, Joints):
             calls=calls,
             position=None if self.source is None else self.source.save(folder),
             evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
+            others=asdict(self.others),
+            costs=asdict(costs),
             skipped=self.guard.skipped,
             settings=settings_of(self.args, self.accelerator.num_processes),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
             listed=True,
         )
         write_state(folder, state)
+
+    def _at_costs(self, costs: TokenCosts) -> TokenCosts:
+        """Choose by these costs from here on."""
+        self.meter.restore(costs)
+        self.method = at_cost(self.method, costs)
+        return costs
 
     def load_extra(self, folder: Path) -> None:
         """Put the trainer where the checkpoint was taken, in the middle of a generation if need be.
@@ -354,6 +389,10 @@ class DPPOTrainer(TrainingLoop, Joints):
         if self.source is not None and state.position is not None:
             self.source.load(folder, state.position)
         self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
+        self._at_costs(TokenCosts.of_saved(state.costs))
+        self.others = OtherTerms(**state.others)
+        if self.source is not None:
+            self.source.others = self.others
         self.generation, self.guard.skipped = state.generation, state.skipped
         if goes_on:
             file = batch_file(folder, self.accelerator.process_index)

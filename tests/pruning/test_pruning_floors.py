@@ -1,0 +1,137 @@
+"""Floors that follow from what is lost: they bound weight times score, and cost no bias."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from pruning_enumeration import boxes_of_level
+from refusals import refused
+
+from dppo.errors import ConfigError, DesignError
+from dppo.evidence import OtherTerms
+from dppo.pruning import (
+    PIVOTAL,
+    SYSTEMATIC,
+    Budget,
+    Pruning,
+    advantage_with_confidence,
+    advantage_with_length,
+    proportional,
+)
+from dppo.rng import Purpose, generator
+from dppo.types import Completions
+
+EXACT = 1e-12
+ADVANTAGE = torch.tensor([0.0, 1.2, 0.0, -0.8, 0.0, 0.0], dtype=torch.float64)
+ROWS = Completions(
+    advantage_N=ADVANTAGE,
+    tokens_N=torch.tensor([5, 1, 8, 3, 2, 6]),
+    group_N=torch.tensor([0, 1, 0, 1, 2, 2]),
+    live_N=torch.ones(6, dtype=torch.bool),
+    confidence_N=torch.tensor([0.1, 0.9, 0.6, 0.5, 0.3, 1.1], dtype=torch.float64),
+    beta=0.1,
+    other=0.2,
+)
+LEVEL = Pruning(rate=0.6, floor=0.2, least=0.05, score=advantage_with_confidence)
+
+
+def test_the_floor_of_a_mean_score_is_the_floor_and_that_of_none_the_least():
+    score = torch.tensor([0.0, 0.5, 1.0, 2.5], dtype=torch.float64)  # the mean is 1
+    floors = Budget(rate=0.5, floor=0.2, least=0.02).floors(score)
+    torch.testing.assert_close(floors, torch.tensor([0.02, 0.11, 0.2, 0.47], dtype=torch.float64), rtol=0, atol=EXACT)
+    assert floors.mean().item() == pytest.approx(0.2, abs=EXACT), "so a rate has room for it where it has for one floor"
+    assert Budget(rate=0.5, floor=0.2, least=0.02).floors(torch.zeros(3)) == 0.02
+    assert Budget(rate=0.5, floor=0.2).floors(score) == 0.2
+
+
+@pytest.mark.parametrize("budget", ["rows", "tokens"])
+@pytest.mark.parametrize("rate", [0.3, 0.6, 0.8])
+def test_no_weight_and_no_weight_times_score_is_above_its_bound(rate, budget):
+    rng = torch.Generator().manual_seed(1)
+    score = torch.rand(200, generator=rng, dtype=torch.float64) ** 8
+    score[:150] = 0.0
+    cost = torch.rand(200, generator=rng, dtype=torch.float64) * 30 + 1 if budget == "tokens" else None
+    within = Budget(rate=rate, floor=0.2, least=0.02, cost_N=cost)
+    weight = proportional(score, within).reciprocal()
+    mean = score.mean() if cost is None else (cost * score).sum() / cost.sum()
+    assert weight.max() <= 50 * (1 + EXACT)
+    assert (weight * score).max() <= max(float(mean) / 0.18, float(score.max())) * (1 + EXACT)
+    spent = 1 / weight if cost is None else cost / weight
+    total = len(score) if cost is None else cost.sum()
+    assert float(spent.sum() / total) == pytest.approx(1 - rate, abs=1e-9)
+    assert weight[:150].min() > 4 or rate < 0.7, "what has nothing to lose gives way first"
+
+
+def mean_weight(level, rows=ROWS, late=None):
+    """(N,) exact mean of the weights, over every real draw; ``late`` changes those that were drawn."""
+    boxes = boxes_of_level(level, rows)
+    drawn = [(box.chance, level.draw(rows, box.rng())) for box in boxes]
+    weights = [(chance, draw.weight_N if late is None else late(draw)) for chance, draw in drawn]
+    return sum(chance * weight_N for chance, weight_N in weights)
+
+
+@pytest.mark.parametrize("design", [PIVOTAL, SYSTEMATIC], ids=lambda design: design.name)
+@pytest.mark.parametrize("budget", ["rows", "tokens"])
+def test_floors_by_score_are_unbiased_over_every_draw(design, budget):
+    level = replace(LEVEL, design=design, budget=budget)
+    prob_N = level.draw(ROWS, generator(0, Purpose.CHECK)).prob_N
+    assert prob_N.min() < 0.1 < 0.2 < prob_N[1], "asked seldom, where nothing is lost"
+    assert (mean_weight(level) - 1).abs().max() < EXACT
+
+
+def test_wrong_twin_a_floor_applied_to_the_weights_after_the_draw_is_biased():
+    """The same bound on weights, taken where it would be cheapest to write: completions asked seldom count less."""
+    level = replace(LEVEL, least=0.01)
+    assert (mean_weight(level) - 1).abs().max() < EXACT
+    clipped = mean_weight(level, late=lambda draw: draw.weight_N.clamp(max=5.0))
+    assert (clipped - 1).abs().max() > 0.1
+
+
+def test_a_term_whose_size_is_not_known_keeps_one_floor_for_all():
+    unknown = replace(ROWS, other=None)
+    assert LEVEL.informed(ROWS).least == 0.05 and LEVEL.informed(unknown).least is None
+    assert LEVEL.draw(unknown, generator(0, Purpose.CHECK)).prob_N.min() == pytest.approx(0.2)
+    assert LEVEL.draw(ROWS, generator(0, Purpose.CHECK)).prob_N.min() < 0.2
+
+
+@pytest.mark.parametrize("score", [advantage_with_confidence, advantage_with_length])
+def test_scores_hold_what_other_terms_weigh(score):
+    blind, known = score(replace(ROWS, other=0.0)), score(ROWS)
+    assert (blind[ADVANTAGE == 0] == 0).all() and (known > 0).all()
+    unit = score(replace(ROWS, advantage_N=torch.ones(6), other=0.0))
+    torch.testing.assert_close(known**2, blind**2 + (0.2 * unit) ** 2, rtol=1e-12, atol=0)
+    assert torch.equal(score(replace(ROWS, other=None)), blind)
+
+
+def added_variance(score_N, square_N, level):
+    prob_N = level._probabilities(score_N, torch.ones_like(score_N))
+    return float((square_N * (1 / prob_N - 1)).sum() / square_N.sum())
+
+
+@pytest.mark.parametrize("other", [0.3, 1.0, 5.0])
+def test_blind_scores_do_harm_where_other_terms_are_large_and_learned_ones_mend_it(other):
+    """Seven in ten flat, as on ``embedded``: gradients by the model that scores are of, with noise of its own."""
+    rng = torch.Generator().manual_seed(2)
+    confidence_N = torch.rand(400, generator=rng, dtype=torch.float64) ** 2
+    advantage_N = torch.where(torch.arange(400) % 10 < 7, 0.0, torch.randn(400, generator=rng, dtype=torch.float64))
+    noise_N = torch.rand(400, generator=rng, dtype=torch.float64) + 0.5
+    square_N = (advantage_N**2 + other**2 * noise_N) * confidence_N**2
+    level = Pruning(rate=0.7, floor=0.15, least=0.02)
+    blind = added_variance(advantage_N.abs() * confidence_N, square_N, level)
+    learned = added_variance((advantage_N**2 + other**2).sqrt() * confidence_N, square_N, level)
+    assert learned < 0.5 * blind
+
+
+def test_what_other_terms_weighed_is_a_faded_mean_that_ignores_what_is_not_finite():
+    found = OtherTerms().after(8.0, 2.0)
+    assert found.advantage == 2.0 and OtherTerms().advantage is None
+    assert found.after(float("inf"), 1.0) == found.after(1.0, 0.0) == found.after(float("nan"), 1.0) == found
+    later = found.after(0.0, 2.0)
+    assert later.advantage == pytest.approx((6.4 / 3.6) ** 0.5, rel=1e-3)
+
+
+def test_impossible_floors_are_refused():
+    with refused(ConfigError, "least=1.5"):
+        Pruning(rate=0.5, least=1.5)
+    with refused(DesignError, "least=0.3"):
+        Budget(rate=0.5, floor=0.2, least=0.3)

@@ -1,0 +1,166 @@
+"""Pass rates that a dataset carries: believed before the first visit, found out where they mislead, never a bias."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from drafts import draft_of
+from pruning_enumeration import boxes_of_level
+from refusals import refused
+
+from dppo.errors import ConfigError, DataError, ShapeError
+from dppo.methods import METHODS
+from dppo.objective import DAPO_TOKENS, GRPO_MEAN
+from dppo.pruning import DifficultyPredictor, PromptHistory, PromptPrior, PromptPruning, PromptStream
+from dppo.pruning.prior import prior_of_column, prior_problems, read_prior
+from dppo.step import PromptSource, drawn_block
+from dppo.types import Block, Rewards
+
+SIZE, PROMPTS, GROUP = 400, 16, 4
+METHOD = replace(METHODS["dppo"], normaliser=GRPO_MEAN, prompts=PromptPruning(rate=0.5, floor=0.2))
+LIVE = np.arange(SIZE) % 5 == 0
+"""One prompt in five has a pass rate of a half, and all others one of 1."""
+TRUE = torch.from_numpy(np.where(LIVE, 0.5, 1.0))
+
+
+def source(rate_P, *, method=METHOD, completions=4.0, fill=False):
+    prior = None if rate_P is None else PromptPrior(rate_P=rate_P, completions=completions)
+    history = PromptHistory(np.arange(SIZE, dtype=np.uint64), half_life=1e9)
+    return PromptSource(PromptStream(SIZE, 3), history, method, prompts=PROMPTS, prior=prior, fill=fill)
+
+
+def answers(row_Q):
+    """Rewards of groups by the true rates: mixed for live ones."""
+    reward_QG = torch.ones(len(row_Q), GROUP)
+    reward_QG[torch.from_numpy(LIVE)[row_Q], :2] = 0.0
+    return Rewards.of_groups(reward_QG)
+
+
+def taught(run, steps, first=0):
+    found = []
+    for step in range(first, first + steps):
+        found.append(run.block(step, generations=GROUP))
+        run.learn(draft_of(run.method, found[-1], answers(found[-1].row_Q), tokens=7), step)
+    return found
+
+
+def test_a_rate_prunes_from_the_first_step_by_what_the_column_says():
+    (first,) = taught(source(TRUE), 1)
+    live_P = torch.from_numpy(LIVE)[first.candidates.row_P]
+    assert first.kept_share < 0.7 and first.seen_share == 1
+    assert first.draw.prob_N[live_P].min() > first.draw.prob_N[~live_P].max()
+    (without,) = taught(source(None), 1)
+    assert without.kept_share == 1, "the wrong twin: nothing is known of prompts without a history"
+
+
+def test_prompts_whose_rate_is_not_known_are_always_rolled_out():
+    rate_P = TRUE.clone()
+    rate_P[1::2] = torch.nan
+    (first,) = taught(source(rate_P), 1)
+    unknown_P = rate_P[first.candidates.row_P].isnan()
+    assert unknown_P.any() and (first.draw.prob_N[unknown_P] == 1).all() and (first.draw.prob_N[~unknown_P] < 1).any()
+
+
+def test_a_mean_over_tokens_waits_for_the_first_generation():
+    run = source(TRUE, method=replace(METHOD, normaliser=DAPO_TOKENS))
+    first, second = taught(run, 2)
+    assert first.kept_share == 1 and first.expected_tokens is None
+    assert second.kept_share < 0.7 and second.expected_tokens == pytest.approx(7 * GROUP * PROMPTS)
+
+
+def test_a_right_column_is_believed_and_rolls_out_more_that_teaches():
+    run, blind = source(TRUE), source(None)
+    believed, plain = (
+        np.concatenate([LIVE[each.row_Q.numpy()] for each in taught(one, 20)]).mean() for one in (run, blind)
+    )
+    assert run.prior is not None and not run.lines and len(run.first_visits) > 64
+    assert believed > 1.3 * plain
+
+
+@pytest.mark.parametrize("wrong", ["reversed", "noise"])
+def test_a_misleading_column_is_turned_off_with_a_line(wrong, tmp_path):
+    noise = torch.from_numpy(np.random.default_rng(0).choice([0.5, 1.0], SIZE, p=[0.2, 0.8]))
+    run = source(1.5 - TRUE if wrong == "reversed" else noise, completions=64.0)
+    steps = taught(run, 24)
+    assert run.prior is None and len(run.lines) == 1 and "prompt_prior is turned off" in run.lines[0]
+    off = next(k for k, each in enumerate(steps) if each.seen_share < 1)
+    assert all(each.kept_share == 1 for each in steps[off:]), "prompts without a history are rolled out again"
+    again = source(noise, completions=64.0)
+    again.load(tmp_path, run.save(tmp_path))
+    assert again.prior is None and not again.lines, "a resumed run does not believe it again, and says nothing twice"
+
+
+def test_a_run_that_stopped_goes_on_alike(tmp_path):
+    whole, half, again = (source(TRUE) for _ in range(3))
+    steps = taught(whole, 8)
+    taught(half, 5)
+    again.load(tmp_path, half.save(tmp_path))
+    for mine, other in zip(taught(again, 3, first=5), steps[5:], strict=True):
+        assert torch.equal(mine.row_Q, other.row_Q) and torch.equal(mine.draw.prob_N, other.draw.prob_N)
+
+
+@pytest.mark.parametrize("rate", [[0.0, 0.5, 1.0, 0.9, 0.2], [1.0, 1.0, 0.0, 0.1, 0.3]])
+def test_weights_are_one_on_average_whatever_the_column_says(rate):
+    """Over every real draw of a first block; the wrong twin leaves the weights out."""
+    history = PromptHistory(np.arange(5, dtype=np.uint64))
+    prior = PromptPrior(rate_P=torch.tensor(rate, dtype=torch.float64), completions=8)
+    candidates = history.candidates(torch.arange(5), 0, (prior.mixed_P(GROUP), 2.0))
+    mean_P, bare_P = torch.zeros(2, 5, dtype=torch.float64)
+    for box in boxes_of_level(METHOD.prompts, candidates):
+        block = drawn_block(Block(candidates=candidates, draw=METHOD.prompts.draw(candidates, box.rng())), GROUP)
+        keep_P = block.draw.keep_N
+        mean_P[keep_P] += box.chance * block.weight_Q
+        bare_P[keep_P] += box.chance
+    assert (mean_P - 1).abs().max() < 1e-12 < 0.1 < (bare_P - 1).abs().max()
+
+
+# The prior itself
+
+
+def test_the_chance_of_a_mixed_group_is_that_of_the_beta_distribution():
+    prior = PromptPrior(rate_P=torch.tensor([0.25, 0.75, torch.nan], dtype=torch.float64), completions=2.0)
+    right = torch.tensor([1.5, 2.5], dtype=torch.float64)  # 2 of its own and 2 of the mean, one half
+    draws = torch.distributions.Beta(right, 4 - right)
+    grid = torch.linspace(1e-6, 1 - 1e-6, 200001, dtype=torch.float64)[:, None]
+    density = draws.log_prob(grid).exp()
+    wanted = (density * (1 - grid**4 - (1 - grid) ** 4)).sum(0) / density.sum(0)
+    found = prior.mixed_P(4)
+    torch.testing.assert_close(found[:2], wanted, rtol=1e-4, atol=0)
+    assert found[2].isnan() and prior.mixed_P(1)[0] == prior.mixed_P(2)[0]
+
+
+def test_a_baseline_from_history_starts_from_the_column():
+    method = METHODS["dppo_history"]
+    run = source(TRUE, method=method)
+    expected = run.block(0, generations=GROUP).context.expected
+    rows = run.block(0, generations=GROUP).row_Q
+    assert expected is not None and expected.worth_QF.unique().tolist() == [7.0]
+    mixed = (4 * TRUE[rows] + 2 * TRUE.mean()) / 6
+    assert run._expected(rows, 0).mean_QF[:, 0].tolist() == pytest.approx(mixed.tolist())
+
+
+def test_what_is_wrong_with_the_setting_is_said():
+    good = {"column": "solve_rate", "completions": 4}
+    assert not prior_problems(good) and read_prior('{"column": "solve_rate", "completions": 4}') == good
+    assert read_prior("solve_rate") == "solve_rate"
+    for bad in ("solve_rate", {"column": "x"}, good | {"completions": 0}, good | {"column": 3}, good | {"of": 1}):
+        (said,) = prior_problems(bad)
+        assert "prompt_prior" in said and "{column: solve_rate, completions: 4}" in said
+
+
+def test_columns_that_hold_no_rates_are_refused():
+    assert prior_of_column([0, None, 1.0], 4, "p").rate_P.isnan().tolist() == [False, True, False]
+    with refused(DataError, "row 1", "'p'", "hard"):
+        prior_of_column([0.5, "hard"], 4, "p")
+    with refused(DataError, "row 1", "37.5"):
+        prior_of_column([0.5, 37.5], 4, "p")
+    with refused(DataError, "prompt_prior"):
+        prior_of_column([None], 4, "p")
+    with refused(ShapeError, "2 prompts", SIZE):
+        source(torch.tensor([0.5, 0.5], dtype=torch.float64))
+    with refused(ConfigError, "priors"):
+        history = PromptHistory(np.arange(4, dtype=np.uint64))
+        predictor = DifficultyPredictor(np.zeros((4, 1)), ranges=[(0.0, 1.0)])
+        prior = PromptPrior(rate_P=torch.ones(4, dtype=torch.float64), completions=4.0)
+        PromptSource(PromptStream(4, 0), history, METHOD, prompts=2, difficulty=predictor, prior=prior)
