@@ -208,7 +208,8 @@ class PromptSource:
             area = self.difficulty.auc(prompts.row_Q, rewards, step)
             self._difficulty_figures = {} if math.isnan(area) else {"difficulty/auc": area}
             self.difficulty.update(prompts.row_Q, rewards, step)
-        if self.prior is not None and prompts.collected is None:
+        known = self.history.observations > 0  # before that, what a prior expects has no unit
+        if self.prior is not None and known:
             self._judge_prior(plan)
         outcome_Q = None
         if self._skipping is not None:
@@ -216,7 +217,7 @@ class PromptSource:
         self.history.update(prompts.row_Q, rewards, plan.signal_Q, tokens_N, step, outcome_Q=outcome_Q)
         if plan.evidence is not None:
             self.completions = plan.evidence
-        if prompts.collected is None:
+        if prompts.collected is None and known:
             self.visits = self.visits.after(
                 Evidence.of_visits(prompts.candidates, prompts.draw, rewards, plan.signal_Q, tokens_N)
             )

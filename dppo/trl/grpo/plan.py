@@ -163,7 +163,7 @@ class CeilingLines:
             self._level("prompt", prompts, visits, lambda: prompts.choice(visits), dropped, "")
         if not isinstance(completions, Pruning) or plan.evidence is None:
             return
-        evidence = plan.evidence
+        evidence, completions = plan.evidence, completions.informed(found)
         if len(evidence) >= (completions.auto or COMPLETION_AUTO).fewest:
             live = int(found.live_N.sum())
             beside = f" of the update, beside the {1 - live / len(found.live_N):.0%} without a gradient,"
