@@ -19,12 +19,13 @@ _PHRASE = pattern(
     r"\b(?:answer|answers(?= are\b)|correct (?:option|choice))(?: to (?:the|this) (?:problem|question))?"
     r"(?:[ \t]+(?:is|are|(?:should|must|will) be)\b"
     r"(?:[ \t]+(?:therefore|thus|hence|then|simply|just|indeed|clearly)\b)?[ \t]*:?|[ \t*]*:|[ \t]*=)[\s*]*"
-    r"|<answer>\s*|^[#* \t]{0,20}(?:final )?answer[ \t*]{0,20}$[\s*]*",
+    r"|<answer>\s*|答案[ \t*]{0,9}(?:是|为|為|[:：])[\s*:：]*|^[#* \t]{0,20}(?:final )?answer[ \t*]{0,20}$[\s*]*",
     {
         "The answer is therefore 5": "answer is therefore ",
         "**Answer**: (C)": "Answer**: ",
         "ANSWER = 12": "ANSWER = ",
         "the correct choice is B": "correct choice is ",
+        "答案：12": "答案：",
         "<answer> 4": "<answer> ",
         "so\n## Final answer\n72": "## Final answer\n",
     },
@@ -32,8 +33,8 @@ _PHRASE = pattern(
 )
 _HEADING = pattern(r"\A[*\s]*[A-Za-z]{3}", {"**Final Answer**": "**Fin"})
 _SENTENCE_END = pattern(
-    r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|",
-    {"3.5. So": ".", "0.333... So": "", "4</s>": "</", "4<|im_end|>": "<|", "4\nso": "\n"},
+    r"\n|。|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|",
+    {"3.5. So": ".", "12。所以": "。", "0.333... So": "", "4</s>": "</", "4<|im_end|>": "<|", "4\nso": "\n"},
 )
 _ITEM = r"[ \t]{0,9}(?:[-•*][ \t]{1,9})?"
 _BULLET = pattern(r"^[-•*][ \t]{1,9}", {"- A": "- "})
@@ -65,9 +66,10 @@ _REASON = pattern(
     {"5, since 2 + 3 = 5": ", since ", "5 because it is": " because "},
 )
 _GAP = r"\s|\$|\\[()\[\] ,;]|\\q?quad"
-_LINK = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}"
+_LINK = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}|(?:\*\*|[Pp]art )?\((?:[b-h]|i{1,3}|iv|vi?)\)(?:[.:]|\*\*)*"
 _JOINT = pattern(
-    rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*", {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } "}
+    rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*",
+    {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } ", "$\n\n(b) $": "$\n\n(b) $"},
 )
 _LONGEST_JOINT = 60
 _MOST_BOXES = 32
@@ -110,7 +112,7 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def joined_boxes(text: str) -> str | None:
-    r"""The last box and those joined to it by commas, "and" or "or", as one list; None where the last stands alone.
+    r"""The last box and those joined to it by commas, "and", "or" or "(b)", as one list; None where it stands alone.
 
     ``\boxed{1} \text{ and } \boxed{2}`` is ``1, 2``: for a problem with several answers, and only for such a one.
     """

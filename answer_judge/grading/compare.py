@@ -12,7 +12,16 @@ from answer_judge.grading.equality import agree, proportional, rational, same_va
 from answer_judge.grading.families import same_families
 from answer_judge.grading.regions import FLIPPED, as_set, is_settled, same_sets
 from answer_judge.grading.rules import Grading
-from answer_judge.grading.units import DEGREE, PERCENT, RADIAN, compatible_label, compatible_labels, same_dimension
+from answer_judge.grading.units import (
+    DEGREE,
+    PERCENT,
+    RADIAN,
+    compatible_label,
+    compatible_labels,
+    in_pairs,
+    same_dimension,
+)
+from answer_judge.grading.words import of_the_day
 
 
 def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -29,11 +38,10 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     golds, answers = v.readings(gold), v.readings(answer)
     clocks = [[part for part in some if isinstance(part, v.Text) and ":" in part.words] for some in (golds, answers)]
     for one, other in product(*(clocks if all(clocks) else (golds, answers))):
-        try:
-            if same(one, other, grading):
-                return True
-        except Unreadable:
-            continue
+        if clocks[0] and isinstance(one, v.Items) and isinstance(other, v.Formula):
+            continue  # 3:45 may be a time
+        if _same_or_unreadable(one, other, grading):
+            return True
     return False
 
 
@@ -65,15 +73,17 @@ def _same_texts(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     if gold.words == answer.words:
         return True
     clock, other = sorted((gold.words, answer.words), key=len)
-    return ":" in clock and other.startswith(f"{clock} ")  # 12:30 and 12:30 pm
+    if ":" in clock and other.startswith(f"{clock} "):
+        return True  # 12:30 and 12:30 pm
+    return of_the_day(gold.words) == of_the_day(answer.words) != ""
 
 
 def _same_quantities(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Values with units: converted where both units are known and measure the same."""
     if not isinstance(gold, v.Quantity):
         assert isinstance(answer, v.Quantity)
-        if parts.is_capital(gold):
-            return False  # an option or a name
+        if parts.is_capital(gold) or in_pairs(answer.unit.label):
+            return False  # an option or a name; 12 pairs may be 24
         if answer.unit == PERCENT:
             return _same_percent(gold, answer.value, grading)
         return same(gold, answer.value, grading) or _same_angles(gold, answer, grading)
@@ -144,7 +154,7 @@ def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
             return _same_equations(gold, answer, grading)
         if is_settled(answer):
             return False
-        return same(gold.members[-1], answer, grading)
+        return same(gold.members[-1], v.quotient(answer) if ":" in gold.name else answer, grading)
     assert isinstance(answer, v.Named)
     if parts.is_capital(gold) and len(answer.name) == 1 and answer.name.isupper():
         return False  # B = A for A
@@ -241,7 +251,9 @@ def _same_matrices(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 
 def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """Lists and sets in any order, tuples and intervals in theirs."""
+    """Lists and sets in any order, tuples and intervals in theirs; a quotient for a ratio, and no ratio for one."""
+    if isinstance(gold, v.Items) and gold.brackets == ":" and isinstance(answer, v.Formula):
+        return len(gold.items) == 2 and same(v.quotient(gold), answer, grading)
     if not isinstance(gold, v.Items) or not isinstance(answer, v.Items):
         if isinstance(answer, v.Items) and not answer.brackets:
             formulas = [item for item in map(v.without_unit, answer.items) if isinstance(item, v.Formula)]
@@ -265,6 +277,8 @@ def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     if all(not items.brackets or items.brackets == "{}" for items in (gold, answer)):
         return _in_any_order(gold.items, answer.items, grading)
     kinds = {gold.brackets, answer.brackets}
+    if "ab" in kinds and kinds & {"", "{}"}:
+        return _in_order(gold.items, answer.items, grading)
     if kinds == {"", "()"}:
         listed = parts.by_letter(answer.items) if not answer.brackets else answer.items
         if _endless(gold) or _endless(answer):

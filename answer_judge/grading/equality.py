@@ -12,12 +12,15 @@ import sympy
 
 import answer_judge.grading.values as v
 from answer_judge.grading.brackets import Unreadable
-from answer_judge.grading.points import LEAST_POINTS, POINT_NEAR, is_finite, values_at_points
+from answer_judge.grading.points import LEAST_POINTS, POINT_DIGITS, is_finite, more_digits, values_at_points
 from answer_judge.grading.rounding import ENOUGH_DIGITS, FEWEST_DIGITS, endless, is_short, printed, shortened
 from answer_judge.grading.rules import Grading
 
 CONSTANT_DIGITS = 60
-_CONSTANT_NEAR = sympy.Rational(1, 10**45)
+_SPARE_DIGITS = 10
+"""How many of the digits of a value may be wrong."""
+_CONSTANTS = frozenset((sympy.Symbol("C"), sympy.Symbol("c")))
+"""Letters of a constant of integration."""
 LARGEST_ROUNDING = Fraction(1, 20)
 """Half a unit in the last digit may be at most this share of a gold value for it to count as rounded."""
 
@@ -81,10 +84,29 @@ def same_formulas(gold: v.Formula, answer: v.Formula) -> bool:
     """Whether two formulas have the same value, everywhere."""
     if isinstance(gold, v.Expression) and isinstance(answer, v.Expression) and gold.latex == answer.latex:
         return True
+    if _words(gold) != _words(answer):
+        return False
     if is_constant(gold) and is_constant(answer):
         return _same_constants(gold, answer)
-    one, other = aligned(tree(gold), tree(answer))
-    return all(near(left, right, POINT_NEAR) for left, right in values_at_points(one, other))
+    one, other = aligned(tree(gold), _with_constant(tree(gold), tree(answer)))
+    digits = POINT_DIGITS + more_digits(one, other)
+    return all(near(left, right, digits) for left, right in values_at_points(one, other, digits))
+
+
+def _words(value: v.Formula) -> frozenset[str]:
+    return value.words if isinstance(value, v.Expression) else frozenset()
+
+
+def _with_constant(gold: Any, answer: Any) -> Any:
+    """An answer with the gold answer's letter for a constant that both add to a formula in one other letter."""
+    for constant in _CONSTANTS - gold.free_symbols:
+        (same,) = _CONSTANTS - {constant}
+        letters = answer.free_symbols - {constant}
+        if len(letters) != 1 or gold.free_symbols != letters | {same} or not str(*letters).islower():
+            continue
+        if (gold - same).free_symbols == (answer - constant).free_symbols == letters:
+            return answer.xreplace({constant: same})
+    return answer
 
 
 def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
@@ -96,8 +118,11 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
         if exact == found or ((endless(found) or is_short(found)) and _printed_from(found, gold)):
             return True
         return (endless(exact) and _cut_from(exact, answer)) or (endless(found) and _cut_from(found, gold))
-    left, right = constant(gold), constant(answer)
-    if near(left, right, _CONSTANT_NEAR):
+    if tree(gold) == tree(answer):
+        return True
+    digits = CONSTANT_DIGITS + more_digits(tree(gold), tree(answer))
+    left, right = constant(gold, digits), constant(answer, digits)
+    if near(left, right, digits):
         return True
     if not (left.is_real and right.is_real):
         return False
@@ -141,9 +166,9 @@ def _exactly(value: v.Formula) -> Fraction | None:
     return exact
 
 
-def constant(value: v.Formula) -> Any:
+def constant(value: v.Formula, digits: int = CONSTANT_DIGITS) -> Any:
     """The value of a formula without letters, to many digits."""
-    found = tree(value).evalf(CONSTANT_DIGITS)
+    found = tree(value).evalf(digits)
     if not is_finite(found):
         raise Unreadable("no finite value")
     return found
@@ -153,11 +178,11 @@ def to_fraction(value: Any) -> Fraction:
     return Fraction(*map(int, sympy.Rational(value).as_numer_denom()))
 
 
-def near(left: Any, right: Any, share: Any) -> bool:
-    """Whether two values differ by at most a share of the larger one, or are both 0."""
+def near(left: Any, right: Any, digits: int) -> bool:
+    """Whether two values are the same in all of so many digits but the last ones, or both 0."""
     if vanishes(left) or vanishes(right):
         return vanishes(left) and vanishes(right)
-    return bool(abs(left - right) <= share * max(abs(left), abs(right)))
+    return bool(abs(left - right) <= max(abs(left), abs(right)) / sympy.Integer(10) ** (digits - _SPARE_DIGITS))
 
 
 def vanishes(value: Any) -> bool:
@@ -195,7 +220,8 @@ def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool 
 
 def _proportional(one: Any, other: Any, positive: bool) -> bool:
     ratios = []
-    for left, right in values_at_points(one, other):
+    digits = POINT_DIGITS + more_digits(one, other)
+    for left, right in values_at_points(one, other, digits):
         if vanishes(left) or vanishes(right):
             if vanishes(left) and vanishes(right):
                 continue
@@ -203,5 +229,5 @@ def _proportional(one: Any, other: Any, positive: bool) -> bool:
         ratios.append(right / left)
     if len(ratios) < LEAST_POINTS:
         raise Unreadable("no value at enough points")
-    same = all(near(ratios[0], ratio, POINT_NEAR) for ratio in ratios[1:])
+    same = all(near(ratios[0], ratio, digits) for ratio in ratios[1:])
     return same and (not positive or bool(sympy.re(ratios[0]) > 0))

@@ -1,6 +1,7 @@
 r"""Values with a letter that stands for every whole number: ``\frac{\pi}{2} + k\pi, k \in \mathbb{Z}``."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -65,7 +66,7 @@ def _as_family(value: v.Value, *, is_gold: bool) -> v.Value | None:
 def _renamed(part: v.Expression, letter: Any) -> v.Expression:
     if letter not in part.tree.free_symbols:
         return part
-    return v.Expression(f"{part.latex} in whole {letter.name}", part.tree.xreplace({letter: WHOLE}), part.decimal)
+    return replace(part, latex=f"{part.latex} in whole {letter.name}", tree=part.tree.xreplace({letter: WHOLE}))
 
 
 def _same_steps(one: v.Value, other: v.Value) -> bool:

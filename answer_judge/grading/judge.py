@@ -4,6 +4,7 @@ Only the LaTeX grammar of math-verify is used (``latex2sympy``): math-verify's p
 and operators to Python's ``eval``. See ``grading`` for what happens before and after the grammar.
 """
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,13 @@ from answer_judge.grading.text import head, tidy
 from answer_judge.grading.units import parse_unit
 
 _WHERE = pattern(r"(?<![A-Za-z\\])where\b", {r"ax+b, \text{ where a = 2}": "where"})
+_MEANING = pattern(
+    r"\s*(?!\d)(?=.*(?<![A-Za-z\\])[A-Za-z])(?!.*\banswer\b)"
+    r".*?(?:[<>=]|\\(?:l|g|n)eq?(?![A-Za-z])|\\in(?![A-Za-z])|\b(?:is|are|be|denotes?)\b)",
+    {" a = 2": " a =", r"}k\text{ is whole": r"}k\text{ is"},
+    re.DOTALL,
+)
+"""What "where" says of a letter; of "5 where 7" nothing is cut off."""
 _WHOLE = pattern(r"\\in ?\\?(?:mathbb|Z)|integer", {r"k \in \mathbb{Z}": r"\in \mathbb"})
 
 
@@ -28,7 +36,7 @@ def without_where(text: str) -> str:
     It is part of a gold answer that makes it.
     """
     found = _WHERE.search(text)
-    if not found or _WHOLE.search(text, found.end()):
+    if not found or _WHOLE.search(text, found.end()) or not _MEANING.match(text, found.end()):
         return text
     return head(text, found.start())
 
@@ -86,7 +94,7 @@ def _is_option(value: v.Value) -> bool:
 
 def _is_list(value: v.Value) -> bool:
     """Whether a gold answer is several values, or can be read so."""
-    return any(isinstance(part, v.Items) and part.brackets in ("", "{}") for part in v.readings(value))
+    return any(isinstance(part, v.Items) and part.brackets in ("", "{}", "ab") for part in v.readings(value))
 
 
 def _is_number(value: v.Value) -> bool:

@@ -17,12 +17,19 @@ _AROUND = pattern(
     r"(?:\{ ?\} ?)?[_^] ?\{? ?(?P<n>\d{1,4}) ?\}? ?(?P<kind>[CP]) ?_ ?\{? ?(?P<k>\d{1,4}) ?\}?",
     ("{}_{10}C_3", "^{10}P_{3}", "_5C_2"),
 )
+_TYPED = pattern(r"(?<![A-Za-z\\])(?P<kind>C) ?\( ?(?P<n>\d{1,4}) ?, ?(?P<k>\d{1,4}) ?\)", ("C(10, 3)",))
 _OTHER_LETTERS = pattern(r"(?<!\\)(?<![A-Za-z\\])[A-Za-z]|\\(?!frac|cdot|binom)[A-Za-z]+", {r"2\cdot x": "x"})
 
 
 def usual(text: str) -> str:
     """A tidy text in the usual notation."""
     return _counted(_UPRIGHT.sub(r"\1", _turned(text)))
+
+
+def choices(text: str) -> str | None:
+    """``C(10,3)`` as a binomial, also a point with a name; None where a tidy text is anything else."""
+    found = _TYPED.fullmatch(text)
+    return _written(found) if found and int(found["n"]) >= int(found["k"]) else None
 
 
 def _turned(text: str) -> str:
@@ -47,9 +54,10 @@ def _counted(text: str) -> str:
     With another letter in the text ``C_2^1`` may be the power of a constant.
     """
     text = _AROUND.sub(_written, text)
-    if "_" not in text or _OTHER_LETTERS.search(_COUNTED.sub("", text)):
+    if "_" not in text and "C" not in text:
         return text
-    return _COUNTED.sub(_written, text)
+    counted = _COUNTED.sub(_written, text if _TYPED.fullmatch(text) else _TYPED.sub(_written, text))
+    return text if _OTHER_LETTERS.search(counted) else counted
 
 
 def _written(found: re.Match[str]) -> str:

@@ -1,5 +1,6 @@
 """What an answer has inside: the pieces that comparing it with another needs, without comparing."""
 
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -22,7 +23,7 @@ def with_argument(named: v.Named, argument: str) -> v.Named:
         return named
     letters = {sympy.Symbol(named.argument): sympy.Symbol(argument)}
     members = tuple(
-        v.Expression(f"{member.latex} ", member.tree.xreplace(letters), member.decimal)
+        replace(member, latex=f"{member.latex} ", tree=member.tree.xreplace(letters))
         if isinstance(member, v.Expression)
         else member
         for member in named.members

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 from sympy import E, I, Symbol, nan, zoo
@@ -12,13 +13,13 @@ from answer_judge.grading.brackets import Unreadable, cut, outer_brackets
 from answer_judge.grading.canonical import canonical
 from answer_judge.grading.cases import read_cases
 from answer_judge.grading.families import declared
-from answer_judge.grading.formula import name_of, parse
-from answer_judge.grading.notation import usual
+from answer_judge.grading.formula import name_of, parse, symbol_name
+from answer_judge.grading.notation import choices, usual
 from answer_judge.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
-from answer_judge.grading.options import labelled
+from answer_judge.grading.options import labelled, unlabelled
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
 from answer_judge.grading.text import tidy
-from answer_judge.grading.units import compound, split_unit
+from answer_judge.grading.units import POUND, compound, split_unit
 from answer_judge.grading.vectors import as_tuples, with_hats
 from answer_judge.grading.words import ASKED, NUMBER_WORDS, answer_alone, words_of
 
@@ -31,7 +32,10 @@ _SET_SIGN = pattern(r"\\(?:cup|cap|setminus)(?![A-Za-z])", {r"A\cup B": r"\cup"}
 _COMMA = pattern(r",|;", {"1, 2": ","})
 _COLON = pattern(r":", {"4:6:10": ":"})
 _HOUR = pattern(r"\d+[^:]*$", ("7 p.m.",))
-_CLOCK_OR_RATIO = pattern(r"\d+:\d+", ("3:20",))
+_CLOCK_OR_RATIO = pattern(r"0*[1-9]\d*:\d+", ("3:20",))
+_WORDS = pattern(r"(?<!_)(?<!_\{)\\text\{ ?[A-Za-z]{2}[^{}]*\}", {r"x_{\text{max}}+\text{all}": r"\text{all}"})
+_POUNDS = pattern(r"\d ?(?:\\text\{ ?)?pounds?(?: ?\})?$", {r"20\text{ pounds}": r"0\text{ pounds}"})
+"""Of weight or of money."""
 _PLUS_MINUS = pattern(r"\\[pm][pm](?![A-Za-z])", {r"1\pm2": r"\pm", r"1\mp2": r"\mp"})
 _UPPER = rewritings((r"\\pm(?![A-Za-z])", "+", r"1\pm2", "1+2"), (r"\\mp(?![A-Za-z])", "-", r"1\mp2", "1-2"))
 _LOWER = rewritings((r"\\pm(?![A-Za-z])", "-", r"1\pm2", "1-2"), (r"\\mp(?![A-Za-z])", "+", r"1\mp2", "1+2"))
@@ -97,7 +101,7 @@ def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
         return sides
     letter = {constant: Symbol({E: "e", I: "i"}[constant]) for constant in constants}
     return tuple(
-        v.Expression(f"{side.latex} ", side.tree.xreplace(letter), side.decimal) if side in formulas else side
+        replace(side, latex=f"{side.latex} ", tree=side.tree.xreplace(letter)) if side in formulas else side
         for side in sides
     )
 
@@ -111,6 +115,8 @@ class _Reader:
     def whole(self, text: str) -> v.Value:
         """The value of a whole answer, whose letter may stand for every whole number."""
         text = usual(text)
+        if binomial := choices(text):
+            return v.Either((self.value(text), self.expression(binomial)))
         found = declared(text)
         return v.Family(self.value(found[0]), found[1]) if found else self.value(text)
 
@@ -143,7 +149,7 @@ class _Reader:
         if _HOUR.match(text) and ":" in words.words and (hour := self.quantity(text)):
             return v.Either((words, hour))
         if _CLOCK_OR_RATIO.fullmatch(text) or (text.isalpha() and len(text) <= (6 if text.isupper() else 3)):
-            return v.Either((words, self.expression(text)))
+            return v.Either((words, self.ratio(text) or self.expression(text)))
         return words
 
     def labelled(self, text: str) -> v.Value | None:
@@ -179,6 +185,8 @@ class _Reader:
         pieces, separators = cut(joined_groups(text), _SEPARATOR)
         if len(pieces) == 1:
             return self.two_signs(text)
+        if parts := unlabelled(pieces):
+            return v.Items("ab", self.items(parts, flat=False))
         several, self.several = self.several, None  # what is known of the list is not known of its items
         items = self.items(pieces, flat=True)
         self.several = several
@@ -212,9 +220,10 @@ class _Reader:
         if not all(sides):
             raise Unreadable("a side is missing")
         if signs == [r"\in"]:
-            if name_of(sides[0]) is None:
-                raise Unreadable(f"{sides[0][:60]} is no name")
-            return self.value(sides[1])
+            found = self.value(sides[1])
+            if name_of(sides[0]) is None or r"\text" in sides[0] or not isinstance(found, v.SETS):
+                raise Unreadable(f"{sides[0][:60]} is no name, or {sides[1][:60]} no set")
+            return found
         if set(signs) <= {"=", r"\approx"}:
             return self._equal(sides)
         if {"=", r"\in", r"\approx"} & set(signs) or len({_DIRECTION[sign] for sign in signs}) > 1:
@@ -222,14 +231,18 @@ class _Reader:
         return v.Inequality(with_letters(tuple(map(self.side, sides))), tuple(signs))
 
     def side(self, text: str) -> v.Value:
-        """A side of a relation, in which a letter is no option."""
+        """A side of a relation, in which a letter is no option, and the ratio of two numbers their quotient."""
         found = self.value(text)
-        formulas = [part for part in v.readings(found) if isinstance(part, v.Formula)]
-        return formulas[0] if formulas and any(isinstance(part, v.Text) for part in v.readings(found)) else found
+        formulas = [part for part in map(v.quotient, v.readings(found)) if isinstance(part, v.Formula)]
+        return (
+            formulas[0]
+            if formulas and any(isinstance(part, v.Text) for part in v.readings(found))
+            else v.quotient(found)
+        )
 
     def _equal(self, sides: list[str]) -> v.Value:
         name = name_of(sides[0])
-        if name is None and len(sides) == 2 and name_of(sides[1]) is not None:
+        if name is None and len(sides) == 2 and r"\text" not in sides[1] and name_of(sides[1]) is not None:
             sides, name = sides[::-1], name_of(sides[1])
         members = tuple(map(self.side, sides[1:]))
         if name is None:
@@ -257,7 +270,14 @@ class _Reader:
 
     def quantity(self, text: str) -> v.Value | None:
         found = split_unit(text, self.labels)
-        return v.Quantity(self.value(found[0]), found[1]) if found else None
+        if not found:
+            return None
+        value = self.value(found[0])
+        if isinstance(value, v.SETS) and not (isinstance(value, v.Items) and value.items):
+            raise Unreadable("a unit of no number")
+        if _POUNDS.search(text):
+            return v.Either((v.Quantity(value, found[1]), v.Quantity(value, POUND)))
+        return v.Quantity(value, found[1])
 
     def set_builder(self, text: str) -> v.Value | None:
         r"""``\{x \mid x > 3\}`` is its condition."""
@@ -282,7 +302,7 @@ class _Reader:
     def ratio(self, text: str) -> v.Value | None:
         """``4:6:10``, as what its parts are beside the first."""
         parts, _ = cut(text, _COLON)
-        if len(parts) < 3 or len(parts) > MOST_ITEMS or not all(parts):
+        if len(parts) < 2 or len(parts) > MOST_ITEMS or not all(parts):
             return None
         shares = tuple(self.expression(f"({part})/({parts[0]})") for part in parts)
         if any(share.tree.has(zoo, nan) for share in shares):
@@ -318,7 +338,7 @@ class _Reader:
 
     def expression(self, text: str) -> v.Expression:
         latex, decimal = canonical(text)
-        return v.Expression(latex, parse(latex), decimal)
+        return v.Expression(latex, parse(latex), decimal, frozenset(map(symbol_name, _WORDS.findall(text))))
 
 
 _KINDS: tuple[tuple[Callable[[_Reader, str], v.Value | None], str], ...] = (

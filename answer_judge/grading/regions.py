@@ -43,7 +43,7 @@ def _items(value: v.Items) -> Any | None:
             union, common = sympy.Union(*parts), sympy.Intersection(*parts)
             return common if value.joiner == "and" or (value.joiner == "," and union == sympy.S.Reals) else union
         return sympy.Union(*parts)  # "and" between intervals adds one to another
-    if len(value.items) != 2:
+    if len(value.items) != 2 or value.brackets[0] not in "([":
         return None
     start, end = map(_end, value.items)
     if not bool(start < end) and not (start == end and value.brackets == "[]"):

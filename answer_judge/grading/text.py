@@ -16,7 +16,7 @@ _CHARACTERS = {
     "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "°": r"^\circ ", "º": r"^\circ ", "∠": r"\angle ",
     "△": r"\triangle ", "ℏ": r"\hbar ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
     "⟨": "(", "⟩": ")", "π": r"\pi ", "¢": r"\text{cents}", "％": r"\%",
-    "…": "...", **dict.fromkeys("✓✔✅∎■□", " "),
+    "和": " and ", "、": ",", "…": "...", **dict.fromkeys("✓✔✅∎■□", " "),
 }  # fmt: skip
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho - sigma tau upsilon phi chi psi omega"  # noqa: E501
 _CHARACTERS |= {chr(0x3B1 + i): rf"\{name} " for i, name in enumerate(_GREEK.split()) if name not in "-pi"}
@@ -49,6 +49,7 @@ _WORD = pattern(
 # In this order. First layout, which may stand anywhere: separators of thousands before the spaces they are made of;
 # then spellings: every fraction as \frac before fractions without braces and of words; dots before periods.
 _LAYOUT = rewritings(
+    ("或者?", " or ", "3或者5", "3 or 5"),
     (r"\\math(?:open|close)(?![A-Za-z])\s*(?:\{\s*([\[\]()])\s*\})?", r"\1", r"\mathopen]0,1\mathclose{[}", "]0,1["),
     (
         r"(\\(?:text(?:bf|rm|it|sf|normal)?|math(?:rm|bf)|mbox)\s*\{\s*(?:\([A-J]\)|[A-J][.:)]))(?:\s|\\ |~)+\}",

@@ -13,6 +13,7 @@ from answer_judge.grading.values import Unit
 DEGREE = Unit((("degree", 1),))
 RADIAN = Unit((("radian", 1),))
 DOLLAR = Unit((("$", 1),))
+POUND = Unit((("£", 1),))
 PERCENT = Unit((("%", 1),), Fraction(1, 100))
 
 _LINEAR = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
@@ -102,7 +103,7 @@ _MONEY = pattern(
     r"|(?:USD|EUR|GBP|INR|CHF|JPY|CAD|AUD|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=(?:- ?)?[\d.\\])",
     {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
 )
-_OTHER_MONEY = pattern(r"CHF|JPY|CAD|AUD", {"CHF 5": "CHF"})
+_OTHER_MONEY = pattern(r"[A-Z]{3}|Rs|[€£₹¥]", {"CHF 5": "CHF", "£5": "£"})
 _PRICE = pattern(r"(?<=[\d}]) ?(\\\$|[€£¥₹])$", {r"5 \$": r" \$", "1,000€": "€"})
 _DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
@@ -155,7 +156,7 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     if money:
         if code := _OTHER_MONEY.search(money[0]):
             return _rest(value, parse_unit(code[0]))
-        return _rest(value, DOLLAR if "\\$" in money[0] or "€" not in money[0] else parse_unit("€"))
+        return _rest(value, DOLLAR)
     if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
         return None
     return _rest(value, parse_unit(names))
@@ -192,9 +193,17 @@ def compatible_label(known: Unit, label: str) -> bool:
 
 
 def compatible_labels(one: str, other: str) -> bool:
-    """Whether two labels that are not in the table can mean the same; only "units" and "square units" cannot."""
+    """Whether two labels that are not in the table can mean the same: not "units" and "square units", nor "pairs"."""
     powers = {_unnamed(one), _unnamed(other)} - {0}
-    return len(powers) < 2
+    return len(powers) < 2 and in_pairs(one) == in_pairs(other)
+
+
+_PAIRS = pattern(r"(?:pairs?|couples?)(?: of .*)?", ("pairs of shoes", "couple"))
+
+
+def in_pairs(label: str) -> bool:
+    """Whether a label counts by twos, so that the number alone may be another one: ordered pairs are counted by one."""
+    return _PAIRS.fullmatch(label) is not None
 
 
 _UNNAMED = pattern(

@@ -25,6 +25,8 @@ class Expression:
     tree: Any = field(compare=False)
     decimal: bool = False
     """Whether a decimal is written in it."""
+    words: frozenset[str] = frozenset()
+    """The names in it that are words; two formulas with other words are not the same, even where those cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class Based:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"`` or ``"{}"`` for ``\{...\}``."""
+    r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"``, ``"{}"`` for ``\{...\}``,
+    ``":"`` for a ratio, whose items are those beside the first, or ``"ab"`` for the parts (a) and (b)."""
 
     brackets: str
     items: tuple["Value", ...]
@@ -158,6 +161,8 @@ Value = (
 )
 
 Formula = Number | Expression
+SETS = Items | Inequality | Region | Everything
+"""What can be a set of numbers."""
 
 
 def readings(value: Value) -> tuple[Value, ...]:
@@ -188,6 +193,14 @@ def formulas(value: Value) -> list[Expression]:
     found: list[Expression] = []
     mapped(value, lambda part: found.append(part) or part)
     return found
+
+
+def quotient(value: Value) -> Value:
+    """A ratio of two as the first divided by the second; any other value as it is."""
+    is_ratio = isinstance(value, Items) and value.brackets == ":" and len(value.items) == 2
+    if not is_ratio or not isinstance(value.items[1], Expression):
+        return value
+    return Expression(f"1/({value.items[1].latex})", 1 / value.items[1].tree)
 
 
 def without_unit(value: Value) -> Value:

@@ -15,9 +15,7 @@ REJECTED = {
     r"\sum_{k=1}^{4}k",  # nor sums
     r"\int_0^1 2x dx",  # nor integrals
     r"12 \bmod 5",  # nor remainders
-    "C(5,2)",  # also a point named C
     r"I(0) e^{-t/RC}",  # t/R times C
-    "2x+c",  # a letter is a letter
     r"\text{isosceles triangle}",  # words must be the same words
     r"\lfloor (n+1)/2 \rfloor",  # for whole n alone, and nothing says that n is whole
     r"\left\lfloor\frac{n+1}{2}\right\rfloor",
