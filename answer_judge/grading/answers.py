@@ -1,7 +1,4 @@
-r"""Finding the final answer in a text, and the comparisons that need no mathematics: pure functions of strings.
-
-Nothing here (or behind it) evaluates a model's text as code. Every function takes time linear in the text.
-"""
+"""The final answer in a text, and comparisons without mathematics: functions of strings, linear in the text."""
 
 import re
 from collections import deque
@@ -78,10 +75,9 @@ _INTEGER = pattern(r"[-+]?[0-9]{1,40}", ("-007",))
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last complete, non-empty ``\boxed{...}`` (or ``\fbox``), or None when there is none.
+    r"""The content of the last complete, non-empty ``\boxed{...}`` (or ``\fbox``), or None; the text may be cut off.
 
-    Braces are matched, ``\{`` and ``\}`` are not braces, of nested boxes the inner one counts, and a box without
-    braces counts when a number follows, as in ``\boxed 42``. The text may be cut off anywhere.
+    Of nested boxes the inner one counts; a box without braces counts where a number follows, as in ``\boxed 42``.
     """
     boxes = _boxes(text)
     return _content(text, boxes[-1]) if boxes else None
@@ -112,10 +108,7 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def joined_boxes(text: str) -> str | None:
-    r"""The last box and those joined to it by commas, "and", "or" or "(b)", as one list; None where it stands alone.
-
-    ``\boxed{1} \text{ and } \boxed{2}`` is ``1, 2``: for a problem with several answers, and only for such a one.
-    """
+    r"""The last box and those joined to it by commas, "and", "or" or "(b)", as one list; None where it stands alone."""
     boxes = _boxes(text)
     if not boxes:
         return None
@@ -138,22 +131,15 @@ def after_hashes(text: str) -> str | None:
 
 
 def final_answer(text: str) -> str | None:
-    r"""The answer a completion commits to, or None when it names none.
-
-    What follows the last ``</think>`` is read first, then the whole. The last ``\boxed{...}`` wins; without
-    a box, what follows the last ``####``; without that, or where it is a heading in words, the rest of the sentence
-    after the last "answer is", "answer:", ``<answer>`` or heading "Answer". A number that merely stands somewhere is
-    not an answer.
-    """
+    r"""The answer a completion commits to, or None: of what follows the last ``</think>``, else of the whole text."""
     _, thought, said = text.rpartition("</think>")
     return _final(said) or (_final(text) if thought else None)
 
 
 def _final(text: str) -> str | None:
-    """The answer one text commits to, or None.
+    r"""The answer one text commits to, or None: the last box, else what follows ``####``, else a phrase.
 
-    A box before ``####`` before a phrase: "The answer is 3. No: \\boxed{4}" is 4, and a worked solution in steps
-    (``#### Step 1``) names its answer in a sentence.
+    "The answer is 3. No: \boxed{4}" is 4, and a solution in steps (``#### Step 1``) names its answer in a sentence.
     """
     boxed = last_boxed(text)
     if boxed is not None:
@@ -226,11 +212,7 @@ def without_delimiters(text: str) -> str:
 
 
 def plain_match(answer: str, gold: str) -> bool | None:
-    """Whether an answer and the gold answer agree where that needs no mathematics: True or False, or None when it does.
-
-    Equal texts agree; two plain integers agree when their values do. Everything else is None: an integer with
-    separators (``1,234``) may as well be a list.
-    """
+    """Whether an answer and the gold answer agree, where equal texts or two plain integers tell; else None."""
     gold = _trimmed(gold) or gold
     if answer == gold:
         return True

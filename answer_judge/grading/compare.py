@@ -45,16 +45,13 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     return False
 
 
-def _same_families(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """The same for all whole numbers together, under any letter."""
-    return same_families(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
+def _by(compare: Callable[[v.Value, v.Value, Callable[[v.Value, v.Value], bool]], bool]) -> "_Comparison":
+    """A comparison that is told how the values within are compared."""
 
+    def compared(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
+        return compare(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
 
-def _same_cases(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """Functions in pieces."""
-    if not (isinstance(gold, v.Pieces) and isinstance(answer, v.Pieces)):
-        return False
-    return same_pieces(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
+    return compared
 
 
 def _same_or_unreadable(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -166,10 +163,9 @@ def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 
 def _same_members(gold: v.Value, members: tuple[v.Value, ...], grading: Grading) -> bool:
-    """One member of a chain of equalities is right, and no other contradicts it.
+    """One member of a chain of equalities is right, and no other contradicts it: its decimals may stand beside it.
 
-    Beside the exact value its decimals may stand. Plain numbers agree with each other under any rule: with a tolerance
-    ``100 = 101`` are still two answers.
+    Plain numbers agree with each other under any rule: with a tolerance ``100 = 101`` are still two answers.
     """
     right = [same(gold, member, grading) for member in members]
     bare = v.without_unit(gold)
@@ -310,13 +306,7 @@ def _endless(items: v.Items) -> bool:
 
 def _in_any_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...], grading: Grading) -> bool:
     """Every gold item is matched by a different answer."""
-    left = list(answer)
-    for item in gold:
-        match = next((i for i, other in enumerate(left) if _same_ends(item, other, grading)), None)
-        if match is None:
-            return False
-        left.pop(match)
-    return not left
+    return v.matched(gold, answer, lambda item, other: _same_ends(item, other, grading))
 
 
 def _is(kind: type) -> Callable[[v.Value], bool]:
@@ -327,13 +317,13 @@ _Comparison = Callable[[v.Value, v.Value, Grading], bool]
 _CASES = r"\begin{cases} 1 & x>0 \\ 0 & x\le 0 \end{cases}"
 _COMPARISONS: tuple[tuple[Callable[[v.Value], bool], _Comparison, tuple[str, str]], ...] = (
     (_is(v.Either), _either, ("D", r"\text{(D)}")),  # first: "(D) 14" is the option too
-    (_is(v.Family), _same_families, (r"k\pi, k \in \mathbb{Z}", r"n\pi, n \in \mathbb{Z}")),
+    (_is(v.Family), _by(same_families), (r"k\pi, k \in \mathbb{Z}", r"n\pi, n \in \mathbb{Z}")),
     (_is(v.Text), _same_texts, ("the East", "east")),
     (_is(v.Quantity), _same_quantities, ("9 ft", "3 yards")),
     # A name or an equation before what it says.
     (_is(v.Named), _same_named, ("x=(1,2)", "(1,2)")),
     (_is(v.Equation), _same_equations, (r"A \cup B=\{1,2\}", r"\{1,2\}")),
-    (_is(v.Pieces), _same_cases, (_CASES, _CASES)),
+    (_is(v.Pieces), _by(same_pieces), (_CASES, _CASES)),
     # A set of numbers and a column before a list: an interval is written like one, a column may be.
     (is_settled, _same_regions, (r"[6,\infty)", r"k \ge 6")),
     (_is(v.Matrix), _same_matrices, (r"\begin{pmatrix}1\\2\\3\end{pmatrix}", "(1,2,3)")),

@@ -1,10 +1,8 @@
 """Whether two formulas are equal, or as near as a benchmark allows.
 
-Rational numbers are compared exactly, other constants by many digits, formulas with letters at ``points``, to 20
-digits.
+Rational numbers are compared exactly, other constants by many digits, formulas with letters at ``points``.
 """
 
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +11,7 @@ import sympy
 import answer_judge.grading.values as v
 from answer_judge.grading.brackets import Unreadable
 from answer_judge.grading.points import LEAST_POINTS, POINT_DIGITS, is_finite, more_digits, values_at_points
-from answer_judge.grading.rounding import ENOUGH_DIGITS, FEWEST_DIGITS, endless, is_short, printed, shortened
+from answer_judge.grading.rounding import FEWEST_DIGITS, endless, is_short, printed, shortened
 from answer_judge.grading.rules import Grading
 
 CONSTANT_DIGITS = 60
@@ -52,10 +50,7 @@ def same_values(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
 
 
 def _pairs(gold: Any, answer: Any) -> list[tuple[Any, Any]]:
-    """What must be near each other in two formulas: the coefficients of polynomials, else the values at points.
-
-    A large term would hide a wrong small one if values alone were compared: ``125 - 1.5 P`` for ``125 - 1.25 P``.
-    """
+    """The coefficients of two polynomials, else values at points: a large term would hide a wrong small one."""
     letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
     if gold.is_polynomial(*letters) and answer.is_polynomial(*letters):
         one, other = (sympy.Poly(formula, *letters) for formula in (gold, answer))
@@ -84,17 +79,13 @@ def same_formulas(gold: v.Formula, answer: v.Formula) -> bool:
     """Whether two formulas have the same value, everywhere."""
     if isinstance(gold, v.Expression) and isinstance(answer, v.Expression) and gold.latex == answer.latex:
         return True
-    if _words(gold) != _words(answer):
+    if v.words(gold) != v.words(answer):
         return False
     if is_constant(gold) and is_constant(answer):
         return _same_constants(gold, answer)
     one, other = aligned(tree(gold), _with_constant(tree(gold), tree(answer)))
     digits = POINT_DIGITS + more_digits(one, other)
     return all(near(left, right, digits) for left, right in values_at_points(one, other, digits))
-
-
-def _words(value: v.Formula) -> frozenset[str]:
-    return value.words if isinstance(value, v.Expression) else frozenset()
 
 
 def _with_constant(gold: Any, answer: Any) -> Any:
@@ -115,9 +106,9 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
         return bool(tree(gold) == tree(answer))
     exact, found = rational(gold), rational(answer)
     if exact is not None and found is not None:
-        if exact == found or ((endless(found) or is_short(found)) and _printed_from(found, gold)):
+        if exact == found or ((endless(found) or is_short(found)) and printed(found, gold)):
             return True
-        return (endless(exact) and _cut_from(exact, answer)) or (endless(found) and _cut_from(found, gold))
+        return (endless(exact) and shortened(exact, answer)) or (endless(found) and shortened(found, gold))
     if tree(gold) == tree(answer):
         return True
     digits = CONSTANT_DIGITS + more_digits(tree(gold), tree(answer))
@@ -126,44 +117,28 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
         return True
     if not (left.is_real and right.is_real):
         return False
-    if exact is None and _cut_from(to_fraction(left), answer):
+    if exact is None and shortened(to_fraction(left), answer):
         return True
     value = to_fraction(right)
-    return found is None and (_cut_from(value, gold) or _printed_from(value, gold))
-
-
-def _cut_from(value: Fraction, decimal: v.Formula, fewest: int = ENOUGH_DIGITS) -> bool:
-    return isinstance(decimal, v.Number) and shortened(value, decimal, fewest)
-
-
-def _printed_from(value: Fraction, gold: v.Formula) -> bool:
-    """Whether a gold answer is a double that was printed, and an answer the value it stands for."""
-    return isinstance(gold, v.Number) and printed(value, gold)
+    return found is None and (shortened(value, gold) or printed(value, gold))
 
 
 def agree(one: v.Formula, other: v.Formula) -> bool:
-    r"""Whether two formulas side by side say one number: equal, or one is a decimal the other is cut or rounded to.
-
-    ``\sqrt{2} = 1.41`` is one number, ``\sqrt{2} = 1.42`` and ``100 = 101`` are two.
-    """
+    r"""Whether two formulas side by side say one number: ``\sqrt{2} = 1.41`` do, ``\sqrt{2} = 1.42`` do not."""
     if same_formulas(one, other):
         return True
     if not (is_constant(one) and is_constant(other)):
         return False
-    values = [_exactly(one), _exactly(other)]
-    return any(
-        value is not None and _cut_from(value, decimal, FEWEST_DIGITS)
-        for value, decimal in zip(values, (other, one), strict=True)
-    )
+    values = ((_exactly(one), other), (_exactly(other), one))
+    return any(value is not None and shortened(value, decimal, FEWEST_DIGITS) for value, decimal in values)
 
 
 def _exactly(value: v.Formula) -> Fraction | None:
     """The value of a constant, to many digits; None where it is not real."""
-    exact = rational(value)
-    if exact is None:
-        found = constant(value)
-        exact = to_fraction(found) if found.is_real else None
-    return exact
+    if (exact := rational(value)) is not None:
+        return exact
+    found = constant(value)
+    return to_fraction(found) if found.is_real else None
 
 
 def constant(value: v.Formula, digits: int = CONSTANT_DIGITS) -> Any:
@@ -192,25 +167,16 @@ def vanishes(value: Any) -> bool:
 
 def aligned(one: Any, other: Any) -> tuple[Any, Any]:
     """Both formulas with derivatives named alike: ``y'`` is ``dy/dt`` where only one side says by what."""
-    left, right = (_with_respect(formula) for formula in (one, other))
-    if left and right and any(left.values()) != any(right.values()):
-        return tuple(
-            formula.xreplace({symbol: sympy.Symbol(symbol.name.split("WRT")[0]) for symbol in found})
-            for formula, found in ((one, left), (other, right))
-        )
-    return one, other
-
-
-def _with_respect(formula: Any) -> Mapping[Any, bool]:
-    """Whether each derivative in a formula says by what."""
-    return {symbol: "WRT" in symbol.name for symbol in formula.free_symbols if symbol.name.startswith("DER")}
+    derivatives = [[s for s in formula.free_symbols if s.name.startswith("DER")] for formula in (one, other)]
+    left, right = (any("WRT" in symbol.name for symbol in found) for found in derivatives)
+    if not all(derivatives) or left == right:
+        return one, other
+    bare = {symbol: sympy.Symbol(symbol.name.split("WRT")[0]) for found in derivatives for symbol in found}
+    return one.xreplace(bare), other.xreplace(bare)
 
 
 def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool = False) -> bool:
-    """Whether two equations say the same: the differences of their sides are a constant multiple of each other.
-
-    ``positive`` wants a multiple above 0, as for inequalities.
-    """
+    """Whether the differences of the sides of two equations are constant multiples, above 0 where ``positive``."""
     one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
     if _proportional(one, other, positive):
         return True

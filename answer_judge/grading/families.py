@@ -45,10 +45,7 @@ def declared(text: str) -> tuple[str, str] | None:
 
 
 def _as_family(value: v.Value, *, is_gold: bool) -> v.Value | None:
-    """A value whose letter for whole numbers is renamed to ``WHOLE``; None where it has no such letter.
-
-    A gold answer that does not declare its letter has one only in a multiple of pi.
-    """
+    """A value with ``WHOLE`` for its whole letter; None without one. A gold answer declares it, or has pi in it."""
     letters = {symbol for part in v.formulas(value) for symbol in tree(part).free_symbols}
     if isinstance(value, v.Family):
         chosen = {sympy.Symbol(value.letter)} & letters
@@ -100,13 +97,7 @@ def same_families(gold: v.Value, answer: v.Value, same: Callable[[v.Value, v.Val
     lists = [_alone(part) for part in (one, other)]
     if any(items is None for items in lists):
         return same(one, other)
-    left = list(lists[1] or ())
-    for item in lists[0] or ():
-        match = next((i for i, part in enumerate(left) if _same_steps(item, part) or same(item, part)), None)
-        if match is None:
-            return False
-        left.pop(match)
-    return not left
+    return v.matched(lists[0] or (), lists[1] or (), lambda item, part: _same_steps(item, part) or same(item, part))
 
 
 def _alone(value: v.Value) -> tuple[v.Value, ...] | None:

@@ -49,10 +49,7 @@ def _turned(text: str) -> str:
 
 
 def _counted(text: str) -> str:
-    r"""``C_{10}^3`` and ``{}_{10}C_3`` as binomials, ``A_5^2`` and ``{}_5P_2`` as numbers of arrangements.
-
-    With another letter in the text ``C_2^1`` may be the power of a constant.
-    """
+    r"""``C_{10}^3`` and ``{}_5P_2`` as numbers; beside another letter ``C_2^1`` may be the power of a constant."""
     text = _AROUND.sub(_written, text)
     if "_" not in text and "C" not in text:
         return text

@@ -67,10 +67,7 @@ def unlabelled(pieces: list[str]) -> list[str] | None:
 
 
 def named_options(text: str) -> set[str]:
-    r"""The letters from A to J that stand as options in a text: ``(B)``, ``B.``, ``\text{B}``, a lone B.
-
-    A capital before a word in lower case is one of a sentence: "A circle".
-    """
+    r"""The letters from A to J that stand as options in a text: ``(B)``, ``B.``, ``\text{B}``, a B before no word."""
     bare = _WRAP.sub(" ", _SPACES.sub(" ", text))
     return {(found[1] or found[2]).upper() for found in _NAMED.finditer(_SPACES.sub(" ", bare))}
 

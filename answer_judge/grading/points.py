@@ -53,11 +53,7 @@ _MOST_KINKS = 12
 
 
 def more_digits(one: Any, other: Any) -> int:
-    """Digits by which two formulas are compared more exactly, so that no number in them is too small to be seen.
-
-    Raises:
-        Unreadable: a constant further from 1 than we look.
-    """
+    """Digits by which two formulas are compared more exactly, so that no number in them is too small to be seen."""
     reach = max(_reach(one), _reach(other))
     if reach > _FARTHEST and not (one.free_symbols or other.free_symbols):
         raise Unreadable("a number that is too large or too small")
@@ -174,10 +170,7 @@ def _values_at(at: Mapping[Any, Any], one: Any, other: Any, told_apart: bool, di
 
 
 def _signs_are_told_apart(one: Any, other: Any) -> bool:
-    """Whether one formula wants whole letters where the other takes their floor: ``(-1)^x x`` is not real elsewhere.
-
-    A letter such as n counts as whole anyway.
-    """
+    """Whether a letter is whole in one formula alone, as in ``(-1)^x x``; one such as n counts as whole anyway."""
     unlike = _whole_letters(one) ^ _whole_letters(other)
     return any(str(letter) not in _USUALLY_WHOLE for letter in unlike)
 
@@ -201,10 +194,7 @@ def _whole_coordinate(point: int, i: int) -> Any:
 
 
 def _whole_letters(formula: Any) -> set[Any]:
-    """The letters for which a formula has meaning where they are whole: in a factorial, a power of a negative number.
-
-    A floor is whole for any argument.
-    """
+    """The letters in a factorial, a binomial or a power of a negative number; what stands in a floor may be any."""
     counts = [part for part in formula.atoms(*_OF_WHOLE) if part.free_symbols]
     counts += [power.exp for power in formula.atoms(sympy.Pow) if power.base.is_negative and power.exp.free_symbols]
     bare = (part.xreplace({step: sympy.Integer(1) for step in part.atoms(*STEPS)}) for part in counts)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
-from sympy import E, I, Symbol, nan, zoo
+from sympy import E, I, Symbol, nan, oo, zoo
 
 import answer_judge.grading.values as v
 from answer_judge.grading.bases import read_based
@@ -69,28 +69,24 @@ _NAMED_SETS: dict[str, v.Value] = {
     **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), v.Everything()),
     "empty set": _NO_SET,
 }
-_ABOVE_ZERO = frozenset(rf"\mathbb{{R}}{sign}" for sign in ("^+", "^{+}", "_+", "_{+}", "_{>0}", "_{> 0}"))
-_SETS = {r"\mathbb{R}": v.Everything(), r"\emptyset": _NO_SET, r"\mathbf{R}": v.Everything()}
+_ABOVE_ZERO = v.Items("()", (v.Number(Fraction(0)), v.Expression(r"\infty ", oo)))
+_SETS: dict[str, v.Value] = {
+    **{rf"\mathbb{{R}}{sign}": _ABOVE_ZERO for sign in ("^+", "^{+}", "_+", "_{+}", "_{>0}", "_{> 0}")},
+    **dict.fromkeys((r"\mathbb{R}", r"\mathbf{R}"), v.Everything()),
+    r"\emptyset": _NO_SET,
+}
 MOST_ITEMS = 64
 
 
 def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.Value:
-    r"""The value a text stands for.
-
-    ``several`` says whether it is a list of answers, where that is known, and decides what ``70,110`` is. With
-    ``labels`` words after a number may be a unit that is not in the table, as in ``17 students``.
-    """
+    r"""The value a text stands for; ``several``: a list, as of ``70,110``; ``labels``: words behind one are units."""
     reader = _Reader(several, labels)
     hats = with_hats(text)
     if hats is None:
         return reader.whole(answer_alone(tidy(text)))
-    found: list[v.Value] = []
-    try:
-        found += v.readings(reader.whole(answer_alone(tidy(text))))
-    except Unreadable:
-        reader = _Reader(several, labels)
-    found += as_tuples(reader.whole(answer_alone(tidy(hats))))
-    return v.Either(tuple(found))
+    plain = _readable(lambda written: reader.whole(answer_alone(tidy(written))), text)
+    tuples = as_tuples(_Reader(several, labels).whole(answer_alone(tidy(hats))))
+    return v.Either((*(v.readings(plain) if plain else ()), *tuples))
 
 
 def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
@@ -106,6 +102,14 @@ def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
     )
 
 
+def _readable(kind: Callable[[str], v.Value], text: str) -> v.Value | None:
+    """A value, or None where there is none to read."""
+    try:
+        return kind(text)
+    except Unreadable:
+        return None
+
+
 class _Reader:
     """Tries kind after kind, from the outside in."""
 
@@ -119,9 +123,6 @@ class _Reader:
             return v.Either((self.value(text), self.expression(binomial)))
         found = declared(text)
         return v.Family(self.value(found[0]), found[1]) if found else self.value(text)
-
-    def cases(self, text: str) -> v.Value | None:
-        return read_cases(text, self.value)
 
     def value(self, text: str) -> v.Value:
         self.depth += 1
@@ -158,16 +159,8 @@ class _Reader:
         if found is None:
             return None
         letter, behind = found
-        values: list[v.Value] = [v.Text(f"({letter})".lower(), letter)]
-        for rest in (behind, text):
-            try:
-                values.append(self.expression(rest) if rest == text else self.value(rest))
-            except Unreadable:
-                continue
-        return v.Either(tuple(values))
-
-    def named_set(self, text: str) -> v.Value | None:
-        return self.value(r"(0,\infty)") if text in _ABOVE_ZERO else _SETS.get(text)
+        values = (_readable(self.value, behind), _readable(self.expression, text))
+        return v.Either((v.Text(f"({letter})".lower(), letter), *filter(None, values)))
 
     def thousands(self, text: str) -> v.Value | None:
         """A number with commas, which may also be a list; not with a unit behind it, or where a list is known."""
@@ -188,11 +181,10 @@ class _Reader:
         if parts := unlabelled(pieces):
             return v.Items("ab", self.items(parts, flat=False))
         several, self.several = self.several, None  # what is known of the list is not known of its items
-        items = self.items(pieces, flat=True)
+        joiner = next((word for word in ("and", "or") if separators[-1].endswith(word)), ",")
+        listed = v.Items("", self.items(pieces, flat=True), joiner)
         self.several = several
         mixed = read_number(found[1] + found[2]) if (found := _MIXED.fullmatch(text)) else None
-        joiner = next((word for word in ("and", "or") if separators[-1].endswith(word)), ",")
-        listed = v.Items("", items, joiner)
         return v.Either((mixed, listed)) if mixed else listed
 
     def items(self, pieces: list[str], flat: bool) -> tuple[v.Value, ...]:
@@ -232,13 +224,10 @@ class _Reader:
 
     def side(self, text: str) -> v.Value:
         """A side of a relation, in which a letter is no option, and the ratio of two numbers their quotient."""
-        found = self.value(text)
+        found = v.quotient(self.value(text))
         formulas = [part for part in map(v.quotient, v.readings(found)) if isinstance(part, v.Formula)]
-        return (
-            formulas[0]
-            if formulas and any(isinstance(part, v.Text) for part in v.readings(found))
-            else v.quotient(found)
-        )
+        has_words = any(isinstance(part, v.Text) for part in v.readings(found))
+        return formulas[0] if formulas and has_words else found
 
     def _equal(self, sides: list[str]) -> v.Value:
         name = name_of(sides[0])
@@ -252,21 +241,11 @@ class _Reader:
                 if not ASKED.match(sides[0]):
                     raise
                 return v.Named(sides[0], "", members)
-        try:
-            plain = self.expression(sides[0])
-        except Unreadable:
-            plain = None
-        return v.Named(name[0], name[1], members, plain)
+        return v.Named(name[0], name[1], members, _readable(self.expression, sides[0]))
 
     def union(self, text: str) -> v.Value | None:
         parts, signs = cut(text, _SET_SIGN)
-        if len(parts) == 1:
-            return None
-        return v.Region(tuple(self.value(part) for part in parts), tuple(signs))
-
-    def compound(self, text: str) -> v.Value | None:
-        found = compound(text)
-        return v.Quantity(v.Number(found[0]), found[1]) if found else None
+        return v.Region(tuple(map(self.value, parts)), tuple(signs)) if signs else None
 
     def quantity(self, text: str) -> v.Value | None:
         found = split_unit(text, self.labels)
@@ -316,22 +295,16 @@ class _Reader:
         factor = before.rstrip().removesuffix("(").removesuffix("[").strip().removesuffix(r"\cdot").strip()
         if not found or _NO_FACTOR.search(factor):
             return None
-        kind, body = found["kind"], found["body"]
+        kind = found["kind"]
         if factor and kind in _DETERMINANTS:
             raise Unreadable("a multiple of a determinant")
-        if factor:
-            factor = f"({'-1' if factor == '-' else factor})"
-        if kind == "array":
-            body = _COLUMNS.sub("", body)
-        rows = [row for row in _ROW_END.split(body) if row.strip(" \\hline")]
-        read = (lambda cell: self.expression(f"{factor}({cell})")) if factor else self.value
-        cells = tuple(tuple(read(cell.strip()) for cell in row.split("&")) for row in rows)
+        times = "(-1)" if factor == "-" else f"({factor})"
+        read = (lambda cell: self.expression(f"{times}({cell})")) if factor else self.value
+        rows = _ROW_END.split(_COLUMNS.sub("", found["body"]) if kind == "array" else found["body"])
+        cells = tuple(tuple(read(cell.strip()) for cell in row.split("&")) for row in rows if row.strip(" \\hline"))
         if not cells or len({len(row) for row in cells}) > 1:
             raise Unreadable("rows of different lengths")
         return v.Matrix(cells, bars=kind in _DETERMINANTS)
-
-    def based(self, text: str) -> v.Value | None:
-        return read_based(text)
 
     def number(self, text: str) -> v.Value | None:
         return None if self.several and "," in joined_groups(text) else read_number(text)
@@ -342,14 +315,15 @@ class _Reader:
 
 
 _KINDS: tuple[tuple[Callable[[_Reader, str], v.Value | None], str], ...] = (
-    (_Reader.named_set, r"\mathbb{R}^+"),
+    (lambda _, text: _SETS.get(text), r"\mathbb{R}^+"),
     # Before a number and a list: "70,110" may be either.
     (_Reader.thousands, "70,110"),
     (_Reader.number, "1,234.5"),  # before a list, of 1 and 234.5
     (_Reader.labelled, "(B) 5"),  # before words and formulas: it is the option, 5, and a product
     (_Reader.text, "Yes, it is."),  # before a list: of words
-    (_Reader.compound, "1 hour and 30 minutes"),  # before a list: of an hour and of minutes
-    (_Reader.cases, r"\begin{cases} x & x>0 \\ 0 & x \le 0 \end{cases}"),  # before a list: rows may end in commas
+    (lambda _, text: compound(text), "1 hour and 30 minutes"),  # before a list: of an hour and of minutes
+    # Before a list: rows may end in commas.
+    (lambda reader, text: read_cases(text, reader.value), r"\begin{cases} x & x>0 \\ 0 & x \le 0 \end{cases}"),
     # From here on from the outside in: a list of equations, an equation of sets, a union of intervals.
     (_Reader.listing, "x=1, y=2"),
     (_Reader.relation, r"A=(1,2)\cup(3,4)"),
@@ -358,7 +332,7 @@ _KINDS: tuple[tuple[Callable[[_Reader, str], v.Value | None], str], ...] = (
     (_Reader.set_builder, r"\{x: x > 3\}"),  # before brackets, in which it would be a relation
     (_Reader.bracketed, "(1,2)"),
     (_Reader.ratio, "4:6:10"),
-    (_Reader.based, "63_8"),  # before a formula, in which it would be a subscript
+    (lambda _, text: read_based(text), "63_8"),  # before a formula, in which it would be a subscript
     (_Reader.quantity, r"5\text{ cm}"),
     (_Reader.expression, "x+1"),
 )

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from answer_judge.grading.values import Number
+from answer_judge.grading.values import Formula, Number
 
 ENOUGH_DIGITS = 6
 """Significant digits from which a decimal stands for the endless number it is cut from."""
@@ -36,18 +36,20 @@ def rounds_to(value: Fraction, decimal: Number) -> bool:
     return abs(decimal.value - value) * 2 <= step or decimal.value == (cut if value >= 0 else -cut)
 
 
-def shortened(value: Fraction, decimal: Number, fewest: int = ENOUGH_DIGITS) -> bool:
-    """Whether a decimal is a number rounded or cut to at least ``fewest`` digits."""
-    return decimal.digits >= fewest and rounds_to(value, decimal)
+def shortened(value: Fraction, decimal: Formula, fewest: int = ENOUGH_DIGITS) -> bool:
+    """Whether a formula is a decimal: a number rounded or cut to at least ``fewest`` digits."""
+    return isinstance(decimal, Number) and decimal.digits >= fewest and rounds_to(value, decimal)
 
 
-def printed(value: Fraction, decimal: Number) -> bool:
+def printed(value: Fraction, decimal: Formula) -> bool:
     """Whether a decimal is what a double next to a value prints.
 
     >>> [printed(Fraction(1, 3), Number(Fraction(10**17 // 3 + n, 10**17), Fraction(1, 10**17), 17)) for n in (3, 30)]
     [True, False]
     """
-    return decimal.digits in DOUBLE_DIGITS and abs(decimal.value - value) <= DOUBLE_ERROR * abs(value)
+    if not isinstance(decimal, Number) or decimal.digits not in DOUBLE_DIGITS:
+        return False
+    return abs(decimal.value - value) <= DOUBLE_ERROR * abs(value)
 
 
 def is_short(value: Fraction) -> bool:

@@ -8,7 +8,7 @@ from answer_judge.grading.changes import changes_value, scales_money
 from answer_judge.grading.numbers import read_number
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
 from answer_judge.grading.unit_names import IN_FORMULAS, TABLE
-from answer_judge.grading.values import Unit
+from answer_judge.grading.values import Number, Quantity, Unit
 
 DEGREE = Unit((("degree", 1),))
 RADIAN = Unit((("radian", 1),))
@@ -35,10 +35,7 @@ _PART = pattern(
 
 
 def parse_unit(text: str) -> Unit:
-    r"""The unit a text names, such as ``km/h``, ``square inches`` or ``\text{cm}^{2}``.
-
-    Only a label where a word is not in the table.
-    """
+    r"""The unit a text names, such as ``km/h`` or ``\text{cm}^{2}``; only a label where a word is not in the table."""
     words = rewritten(text, _BARE)
     powers: dict[str, int] = {}
     factor, sign, dimension = Fraction(1), 1, 1
@@ -74,8 +71,8 @@ _PART_OF_COMPOUND = pattern(
 )
 
 
-def compound(text: str) -> tuple[Fraction, Unit] | None:
-    r"""The sum and the unit of ``5 \text{ ft } 6 \text{ in}`` or ``1 hour and 30 minutes``, in the first; or None."""
+def compound(text: str) -> Quantity | None:
+    r"""The sum of ``5 \text{ ft } 6 \text{ in}`` or ``1 hour and 30 minutes``, in the first unit; or None."""
     parts = list(_PART_OF_COMPOUND.finditer(text))
     if not 2 <= len(parts) <= 4 or "".join(part[0] for part in parts) != text:
         return None
@@ -85,7 +82,7 @@ def compound(text: str) -> tuple[Fraction, Unit] | None:
     if not (falling and all(same_dimension(units[0], unit) for unit in units)):
         return None
     total = sum((value.value * unit.factor for value, unit in zip(values, units, strict=True) if value), Fraction(0))
-    return (total / units[0].factor, units[0]) if all(values) else None
+    return Quantity(Number(total / units[0].factor), units[0]) if all(values) else None
 
 
 _LAST = pattern(
@@ -129,10 +126,7 @@ _OHMS = pattern(
 
 
 def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
-    r"""The text before a unit of a tidy text, and the unit; None when there is none.
-
-    With ``labels`` plain words that are not in the table count too, as in ``17 students``.
-    """
+    """A tidy text before its unit, and the unit; None without one. With ``labels`` words not in the table are units."""
     text = rewritten(text, _SYMBOLS) if labels or _OHMS.fullmatch(text) else text
     if found := _PERCENT.search(text):
         return _rest(text[: found.start()], PERCENT)

@@ -1,9 +1,11 @@
 """What an answer can be, as records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,22 @@ def formulas(value: Value) -> list[Expression]:
     found: list[Expression] = []
     mapped(value, lambda part: found.append(part) or part)
     return found
+
+
+def matched(one: Sequence[T], other: Sequence[T], fits: Callable[[T, T], bool]) -> bool:
+    """Whether every item of one is matched by a different item of the other, and none is left."""
+    left = list(other)
+    for item in one:
+        match = next((i for i, part in enumerate(left) if fits(item, part)), None)
+        if match is None:
+            return False
+        left.pop(match)
+    return not left
+
+
+def words(value: "Formula") -> frozenset[str]:
+    """The words in a formula; a number has none."""
+    return value.words if isinstance(value, Expression) else frozenset()
 
 
 def quotient(value: Value) -> Value:
