@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 
 import answer_judge.grading.parts as parts
@@ -105,25 +106,22 @@ def _same_angles(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     values = [v.without_unit(value) for value in (gold, answer)]
     if units.count(DEGREE) != 1 or any(unit not in (DEGREE, RADIAN, None) for unit in units):
         return False
-    angles: list[v.Formula] = []
-    for unit, value in zip(units, values, strict=True):
-        if not isinstance(value, v.Formula) or (unit is None and not parts.in_angles(value)):
-            return False
-        angles.append(parts.in_radians(value) if unit == DEGREE else value)
-    return same_values(angles[0], angles[1], grading)
+    if any(unit is None and not parts.in_angles(value) for unit, value in zip(units, values, strict=True)):
+        return False
+    angles = [parts.in_radians(value) if unit == DEGREE else value for unit, value in zip(units, values, strict=True)]
+    return all(isinstance(angle, v.Formula) for angle in angles) and same(angles[0], angles[1], grading)
 
 
 def _scaled(gold: v.Quantity, answer: v.Value, unit: v.Unit, grading: Grading) -> bool:
     """Whether an answer is the gold value times the factor of a unit."""
     if not isinstance(gold.value, v.Formula) or not isinstance(answer, v.Formula):
         return False
-    exact = rational(gold.value)
-    if exact is None:
+    if (exact := rational(gold.value)) is None:
         return False
-    step = gold.value.step * unit.factor if isinstance(gold.value, v.Number) and gold.value.step else None
-    digits = gold.value.digits if isinstance(gold.value, v.Number) else 0
+    written = gold.value if isinstance(gold.value, v.Number) else v.Number(exact)
+    step = written.step and written.step * unit.factor
     scaled = replace(grading, absolute=grading.absolute * float(unit.factor))
-    return same_values(v.Number(exact * unit.factor, step, digits), answer, scaled)
+    return same_values(v.Number(exact * unit.factor, step, written.digits), answer, scaled)
 
 
 def _same_percent(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -194,6 +192,7 @@ def _is_decimal(value: v.Value) -> bool:
 
 def _same_equations(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Two equations that say the same, or a value and a true chain of constants that ends in it."""
+    gold = v.quotient(gold)
     if isinstance(gold, v.Equation) and all(map(parts.is_number, gold.sides)):
         gold = gold.sides[0]
     if isinstance(answer, v.Equation) and all(map(parts.is_number, answer.sides)):
@@ -228,59 +227,45 @@ def _same_regions(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 def _same_matrices(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Matrices cell by cell; a column may be written as a tuple."""
+    gold, answer = parts.as_rows(gold), parts.as_rows(answer)
     if isinstance(gold, v.Matrix) and isinstance(answer, v.Matrix):
         shapes = [(len(matrix.rows), len(matrix.rows[0]), matrix.bars) for matrix in (gold, answer)]
-        return shapes[0] == shapes[1] and all(
-            same(one, other, grading)
-            for left, right in zip(gold.rows, answer.rows, strict=True)
-            for one, other in zip(left, right, strict=True)
-        )
-    matrix, other = (gold, answer) if isinstance(gold, v.Matrix) else (answer, gold)
-    rows = parts.as_rows(other)
-    if rows is not None and isinstance(matrix, v.Matrix):
-        return _same_matrices(gold, rows, grading) if matrix is gold else _same_matrices(rows, answer, grading)
-    if not (isinstance(matrix, v.Matrix) and isinstance(other, v.Items)) or matrix.bars or len(matrix.rows[0]) != 1:
-        return False
-    cells = tuple(row[0] for row in matrix.rows)
-    column, listed = (cells, other.items) if matrix is gold else (other.items, cells)
-    return other.brackets in ("()", "[]") and _in_order(column, listed, grading)
+        cells = [[cell for row in matrix.rows for cell in row] for matrix in (gold, answer)]
+        return shapes[0] == shapes[1] and all(same(*pair, grading) for pair in zip(*cells, strict=True))
+    column, other = parts.as_column(gold), parts.as_column(answer)
+    return column is not None and other is not None and _in_order(column, other, grading)
 
 
 def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Lists and sets in any order, tuples and intervals in theirs; a quotient for a ratio, and no ratio for one."""
-    if isinstance(gold, v.Items) and gold.brackets == ":" and isinstance(answer, v.Formula):
+    is_one = not isinstance(gold, v.Items) or gold.brackets == ":"
+    if isinstance(gold, v.Items) and is_one and isinstance(answer, v.Formula):
         return len(gold.items) == 2 and same(v.quotient(gold), answer, grading)
+    if is_one and isinstance(answer, v.Items) and not answer.brackets:  # one value in several forms
+        formulas = [item for item in map(v.without_unit, answer.items) if isinstance(item, v.Formula)]
+        one = grading.exact or (len(formulas) == len(answer.items) and _one_number(formulas))
+        return one and all(same(gold, item, grading) for item in answer.items)
     if not isinstance(gold, v.Items) or not isinstance(answer, v.Items):
-        if isinstance(answer, v.Items) and not answer.brackets:
-            formulas = [item for item in map(v.without_unit, answer.items) if isinstance(item, v.Formula)]
-            one = grading.exact or (len(formulas) == len(answer.items) and _one_number(formulas))
-            return one and all(same(gold, item, grading) for item in answer.items)  # one value in several forms
-        alone, other = (gold, answer) if isinstance(gold, v.Items) else (answer, gold)
+        alone = gold if isinstance(gold, v.Items) else answer
         if not (isinstance(alone, v.Items) and alone.brackets == "{}" and len(alone.items) == 1):
             return False
-        item = alone.items[0]
-        return same(item, other, grading) if alone is gold else same(other, item, grading)
+        return same(alone.items[0], answer, grading) if alone is gold else same(gold, alone.items[0], grading)
     if gold.brackets == answer.brackets == "{}":
-        return all(
-            any(_same_ends(*pair, grading) for pair in pairs)
-            for pairs in (
-                *([(item, other) for other in answer.items] for item in gold.items),
-                *([(item, other) for item in gold.items] for other in answer.items),
-            )
-        )
+        found = all(any(_same_ends(item, other, grading) for other in answer.items) for item in gold.items)
+        return found and all(any(_same_ends(item, other, grading) for item in gold.items) for other in answer.items)
     if len(gold.items) != len(answer.items):
         return False
-    if all(not items.brackets or items.brackets == "{}" for items in (gold, answer)):
-        return _in_any_order(gold.items, answer.items, grading)
-    kinds = {gold.brackets, answer.brackets}
+    kinds, any_order = {gold.brackets, answer.brackets}, partial(v.matched, fits=partial(_same_ends, grading=grading))
+    if kinds <= {"", "{}"}:
+        return any_order(gold.items, answer.items)
     if "ab" in kinds and kinds & {"", "{}"}:
         return _in_order(gold.items, answer.items, grading)
     if kinds == {"", "()"}:
         listed = parts.by_letter(answer.items) if not answer.brackets else answer.items
-        if _endless(gold) or _endless(answer):
+        if any(map(parts.is_infinite, (*gold.items, *answer.items))):
             return False  # an interval is no list of its ends
-        any_order = grading.several is True and _in_any_order(gold.items, listed, grading)
-        return any_order or _in_order(gold.items, listed, grading)
+        matched = grading.several is True and any_order(gold.items, listed)
+        return matched or _in_order(gold.items, listed, grading)
     if kinds == {"()", "[]"} and len(gold.items) > 2:
         return _in_order(gold.items, answer.items, grading)  # a vector: no interval has three ends
     return len(kinds) == 1 and _in_order(gold.items, answer.items, grading)
@@ -298,15 +283,6 @@ def _same_ends(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     if infinite and isinstance(gold, v.Expression) and isinstance(answer, v.Expression):
         return bool(gold.tree.doit() == answer.tree.doit())
     return not infinite and same(gold, answer, grading)
-
-
-def _endless(items: v.Items) -> bool:
-    return any(map(parts.is_infinite, items.items))
-
-
-def _in_any_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...], grading: Grading) -> bool:
-    """Every gold item is matched by a different answer."""
-    return v.matched(gold, answer, lambda item, other: _same_ends(item, other, grading))
 
 
 def _is(kind: type) -> Callable[[v.Value], bool]:

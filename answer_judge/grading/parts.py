@@ -120,11 +120,19 @@ def same_inequalities(sign: str, gold: tuple[Any, Any], other_sign: str, answer:
     return strict and proportional(gold, answer, positive=True)
 
 
-def as_rows(value: v.Value) -> v.Matrix | None:
+def as_rows(value: v.Value) -> v.Value:
+    """``[[1,2],[3,4]]`` as a matrix, any other value as it is."""
     if not isinstance(value, v.Items) or value.brackets != "[]":
-        return None
+        return value
     rows = [item.items for item in value.items if isinstance(item, v.Items) and item.brackets == "[]"]
-    return v.Matrix(tuple(rows)) if len(rows) == len(value.items) and len(set(map(len, rows))) == 1 else None
+    return v.Matrix(tuple(rows)) if len(rows) == len(value.items) and len(set(map(len, rows))) == 1 else value
+
+
+def as_column(value: v.Value) -> tuple[v.Value, ...] | None:
+    """The cells of a matrix with one column, the items of a tuple; None for any other value."""
+    if isinstance(value, v.Matrix) and not value.bars and len(value.rows[0]) == 1:
+        return tuple(row[0] for row in value.rows)
+    return value.items if isinstance(value, v.Items) and value.brackets in ("()", "[]") else None
 
 
 def is_infinite(value: v.Value) -> bool:
@@ -139,8 +147,9 @@ def by_letter(items: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
     return tuple(item.members[-1] for item in sorted(named, key=lambda item: item.name))
 
 
-def in_radians(value: v.Formula) -> v.Expression:
-    return v.Expression("", tree(value) * sympy.pi / 180)
+def in_radians(value: v.Value) -> v.Value:
+    """A number of degrees as radians."""
+    return v.Expression("", tree(value) * sympy.pi / 180) if isinstance(value, v.Formula) else value
 
 
 def in_angles(value: v.Value) -> bool:

@@ -215,10 +215,10 @@ def words(value: "Formula") -> frozenset[str]:
 
 def quotient(value: Value) -> Value:
     """A ratio of two as the first divided by the second; any other value as it is."""
-    is_ratio = isinstance(value, Items) and value.brackets == ":" and len(value.items) == 2
-    if not is_ratio or not isinstance(value.items[1], Expression):
+    if not (isinstance(value, Items) and value.brackets == ":" and len(value.items) == 2):
         return value
-    return Expression(f"1/({value.items[1].latex})", 1 / value.items[1].tree)
+    share = value.items[1]
+    return Expression(f"1/({share.latex})", 1 / share.tree) if isinstance(share, Expression) else value
 
 
 def without_unit(value: Value) -> Value:
