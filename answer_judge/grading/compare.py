@@ -255,16 +255,16 @@ def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
         return found and all(any(_same_ends(item, other, grading) for item in gold.items) for other in answer.items)
     if len(gold.items) != len(answer.items):
         return False
-    kinds, any_order = {gold.brackets, answer.brackets}, partial(v.matched, fits=partial(_same_ends, grading=grading))
+    kinds, fits = {gold.brackets, answer.brackets}, partial(_same_ends, grading=grading)
     if kinds <= {"", "{}"}:
-        return any_order(gold.items, answer.items)
+        return v.matched(gold.items, answer.items, fits)
     if "ab" in kinds and kinds & {"", "{}"}:
         return _in_order(gold.items, answer.items, grading)
     if kinds == {"", "()"}:
         listed = parts.by_letter(answer.items) if not answer.brackets else answer.items
         if any(map(parts.is_infinite, (*gold.items, *answer.items))):
             return False  # an interval is no list of its ends
-        matched = grading.several is True and any_order(gold.items, listed)
+        matched = grading.several is True and v.matched(gold.items, listed, fits)
         return matched or _in_order(gold.items, listed, grading)
     if kinds == {"()", "[]"} and len(gold.items) > 2:
         return _in_order(gold.items, answer.items, grading)  # a vector: no interval has three ends
