@@ -11,7 +11,6 @@ import sympy
 import answer_judge.grading.values as v
 from answer_judge.grading.brackets import Unreadable
 from answer_judge.grading.points import LEAST_POINTS, POINT_DIGITS, is_finite, more_digits, values_at_points
-from answer_judge.grading.rounding import FEWEST_DIGITS, endless, is_short, printed, shortened
 from answer_judge.grading.rules import Grading
 
 CONSTANT_DIGITS = 60
@@ -21,6 +20,14 @@ _CONSTANTS = frozenset((sympy.Symbol("C"), sympy.Symbol("c")))
 """Letters of a constant of integration."""
 LARGEST_ROUNDING = Fraction(1, 20)
 """Half a unit in the last digit may be at most this share of a gold value for it to count as rounded."""
+ENOUGH_DIGITS = 6
+"""Significant digits from which a decimal stands for the endless number it is cut from."""
+FEWEST_DIGITS = 2
+"""Significant digits of a decimal that may follow the exact value in a chain, as in ``\\sqrt{2} = 1.41``."""
+DOUBLE_DIGITS = range(15, 18)
+"""Significant digits of a printed double: the shortest decimal that is read as the same double again."""
+DOUBLE_ERROR = Fraction(1, 2**52)
+"""How far a printed double may be from the value it was calculated for, as a share of it."""
 
 
 def tree(value: v.Formula) -> Any:
@@ -52,10 +59,10 @@ def same_values(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
 def _pairs(gold: Any, answer: Any) -> list[tuple[Any, Any]]:
     """The coefficients of two polynomials, else values at points: a large term would hide a wrong small one."""
     letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    if gold.is_polynomial(*letters) and answer.is_polynomial(*letters):
-        one, other = (sympy.Poly(formula, *letters) for formula in (gold, answer))
-        return [(one.coeff_monomial(p), other.coeff_monomial(p)) for p in {*one.monoms(), *other.monoms()}]
-    return list(values_at_points(gold, answer))
+    if not (gold.is_polynomial(*letters) and answer.is_polynomial(*letters)):
+        return list(values_at_points(gold, answer))
+    one, other = (sympy.Poly(formula, *letters) for formula in (gold, answer))
+    return [(one.coeff_monomial(p), other.coeff_monomial(p)) for p in {*one.monoms(), *other.monoms()}]
 
 
 def _close(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
@@ -197,3 +204,49 @@ def _proportional(one: Any, other: Any, positive: bool) -> bool:
         raise Unreadable("no value at enough points")
     same = all(near(ratios[0], ratio, digits) for ratio in ratios[1:])
     return same and (not positive or bool(sympy.re(ratios[0]) > 0))
+
+
+def endless(value: Fraction) -> bool:
+    """Whether a number has no finite decimal form, so that a decimal can only be near it."""
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return rest != 1
+
+
+def rounds_to(value: Fraction, decimal: v.Number) -> bool:
+    """Whether a decimal is a value rounded, half either way, or cut off, at the decimal's own last digit.
+
+    >>> [rounds_to(Fraction(2, 3), v.Number(Fraction(n, 100), Fraction(1, 100), 2)) for n in (65, 66, 67, 68)]
+    [False, True, True, False]
+    """
+    step = decimal.step
+    if step is None:
+        return False
+    cut = abs(value) // step * step
+    return abs(decimal.value - value) * 2 <= step or decimal.value == (cut if value >= 0 else -cut)
+
+
+def shortened(value: Fraction, decimal: v.Formula, fewest: int = ENOUGH_DIGITS) -> bool:
+    """Whether a formula is a decimal: a number rounded or cut to at least ``fewest`` digits."""
+    return isinstance(decimal, v.Number) and decimal.digits >= fewest and rounds_to(value, decimal)
+
+
+def printed(value: Fraction, decimal: v.Formula) -> bool:
+    """Whether a decimal is what a double next to a value prints.
+
+    >>> [printed(Fraction(1, 3), v.Number(Fraction(10**17 // 3 + n, 10**17), Fraction(1, 10**17), 17)) for n in (3, 30)]
+    [True, False]
+    """
+    if not isinstance(decimal, v.Number) or decimal.digits not in DOUBLE_DIGITS:
+        return False
+    return abs(decimal.value - value) <= DOUBLE_ERROR * abs(value)
+
+
+def is_short(value: Fraction) -> bool:
+    """Whether a value with a finite decimal form has clearly fewer digits than a printed double."""
+    power = 0
+    while value.denominator != 1 and power < DOUBLE_DIGITS.start:
+        value, power = value * 10, power + 1
+    return value.denominator == 1 and len(str(abs(value.numerator)).rstrip("0")) < DOUBLE_DIGITS.start - 2

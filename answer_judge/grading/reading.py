@@ -8,19 +8,17 @@ from fractions import Fraction
 from sympy import E, I, Symbol, nan, oo, zoo
 
 import answer_judge.grading.values as v
-from answer_judge.grading.bases import read_based
 from answer_judge.grading.brackets import Unreadable, cut, outer_brackets
 from answer_judge.grading.canonical import canonical
 from answer_judge.grading.cases import read_cases
 from answer_judge.grading.families import declared
 from answer_judge.grading.formula import name_of, parse, symbol_name
-from answer_judge.grading.notation import choices, usual
+from answer_judge.grading.notation import as_tuples, choices, read_based, usual, with_hats
 from answer_judge.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
 from answer_judge.grading.options import labelled, unlabelled
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
 from answer_judge.grading.text import tidy
 from answer_judge.grading.units import POUND, compound, split_unit
-from answer_judge.grading.vectors import as_tuples, with_hats
 from answer_judge.grading.words import ASKED, NUMBER_WORDS, answer_alone, words_of
 
 _SEPARATOR = pattern(

@@ -172,7 +172,11 @@ _NO_WORDS = pattern(r"[{}$\\]", {r"\max": "\\"})
 _A_LETTER = pattern(r"[^\W\d_]", {"5x": "x", "3 м": "м"})
 _COMMAND = pattern(r"\\([A-Za-z]+)", {r"2\lt3": r"\lt"})
 _INTO_WORDS = ("\\text{", "\\mbox{", "\\textrm{", "\\text {", "\\quad", "\\qquad")
-_MARKS = ("\\\\", "\\", *(f"\\{name}" for name in ("checkmark", "blacksquare", "square", "Box", "qed")))
+_MARKS: tuple[str, ...] = (
+    "\\\\",
+    "\\",
+    *(f"\\{name}" for name in ("checkmark", "blacksquare", "square", "Box", "qed")),
+)
 
 
 def tidy(text: str) -> str:
@@ -182,7 +186,7 @@ def tidy(text: str) -> str:
     text = _RAISED_RUN.sub(lambda match: f"^{{{match[0].translate(_RAISED_SIGNS)}}}", text)
     text = _LOWERED_RUN.sub(lambda match: f"_{{{match[0].translate(_LOWERED_SIGNS)}}}", text)
     text = _ROOT.sub(r"\\sqrt{\1}", text).replace("√", r"\sqrt ")
-    text = _unmarked(_undelimited(_SPACES.sub(" ", text.translate(_TRANSLATION))).strip())
+    text = _without_ends(_undelimited(_SPACES.sub(" ", text.translate(_TRANSLATION))).strip(), _MARKS)
     if r"\begin" not in text:  # in a matrix it ends a row
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMAND.sub(lambda match: _SPELT.get(match[1], match[0]), rewritten(text, _LAYOUT))
@@ -199,11 +203,7 @@ def tidy(text: str) -> str:
 
 def head(text: str, end: int) -> str:
     r"""The text before a place, without the commas, spaces and the start of ``\text{`` that lead to it."""
-    text, before = text[:end], None
-    while text != before:
-        before, text = text, text.rstrip(" \t\n,;")
-        text = next((text.removesuffix(lead) for lead in _INTO_WORDS if text.endswith(lead)), text)
-    return text
+    return _without_ends(text[:end], _INTO_WORDS, " \t\n,;")
 
 
 def _ended(text: str) -> str:
@@ -215,18 +215,17 @@ def _ended(text: str) -> str:
     return text if bare.endswith((" ", ".", ",", ";", ":")) else bare
 
 
-def _unmarked(text: str) -> str:
-    """The text without line ends and the marks of a finished proof behind it."""
+def _without_ends(text: str, ends: tuple[str, ...], blanks: str | None = None) -> str:
+    """The text without blanks and any of some ends behind it."""
     before = None
     while text != before:
-        before, text = text, text.rstrip()
-        text = next((text.removesuffix(mark) for mark in _MARKS if text.endswith(mark)), text)
+        before, text = text, text.rstrip(blanks)
+        text = next((text.removesuffix(end) for end in ends if text.endswith(end)), text)
     return text
 
 
 def _spelt_out(found: re.Match[str]) -> str:
-    letter = found[2] or found[3] or found[4]
-    return rf"{found[1] or ''} \text{{{_SHORT_SCALES[letter]}}}"
+    return rf"{found[1] or ''} \text{{{_SHORT_SCALES[found[2] or found[3] or found[4]]}}}"
 
 
 def _scaled(found: re.Match[str]) -> str:

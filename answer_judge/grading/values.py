@@ -144,27 +144,10 @@ class Either:
     values: tuple["Value", ...]
 
 
-Value = (
-    Number
-    | Expression
-    | Text
-    | Based
-    | Items
-    | Matrix
-    | Named
-    | Equation
-    | Inequality
-    | Region
-    | Everything
-    | Quantity
-    | Pieces
-    | Family
-    | Either
-)
-
 Formula = Number | Expression
 SETS = Items | Inequality | Region | Everything
 """What can be a set of numbers."""
+Value = Formula | SETS | Text | Based | Matrix | Named | Equation | Quantity | Pieces | Family | Either
 
 
 def readings(value: Value) -> tuple[Value, ...]:

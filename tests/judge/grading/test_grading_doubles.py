@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from answer_judge.grading import rounding
+from answer_judge.grading import equality
 from answer_judge.grading.judge import judge
 
 
@@ -27,7 +27,7 @@ def calculated():
 @pytest.fixture
 def digits_alone(monkeypatch):
     """The rule without a double's error: the gold answer is its digits."""
-    monkeypatch.setattr(rounding, "DOUBLE_ERROR", Fraction(0))
+    monkeypatch.setattr(equality, "DOUBLE_ERROR", Fraction(0))
 
 
 def test_a_printed_double_as_gold_is_the_value_it_was_calculated_for():
