@@ -231,7 +231,8 @@ def _same_matrices(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     if isinstance(gold, v.Matrix) and isinstance(answer, v.Matrix):
         shapes = [(len(matrix.rows), len(matrix.rows[0]), matrix.bars) for matrix in (gold, answer)]
         cells = [[cell for row in matrix.rows for cell in row] for matrix in (gold, answer)]
-        return shapes[0] == shapes[1] and all(same(*pair, grading) for pair in zip(*cells, strict=True))
+        pairs = zip(cells[0], cells[1], strict=False)
+        return shapes[0] == shapes[1] and all(same(one, other, grading) for one, other in pairs)
     column, other = parts.as_column(gold), parts.as_column(answer)
     return column is not None and other is not None and _in_order(column, other, grading)
 

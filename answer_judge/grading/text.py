@@ -172,11 +172,7 @@ _NO_WORDS = pattern(r"[{}$\\]", {r"\max": "\\"})
 _A_LETTER = pattern(r"[^\W\d_]", {"5x": "x", "3 м": "м"})
 _COMMAND = pattern(r"\\([A-Za-z]+)", {r"2\lt3": r"\lt"})
 _INTO_WORDS = ("\\text{", "\\mbox{", "\\textrm{", "\\text {", "\\quad", "\\qquad")
-_MARKS: tuple[str, ...] = (
-    "\\\\",
-    "\\",
-    *(f"\\{name}" for name in ("checkmark", "blacksquare", "square", "Box", "qed")),
-)
+_MARKS = ("\\\\", "\\", *(f"\\{name}" for name in ("checkmark", "blacksquare", "square", "Box", "qed")))
 
 
 def tidy(text: str) -> str:

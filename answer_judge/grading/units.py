@@ -134,8 +134,7 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         return _rest(text[: found.start()], DEGREE)
     if found := _PRICE.search(text):
         return _rest(text[: found.start()], parse_unit(found[1]))
-    money = _MONEY.match(text)
-    if money:
+    if money := _MONEY.match(text):
         text = money[1] + text[money.end() :]
     value, names = text, ""
     for _ in range(_UNIT_WORDS):
@@ -148,9 +147,8 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     if names and (percent := _PERCENT.search(value)):
         return _rest(value[: percent.start()], PERCENT)  # 20\% off
     if money:
-        if code := _OTHER_MONEY.search(money[0]):
-            return _rest(value, parse_unit(code[0]))
-        return _rest(value, DOLLAR)
+        code = _OTHER_MONEY.search(money[0])
+        return _rest(value, parse_unit(code[0]) if code else DOLLAR)
     if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
         return None
     return _rest(value, parse_unit(names))
@@ -178,8 +176,7 @@ def same_dimension(one: Unit, other: Unit) -> bool:
 
 def compatible_label(known: Unit, label: str) -> bool:
     """Whether a label that is not in the table may stand for a unit that is: "square units" for an area."""
-    power = _unnamed(label)
-    if power:
+    if power := _unnamed(label):
         return known.powers == (("m", power),)
     words = label.split()
     first = _known(words[0]) if words else None
@@ -189,7 +186,7 @@ def compatible_label(known: Unit, label: str) -> bool:
 def compatible_labels(one: str, other: str) -> bool:
     """Whether two labels that are not in the table can mean the same: not "units" and "square units", nor "pairs"."""
     powers = {_unnamed(one), _unnamed(other)} - {0}
-    return len(powers) < 2 and in_pairs(one) == in_pairs(other)
+    return len(powers) < 2 and (in_pairs(one) == in_pairs(other) or ("pair" in one and "pair" in other))
 
 
 _PAIRS = pattern(r"(?:pairs?|couples?)(?: of .*)?", ("pairs of shoes", "couple"))
