@@ -12,8 +12,7 @@ _POWER = (
     r"(?:\s*(?:\\cdot\s*)?(?P<ten>(?<=\d)[eE]|(?<![\d.])10\s*\^)\s*(?P<power>\{\s*[-+]?\s*\d{1,4}\s*\}|[-+]?\d{1,4}))?"
 )
 _DECIMAL = pattern(
-    rf"{_SIGN}(?=[\d.]){_DIGITS}{_POWER}",
-    ("-1,250.5", "1 250", ".5", "4.5e33", r"4.5 \cdot 10^{33}", "10^6"),
+    rf"{_SIGN}(?=[\d.]){_DIGITS}{_POWER}", ("-1,250.5", "1 250", ".5", "4.5e33", r"4.5 \cdot 10^{33}", "10^6")
 )
 _REPEATING = pattern(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\{{(\d+)\}}", (r"0.1\overline{6}",))
 _FRACTION = pattern(

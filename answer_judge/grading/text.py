@@ -93,11 +93,11 @@ _SPELLINGS = rewritings(
     (r":=", "=", "x:=2", "x=2"),
     (
         r"\^(?:\s*\{)?\s*\\circ(?:\s*\})?\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![A-Za-z]))",
-        r" \\text{degrees \1\2}", r"30^{\circ}\text{C}", r"30 \text{degrees C}",
+        r" \\text{degrees \1\2}", r"30^{\circ}\text{C}", r"30 \text{degrees C}"
     ),
     (
         r"\^(?:\s*\{)?\s*(?:\\text\s*\{\s*o\s*\}|(?<=\d\^)o(?![A-Za-z])|(?<=\d\^\{)o(?=\}))\s*\}?",
-        r"^\\circ ", "30^o", r"30^\circ ",
+        r"^\\circ ", "30^o", r"30^\circ "
     ),
     (r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ ", r"5^{\circ}", r"5^\circ "),
     (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'", r"y^{\prime}", "y'"),
@@ -105,24 +105,24 @@ _SPELLINGS = rewritings(
     (r"(?<=\d)\s*x\s*(?=10\s*\^)", r" \\cdot ", "3 x 10^2", r"3 \cdot 10^2"),
     (
         r"\\mathbb\s*([A-Z])(?![A-Za-z])|\\(R)eals(?![A-Za-z])|\\(R)(?![A-Za-z])",
-        r"\\mathbb{\1\2\3}", r"\mathbb R, \Reals", r"\mathbb{R}, \mathbb{R}",
+        r"\\mathbb{\1\2\3}", r"\mathbb R, \Reals", r"\mathbb{R}, \mathbb{R}"
     ),
     (
         r"\\frac\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}"
         r"\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*(\^\s*(?:\d|\{\d\}))?\s*\}",
-        r" \\text{\1}/\\text{\2}\3", r"\frac{\text{m}}{\text{s}^2}", r" \text{m}/\text{s}^2",
+        r" \\text{\1}/\\text{\2}\3", r"\frac{\text{m}}{\text{s}^2}", r" \text{m}/\text{s}^2"
     ),
     (r"(?<=\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)|(?<=\d)\s+to\s+(?=\d)", ":", "4 to 3", "4:3"),
     (r"\\operatorname\s*\{(?:arctg|atan)\}|\\arctg(?![A-Za-z])", r"\\arctan ", r"\arctg1", r"\arctan 1"),
     (
         r"(?<=[\d}])\s+\(([A-Za-z][a-z]{2,}(?: [A-Za-z]+){0,6})\)\s*$",
-        r" \\text{\1}", "5 (square units)", r"5 \text{square units}",
+        r" \\text{\1}", "5 (square units)", r"5 \text{square units}"
     ),
     (r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([A-Za-z]+)", r"\\text{µ\1", r"5\mu\text{m}", r"5\text{µm}"),
     (r"(?<!\d)(\d{0,40}\.\d{0,20}?)(\d{1,9}?)\2{1,60}\s*\.\.\.", r"\1\\overline{\2}", "0.333...", r"0.\overline{3}"),
     (
         r"\.(\d*)\\dot ?\{? ?(\d) ?\}?(\d*)\\dot ?\{? ?(\d) ?\}?", r".\1\\overline{\2\3\4}",
-        r"0.\dot{2}\dot{7}", r"0.\overline{27}",
+        r"0.\dot{2}\dot{7}", r"0.\overline{27}"
     ),
     (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}", r"{1\over2}", r"\frac{1}{2}"),
 )  # fmt: skip

@@ -115,7 +115,7 @@ _SYMBOLS = rewritings(
     (r"(?<=[\d }])(?:\\text\{ ?([kM]) ?\}|([kM]))? ?\\Omega ?$", r" \\text{\1\2Ω}", r"12 \Omega", r"12 \text{Ω}"),
     (
         r"(?<=[\d }])\\mu ?(?:\\text\{ ?([A-Za-z]{1,2}) ?\}|([A-Za-z]{1,2})) ?$",
-        r" \\text{µ\1\2}", r"12 \mu m", r"12  \text{µm}",
+        r" \\text{µ\1\2}", r"12 \mu m", r"12  \text{µm}"
     ),
 )  # fmt: skip
 _OHMS = pattern(
@@ -197,10 +197,7 @@ def in_pairs(label: str) -> bool:
     return _PAIRS.fullmatch(label) is not None
 
 
-_UNNAMED = pattern(
-    r"(?:(square|sq|cubic|cu)\.? )?units?(?: ?\^ ?\{? ?([123]) ?\}?)?",
-    ("sq. units", "units ^ {2}"),
-)
+_UNNAMED = pattern(r"(?:(square|sq|cubic|cu)\.? )?units?(?: ?\^ ?\{? ?([123]) ?\}?)?", ("sq. units", "units ^ {2}"))
 
 
 def _unnamed(label: str) -> int:

@@ -73,8 +73,7 @@ def words_of(text: str) -> Text | None:
 
 
 _SAID = pattern(
-    r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*",
-    ("yes, it is even.",),
+    r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*", ("yes, it is even.",)
 )
 _COUNT = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -89,10 +88,7 @@ _MONTH = (
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
 _DATE = pattern(rf"{_MONTH} {_DAY}|{_DAY} {_MONTH}", {"march 3rd": "march 3rd", "3 mar.": "3 mar."})
 _LONG_FORMS: dict[str, str] = dict.fromkeys(("dne", "undefined", "not defined"), "does not exist")
-_CLOCK = pattern(
-    r"([01]?\d|2[0-4])(?::([0-5]\d)(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?",
-    ("12:30 pm", "7 am", "9:05"),
-)
+_CLOCK = pattern(r"([01]?\d|2[0-4])(?::([0-5]\d)(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?", ("12:30 pm", "7 am", "9:05"))
 
 
 def of_the_day(words: str) -> str:
