@@ -32,7 +32,7 @@ _COLON = pattern(r":", {"4:6:10": ":"})
 _HOUR = pattern(r"\d+[^:]*$", ("7 p.m.",))
 _CLOCK_OR_RATIO = pattern(r"0*[1-9]\d*:\d+", ("3:20",))
 _WORDS = pattern(r"(?<!_)(?<!_\{)\\text\{ ?[A-Za-z]{2}[^{}]*\}", {r"x_{\text{max}}+\text{all}": r"\text{all}"})
-_POUNDS = pattern(r"\d ?(?:\\text\{ ?)?pounds?(?: ?\})?$", {r"20\text{ pounds}": r"0\text{ pounds}"})
+_POUNDS = pattern(r"[\d}] ?(?:\\text\{ ?)?pounds?(?: ?\})?$", {r"20\text{ pounds}": r"0\text{ pounds}"})
 """Of weight or of money."""
 _PLUS_MINUS = pattern(r"\\[pm][pm](?![A-Za-z])", {r"1\pm2": r"\pm", r"1\mp2": r"\mp"})
 _UPPER = rewritings((r"\\pm(?![A-Za-z])", "+", r"1\pm2", "1+2"), (r"\\mp(?![A-Za-z])", "-", r"1\mp2", "1-2"))
