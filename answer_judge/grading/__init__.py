@@ -2,9 +2,9 @@
 
 In the caller's process: ``answers`` finds the answer, ``rules`` says how near it must be, ``verifier`` asks the workers
 of ``pool`` (each runs ``worker``). In a worker: ``judge``, over ``patterns`` <- ``brackets``, ``text`` <- ``numbers``,
-``bases``, ``units``, ``changes``, ``options``, ``words`` <- ``formula``, ``canonical`` <- ``notation``, ``vectors``,
-``cases``, ``families`` <- ``reading``, and ``values`` <- ``points``, ``rounding`` <- ``equality`` <- ``parts``,
-``regions`` <- ``compare``. No string of a model reaches ``eval``, ``sympify`` or sympy's parser of Python expressions.
+``units``, ``changes``, ``options``, ``words`` <- ``formula``, ``canonical`` <- ``notation``, ``cases``, ``families`` <-
+``reading``, and ``values`` <- ``kinks``, ``points`` <- ``equality`` <- ``parts``, ``regions`` <- ``compare``.
+No string of a model reaches ``eval``, ``sympify`` or sympy's parser of Python expressions.
 """
 
 from answer_judge.grading.verifier import REASONS, RULES, Verdict, Verifier, verify

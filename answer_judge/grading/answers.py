@@ -1,7 +1,4 @@
-r"""Finding the final answer in a text, and the comparisons that need no mathematics: pure functions of strings.
-
-Nothing here (or behind it) evaluates a model's text as code. Every function takes time linear in the text.
-"""
+"""The final answer in a text, and comparisons without mathematics: functions of strings, linear in the text."""
 
 import re
 from collections import deque
@@ -19,12 +16,13 @@ _PHRASE = pattern(
     r"\b(?:answer|answers(?= are\b)|correct (?:option|choice))(?: to (?:the|this) (?:problem|question))?"
     r"(?:[ \t]+(?:is|are|(?:should|must|will) be)\b"
     r"(?:[ \t]+(?:therefore|thus|hence|then|simply|just|indeed|clearly)\b)?[ \t]*:?|[ \t*]*:|[ \t]*=)[\s*]*"
-    r"|<answer>\s*|^[#* \t]{0,20}(?:final )?answer[ \t*]{0,20}$[\s*]*",
+    r"|<answer>\s*|答案[ \t*]{0,9}(?:是|为|為|[:：])[\s*:：]*|^[#* \t]{0,20}(?:final )?answer[ \t*]{0,20}$[\s*]*",
     {
         "The answer is therefore 5": "answer is therefore ",
         "**Answer**: (C)": "Answer**: ",
         "ANSWER = 12": "ANSWER = ",
         "the correct choice is B": "correct choice is ",
+        "答案：12": "答案：",
         "<answer> 4": "<answer> ",
         "so\n## Final answer\n72": "## Final answer\n",
     },
@@ -32,8 +30,8 @@ _PHRASE = pattern(
 )
 _HEADING = pattern(r"\A[*\s]*[A-Za-z]{3}", {"**Final Answer**": "**Fin"})
 _SENTENCE_END = pattern(
-    r"\n|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|",
-    {"3.5. So": ".", "0.333... So": "", "4</s>": "</", "4<|im_end|>": "<|", "4\nso": "\n"},
+    r"\n|。|(?<!\.)\.(?=\s|$|<)|(?<=\.\.\.)(?=\s|$)|</|<\|",
+    {"3.5. So": ".", "12。所以": "。", "0.333... So": "", "4</s>": "</", "4<|im_end|>": "<|", "4\nso": "\n"},
 )
 _ITEM = r"[ \t]{0,9}(?:[-•*][ \t]{1,9})?"
 _BULLET = pattern(r"^[-•*][ \t]{1,9}", {"- A": "- "})
@@ -65,9 +63,10 @@ _REASON = pattern(
     {"5, since 2 + 3 = 5": ", since ", "5 because it is": " because "},
 )
 _GAP = r"\s|\$|\\[()\[\] ,;]|\\q?quad"
-_LINK = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}"
+_LINK = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}|(?:\*\*|[Pp]art )?\((?:[b-h]|i{1,3}|iv|vi?)\)(?:[.:]|\*\*)*"
 _JOINT = pattern(
-    rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*", {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } "}
+    rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*",
+    {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } ", "$\n\n(b) $": "$\n\n(b) $"},
 )
 _LONGEST_JOINT = 60
 _MOST_BOXES = 32
@@ -76,10 +75,9 @@ _INTEGER = pattern(r"[-+]?[0-9]{1,40}", ("-007",))
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last complete, non-empty ``\boxed{...}`` (or ``\fbox``), or None when there is none.
+    r"""The content of the last complete, non-empty ``\boxed{...}`` (or ``\fbox``), or None; the text may be cut off.
 
-    Braces are matched, ``\{`` and ``\}`` are not braces, of nested boxes the inner one counts, and a box without
-    braces counts when a number follows, as in ``\boxed 42``. The text may be cut off anywhere.
+    Of nested boxes the inner one counts; a box without braces counts where a number follows, as in ``\boxed 42``.
     """
     boxes = _boxes(text)
     return _content(text, boxes[-1]) if boxes else None
@@ -110,10 +108,7 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def joined_boxes(text: str) -> str | None:
-    r"""The last box and those joined to it by commas, "and" or "or", as one list; None where the last stands alone.
-
-    ``\boxed{1} \text{ and } \boxed{2}`` is ``1, 2``: for a problem with several answers, and only for such a one.
-    """
+    r"""The last box and those joined to it by commas, "and", "or" or "(b)", as one list; None where it stands alone."""
     boxes = _boxes(text)
     if not boxes:
         return None
@@ -136,22 +131,15 @@ def after_hashes(text: str) -> str | None:
 
 
 def final_answer(text: str) -> str | None:
-    r"""The answer a completion commits to, or None when it names none.
-
-    What follows the last ``</think>`` is read first, then the whole. The last ``\boxed{...}`` wins; without
-    a box, what follows the last ``####``; without that, or where it is a heading in words, the rest of the sentence
-    after the last "answer is", "answer:", ``<answer>`` or heading "Answer". A number that merely stands somewhere is
-    not an answer.
-    """
+    r"""The answer a completion commits to, or None: of what follows the last ``</think>``, else of the whole text."""
     _, thought, said = text.rpartition("</think>")
     return _final(said) or (_final(text) if thought else None)
 
 
 def _final(text: str) -> str | None:
-    """The answer one text commits to, or None.
+    r"""The answer one text commits to, or None: the last box, else what follows ``####``, else a phrase.
 
-    A box before ``####`` before a phrase: "The answer is 3. No: \\boxed{4}" is 4, and a worked solution in steps
-    (``#### Step 1``) names its answer in a sentence.
+    "The answer is 3. No: \boxed{4}" is 4, and a solution in steps (``#### Step 1``) names its answer in a sentence.
     """
     boxed = last_boxed(text)
     if boxed is not None:
@@ -224,11 +212,7 @@ def without_delimiters(text: str) -> str:
 
 
 def plain_match(answer: str, gold: str) -> bool | None:
-    """Whether an answer and the gold answer agree where that needs no mathematics: True or False, or None when it does.
-
-    Equal texts agree; two plain integers agree when their values do. Everything else is None: an integer with
-    separators (``1,234``) may as well be a list.
-    """
+    """Whether an answer and the gold answer agree, where equal texts or two plain integers tell; else None."""
     gold = _trimmed(gold) or gold
     if answer == gold:
         return True

@@ -23,10 +23,7 @@ _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}, {")", "]", "}", r"
 
 
 def brackets(text: str) -> Iterator[tuple[int, int, str]]:
-    """Every bracket as (position, depth outside it, the bracket); ``\\text{...}`` counts as one pair.
-
-    ``(`` may close with ``]`` and ``[`` with ``)``, as half-open intervals do; braces only with their own kind.
-    """
+    r"""Brackets as (position, depth outside, the bracket); ``\text{...}`` is a pair, ``(`` may close with ``]``."""
     stack: list[str] = []
     for found in _BRACKET.finditer(text):
         bracket = found[0]

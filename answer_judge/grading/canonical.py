@@ -15,13 +15,16 @@ from answer_judge.grading.numbers import read_number
 from answer_judge.grading.patterns import pattern
 from answer_judge.grading.text import FUNCTIONS, OF_SEVERAL, TRIGONOMETRIC
 
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _ENDS_OF_RUN = (")", "]", "}", "|", r"\rfloor", r"\rceil")
 """What ends the argument of a function without brackets."""
 _PLAIN_NUMBER = pattern(r"\\variable\{(\d+)\}", {r"2\cdot \variable{12}": r"\variable{12}"})
 _NAME = pattern(r"e|\\variable\{\w+\}", {r"(\variable{xSUB1})": r"\variable{xSUB1}"})
 _FRACTION_AHEAD = pattern(r"\A(?:\\frac\{\d+\}\{\d+\}|\d+/\d+)", {r"\frac{1}{2}x": r"\frac{1}{2}", "1/2": "1/2"})
 _ACCENT = pattern(r"\A\\([a-z]+)(?:\s*\{)?\s*(\\?[A-Za-z]+)", {r"\bar{x}": r"\bar{x", r"\vec\alpha": r"\vec\alpha"})
+
+
+_MARKS = {"overline": "bar", "overrightarrow": "vec", "widehat": "hat", "widetilde": "tilde"}
 
 
 def canonical(text: str) -> tuple[str, bool]:
@@ -85,8 +88,7 @@ class _Writer:
             elif self.token in ("/", ":", r"\cdot"):
                 if open_end:
                     raise Unreadable("operator without a factor")
-                parts.append({":": "/"}.get(self.token, self.token) + " ")
-                self.take()
+                parts.append(self.take().replace(":", "/") + " ")
                 open_end = True
             elif not open_end and self._after_factor(parts):
                 continue
@@ -113,27 +115,23 @@ class _Writer:
 
     def _after_factor(self, parts: list[str]) -> bool:
         """Take what belongs to the factor before: a power, a factorial, a percent sign."""
-        if self.token == "^":
-            self.take()
-            if self.token == r"\circ":
-                self.take()
-                parts[-1] = rf"({parts[-1]}\cdot \frac{{\pi}}{{{_integer(180)}}})"
-            else:
-                parts[-1] = f"{_grouped(parts[-1])}^{{{self._script()}}}"
-        elif self.token == "!":
-            self.take()
-            if self.token == "!":
-                raise Unreadable("a double factorial")
-            parts[-1] = f"{_grouped(parts[-1])}!"
-        elif self.token in ("%", r"\%"):
-            self.take()
-            parts[-1] = rf"({parts[-1]}\cdot \frac{{{_integer(1)}}}{{{_integer(100)}}})"
-        elif self.token == r"\choose":
-            self.take()
-            above = "".join(parts)
-            parts[:] = [rf"\binom{{{above}}}{{{self.sequence('}')}}}"]
-        else:
+        sign = self.token
+        if sign not in ("^", "!", "%", r"\%", r"\choose"):
             return False
+        self.take()
+        if sign == "^" and self.token == r"\circ":
+            self.take()
+            parts[-1] = rf"({parts[-1]}\cdot \frac{{\pi}}{{{_integer(180)}}})"
+        elif sign == "^":
+            parts[-1] = f"{_grouped(parts[-1])}^{{{self._script()}}}"
+        elif sign == r"\choose":
+            parts[:] = [rf"\binom{{{''.join(parts)}}}{{{self.sequence('}')}}}"]
+        elif sign != "!":
+            parts[-1] = rf"({parts[-1]}\cdot \frac{{{_integer(1)}}}{{{_integer(100)}}})"
+        elif self.token == "!":
+            raise Unreadable("a double factorial")
+        else:
+            parts[-1] = f"{_grouped(parts[-1])}!"
         return True
 
     def _factor(self, mixed: bool = True) -> str:
@@ -170,13 +168,11 @@ class _Writer:
     def _symbol(self) -> str:
         """A letter, Greek letter, accent or word, with subscript and primes."""
         accent = _ACCENT.match(self.token) if self.kind == "accent" else None
-        base, primes = (accent[2] if accent else self.token), 0
+        base, primes, below = self.take(), 0, ""
         if accent:
-            primes = {"dot": 1, "ddot": 2}.get(accent[1], 0)
-            mark = {"overline": "bar", "overrightarrow": "vec", "widehat": "hat", "widetilde": "tilde"}
-            base = base if primes or accent[1] == "vec" else mark.get(accent[1], accent[1]) + "OF" + base
-        self.take()
-        below = ""
+            base, primes = accent[2], {"dot": 1, "ddot": 2}.get(accent[1], 0)
+            if not primes and accent[1] != "vec":
+                base = f"{_MARKS.get(accent[1], accent[1])}OF{base}"
         while self.token in ("_", "'"):
             if self.take() == "'":
                 primes += 1
@@ -184,23 +180,21 @@ class _Writer:
                 below += self._raw_script()
         if base in ("e", "i") and not below and not primes:
             return {"e": "e", "i": "I"}[base]
-        at = ""
-        if self.ahead(3) == "(0)":
-            self.at += 3  # a product with 0 means nothing: the value at 0 of a function
-            at = "AT0"
-        return rf"\variable{{{symbol_name(base, below, primes)}{at}}}"
+        name = symbol_name(base, below, primes)
+        if self.ahead(3) != "(0)":
+            return rf"\variable{{{name}}}"
+        self.at += 3  # a product with 0 means nothing: the value at 0 of a function
+        return rf"\variable{{{name}AT0}}"
 
     def _raw_script(self) -> str:
         """The tokens of a subscript as they are."""
         if self.token != "{":
             return self.take()
         self.take()
-        raw, depth = "", 1
+        start, depth = self.at, 1
         while depth:
-            token = self.take()
-            depth += {"{": 1, "}": -1}.get(token, 0)
-            raw += token if depth else ""
-        return raw
+            depth += {"{": 1, "}": -1}.get(self.take(), 0)
+        return "".join(token for _, token in self.tokens[start : self.at - 1])
 
     def _script(self) -> str:
         """An exponent."""
@@ -235,10 +229,8 @@ class _Writer:
 
     def _root(self) -> str:
         self.take()
-        if self.token != "[":
-            return rf"\sqrt{{{self._group()}}}"
-        self.take()
-        return rf"\sqrt[{self.enclosed(']')}]{{{self._group()}}}"
+        index = f"[{self.enclosed(_CLOSING[self.take()])}]" if self.token == "[" else ""
+        return rf"\sqrt{index}{{{self._group()}}}"
 
     def _binomial(self) -> str:
         self.take()
@@ -246,8 +238,7 @@ class _Writer:
 
     def _rounded(self) -> str:
         opening = self.take()
-        close = {r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}[opening]
-        return f"{opening} {self.enclosed(close)}{close} "
+        return f"{opening} {self.enclosed(_CLOSING[opening])}{_CLOSING[opening]} "
 
     def _absolute(self) -> str:
         self.take()
@@ -278,11 +269,10 @@ class _Writer:
 
     def _function_of_several(self) -> str:
         name = self.take()[1:]
-        close = {"(": ")", "{": "}", r"\{": r"\}"}.get(self.take())
-        if close is None:
+        if self.token not in ("(", "{", r"\{"):
             raise Unreadable(f"{name} without brackets")
-        arguments = [self.sequence((",", close))]
-        while self.token == ",":
+        close, arguments = _CLOSING[self.token], []
+        while not arguments or self.token == ",":
             self.take()
             arguments.append(self.sequence((",", close)))
         self.expect(close)

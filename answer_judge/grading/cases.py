@@ -73,21 +73,19 @@ def _condition(text: str, read: Reader) -> v.Value:
         return v.Text(" ".join(TEXT.sub(r" \1 ", text).lower().split()))
 
 
-def same_pieces(gold: v.Pieces, answer: v.Pieces, same: Callable[[v.Value, v.Value], bool]) -> bool:
-    """Whether two functions have the same pieces under the same conditions, in any order."""
-    left = list(_resolved(answer))
-    for value, condition in _resolved(gold):
-        match = next(
-            (i for i, (part, when) in enumerate(left) if _same_conditions(condition, when, same) and same(value, part)),
-            None,
-        )
-        if match is None:
-            return False
-        left.pop(match)
-    return not left
-
-
 Condition = v.Value | sympy.Set
+Same = Callable[[v.Value, v.Value], bool]
+
+
+def same_pieces(gold: v.Value, answer: v.Value, same: Same) -> bool:
+    """Whether two values are functions with the same pieces under the same conditions, in any order."""
+    if not (isinstance(gold, v.Pieces) and isinstance(answer, v.Pieces)):
+        return False
+
+    def fits(one: tuple[v.Value, Condition], other: tuple[v.Value, Condition]) -> bool:
+        return _same_conditions(one[1], other[1], same) and same(one[0], other[0])
+
+    return v.matched(_resolved(gold), _resolved(answer), fits)
 
 
 def _resolved(pieces: v.Pieces) -> list[tuple[v.Value, Condition]]:
@@ -109,7 +107,7 @@ def _set(condition: v.Value) -> sympy.Set | None:
         return None
 
 
-def _same_conditions(one: Condition, other: Condition, same: Callable[[v.Value, v.Value], bool]) -> bool:
+def _same_conditions(one: Condition, other: Condition, same: Same) -> bool:
     if isinstance(one, sympy.Set) or isinstance(other, sympy.Set):
         return isinstance(one, sympy.Set) and isinstance(other, sympy.Set) and same_sets(one, other)
     return same(one, other)

@@ -1,7 +1,6 @@
-"""Words next to a number that change its value or take it back: neither a unit nor an introduction.
+"""Words next to a number that change its value or take it back: they count, divide, compare, negate or calculate.
 
-A thing that is counted may have any name, so names are not listed; what is listed is every family of words that counts,
-divides, compares, negates or calculates. Powers of ten and dozens count where they follow a number (``text``).
+A thing that is counted may have any name. Powers of ten and dozens count where they follow a number (``text``).
 """
 
 import re

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 
 import answer_judge.grading.parts as parts
@@ -12,7 +13,16 @@ from answer_judge.grading.equality import agree, proportional, rational, same_va
 from answer_judge.grading.families import same_families
 from answer_judge.grading.regions import FLIPPED, as_set, is_settled, same_sets
 from answer_judge.grading.rules import Grading
-from answer_judge.grading.units import DEGREE, PERCENT, RADIAN, compatible_label, compatible_labels, same_dimension
+from answer_judge.grading.units import (
+    DEGREE,
+    PERCENT,
+    RADIAN,
+    compatible_label,
+    compatible_labels,
+    in_pairs,
+    same_dimension,
+)
+from answer_judge.grading.words import of_the_day
 
 
 def same(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -29,24 +39,20 @@ def _either(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     golds, answers = v.readings(gold), v.readings(answer)
     clocks = [[part for part in some if isinstance(part, v.Text) and ":" in part.words] for some in (golds, answers)]
     for one, other in product(*(clocks if all(clocks) else (golds, answers))):
-        try:
-            if same(one, other, grading):
-                return True
-        except Unreadable:
-            continue
+        if clocks[0] and isinstance(one, v.Items) and isinstance(other, v.Formula):
+            continue  # 3:45 may be a time
+        if _same_or_unreadable(one, other, grading):
+            return True
     return False
 
 
-def _same_families(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """The same for all whole numbers together, under any letter."""
-    return same_families(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
+def _by(compare: Callable[[v.Value, v.Value, Callable[[v.Value, v.Value], bool]], bool]) -> "_Comparison":
+    """A comparison that is told how the values within are compared."""
 
+    def compared(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
+        return compare(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
 
-def _same_cases(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """Functions in pieces."""
-    if not (isinstance(gold, v.Pieces) and isinstance(answer, v.Pieces)):
-        return False
-    return same_pieces(gold, answer, lambda one, other: _same_or_unreadable(one, other, grading))
+    return compared
 
 
 def _same_or_unreadable(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -65,15 +71,17 @@ def _same_texts(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     if gold.words == answer.words:
         return True
     clock, other = sorted((gold.words, answer.words), key=len)
-    return ":" in clock and other.startswith(f"{clock} ")  # 12:30 and 12:30 pm
+    if ":" in clock and other.startswith(f"{clock} "):
+        return True  # 12:30 and 12:30 pm
+    return of_the_day(gold.words) == of_the_day(answer.words) != ""
 
 
 def _same_quantities(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Values with units: converted where both units are known and measure the same."""
     if not isinstance(gold, v.Quantity):
         assert isinstance(answer, v.Quantity)
-        if parts.is_capital(gold):
-            return False  # an option or a name
+        if parts.is_capital(gold) or in_pairs(answer.unit.label):
+            return False  # an option or a name; 12 pairs may be 24
         if answer.unit == PERCENT:
             return _same_percent(gold, answer.value, grading)
         return same(gold, answer.value, grading) or _same_angles(gold, answer, grading)
@@ -98,25 +106,22 @@ def _same_angles(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     values = [v.without_unit(value) for value in (gold, answer)]
     if units.count(DEGREE) != 1 or any(unit not in (DEGREE, RADIAN, None) for unit in units):
         return False
-    angles: list[v.Formula] = []
-    for unit, value in zip(units, values, strict=True):
-        if not isinstance(value, v.Formula) or (unit is None and not parts.in_angles(value)):
-            return False
-        angles.append(parts.in_radians(value) if unit == DEGREE else value)
-    return same_values(angles[0], angles[1], grading)
+    if any(unit is None and not parts.in_angles(value) for unit, value in zip(units, values, strict=True)):
+        return False
+    angles = [parts.in_radians(value) if unit == DEGREE else value for unit, value in zip(units, values, strict=True)]
+    return all(isinstance(angle, v.Formula) for angle in angles) and same(angles[0], angles[1], grading)
 
 
 def _scaled(gold: v.Quantity, answer: v.Value, unit: v.Unit, grading: Grading) -> bool:
     """Whether an answer is the gold value times the factor of a unit."""
     if not isinstance(gold.value, v.Formula) or not isinstance(answer, v.Formula):
         return False
-    exact = rational(gold.value)
-    if exact is None:
+    if (exact := rational(gold.value)) is None:
         return False
-    step = gold.value.step * unit.factor if isinstance(gold.value, v.Number) and gold.value.step else None
-    digits = gold.value.digits if isinstance(gold.value, v.Number) else 0
+    written = gold.value if isinstance(gold.value, v.Number) else v.Number(exact)
+    step = written.step and written.step * unit.factor
     scaled = replace(grading, absolute=grading.absolute * float(unit.factor))
-    return same_values(v.Number(exact * unit.factor, step, digits), answer, scaled)
+    return same_values(v.Number(exact * unit.factor, step, written.digits), answer, scaled)
 
 
 def _same_percent(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
@@ -144,7 +149,7 @@ def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
             return _same_equations(gold, answer, grading)
         if is_settled(answer):
             return False
-        return same(gold.members[-1], answer, grading)
+        return same(gold.members[-1], v.quotient(answer) if ":" in gold.name else answer, grading)
     assert isinstance(answer, v.Named)
     if parts.is_capital(gold) and len(answer.name) == 1 and answer.name.isupper():
         return False  # B = A for A
@@ -156,10 +161,9 @@ def _same_named(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 
 def _same_members(gold: v.Value, members: tuple[v.Value, ...], grading: Grading) -> bool:
-    """One member of a chain of equalities is right, and no other contradicts it.
+    """One member of a chain of equalities is right, and no other contradicts it: its decimals may stand beside it.
 
-    Beside the exact value its decimals may stand. Plain numbers agree with each other under any rule: with a tolerance
-    ``100 = 101`` are still two answers.
+    Plain numbers agree with each other under any rule: with a tolerance ``100 = 101`` are still two answers.
     """
     right = [same(gold, member, grading) for member in members]
     bare = v.without_unit(gold)
@@ -188,6 +192,7 @@ def _is_decimal(value: v.Value) -> bool:
 
 def _same_equations(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Two equations that say the same, or a value and a true chain of constants that ends in it."""
+    gold = v.quotient(gold)
     if isinstance(gold, v.Equation) and all(map(parts.is_number, gold.sides)):
         gold = gold.sides[0]
     if isinstance(answer, v.Equation) and all(map(parts.is_number, answer.sides)):
@@ -222,55 +227,46 @@ def _same_regions(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
 
 def _same_matrices(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     """Matrices cell by cell; a column may be written as a tuple."""
+    gold, answer = parts.as_rows(gold), parts.as_rows(answer)
     if isinstance(gold, v.Matrix) and isinstance(answer, v.Matrix):
         shapes = [(len(matrix.rows), len(matrix.rows[0]), matrix.bars) for matrix in (gold, answer)]
-        return shapes[0] == shapes[1] and all(
-            same(one, other, grading)
-            for left, right in zip(gold.rows, answer.rows, strict=True)
-            for one, other in zip(left, right, strict=True)
-        )
-    matrix, other = (gold, answer) if isinstance(gold, v.Matrix) else (answer, gold)
-    rows = parts.as_rows(other)
-    if rows is not None and isinstance(matrix, v.Matrix):
-        return _same_matrices(gold, rows, grading) if matrix is gold else _same_matrices(rows, answer, grading)
-    if not (isinstance(matrix, v.Matrix) and isinstance(other, v.Items)) or matrix.bars or len(matrix.rows[0]) != 1:
-        return False
-    cells = tuple(row[0] for row in matrix.rows)
-    column, listed = (cells, other.items) if matrix is gold else (other.items, cells)
-    return other.brackets in ("()", "[]") and _in_order(column, listed, grading)
+        cells = [[cell for row in matrix.rows for cell in row] for matrix in (gold, answer)]
+        pairs = zip(cells[0], cells[1], strict=False)
+        return shapes[0] == shapes[1] and all(same(one, other, grading) for one, other in pairs)
+    column, other = parts.as_column(gold), parts.as_column(answer)
+    return column is not None and other is not None and _in_order(column, other, grading)
 
 
 def _same_items(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
-    """Lists and sets in any order, tuples and intervals in theirs."""
+    """Lists and sets in any order, tuples and intervals in theirs; a quotient for a ratio, and no ratio for one."""
+    is_one = not isinstance(gold, v.Items) or gold.brackets == ":"
+    if isinstance(gold, v.Items) and is_one and isinstance(answer, v.Formula):
+        return len(gold.items) == 2 and same(v.quotient(gold), answer, grading)
+    if is_one and isinstance(answer, v.Items) and not answer.brackets:  # one value in several forms
+        formulas = [item for item in map(v.without_unit, answer.items) if isinstance(item, v.Formula)]
+        one = grading.exact or (len(formulas) == len(answer.items) and _one_number(formulas))
+        return one and all(same(gold, item, grading) for item in answer.items)
     if not isinstance(gold, v.Items) or not isinstance(answer, v.Items):
-        if isinstance(answer, v.Items) and not answer.brackets:
-            formulas = [item for item in map(v.without_unit, answer.items) if isinstance(item, v.Formula)]
-            one = grading.exact or (len(formulas) == len(answer.items) and _one_number(formulas))
-            return one and all(same(gold, item, grading) for item in answer.items)  # one value in several forms
-        alone, other = (gold, answer) if isinstance(gold, v.Items) else (answer, gold)
+        alone = gold if isinstance(gold, v.Items) else answer
         if not (isinstance(alone, v.Items) and alone.brackets == "{}" and len(alone.items) == 1):
             return False
-        item = alone.items[0]
-        return same(item, other, grading) if alone is gold else same(other, item, grading)
+        return same(alone.items[0], answer, grading) if alone is gold else same(gold, alone.items[0], grading)
     if gold.brackets == answer.brackets == "{}":
-        return all(
-            any(_same_ends(*pair, grading) for pair in pairs)
-            for pairs in (
-                *([(item, other) for other in answer.items] for item in gold.items),
-                *([(item, other) for item in gold.items] for other in answer.items),
-            )
-        )
+        found = all(any(_same_ends(item, other, grading) for other in answer.items) for item in gold.items)
+        return found and all(any(_same_ends(item, other, grading) for item in gold.items) for other in answer.items)
     if len(gold.items) != len(answer.items):
         return False
-    if all(not items.brackets or items.brackets == "{}" for items in (gold, answer)):
-        return _in_any_order(gold.items, answer.items, grading)
-    kinds = {gold.brackets, answer.brackets}
+    kinds, fits = {gold.brackets, answer.brackets}, partial(_same_ends, grading=grading)
+    if kinds <= {"", "{}"}:
+        return v.matched(gold.items, answer.items, fits)
+    if "ab" in kinds and kinds & {"", "{}"}:
+        return _in_order(gold.items, answer.items, grading)
     if kinds == {"", "()"}:
         listed = parts.by_letter(answer.items) if not answer.brackets else answer.items
-        if _endless(gold) or _endless(answer):
+        if any(map(parts.is_infinite, (*gold.items, *answer.items))):
             return False  # an interval is no list of its ends
-        any_order = grading.several is True and _in_any_order(gold.items, listed, grading)
-        return any_order or _in_order(gold.items, listed, grading)
+        matched = grading.several is True and v.matched(gold.items, listed, fits)
+        return matched or _in_order(gold.items, listed, grading)
     if kinds == {"()", "[]"} and len(gold.items) > 2:
         return _in_order(gold.items, answer.items, grading)  # a vector: no interval has three ends
     return len(kinds) == 1 and _in_order(gold.items, answer.items, grading)
@@ -290,21 +286,6 @@ def _same_ends(gold: v.Value, answer: v.Value, grading: Grading) -> bool:
     return not infinite and same(gold, answer, grading)
 
 
-def _endless(items: v.Items) -> bool:
-    return any(map(parts.is_infinite, items.items))
-
-
-def _in_any_order(gold: tuple[v.Value, ...], answer: tuple[v.Value, ...], grading: Grading) -> bool:
-    """Every gold item is matched by a different answer."""
-    left = list(answer)
-    for item in gold:
-        match = next((i for i, other in enumerate(left) if _same_ends(item, other, grading)), None)
-        if match is None:
-            return False
-        left.pop(match)
-    return not left
-
-
 def _is(kind: type) -> Callable[[v.Value], bool]:
     return lambda value: isinstance(value, kind)
 
@@ -313,13 +294,13 @@ _Comparison = Callable[[v.Value, v.Value, Grading], bool]
 _CASES = r"\begin{cases} 1 & x>0 \\ 0 & x\le 0 \end{cases}"
 _COMPARISONS: tuple[tuple[Callable[[v.Value], bool], _Comparison, tuple[str, str]], ...] = (
     (_is(v.Either), _either, ("D", r"\text{(D)}")),  # first: "(D) 14" is the option too
-    (_is(v.Family), _same_families, (r"k\pi, k \in \mathbb{Z}", r"n\pi, n \in \mathbb{Z}")),
+    (_is(v.Family), _by(same_families), (r"k\pi, k \in \mathbb{Z}", r"n\pi, n \in \mathbb{Z}")),
     (_is(v.Text), _same_texts, ("the East", "east")),
     (_is(v.Quantity), _same_quantities, ("9 ft", "3 yards")),
     # A name or an equation before what it says.
     (_is(v.Named), _same_named, ("x=(1,2)", "(1,2)")),
     (_is(v.Equation), _same_equations, (r"A \cup B=\{1,2\}", r"\{1,2\}")),
-    (_is(v.Pieces), _same_cases, (_CASES, _CASES)),
+    (_is(v.Pieces), _by(same_pieces), (_CASES, _CASES)),
     # A set of numbers and a column before a list: an interval is written like one, a column may be.
     (is_settled, _same_regions, (r"[6,\infty)", r"k \ge 6")),
     (_is(v.Matrix), _same_matrices, (r"\begin{pmatrix}1\\2\\3\end{pmatrix}", "(1,2,3)")),

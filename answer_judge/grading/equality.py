@@ -1,10 +1,8 @@
 """Whether two formulas are equal, or as near as a benchmark allows.
 
-Rational numbers are compared exactly, other constants by many digits, formulas with letters at ``points``, to 20
-digits.
+Rational numbers are compared exactly, other constants by many digits, formulas with letters at ``points``.
 """
 
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -12,14 +10,24 @@ import sympy
 
 import answer_judge.grading.values as v
 from answer_judge.grading.brackets import Unreadable
-from answer_judge.grading.points import LEAST_POINTS, POINT_NEAR, is_finite, values_at_points
-from answer_judge.grading.rounding import ENOUGH_DIGITS, FEWEST_DIGITS, endless, is_short, printed, shortened
+from answer_judge.grading.points import LEAST_POINTS, POINT_DIGITS, is_finite, more_digits, values_at_points
 from answer_judge.grading.rules import Grading
 
 CONSTANT_DIGITS = 60
-_CONSTANT_NEAR = sympy.Rational(1, 10**45)
+_SPARE_DIGITS = 10
+"""How many of the digits of a value may be wrong."""
+_CONSTANTS = frozenset((sympy.Symbol("C"), sympy.Symbol("c")))
+"""Letters of a constant of integration."""
 LARGEST_ROUNDING = Fraction(1, 20)
 """Half a unit in the last digit may be at most this share of a gold value for it to count as rounded."""
+ENOUGH_DIGITS = 6
+"""Significant digits from which a decimal stands for the endless number it is cut from."""
+FEWEST_DIGITS = 2
+"""Significant digits of a decimal that may follow the exact value in a chain, as in ``\\sqrt{2} = 1.41``."""
+DOUBLE_DIGITS = range(15, 18)
+"""Significant digits of a printed double: the shortest decimal that is read as the same double again."""
+DOUBLE_ERROR = Fraction(1, 2**52)
+"""How far a printed double may be from the value it was calculated for, as a share of it."""
 
 
 def tree(value: v.Formula) -> Any:
@@ -49,15 +57,12 @@ def same_values(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
 
 
 def _pairs(gold: Any, answer: Any) -> list[tuple[Any, Any]]:
-    """What must be near each other in two formulas: the coefficients of polynomials, else the values at points.
-
-    A large term would hide a wrong small one if values alone were compared: ``125 - 1.5 P`` for ``125 - 1.25 P``.
-    """
+    """The coefficients of two polynomials, else values at points: a large term would hide a wrong small one."""
     letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    if gold.is_polynomial(*letters) and answer.is_polynomial(*letters):
-        one, other = (sympy.Poly(formula, *letters) for formula in (gold, answer))
-        return [(one.coeff_monomial(p), other.coeff_monomial(p)) for p in {*one.monoms(), *other.monoms()}]
-    return list(values_at_points(gold, answer))
+    if not (gold.is_polynomial(*letters) and answer.is_polynomial(*letters)):
+        return list(values_at_points(gold, answer))
+    one, other = (sympy.Poly(formula, *letters) for formula in (gold, answer))
+    return [(one.coeff_monomial(p), other.coeff_monomial(p)) for p in {*one.monoms(), *other.monoms()}]
 
 
 def _close(gold: v.Formula, answer: v.Formula, grading: Grading) -> bool:
@@ -81,10 +86,25 @@ def same_formulas(gold: v.Formula, answer: v.Formula) -> bool:
     """Whether two formulas have the same value, everywhere."""
     if isinstance(gold, v.Expression) and isinstance(answer, v.Expression) and gold.latex == answer.latex:
         return True
+    if v.words(gold) != v.words(answer):
+        return False
     if is_constant(gold) and is_constant(answer):
         return _same_constants(gold, answer)
-    one, other = aligned(tree(gold), tree(answer))
-    return all(near(left, right, POINT_NEAR) for left, right in values_at_points(one, other))
+    one, other = aligned(tree(gold), _with_constant(tree(gold), tree(answer)))
+    digits = POINT_DIGITS + more_digits(one, other)
+    return all(near(left, right, digits) for left, right in values_at_points(one, other, digits))
+
+
+def _with_constant(gold: Any, answer: Any) -> Any:
+    """An answer with the gold answer's letter for a constant that both add to a formula in one other letter."""
+    for constant in _CONSTANTS - gold.free_symbols:
+        (same,) = _CONSTANTS - {constant}
+        letters = answer.free_symbols - {constant}
+        if len(letters) != 1 or gold.free_symbols != letters | {same} or not str(*letters).islower():
+            continue
+        if (gold - same).free_symbols == (answer - constant).free_symbols == letters:
+            return answer.xreplace({constant: same})
+    return answer
 
 
 def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
@@ -93,57 +113,44 @@ def _same_constants(gold: v.Formula, answer: v.Formula) -> bool:
         return bool(tree(gold) == tree(answer))
     exact, found = rational(gold), rational(answer)
     if exact is not None and found is not None:
-        if exact == found or ((endless(found) or is_short(found)) and _printed_from(found, gold)):
+        if exact == found or ((endless(found) or is_short(found)) and printed(found, gold)):
             return True
-        return (endless(exact) and _cut_from(exact, answer)) or (endless(found) and _cut_from(found, gold))
-    left, right = constant(gold), constant(answer)
-    if near(left, right, _CONSTANT_NEAR):
+        return (endless(exact) and shortened(exact, answer)) or (endless(found) and shortened(found, gold))
+    if tree(gold) == tree(answer):
+        return True
+    digits = CONSTANT_DIGITS + more_digits(tree(gold), tree(answer))
+    left, right = constant(gold, digits), constant(answer, digits)
+    if near(left, right, digits):
         return True
     if not (left.is_real and right.is_real):
         return False
-    if exact is None and _cut_from(to_fraction(left), answer):
+    if exact is None and shortened(to_fraction(left), answer):
         return True
     value = to_fraction(right)
-    return found is None and (_cut_from(value, gold) or _printed_from(value, gold))
-
-
-def _cut_from(value: Fraction, decimal: v.Formula, fewest: int = ENOUGH_DIGITS) -> bool:
-    return isinstance(decimal, v.Number) and shortened(value, decimal, fewest)
-
-
-def _printed_from(value: Fraction, gold: v.Formula) -> bool:
-    """Whether a gold answer is a double that was printed, and an answer the value it stands for."""
-    return isinstance(gold, v.Number) and printed(value, gold)
+    return found is None and (shortened(value, gold) or printed(value, gold))
 
 
 def agree(one: v.Formula, other: v.Formula) -> bool:
-    r"""Whether two formulas side by side say one number: equal, or one is a decimal the other is cut or rounded to.
-
-    ``\sqrt{2} = 1.41`` is one number, ``\sqrt{2} = 1.42`` and ``100 = 101`` are two.
-    """
+    r"""Whether two formulas side by side say one number: ``\sqrt{2} = 1.41`` do, ``\sqrt{2} = 1.42`` do not."""
     if same_formulas(one, other):
         return True
     if not (is_constant(one) and is_constant(other)):
         return False
-    values = [_exactly(one), _exactly(other)]
-    return any(
-        value is not None and _cut_from(value, decimal, FEWEST_DIGITS)
-        for value, decimal in zip(values, (other, one), strict=True)
-    )
+    values = ((_exactly(one), other), (_exactly(other), one))
+    return any(value is not None and shortened(value, decimal, FEWEST_DIGITS) for value, decimal in values)
 
 
 def _exactly(value: v.Formula) -> Fraction | None:
     """The value of a constant, to many digits; None where it is not real."""
-    exact = rational(value)
-    if exact is None:
-        found = constant(value)
-        exact = to_fraction(found) if found.is_real else None
-    return exact
+    if (exact := rational(value)) is not None:
+        return exact
+    found = constant(value)
+    return to_fraction(found) if found.is_real else None
 
 
-def constant(value: v.Formula) -> Any:
+def constant(value: v.Formula, digits: int = CONSTANT_DIGITS) -> Any:
     """The value of a formula without letters, to many digits."""
-    found = tree(value).evalf(CONSTANT_DIGITS)
+    found = tree(value).evalf(digits)
     if not is_finite(found):
         raise Unreadable("no finite value")
     return found
@@ -153,11 +160,11 @@ def to_fraction(value: Any) -> Fraction:
     return Fraction(*map(int, sympy.Rational(value).as_numer_denom()))
 
 
-def near(left: Any, right: Any, share: Any) -> bool:
-    """Whether two values differ by at most a share of the larger one, or are both 0."""
+def near(left: Any, right: Any, digits: int) -> bool:
+    """Whether two values are the same in all of so many digits but the last ones, or both 0."""
     if vanishes(left) or vanishes(right):
         return vanishes(left) and vanishes(right)
-    return bool(abs(left - right) <= share * max(abs(left), abs(right)))
+    return bool(abs(left - right) <= max(abs(left), abs(right)) / sympy.Integer(10) ** (digits - _SPARE_DIGITS))
 
 
 def vanishes(value: Any) -> bool:
@@ -167,25 +174,16 @@ def vanishes(value: Any) -> bool:
 
 def aligned(one: Any, other: Any) -> tuple[Any, Any]:
     """Both formulas with derivatives named alike: ``y'`` is ``dy/dt`` where only one side says by what."""
-    left, right = (_with_respect(formula) for formula in (one, other))
-    if left and right and any(left.values()) != any(right.values()):
-        return tuple(
-            formula.xreplace({symbol: sympy.Symbol(symbol.name.split("WRT")[0]) for symbol in found})
-            for formula, found in ((one, left), (other, right))
-        )
-    return one, other
-
-
-def _with_respect(formula: Any) -> Mapping[Any, bool]:
-    """Whether each derivative in a formula says by what."""
-    return {symbol: "WRT" in symbol.name for symbol in formula.free_symbols if symbol.name.startswith("DER")}
+    derivatives = [[s for s in formula.free_symbols if s.name.startswith("DER")] for formula in (one, other)]
+    left, right = (any("WRT" in symbol.name for symbol in found) for found in derivatives)
+    if not all(derivatives) or left == right:
+        return one, other
+    bare = {symbol: sympy.Symbol(symbol.name.split("WRT")[0]) for found in derivatives for symbol in found}
+    return one.xreplace(bare), other.xreplace(bare)
 
 
 def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool = False) -> bool:
-    """Whether two equations say the same: the differences of their sides are a constant multiple of each other.
-
-    ``positive`` wants a multiple above 0, as for inequalities.
-    """
+    """Whether the differences of the sides of two equations are constant multiples, above 0 where ``positive``."""
     one, other = aligned(gold[0] - gold[1], answer[0] - answer[1])
     if _proportional(one, other, positive):
         return True
@@ -195,7 +193,8 @@ def proportional(gold: tuple[Any, Any], answer: tuple[Any, Any], positive: bool 
 
 def _proportional(one: Any, other: Any, positive: bool) -> bool:
     ratios = []
-    for left, right in values_at_points(one, other):
+    digits = POINT_DIGITS + more_digits(one, other)
+    for left, right in values_at_points(one, other, digits):
         if vanishes(left) or vanishes(right):
             if vanishes(left) and vanishes(right):
                 continue
@@ -203,5 +202,51 @@ def _proportional(one: Any, other: Any, positive: bool) -> bool:
         ratios.append(right / left)
     if len(ratios) < LEAST_POINTS:
         raise Unreadable("no value at enough points")
-    same = all(near(ratios[0], ratio, POINT_NEAR) for ratio in ratios[1:])
+    same = all(near(ratios[0], ratio, digits) for ratio in ratios[1:])
     return same and (not positive or bool(sympy.re(ratios[0]) > 0))
+
+
+def endless(value: Fraction) -> bool:
+    """Whether a number has no finite decimal form, so that a decimal can only be near it."""
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return rest != 1
+
+
+def rounds_to(value: Fraction, decimal: v.Number) -> bool:
+    """Whether a decimal is a value rounded, half either way, or cut off, at the decimal's own last digit.
+
+    >>> [rounds_to(Fraction(2, 3), v.Number(Fraction(n, 100), Fraction(1, 100), 2)) for n in (65, 66, 67, 68)]
+    [False, True, True, False]
+    """
+    step = decimal.step
+    if step is None:
+        return False
+    cut = abs(value) // step * step
+    return abs(decimal.value - value) * 2 <= step or decimal.value == (cut if value >= 0 else -cut)
+
+
+def shortened(value: Fraction, decimal: v.Formula, fewest: int = ENOUGH_DIGITS) -> bool:
+    """Whether a formula is a decimal: a number rounded or cut to at least ``fewest`` digits."""
+    return isinstance(decimal, v.Number) and decimal.digits >= fewest and rounds_to(value, decimal)
+
+
+def printed(value: Fraction, decimal: v.Formula) -> bool:
+    """Whether a decimal is what a double next to a value prints.
+
+    >>> [printed(Fraction(1, 3), v.Number(Fraction(10**17 // 3 + n, 10**17), Fraction(1, 10**17), 17)) for n in (3, 30)]
+    [True, False]
+    """
+    if not isinstance(decimal, v.Number) or decimal.digits not in DOUBLE_DIGITS:
+        return False
+    return abs(decimal.value - value) <= DOUBLE_ERROR * abs(value)
+
+
+def is_short(value: Fraction) -> bool:
+    """Whether a value with a finite decimal form has clearly fewer digits than a printed double."""
+    power = 0
+    while value.denominator != 1 and power < DOUBLE_DIGITS.start:
+        value, power = value * 10, power + 1
+    return value.denominator == 1 and len(str(abs(value.numerator)).rstrip("0")) < DOUBLE_DIGITS.start - 2

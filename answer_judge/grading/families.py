@@ -1,12 +1,11 @@
 r"""Values with a letter that stands for every whole number: ``\frac{\pi}{2} + k\pi, k \in \mathbb{Z}``."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import sympy
 
 import answer_judge.grading.values as v
-from answer_judge.grading.equality import tree
 from answer_judge.grading.patterns import pattern
 
 _LETTER = (
@@ -44,28 +43,22 @@ def declared(text: str) -> tuple[str, str] | None:
 
 
 def _as_family(value: v.Value, *, is_gold: bool) -> v.Value | None:
-    """A value whose letter for whole numbers is renamed to ``WHOLE``; None where it has no such letter.
-
-    A gold answer that does not declare its letter has one only in a multiple of pi.
-    """
-    letters = {symbol for part in v.formulas(value) for symbol in tree(part).free_symbols}
-    if isinstance(value, v.Family):
-        chosen = {sympy.Symbol(value.letter)} & letters
-        value = value.value
-    else:
-        chosen = {symbol for symbol in letters if symbol.name in USUAL}
-        if is_gold and not all(tree(part).has(sympy.pi) for part in v.formulas(value)):
-            return None  # k^2 for whole k is no n^2
+    """A value with ``WHOLE`` for its whole letter; None without one. A gold answer declares it, or has pi in it."""
+    formulas = v.formulas(value)
+    names = {value.letter} if isinstance(value, v.Family) else USUAL
+    if not isinstance(value, v.Family) and is_gold and not all(part.tree.has(sympy.pi) for part in formulas):
+        return None  # k^2 for whole k is no n^2
+    chosen = {symbol for part in formulas for symbol in part.tree.free_symbols if symbol.name in names}
     if len(chosen) != 1:
         return None
     (letter,) = chosen
-    return v.mapped(value, lambda part: _renamed(part, letter))
 
+    def renamed(part: v.Expression) -> v.Expression:
+        if letter not in part.tree.free_symbols:
+            return part
+        return replace(part, latex=f"{part.latex} in whole {letter.name}", tree=part.tree.xreplace({letter: WHOLE}))
 
-def _renamed(part: v.Expression, letter: Any) -> v.Expression:
-    if letter not in part.tree.free_symbols:
-        return part
-    return v.Expression(f"{part.latex} in whole {letter.name}", part.tree.xreplace({letter: WHOLE}), part.decimal)
+    return v.mapped(value.value if isinstance(value, v.Family) else value, renamed)
 
 
 def _same_steps(one: v.Value, other: v.Value) -> bool:
@@ -76,15 +69,10 @@ def _same_steps(one: v.Value, other: v.Value) -> bool:
     starts = [part.tree.subs(WHOLE, 0) for part in (one, other)]
     if any(slope == 0 or slope.free_symbols for slope in slopes) or any(start.free_symbols for start in starts):
         return False
-    turns = ((starts[1] - starts[0]) / slopes[0]).evalf(40)
-    ratio = (slopes[1] / slopes[0]).evalf(40)
-    near = sympy.Rational(1, 10**25)
-    return bool(
-        ratio.is_real
-        and turns.is_real
-        and abs(abs(ratio) - 1) < near
-        and abs(turns - sympy.Integer(round(turns))) < near
-    )
+    turns, ratio = ((starts[1] - starts[0]) / slopes[0]).evalf(40), (slopes[1] / slopes[0]).evalf(40)
+    if not (ratio.is_real and turns.is_real):
+        return False
+    return bool(max(abs(abs(ratio) - 1), abs(turns - sympy.Integer(round(turns)))) < sympy.Rational(1, 10**25))
 
 
 def same_families(gold: v.Value, answer: v.Value, same: Callable[[v.Value, v.Value], bool]) -> bool:
@@ -99,13 +87,7 @@ def same_families(gold: v.Value, answer: v.Value, same: Callable[[v.Value, v.Val
     lists = [_alone(part) for part in (one, other)]
     if any(items is None for items in lists):
         return same(one, other)
-    left = list(lists[1] or ())
-    for item in lists[0] or ():
-        match = next((i for i, part in enumerate(left) if _same_steps(item, part) or same(item, part)), None)
-        if match is None:
-            return False
-        left.pop(match)
-    return not left
+    return v.matched(lists[0] or (), lists[1] or (), lambda item, part: _same_steps(item, part) or same(item, part))
 
 
 def _alone(value: v.Value) -> tuple[v.Value, ...] | None:

@@ -71,7 +71,8 @@ def _plain(text: str) -> str:
 
 _FUNCTION_LETTERS = "fghFGHpPqQNSTVuvwWIrR"
 _NAME = pattern(
-    r"(?P<symbol>(?:\\(?:text|overline|angle|triangle|vec|bar|hat|dot|ddot)\s*)?(?:\{[^{}]*\}|\\[A-Za-z]+|[A-Za-z])"
+    r"(?P<symbol>(?:\\(?:text|overline|angle|triangle|vec|bar|hat|dot|ddot)\s*(?:\{[^{}]*\}|\\[A-Za-z]+|[A-Za-z])"
+    r"|\{\s*\\?[A-Za-z]+(?:\s*_\s*\w+)?\s*\}|\\[A-Za-z]+|[A-Za-z])"
     r"(?:\s*_\s*(?:\{[^{}]*\}|\\?\w+))?'*)(?:\s*\((?P<argument>[^()]*)\))?"
     r"|(?P<size>\|\s*\\?[A-Za-z]+\s*(?:\{[^{}]*\})?\s*\|)"
     r"|(?P<described>\\text\{[A-Za-z ]+\}\s*(?:\\triangle\s*)?[A-Z]{1,5})"

@@ -1,8 +1,4 @@
-r"""Whether an answer is right: the function that runs inside the verifier's workers.
-
-Only the LaTeX grammar of math-verify is used (``latex2sympy``): math-verify's parser of plain expressions hands digits
-and operators to Python's ``eval``. See ``grading`` for what happens before and after the grammar.
-"""
+"""Whether an answer is right: the function that runs inside the verifier's workers."""
 
 from functools import lru_cache
 from typing import Any
@@ -19,17 +15,19 @@ from answer_judge.grading.text import head, tidy
 from answer_judge.grading.units import parse_unit
 
 _WHERE = pattern(r"(?<![A-Za-z\\])where\b", {r"ax+b, \text{ where a = 2}": "where"})
+_SAYS = pattern(
+    r"[<>=]|\\(?:[lgn]eq?|in)(?![A-Za-z])|\b(?:is|are|be|denotes?)\b", {"a = 2": "=", r"}k\text{ is whole": "is"}
+)
+_LETTER = pattern(r"(?<![A-Za-z\\])[A-Za-z]", {r"\pi = 3 x": "x"})
 _WHOLE = pattern(r"\\in ?\\?(?:mathbb|Z)|integer", {r"k \in \mathbb{Z}": r"\in \mathbb"})
 
 
 def without_where(text: str) -> str:
-    """An answer without a final "where a = 2"; a statement that a letter is any whole number stays.
-
-    It is part of a gold answer that makes it.
-    """
+    """An answer without a final "where a = 2"; a statement that a letter is any whole number stays."""
     found = _WHERE.search(text)
-    if not found or _WHOLE.search(text, found.end()):
-        return text
+    rest = text[found.end() :] if found else ""
+    if not found or _WHOLE.search(rest) or "answer" in rest or not (_SAYS.search(rest) and _LETTER.search(rest)):
+        return text  # "5 where 7" says nothing of a letter
     return head(text, found.start())
 
 
@@ -49,44 +47,34 @@ def read_gold(text: str, several: bool | None = None, unit: str = "") -> v.Value
 
 
 def judge(task: dict[str, Any]) -> str:
-    """``"right"``, ``"wrong"``, or ``"unparsed"`` when the gold answer is mathematics and the answer is not.
+    """``"right"``, ``"wrong"``, or ``"unparsed"`` where the gold answer is mathematics and the answer is not.
 
-    A gold answer that no rule can read is compared as text without white space.
-
-    Args:
-        task: ``answer`` and ``gold``, both without delimiters; ``listed``, several answers as one list, for a gold
-            answer that is one; ``grading`` with fields of ``Grading``.
+    The task has ``answer``, ``gold``, perhaps ``listed`` (several answers as one list) and fields of ``Grading``. A
+    gold answer that no rule can read is compared as text without white space.
     """
     grading = Grading(**task.get("grading", {}))
     gold = read_gold(task["gold"], grading.several, grading.unit)
     if gold is None:
         return "right" if _bare(task["gold"]) == _bare(task["answer"]) else "wrong"
-    if _is_option(gold) and not names_one_option(task["answer"]):
+    readings = v.readings(gold)
+    texts = [part for part in readings if isinstance(part, v.Text)]
+    if any(text.option for text in texts) and not names_one_option(task["answer"]):
         return "wrong"
-    found = _judge(gold, task["answer"], grading)
-    if found != "right" and task.get("listed") and _is_list(gold):
-        return _judge(gold, task["listed"], grading)
+    found = _judge(gold, task["answer"], grading, bool(texts))
+    is_list = any(isinstance(part, v.Items) and part.brackets in ("", "{}", "ab") for part in readings)
+    if found != "right" and task.get("listed") and is_list:
+        return _judge(gold, task["listed"], grading, bool(texts))
     return found
 
 
-def _judge(gold: v.Value, text: str, grading: Grading) -> str:
+def _judge(gold: v.Value, text: str, grading: Grading, has_text: bool) -> str:
     answer = _read(without_where(text), grading.several, _is_number(gold))
-    if answer is None or (isinstance(answer, v.Text) and not _has_text(gold)):
+    if answer is None or (isinstance(answer, v.Text) and not has_text):
         return "unparsed"
     try:
         return "right" if same(gold, answer, grading) else "wrong"
     except Unreadable:
         return "unparsed"
-
-
-def _is_option(value: v.Value) -> bool:
-    """Whether a gold answer names an option, so that an answer with the letters of two is none."""
-    return any(isinstance(part, v.Text) and part.option for part in v.readings(value))
-
-
-def _is_list(value: v.Value) -> bool:
-    """Whether a gold answer is several values, or can be read so."""
-    return any(isinstance(part, v.Items) and part.brackets in ("", "{}") for part in v.readings(value))
 
 
 def _is_number(value: v.Value) -> bool:
@@ -95,10 +83,6 @@ def _is_number(value: v.Value) -> bool:
         isinstance(bare := v.without_unit(part), v.Formula) and (bare is not part or is_constant(bare))
         for part in v.readings(value)
     )
-
-
-def _has_text(value: v.Value) -> bool:
-    return any(isinstance(part, v.Text) for part in v.readings(value))
 
 
 _SETTING = pattern(r"\\(?:left|right|[,;:! ])|\s", {r"t\left(0": r"\left", "a b": " "})

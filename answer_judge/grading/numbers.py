@@ -12,8 +12,7 @@ _POWER = (
     r"(?:\s*(?:\\cdot\s*)?(?P<ten>(?<=\d)[eE]|(?<![\d.])10\s*\^)\s*(?P<power>\{\s*[-+]?\s*\d{1,4}\s*\}|[-+]?\d{1,4}))?"
 )
 _DECIMAL = pattern(
-    rf"{_SIGN}(?=[\d.]){_DIGITS}{_POWER}",
-    ("-1,250.5", "1 250", ".5", "4.5e33", r"4.5 \cdot 10^{33}", "10^6"),
+    rf"{_SIGN}(?=[\d.]){_DIGITS}{_POWER}", ("-1,250.5", "1 250", ".5", "4.5e33", r"4.5 \cdot 10^{33}", "10^6")
 )
 _REPEATING = pattern(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot|overbar)\s*\{{(\d+)\}}", (r"0.1\overline{6}",))
 _FRACTION = pattern(
@@ -36,11 +35,7 @@ LONGEST = 1200
 
 
 def read_number(text: str) -> Number | None:
-    r"""The number a tidy text is, or None when it is something else.
-
-    ``3\frac{1}{2}`` and ``3 1/2`` are mixed numbers; ``1,250`` and ``1 250`` have separators of thousands (a caller who
-    can have a list there looks first); ``4.5e33`` and ``4.5 \cdot 10^{33}`` are powers of ten.
-    """
+    r"""The number a tidy text is, with a mixed number, separators of thousands and powers of ten; None for others."""
     if len(text) > LONGEST:
         return None
     if text.startswith("(") and text.endswith(")") and text.count("(") == 1 and "," not in text:

@@ -50,11 +50,24 @@ def labelled(text: str) -> tuple[str, str] | None:
     return None if named_options(rest) - {letter} else (letter, rest)
 
 
-def named_options(text: str) -> set[str]:
-    r"""The letters from A to J that stand as options in a text: ``(B)``, ``B.``, ``\text{B}``, a lone B.
+_PART = pattern(
+    r"(?:\\text\{ ?)?\((?P<part>[a-h]|i{1,3}|iv|vi?)\) ?:? ?\}?(?=.)",
+    {r"\text{(a) }3": r"\text{(a) }", "(ii) 5": "(ii) "},
+)
+_NAMES_OF_PARTS = ("abcdefgh", ("i", "ii", "iii", "iv", "v", "vi"))
 
-    A capital before a word in lower case is one of a sentence: "A circle".
-    """
+
+def unlabelled(pieces: list[str]) -> list[str] | None:
+    """The answers to the parts (a), (b), ... or (i), (ii), ... without those names; None where they have none."""
+    found = [_PART.match(piece) for piece in pieces]
+    names = [part["part"] for part in found if part]
+    if not any(names == list(known[: len(pieces)]) for known in _NAMES_OF_PARTS):
+        return None
+    return [piece[part.end() :] for piece, part in zip(pieces, found, strict=True) if part]
+
+
+def named_options(text: str) -> set[str]:
+    r"""The letters from A to J that stand as options in a text: ``(B)``, ``B.``, ``\text{B}``, a B before no word."""
     bare = _WRAP.sub(" ", _SPACES.sub(" ", text))
     return {(found[1] or found[2]).upper() for found in _NAMED.finditer(_SPACES.sub(" ", bare))}
 

@@ -1,5 +1,6 @@
 """What an answer has inside: the pieces that comparing it with another needs, without comparing."""
 
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -7,6 +8,7 @@ import sympy
 import answer_judge.grading.values as v
 from answer_judge.grading.equality import is_constant, proportional, tree
 
+_UPWARDS = (">", r"\ge")
 _ANGLE_FUNCTIONS = (sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec, sympy.csc)
 
 
@@ -22,7 +24,7 @@ def with_argument(named: v.Named, argument: str) -> v.Named:
         return named
     letters = {sympy.Symbol(named.argument): sympy.Symbol(argument)}
     members = tuple(
-        v.Expression(f"{member.latex} ", member.tree.xreplace(letters), member.decimal)
+        replace(member, latex=f"{member.latex} ", tree=member.tree.xreplace(letters))
         if isinstance(member, v.Expression)
         else member
         for member in named.members
@@ -48,12 +50,8 @@ def is_number(value: v.Value) -> bool:
 
 def is_capital(value: v.Value) -> bool:
     """Whether a value is one capital letter, as a formula."""
-    return (
-        isinstance(value, v.Expression)
-        and value.tree.is_Symbol
-        and len(name := value.tree.name) == 1
-        and name.isupper()
-    )
+    name = value.tree.name if isinstance(value, v.Expression) and value.tree.is_Symbol else ""
+    return len(name) == 1 and name.isupper()
 
 
 def says_what_was_asked(side: v.Value, gold: v.Value) -> bool:
@@ -86,12 +84,11 @@ def says_its_value(gold: v.Equation) -> bool:
         return False
     formula = side.tree
     angle = formula.func in _ANGLE_FUNCTIONS and formula.args[0].is_Symbol
-    letters = formula.free_symbols
-    is_product = formula.is_Mul and not formula.has(sympy.Add) and formula.as_numer_denom()[1] != 1
-    if is_product and len(letters) > 1 and all(letter.name.isupper() for letter in letters):
-        return True
-    is_root = formula.is_Pow and formula.exp == sympy.Rational(1, 2) and formula.base.is_Mul and len(letters) > 1
-    return angle or is_root
+    if len(letters := formula.free_symbols) < 2:
+        return angle
+    if formula.is_Mul and not formula.has(sympy.Add) and formula.as_numer_denom()[1] != 1:
+        return all(letter.name.isupper() for letter in letters)
+    return formula.is_Pow and formula.exp == sympy.Rational(1, 2) and formula.base.is_Mul
 
 
 def _has_no_coefficient(formula: Any) -> bool:
@@ -110,20 +107,23 @@ def without_names(members: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
 def same_inequalities(sign: str, gold: tuple[Any, Any], other_sign: str, answer: tuple[Any, Any]) -> bool:
     if sign == r"\ne" or other_sign == r"\ne":
         return sign == other_sign and proportional(gold, answer)
-    upwards = (">", r"\ge")
-    gold, answer = (
-        (right, left) if one in upwards else (left, right)
-        for one, (left, right) in ((sign, gold), (other_sign, answer))
-    )
-    strict = (sign in "<>") == (other_sign in "<>")
-    return strict and proportional(gold, answer, positive=True)
+    gold, answer = gold[::-1] if sign in _UPWARDS else gold, answer[::-1] if other_sign in _UPWARDS else answer
+    return (sign in "<>") == (other_sign in "<>") and proportional(gold, answer, positive=True)
 
 
-def as_rows(value: v.Value) -> v.Matrix | None:
+def as_rows(value: v.Value) -> v.Value:
+    """``[[1,2],[3,4]]`` as a matrix, any other value as it is."""
     if not isinstance(value, v.Items) or value.brackets != "[]":
-        return None
+        return value
     rows = [item.items for item in value.items if isinstance(item, v.Items) and item.brackets == "[]"]
-    return v.Matrix(tuple(rows)) if len(rows) == len(value.items) and len(set(map(len, rows))) == 1 else None
+    return v.Matrix(tuple(rows)) if len(rows) == len(value.items) and len(set(map(len, rows))) == 1 else value
+
+
+def as_column(value: v.Value) -> tuple[v.Value, ...] | None:
+    """The cells of a matrix with one column, the items of a tuple; None for any other value."""
+    if isinstance(value, v.Matrix) and not value.bars and len(value.rows[0]) == 1:
+        return tuple(row[0] for row in value.rows)
+    return value.items if isinstance(value, v.Items) and value.brackets in ("()", "[]") else None
 
 
 def is_infinite(value: v.Value) -> bool:
@@ -138,8 +138,9 @@ def by_letter(items: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
     return tuple(item.members[-1] for item in sorted(named, key=lambda item: item.name))
 
 
-def in_radians(value: v.Formula) -> v.Expression:
-    return v.Expression("", tree(value) * sympy.pi / 180)
+def in_radians(value: v.Value) -> v.Value:
+    """A number of degrees as radians."""
+    return v.Expression("", tree(value) * sympy.pi / 180) if isinstance(value, v.Formula) else value
 
 
 def in_angles(value: v.Value) -> bool:

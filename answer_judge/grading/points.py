@@ -5,6 +5,7 @@ between, and no simplification has to be found. Where one side is real and the o
 ``\\ln x^2`` below 0), a point says nothing.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -43,11 +44,45 @@ _MOST_SOLVED = 3
 """Letters whose kinks are solved for."""
 _USUALLY_WHOLE = frozenset("klmn")
 _OF_WHOLE = (sympy.factorial, sympy.binomial)
+_STEEP = (sympy.exp, sympy.sinh, sympy.cosh, sympy.tanh)
+_FARTHEST = 1000.0
+"""Digits from 1 beyond which a constant is refused, and a term with letters is not seen."""
+_LOG_2 = math.log10(2)
 _MOST_KINKS = 12
 """Numbers of two formulas that are looked at from both sides."""
 
 
-def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+def more_digits(one: Any, other: Any) -> int:
+    """Digits by which two formulas are compared more exactly, so that no number in them is too small to be seen."""
+    reach = max(_reach(one), _reach(other))
+    if reach > _FARTHEST and not (one.free_symbols or other.free_symbols):
+        raise Unreadable("a number that is too large or too small")
+    return 2 * math.ceil(min(reach, _FARTHEST))
+
+
+def _reach(formula: Any) -> float:
+    """How many digits the numbers in a formula, and its constant powers, are away from 1."""
+    if formula.is_Rational:
+        return _LOG_2 * (max(abs(formula.p), formula.q).bit_length() - 1)
+    parts = [0.0, *map(_reach, formula.args)]
+    inner = max(parts) if formula.is_Add else sum(parts)
+    if formula.is_Pow and formula.exp.is_number:
+        far = formula.base.is_number and not formula.base.is_Rational
+        far_from_one = _at_most(sympy.log(abs(formula.base.evalf(5)))) if far else 0.0
+        return _at_most(formula.exp) * max(inner, far_from_one)
+    if isinstance(formula, _STEEP) or formula.is_Pow:
+        at_one = formula.args[-1].xreplace({letter: sympy.Integer(1) for letter in formula.free_symbols})
+        return max(inner, _at_most(at_one))
+    return inner
+
+
+def _at_most(number: Any) -> float:
+    """The size of a number, where it is no larger than what is looked at."""
+    value = abs(number.evalf(5))
+    return float(value) if value.is_comparable and value < 10 * _FARTHEST else 10.0 * _FARTHEST
+
+
+def values_at_points(one: Any, other: Any, digits: int = POINT_DIGITS) -> Iterator[tuple[Any, Any]]:
     """The values of two formulas at the points where both have one, as pairs.
 
     A point at which a number below 0 comes under a root or a logarithm says nothing, unless there are too few others:
@@ -56,6 +91,8 @@ def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
     names = sorted(one.free_symbols | other.free_symbols, key=str)
     if len(names) > 25:
         raise Unreadable("too many letters")
+    if any(power.base == 0 and power.exp.free_symbols for power in one.atoms(sympy.Pow) | other.atoms(sympy.Pow)):
+        raise Unreadable("a power of 0")
     positive = _not_below_zero(one) | _not_below_zero(other)
     apart = _signs_are_told_apart(one, other)
     said, put_off = 0, []
@@ -64,12 +101,12 @@ def values_at_points(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
             continue
         if any((value := part.evalf(15, subs=at)).is_real and value < 0 for part in positive):
             put_off.append(at)
-        elif pair := _values_at(at, one, other, apart):
+        elif pair := _values_at(at, one, other, apart, digits):
             said += 1
             yield pair
     if said < LEAST_POINTS:
         for at in put_off:
-            if pair := _values_at(at, one, other, apart):
+            if pair := _values_at(at, one, other, apart, digits):
                 said += 1
                 yield pair
         if said < LEAST_POINTS:
@@ -120,9 +157,9 @@ def _around_numbers(one: Any, other: Any, names: list[Any]) -> Iterator[dict[Any
             }
 
 
-def _values_at(at: Mapping[Any, Any], one: Any, other: Any, told_apart: bool) -> tuple[Any, Any] | None:
+def _values_at(at: Mapping[Any, Any], one: Any, other: Any, told_apart: bool, digits: int) -> tuple[Any, Any] | None:
     """The values at one point, unless one of them has none, or only one is real and that tells nothing apart."""
-    left, right = (settled(formula, at).evalf(POINT_DIGITS, subs=at) for formula in (one, other))
+    left, right = (settled(formula, at).evalf(digits, subs=at) for formula in (one, other))
     if not (is_finite(left) and is_finite(right)):
         return None
     if left != right and max(abs(left), abs(right)) < _NOISE and (has_kinks(one) or has_kinks(other)):
@@ -133,12 +170,9 @@ def _values_at(at: Mapping[Any, Any], one: Any, other: Any, told_apart: bool) ->
 
 
 def _signs_are_told_apart(one: Any, other: Any) -> bool:
-    """Whether one formula wants whole letters where the other takes their floor: ``(-1)^x x`` is not real elsewhere.
-
-    A letter such as n counts as whole anyway.
-    """
+    """Whether a letter is whole in one formula alone, as in ``(-1)^x x``; one such as n counts as whole anyway."""
     unlike = _whole_letters(one) ^ _whole_letters(other)
-    return (one.has(*STEPS) or other.has(*STEPS)) and any(str(letter) not in _USUALLY_WHOLE for letter in unlike)
+    return any(str(letter) not in _USUALLY_WHOLE for letter in unlike)
 
 
 def _not_below_zero(formula: Any) -> set[Any]:
@@ -160,10 +194,7 @@ def _whole_coordinate(point: int, i: int) -> Any:
 
 
 def _whole_letters(formula: Any) -> set[Any]:
-    """The letters for which a formula has meaning where they are whole: in a factorial, a power of a negative number.
-
-    A floor is whole for any argument.
-    """
+    """The letters in a factorial, a binomial or a power of a negative number; what stands in a floor may be any."""
     counts = [part for part in formula.atoms(*_OF_WHOLE) if part.free_symbols]
     counts += [power.exp for power in formula.atoms(sympy.Pow) if power.base.is_negative and power.exp.free_symbols]
     bare = (part.xreplace({step: sympy.Integer(1) for step in part.atoms(*STEPS)}) for part in counts)

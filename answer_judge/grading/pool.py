@@ -95,19 +95,11 @@ class _Worker:
 
 
 class WorkerPool:
-    """Runs a function of one JSON value in worker processes, each call under a time limit.
+    """Runs a function of one JSON value in worker processes (>= 1), each call under a time limit in seconds (> 0).
 
-    Args:
-        function: a function at the top level of a file; the file is loaded by itself in every worker, so it should
-            import only what it needs. Takes one JSON value and returns one.
-        workers: processes, >= 1.
-        limit_seconds: wall-clock seconds for one task, > 0.
-        memory_mb: address space of a worker in MiB, >= 256, where the system can limit it.
-        probes: (task, expected value) pairs every worker must get right before it is used.
-        refused: names of Python's audit events that a worker refuses once it is ready, see ``worker``.
-
-    Raises:
-        ConfigError: a setting out of range.
+    The function's file is loaded by itself in every worker, with ``memory_mb`` of address space (MiB, >= 256) where the
+    system can limit it. Each must get the ``probes``, pairs of a task and its value, right before it is used, and then
+    refuses the audit events ``refused`` (see ``worker``). A setting out of range is a ``ConfigError``.
     """
 
     def __init__(
@@ -166,11 +158,7 @@ class WorkerPool:
                 _end(self._alive, self._owner)
 
     def map(self, tasks: Sequence[Any]) -> list[TaskResult]:
-        """The outcome of each task, a JSON value, in the order given. Calls from several threads wait for each other.
-
-        Raises:
-            RewardError: workers cannot be started; the message ends with their own error.
-        """
+        """The outcome of each task in the order given; threads wait in turn. ``RewardError``: no worker starts."""
         if self._owner != os.getpid():
             self._forget()
         with self._lock:

@@ -2,24 +2,23 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
-from sympy import E, I, Symbol, nan, zoo
+from sympy import E, I, Symbol, nan, oo, zoo
 
 import answer_judge.grading.values as v
-from answer_judge.grading.bases import read_based
 from answer_judge.grading.brackets import Unreadable, cut, outer_brackets
 from answer_judge.grading.canonical import canonical
 from answer_judge.grading.cases import read_cases
 from answer_judge.grading.families import declared
-from answer_judge.grading.formula import name_of, parse
-from answer_judge.grading.notation import usual
+from answer_judge.grading.formula import name_of, parse, symbol_name
+from answer_judge.grading.notation import as_tuples, choices, read_based, usual, with_hats
 from answer_judge.grading.numbers import THOUSANDS, WITH_DECIMALS, joined_groups, read_number
-from answer_judge.grading.options import labelled
+from answer_judge.grading.options import labelled, unlabelled
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
 from answer_judge.grading.text import tidy
-from answer_judge.grading.units import compound, split_unit
-from answer_judge.grading.vectors import as_tuples, with_hats
+from answer_judge.grading.units import POUND, compound, split_unit
 from answer_judge.grading.words import ASKED, NUMBER_WORDS, answer_alone, words_of
 
 _SEPARATOR = pattern(
@@ -31,7 +30,10 @@ _SET_SIGN = pattern(r"\\(?:cup|cap|setminus)(?![A-Za-z])", {r"A\cup B": r"\cup"}
 _COMMA = pattern(r",|;", {"1, 2": ","})
 _COLON = pattern(r":", {"4:6:10": ":"})
 _HOUR = pattern(r"\d+[^:]*$", ("7 p.m.",))
-_CLOCK_OR_RATIO = pattern(r"\d+:\d+", ("3:20",))
+_CLOCK_OR_RATIO = pattern(r"0*[1-9]\d*:\d+", ("3:20",))
+_WORDS = pattern(r"(?<!_)(?<!_\{)\\text\{ ?[A-Za-z]{2}[^{}]*\}", {r"x_{\text{max}}+\text{all}": r"\text{all}"})
+_POUNDS = pattern(r"[\d}] ?(?:\\text\{ ?)?pounds?(?: ?\})?$", {r"20\text{ pounds}": r"0\text{ pounds}"})
+"""Of weight or of money."""
 _PLUS_MINUS = pattern(r"\\[pm][pm](?![A-Za-z])", {r"1\pm2": r"\pm", r"1\mp2": r"\mp"})
 _UPPER = rewritings((r"\\pm(?![A-Za-z])", "+", r"1\pm2", "1+2"), (r"\\mp(?![A-Za-z])", "-", r"1\mp2", "1-2"))
 _LOWER = rewritings((r"\\pm(?![A-Za-z])", "-", r"1\pm2", "1-2"), (r"\\mp(?![A-Za-z])", "+", r"1\mp2", "1+2"))
@@ -65,28 +67,24 @@ _NAMED_SETS: dict[str, v.Value] = {
     **dict.fromkeys(("all real numbers", "all reals", "real numbers", "reals", "any real number"), v.Everything()),
     "empty set": _NO_SET,
 }
-_ABOVE_ZERO = frozenset(rf"\mathbb{{R}}{sign}" for sign in ("^+", "^{+}", "_+", "_{+}", "_{>0}", "_{> 0}"))
-_SETS = {r"\mathbb{R}": v.Everything(), r"\emptyset": _NO_SET, r"\mathbf{R}": v.Everything()}
+_ABOVE_ZERO = v.Items("()", (v.Number(Fraction(0)), v.Expression(r"\infty ", oo)))
+_SETS: dict[str, v.Value] = {
+    **{rf"\mathbb{{R}}{sign}": _ABOVE_ZERO for sign in ("^+", "^{+}", "_+", "_{+}", "_{>0}", "_{> 0}")},
+    **dict.fromkeys((r"\mathbb{R}", r"\mathbf{R}"), v.Everything()),
+    r"\emptyset": _NO_SET,
+}
 MOST_ITEMS = 64
 
 
 def read(text: str, *, several: bool | None = None, labels: bool = False) -> v.Value:
-    r"""The value a text stands for.
-
-    ``several`` says whether it is a list of answers, where that is known, and decides what ``70,110`` is. With
-    ``labels`` words after a number may be a unit that is not in the table, as in ``17 students``.
-    """
+    r"""The value a text stands for; ``several``: a list, as of ``70,110``; ``labels``: words behind one are units."""
     reader = _Reader(several, labels)
     hats = with_hats(text)
     if hats is None:
         return reader.whole(answer_alone(tidy(text)))
-    found: list[v.Value] = []
-    try:
-        found += v.readings(reader.whole(answer_alone(tidy(text))))
-    except Unreadable:
-        reader = _Reader(several, labels)
-    found += as_tuples(reader.whole(answer_alone(tidy(hats))))
-    return v.Either(tuple(found))
+    plain = _readable(lambda written: reader.whole(answer_alone(tidy(written))), text)
+    tuples = as_tuples(_Reader(several, labels).whole(answer_alone(tidy(hats))))
+    return v.Either((*(v.readings(plain) if plain else ()), *tuples))
 
 
 def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
@@ -97,9 +95,17 @@ def with_letters(sides: tuple[v.Value, ...]) -> tuple[v.Value, ...]:
         return sides
     letter = {constant: Symbol({E: "e", I: "i"}[constant]) for constant in constants}
     return tuple(
-        v.Expression(f"{side.latex} ", side.tree.xreplace(letter), side.decimal) if side in formulas else side
+        replace(side, latex=f"{side.latex} ", tree=side.tree.xreplace(letter)) if side in formulas else side
         for side in sides
     )
+
+
+def _readable(kind: Callable[[str], v.Value], text: str) -> v.Value | None:
+    """A value, or None where there is none to read."""
+    try:
+        return kind(text)
+    except Unreadable:
+        return None
 
 
 class _Reader:
@@ -111,11 +117,10 @@ class _Reader:
     def whole(self, text: str) -> v.Value:
         """The value of a whole answer, whose letter may stand for every whole number."""
         text = usual(text)
+        if binomial := choices(text):
+            return v.Either((self.value(text), self.expression(binomial)))
         found = declared(text)
         return v.Family(self.value(found[0]), found[1]) if found else self.value(text)
-
-    def cases(self, text: str) -> v.Value | None:
-        return read_cases(text, self.value)
 
     def value(self, text: str) -> v.Value:
         self.depth += 1
@@ -143,7 +148,7 @@ class _Reader:
         if _HOUR.match(text) and ":" in words.words and (hour := self.quantity(text)):
             return v.Either((words, hour))
         if _CLOCK_OR_RATIO.fullmatch(text) or (text.isalpha() and len(text) <= (6 if text.isupper() else 3)):
-            return v.Either((words, self.expression(text)))
+            return v.Either((words, self.ratio(text) or self.expression(text)))
         return words
 
     def labelled(self, text: str) -> v.Value | None:
@@ -152,16 +157,8 @@ class _Reader:
         if found is None:
             return None
         letter, behind = found
-        values: list[v.Value] = [v.Text(f"({letter})".lower(), letter)]
-        for rest in (behind, text):
-            try:
-                values.append(self.expression(rest) if rest == text else self.value(rest))
-            except Unreadable:
-                continue
-        return v.Either(tuple(values))
-
-    def named_set(self, text: str) -> v.Value | None:
-        return self.value(r"(0,\infty)") if text in _ABOVE_ZERO else _SETS.get(text)
+        values = (_readable(self.value, behind), _readable(self.expression, text))
+        return v.Either((v.Text(f"({letter})".lower(), letter), *filter(None, values)))
 
     def thousands(self, text: str) -> v.Value | None:
         """A number with commas, which may also be a list; not with a unit behind it, or where a list is known."""
@@ -179,12 +176,13 @@ class _Reader:
         pieces, separators = cut(joined_groups(text), _SEPARATOR)
         if len(pieces) == 1:
             return self.two_signs(text)
+        if parts := unlabelled(pieces):
+            return v.Items("ab", self.items(parts, flat=False))
         several, self.several = self.several, None  # what is known of the list is not known of its items
-        items = self.items(pieces, flat=True)
+        joiner = next((word for word in ("and", "or") if separators[-1].endswith(word)), ",")
+        listed = v.Items("", self.items(pieces, flat=True), joiner)
         self.several = several
         mixed = read_number(found[1] + found[2]) if (found := _MIXED.fullmatch(text)) else None
-        joiner = next((word for word in ("and", "or") if separators[-1].endswith(word)), ",")
-        listed = v.Items("", items, joiner)
         return v.Either((mixed, listed)) if mixed else listed
 
     def items(self, pieces: list[str], flat: bool) -> tuple[v.Value, ...]:
@@ -212,9 +210,10 @@ class _Reader:
         if not all(sides):
             raise Unreadable("a side is missing")
         if signs == [r"\in"]:
-            if name_of(sides[0]) is None:
-                raise Unreadable(f"{sides[0][:60]} is no name")
-            return self.value(sides[1])
+            found = self.value(sides[1])
+            if name_of(sides[0]) is None or r"\text" in sides[0] or not isinstance(found, v.SETS):
+                raise Unreadable(f"{sides[0][:60]} is no name, or {sides[1][:60]} no set")
+            return found
         if set(signs) <= {"=", r"\approx"}:
             return self._equal(sides)
         if {"=", r"\in", r"\approx"} & set(signs) or len({_DIRECTION[sign] for sign in signs}) > 1:
@@ -222,14 +221,15 @@ class _Reader:
         return v.Inequality(with_letters(tuple(map(self.side, sides))), tuple(signs))
 
     def side(self, text: str) -> v.Value:
-        """A side of a relation, in which a letter is no option."""
-        found = self.value(text)
-        formulas = [part for part in v.readings(found) if isinstance(part, v.Formula)]
-        return formulas[0] if formulas and any(isinstance(part, v.Text) for part in v.readings(found)) else found
+        """A side of a relation, in which a letter is no option, and the ratio of two numbers their quotient."""
+        found = v.quotient(self.value(text))
+        formulas = [part for part in map(v.quotient, v.readings(found)) if isinstance(part, v.Formula)]
+        has_words = any(isinstance(part, v.Text) for part in v.readings(found))
+        return formulas[0] if formulas and has_words else found
 
     def _equal(self, sides: list[str]) -> v.Value:
         name = name_of(sides[0])
-        if name is None and len(sides) == 2 and name_of(sides[1]) is not None:
+        if name is None and len(sides) == 2 and r"\text" not in sides[1] and name_of(sides[1]) is not None:
             sides, name = sides[::-1], name_of(sides[1])
         members = tuple(map(self.side, sides[1:]))
         if name is None:
@@ -239,25 +239,22 @@ class _Reader:
                 if not ASKED.match(sides[0]):
                     raise
                 return v.Named(sides[0], "", members)
-        try:
-            plain = self.expression(sides[0])
-        except Unreadable:
-            plain = None
-        return v.Named(name[0], name[1], members, plain)
+        return v.Named(name[0], name[1], members, _readable(self.expression, sides[0]))
 
     def union(self, text: str) -> v.Value | None:
         parts, signs = cut(text, _SET_SIGN)
-        if len(parts) == 1:
-            return None
-        return v.Region(tuple(self.value(part) for part in parts), tuple(signs))
-
-    def compound(self, text: str) -> v.Value | None:
-        found = compound(text)
-        return v.Quantity(v.Number(found[0]), found[1]) if found else None
+        return v.Region(tuple(map(self.value, parts)), tuple(signs)) if signs else None
 
     def quantity(self, text: str) -> v.Value | None:
         found = split_unit(text, self.labels)
-        return v.Quantity(self.value(found[0]), found[1]) if found else None
+        if not found:
+            return None
+        value = self.value(found[0])
+        if isinstance(value, v.SETS) and not (isinstance(value, v.Items) and value.items):
+            raise Unreadable("a unit of no number")
+        if _POUNDS.search(text):
+            return v.Either((v.Quantity(value, found[1]), v.Quantity(value, POUND)))
+        return v.Quantity(value, found[1])
 
     def set_builder(self, text: str) -> v.Value | None:
         r"""``\{x \mid x > 3\}`` is its condition."""
@@ -282,7 +279,7 @@ class _Reader:
     def ratio(self, text: str) -> v.Value | None:
         """``4:6:10``, as what its parts are beside the first."""
         parts, _ = cut(text, _COLON)
-        if len(parts) < 3 or len(parts) > MOST_ITEMS or not all(parts):
+        if len(parts) < 2 or len(parts) > MOST_ITEMS or not all(parts):
             return None
         shares = tuple(self.expression(f"({part})/({parts[0]})") for part in parts)
         if any(share.tree.has(zoo, nan) for share in shares):
@@ -296,40 +293,35 @@ class _Reader:
         factor = before.rstrip().removesuffix("(").removesuffix("[").strip().removesuffix(r"\cdot").strip()
         if not found or _NO_FACTOR.search(factor):
             return None
-        kind, body = found["kind"], found["body"]
+        kind = found["kind"]
         if factor and kind in _DETERMINANTS:
             raise Unreadable("a multiple of a determinant")
-        if factor:
-            factor = f"({'-1' if factor == '-' else factor})"
-        if kind == "array":
-            body = _COLUMNS.sub("", body)
-        rows = [row for row in _ROW_END.split(body) if row.strip(" \\hline")]
-        read = (lambda cell: self.expression(f"{factor}({cell})")) if factor else self.value
-        cells = tuple(tuple(read(cell.strip()) for cell in row.split("&")) for row in rows)
+        times = "(-1)" if factor == "-" else f"({factor})"
+        read = (lambda cell: self.expression(f"{times}({cell})")) if factor else self.value
+        rows = _ROW_END.split(_COLUMNS.sub("", found["body"]) if kind == "array" else found["body"])
+        cells = tuple(tuple(read(cell.strip()) for cell in row.split("&")) for row in rows if row.strip(" \\hline"))
         if not cells or len({len(row) for row in cells}) > 1:
             raise Unreadable("rows of different lengths")
         return v.Matrix(cells, bars=kind in _DETERMINANTS)
-
-    def based(self, text: str) -> v.Value | None:
-        return read_based(text)
 
     def number(self, text: str) -> v.Value | None:
         return None if self.several and "," in joined_groups(text) else read_number(text)
 
     def expression(self, text: str) -> v.Expression:
         latex, decimal = canonical(text)
-        return v.Expression(latex, parse(latex), decimal)
+        return v.Expression(latex, parse(latex), decimal, frozenset(map(symbol_name, _WORDS.findall(text))))
 
 
 _KINDS: tuple[tuple[Callable[[_Reader, str], v.Value | None], str], ...] = (
-    (_Reader.named_set, r"\mathbb{R}^+"),
+    (lambda _, text: _SETS.get(text), r"\mathbb{R}^+"),
     # Before a number and a list: "70,110" may be either.
     (_Reader.thousands, "70,110"),
     (_Reader.number, "1,234.5"),  # before a list, of 1 and 234.5
     (_Reader.labelled, "(B) 5"),  # before words and formulas: it is the option, 5, and a product
     (_Reader.text, "Yes, it is."),  # before a list: of words
-    (_Reader.compound, "1 hour and 30 minutes"),  # before a list: of an hour and of minutes
-    (_Reader.cases, r"\begin{cases} x & x>0 \\ 0 & x \le 0 \end{cases}"),  # before a list: rows may end in commas
+    (lambda _, text: compound(text), "1 hour and 30 minutes"),  # before a list: of an hour and of minutes
+    # Before a list: rows may end in commas.
+    (lambda reader, text: read_cases(text, reader.value), r"\begin{cases} x & x>0 \\ 0 & x \le 0 \end{cases}"),
     # From here on from the outside in: a list of equations, an equation of sets, a union of intervals.
     (_Reader.listing, "x=1, y=2"),
     (_Reader.relation, r"A=(1,2)\cup(3,4)"),
@@ -338,7 +330,7 @@ _KINDS: tuple[tuple[Callable[[_Reader, str], v.Value | None], str], ...] = (
     (_Reader.set_builder, r"\{x: x > 3\}"),  # before brackets, in which it would be a relation
     (_Reader.bracketed, "(1,2)"),
     (_Reader.ratio, "4:6:10"),
-    (_Reader.based, "63_8"),  # before a formula, in which it would be a subscript
+    (lambda _, text: read_based(text), "63_8"),  # before a formula, in which it would be a subscript
     (_Reader.quantity, r"5\text{ cm}"),
     (_Reader.expression, "x+1"),
 )

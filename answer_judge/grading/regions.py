@@ -14,21 +14,15 @@ FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
 def as_set(value: v.Value) -> Any | None:
     """The set of real numbers a value describes, or None where it is not a set."""
     try:
-        return _as_set(value)
+        if isinstance(value, v.Items):
+            return _items(value)
+        if isinstance(value, v.Inequality):
+            return _inequality(value)
+        if isinstance(value, v.Region):
+            return _region(value)
+        return sympy.S.Reals if isinstance(value, v.Everything) else None
     except (TypeError, ValueError, NotImplementedError) as error:
         raise Unreadable(str(error)) from error
-
-
-def _as_set(value: v.Value) -> Any | None:
-    if isinstance(value, v.Everything):
-        return sympy.S.Reals
-    if isinstance(value, v.Items):
-        return _items(value)
-    if isinstance(value, v.Inequality):
-        return _inequality(value)
-    if isinstance(value, v.Region):
-        return _region(value)
-    return None
 
 
 def _items(value: v.Items) -> Any | None:
@@ -36,14 +30,14 @@ def _items(value: v.Items) -> Any | None:
     if value.brackets == "{}":
         return sympy.FiniteSet(*map(_end, value.items))
     if not value.brackets:
-        parts = [_as_set(item) for item in value.items if isinstance(item, (v.Inequality, v.Region, v.Items))]
-        if len(parts) != len(value.items) or any(part is None for part in parts):
+        parts = [as_set(item) for item in value.items]
+        if any(part is None or isinstance(item, v.Everything) for part, item in zip(parts, value.items, strict=True)):
             return None
         if all(isinstance(item, v.Inequality) for item in value.items):
             union, common = sympy.Union(*parts), sympy.Intersection(*parts)
             return common if value.joiner == "and" or (value.joiner == "," and union == sympy.S.Reals) else union
         return sympy.Union(*parts)  # "and" between intervals adds one to another
-    if len(value.items) != 2:
+    if len(value.items) != 2 or value.brackets[0] not in "([":
         return None
     start, end = map(_end, value.items)
     if not bool(start < end) and not (start == end and value.brackets == "[]"):
@@ -65,11 +59,10 @@ def _end(value: v.Value) -> Any:
 
 
 def _region(value: v.Region) -> Any | None:
-    parts = [_as_set(part) for part in value.parts]
-    if any(part is None for part in parts):
+    found, *others = map(as_set, value.parts)
+    if found is None or any(part is None for part in others):
         return None
-    found = parts[0]
-    for sign, part in zip(value.signs, parts[1:], strict=True):
+    for sign, part in zip(value.signs, others, strict=True):
         found = {r"\cup": sympy.Union, r"\cap": sympy.Intersection, r"\setminus": sympy.Complement}[sign](found, part)
     return found
 
@@ -95,14 +88,12 @@ def _inequality(value: v.Inequality) -> Any | None:
 def _half_line(left: Any, sign: str, bound: Any) -> Any | None:
     """The numbers for which ``left sign bound`` holds; ``left`` is linear in one letter, or its absolute value."""
     if isinstance(left, sympy.Abs) and left.args[0].is_Symbol:
-        inside = sympy.Interval(-bound, bound, sign in "<>", sign in "<>") if bound >= 0 else sympy.S.EmptySet
-        return {"<": inside, r"\le": inside}.get(sign) or (
-            None
-            if sign == r"\ne"
-            else sympy.Complement(sympy.S.Reals, sympy.Interval(-bound, bound, sign != ">", sign != ">"))
-        )
-    symbol = next(iter(left.free_symbols))
-    left = left.doit()
+        if sign == r"\ne":
+            return None
+        if sign in (">", r"\ge"):
+            return sympy.Complement(sympy.S.Reals, sympy.Interval(-bound, bound, sign != ">", sign != ">"))
+        return sympy.Interval(-bound, bound, sign == "<", sign == "<") if bound >= 0 else sympy.S.EmptySet
+    (symbol,), left = left.free_symbols, left.doit()
     slope = left.diff(symbol)
     if slope.free_symbols or slope == 0:
         return None
@@ -111,10 +102,9 @@ def _half_line(left: Any, sign: str, bound: Any) -> Any | None:
         sign = FLIPPED[sign]
     if sign == r"\ne":
         return sympy.Complement(sympy.S.Reals, sympy.FiniteSet(end))
-    open_end = sign in "<>"
     if sign in (">", r"\ge"):
-        return sympy.Interval(end, sympy.oo, open_end, True)
-    return sympy.Interval(-sympy.oo, end, True, open_end)
+        return sympy.Interval(end, sympy.oo, sign == ">", True)
+    return sympy.Interval(-sympy.oo, end, True, sign == "<")
 
 
 def same_sets(gold: Any, answer: Any) -> bool:
@@ -132,9 +122,8 @@ def same_sets(gold: Any, answer: Any) -> bool:
 
 def _pieces(found: Any) -> list[tuple[tuple[Any, Any], bool, bool]] | None:
     """Intervals and points in order, as ((start, end), open at start, open at end)."""
-    parts = found.args if isinstance(found, sympy.Union) else (found,)
     pieces = []
-    for part in parts:
+    for part in found.args if isinstance(found, sympy.Union) else (found,):
         if isinstance(part, sympy.Interval):
             pieces.append(((part.start, part.end), bool(part.left_open), bool(part.right_open)))
         elif isinstance(part, sympy.FiniteSet):
@@ -145,15 +134,12 @@ def _pieces(found: Any) -> list[tuple[tuple[Any, Any], bool, bool]] | None:
 
 
 def _same_end(one: Any, other: Any) -> bool:
-    if one == other:
-        return True
-    if one.is_infinite or other.is_infinite:
-        return False
+    if one == other or one.is_infinite or other.is_infinite:
+        return bool(one == other)
     return bool(abs(one - other).evalf(30) < sympy.Rational(1, 10**20))
 
 
 def is_settled(value: v.Value) -> bool:
     """Whether a value describes a set and nothing else: an inequality, a union, all numbers."""
-    if isinstance(value, v.Items) and not value.brackets:
-        return all(isinstance(item, (v.Inequality, v.Region, v.Everything)) for item in value.items)
-    return isinstance(value, (v.Inequality, v.Region, v.Everything)) and not isinstance(value, v.Equation)
+    items = value.items if isinstance(value, v.Items) and not value.brackets else (value,)
+    return all(isinstance(item, (v.Inequality, v.Region, v.Everything)) for item in items)

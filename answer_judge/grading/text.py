@@ -16,7 +16,7 @@ _CHARACTERS = {
     "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "°": r"^\circ ", "º": r"^\circ ", "∠": r"\angle ",
     "△": r"\triangle ", "ℏ": r"\hbar ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
     "⟨": "(", "⟩": ")", "π": r"\pi ", "¢": r"\text{cents}", "％": r"\%",
-    "…": "...", **dict.fromkeys("✓✔✅∎■□", " "),
+    "和": " and ", "、": ",", "…": "...", **dict.fromkeys("✓✔✅∎■□", " "),
 }  # fmt: skip
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho - sigma tau upsilon phi chi psi omega"  # noqa: E501
 _CHARACTERS |= {chr(0x3B1 + i): rf"\{name} " for i, name in enumerate(_GREEK.split()) if name not in "-pi"}
@@ -49,6 +49,7 @@ _WORD = pattern(
 # In this order. First layout, which may stand anywhere: separators of thousands before the spaces they are made of;
 # then spellings: every fraction as \frac before fractions without braces and of words; dots before periods.
 _LAYOUT = rewritings(
+    ("或者?", " or ", "3或者5", "3 or 5"),
     (r"\\math(?:open|close)(?![A-Za-z])\s*(?:\{\s*([\[\]()])\s*\})?", r"\1", r"\mathopen]0,1\mathclose{[}", "]0,1["),
     (
         r"(\\(?:text(?:bf|rm|it|sf|normal)?|math(?:rm|bf)|mbox)\s*\{\s*(?:\([A-J]\)|[A-J][.:)]))(?:\s|\\ |~)+\}",
@@ -92,11 +93,11 @@ _SPELLINGS = rewritings(
     (r":=", "=", "x:=2", "x=2"),
     (
         r"\^(?:\s*\{)?\s*\\circ(?:\s*\})?\s*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![A-Za-z]))",
-        r" \\text{degrees \1\2}", r"30^{\circ}\text{C}", r"30 \text{degrees C}",
+        r" \\text{degrees \1\2}", r"30^{\circ}\text{C}", r"30 \text{degrees C}"
     ),
     (
         r"\^(?:\s*\{)?\s*(?:\\text\s*\{\s*o\s*\}|(?<=\d\^)o(?![A-Za-z])|(?<=\d\^\{)o(?=\}))\s*\}?",
-        r"^\\circ ", "30^o", r"30^\circ ",
+        r"^\\circ ", "30^o", r"30^\circ "
     ),
     (r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ ", r"5^{\circ}", r"5^\circ "),
     (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'", r"y^{\prime}", "y'"),
@@ -104,24 +105,24 @@ _SPELLINGS = rewritings(
     (r"(?<=\d)\s*x\s*(?=10\s*\^)", r" \\cdot ", "3 x 10^2", r"3 \cdot 10^2"),
     (
         r"\\mathbb\s*([A-Z])(?![A-Za-z])|\\(R)eals(?![A-Za-z])|\\(R)(?![A-Za-z])",
-        r"\\mathbb{\1\2\3}", r"\mathbb R, \Reals", r"\mathbb{R}, \mathbb{R}",
+        r"\\mathbb{\1\2\3}", r"\mathbb R, \Reals", r"\mathbb{R}, \mathbb{R}"
     ),
     (
         r"\\frac\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}"
         r"\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*(\^\s*(?:\d|\{\d\}))?\s*\}",
-        r" \\text{\1}/\\text{\2}\3", r"\frac{\text{m}}{\text{s}^2}", r" \text{m}/\text{s}^2",
+        r" \\text{\1}/\\text{\2}\3", r"\frac{\text{m}}{\text{s}^2}", r" \text{m}/\text{s}^2"
     ),
     (r"(?<=\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)|(?<=\d)\s+to\s+(?=\d)", ":", "4 to 3", "4:3"),
     (r"\\operatorname\s*\{(?:arctg|atan)\}|\\arctg(?![A-Za-z])", r"\\arctan ", r"\arctg1", r"\arctan 1"),
     (
         r"(?<=[\d}])\s+\(([A-Za-z][a-z]{2,}(?: [A-Za-z]+){0,6})\)\s*$",
-        r" \\text{\1}", "5 (square units)", r"5 \text{square units}",
+        r" \\text{\1}", "5 (square units)", r"5 \text{square units}"
     ),
     (r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([A-Za-z]+)", r"\\text{µ\1", r"5\mu\text{m}", r"5\text{µm}"),
     (r"(?<!\d)(\d{0,40}\.\d{0,20}?)(\d{1,9}?)\2{1,60}\s*\.\.\.", r"\1\\overline{\2}", "0.333...", r"0.\overline{3}"),
     (
         r"\.(\d*)\\dot ?\{? ?(\d) ?\}?(\d*)\\dot ?\{? ?(\d) ?\}?", r".\1\\overline{\2\3\4}",
-        r"0.\dot{2}\dot{7}", r"0.\overline{27}",
+        r"0.\dot{2}\dot{7}", r"0.\overline{27}"
     ),
     (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}", r"{1\over2}", r"\frac{1}{2}"),
 )  # fmt: skip
@@ -181,7 +182,7 @@ def tidy(text: str) -> str:
     text = _RAISED_RUN.sub(lambda match: f"^{{{match[0].translate(_RAISED_SIGNS)}}}", text)
     text = _LOWERED_RUN.sub(lambda match: f"_{{{match[0].translate(_LOWERED_SIGNS)}}}", text)
     text = _ROOT.sub(r"\\sqrt{\1}", text).replace("√", r"\sqrt ")
-    text = _unmarked(_undelimited(_SPACES.sub(" ", text.translate(_TRANSLATION))).strip())
+    text = _without_ends(_undelimited(_SPACES.sub(" ", text.translate(_TRANSLATION))).strip(), _MARKS)
     if r"\begin" not in text:  # in a matrix it ends a row
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMAND.sub(lambda match: _SPELT.get(match[1], match[0]), rewritten(text, _LAYOUT))
@@ -198,11 +199,7 @@ def tidy(text: str) -> str:
 
 def head(text: str, end: int) -> str:
     r"""The text before a place, without the commas, spaces and the start of ``\text{`` that lead to it."""
-    text, before = text[:end], None
-    while text != before:
-        before, text = text, text.rstrip(" \t\n,;")
-        text = next((text.removesuffix(lead) for lead in _INTO_WORDS if text.endswith(lead)), text)
-    return text
+    return _without_ends(text[:end], _INTO_WORDS, " \t\n,;")
 
 
 def _ended(text: str) -> str:
@@ -214,18 +211,17 @@ def _ended(text: str) -> str:
     return text if bare.endswith((" ", ".", ",", ";", ":")) else bare
 
 
-def _unmarked(text: str) -> str:
-    """The text without line ends and the marks of a finished proof behind it."""
+def _without_ends(text: str, ends: tuple[str, ...], blanks: str | None = None) -> str:
+    """The text without blanks and any of some ends behind it."""
     before = None
     while text != before:
-        before, text = text, text.rstrip()
-        text = next((text.removesuffix(mark) for mark in _MARKS if text.endswith(mark)), text)
+        before, text = text, text.rstrip(blanks)
+        text = next((text.removesuffix(end) for end in ends if text.endswith(end)), text)
     return text
 
 
 def _spelt_out(found: re.Match[str]) -> str:
-    letter = found[2] or found[3] or found[4]
-    return rf"{found[1] or ''} \text{{{_SHORT_SCALES[letter]}}}"
+    return rf"{found[1] or ''} \text{{{_SHORT_SCALES[found[2] or found[3] or found[4]]}}}"
 
 
 def _scaled(found: re.Match[str]) -> str:

@@ -8,11 +8,12 @@ from answer_judge.grading.changes import changes_value, scales_money
 from answer_judge.grading.numbers import read_number
 from answer_judge.grading.patterns import pattern, rewritings, rewritten
 from answer_judge.grading.unit_names import IN_FORMULAS, TABLE
-from answer_judge.grading.values import Unit
+from answer_judge.grading.values import Number, Quantity, Unit
 
 DEGREE = Unit((("degree", 1),))
 RADIAN = Unit((("radian", 1),))
 DOLLAR = Unit((("$", 1),))
+POUND = Unit((("£", 1),))
 PERCENT = Unit((("%", 1),), Fraction(1, 100))
 
 _LINEAR = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
@@ -34,10 +35,7 @@ _PART = pattern(
 
 
 def parse_unit(text: str) -> Unit:
-    r"""The unit a text names, such as ``km/h``, ``square inches`` or ``\text{cm}^{2}``.
-
-    Only a label where a word is not in the table.
-    """
+    r"""The unit a text names, such as ``km/h`` or ``\text{cm}^{2}``; only a label where a word is not in the table."""
     words = rewritten(text, _BARE)
     powers: dict[str, int] = {}
     factor, sign, dimension = Fraction(1), 1, 1
@@ -73,8 +71,8 @@ _PART_OF_COMPOUND = pattern(
 )
 
 
-def compound(text: str) -> tuple[Fraction, Unit] | None:
-    r"""The sum and the unit of ``5 \text{ ft } 6 \text{ in}`` or ``1 hour and 30 minutes``, in the first; or None."""
+def compound(text: str) -> Quantity | None:
+    r"""The sum of ``5 \text{ ft } 6 \text{ in}`` or ``1 hour and 30 minutes``, in the first unit; or None."""
     parts = list(_PART_OF_COMPOUND.finditer(text))
     if not 2 <= len(parts) <= 4 or "".join(part[0] for part in parts) != text:
         return None
@@ -84,7 +82,7 @@ def compound(text: str) -> tuple[Fraction, Unit] | None:
     if not (falling and all(same_dimension(units[0], unit) for unit in units)):
         return None
     total = sum((value.value * unit.factor for value, unit in zip(values, units, strict=True) if value), Fraction(0))
-    return (total / units[0].factor, units[0]) if all(values) else None
+    return Quantity(Number(total / units[0].factor), units[0]) if all(values) else None
 
 
 _LAST = pattern(
@@ -102,7 +100,7 @@ _MONEY = pattern(
     r"|(?:USD|EUR|GBP|INR|CHF|JPY|CAD|AUD|Rs\.?)(?![A-Za-z])|US\\\$|₹|¥)\s*(?=(?:- ?)?[\d.\\])",
     {r"-\$5": r"-\$", r"\text{Rs.} 5": r"\text{Rs.} "},
 )
-_OTHER_MONEY = pattern(r"CHF|JPY|CAD|AUD", {"CHF 5": "CHF"})
+_OTHER_MONEY = pattern(r"[A-Z]{3}|Rs|[€£₹¥]", {"CHF 5": "CHF", "£5": "£"})
 _PRICE = pattern(r"(?<=[\d}]) ?(\\\$|[€£¥₹])$", {r"5 \$": r" \$", "1,000€": "€"})
 _DEGREES = pattern(r"(?<!\s)\s*\^\\circ\s*$", {r"30^\circ ": r"^\circ "})
 _OF_ANGLES = pattern(r"\\(?:sin|cos|tan|cot|sec|csc|cis)(?![A-Za-z])", {r"2\sin 30^\circ": r"\sin"})
@@ -117,7 +115,7 @@ _SYMBOLS = rewritings(
     (r"(?<=[\d }])(?:\\text\{ ?([kM]) ?\}|([kM]))? ?\\Omega ?$", r" \\text{\1\2Ω}", r"12 \Omega", r"12 \text{Ω}"),
     (
         r"(?<=[\d }])\\mu ?(?:\\text\{ ?([A-Za-z]{1,2}) ?\}|([A-Za-z]{1,2})) ?$",
-        r" \\text{µ\1\2}", r"12 \mu m", r"12  \text{µm}",
+        r" \\text{µ\1\2}", r"12 \mu m", r"12  \text{µm}"
     ),
 )  # fmt: skip
 _OHMS = pattern(
@@ -128,10 +126,7 @@ _OHMS = pattern(
 
 
 def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
-    r"""The text before a unit of a tidy text, and the unit; None when there is none.
-
-    With ``labels`` plain words that are not in the table count too, as in ``17 students``.
-    """
+    """A tidy text before its unit, and the unit; None without one. With ``labels`` words not in the table are units."""
     text = rewritten(text, _SYMBOLS) if labels or _OHMS.fullmatch(text) else text
     if found := _PERCENT.search(text):
         return _rest(text[: found.start()], PERCENT)
@@ -139,8 +134,7 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         return _rest(text[: found.start()], DEGREE)
     if found := _PRICE.search(text):
         return _rest(text[: found.start()], parse_unit(found[1]))
-    money = _MONEY.match(text)
-    if money:
+    if money := _MONEY.match(text):
         text = money[1] + text[money.end() :]
     value, names = text, ""
     for _ in range(_UNIT_WORDS):
@@ -153,9 +147,8 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     if names and (percent := _PERCENT.search(value)):
         return _rest(value[: percent.start()], PERCENT)  # 20\% off
     if money:
-        if code := _OTHER_MONEY.search(money[0]):
-            return _rest(value, parse_unit(code[0]))
-        return _rest(value, DOLLAR if "\\$" in money[0] or "€" not in money[0] else parse_unit("€"))
+        code = _OTHER_MONEY.search(money[0])
+        return _rest(value, parse_unit(code[0]) if code else DOLLAR)
     if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
         return None
     return _rest(value, parse_unit(names))
@@ -183,8 +176,7 @@ def same_dimension(one: Unit, other: Unit) -> bool:
 
 def compatible_label(known: Unit, label: str) -> bool:
     """Whether a label that is not in the table may stand for a unit that is: "square units" for an area."""
-    power = _unnamed(label)
-    if power:
+    if power := _unnamed(label):
         return known.powers == (("m", power),)
     words = label.split()
     first = _known(words[0]) if words else None
@@ -192,15 +184,20 @@ def compatible_label(known: Unit, label: str) -> bool:
 
 
 def compatible_labels(one: str, other: str) -> bool:
-    """Whether two labels that are not in the table can mean the same; only "units" and "square units" cannot."""
+    """Whether two labels that are not in the table can mean the same: not "units" and "square units", nor "pairs"."""
     powers = {_unnamed(one), _unnamed(other)} - {0}
-    return len(powers) < 2
+    return len(powers) < 2 and (in_pairs(one) == in_pairs(other) or ("pair" in one and "pair" in other))
 
 
-_UNNAMED = pattern(
-    r"(?:(square|sq|cubic|cu)\.? )?units?(?: ?\^ ?\{? ?([123]) ?\}?)?",
-    ("sq. units", "units ^ {2}"),
-)
+_PAIRS = pattern(r"(?:pairs?|couples?)(?: of .*)?", ("pairs of shoes", "couple"))
+
+
+def in_pairs(label: str) -> bool:
+    """Whether a label counts by twos, so that the number alone may be another one: ordered pairs are counted by one."""
+    return _PAIRS.fullmatch(label) is not None
+
+
+_UNNAMED = pattern(r"(?:(square|sq|cubic|cu)\.? )?units?(?: ?\^ ?\{? ?([123]) ?\}?)?", ("sq. units", "units ^ {2}"))
 
 
 def _unnamed(label: str) -> int:

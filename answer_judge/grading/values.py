@@ -1,9 +1,11 @@
 """What an answer can be, as records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Expression:
     tree: Any = field(compare=False)
     decimal: bool = False
     """Whether a decimal is written in it."""
+    words: frozenset[str] = frozenset()
+    """The names in it that are words; two formulas with other words are not the same, even where those cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ class Based:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"`` or ``"{}"`` for ``\{...\}``."""
+    r"""Several values. ``brackets`` is ``""``, ``"()"``, ``"[]"``, ``"(]"``, ``"[)"``, ``"{}"`` for ``\{...\}``,
+    ``":"`` for a ratio, whose items are those beside the first, or ``"ab"`` for the parts (a) and (b)."""
 
     brackets: str
     items: tuple["Value", ...]
@@ -139,25 +144,10 @@ class Either:
     values: tuple["Value", ...]
 
 
-Value = (
-    Number
-    | Expression
-    | Text
-    | Based
-    | Items
-    | Matrix
-    | Named
-    | Equation
-    | Inequality
-    | Region
-    | Everything
-    | Quantity
-    | Pieces
-    | Family
-    | Either
-)
-
 Formula = Number | Expression
+SETS = Items | Inequality | Region | Everything
+"""What can be a set of numbers."""
+Value = Formula | SETS | Text | Based | Matrix | Named | Equation | Quantity | Pieces | Family | Either
 
 
 def readings(value: Value) -> tuple[Value, ...]:
@@ -188,6 +178,30 @@ def formulas(value: Value) -> list[Expression]:
     found: list[Expression] = []
     mapped(value, lambda part: found.append(part) or part)
     return found
+
+
+def matched(one: Sequence[T], other: Sequence[T], fits: Callable[[T, T], bool]) -> bool:
+    """Whether every item of one is matched by a different item of the other, and none is left."""
+    left = list(other)
+    for item in one:
+        match = next((i for i, part in enumerate(left) if fits(item, part)), None)
+        if match is None:
+            return False
+        left.pop(match)
+    return not left
+
+
+def words(value: "Formula") -> frozenset[str]:
+    """The words in a formula; a number has none."""
+    return value.words if isinstance(value, Expression) else frozenset()
+
+
+def quotient(value: Value) -> Value:
+    """A ratio of two as the first divided by the second; any other value as it is."""
+    if not (isinstance(value, Items) and value.brackets == ":" and len(value.items) == 2):
+        return value
+    share = value.items[1]
+    return Expression(f"1/({share.latex})", 1 / share.tree) if isinstance(share, Expression) else value
 
 
 def without_unit(value: Value) -> Value:

@@ -1,8 +1,7 @@
 """Whether a completion's final answer is right: a value, and the reason for it.
 
-``rules`` says how closely an answer must agree. Extracting the answer and comparing texts and plain integers
-happen in the caller's process; the mathematics (``judge``, ``grading``) runs in worker processes (``pool``), under a
-time and a memory limit.
+Finding the answer, and comparing texts and plain integers, happens in the caller's process; the mathematics (``judge``)
+in worker processes (``pool``).
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 The majority stands in for a missing gold answer (TTRL, arXiv:2504.16084), and sampling goes on until it is
 settled (OptPO, arXiv:2512.02882). Nothing here ever sees a gold answer. What stopping early does to the reward is in
-``vote_outcomes`` and docs/votes.md: it changes what is estimated.
+docs/votes.md: it changes what is estimated.
 """
 
 import math
@@ -27,18 +27,11 @@ def equal(pairs: list[tuple[Any, Any]]) -> list[bool]:
 
 
 def answer_classes(groups: Sequence[Sequence[Any]], same: Same = equal) -> list[list[int | None]]:
-    """The number of the class that each answer of each group is in; None for no answer.
+    """The number of the class that each answer of each group is in, from 0 in order of appearance; None for no answer.
 
-    Classes are numbered from 0 in the order of their first answers, which represent them. An answer joins the first
-    class whose representative it is the same as. So classes do not depend on the answers that come later; where
-    ``same`` is not transitive (answers within a tolerance) they depend on the order, as it were drawn.
-
-    Args:
-        groups: the answers to each prompt in the order they were drawn, hashable; None where a completion has none.
-        same: asked about as many pairs at once as can be, each of two unequal answers of one group.
-
-    Raises:
-        DataError: an answer that cannot be hashed, or ``same`` does not tell one thing per pair.
+    An answer joins the first class whose first answer it is the same as, so classes do not depend on later answers;
+    where ``same`` is not transitive (answers within a tolerance) they depend on the order. ``same`` is asked about as
+    many pairs of unequal answers at once as can be. ``DataError``: an answer has no hash, or ``same`` is no such thing.
     """
     found: list[dict[Any, int]] = [{} for _ in groups]
     waiting = [list(_counted(group)) for group in groups]
@@ -87,18 +80,12 @@ class Vote:
 
 
 def majority(answers: Sequence[Any]) -> Vote:
-    """The vote of the answers to one prompt.
-
-    Args:
-        answers: hashable, equal where they are the same answer (``answer_classes``); None for no answer.
+    """The vote of the answers to one prompt, equal where they are the same; None for no answer; ties go to the first.
 
     >>> majority(["7", "5", None, "5"]).winner
     '5'
 
-    Source: TTRL, arXiv:2504.16084. Copies of its code count with ``Counter.most_common``: ties go to the first too.
-
-    Raises:
-        DataError: an answer that cannot be hashed.
+    Source: TTRL, arXiv:2504.16084, and ``Counter.most_common`` in copies of its code. ``DataError``: one has no hash.
     """
     return Vote(votes=_counted(answers), silent=sum(answer is None for answer in answers))
 
@@ -112,11 +99,7 @@ def _counted(answers: Iterable[Any]) -> Counter[Any]:
 
 
 def vote_rewards(answers: Sequence[Hashable | None]) -> list[float]:
-    """1.0 for each answer that is the majority's, 0.0 for any other and for none.
-
-    Args:
-        answers: as for ``majority``, of one prompt.
-    """
+    """1.0 for each answer to a prompt that is the majority's, 0.0 for any other and for none."""
     winner = majority(answers).winner
     return [float(answer is not None and answer == winner) for answer in answers]
 
@@ -185,22 +168,13 @@ class Stopping:
         return max(math.ceil(needed - _ROUNDING), 1)
 
     def posterior(self, votes: Iterable[int]) -> float:
-        """Probability, in [0.5, 1], that the leader and not the runner-up is the consensus.
-
-        Args:
-            votes: of each answer, >= 0, in any order.
-        """
+        """Probability, in [0.5, 1], that the leader and not the runner-up is the consensus; votes in any order."""
         return 1 / (1 + self.vote_odds ** -_lead(votes))
 
     def more(self, votes: Iterable[int], drawn: int) -> int:
-        """How many more completions to sample before the next look; 0 where the vote is settled.
+        """How many more completions to sample before the next look, of ``drawn`` in [0, most]; 0: the vote is settled.
 
-        It sees numbers of votes and not which answer has them, so renaming answers, or knowing the right one, cannot
-        change it.
-
-        Args:
-            votes: of each answer that was given, in any order.
-            drawn: completions so far, those without an answer included, in [0, most].
+        It sees numbers of votes and not which answer has them: renaming answers changes nothing.
         """
         if drawn < self.fewest:
             return self.fewest - drawn

@@ -43,50 +43,32 @@ sequence. Sequences that agree in this are carried on as one."""
 
 
 def outcomes(prob: Sequence[float], rule: Stopping) -> list[VoteOutcome]:
-    """Every way the vote on a prompt can end, with its chance.
+    """Every way the vote on a prompt can end, with its chance; the rule must stop after finitely many completions.
 
-    Args:
-        prob: probability of each answer, > 0; what is missing to 1 is the chance of a completion without an answer.
-        rule: when sampling stops. It must stop after finitely many.
-
-    Raises:
-        ConfigError: probabilities that are none.
+    ``prob`` is each answer's, > 0; what is missing to 1 is the chance of no answer. ``ConfigError``: it is none.
     """
     silence = 1 - math.fsum(prob)
     if not (len(prob) and all(chance > 0 for chance in prob) and silence > -1e-9):
         raise ConfigError(f"prob={list(prob)} must be above 0 and sum to at most 1. Try prob=[0.5, 0.3, 0.2]")
     ways: list[tuple[int | None, float]] = [*enumerate(prob), *([(None, silence)] if silence > 1e-9 else [])]
     ended: dict[tuple[tuple[int, ...], int, int | None], float] = defaultdict(float)
-    open_states: dict[_State, float] = {((), 0): 1.0}
-    while open_states:
-        following: dict[_State, float] = defaultdict(float)
-        for (seen, silent), chance in open_states.items():
+    states: dict[tuple[_State, int], float] = {(((), 0), 0): 1.0}
+    """Of each state and the completions before the next look, the chance."""
+    while states:
+        following: dict[tuple[_State, int], float] = defaultdict(float)
+        for ((seen, silent), more), chance in states.items():
             votes = dict(seen)
-            more = rule.more(votes.values(), sum(votes.values()) + silent)
+            more = more or rule.more(votes.values(), sum(votes.values()) + silent)
             if more == 0:
                 winner = majority([answer for answer, count in seen for _ in range(count)]).winner
                 ended[tuple(votes.get(answer, 0) for answer in range(len(prob))), silent, winner] += chance
                 continue
-            for state, part in _drawn({(seen, silent): chance}, ways, more).items():
-                following[state] += part
-        open_states = following
-    return [VoteOutcome(votes=v, silent=s, winner=winner, chance=chance) for (v, s, winner), chance in ended.items()]
-
-
-def _drawn(states: dict[_State, float], ways: list[tuple[int | None, float]], more: int) -> dict[_State, float]:
-    """The states after ``more`` completions, with their chances."""
-    for _ in range(more):
-        after: dict[_State, float] = defaultdict(float)
-        for (seen, silent), chance in states.items():
             for answer, probability in ways:
-                if answer is None:
-                    after[seen, silent + 1] += chance * probability
-                else:
-                    votes = dict(seen)
-                    votes[answer] = votes.get(answer, 0) + 1
-                    after[tuple(votes.items()), silent] += chance * probability
-        states = after
-    return states
+                counted = {} if answer is None else {answer: votes.get(answer, 0) + 1}
+                state = tuple((votes | counted).items()), silent + (answer is None)
+                following[state, more - 1] += chance * probability
+        states = following
+    return [VoteOutcome(votes=v, silent=s, winner=winner, chance=chance) for (v, s, winner), chance in ended.items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +92,10 @@ class Estimand:
 
 
 def estimand(prob: Sequence[float], rule: Stopping) -> Estimand:
-    """What a rule's votes reward, for a policy that gives answers with these probabilities.
+    """What a rule's votes reward, for a policy that is a softmax over answers with the probabilities of ``outcomes``.
 
-    The policy is a softmax over answers. Since advantages of a group sum to 0, the gradient of a group with shares
-    ``s`` and winner ``w`` is ``s_a * (1[a = w] - s_w)`` for answer ``a``.
-
-    Args:
-        prob: as for ``outcomes``.
-        rule: the same.
+    Since advantages of a group sum to 0, the gradient of a group with shares ``s`` and winner ``w`` is
+    ``s_a * (1[a = w] - s_w)`` for answer ``a``.
     """
     ends, answers = outcomes(prob, rule), range(len(prob))
     drawn = math.fsum(end.chance * end.drawn for end in ends)

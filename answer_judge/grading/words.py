@@ -26,6 +26,11 @@ _AGAIN = pattern(
     r"(?<!\s)\s*\(\s*(or\b|=|\\approx(?![A-Za-z]))([^()]*)\)$", {"1/2 (or 0.5)": " (or 0.5)", "1/2 (= 0.5)": " (= 0.5)"}
 )
 
+_THERE_ARE = pattern(
+    r"(?:\\text\{ ?)?[Tt]here (?:is|are) (?:exactly |only )?(\d[^{}]*)\}?",
+    (r"\text{There are 15 ways}", "There are exactly 15 ways"),
+)
+
 ASKED = pattern(
     r"\\(?:sum|int|prod|lim|det|max|min|gcd|lcm|Pr|mathbb)(?![A-Za-z])|P\s*\(",
     {r"\sum_{k}k=5": r"\sum", "P(A|B)=1": "P("},
@@ -35,6 +40,7 @@ ASKED = pattern(
 
 def answer_alone(text: str) -> str:
     """A tidy text without "the answer is" or "about" before it, "for all x" after it, and brackets around "or 0.5"."""
+    text = found[1] if (found := _THERE_ARE.fullmatch(text)) else text
     condition = _CONDITION.search(text)
     text = _AGAIN.sub(r" \1\2", head(text, condition.start()) if condition else text)
     found = None if labelled(text) else _PREAMBLE.match(text)
@@ -67,8 +73,7 @@ def words_of(text: str) -> Text | None:
 
 
 _SAID = pattern(
-    r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*",
-    ("yes, it is even.",),
+    r"(yes|no|true|false)[,.:;] (?!.*\b(?:yes|no|not|true|false|but|maybe|or)\b)[a-z ,.']*", ("yes, it is even.",)
 )
 _COUNT = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -82,8 +87,14 @@ _MONTH = (
 )
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
 _DATE = pattern(rf"{_MONTH} {_DAY}|{_DAY} {_MONTH}", {"march 3rd": "march 3rd", "3 mar.": "3 mar."})
-_LONG_FORMS = {"dne": "does not exist"}
-_CLOCK = pattern(
-    r"([01]?\d|2[0-4])(?::([0-5]\d)(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?",
-    ("12:30 pm", "7 am", "9:05"),
-)
+_LONG_FORMS: dict[str, str] = dict.fromkeys(("dne", "undefined", "not defined"), "does not exist")
+_CLOCK = pattern(r"([01]?\d|2[0-4])(?::([0-5]\d)(?=\s*[ap]m|$)|(?=\s*[ap]m))\s*([ap]m)?", ("12:30 pm", "7 am", "9:05"))
+
+
+def of_the_day(words: str) -> str:
+    """A time that says which half of the day it is in, as ``19:30``; an empty text for any other words."""
+    found = _CLOCK.fullmatch(words)
+    hour = int(found[1]) if found else 1
+    if not found or not (found[3] or hour > 12 or hour == 0):
+        return ""
+    return f"{hour % 12 + 12 * (found[3] == 'pm') if found[3] else hour}:{found[2]}"

@@ -54,10 +54,7 @@ def _is_full(megabytes: int) -> bool:
 
 
 def _refuse(events: Collection[str]) -> None:
-    """From now on refuse what Python's audit events of these names announce.
-
-    ``open`` means for writing; ``compile`` and ``exec`` mean code made from text, unless an import does it.
-    """
+    """Refuse audit events of these names: ``open`` for writing, ``compile`` and ``exec`` of text that is no import."""
 
     def guard(event: str, args: tuple[Any, ...]) -> None:
         if event in refused and (event not in NARROWER or NARROWER[event](args)):

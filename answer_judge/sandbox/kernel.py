@@ -23,6 +23,7 @@ PLACE = f"{ABOVE}/program"
 
 NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_NET = 0x20000, 0x04000000, 0x08000000, 0x10000000, 0x40000000
 _PRIVATE, _RECURSIVE, _READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _REMOUNT = 1 << 18, 1 << 14, 1, 2, 4, 8, 32
+_BIND, _MOVE, _DETACH = 1 << 12, 1 << 13, 2
 _PDEATHSIG, _DUMPABLE, _SECCOMP, _NO_NEW_PRIVS = 1, 4, 22, 38
 _READ_FILE, _READ_DIR, _WRITE_FILE = 1 << 2, 1 << 3, 1 << 1
 _LEAST_ABI = 3
@@ -51,6 +52,51 @@ def separate() -> bool:
         return False
     os.mkdir(PLACE)
     return LIBC.mount(None, ABOVE.encode(), None, _REMOUNT | _READ_ONLY | _NO_SUID | _NO_DEV | _NO_EXEC, None) == 0
+
+
+def system_places() -> list[str]:
+    """The libraries that an interpreter needs, of the system and its own, and nothing of the user's."""
+    places = ["/usr", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", sys.base_prefix, sys.base_exec_prefix]
+    return [place for place in dict.fromkeys(places) if os.path.lexists(place)]
+
+
+def own_root() -> bool:
+    """Leave all files behind but ``system_places`` and two devices: of the others not even the names can be seen.
+
+    Those are mounted again, read-only, in a file system in memory that becomes the root. After ``separate``.
+    """
+    if not _mount(ABOVE, "size=64k,mode=755"):
+        return False
+    if all(map(_shown, (*system_places(), "/dev/null", "/dev/urandom"))):
+        os.makedirs(f"{ABOVE}{PLACE}")
+        os.chdir(ABOVE)
+        flags = _REMOUNT | _READ_ONLY | _NO_SUID | _NO_DEV | _NO_EXEC
+        if LIBC.mount(None, ABOVE.encode(), None, flags, None) == 0 and LIBC.mount(b".", b"/", None, _MOVE, None) == 0:
+            os.chroot(".")
+            os.chdir("/")
+            return True
+        os.chdir("/")
+    LIBC.umount2(ABOVE.encode(), _DETACH)
+    return False
+
+
+def _shown(place: str) -> bool:
+    """Show a folder, a file or a link of the old root in the new one."""
+    target = f"{ABOVE}{place}"
+    if os.path.lexists(target):
+        return True  # within one that is there
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.islink(place):
+        os.symlink(os.readlink(place), target)
+        return True
+    if os.path.isdir(place):
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+    if LIBC.mount(place.encode(), target.encode(), None, _BIND | _RECURSIVE, None) != 0:
+        return False
+    kept = os.statvfs(target).f_flag & (_NO_SUID | _NO_DEV | _NO_EXEC)
+    return LIBC.mount(None, target.encode(), None, _REMOUNT | _BIND | _READ_ONLY | kept, None) == 0
 
 
 def _mount(place: str, options: str) -> bool:

@@ -28,6 +28,7 @@ from answer_judge.sandbox.servers import (
 LAYERS = {
     "bubblewrap": "its own processes, network, users and files, by bubblewrap",
     "namespaces": "its own network, mounts and shared memory",
+    "own root": "of the files outside only the system's libraries and Python's can be seen",
     "own folder": "an empty folder of its own, in memory, bounded",
     "nobody": "the user nobody",
     "no privileges": "no capability, and no way to gain one",
@@ -46,16 +47,24 @@ _PROBES = (
     (Task("import re\ndef f(x): return [x, (1.5, {2})]", "assert f(1) == [1, (1.5, {2})]", ("f",)), "right"),
     (Task("def f(x):\n    return x", "assert f(1) == 2", ("f",)), "wrong"),
 )  # fmt: skip
-_CANNOT_READ = Task(
-    "def f():\n    try:\n        return open('/etc/passwd').read()\n    except OSError:\n        return ''",
-    "assert f()",
-    ("f",),
-)
-_HELD = (
-    (Task("import socket\nsocket.socket()", "", ()), "forbidden"),
-    (Task("import os\nos.fork()", "", ()), "forbidden"),
-)
-"""What must be seen to hold, where it is said to, before any program is run."""
+
+
+def _tries(expression: str) -> Task:
+    """A program that is right where the system lets it look."""
+    program = f"import os\ndef f():\n    try:\n        return {expression}\n    except OSError:\n        return ''"
+    return Task(program, "assert f()", ("f",))
+
+
+_HELD = {
+    "system calls": (
+        (Task("import socket\nsocket.socket()", "", ()), "forbidden"),
+        (Task("import os\nos.fork()", "", ()), "forbidden"),
+    ),
+    "files": ((_tries("open('/etc/passwd').read()"), "wrong"), (_tries("os.listdir('/')"), "wrong")),
+    "bubblewrap": ((_tries("open('/etc/passwd').read()"), "wrong"),),
+    "own root": ((_tries("os.path.lexists('/etc/passwd')"), "wrong"),),
+}
+"""What must be seen to hold, by layer, before any program is run."""
 
 
 class Sandbox:
@@ -231,7 +240,7 @@ class Sandbox:
     def _prove(self, layers: tuple[str, ...]) -> None:
         required = [name for name in layers if name != "bubblewrap"]
         patient = replace(self.limits, wall_seconds=START_SECONDS)  # the machine may be busy
-        held = (*(_HELD if "system calls" in layers else ()), *([(_CANNOT_READ, "wrong")] if is_strong(layers) else ()))
+        held = dict.fromkeys(probe for layer in layers for probe in _HELD.get(layer, ()))
         for task, expected in (*_PROBES, *held):
             found = self._run(task, required, patient)
             if found.verdict != expected:

@@ -34,7 +34,8 @@ def main(control: socket.socket, settings: dict[str, Any]) -> None:
     """Serve until the other end of ``control`` closes; then every process it forked is killed."""
     for name in PRELOADED:
         importlib.import_module(name)
-    server = Server(control, settings, kernel.separate())
+    separate = kernel.separate()
+    server = Server(control, settings, separate, separate and kernel.own_root())
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -51,8 +52,8 @@ def main(control: socket.socket, settings: dict[str, Any]) -> None:
 class Server:
     """The server's state: the processes that run, by the number they were asked for with."""
 
-    def __init__(self, control: socket.socket, settings: dict[str, Any], separate: bool) -> None:
-        self.control, self.settings, self.separate = control, settings, separate
+    def __init__(self, control: socket.socket, settings: dict[str, Any], separate: bool, hidden: bool) -> None:
+        self.control, self.settings, self.separate, self.hidden = control, settings, separate, hidden
         self.rules = kernel.file_rules(writable=separate)
         self.running: dict[int, int] = {}
         self.folders: dict[int, str] = {}
@@ -76,7 +77,7 @@ class Server:
 
     def start(self, number: int, role: str, require: list[str], ends: list[int]) -> None:
         """Fork a process for a role; ``ends`` are its two pipes, to read from and to write to."""
-        folder = self.folders[number] = tempfile.mkdtemp() if self.settings["weak"] else ""
+        folder = self.folders[number] = tempfile.mkdtemp() if self.settings["weak"] and not self.separate else ""
         self.refusals[number], refusal = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -141,8 +142,8 @@ class Server:
         files = kernel.confine_files(rules)
         os.closerange(62, 63)
         calls = kernel.filter_calls()
-        done = {"namespaces": self.separate, "own folder": own, "nobody": nobody, "no privileges": dropped}
-        return {**done, "files": files, "system calls": calls}
+        done = {"namespaces": self.separate, "own root": self.hidden, "own folder": own, "nobody": nobody}
+        return {**done, "no privileges": dropped, "files": files, "system calls": calls}
 
 
 def _probe(reads: int, writes: int, done: dict[str, bool]) -> None:

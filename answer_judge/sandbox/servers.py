@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from answer_judge.errors import ConfigError, RewardError, raise_problems
+from answer_judge.sandbox.kernel import system_places
 
 MODULES = ("syscalls", "kernel", "values", "program", "testing", "server")
 """What a server is made of, in the order of imports."""
@@ -97,11 +98,8 @@ def wrapped(wrapper: str, python: list[str]) -> list[str]:
     """The command that runs an interpreter in bubblewrap: system libraries, its own library, an empty ``/tmp``."""
     words = [wrapper, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     words += ["--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
-    for place in ("/usr", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", sys.base_prefix, sys.base_exec_prefix):
-        if os.path.islink(place):
-            words += ["--symlink", os.readlink(place), place]
-        elif os.path.exists(place):
-            words += ["--ro-bind", place, place]
+    for place in system_places():
+        words += ["--symlink", os.readlink(place), place] if os.path.islink(place) else ["--ro-bind", place, place]
     words += ["--proc", "/proc", "--dev", "/dev", "--size", str(16 << 20), "--tmpfs", "/tmp", "--chdir", "/"]
     return [*words, *python]
 

@@ -1,4 +1,4 @@
-"""The table of answers: what must be right, what must not, and what we know we reject."""
+"""The tables of answers: what must be right, what must not, what we know we reject, and what other graders ask."""
 
 import csv
 import json
@@ -7,17 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from answer_judge.grading.answers import plain_match
+from answer_judge.grading.judge import judge
 from answer_judge.grading.verifier import RULES
 
-TABLE = Path(__file__).with_name("verifier_pairs.tsv")
+
+def table(name):
+    with Path(__file__).with_name(f"{name}_pairs.tsv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
 REJECTED = {
     r"(n+1)(n+2)\cdots(2n)",  # dots are not read
     r"\sum_{k=1}^{4}k",  # nor sums
     r"\int_0^1 2x dx",  # nor integrals
     r"12 \bmod 5",  # nor remainders
-    "C(5,2)",  # also a point named C
     r"I(0) e^{-t/RC}",  # t/R times C
-    "2x+c",  # a letter is a letter
     r"\text{isosceles triangle}",  # words must be the same words
     r"\lfloor (n+1)/2 \rfloor",  # for whole n alone, and nothing says that n is whole
     r"\left\lfloor\frac{n+1}{2}\right\rfloor",
@@ -28,8 +33,7 @@ FEWEST = 1_500
 
 @pytest.fixture(scope="module")
 def rows():
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return table("verifier")
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +94,31 @@ def test_tolerance_is_the_benchmarks_alone(verifier):
     text = r"\boxed{3.83 \times 10^{26}}"
     verdicts = {rule: verifier.verify(text, r"3.8 \times 10^{26}", benchmark=rule).reason for rule in RULES}
     assert [rule for rule, reason in verdicts.items() if reason == "right"] == ["minerva_math"]
+
+
+UNREAD = "not read: "
+"""How the reason begins where an answer is right and is refused."""
+
+
+def found(row):
+    if plain_match(row["answer"], row["gold"]):
+        return "right"
+    return "right" if judge({"answer": row["answer"], "gold": row["gold"]}) == "right" else "wrong"
+
+
+def test_verdicts_on_the_cases_of_other_graders_are_our_own_and_every_difference_has_a_reason():
+    public = table("public")
+    expected = ["wrong" if row["reason"].startswith(UNREAD) else row["verdict"] for row in public]
+    assert [row for row, verdict in zip(public, expected, strict=True) if found(row) != verdict] == []
+    for row in public:
+        assert {row["there"], row["verdict"]} <= {"right", "wrong"}
+        assert bool(row["reason"]) == (row["there"] != row["verdict"] or row["reason"].startswith(UNREAD)), row
+    sources = {row["source"].split()[0] for row in public}
+    assert sources == {"hendrycks/math", "NVIDIA/NeMo-Skills", "huggingface/Math-Verify"} and len(public) > 250
+
+
+def test_formulas_are_read_as_people_read_them_and_not_mistaken():
+    for row in table("formula"):
+        pair = row["answer"], row["gold"]
+        verdicts = {judge({"answer": one, "gold": other}) for one, other in (pair, pair[::-1])}
+        assert verdicts == {row["verdict"]}, row

@@ -35,5 +35,8 @@ def test_every_verdict_is_explained(name):
 
 def test_what_is_said_of_layers_and_kinds():
     assert set(CODE_REASONS) == {*VERDICTS, "no_answer"}
-    assert all(word in PAGE for word in ("bubblewrap", "seccomp", "Landlock", "namespaces", "own folder", "capability"))
-    assert len(LAYERS) == 7 and f"programs of {len({k for k, _ in hostile_corpus.FOOLING})} of these kinds" in PAGE
+    assert all(
+        word in PAGE
+        for word in ("bubblewrap", "seccomp", "Landlock", "namespaces", "own root", "own folder", "capability")
+    )
+    assert len(LAYERS) == 8 and f"programs of {len({k for k, _ in hostile_corpus.FOOLING})} of these kinds" in PAGE
