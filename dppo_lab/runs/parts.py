@@ -2,11 +2,13 @@
 
 import importlib
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import AutoTokenizer
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -38,6 +40,7 @@ from dppo_lab.runs.arguments import AnyRun, Run, program_limits
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS
+from dppo_lab.runs.lock import LOCK_FILE, WRITER_FILE, sole_writer_of
 from dppo_lab.runs.preflight import check_run, model_of
 from dppo_lab.runs.recorder import RunRecorder
 
@@ -59,7 +62,7 @@ def output_checkpoint(run: AnyRun) -> Path | None:
             )
         return found
     held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if held - {f"{START_FOLDER}.unfinished"} and not run.data.overwrite:
+    if held - {f"{START_FOLDER}.unfinished", LOCK_FILE, WRITER_FILE} and not run.data.overwrite:
         resume = "--resume to go on, or " if latest_checkpoint(folder) else ""
         raise ConfigError(f"output_dir={folder} is not empty. Add {resume}--overwrite to train into it.")
     return None
@@ -290,6 +293,28 @@ def train_with(
             f"--num_processes {run.data.processes} -m dppo_lab.cli.main train CONFIG.yaml"
         )
     check_run(run)
+    with _locked(Path(run.training.output_dir or "")):
+        return _train(kind, run, progress, prepare)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """As ``sole_writer_of``: the first process holds the lock, and all learn of a refusal."""
+    state, refusal = PartialState(), [""]
+    with ExitStack() as held:
+        if state.is_main_process:
+            try:
+                held.enter_context(sole_writer_of(folder, lambda line: state.print(f"dppo | {line}")))
+            except ConfigError as error:
+                refusal = [str(error)]
+        broadcast_object_list(refusal)
+        if refusal[0]:
+            raise ConfigError(refusal[0])
+        yield
+
+
+def _train(kind: type[Kind], run: AnyRun, progress: WarmUp | None, prepare: Callable[[Kind], None] | None) -> Kind:
+    """``train_with``, in a folder that no other process writes."""
     checkpoint = output_checkpoint(run)
     benchmarks = load_benchmarks(run)
     folder = Path(run.training.output_dir or "")
