@@ -17,11 +17,12 @@ from dppo.objective import emphasised
 from dppo.settings import OwnSettings, described
 from dppo.trl.grpo.fields import CHOICES_OF_TRL, contradictions, field_problems
 from dppo.trl.grpo.objective import CONSTANTS, SETTINGS, WORDS, fields_of, objective_of, unnamed_parts
-from dppo.trl.support import RANGES, unsupported_options
+from dppo.trl.support import DEEPSPEED, RANGES, unsupported_options
+from dppo.typed import NamedFields
 
 
 @dataclass
-class DPPOConfig(OwnSettings, GRPOConfig):
+class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
     """Arguments of ``DPPOTrainer``: those of ``OwnSettings``, and all of TRL's ``GRPOConfig``, with their meaning.
 
     Raises:
@@ -33,7 +34,8 @@ class DPPOConfig(OwnSettings, GRPOConfig):
         read_rates(self)
         if self.scale_rewards in (True, False):  # as TRL reads it
             self.scale_rewards = "group" if self.scale_rewards else "none"
-        raise_problems("DPPOConfig", setting_problems(self, CHOICES_OF_TRL, RANGES))
+        problems = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
+        raise_problems("DPPOConfig", problems + setting_problems(self, CHOICES_OF_TRL, RANGES))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self._fill_in()
         with self._groups_of_one():
