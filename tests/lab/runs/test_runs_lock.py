@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from refusals import refused
+from small_runs import small_words
 
 from dppo.errors import ConfigError
 from dppo_lab.runs import lock
@@ -39,10 +40,8 @@ def holder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def words(tmp_path, untrained):
-    given = f"--model_name_or_path {untrained} --dataset_name embedded_quick --embedded_problems 12 --use_cpu true "
-    given += "--bf16 false --report_to none --num_generations 4 --per_device_train_batch_size 16 --save_steps 1 "
-    given += "--max_completion_length 8 --disable_tqdm true --gradient_checkpointing false --max_steps 2 "
-    return [*given.split(), "--output_dir", str(tmp_path / "out")]
+    more = ("--embedded_problems", "12", "--save_steps", "1", "--max_steps", "2")
+    return small_words(tmp_path / "out", *more, model=untrained, dataset="embedded_quick")
 
 
 @pytest.mark.parametrize("more", [[], ["--resume"], ["--overwrite"]], ids=" ".join)
