@@ -70,13 +70,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
             a part of are near too: ``model`` is of ``model_name_or_path``.
     """
     word, names = word.lower(), list(known)
-    near = get_close_matches(word, names, n=1, cutoff=0.8)
-    if near:
-        likeness = {name: SequenceMatcher(a=name, b=word).ratio() for name in names}
-        near = [name for name in names if likeness[name] == likeness[near[0]]]
     parts = sorted((name for name in names if f"_{word}_" in f"_{name}_"), key=lambda name: not name.startswith(word))
-    near = near or parts or get_close_matches(word, names, n=1, cutoff=0.7)
+    near = _nearest(word, names, 0.8) or parts or _nearest(word, names, 0.7)
     return f"Did you mean {' or '.join(near[:3])}? " if near else ""
+
+
+def _nearest(word: str, names: list[str], least: float) -> list[str]:
+    """The names most like a word, all of those equally near; none below ``least``."""
+    best = get_close_matches(word, names, n=1, cutoff=least)
+    likeness = {name: SequenceMatcher(a=name, b=word).ratio() for name in (names if best else ())}
+    return [name for name in likeness if likeness[name] == likeness[best[0]]]
 
 
 def raise_problems(where: str, problems: list[str]) -> None:

@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dppo.errors import ConfigError, RewardError
+from dppo.errors import ConfigError, RewardError, did_you_mean
 
 Reward = Callable[..., Any]
+GIVEN = ("prompts", "completions", "completion_ids")
+"""Lists that trainers give a reward function beside the columns of the dataset."""
 
 
 def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
@@ -54,13 +56,13 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
 
     @functools.wraps(reward)
     def call(*args: Any, **kwargs: Any) -> list[float | None]:
-        with _named(name, limit_seconds, kwargs) as blame:
+        with _named(reward, name, limit_seconds, kwargs) as blame:
             values = reward(*args, **kwargs) if limit_seconds is None else _within(limit_seconds, reward, args, kwargs)
         return _checked(blame, values, _completions(reward, args, kwargs))
 
     @functools.wraps(reward)
     async def call_async(*args: Any, **kwargs: Any) -> list[float | None]:
-        with _named(name, limit_seconds, kwargs) as blame:
+        with _named(reward, name, limit_seconds, kwargs) as blame:
             timer = asyncio.timeout(limit_seconds)
             try:
                 async with timer:
@@ -121,7 +123,7 @@ def _completions(reward: Reward, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 @contextmanager
-def _named(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> Iterator[str]:
+def _named(reward: Reward, name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> Iterator[str]:
     """Turns what a reward function raises into an error that names it; errors of this library pass as they are.
 
     Gives how it is named in messages: with the step, where the trainer told it.
@@ -140,12 +142,35 @@ def _named(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> It
     except Exception as error:
         if getattr(error, "explained", False):
             raise
+        if isinstance(error, TypeError) and (lacking := _lacking(reward, kwargs)):
+            raise RewardError(f"{blame} {lacking}") from None
         count = len(kwargs.get("completions", ()))
         batch = f" on a batch of {count} completions" if count else ""
         raise RewardError(
             f"{blame} raised {type(error).__name__}: {error}{batch}. "
             "Return None for a completion that cannot be scored: the others still count."
         ) from error
+
+
+def _lacking(reward: Reward, kwargs: dict[str, Any]) -> str:
+    """What is wrong with a function that asks for columns that were not given; empty where it has all it asks for."""
+    asked = inspect.signature(reward).parameters.values()
+    named = (
+        each.name
+        for each in asked
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    )
+    lacking = [name for name in named if name not in kwargs]
+    if not lacking:
+        return ""
+    wanted, columns = (
+        lacking[0],
+        [name for name, value in kwargs.items() if isinstance(value, list) and name not in GIVEN],
+    )
+    return (
+        f"asks for the column {wanted!r}, and the dataset has {', '.join(columns) or 'none'}. "
+        f"{did_you_mean(wanted, columns)}Rename one: dataset.rename_column({(columns or ['mine'])[0]!r}, {wanted!r})"
+    )
 
 
 def _checked(blame: str, values: Any, completions: Any) -> list[float | None]:

@@ -1,17 +1,32 @@
 """Arguments of the wrong type are errors that name them, with a call that works: not an AttributeError further down."""
 
+import dataclasses
 import functools
 import numbers
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self, cast
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, did_you_mean, raise_problems
 
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}
 _NAMES = {str: "text", int: "a whole number", float: "a number", types.NoneType: "None", Mapping: "a dictionary"}
 _hints = functools.cache(typing.get_type_hints)
+
+
+class NamedFields:
+    """For a dataclass of settings: an argument that is none of its fields is an error with the one that is meant."""
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        known = [each.name for each in dataclasses.fields(cast(Any, cls)) if each.init]
+        problems = [
+            f"{name}={value!r} is no field. {did_you_mean(name, known) or 'dppo train --help_all lists all of them.'}"
+            for name, value in named.items()
+            if name not in known
+        ]
+        raise_problems(cls.__name__, [problem.rstrip() for problem in problems])
+        return super().__new__(cls)
 
 
 def check_fields(record: Any, example: str) -> None:

@@ -13,6 +13,7 @@ FIELDS = ["dataset_name", "dataset_path", "learning_rate", "method"]
     [
         ("grop", METHODS, "grpo"),
         ("dpo", ["gdpo", "grpo", "dppo", "dapo"], "gdpo or dppo or dapo"),
+        ("ddpo", METHODS, "dapo or dppo or gdpo"),
         ("xyz", METHODS, ""),
         ("dataset", FIELDS, "dataset_name or dataset_path"),
         ("one", ["the_one_a", "the_one_b", "the_one_c", "the_one_d"], "the_one_a or the_one_b or the_one_c"),

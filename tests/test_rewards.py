@@ -28,6 +28,28 @@ def returning(value):
     return my_reward
 
 
+@pytest.mark.parametrize("limit", [None, 60])
+def test_a_column_that_is_not_there_is_named_with_those_that_are(limit):
+    """By keyword, by position in a partial function, and not where a default or ``**columns`` takes its place."""
+
+    def graded(completions, gold_answer, strict=True, **columns):
+        return [1.0] * len(completions)
+
+    reward = guarded(graded, limit)
+    named = (
+        "'graded'",
+        "'gold_answer'",
+        "has answer, level",
+        "Did you mean answer?",
+        "rename_column('answer', 'gold_answer')",
+    )
+    with refused(RewardError, *named) as info:
+        call(reward, answer=["1", "2"], level=[1, 2])
+    assert info.value.__cause__ is None and "None for a completion" not in str(info.value)
+    assert call(reward, gold_answer=["1", "2"]) == [1.0, 1.0]
+    assert call(guarded(functools.partial(graded, gold_answer="1"), limit)) == [1.0, 1.0]
+
+
 def call(reward, count=2, **columns):
     return reward(prompts=["q"] * count, completions=[f"text {i}" for i in range(count)], **columns)
 

@@ -3,6 +3,7 @@
 Adapters have the same fields by the same names, so a run on one engine says what it says on another.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -55,6 +56,8 @@ ROW_CHOICES = CHOICES | {
     "sampling_design": tuple(name for name, each in DESIGNS.items() if each.unbiased and each.fixed_size),
 }
 """The same of trainers on the rows of a dataset."""
+FEW = 16
+"""Choices that an error lists; of more, which are methods, it names the page."""
 
 
 # -- one setting by itself --------------------------------------------------------------------------------------------
@@ -76,7 +79,7 @@ def setting_problems(
         told = TABLE.get(each) or (Setting(ranges[name], (), None, "") if name in ranges else None)
         if told is None or value is each.default:
             continue
-        example = each.default if told.example is None else told.example
+        example = _number_in(value) or (each.default if told.example is None else told.example)
         advice = "leaving it out" if example is None else f"{name}: {example}"
         interval, allowed = told.range, choices.get(name, told.choices)
         if wrong := mismatch(name, value, hints[name], f"{advice}."):
@@ -88,9 +91,20 @@ def setting_problems(
             words = "".join(f", or {word}" for word in allowed)
             problems.append(f"{name}={shown} must be in {interval}{words}. Try {advice}.")
         elif allowed and not interval:
-            listed = ", ".join(map(repr, allowed))
-            problems.append(f"{name}={value!r} is not one of {listed}. {did_you_mean(value, allowed)}".rstrip())
+            all_of_them = f"The {len(allowed)} there are: docs/methods.md."
+            if len(allowed) <= FEW:
+                all_of_them = f"Write one of {', '.join(map(repr, allowed))}."
+            problems.append(f"{name}={value!r} is not known. {did_you_mean(value, allowed)}{all_of_them}")
     return problems
+
+
+def _number_in(value: Any) -> str:
+    """The number that a text reads as; empty where it is no text, or reads as none."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return ""
+    return f"{number:g}" if math.isfinite(number) else ""
 
 
 def _within(value: Any, interval: str) -> bool:

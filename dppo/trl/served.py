@@ -13,6 +13,7 @@ from trl.data_utils import is_conversational
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from dppo.errors import raise_problems
+from dppo.trl.support import DEEPSPEED
 
 LIBRARIES = ("dppo", "trl", "transformers")
 """Packages whose own classes are among a trainer's bases."""
@@ -100,11 +101,7 @@ def unserved_models(trainer: GRPOTrainer) -> list[str]:
     return [
         sentence
         for wrong, sentence in (
-            (
-                trainer.is_deepspeed_enabled,
-                "DeepSpeed is not served: its engine steps inside backward, and a step here has several. "
-                "Use DDP or FSDP2 (accelerate config).",
-            ),
+            (trainer.is_deepspeed_enabled, DEEPSPEED),
             (
                 trainer._is_vlm,
                 "vision-language models are not served by DPPOTrainer yet. Use trl.GRPOTrainer for this model.",

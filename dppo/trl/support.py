@@ -34,6 +34,10 @@ RANGES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Interval of fields of TRL and transformers that neither checks: a run would die late, or train on nonsense."""
+DEEPSPEED = (
+    "DeepSpeed is not served: its engine steps inside backward, and a step here has several. Use DDP or FSDP2 "
+    "(accelerate config)."
+)
 LIGER = "use_liger_kernel is deprecated in TRL. Use model_init_kwargs: {use_kernels: true}."
 
 

@@ -36,8 +36,8 @@ from answer_judge.sandbox import Limits
 from dppo.errors import ConfigError
 from dppo_lab.cli import INTERRUPTED
 from dppo_lab.cli.words import listed, numbers, wide_console
-from dppo_lab.demo.scratch import SCRATCH, prepare_embedded, prepare_text
-from dppo_lab.runs.embedded import TASKS
+from dppo_lab.demo.scratch import SCRATCH
+from dppo_lab.runs.models import made_from_scratch
 
 NARROWEST = 120
 """Columns that the tables need; where fewer are known, lines wrap."""
@@ -162,7 +162,10 @@ def _evaluate(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     if any(problems.benchmark.rule in FORMATS for problems in protocol.sets):
         console.print(f"[yellow]note[/] {escape(judges.sandbox.describe())}")
-    with judges as judge, _bars() as bars:
+    figures = TextColumn("right {task.fields[right]:.3f}  {task.fields[speed]:,.0f} tokens/s")
+    columns = (TextColumn("{task.description:14}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    with judges as judge, Bars(*columns, figures, *times, console=Console(file=sys.stderr)) as bars:
         shown: dict[str, TaskID] = {}
 
         def report(event: Progress) -> None:
@@ -181,29 +184,15 @@ def prepare_scratch(model: str, folder: Path, *, seed: int, data: str | None, mi
     """
     if not model.startswith(SCRATCH):
         return model
-    kind = model.removeprefix(SCRATCH)
-    if kind in TASKS:
-        place = folder / f"scratch-{kind}-seed{seed}"
-        if not place.exists():
-            prepare_embedded(place, seed=seed, task=TASKS[kind])
-    elif kind == "text":
+    place = folder / f"scratch-{model.removeprefix(SCRATCH)}-seed{seed}"
+    if model == f"{SCRATCH}text":
         if data is None:
             raise ConfigError(
                 f"{model} learns from worked solutions: --scratch_data FILE, such as GSM8K's training set in a .jsonl"
             )
-        place = folder / f"scratch-text-seed{seed}-{minutes:g}min-{Path(data).name.split('.')[0]}"
-        if not place.exists():
-            prepare_text(place, load_problems(data), seed=seed, minutes=minutes)
-    else:
-        known = ", ".join(repr(SCRATCH + each) for each in (*TASKS, "text"))
-        raise ConfigError(f"model {model!r} is not one of {known}")
+        place = place.with_name(f"{place.name}-{minutes:g}min-{Path(data).name.split('.')[0]}")
+    made_from_scratch(model, place, lambda: load_problems(str(data)), seed=seed, minutes=minutes)
     return str(place)
-
-
-def _bars() -> Bars:
-    columns = (TextColumn("{task.description:14}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
-    figures = TextColumn("right {task.fields[right]:.3f}  {task.fields[speed]:,.0f} tokens/s")
-    return Bars(*columns, figures, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(file=sys.stderr))
 
 
 def _object(text: str) -> dict[str, Any]:

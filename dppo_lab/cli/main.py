@@ -17,7 +17,7 @@ COMMANDS = {
     "compare": "methods side by side from one start, TRL's trainer among them: dppo compare CONFIG.yaml --seeds 5",
     "demo": "train an embedded policy with GRPO and with DPPO, and show what pruning saves",
     "eval": "accuracy on mathematics benchmarks: dppo eval MODEL --benchmarks math500,aime24",
-    "plan": "what a run will cost and what pruning can save, before it starts: dppo plan CONFIG.yaml --pilot 32",
+    "plan": "what a run will cost and what pruning can save, before it starts: dppo plan CONFIG.yaml",
     "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
     "values": "what the model does on each prompt before training: dppo values CONFIG.yaml, for method: a_star_po",

@@ -10,17 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from answer_judge.files import write_json, write_text
+from answer_judge.files import explaining, write_json, write_text
 from dppo.errors import ConfigError
 from dppo_lab.cli.words import read_words, wide_console
 
 PLAN_FILE, PAGE_FILE = "plan.json", "plan.html"
 NARROWEST = 150
 """Columns that the table needs; where fewer are known, lines wrap."""
-WAYS = (
-    "--pilot 32 rolls out 32 prompts and times a few updates; --run runs/mine reads the records of a run; "
-    "--figures examples/figures/qwen3_4b_math.yaml are figures given by hand"
-)
 LEGEND = (
     "noise: variance of a step's gradient, in second moments, over that of TRL's step; x TRL: at equal steps;",
     "in brackets 95% intervals; equal noise: for as many steps as make up for it; prompts: from the second epoch on.",
@@ -31,13 +27,13 @@ def main(words: Sequence[str]) -> int:
     """Print what the run will cost under each option and what is worth pruning, and write it with ``--output``; 0."""
     parser = argparse.ArgumentParser(
         prog="dppo plan",
-        usage="dppo plan CONFIG.yaml [--any_field value] (--pilot N | --run FOLDER | --figures FILE.yaml) "
+        usage="dppo plan CONFIG.yaml [--any_field value] [--pilot N | --run FOLDER | --figures FILE.yaml] "
         "[--gpu_hour_price X] [--gpus N] [--watts W] [--output FOLDER]",
         description="What a run will cost, and what pruning can save, before it starts: seconds, noise, hours, money "
         "for TRL, dense rows, pruning at both levels and small groups. How it is computed: docs/plan.md.",
         allow_abbrev=False,
     )
-    parser.add_argument("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates")
+    parser.add_argument("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates (default 32)")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="read the records of a run, its output_dir")
     parser.add_argument("--figures", type=Path, metavar="FILE.yaml", help="figures given by hand")
     parser.add_argument("--gpu_hour_price", type=float, metavar="X", help="of one GPU for an hour, any currency")
@@ -61,29 +57,35 @@ def main(words: Sequence[str]) -> int:
         )
     show(plan, wide_console(NARROWEST))
     if options.output is not None:
-        _write(plan, options.output)
+        from dppo_lab.planning.written import as_json, calculator
+
+        plan_file, page = (options.output / name for name in (PLAN_FILE, PAGE_FILE))
+        with explaining(options.output, "the plan could not be written there: --output plan"):
+            options.output.mkdir(exist_ok=True)
+            write_json(plan_file, as_json(plan))
+            write_text(page, calculator(plan))
+        print(f"wrote {plan_file} and {page}, a calculator that opens in a browser")
     return 0
 
 
 def _check(config: str | None, options: argparse.Namespace) -> None:
     """Check options before anything is read."""
     if config is None:
-        raise ConfigError("no configuration is named. Try dppo plan examples/embedded.yaml --pilot 32")
+        raise ConfigError("no configuration is named. Try dppo plan examples/embedded.yaml")
     named = [f"--{name}" for name in ("pilot", "run", "figures") if getattr(options, name) is not None]
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} are different sources of the same figures. Name one of them.")
-    if not named:
-        raise ConfigError(f"there are no figures to plan with. Name one of three: {WAYS}")
+    from dppo_lab.planning.records import Prices, check_pilot
 
-    from dppo_lab.planning.records import Prices
-
+    if options.pilot is not None:
+        check_pilot(options.pilot)
     gpus = 1 if options.gpus is None else options.gpus
     Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
 
 
 def show(plan: Any, console: Console) -> None:
-    """Print a plan: its source, the table, what it says, its notes."""
-    from dppo_lab.planning.written import findings
+    """Print a plan: its source, the table, what it says, its notes, and what to write into the configuration."""
+    from dppo_lab.planning.written import findings, pasted
 
     if plan.estimate:
         console.print("[yellow]ESTIMATE[/], by paper and pencil: figures were given by hand, and nothing was measured.")
@@ -95,6 +97,9 @@ def show(plan: Any, console: Console) -> None:
     console.print()
     for line in (*findings(plan), *(f"note: {note}" for note in plan.notes)):
         console.print(f"- {line}", markup=False)
+    console.print("\nto paste into the configuration:")
+    for line in pasted(plan):
+        console.print(line, markup=False)
 
 
 def _table(plan: Any) -> Table:
@@ -125,15 +130,3 @@ def _cell(found: Any) -> str:
 
     ends = "" if found.low == found.high else f"\n[{amount(found.low)}, {amount(found.high)}]"
     return escape(f"{amount(found.value)}{ends}")
-
-
-def _write(plan: Any, folder: Path) -> None:
-    from dppo_lab.planning.written import as_json, calculator
-
-    try:
-        folder.mkdir(exist_ok=True)
-        write_json(folder / PLAN_FILE, as_json(plan))
-        write_text(folder / PAGE_FILE, calculator(plan))
-    except OSError as error:
-        raise ConfigError(f"--output {folder} cannot be written ({error}). Try --output plan") from error
-    print(f"wrote {folder / PLAN_FILE} and {folder / PAGE_FILE}, a calculator that opens in a browser")

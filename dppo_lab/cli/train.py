@@ -41,7 +41,12 @@ def main(words: Sequence[str]) -> int:
 
     run = parse_run(words)
     if run.data.dry_run:
-        return _check(run)
+        from dppo_lab.runs.dry_run import dry_run
+
+        findings, console = dry_run(run), Console(highlight=False, soft_wrap=True)
+        for finding in findings:
+            console.print(f"{MARKS[finding.kind]} {escape(finding.text)}")
+        return int(any(finding.kind == "wrong" for finding in findings))
     try:
         return _train(run)
     except KeyboardInterrupt:
@@ -62,16 +67,6 @@ def _stopped(run: "Run", command: str) -> str:
     begun = is_run(folder) and not run.data.overwrite
     never = "save_strategy=no" if run.training.save_strategy == "no" else f"save_steps={run.training.save_steps:g}"
     return f"stopped before a checkpoint ({never}); it starts again with: {command}{' --overwrite' * begun}"
-
-
-def _check(run: "Run") -> int:
-    from dppo_lab.runs.dry_run import dry_run
-
-    findings = dry_run(run)
-    console = Console(highlight=False, soft_wrap=True)
-    for finding in findings:
-        console.print(f"{MARKS[finding.kind]} {escape(finding.text)}")
-    return int(any(finding.kind == "wrong" for finding in findings))
 
 
 def _train(run: "Run") -> int:

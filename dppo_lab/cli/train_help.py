@@ -27,12 +27,11 @@ class Line(NamedTuple):
 
 
 class Usual(NamedTuple):
-    """A field of TRL or transformers that most runs set."""
+    """A field of TRL or transformers that most runs set; a test compares its default with what takes effect."""
 
     name: str
     kind: type
     default: str
-    """The value that takes effect where it is left out; a test compares it with the class."""
     text: str
 
 

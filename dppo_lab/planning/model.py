@@ -1,7 +1,9 @@
 """A plan: what a run costs under each option, with intervals, and what is worth pruning. Records in, records out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from dppo_lab.planning.workload import Workload
 
 SMALL_GROUP = 2
 """Completions of a prompt where its history is the baseline."""
+RATES = (0.5, 0.3)
+"""Share of completions and of prompts to prune where a configuration gives no rates."""
 EXACT = 2
 """Place of the option that prunes nothing and skips what has no gradient."""
 
@@ -67,6 +71,10 @@ class Advice:
     ceiling: Estimate
     """What choosing can save at most (``dppo.pruning.selection_ceiling``)."""
     why: str
+    own: float | None
+    """The rate that the configuration has; None where it has no number above 0."""
+    own_gain: Estimate | None
+    """``gain`` at that rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +96,13 @@ class Plan:
     rollout_free: Estimate
     """The same for its rollouts."""
     advice: tuple[Advice, ...]
+    """Of prompts, then of completions."""
+    method: Mapping[str, Any]
+    """Fields to write with the advised rates: a method that prunes, where the configuration's own does not."""
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Level:
     """What may be pruned."""
 
@@ -103,17 +114,9 @@ class Level:
     """Which gain is worth having."""
 
 
-PROMPTS = Level(
-    name="prompts",
-    at=lambda rate: Option(name="prompts", prompt_rate=rate),
-    ceiling=prompt_ceiling,
-    auto=PROMPT_AUTO,
-)
+PROMPTS = Level("prompts", lambda rate: Option(name="prompts", prompt_rate=rate), prompt_ceiling, PROMPT_AUTO)
 COMPLETIONS = Level(
-    name="completions",
-    at=lambda rate: Option(name="completions", completion_rate=rate),
-    ceiling=completion_ceiling,
-    auto=COMPLETION_AUTO,
+    "completions", lambda rate: Option(name="completions", completion_rate=rate), completion_ceiling, COMPLETION_AUTO
 )
 
 
@@ -145,28 +148,21 @@ def make_plan(
     step: Step,
     length: Length,
     prices: Prices,
-    rates: tuple[float, float],
+    rates: tuple[float | None, float | None],
     *,
     title: str,
     source: str,
+    method: Mapping[str, Any] = MappingProxyType({}),
     estimate: bool = False,
     notes: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a run.
+    """The plan of a run, with intervals from ``samples``: resamples of what was measured, none where nothing was.
 
-    Args:
-        figures: workload and costs.
-        samples: the same in resamples of what was measured, for intervals; none where nothing was sampled.
-        step: sizes of a step.
-        length: of the run.
-        prices: of its GPUs.
-        rates: share of completions and of prompts to prune, each in (0, 1).
-        title: model and data in a few words.
-        source: where the figures are from.
-        estimate: whether they were given by hand.
-        notes: what is special about them.
+    ``rates`` are shares of completions and of prompts that the configuration prunes, each in (0, 1), None for
+    ``RATES``; ``method`` has the fields of one that prunes, where the configuration's own does not.
     """
-    chosen = options(*rates)
+    completion_rate, prompt_rate = (own or other for own, other in zip(rates, RATES, strict=True))
+    chosen = options(completion_rate, prompt_rate)
     worlds = [figures, *samples]
     first = [seconds_of(world, step, chosen[0], prices.gpus).total for world in worlds]
     exact = [seconds_of(world, step, chosen[EXACT], prices.gpus) for world in worlds]
@@ -181,7 +177,11 @@ def make_plan(
         rows=tuple(_row(worlds, first, step, option, length, prices) for option in chosen),
         update_free=_interval([each.total / (each.total - each.update) for each in exact]),
         rollout_free=_interval([each.total / (each.total - each.rollout) for each in exact]),
-        advice=tuple(_advice(worlds, step, prices.gpus, level, length) for level in (PROMPTS, COMPLETIONS)),
+        advice=(
+            _advice(worlds, step, prices.gpus, PROMPTS, length, rates[1]),
+            _advice(worlds, step, prices.gpus, COMPLETIONS, length, rates[0]),
+        ),
+        method=dict(method),
         notes=tuple(notes),
     )
 
@@ -221,14 +221,20 @@ def _row(
     )
 
 
-def _advice(worlds: Sequence[Figures], step: Step, gpus: int, level: Level, length: Length) -> Advice:
+def _advice(
+    worlds: Sequence[Figures], step: Step, gpus: int, level: Level, length: Length, own: float | None
+) -> Advice:
     """The smallest rate with nearly the best gain; 0 if its interval starts below what is worth having, as ``auto``."""
     rates = [round(GRID * k, 6) for k in range(1, int(level.auto.largest / GRID + 1e-6) + 1)]
     gains = {rate: gain(worlds[0], step, level.at(rate), gpus) for rate in rates}
     best = max(gains.values())
     enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]
     rate = enough[0] if best > 1 else max(rates, key=lambda each: gains[each])
-    found = _interval([gains[rate]] + [gain(w, step, level.at(rate), gpus) for w in worlds[1:]])
+
+    def gain_at(rate: float) -> Estimate:
+        return _interval([gain(world, step, level.at(rate), gpus) for world in worlds])
+
+    found = gain_at(rate)
     no_history = level is PROMPTS and length.first_epoch >= length.steps
     return Advice(
         level=level.name,
@@ -238,6 +244,8 @@ def _advice(worlds: Sequence[Figures], step: Step, gpus: int, level: Level, leng
         why="the run is over before prompts come back, and none has a history: nothing can be pruned"
         if no_history
         else _why(rate, found, best, level.auto.least_gain),
+        own=own,
+        own_gain=None if own is None else gain_at(own),
     )
 
 

@@ -19,21 +19,18 @@ from typing import Any
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.errors import ConfigError
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.records import Generation
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo_lab.planning.observed import Observed, observed_run, timed_steps
-from dppo_lab.runs.arguments import OURS, Run
-from dppo_lab.runs.fields import RunArguments
+from dppo_lab.planning.records import check_pilot
+from dppo_lab.runs.arguments import TRAINING_OURS, Run
 from dppo_lab.runs.follow import Follow
 from dppo_lab.runs.parsing import parse_fields
 from dppo_lab.runs.parts import build_trainer, prepare_model
 from dppo_lab.runs.reader import read_run
 from dppo_lab.runs.recorder import RunRecorder
 
-FEWEST = 4
-"""Prompts of a pilot: two steps of two."""
 GENERATIONS = 6
 """Of a pilot: two whole ones, two pruned ones, two whole ones; the first warms up and is not timed."""
 PRUNED_UNTIL = 3.5 / GENERATIONS
@@ -41,7 +38,6 @@ RATE = 0.5
 """What the pruned ones prune at either level."""
 STOCK_STEPS = 3
 """Of TRL's own trainer, the first not timed."""
-TRAINING_OURS = OURS - set(RunArguments.__dataclass_fields__)
 ROUNDS_ONLY = ("max_rounds", "round_factor", "sampling_design", "completion_budget", "history_half_life", "method")
 """Fields that only some methods take; a pilot is of ``dppo``."""
 Rollouts = dict[str, list[Any]]
@@ -59,8 +55,7 @@ def run_pilot(
     ``prompts`` is an even number >= 4, at most those of the training set; ``now`` is the clock, ``time.process_time``
     where other work runs on the machine.
     """
-    if prompts < FEWEST or prompts % 2:
-        raise ConfigError(f"--pilot {prompts} must be an even number of prompts >= {FEWEST}. Try --pilot 32")
+    check_pilot(prompts)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ours, theirs = (pilot_fields(fields, prompts, folder / part, stock=part == "trl") for part in ("dppo", "trl"))

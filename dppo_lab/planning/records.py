@@ -4,10 +4,20 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from dppo.errors import raise_problems
+from dppo.errors import ConfigError, raise_problems
 
 FLOOR = 0.2
 """Lowest probability of a unit where a run does not say; half of what is kept where that is smaller."""
+
+
+PILOT, FEWEST = 32, 4
+"""Prompts of a pilot where none are asked for, and the fewest: two steps of two."""
+
+
+def check_pilot(prompts: int) -> None:
+    """Raise a ``ConfigError`` for a number of prompts that does not make two equal steps."""
+    if prompts < FEWEST or prompts % 2:
+        raise ConfigError(f"--pilot {prompts} must be an even number of prompts >= {FEWEST}. Try --pilot {PILOT}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +108,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What is paid for a run.
-
-    Raises:
-        ConfigError: a negative price or power, or no GPU.
-    """
+    """What is paid for a run."""
 
     gpus: int
     """GPUs, or processes without one, that the run is on, >= 1."""

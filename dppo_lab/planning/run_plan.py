@@ -1,5 +1,6 @@
 """The plan of a configuration from one source of figures: what ``dppo plan`` calls."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,22 +9,22 @@ from typing import Any
 
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError
+from dppo.methods import METHODS
+from dppo.trl.grpo.objective import fields_of
 from dppo.trl.grpo.plan import generation_sizes
 from dppo_lab.planning.by_hand import read_figures
 from dppo_lab.planning.costs import free_tokens
 from dppo_lab.planning.model import Plan, make_plan
-from dppo_lab.planning.observed import Observed, observed_run
+from dppo_lab.planning.observed import observed_run
 from dppo_lab.planning.pilot import run_pilot
-from dppo_lab.planning.records import FLOOR, Length, Prices, Step
+from dppo_lab.planning.records import FLOOR, PILOT, Length, Prices, Step, check_pilot
 from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.embedded import TASKS
-from dppo_lab.runs.parsing import parse_run, read_file, read_flags
+from dppo_lab.runs.models import model_problems
+from dppo_lab.runs.parsing import COMPARISON, given_fields, parse_given
 from dppo_lab.runs.parts import load_dataset
+from dppo_lab.runs.preflight import data_problems, raise_all
 from dppo_lab.runs.reader import read_run
-from dppo_lab.runs.words import split_words
-
-RATES = (0.5, 0.3)
-"""Share of completions and of prompts to prune where a configuration gives no rates."""
 
 
 def plan_run(
@@ -37,59 +38,76 @@ def plan_run(
     watts: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """The plan of a run.
+    """The plan of a run from its configuration and fields, as for ``dppo train``, and one source of figures.
 
-    Args:
-        words: its configuration and fields, as for ``dppo train``.
-        pilot: prompts to roll out for figures.
-        folder: of a run whose records have them.
-        by_hand: a file with them; of these three one is given.
-        gpus: that the run will be on; None for the processes of the configuration, or of the records.
-        gpu_hour: price of one of them for an hour.
-        watts: of one of them.
-        progress: told what is being done.
-
-    Raises:
-        ConfigError: a field is wrong, a source is missing or does not fit, or its timings are too noisy.
-        DataError: the training set cannot be read.
+    ``folder`` is of a run with records, ``by_hand`` a file with figures; without both, ``pilot`` prompts are rolled
+    out, 32 where none are named. ``gpus`` are by default the processes of the configuration, or of the records.
     """
-    run = parse_run([*words, "--dry_run"])
+    fields = given_fields(words)
+    fields.pop(COMPARISON, None)  # what is compared with it makes no difference to a run
+    run = parse_given({**fields, "dry_run": True})
+    raise_all("this plan", [*model_problems(run), *data_problems(run)])
     step, limit = step_of(run), float(run.training.max_completion_length or 1e9)
     prices = Prices(gpus=gpus or run.data.processes or 1, gpu_hour=gpu_hour, watts=watts)
     title = f"{run.model.model_name_or_path} on {run.data.dataset_path or run.data.dataset_name}"
     title = f"{title}, {step.prompts} prompts x {step.generations} completions a step"
+    planned = functools.partial(
+        make_plan,
+        step=step,
+        prices=prices,
+        rates=rates_of(run),
+        method=pruning_method(run.training.method),
+        title=title,
+    )
     if by_hand is not None:
         given = read_figures(by_hand)
-        length = length_of(run, step, given.dataset_prompts or dataset_prompts(run))
-        figures = given.figures(limit)
-        return make_plan(
-            figures, [], step, length, prices, rates_of(run), title=title, source=f"figures given by hand in {by_hand}",
-            estimate=True, notes=given.said(),
-        )  # fmt: skip
-    length = length_of(run, step, dataset_prompts(run) if folder is None else _prompts(run, folder))
-    seen, source = _seen(words, pilot, folder, progress)
+        return planned(
+            given.figures(limit),
+            [],
+            length=length_of(run, step, given.dataset_prompts or dataset_prompts(run)),
+            source=f"figures given by hand in {by_hand}",
+            estimate=True,
+            notes=given.said(),
+        )
+    if folder is not None:
+        length = length_of(run, step, _prompts(run, folder))
+        seen, source = observed_run(read_run(folder)), f"records of {folder}"
+    else:
+        prompts = len(load_dataset(run))
+        pilot = pilot_size(pilot, prompts)
+        length = length_of(run, step, prompts)
+        seen, source = run_pilot(fields, pilot, progress=progress), f"a pilot of {pilot} prompts"
     progress("computing")
     if gpus is None and run.data.processes is None:
         prices = replace(prices, gpus=seen.processes)
     figures = seen.figures(limit)
     found = (f"found in the records, by the run's own score: {row}" for row in seen.ceilings)
-    return make_plan(
-        figures, seen.resampled(limit), step, length, prices, rates_of(run), title=title, source=source,
+    return planned(
+        figures,
+        seen.resampled(limit),
+        length=length,
+        prices=prices,
+        source=f"{source}: {len(seen.groups):,} groups, {len(seen.timed):,} timed steps",
         notes=(*seen.notes, *free_tokens(seen.timed, figures.costs), *found),
-    )  # fmt: skip
+    )
 
 
-def _seen(
-    words: Sequence[str], pilot: int | None, folder: Path | None, progress: Callable[[str], None]
-) -> tuple[Observed, str]:
-    """What was measured, and where."""
-    if folder is not None:
-        seen, source = observed_run(read_run(folder)), f"records of {folder}"
-    else:
-        path, flags = split_words(words)
-        fields = (read_file(path) if path else {}) | read_flags(flags)
-        seen, source = run_pilot(fields, pilot or 0, progress=progress), f"a pilot of {pilot} prompts"
-    return seen, f"{source}: {len(seen.groups):,} groups, {len(seen.timed):,} timed steps"
+def pilot_size(asked: int | None, prompts: int) -> int:
+    """Prompts of a pilot: as many as asked for, or ``PILOT``, of a small training set as many as make two steps."""
+    most = prompts - prompts % 2
+    if asked is not None and asked > prompts:
+        raise ConfigError(f"--pilot {asked}: the training set has {prompts} prompts. Try --pilot {most}")
+    size = min(PILOT, most) if asked is None else asked
+    check_pilot(size)
+    return size
+
+
+def pruning_method(name: str) -> dict[str, Any]:
+    """The fields that add pruning to a method that prunes nothing, on its objective; none for one that prunes."""
+    own, other = METHODS[name], f"dppo_{name.removesuffix('_loss')}"
+    if own.completions.rate or own.prompts.rate:
+        return {}
+    return {"method": other} if other in METHODS else {"method": "dppo", **fields_of(own)}
 
 
 def step_of(run: Run) -> Step:
@@ -109,11 +127,7 @@ def step_of(run: Run) -> Step:
 
 
 def length_of(run: Run, step: Step, prompts: int | None) -> Length:
-    """How many optimizer steps a run takes, and how many of them are its first epoch.
-
-    Raises:
-        ConfigError: the number of ``prompts`` of the training set decides and is not known.
-    """
+    """How many optimizer steps a run takes, and how many of them are its first epoch of so many ``prompts``."""
     training = run.training
     if prompts is None:
         raise ConfigError(
@@ -125,15 +139,13 @@ def length_of(run: Run, step: Step, prompts: int | None) -> Length:
     return Length(steps=steps, first_epoch=min(epoch, steps))
 
 
-def rates_of(run: Run) -> tuple[float, float]:
-    """Share of completions and of prompts that a configuration prunes, ``RATES`` where it gives no number above 0."""
-    given = (run.training.completion_prune_rate, run.training.prompt_prune_rate)
-    completion, prompt = (_rate(rate, other) for rate, other in zip(given, RATES, strict=True))
-    return completion, prompt
+def rates_of(run: Run) -> tuple[float | None, float | None]:
+    """Share of completions and of prompts that a configuration prunes, None where it gives no number above 0."""
 
+    def number(rate: Any) -> float | None:
+        return float(rate) if isinstance(rate, int | float) and 0 < rate < 1 else None
 
-def _rate(rate: Any, otherwise: float) -> float:
-    return float(rate) if isinstance(rate, int | float) and 0 < rate < 1 else otherwise
+    return number(run.training.completion_prune_rate), number(run.training.prompt_prune_rate)
 
 
 def dataset_prompts(run: Run) -> int | None:
@@ -141,8 +153,6 @@ def dataset_prompts(run: Run) -> int | None:
     source: Any = run.data.dataset_path or run.data.dataset_name
     if source not in TASKS and not is_local(source):
         return None
-    if source not in TASKS and not Path(source).exists():
-        raise ConfigError(f"dataset {source}: no such file. Write dataset_path: FILE.jsonl")
     try:
         return len(load_dataset(run))
     except OSError as error:

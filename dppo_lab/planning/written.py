@@ -14,6 +14,7 @@ from answer_judge.statistics import Estimate
 from dppo import __version__
 from dppo_lab.planning.model import EXACT, Plan
 
+RATE_FIELDS = {"prompts": "prompt_prune_rate", "completions": "completion_prune_rate"}
 FORMAT = 1
 """Of ``plan.json``."""
 COMPLETIONS, PROMPTS = 3, 4
@@ -36,7 +37,20 @@ def findings(plan: Plan) -> list[str]:
     for advice in plan.advice:
         verdict = f"prune {advice.rate:g} of the {advice.level}" if advice.rate else f"do not prune {advice.level}"
         lines.append(f"{verdict}: choosing can save at most {_spread(advice.ceiling)}; {advice.why}")
+        if advice.own_gain is not None and advice.own_gain.value < 1:
+            sure = "" if advice.own_gain.high < 1 else ", as far as so few figures tell"
+            lines.append(
+                f"the configuration's own {RATE_FIELDS[advice.level]}: {advice.own:g} is worse than none: "
+                f"{_spread(advice.own_gain)} to equal noise{sure}"
+            )
     return lines
+
+
+def pasted(plan: Plan) -> list[str]:
+    """The lines of a configuration that do what the plan advises."""
+    rates = {RATE_FIELDS[advice.level]: f"{advice.rate:g}" for advice in plan.advice}
+    method = plan.method if any(advice.rate for advice in plan.advice) else {}
+    return [f"{name}: {value}" for name, value in {**method, **rates}.items()]
 
 
 def calculator(plan: Plan) -> str:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from transformers import Trainer
+from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from answer_judge.evaluation import Engine, ProblemSet, Sampling, choose, load_set
@@ -94,13 +95,18 @@ def benchmark_callback(
         processes=accelerator.num_processes,
         every=run.data.eval_benchmark_every,
         samples=run.data.eval_benchmark_samples,
-        sampling=Sampling(
-            temperature=training.temperature,
-            top_p=training.top_p,
-            top_k=training.top_k or 0,
-            max_new_tokens=training.max_completion_length or 256,
-        ),
+        sampling=sampling_of(training),
         seed=training.seed,
+    )
+
+
+def sampling_of(training: GRPOConfig) -> Sampling:
+    """Completions as they are sampled in rollouts."""
+    return Sampling(
+        temperature=training.temperature,
+        top_p=training.top_p,
+        top_k=training.top_k or 0,
+        max_new_tokens=training.max_completion_length or Sampling().max_new_tokens,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datasets import Dataset
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 
 from answer_judge.problems.loading import is_local
 from dppo.install import install_line
@@ -17,10 +17,10 @@ from dppo_lab.errors import EXPLAINED
 from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.embedded import TASKS
-from dppo_lab.runs.parts import load_dataset, load_rewards, load_rollouts, output_checkpoint
+from dppo_lab.runs.models import load_tokenizer, model_of, model_problems, positions
+from dppo_lab.runs.parts import fitting, load_dataset, load_rewards, load_rollouts, output_checkpoint
 from dppo_lab.runs.preflight import (
     data_problems,
-    model_problems,
     output_problems,
     tracker_problems,
     value_problems,
@@ -41,17 +41,25 @@ class Finding:
 
 def dry_run(run: Run) -> list[Finding]:
     """Everything that is known about a run without a network and without training; the plan comes last."""
-    findings = [Finding("ok", "all fields are known, in range and served"), *_output(run), *_model(run)]
+    config, of_model = _model(run)
+    findings = [Finding("ok", "all fields are known, in range and served")]
+    try:
+        checkpoint = output_checkpoint(run)
+        start = f"output_dir={run.training.output_dir} {f'resumes from {checkpoint}' if checkpoint else 'is free'}"
+        findings += _wrong(*output_problems(run)) or [Finding("ok", start)]
+    except EXPLAINED as error:
+        findings += _wrong(str(error))
+    findings += of_model
     findings += _wrong(*tracker_problems(run), *weight_problems(run), *value_problems(run))
     if run.without_gpu:
         text = "bf16 and memory: there is no GPU here; fields that need one were checked as if for a CPU"
         findings.append(Finding("unchecked", text))
-    rows, found = _data(run)
+    rows, found = _data(run, config is not None)
     findings += found
     if run.training.use_vllm and importlib.util.find_spec("vllm") is None:
         findings.append(Finding("unchecked", f"use_vllm: vLLM is not installed here: {install_line('vllm')}"))
     processes = run.data.processes or run.training.world_size
-    method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=_model_config(run))
+    method = run.training.build_method(sampler_log_probs=run.sampler_log_probs, model_config=config)
     try:
         lines = step_plan(run.training, method, prompts_in_dataset=rows, processes=processes)
     except EXPLAINED as error:
@@ -64,41 +72,24 @@ def _wrong(*problems: str) -> list[Finding]:
     return [Finding("wrong", problem) for problem in problems]
 
 
-def _output(run: Run) -> list[Finding]:
-    try:
-        checkpoint = output_checkpoint(run)
-    except EXPLAINED as error:
-        return _wrong(str(error))
-    start = f"resumes from {checkpoint}" if checkpoint else "is free"
-    return _wrong(*output_problems(run)) or [Finding("ok", f"output_dir={run.training.output_dir} {start}")]
-
-
-def _model(run: Run) -> list[Finding]:
+def _model(run: Run) -> tuple[Any, list[Finding]]:
+    """The configuration of a local model, None of any other, and the findings."""
     name = run.model.model_name_or_path or ""
     if problems := _wrong(*model_problems(run)):
-        return problems
+        return None, problems
     if name.startswith(SCRATCH):
-        return [Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")]
+        return None, [Finding("ok", f"model: made from scratch ({name.removeprefix(SCRATCH)}) when the run starts")]
     if not Path(name).exists():
-        return [Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")]
+        return None, [Finding("unchecked", f"model {name}: no such folder here; it will be loaded from the hub")]
     try:
-        kind = AutoConfig.from_pretrained(name).model_type
-        template = AutoTokenizer.from_pretrained(name).chat_template
+        config = AutoConfig.from_pretrained(name)
+        template = load_tokenizer(run, name).chat_template
     except (OSError, ValueError) as error:
-        return _wrong(f"model {name}: {error}")
-    return [Finding("ok", f"model {name}: {kind}, {TEMPLATE[bool(template)]}")]
+        return None, _wrong(f"model {name}: {error}")
+    return config, [Finding("ok", f"model {name}: {config.model_type}, {TEMPLATE[bool(template)]}")]
 
 
-def _model_config(run: Run) -> Any:
-    """The configuration of a local model: a mixture of experts has a router loss."""
-    name = run.model.model_name_or_path or ""
-    try:
-        return AutoConfig.from_pretrained(name) if Path(name).is_dir() else None
-    except (OSError, ValueError):
-        return None  # ``_model`` says what is wrong with it
-
-
-def _data(run: Run) -> tuple[int | None, list[Finding]]:
+def _data(run: Run, local_model: bool) -> tuple[int | None, list[Finding]]:
     """Problems of the training set, None where it is not local, and the findings."""
     source = run.data.dataset_path or run.data.dataset_name
     findings: list[Finding] = []
@@ -110,7 +101,11 @@ def _data(run: Run) -> tuple[int | None, list[Finding]]:
             dataset = load_dataset(run)
             columns = ", ".join(dataset.column_names)
             findings.append(Finding("ok", f"dataset {source}: {len(dataset)} problems with columns {columns}"))
-            if run.data.max_prompt_tokens:
+            if local_model:
+                name = model_of(run)
+                tokenizer = load_tokenizer(run, name)
+                fitting(run, load_dataset(run, tokenizer=tokenizer), tokenizer, positions(name, run))
+            else:
                 findings.append(Finding("unchecked", "prompt lengths: they need the model's tokenizer"))
         else:
             text = f"dataset {source}: loaded from the hub when the run starts; rewards are checked against it then"

@@ -3,125 +3,119 @@
 Neither torch nor TRL is imported here, so the help is shown at once.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, raise_problems
+from dppo.settings import setting
 
-POSITIVE = (
-    "reward_workers",
-    "answer_time_limit",
-    "program_cpu_seconds",
-    "program_memory_mb",
-    "embedded_problems",
-    "scratch_minutes",
-    "eval_benchmark_every",
-    "eval_benchmark_limit",
-    "eval_benchmark_samples",
-)
-"""Fields that must be greater than 0."""
-
-
-def _field(default: Any, text: str) -> Any:
-    """A field with its default and its text in the help."""
-    return field(default=default, metadata={"help": text})
+POSITIVE = "(0, inf)"
 
 
 @dataclass
 class RunArguments:
     """What to train on, and how it is judged; training fields are TRL's and ours."""
 
-    dataset_name: str = _field(
+    dataset_name: str = setting(
         "",
         "Training problems: a local .jsonl, .jsonl.gz or .parquet file, a folder of those, a public set or hub "
         "dataset by name, `embedded` for the task of dppo demo, or `embedded_sparse` (docs/tasks.md).",
     )
-    dataset_path: str | None = _field(None, "Local file or folder that stands in for dataset_name: nothing is fetched.")
-    dataset_train_split: str = _field("train", "Split of a hub dataset to train on.")
-    eval_dataset_name: str | None = _field(
+    dataset_path: str | None = setting(
+        None, "Local file or folder that stands in for dataset_name: nothing is fetched."
+    )
+    dataset_train_split: str = setting("train", "Split of a hub dataset to train on.")
+    eval_dataset_name: str | None = setting(
         None, "Problems for eval_strategy, like dataset_name; of an embedded task held-out questions."
     )
-    eval_dataset_path: str | None = _field(None, "Local file or folder that stands in for eval_dataset_name.")
-    dataset_test_split: str = _field("test", "Split of a hub dataset to evaluate on.")
-    eval_benchmarks: list[str] | None = _field(  # noqa: RUF009 (it is a field)
+    eval_dataset_path: str | None = setting(None, "Local file or folder that stands in for eval_dataset_name.")
+    dataset_test_split: str = setting("test", "Split of a hub dataset to evaluate on.")
+    eval_benchmarks: list[str] | None = setting(  # noqa: RUF009 (it is a field)
         None,
         "Benchmarks to follow while training, as for `dppo eval`: gsm8k, math500, ... or name=problems.jsonl; or "
         "`embedded` or `embedded_sparse` alone, held-out questions. Logged as eval/<benchmark>/pass@1.",
     )
-    eval_benchmark_data: str | None = _field(
+    eval_benchmark_data: str | None = setting(
         None, "Local folder with the benchmarks' files. Default: fetched from the hub."
     )
-    eval_benchmark_every: int = _field(
-        50, "Optimizer steps from one evaluation to the next, >= 1; also before and after."
+    eval_benchmark_every: int = setting(
+        50,
+        "Optimizer steps from one evaluation to the next, >= 1; also before and after.",
+        range=POSITIVE,
     )
-    eval_benchmark_limit: int | None = _field(64, "Most problems of each benchmark, >= 1: the same ones every time.")
-    eval_benchmark_samples: int = _field(1, "Completions per problem, >= 1.")
-    prompt_column: str | None = _field(None, "Column with the problem. Default: problem, question or prompt.")
-    answer_column: str | None = _field(
+    eval_benchmark_limit: int | None = setting(
+        64, "Most problems of each benchmark, >= 1: the same ones every time.", range=POSITIVE
+    )
+    eval_benchmark_samples: int = setting(1, "Completions per problem, >= 1.", range=POSITIVE)
+    prompt_column: str | None = setting(None, "Column with the problem. Default: problem, question or prompt.")
+    answer_column: str | None = setting(
         None, "Column with the answer. Default: answer, final_answer, ground_truth, solution."
     )
-    prompt_template: str | None = _field(
+    prompt_template: str | None = setting(
         None, "Text of the user's turn; {problem} is where the problem goes. Default: the problem."
     )
-    extract: str | None = _field(
+    extract: str | None = setting(
         None, "How the answer is read from its column: `hashes`, `boxed` or `verbatim`. Default: seen there."
     )
-    max_prompt_tokens: int | None = _field(None, "Prompts longer than this are bad rows, >= 1. Default: no limit.")
-    on_bad_rows: str = _field(
-        "error", "`error` stops at empty or over-long prompts; `drop` leaves them out and says so."
+    max_prompt_tokens: int | None = setting(None, "Prompts longer than this are bad rows, >= 1. Default: no limit.")
+    on_bad_rows: str = setting(
+        "error",
+        "`error` stops at empty or over-long prompts; `drop` leaves them out and says so.",
+        choices=("error", "drop"),
     )
-    reward_funcs: list[str] | None = _field(  # noqa: RUF009 (it is a field)
+    reward_funcs: list[str] | None = setting(  # noqa: RUF009 (it is a field)
         None,
         "Rewards, added up: `accuracy` (dppo's verifier, the default), `format` (a \\boxed answer is there), "
         "`overlong` (DAPO's penalty for long ones), `majority_vote` (the answer most of a group gave, no gold answer), "
         "`code_tests` (the program passes its tests, docs/code.md), `check:package.module:function` (a checker of your "
         "own, docs/own_tasks.md), `embedded`, or dotted paths such as package.module.function.",
     )
-    overlong_cache_tokens: int = _field(
+    overlong_cache_tokens: int = setting(
         512, "Tokens before max_completion_length over which `overlong` grows from 0 to -1, >= 1."
     )
-    reward_rule: str | None = _field(
+    reward_rule: str | None = setting(
         None,
         "How `accuracy` and `majority_vote` judge: the name of a benchmark, such as olympiadbench; exact by default "
         "(docs/verifier.md).",
     )
-    reward_workers: int = _field(2, "Processes that verify answers, >= 1.")
-    answer_time_limit: float = _field(5.0, "Seconds one answer may take to verify, > 0.")
-    program_cpu_seconds: int = _field(
-        5, "CPU seconds one program may take in `code_tests`, >= 1; four times as many by the clock."
+    reward_workers: int = setting(2, "Processes that verify answers, >= 1.", range=POSITIVE)
+    answer_time_limit: float = setting(5.0, "Seconds one answer may take to verify, > 0.", range=POSITIVE)
+    program_cpu_seconds: int = setting(
+        5,
+        "CPU seconds one program may take in `code_tests`, >= 1; four times as many by the clock.",
+        range=POSITIVE,
     )
-    program_memory_mb: int = _field(256, "Memory of one program in `code_tests` in MiB, >= 128.")
-    accept_weak_sandbox: bool = _field(
+    program_memory_mb: int = setting(256, "Memory of one program in `code_tests` in MiB, >= 128.", range=POSITIVE)
+    accept_weak_sandbox: bool = setting(
         False, "Run programs of the model also where this system cannot confine them (docs/code.md)."
     )
-    rollout_func: str | None = _field(
+    rollout_func: str | None = setting(
         None,
         "What completes prompts: `embedded` (the decoder of dppo demo, with log-probabilities) or the dotted path of a "
         "function for TRL's rollout_func. Default: transformers, or vLLM with use_vllm.",
     )
-    draft: str | None = _field(
+    draft: str | None = setting(
         None,
         "What rollout_func: embedded verifies before it decodes: `last_completion`, what the prompt was completed with "
         "last time. Faster, the same law of completions. Default: none.",
     )
-    embedded_problems: int = _field(192, "Training problems where dataset_name is an embedded task, >= 1.")
-    scratch_minutes: float = _field(3.0, "Minutes of warm-up where model_name_or_path is scratch:text, > 0.")
-    processes: int | None = _field(
+    embedded_problems: int = setting(
+        192, "Training problems where dataset_name is an embedded task, >= 1.", range=POSITIVE
+    )
+    scratch_minutes: float = setting(
+        3.0, "Minutes of warm-up where model_name_or_path is scratch:text, > 0.", range=POSITIVE
+    )
+    processes: int | None = setting(
         None,
         "Processes the run is meant for, >= 1: a dry run plans for them, and a launch with another number stops "
         "(launchers fall back to one without a word). Default: any.",
     )
-    resume: bool = _field(False, "Go on from the newest complete checkpoint in output_dir.")
-    overwrite: bool = _field(False, "Train into an output_dir that already holds a run.")
-    dry_run: bool = _field(False, "Check every field and local file, print the plan of a step, and stop.")
+    resume: bool = setting(False, "Go on from the newest complete checkpoint in output_dir.")
+    overwrite: bool = setting(False, "Train into an output_dir that already holds a run.")
+    dry_run: bool = setting(False, "Check every field and local file, print the plan of a step, and stop.")
 
     def __post_init__(self) -> None:
+        from dppo.methods.settings import setting_problems  # needs torch
+
         if not self.dataset_name and not self.dataset_path:
             raise ConfigError("dataset_name is not set. Write, for example, dataset_name: problems.jsonl")
-        if self.on_bad_rows not in ("error", "drop"):
-            raise ConfigError(f"on_bad_rows={self.on_bad_rows!r} is not one of 'error', 'drop'.")
-        for name in POSITIVE:
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ConfigError(
-                    f"{name}={getattr(self, name):g} must be greater than 0. Leave it out for the default."
-                )
+        raise_problems("dppo train", setting_problems(self))

@@ -32,7 +32,12 @@ class Journal:
 
     def cut(self, name: str, step: int) -> None:
         """Remove every line of a later step than ``step``, and every damaged line; below 0 all of them."""
-        self._try(name, lambda path: keep_lines(path, lambda record: _step(record) <= step))
+
+        def is_kept(record: Mapping[str, Any]) -> bool:
+            at = record.get("step")
+            return isinstance(at, int) and at <= step
+
+        self._try(name, lambda path: keep_lines(path, is_kept))
 
     def _try(self, name: str, write: Callable[[Path], None]) -> None:
         try:
@@ -45,12 +50,6 @@ class Journal:
                     f"cannot write {self.folder / name}: {error}. The record of this run stops here; training goes on.",
                     stacklevel=3,
                 )
-
-
-def _step(record: Mapping[str, Any]) -> float:
-    """The step of a record; one without a step counts as later than all."""
-    step = record.get("step")
-    return step if isinstance(step, int) else float("inf")
 
 
 class Stopwatch:

@@ -7,6 +7,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import UnionType
 from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -65,12 +66,19 @@ def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:
 
 def parse_run(words: Sequence[str]) -> Run:
     """The arguments of a run from the words of ``dppo train``: ``CONFIG.yaml``, and flags, which win."""
+    return parse_given(given_fields(words))
+
+
+def given_fields(words: Sequence[str]) -> dict[str, Any]:
+    """The fields of a configuration and of the flags behind it, which win."""
     path, flags = split_words(words)
-    given = read_flags(flags)
-    fields = (read_file(path) if path else {}) | given
-    # Without a GPU, settings for one are checked as if for a CPU, and the dry run says so.
-    without_gpu = fields.get("dry_run") is True and "use_cpu" not in given and not torch.accelerator.is_available()
-    return parse_fields(fields | ({"use_cpu": True} if without_gpu else {}), DPPOConfig, without_gpu=without_gpu)
+    return (read_file(path) if path else {}) | read_flags(flags)
+
+
+def parse_given(fields: Mapping[str, Any]) -> Run:
+    """As ``parse_fields``; in a dry run without a GPU, settings for one are checked as if for a CPU, and it says so."""
+    without_gpu = fields.get("dry_run") is True and not fields.get("use_cpu") and not torch.accelerator.is_available()
+    return parse_fields({**fields, **({"use_cpu": True} if without_gpu else {})}, DPPOConfig, without_gpu=without_gpu)
 
 
 def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> dict[str, Any]:
@@ -122,8 +130,8 @@ def parse_fields(fields: Mapping[str, Any], config: type[Config], *, without_gpu
         data, training, model = parser.parse_dict(typed)
     except ConfigError:
         raise
-    except ValueError as error:  # TRL's and transformers' own checks of a field
-        raise ConfigError(str(error)) from error
+    except (ValueError, PackageNotFoundError) as error:  # TRL's and transformers' own checks of a field
+        raise ConfigError(" ".join(str(error).split())) from error
     return Run(data=data, training=training, model=model, without_gpu=without_gpu)
 
 

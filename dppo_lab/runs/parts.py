@@ -2,30 +2,22 @@
 
 import importlib
 import shutil
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
-from transformers import AutoTokenizer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
+from answer_judge import problems as judged
 from answer_judge.files import current_folder_first
-from answer_judge.problems import (
-    accuracy_reward,
-    check_problems,
-    check_rewards,
-    checker_reward,
-    code_tests,
-    format_reward,
-    load_problems,
-    majority_vote_reward,
-    overlong_penalty,
-)
 from answer_judge.problems.checkers import is_check
-from dppo.errors import CheckpointError, ConfigError, first_line
+from dppo.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from dppo.methods import METHODS
 from dppo.rng import Purpose, generator
 from dppo.trl.checkpoints.files import latest_checkpoint
@@ -33,17 +25,21 @@ from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo_lab.demo import task
 from dppo_lab.demo.drafts import LastCompletions
 from dppo_lab.demo.rollouts import EmbeddedRollouts
-from dppo_lab.demo.scratch import SCRATCH, prepare_embedded, prepare_text
+from dppo_lab.demo.scratch import SCRATCH, OnStep
 from dppo_lab.runs.arguments import AnyRun, Run, program_limits
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS
-from dppo_lab.runs.preflight import check_run, model_of
+from dppo_lab.runs.lock import LOCK_FILE, WRITER_FILE, sole_writer_of
+from dppo_lab.runs.models import chat_options, load_tokenizer, made_from_scratch, model_of, positions, prompt_tokens
+from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.recorder import RunRecorder
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)
 LAST_COMPLETION = "last_completion"
 """The value of ``draft``: a prompt's last completions are verified before the rest is decoded."""
+TEMPLATE_TOKENS = 256
+"""More than a chat template adds to a prompt. A token is a byte at least, so that most prompts need not be counted."""
 START_FOLDER = "start"
 """The place of a model from scratch within the output folder, where a resumed run finds it."""
 
@@ -59,7 +55,7 @@ def output_checkpoint(run: AnyRun) -> Path | None:
             )
         return found
     held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if held - {f"{START_FOLDER}.unfinished"} and not run.data.overwrite:
+    if held - {f"{START_FOLDER}.unfinished", LOCK_FILE, WRITER_FILE} and not run.data.overwrite:
         resume = "--resume to go on, or " if latest_checkpoint(folder) else ""
         raise ConfigError(f"output_dir={folder} is not empty. Add {resume}--overwrite to train into it.")
     return None
@@ -84,7 +80,7 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
     rewards = data.reward_funcs or []
     # A checker judges without an answer, but another reward next to it may read one.
     needs_answers = not any(map(is_check, rewards)) or bool({"accuracy", "code_tests"} & {*rewards})
-    dataset = load_problems(
+    dataset = judged.load_problems(
         name or str(path),
         path=path,
         split=data.dataset_test_split if held_out else data.dataset_train_split,
@@ -95,13 +91,40 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
         chat=tokenizer is None or tokenizer.chat_template is not None,
         answers=needs_answers,
     )
-    return check_problems(
+    return judged.check_problems(
         dataset,
         tokenizer=tokenizer,
         max_prompt_tokens=data.max_prompt_tokens if tokenizer else None,  # a dry run may have no tokenizer
         minimum=1 if held_out else (training.generation_batch_size or 1) // (training.num_generations or 1),
         on_bad_rows=data.on_bad_rows,
     )
+
+
+def fitting(run: AnyRun, dataset: Dataset, tokenizer: Any, room: int | None) -> Dataset:
+    """The dataset, whose prompts must fit into the ``room`` positions of the model; ``on_bad_rows: drop`` drops others.
+
+    A line says where a prompt fits and the longest completion of it would not.
+    """
+    most, options = run.training.max_completion_length or 0, chat_options(run, tokenizer)
+    counts = {
+        row: len(prompt_tokens(tokenizer, prompt, options))
+        for row, prompt in enumerate(dataset["prompt"])
+        if room is not None and len(str(prompt).encode()) + TEMPLATE_TOKENS + most > room
+    }
+    longest, long = max(counts.values(), default=0), {row for row in counts if counts[row] > (room or 0)}
+    if room is None or longest + most <= room:
+        return dataset
+    line = f"the longest prompt has {longest} tokens, and the model {room} positions"
+    if not long:
+        PartialState().print(f"dppo | {line}: a completion of max_completion_length={most} goes beyond them")
+    elif run.data.on_bad_rows != "drop":
+        raise DataError(
+            f"{line}: {len(long)} of {len(dataset)} prompts do not fit, row {min(long)} the first (counted from 0). "
+            "Leave them out with on_bad_rows: drop"
+        )
+    else:
+        PartialState().print(f"dppo | {line}: {len(long)} of {len(dataset)} prompts are left out")
+    return dataset.select([row for row in range(len(dataset)) if row not in long])
 
 
 def clear(folder: Path) -> None:
@@ -116,13 +139,13 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
     """The reward functions of a run, by name or dotted path, checked against the columns of the dataset if given."""
     data, longest = run.data, run.training.max_completion_length or 0
     makers: dict[str, Callable[[], Callable[..., Any]]] = {
-        "accuracy": lambda: accuracy_reward(
+        "accuracy": lambda: judged.accuracy_reward(
             benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
         ),
-        "format": format_reward,
-        "overlong": lambda: overlong_penalty(longest, data.overlong_cache_tokens),
+        "format": judged.format_reward,
+        "overlong": lambda: judged.overlong_penalty(longest, data.overlong_cache_tokens),
         "majority_vote": lambda: _vote(run),
-        "code_tests": lambda: code_tests(
+        "code_tests": lambda: judged.code_tests(
             workers=data.reward_workers,
             limits=program_limits(data),
             accept_weak_sandbox=data.accept_weak_sandbox,
@@ -133,13 +156,13 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
     functions = [
         makers[name]()
         if name in makers
-        else checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
+        else judged.checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
         if is_check(name)
         else imported(name, field="reward_funcs", known=makers)
         for name in names
     ]
     if dataset is not None:
-        check_rewards(dataset, functions)
+        judged.check_rewards(dataset, functions)
         for sandbox in (getattr(function, "sandbox", None) for function in functions):
             if sandbox is not None:  # it may be refused here, before anything is trained
                 PartialState().print(f"dppo | {sandbox.describe()}")
@@ -161,7 +184,7 @@ def _vote(run: AnyRun) -> Callable[..., Any]:
             f"num_generations_eval={held_out}, is another reward. Write num_generations_eval: {votes}"
         )
     data = run.data
-    return majority_vote_reward(
+    return judged.majority_vote_reward(
         votes=votes, benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
     )
 
@@ -169,13 +192,15 @@ def _vote(run: AnyRun) -> Callable[..., Any]:
 def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., Any]:
     """The function of a dotted path, looked up in the current folder first; errors name the ``field``."""
     module, _, attribute = name.rpartition(".")
+    if not module:
+        path = f"Write one of {', '.join(known)}, or the dotted path of a function."
+        raise ConfigError(f"{field}: {name!r} is not known. {did_you_mean(name, known)}{path}")
     try:
         with current_folder_first():
             return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"{field}: {name!r} is neither one of {', '.join(known)} nor an importable dotted path ({error})."
-        ) from error
+        meant = did_you_mean(attribute, vars(sys.modules[module]) if module in sys.modules else ())
+        raise ConfigError(f"{field}: {name!r} cannot be imported: {error}. {meant}".rstrip()) from error
 
 
 def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
@@ -197,11 +222,7 @@ def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
     return EmbeddedRollouts() if draft is None else EmbeddedRollouts(LastCompletions())
 
 
-WarmUp = Callable[[float, float], None]
-"""Called during the warm-up of a model from scratch with the share done and the loss."""
-
-
-def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | None = None) -> str:
+def prepare_model(run: AnyRun, progress: OnStep | None = None, folder: Path | None = None) -> str:
     """The path or hub name of the run's model, or the folder of a model made from scratch.
 
     A model from scratch is warmed up once, by the main process, and found again on resume: in ``folder``, by default
@@ -211,19 +232,15 @@ def prepare_model(run: AnyRun, progress: WarmUp | None = None, folder: Path | No
     if not name.startswith(SCRATCH):
         return name
     folder = folder or Path(run.training.output_dir or "") / START_FOLDER
-    kind = name.removeprefix(SCRATCH)
-    if kind not in (*TASKS, "text"):
-        known = ", ".join(repr(SCRATCH + each) for each in (*TASKS, "text"))
-        raise ConfigError(f"model_name_or_path={name!r} is not one of {known}.")
     with PartialState().main_process_first():
-        if not folder.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            seed = run.training.seed
-            if kind in TASKS:
-                prepare_embedded(folder, seed=seed, task=TASKS[kind], on_step=progress)
-            else:
-                minutes = run.data.scratch_minutes
-                prepare_text(folder, load_dataset(run), seed=seed, minutes=minutes, on_step=progress)
+        made_from_scratch(
+            name,
+            folder,
+            lambda: load_dataset(run),
+            seed=run.training.seed,
+            minutes=run.data.scratch_minutes,
+            on_step=progress,
+        )
     return str(folder)
 
 
@@ -232,17 +249,10 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
 
     ``prompts`` limits the training set to that many, drawn by the run's seed.
     """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            model, revision=run.model.model_revision, trust_remote_code=run.training.trust_remote_code
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"model_name_or_path={model}: {first_line(error)} Without a network name a local folder."
-        ) from error
+    tokenizer = load_tokenizer(run, model)
     if tokenizer.chat_template is None:
         PartialState().print(f"dppo | {model} has no chat template: it is given the prompts as they are, as plain text")
-    dataset = load_dataset(run, tokenizer=tokenizer)
+    dataset = fitting(run, load_dataset(run, tokenizer=tokenizer), tokenizer, positions(model, run))
     if prompts is not None:
         if prompts > len(dataset):
             raise ConfigError(
@@ -271,7 +281,7 @@ def build_trainer(run: AnyRun, model: str, kind: type[Kind], prompts: int | None
     )
 
 
-def train(run: Run, progress: WarmUp | None = None) -> DPPOTrainer:
+def train(run: Run, progress: OnStep | None = None) -> DPPOTrainer:
     """Train a run from its start or a checkpoint to its end; the model and its records are then in ``output_dir``."""
     return train_with(DPPOTrainer, run, progress)
 
@@ -279,7 +289,7 @@ def train(run: Run, progress: WarmUp | None = None) -> DPPOTrainer:
 def train_with(
     kind: type[Kind],
     run: AnyRun,
-    progress: WarmUp | None = None,
+    progress: OnStep | None = None,
     prepare: Callable[[Kind], None] | None = None,
 ) -> Kind:
     """As ``train``, with our trainer or TRL's own; ``prepare`` is called with it before it trains."""
@@ -290,6 +300,28 @@ def train_with(
             f"--num_processes {run.data.processes} -m dppo_lab.cli.main train CONFIG.yaml"
         )
     check_run(run)
+    with _locked(Path(run.training.output_dir or "")):
+        return _train(kind, run, progress, prepare)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """As ``sole_writer_of``: the first process holds the lock, and all learn of a refusal."""
+    state, refusal = PartialState(), [""]
+    with ExitStack() as held:
+        if state.is_main_process:
+            try:
+                held.enter_context(sole_writer_of(folder, lambda line: state.print(f"dppo | {line}")))
+            except ConfigError as error:
+                refusal = [str(error)]
+        broadcast_object_list(refusal)
+        if refusal[0]:
+            raise ConfigError(refusal[0])
+        yield
+
+
+def _train(kind: type[Kind], run: AnyRun, progress: OnStep | None, prepare: Callable[[Kind], None] | None) -> Kind:
+    """``train_with``, in a folder that no other process writes."""
     checkpoint = output_checkpoint(run)
     benchmarks = load_benchmarks(run)
     folder = Path(run.training.output_dir or "")

@@ -12,9 +12,9 @@ from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
 from dppo.trl.support import RANGES
-from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.embedded import TASKS
+from dppo_lab.runs.models import model_problems
 
 TRACKERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"azure_ml": ("azureml", "azureml-mlflow"), "comet_ml": ("comet", "comet-ml"), "flyte": ("flytekit", "flytekit")}
@@ -58,27 +58,6 @@ def output_problems(run: AnyRun) -> Iterator[str]:
     except OSError as error:
         why = error.strerror or error
         yield f"output_dir={folder} cannot be written: {why}. Try --output_dir runs/mine"
-
-
-def model_problems(run: AnyRun) -> Iterator[str]:
-    """No model, or a path that does not exist; hub names are not looked up."""
-    name = run.model.model_name_or_path or ""
-    if not name:
-        yield "model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B"
-    elif not name.startswith(SCRATCH) and _is_path(name) and not Path(name).exists():
-        yield f"model {name}: no such folder. Write model_name_or_path: FOLDER, or a name of the hub"
-
-
-def model_of(run: AnyRun) -> str:
-    """The model's path or hub name; the first of ``model_problems`` is an error."""
-    for problem in model_problems(run):
-        raise ConfigError(problem)
-    return run.model.model_name_or_path or ""
-
-
-def _is_path(name: str) -> bool:
-    """Whether a model is written as a path; hub names have at most one slash."""
-    return name.startswith(("/", ".", "~")) or name.count("/") > 1
 
 
 def data_problems(run: AnyRun) -> Iterator[str]:

@@ -122,27 +122,24 @@ def read_run(folder: Path) -> RunRecord:
     if not logs:
         notes.append(f"There are no logs: {METRICS_FILE} is missing or has no whole record.")
     metrics = folder / METRICS_FILE
+    written = datetime.fromtimestamp(metrics.stat().st_mtime, UTC) if metrics.is_file() else None
+    found: dict[str, Any] = {name: str(getattr(facts, name) or "") for name in ("describe", "paper", "started")}
+    found |= {name: mapping(getattr(facts, name)) for name in ("task", "config", "environment")}
+    found |= {name: each if isinstance(each := getattr(facts, name), int) else None for name in ("seed", "updates")}
     return RunRecord(
         folder=folder,
         format=facts.format if isinstance(facts.format, int) else FORMAT,
         method=str(facts.method or folder.resolve().name),
         status=status_of(facts),
-        seed=facts.seed if isinstance(facts.seed, int) else None,
         error=None if facts.error is None else str(facts.error),
-        describe=str(facts.describe or ""),
-        paper=str(facts.paper or ""),
         biased=tuple(map(str, sequence(facts.biased))),
-        task=mapping(facts.task),
-        config=mapping(facts.config),
-        environment=mapping(facts.environment),
-        started=str(facts.started or ""),
-        last=_written(metrics) if metrics.is_file() else "",
-        updates=facts.updates if isinstance(facts.updates, int) else None,
+        last=f"{written:%Y-%m-%d %H:%M UTC}" if written else "",
         seconds=number(facts.seconds),
         logs=logs,
         completions=_lines(CompletionLine, folder / COMPLETIONS_FILE, notes),
         prompts=_lines(PromptLine, folder / PROMPTS_FILE, notes),
         notes=tuple(notes),
+        **found,
     )
 
 
@@ -228,7 +225,3 @@ def _records(path: Path, notes: list[str] | None) -> list[Log]:
 
 def _lines(kind: type[Record], path: Path, notes: list[str]) -> tuple[Record, ...]:
     return tuple(record_of(kind, record) for record in _records(path, notes))
-
-
-def _written(path: Path) -> str:
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC")

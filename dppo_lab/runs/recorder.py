@@ -59,13 +59,9 @@ class RunRecorder(TrainerCallback, Recorder):
         self._run: RunFacts | None = None
 
     def attach(self, trainer: GRPOTrainer) -> "RunRecorder":
-        """Record this trainer's run, and give back the recorder. Call it before ``train`` and before other callbacks.
+        """Record a run of our trainer or TRL's own, and give back the recorder.
 
-        Args:
-            trainer: a ``DPPOTrainer``, or TRL's own, whose methods are then called through ours.
-
-        Raises:
-            ConfigError: if it records another trainer already, or is given none.
+        Call it before ``train`` and before other callbacks are added.
         """
         if not isinstance(trainer, GRPOTrainer):
             raise ConfigError(f"attach takes a trainer, not {trainer!r}. Write RunRecorder(folder).attach(trainer)")
@@ -105,7 +101,10 @@ class RunRecorder(TrainerCallback, Recorder):
         self.journal.append(PROMPTS_FILE, [asdict(prompt_line(generation))])
         steps = range(generation.step, generation.step + generation.steps)
         if any(logs_at(trainer.args, trainer.state, step) for step in steps):
-            lines = completion_lines(generation, self._most, trainer.processing_class)
+            args = trainer.args
+            given = args.record_completions if isinstance(args, DPPOConfig) else COMPLETIONS
+            most = given if self._completions is None else self._completions
+            lines = completion_lines(generation, most, trainer.processing_class)
             self.journal.append(COMPLETIONS_FILE, [asdict(line) for line in lines])
 
     def rolled_out(self, completions: int, tokens: int) -> None:
@@ -151,13 +150,6 @@ class RunRecorder(TrainerCallback, Recorder):
         if self._attached is None:
             raise ConfigError("this RunRecorder records nothing yet. Call recorder.attach(trainer) before training.")
         return self._attached
-
-    @property
-    def _most(self) -> int:
-        """Most completions of a logged step."""
-        args = self._trainer.args
-        given = args.record_completions if isinstance(args, DPPOConfig) else COMPLETIONS
-        return given if self._completions is None else self._completions
 
     @contextmanager
     def _on_record(self) -> Iterator[None]:

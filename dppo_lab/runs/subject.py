@@ -13,7 +13,6 @@ from peft import get_peft_model
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainerState,
@@ -29,8 +28,8 @@ from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.demo.subject import quick_policy
 from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.follow import no_progress_bars
+from dppo_lab.runs.models import cannot_load, chat_options, hub_options, load_tokenizer, model_of, prompt_tokens
 from dppo_lab.runs.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
-from dppo_lab.runs.preflight import model_of
 
 FEW_PARAMETERS = (16, SubjectSampling(generations=8, max_new_tokens=128))
 """Prompts and sampling for models that roll out in a second or two."""
@@ -61,7 +60,7 @@ def subject_from_run(run: Run) -> Subject:
     examples = [cast(dict[str, Any], dataset[int(row)]) for row in rows]
     functions = load_rewards(run, dataset)
     weights = training.reward_weights or [1.0] * len(functions)
-    template = cast(dict[str, Any], training.chat_template_kwargs or {})
+    template = chat_options(run, tokenizer)
     subject = frozen_subject(
         model,
         tokenizer,
@@ -89,15 +88,13 @@ def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
                 "training first, or run dppo verify without a configuration."
             )
         name = str(made)
-    trusted = run.training.trust_remote_code
-    options: dict[str, Any] = {"revision": run.model.model_revision, "trust_remote_code": trusted}
+    tokenizer = load_tokenizer(run, name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=torch.float32, attn_implementation=run.model.attn_implementation, **options
+            name, dtype=torch.float32, attn_implementation=run.model.attn_implementation, **hub_options(run)
         )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model_name_or_path={name!r} cannot be loaded: {error}") from error
+        raise ConfigError(cannot_load(name, error)) from None
     adapters = get_peft_config(run.model)
     if adapters is not None:
         model = get_peft_model(model, adapters)
@@ -105,35 +102,16 @@ def _load(run: Run) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return model, tokenizer
 
 
-def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: Any, template: dict[str, Any]) -> list[int]:
-    """Token ids of a prompt as the model is given it to answer."""
-    if isinstance(prompt, str):
-        return list(cast(Any, tokenizer(prompt))["input_ids"])
-    ids = tokenizer.apply_chat_template(
-        prompt, add_generation_prompt=True, tokenize=True, return_dict=False, **template
-    )
-    return list(cast(list[int], ids))
-
-
 def _scorer_of(
     examples: Sequence[dict[str, Any]], functions: Sequence[Callable[..., Any]], tokenizer: PreTrainedTokenizerBase
 ) -> Scorer:
-    """The rewards of each function, called as TRL calls it; NaN for None."""
+    """The rewards of each function; NaN for None."""
     safe = [guarded(function) for function in functions]
 
     def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
         texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        rows = [examples[index] for index in prompt]
-        chat = not isinstance(rows[0]["prompt"], str)
-        columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
-        arguments = {
-            "prompts": [row["prompt"] for row in rows],
-            "completions": [[{"role": "assistant", "content": text}] if chat else text for text in texts],
-            "completion_ids": tokens,
-            "trainer_state": TrainerState(),
-            **columns,
-        }
-        found = [called(function, **arguments) for function in safe]
+        given = {"completion_ids": tokens, "trainer_state": TrainerState()}
+        found = scored(safe, [examples[index] for index in prompt], texts, **given)
         return torch.tensor(
             [[math.nan if value is None else float(value) for value in values] for values in found], dtype=torch.float64
         ).T
@@ -141,7 +119,15 @@ def _scorer_of(
     return scorer
 
 
-def called(function: Callable[..., Any], **columns: Any) -> Sequence[float | None]:
-    """The rewards of a function, which may be a coroutine function."""
-    found = function(**columns)
-    return asyncio.run(found) if inspect.iscoroutine(found) else found
+def scored(
+    functions: Sequence[Callable[..., Any]], rows: Sequence[dict[str, Any]], texts: Sequence[str], **given: Any
+) -> list[Sequence[float | None]]:
+    """The rewards of completions of ``rows`` by each function, called as TRL calls it."""
+    chat = not isinstance(rows[0]["prompt"], str)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    prompts, completions = columns.pop("prompt"), [[{"role": "assistant", "content": text}] for text in texts]
+    found = []
+    for function in functions:
+        values = function(prompts=prompts, completions=completions if chat else [*texts], **given, **columns)
+        found.append(asyncio.run(values) if inspect.iscoroutine(values) else values)
+    return found

@@ -13,25 +13,26 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer
 
-from answer_judge.evaluation import ENGINES, Engine, Generated, ModelSpec, Request, Sampling, load_engine
+from answer_judge.evaluation import ENGINES, Engine, ModelSpec, Request, load_engine
 from answer_judge.evaluation.engines import DTYPES
 from answer_judge.evaluation.run import differences
-from answer_judge.evaluation.samples import Batch, batches_of
+from answer_judge.evaluation.samples import batches_of
 from answer_judge.evaluation.sampling import sample_seed
 from answer_judge.files import append_lines, encoded, explaining, read_lines, replacing, sole_writer
 from answer_judge.problems.loading import is_local
-from dppo.errors import ConfigError, DataError, first_line
+from dppo.errors import ConfigError, DataError
 from dppo.objective import optimal_value
 from dppo.pruning.values import prompt_key
 from dppo.rewards import guarded, identities
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.arguments import Run
+from dppo_lab.runs.benchmarks import sampling_of
 from dppo_lab.runs.embedded import EMBEDDED
+from dppo_lab.runs.models import chat_options, hub_options, load_tokenizer, model_problems, prompt_tokens
 from dppo_lab.runs.parts import load_dataset, load_rewards, prepare_model
-from dppo_lab.runs.preflight import data_problems, model_problems, raise_all, weight_problems
-from dppo_lab.runs.subject import called, prompt_tokens
+from dppo_lab.runs.preflight import data_problems, raise_all, weight_problems
+from dppo_lab.runs.subject import scored
 
 GO_ON = "the same command goes on from what is there"
 UNREAD: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
@@ -93,20 +94,16 @@ def estimate_values(
     checks = (model_problems, data_problems, weight_problems, unread_problems)
     raise_all("these values", [problem for check in checks for problem in check(run)])
     path = values_path(run)
-    model = prepare_model(run, folder=_start(run, path))
-    trusted, revision = run.training.trust_remote_code, run.model.model_revision
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=trusted)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model_name_or_path={model}: {first_line(error)}") from error
+    kind = (run.model.model_name_or_path or "").removeprefix(SCRATCH)
+    model = prepare_model(run, folder=Path(f"{path}.start") / f"{kind}_{run.training.seed}")
+    tokenizer = load_tokenizer(run, model)
     dataset = _distinct(load_dataset(run, tokenizer=tokenizer))
     spec = ModelSpec(
         model=model,
-        revision=revision,
         dtype=run.model.dtype if run.model.dtype in DTYPES else "auto",
         batch_size=batch_size,
-        trust_remote_code=trusted,
-        chat_options=_chat_options(run, tokenizer),
+        **hub_options(run),
+        chat_options=chat_options(run, tokenizer),
         uncut=True,
     )
     sampler = load_engine(engine, spec)
@@ -135,17 +132,6 @@ def unread_problems(run: Run) -> Iterator[str]:
             yield f"reward_funcs: {name} {UNJUDGED[name]}. Leave {name} out."
 
 
-def _start(run: Run, path: Path) -> Path:
-    """The folder of a model from scratch, one for each kind and seed."""
-    kind = (run.model.model_name_or_path or "").removeprefix(SCRATCH)
-    return Path(f"{path}.start") / f"{kind}_{run.training.seed}"
-
-
-def _chat_options(run: Run, tokenizer: Any) -> dict[str, Any]:
-    options = run.training.chat_template_kwargs
-    return options if isinstance(options, dict) and tokenizer.chat_template is not None else {}
-
-
 def _distinct(dataset: Dataset) -> Dataset:
     """The dataset with the first row of each prompt: rows of equal prompts have equal values."""
     first = {int(identity): row for row, identity in reversed(list(enumerate(identities(dataset["prompt"]))))}
@@ -163,19 +149,15 @@ def _sampled(
 ) -> tuple[int, dict[str, list[float | None]]]:
     """The number of samples drawn, and by prompt the rewards of the ``samples`` that were asked for."""
     training, prompts = run.training, dataset["prompt"]
-    sampling = Sampling(
-        temperature=training.temperature,
-        top_p=training.top_p,
-        top_k=training.top_k or 0,
-        max_new_tokens=training.max_completion_length or Sampling().max_new_tokens,
-    )
+    sampling = sampling_of(training)
     identity = [int(found) for found in identities(prompts)]
     keys = [prompt_key(found) for found in identity]
-    score = _Scorer(run, dataset)
-    done = _claimed(
-        path, {"sampling": asdict(sampling), "engine": {"name": engine.name, **engine.facts}, **score.asked}
-    )
-    tokens = [prompt_tokens(tokenizer, prompt, _chat_options(run, tokenizer)) for prompt in prompts]
+    functions = [guarded(function, training.reward_time_limit) for function in load_rewards(run, dataset)]
+    weights = training.reward_weights or [1.0] * len(functions)
+    asked = {"rewards": [function.__name__ for function in functions], "weights": weights}
+    facts = {"name": engine.name, **engine.facts}
+    done = _claimed(path, {"sampling": asdict(sampling), "engine": facts, **asked})
+    tokens = [prompt_tokens(tokenizer, prompt, chat_options(run, tokenizer)) for prompt in prompts]
     before, total = len(done), len(keys) * samples
     wanted = {(key, sample) for key in keys for sample in range(samples)}
     there = len(wanted & done.keys())
@@ -185,7 +167,9 @@ def _sampled(
             continue
         seeds = [sample_seed(training.seed, identity[row], sample) for row, sample in members]
         requests = [Request(tokens[row], seed) for (row, _), seed in zip(members, seeds, strict=True)]
-        found = score(members, _completions(engine, requests, batch, sampling))
+        made = engine.generate(requests, sampling.up_to(batch.limit)) if batch.limit > 0 else []
+        texts = [each.text for each in made] or [""] * len(requests)  # there may be no room for a completion
+        found = _totals(functions, weights, [dataset[row] for row, _ in members], texts)
         lines = [
             {"prompt": keys[row], "sample": sample, "reward": reward}
             for (row, sample), reward in zip(members, found, strict=True)
@@ -199,34 +183,15 @@ def _sampled(
     return len(done) - before, {key: [done[key, sample] for sample in range(samples)] for key in keys}
 
 
-def _completions(engine: Engine, requests: list[Request], batch: Batch, sampling: Sampling) -> list[Generated]:
-    if batch.limit < 1:
-        return [Generated("", 0, "no_room")] * len(requests)
-    return engine.generate(requests, sampling.up_to(batch.limit))
-
-
-class _Scorer:
-    """The weighted total reward of completions; None where no function scored one."""
-
-    def __init__(self, run: Run, dataset: Dataset) -> None:
-        functions = load_rewards(run, dataset)
-        self.functions = [guarded(function, run.training.reward_time_limit) for function in functions]
-        self.weights = run.training.reward_weights or [1.0] * len(functions)
-        self.dataset = dataset
-        self.asked = {"rewards": [function.__name__ for function in functions], "weights": self.weights}
-
-    def __call__(self, members: Sequence[tuple[int, int]], generated: Sequence[Generated]) -> list[float | None]:
-        columns: dict[str, Any] = self.dataset[[row for row, _ in members]]
-        prompts = columns.pop("prompt")
-        texts: list[Any] = [each.text for each in generated]
-        if not isinstance(prompts[0], str):
-            texts = [[{"role": "assistant", "content": text}] for text in texts]
-        found = [called(function, prompts=prompts, completions=texts, **columns) for function in self.functions]
-        return [self._total(values) for values in zip(*found, strict=True)]
-
-    def _total(self, values: Sequence[float | None]) -> float | None:
-        known = [(x, w) for x, w in zip(values, self.weights, strict=True) if x is not None and not math.isnan(x)]
-        return sum(x * w for x, w in known) if known else None
+def _totals(
+    functions: Sequence[Callable[..., Any]], weights: Sequence[float], rows: Sequence[dict[str, Any]], texts: list[str]
+) -> list[float | None]:
+    """The weighted total reward of each completion; None where no function scored it."""
+    totals = []
+    for values in zip(*scored(functions, rows, texts), strict=True):
+        known = [(x, w) for x, w in zip(values, weights, strict=True) if x is not None and not math.isnan(x)]
+        totals.append(sum(x * w for x, w in known) if known else None)
+    return totals
 
 
 def _claimed(path: Path, settings: dict[str, Any]) -> dict[tuple[str, int], float | None]:

@@ -27,7 +27,6 @@ def made_quickly(monkeypatch):
         made.append((folder, seed, task))
         save_untrained(folder, seed)
 
-    for module in ("dppo_lab.runs.parts", "dppo_lab.cli.eval"):
-        for name in ("prepare_embedded", "prepare_text"):
-            monkeypatch.setattr(f"{module}.{name}", prepare)
+    for name in ("prepare_embedded", "prepare_text"):
+        monkeypatch.setattr(f"dppo_lab.runs.models.{name}", prepare)
     return made

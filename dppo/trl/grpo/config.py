@@ -27,7 +27,8 @@ from dppo.trl.grpo.objective import (
     unnamed_parts,
 )
 from dppo.trl.grpo.prompts import difficulty_problems
-from dppo.trl.support import RANGES, unsupported_options
+from dppo.trl.support import DEEPSPEED, RANGES, unsupported_options
+from dppo.typed import NamedFields
 
 CHOICES_OF_TRL = CHOICES | {
     "loss_type": LOSS_TYPES,
@@ -126,7 +127,7 @@ def _round_problems(args: Any, base: Method) -> list[str]:
 
 
 @dataclass
-class DPPOConfig(OwnSettings, GRPOConfig):
+class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
     """Arguments of ``DPPOTrainer``: those of ``OwnSettings``, and all of TRL's ``GRPOConfig``, with their meaning.
 
     Raises:
@@ -139,7 +140,8 @@ class DPPOConfig(OwnSettings, GRPOConfig):
         self.prompt_prior = read_prior(self.prompt_prior)
         if self.scale_rewards in (True, False):  # as TRL reads it
             self.scale_rewards = "group" if self.scale_rewards else "none"
-        raise_problems("DPPOConfig", setting_problems(self, CHOICES_OF_TRL, RANGES))
+        problems = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
+        raise_problems("DPPOConfig", problems + setting_problems(self, CHOICES_OF_TRL, RANGES))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self._fill_in()
         with self._groups_of_one():

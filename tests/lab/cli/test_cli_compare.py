@@ -66,21 +66,6 @@ def test_a_stop_says_how_to_go_on(config, monkeypatch, capsys):
     assert f"the same command goes on from here: dppo compare {config} --seeds 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--methods trl,dpppo", "Did you mean dppo?"),
-        ("--target 2", "--target 2"),
-        ("--no_such_field 3", "unknown fields: --no_such_field"),
-        ("--rollout_func nothing.here", "rollout_func: 'nothing.here'"),
-    ],
-)
-def test_bad_input_is_an_error_before_anything_is_trained(config, tmp_path, words, said, capsys):
-    assert main(["compare", str(config), *words.split()]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "out" / "runs").exists()
-
-
 def test_the_example_is_the_built_in_configuration():
     example = Path(__file__).parents[3] / "examples" / "embedded_compare.yaml"
     assert example.read_text() == QUICK.read_text()

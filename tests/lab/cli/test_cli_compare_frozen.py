@@ -4,10 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from refusals import refused
 from wrong_weights import DOUBLED
 
-from dppo.errors import ConfigError
 from dppo_lab.cli import compare_frozen as command
 from dppo_lab.comparison.frozen_table import LEGEND, TITLES
 
@@ -84,17 +82,3 @@ def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
     assert {row["name"] for row in saved["rows"]} == {"dppo", "sharp", "uniform", "oracle"}
     assert saved["environment"]["command"].startswith(f"dppo compare --frozen {config} --prune_floor 0.3")
     assert saved["seed"] == 3
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--methods", "dppo,greatest"], "'greatest'"),
-        (["--rates", "0.5,half"], "--rates 0.5,half"),
-        (["--beta", "0.1"], "--beta needs a configuration"),
-        (["--output", "/nowhere/at/all.json"], "no folder /nowhere/at"),
-    ],
-)
-def test_bad_arguments(quick, words, named):
-    with refused(ConfigError, named):
-        command.main(words)

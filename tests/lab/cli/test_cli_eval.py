@@ -57,34 +57,6 @@ def test_comparison(words, tmp_path, capsys):
     assert "no finished evaluation" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        ("--k 1,8", "k=8 must be between 1 and the 4 samples"),
-        ("--benchmarks math5000", "'math5000'"),
-        ("--benchmark more=nothing.jsonl", "nothing.jsonl"),
-        ("--workers 0", "workers=0"),
-    ],
-)
-def test_bad_arguments_are_one_line(words, capsys, extra, message):
-    assert main([*words, *extra.split()]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("", "no model is named"),
-        ("m --compare a b", "no model: dppo eval --compare a b"),
-        ("scratch:big", "'scratch:big' is not one of 'scratch:embedded'"),
-        ("scratch:text", "--scratch_data FILE"),
-    ],
-)
-def test_bad_commands(words, capsys, given, said):
-    assert main(["eval", *given.split(), *(words[2:] if given.startswith("scratch") else [])]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_model_from_scratch_is_made_once_for_its_arguments(words, tmp_path, made_quickly):
     out, data = tmp_path / "out", ["--scratch_data", words[3].removeprefix("sums=")]
     calls = [["scratch:embedded_quick"], ["scratch:embedded_sparse"], ["scratch:text", *data]]

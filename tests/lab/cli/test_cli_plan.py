@@ -10,11 +10,16 @@ import yaml
 from refusals import refused
 
 from dppo.errors import ConfigError
+from dppo.methods import METHODS
+from dppo.trl import DPPOConfig
 from dppo_lab.cli.main import main
 from dppo_lab.planning.pilot import run_pilot
+from dppo_lab.planning.run_plan import pilot_size, pruning_method
+from dppo_lab.runs.parsing import parse_given
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CONFIG, FIGURES = str(EXAMPLES / "qwen3_4b_math.yaml"), EXAMPLES / "figures" / "qwen3_4b_math.yaml"
+CPU = {"output_dir": "out", "use_cpu": True, "bf16": False, "report_to": "none"}
 EMBEDDED = str(EXAMPLES / "embedded.yaml")
 
 
@@ -81,23 +86,43 @@ def test_records_of_a_run_are_read(tmp_path, capsys):
     assert exact["per_step"]["low"] < exact["per_step"]["value"] < exact["per_step"]["high"]
 
 
-def test_what_cannot_be_planned_is_refused_with_what_works(tmp_path, capsys):
-    run, silent = write_run(tmp_path / "run"), write_run(tmp_path / "silent")
-    (silent / "prompts.jsonl").unlink()
-    for words, said in (
-        ([], "no configuration is named"),
-        ([EMBEDDED], "Name one of three: --pilot 32"),
-        ([EMBEDDED, "--pilot", "8", "--run", str(run)], "--pilot and --run are different sources"),
-        ([EMBEDDED, "--run", str(tmp_path / "nowhere")], "is no run"),
-        ([EMBEDDED, "--run", str(silent)], "has no groups"),
-        ([EMBEDDED, "--run", str(run), "--gpu_hour_price", "-1"], "gpu_hour_price=-1 must be >= 0"),
-        ([EMBEDDED, "--pilot", "8", "--method", "dppo_histroy"], "Did you mean dppo_history?"),
-        ([EMBEDDED, "--pilot", "3"], "must be an even number of prompts >= 4"),
-        ([EMBEDDED, "--figures", EMBEDDED], "'beta' is no figure"),
-        ([EMBEDDED, "--run", str(run), "--output", "/nowhere/at/all"], "there is no folder /nowhere/at"),
+def test_a_plan_ends_with_lines_that_the_configuration_takes(tmp_path, capsys):
+    """Also of one with a block ``compare``, and of methods that prune nothing, whose objective stays."""
+    run, base = write_run(tmp_path / "run"), yaml.safe_load(Path(EMBEDDED).read_text())
+    rates = {"prompt_prune_rate", "completion_prune_rate"}
+    for own, others in (
+        ({}, set()),
+        ({"compare": {"methods": {"grpo": {}}}}, set()),
+        (
+            {"method": "dr_grpo", "prompt_prune_rate": 0, "completion_prune_rate": 0},
+            {"method", "loss_type", "scale_rewards"},
+        ),
     ):
-        assert main(["plan", *words]) == 2, words
-        assert said in " ".join(capsys.readouterr().err.split()), words
+        path = tmp_path / "own.yaml"
+        path.write_text(yaml.safe_dump(base | own))
+        assert main(["plan", str(path), "--run", str(run)]) == 0
+        fields = yaml.safe_load(capsys.readouterr().out.split("to paste into the configuration:\n")[1])
+        assert fields.keys() in (rates, rates | others)
+        pasted = {name: value for name, value in {**base, **own, **fields}.items() if name != "compare"}
+        assert parse_given(pasted).training.prompt_prune_rate == fields["prompt_prune_rate"]
+    for name, method in METHODS.items():
+        given = pruning_method(name)
+        if given:
+            assert DPPOConfig(**CPU, **given).build_method().normaliser == method.normaliser, name
+
+
+def test_a_pilot_has_32_prompts_or_as_many_as_there_are():
+    assert [pilot_size(asked, 500) for asked in (None, 4, 64)] == [32, 4, 64] and pilot_size(None, 11) == 10
+    for asked, prompts, named in ((12, 10, "Try --pilot 10"), (None, 3, "--pilot 2"), (5, 10, "even")):
+        with refused(ConfigError, named):
+            pilot_size(asked, prompts)
+
+
+def test_a_run_without_groups_is_refused(tmp_path, capsys):
+    silent = write_run(tmp_path / "silent")
+    (silent / "prompts.jsonl").unlink()
+    assert main(["plan", EMBEDDED, "--run", str(silent)]) == 2
+    assert "has no groups" in capsys.readouterr().err
 
 
 def test_wrong_figures_are_named_all_at_once(tmp_path, capsys):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from rich.console import Console
+from small_runs import small_words
 
 from dppo_lab.cli.main import main
 from dppo_lab.cli.progress import Bars, Board, Lines, open_board
@@ -65,10 +66,8 @@ def test_no_control_characters_into_files_pipes_and_notebooks(monkeypatch):
 @pytest.fixture
 def small_run(tmp_path, untrained):
     """Words of a run of three steps."""
-    given = f"--model_name_or_path {untrained} --dataset_name embedded --use_cpu true --bf16 false "
-    given += "--report_to none --num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 "
-    given += "--gradient_checkpointing false --max_steps 3 --logging_steps 1 --save_strategy no "
-    return [*given.split(), "--output_dir", str(tmp_path / "out")]
+    more = ("--disable_tqdm", "false", "--max_steps", "3", "--logging_steps", "1", "--save_strategy", "no")
+    return small_words(tmp_path / "out", *more, model=untrained)
 
 
 def test_train_shows_lines_in_a_pipe(small_run, capsys, monkeypatch):

@@ -121,24 +121,6 @@ def test_a_stopped_estimate_goes_on_to_the_same_values_and_repeats_no_batch_on_d
     assert (tmp_path / "set.values.jsonl.samples").read_text().splitlines()[:19] == kept
 
 
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        ("--beta1 0", "beta=0.0"),
-        ("--samples 0", "samples=0"),
-        ("--reward_funcs own_rewards.nothing", "9 of 9 prompts"),
-        ("--reward_funcs format overlong", "overlong counts the tokens"),
-        ("--min_p 0.1 --reward_weights 1 2", "these values: 2 problems"),
-        ("--rollout_func own_rewards.roll_out", "rollout_func='own_rewards.roll_out'"),
-        ("--model_name_or_path ./none", "model ./none"),
-    ],
-)
-def test_what_makes_no_value_is_an_error(words, more, named, capsys):
-    assert main([*words, *more.split()]) == 2
-    assert named in capsys.readouterr().err
-    assert not os.path.exists("set.values.jsonl")
-
-
 def test_a_model_from_scratch_of_another_seed_is_another_model(words, made_quickly, capsys):
     """One model for all seeds would give the values of a policy that no run starts from."""
     scratch = [*words, "--model_name_or_path", "scratch:embedded_quick", "--embedded_problems", "8"]

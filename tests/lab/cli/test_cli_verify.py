@@ -95,11 +95,3 @@ def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys)
     text = capsys.readouterr().out
     assert "FAIL 1 of 2 checks" in text and text.count("FAIL  ") == 1
     assert "declared the dapo normaliser is biased under prompt pruning" in text
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["--output", "/nowhere/all.json"], "no folder /nowhere"), (["--beta", "0.1"], "--beta needs a configuration")],
-)
-def test_bad_arguments(words, said, capsys):
-    assert main(["verify", *words]) == 2 and said in capsys.readouterr().err

@@ -14,7 +14,7 @@ from dppo_lab.planning.observed import Observed
 from dppo_lab.planning.records import Length, Option, Prices, Step
 from dppo_lab.planning.work import work_of
 from dppo_lab.planning.workload import Groups, log_normal_curve, longest_curve, longest_of
-from dppo_lab.planning.written import as_json, findings
+from dppo_lab.planning.written import as_json, findings, pasted
 
 STEP = Step(prompts=16, generations=8)
 LENGTH = Length(steps=100, first_epoch=20)
@@ -134,6 +134,11 @@ def test_what_pays_is_recommended_and_what_cannot_pay_is_said():
     assert plan.advice[1].rate == 0 and plan.advice[1].gain.value <= 1
     assert any("do not prune completions" in line for line in findings(plan))
     assert plan.update_free.value == pytest.approx(1, abs=0.1)
+    assert not any("worse than none" in line for line in findings(planned()))
+    own = planned(Figures(workload=MIXED, costs=dear))
+    (line,) = [line for line in findings(own) if "worse than none" in line]
+    assert "completion_prune_rate: 0.5" in line and f"{own.advice[1].own_gain.value:.2f}x" in line
+    assert pasted(own)[-1] == "completion_prune_rate: 0"
     once = planned(length=Length(steps=20, first_epoch=20)).advice[0]
     assert once.rate == 0 and "before prompts come back" in once.why
     assert gain(WORLD, STEP, Option(name="x"), 1) == 1

@@ -6,6 +6,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
+from small_runs import small_words
 
 from dppo.errors import ConfigError
 from dppo_lab.demo import drafts
@@ -19,12 +20,9 @@ from dppo_lab.runs.parts import load_rollouts, train
 
 @pytest.fixture
 def words(tmp_path, untrained):
-    given = f"--model_name_or_path {untrained} --dataset_name embedded_quick --embedded_problems 12 "
-    given += "--rollout_func embedded --use_cpu true --bf16 false --report_to none --num_generations 4 "
-    given += "--per_device_train_batch_size 16 --max_completion_length 8 --disable_tqdm true --max_steps 3 "
-    given += "--gradient_checkpointing false --logging_steps 1 --save_strategy no --learning_rate 1e-3 "
-    given += "--reward_funcs runs_rewards.odd_length"
-    return [*given.split(), "--output_dir", str(tmp_path / "out")]
+    more = "--embedded_problems 12 --rollout_func embedded --max_steps 3 --logging_steps 1 --save_strategy no "
+    more += "--learning_rate 1e-3 --reward_funcs runs_rewards.odd_length"
+    return small_words(tmp_path / "out", *more.split(), model=untrained, dataset="embedded_quick")
 
 
 def test_held_out_problems_are_the_seeds_own_and_held_out():

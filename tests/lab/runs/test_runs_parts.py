@@ -5,14 +5,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 from refusals import refused
+from small_runs import small_words
 
 import answer_judge.errors as judge
-from dppo.errors import CheckpointError, ConfigError
+from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.install import install_line
+from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.runs.dry_run import dry_run
 from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import clear, load_dataset, load_rewards, output_checkpoint, prepare_model, train
+from dppo_lab.runs.parts import clear, fitting, load_dataset, load_rewards, output_checkpoint, train
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
 
@@ -25,10 +28,7 @@ def problems_file(tmp_path):
 
 
 def run_of(tmp_path, dataset, *flags, model="scratch:embedded"):
-    words = f"--model_name_or_path {model} --dataset_name {dataset} --output_dir {tmp_path / 'out'} --use_cpu true "
-    words += "--bf16 false --report_to none --num_generations 4 --per_device_train_batch_size 16 "
-    words += "--max_completion_length 8 --disable_tqdm true --gradient_checkpointing false"
-    return parse_run([*words.split(), *flags])
+    return parse_run(small_words(tmp_path / "out", *flags, model=model, dataset=dataset))
 
 
 def test_output_folder_that_is_not_empty(tmp_path):
@@ -113,10 +113,23 @@ def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, made_quickly):
 def test_what_a_run_cannot_start_with(tmp_path, problems_file):
     with refused(ConfigError, "processes=2", "--num_processes 2"):
         train(run_of(tmp_path, "embedded", "--processes", "2"))
-    with refused(ConfigError, "'scratch:big'", "'scratch:embedded'", "'scratch:text'"):
-        prepare_model(run_of(tmp_path, "embedded", model="scratch:big"))
     with refused(ConfigError, "eval_dataset_name"):
         load_dataset(run_of(tmp_path, problems_file, "--eval_strategy", "steps", "--eval_steps", "1"), held_out=True)
+
+
+def test_prompts_beyond_the_positions_of_the_model_are_refused_or_left_out(tmp_path, capsys):
+    """By hand: n times ``1+``, then ``1=``, are 2n + 2 tokens, and the template has two."""
+    rows = [{"prompt": [{"role": "user", "content": "1+" * n + "1="}]} for n in (3, 60, 200)]
+    dataset, tokenizer, run = Dataset.from_list(rows), build_tokenizer(), run_of(tmp_path, "embedded")
+    assert fitting(run, dataset, tokenizer, None) is dataset and fitting(run, dataset, tokenizer, 412) is dataset
+    assert capsys.readouterr().out == ""
+    with refused(DataError, "404 tokens", "403 positions", "1 of 3", "row 2", "on_bad_rows: drop"):
+        fitting(run, dataset, tokenizer, 403)
+    run.data.on_bad_rows = "drop"
+    assert list(fitting(run, dataset, tokenizer, 403)["prompt"]) == [row["prompt"] for row in rows[:2]]
+    assert "1 of 3 prompts are left out" in capsys.readouterr().out
+    assert len(fitting(run, dataset, tokenizer, 404)) == 3
+    assert "max_completion_length=8 goes beyond" in capsys.readouterr().out
 
 
 def test_overwrite_leaves_nothing_of_the_old_run(tmp_path):

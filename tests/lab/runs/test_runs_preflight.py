@@ -2,6 +2,7 @@
 
 import pytest
 from refusals import refused
+from small_runs import small_words
 from transformers.integrations import integration_utils
 from trl import GRPOConfig
 
@@ -11,14 +12,11 @@ from dppo_lab.cli.main import main
 from dppo_lab.runs.parsing import parse_fields, parse_run
 from dppo_lab.runs.preflight import TRACKERS, preflight_problems
 
-WORDS = "--dataset_name embedded --model_name_or_path scratch:embedded --use_cpu true --bf16 false "
-WORDS += "--report_to none --num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8"
-
 EVALUATED = ["--eval_strategy", "steps"]
 
 
 def words_of(tmp_path, *more):
-    return [*WORDS.split(), "--output_dir", str(tmp_path / "out"), *more]
+    return small_words(tmp_path / "out", *more)
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,8 @@ from textwrap import dedent
 
 import pytest
 import torch
-from refusals import refused
 from trl import GRPOConfig, GRPOTrainer
 
-from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.verification import gradients
 from dppo.verification.parity import one_step, relative_difference, script_of
@@ -133,10 +131,3 @@ def test_adapters_alone_are_trained(run):
     ours = one_step(DPPOTrainer, DPPOConfig, script_of(subject), completion_prune_rate=0.0)
     assert len(ours.gradient) == 12
     assert relative_difference(ours.gradient, theirs.gradient) < 1e-5
-
-
-def test_models_that_are_not_there(run, folder):
-    with refused(ConfigError, folder / "nothing"):
-        subject_from_run(run(model_name_or_path=folder / "nothing"))
-    with refused(ConfigError, "scratch:text", folder / "out"):
-        subject_from_run(run(model_name_or_path="scratch:text"))

@@ -1,0 +1,128 @@
+"""The model of a run: what is wrong with its name, its tokenizer, the tokens it has positions for, and scratch models.
+
+TRL is not needed here.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from datasets import Dataset
+from transformers import AutoConfig, AutoTokenizer
+
+from dppo.errors import ConfigError, did_you_mean, first_line
+from dppo_lab.demo.scratch import SCRATCH, OnStep, prepare_embedded, prepare_text
+from dppo_lab.runs.embedded import TASKS
+
+if TYPE_CHECKING:
+    from dppo_lab.runs.arguments import AnyRun
+
+
+def model_problems(run: "AnyRun") -> Iterator[str]:
+    """No model, an unknown one from scratch, or a folder that is missing or incomplete; hub names are not looked up."""
+    name = run.model.model_name_or_path or ""
+    if not name:
+        yield "model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B"
+    elif name.startswith(SCRATCH):
+        yield from scratch_problems(name)
+    elif Path(name).is_dir():
+        there = [path.name for path in Path(name).iterdir()]
+        if not {"config.json", "adapter_config.json"} & {*there}:
+            yield f"model {name}: the folder has no config.json. Name one that save_pretrained or dppo train wrote"
+        elif not any(file.endswith((".safetensors", ".bin")) for file in there):
+            yield f"model {name}: the folder has no weights, such as model.safetensors. Save the model into it again"
+    elif name.startswith(("/", ".", "~")) or name.count("/") > 1:  # hub names have at most one slash
+        yield f"model {name}: no such folder. {_near(name)}Write model_name_or_path: FOLDER, or a name of the hub"
+
+
+def scratch_problems(name: str) -> Iterator[str]:
+    """An unknown model from scratch."""
+    known = [SCRATCH + kind for kind in (*TASKS, "text")]
+    if name not in known:
+        yield f"model_name_or_path={name!r} is not one of {', '.join(map(repr, known))}."
+
+
+def model_of(run: "AnyRun") -> str:
+    """The model's path or hub name; the first of ``model_problems`` is an error."""
+    for problem in model_problems(run):
+        raise ConfigError(problem)
+    return run.model.model_name_or_path or ""
+
+
+def _near(name: str) -> str:
+    """Which folder next to one that is not there may be meant."""
+    parent = Path(name).parent
+    return did_you_mean(Path(name).name, [path.name for path in parent.iterdir()] if parent.is_dir() else [])
+
+
+def load_tokenizer(run: "AnyRun", name: str) -> Any:
+    """The tokenizer of the run's model, found under ``name``; it must have a token that ends a completion."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **hub_options(run))
+    except (OSError, ValueError) as error:
+        raise ConfigError(cannot_load(name, error)) from None
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(
+            f"model {name}: its tokenizer has no end-of-sequence token, so no completion would end. Write one of its "
+            'tokens into its tokenizer_config.json, for example "eos_token": "<|endoftext|>"'
+        )
+    return tokenizer
+
+
+def hub_options(run: "AnyRun") -> dict[str, Any]:
+    """What ``from_pretrained`` is told besides the name."""
+    return {"revision": run.model.model_revision, "trust_remote_code": run.training.trust_remote_code}
+
+
+def cannot_load(name: str, error: Exception) -> str:
+    """Why a model cannot be loaded, in one line."""
+    where = "" if Path(name).exists() else f"no such folder (looked in {Path.cwd()}). {_near(name)}From the hub: "
+    return f"model {name}: {where}{first_line(error)} Write model_name_or_path: FOLDER, or a name of the hub"
+
+
+def positions(name: str, run: "AnyRun") -> int | None:
+    """The most tokens that the model has positions for; None where its configuration sets no such limit."""
+    config = AutoConfig.from_pretrained(name, **hub_options(run)).get_text_config()
+    stretched = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") != "default"
+    return None if stretched else getattr(config, "max_position_embeddings", None)
+
+
+def prompt_tokens(tokenizer: Any, prompt: Any, template: dict[str, Any]) -> list[int]:
+    """Token ids of a prompt as the model is given it to answer."""
+    if isinstance(prompt, str):
+        return list(tokenizer(prompt)["input_ids"])
+    ids = tokenizer.apply_chat_template(
+        prompt, add_generation_prompt=True, tokenize=True, return_dict=False, **template
+    )
+    return list(cast(list[int], ids))
+
+
+def chat_options(run: "AnyRun", tokenizer: Any) -> dict[str, Any]:
+    """What the run tells the chat template; nothing where there is none."""
+    options = run.training.chat_template_kwargs
+    return options if isinstance(options, dict) and tokenizer.chat_template is not None else {}
+
+
+def made_from_scratch(
+    name: str,
+    folder: Path,
+    problems: Callable[[], Dataset],
+    *,
+    seed: int,
+    minutes: float,
+    on_step: OnStep | None = None,
+) -> None:
+    """Make ``folder`` with the model from scratch of that name, unless it is there.
+
+    ``scratch:text`` learns for some ``minutes`` from the worked solutions of ``problems``.
+    """
+    for problem in scratch_problems(name):
+        raise ConfigError(problem)
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    kind = name.removeprefix(SCRATCH)
+    if kind in TASKS:
+        prepare_embedded(folder, seed=seed, task=TASKS[kind], on_step=on_step)
+    else:
+        prepare_text(folder, problems(), seed=seed, minutes=minutes, on_step=on_step)

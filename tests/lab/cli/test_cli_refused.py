@@ -1,0 +1,145 @@
+"""What every command refuses: exit code 2 and a few lines that name the value and what works, never a traceback."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from dppo_lab.cli.main import main
+from dppo_lab.comparison.plan import QUICK
+
+REWARDS = """
+def graded(completions, gold, **columns):
+    return [0.0] * len(completions)
+
+def nothing(completions, **columns):
+    return [None] * len(completions)
+"""
+TRAIN = {
+    "model_name_or_path": "model", "dataset_name": "problems.jsonl", "reward_funcs": ["own_rewards.nothing"],
+    "output_dir": "out", "num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 7,
+    "report_to": "none", "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "max_steps": 2,
+}  # fmt: skip
+VALUES = {**TRAIN, "method": "a_star_po", "num_generations": 1, "prompt_values": "set.values.jsonl"}
+COMPARE = {"model_name_or_path": "model", "output_dir": "out", "max_steps": 2, "embedded_problems": 4}
+COMPARE |= {"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 8, "save_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, untrained):
+    """A folder with models, problems, rewards, and a configuration for each command."""
+    folder = tmp_path_factory.mktemp("place")
+    for name in ("model", "no_weights", "no_config", "no_end"):
+        shutil.copytree(untrained, folder / name)
+    (folder / "no_weights" / "model.safetensors").unlink()
+    (folder / "no_config" / "config.json").unlink()
+    without_end().save_pretrained(folder / "no_end")
+    rows = [{"problem": f"{n}+{n}=?", "answer": str(2 * n)} for n in range(1, 11)]
+    long = {"problem": "+".join("1" * 400), "answer": "400"}
+    for name, made in (("problems", rows), ("long", [*rows, long])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    (folder / "own_rewards.py").write_text(REWARDS)
+    (folder / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (folder / "broken.yaml").write_text("a: [1, 2\nb: }")
+    fields = {"train": TRAIN, "values": VALUES, "compare": yaml.safe_load(QUICK.read_text()) | COMPARE}
+    for name, each in fields.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(each))
+    return folder
+
+
+def without_end():
+    """A tokenizer without a token that ends a completion."""
+    tokenizer = build_tokenizer()
+    tokenizer.eos_token = None
+    return tokenizer
+
+
+REFUSED = [
+    # settings
+    ("train train.yaml --method ddpo", "Did you mean dapo or dppo or gdpo? The 32 there are: docs/methods.md."),
+    ("train train.yaml --learning_rate fast", "invalid float value: 'fast'"),
+    ("train train.yaml --loss_type ppo", "loss_type='ppo'", "'dr_grpo'"),
+    ("train compare.yaml", "'compare'", "dppo compare"),
+    ("train broken.yaml", "broken.yaml is not YAML"),
+    ("train --output_dir out --use_cpu true --bf16 false", "dataset_name is not set"),
+    ("train train.yaml --completion_prune_rat 0.5", "Did you mean completion_prune_rate?"),
+    ("train train.yaml --deepspeed zero.json", "DeepSpeed is not served", "Use DDP or FSDP2"),
+    ("compare compare.yaml --no_such_field 3", "unknown fields: --no_such_field"),
+    ("plan train.yaml --method dppo_histroy", "Did you mean dppo_history?"),
+    ("verify --beta 0.1", "--beta needs a configuration"),
+    ("compare --frozen --beta 0.1", "--beta needs a configuration"),
+    # models
+    ("train train.yaml --model_name_or_path mode", "model mode: no such folder", "Did you mean model?", "From the hub"),
+    ("train train.yaml --model_name_or_path ./mode", "model ./mode: no such folder. Did you mean model?"),
+    ("train train.yaml --model_name_or_path no_weights", "no_weights", "has no weights"),
+    ("train train.yaml --model_name_or_path no_config", "no_config", "has no config.json"),
+    ("train train.yaml --model_name_or_path no_end", "no_end", "no end-of-sequence token", '"eos_token"'),
+    ("train train.yaml --model_name_or_path scratch:big", "'scratch:big' is not one of 'scratch:embedded'"),
+    ("verify train.yaml --model_name_or_path mode", "model mode: no such folder"),
+    ("verify train.yaml --model_name_or_path scratch:text", "scratch:text", "out"),
+    ("values values.yaml --model_name_or_path ./mode", "model ./mode: no such folder"),
+    ("plan train.yaml --model_name_or_path no_weights", "has no weights"),
+    ("plan train.yaml --model_name_or_path mode", "model mode: no such folder"),
+    ("eval mode --benchmark sums=problems.jsonl", "model mode: no such folder"),
+    ("eval scratch:big --benchmark sums=problems.jsonl", "'scratch:big' is not one of 'scratch:embedded'"),
+    ("eval scratch:text --benchmark sums=problems.jsonl", "--scratch_data FILE"),
+    # rewards and data
+    ("train train.yaml --reward_funcs acuracy", "'acuracy' is not known. Did you mean accuracy?"),
+    ("train train.yaml --reward_funcs own_rewards.grade", "no attribute 'grade'", "Did you mean graded?"),
+    ("train train.yaml --reward_funcs own_rewards.graded", "'gold'", "'problem', 'answer', 'prompt'"),
+    ("train train.yaml --dataset_name long.jsonl", "801 tokens", "positions", "row 10", "on_bad_rows: drop"),
+    ("compare compare.yaml --rollout_func nothing.here", "rollout_func: 'nothing.here'"),
+    ("plan train.yaml --reward_funcs acuracy", "Did you mean accuracy?"),
+    ("values values.yaml --reward_funcs own_rewards.nothing", "10 of 10 prompts"),
+    ("values values.yaml --reward_funcs format overlong", "overlong counts the tokens"),
+    ("values values.yaml --min_p 0.1 --reward_weights 1 2", "these values: 2 problems"),
+    ("values values.yaml --rollout_func own_rewards.roll_out", "rollout_func='own_rewards.roll_out'"),
+    # options of commands
+    ("compare compare.yaml --methods trl,dpppo", "Did you mean dppo?"),
+    ("compare compare.yaml --target 2", "--target 2"),
+    ("compare --frozen --methods dppo,greatest", "'greatest'"),
+    ("compare --frozen --rates 0.5,half", "--rates 0.5,half"),
+    ("compare --frozen --output /nowhere/at/all.json", "no folder /nowhere/at"),
+    ("verify --output /nowhere/all.json", "no folder /nowhere"),
+    ("values values.yaml --beta1 0", "beta=0.0"),
+    ("values values.yaml --samples 0", "samples=0"),
+    ("values", "no configuration is named"),
+    ("plan", "no configuration is named"),
+    ("plan train.yaml --pilot 8 --run runs", "--pilot and --run are different sources"),
+    ("plan train.yaml --run nowhere", "is no run"),
+    ("plan train.yaml --pilot 3", "must be an even number of prompts >= 4"),
+    ("plan train.yaml --pilot 12", "--pilot 12", "10 prompts", "Try --pilot 10"),
+    ("plan train.yaml --figures train.yaml", "'bf16' is no figure"),
+    ("plan train.yaml --gpu_hour_price -1", "gpu_hour_price=-1 must be >= 0"),
+    ("plan train.yaml --output /nowhere/at/all", "there is no folder /nowhere/at"),
+    ("eval", "no model is named"),
+    ("eval m --compare a b", "no model: dppo eval --compare a b"),
+    ("eval model --benchmark sums=problems.jsonl --samples 4 --k 1,8", "k=8 must be between 1 and the 4 samples"),
+    ("eval model --benchmarks math5000", "'math5000'"),
+    ("eval model --benchmark more=nothing.jsonl", "nothing.jsonl"),
+    ("eval model --benchmark sums=problems.jsonl --workers 0", "workers=0"),
+    ("report nowhere", "nowhere is not a folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "named"), [(words, named) for words, *named in REFUSED])
+def test_bad_input_is_refused_in_a_few_lines_that_name_it(place, monkeypatch, capsys, words, named):
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*.json*"))
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    said = error[error.index(f"dppo {words.split()[0]}: ") :]
+    assert not [name for name in named if name not in " ".join(said.split())], said
+    assert said.count("\n") <= 3 and len(said) < 700, "a sentence, or a short list of problems"
+    written = [path for path in sorted(place.rglob("*.json*")) if path not in before and path.name != ".writer.json"]
+    assert not [path for path in written if path.suffix == ".jsonl"], "nothing was trained or sampled"
+
+
+def test_the_library_itself_ends_in_another_error(place, monkeypatch):
+    """The wrong twin: without the check, transformers is asked for a token that is not there."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("dppo_lab.runs.parts.load_tokenizer", lambda run, name: without_end())
+    with pytest.raises(TypeError, match="NoneType"):
+        main(["train", "train.yaml", "--model_name_or_path", "model", "--output_dir", "other"])

@@ -1,0 +1,91 @@
+"""One writer of a run's folder, with real processes: two are refused, and what a killed one left is taken over."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from refusals import refused
+from small_runs import small_words
+
+from dppo.errors import ConfigError
+from dppo_lab.runs import lock
+from dppo_lab.runs.lock import sole_writer_of
+from dppo_lab.runs.parsing import parse_run
+from dppo_lab.runs.parts import output_checkpoint, train
+
+HOLD = """
+import sys
+from pathlib import Path
+from dppo_lab.runs.lock import sole_writer_of
+with sole_writer_of(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path, monkeypatch):
+    """A process that writes the folder ``out`` until its input ends."""
+    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", HOLD, str(tmp_path / "out")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as made:
+        assert made.stdout.readline() == "held\n"
+        yield made
+        made.kill()
+
+
+@pytest.fixture
+def words(tmp_path, untrained):
+    more = ("--embedded_problems", "12", "--save_steps", "1", "--max_steps", "2")
+    return small_words(tmp_path / "out", *more, model=untrained, dataset="embedded_quick")
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"], ["--overwrite"]], ids=" ".join)
+def test_a_second_writer_is_refused_and_changes_nothing(tmp_path, holder, words, more):
+    (tmp_path / "out" / "checkpoint-1").mkdir()
+    (tmp_path / "out" / "checkpoint-1" / "trainer_state.json").write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    with refused(ConfigError, f"process {holder.pid} on {socket.gethostname()} since", f"--output_dir {tmp_path}"):
+        train(parse_run([*words, *more]))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_folder_of_a_writer_that_ended_is_free_and_says_nothing(tmp_path, holder, capsys):
+    holder.communicate("")
+    with sole_writer_of(tmp_path / "out"):
+        assert (tmp_path / "out" / lock.WRITER_FILE).exists()
+    assert capsys.readouterr().out == "" and os.listdir(tmp_path / "out") == [lock.LOCK_FILE]
+
+
+def test_a_killed_writer_leaves_a_lock_that_a_run_takes_over_with_a_line(tmp_path, holder, words, capsys):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert (tmp_path / "out" / lock.WRITER_FILE).exists()
+    train(parse_run(words))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "taken over" in line]
+    assert str(tmp_path / "out") in line and f"process {holder.pid} on" in line
+    assert not (tmp_path / "out" / lock.WRITER_FILE).exists()
+    train(parse_run([*words, "--resume"]))
+    assert "taken over" not in capsys.readouterr().out
+
+
+def test_a_note_that_is_damaged_or_cannot_be_written_stops_nobody(tmp_path, holder, monkeypatch):
+    (tmp_path / "out" / lock.WRITER_FILE).write_text("{half")
+    with refused(ConfigError, "another process"), sole_writer_of(tmp_path / "out"):
+        pass
+    holder.communicate("")
+
+    def full(*given, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(lock, "write_json", full)
+    with sole_writer_of(tmp_path / "out"):
+        pass
+
+
+def test_a_lock_alone_does_not_make_a_folder_one_in_use(tmp_path, holder, words):
+    assert output_checkpoint(parse_run(words)) is None
