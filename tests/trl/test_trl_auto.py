@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from safetensors.torch import load_file
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 
+from dppo.methods import METHODS
 from dppo.methods import settings as method_settings
-from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto, Evidence
 from dppo.trl import DPPOConfig
+from dppo.trl.grpo.plan import CeilingLines
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
 
@@ -33,9 +36,20 @@ def test_both_levels_choose_up_to_a_rate():
     assert (method.prompts.auto, method.completions.auto) == (PROMPT_AUTO, COMPLETION_AUTO)
     assert method.prompts.rate == method.completions.rate == 0.8
     assert method.prompts.floor == method.completions.floor == pytest.approx(0.2)
-    assert method.biases() == ("the dapo normaliser is biased under prompt pruning: " + method.normaliser.reason,)
+    (reason,) = method.biases()
+    assert reason.startswith("the dapo normaliser is biased under prompt pruning: " + method.normaliser.reason)
     plain = DPPOConfig(**CONFIG, prompt_prune_rate="0.25").build_method()
     assert plain.prompts.rate == 0.25 and plain.prompts.auto is None
+
+
+@pytest.mark.parametrize(("spread", "off"), [(0.0, True), (1.0, False)])
+def test_a_rate_that_can_save_nothing_is_to_be_turned_off(spread, off):
+    """Sixty-four prompts alike: nothing to choose from, and each draw costs variance."""
+    method, said = METHODS["dppo"].with_rates(prompt=0.3, completion=0.0), []
+    visits = Evidence.known((1 + spread * torch.arange(64.0)).square(), torch.ones(64))
+    plan = SimpleNamespace(figures={"prune/prompt_rate": 0.3}, completions=None, evidence=None)
+    CeilingLines(said.append).tell(method, plan, visits)
+    assert "here: the rate is 0.3" in said[0] and said[0].endswith("turn it off, prompt_prune_rate: 0") == off
 
 
 def test_trls_own_parser_takes_words_and_numbers():
