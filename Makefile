@@ -17,7 +17,7 @@ setup: .venv/.ready  ## make .venv with everything in it
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: setup  ## train the embedded policy with GRPO and with DPPO, print the table
+demo: setup  ## TRL's trainer, a control and DPPO for equal seconds on the embedded task
 	$(BIN)/dppo demo
 
 test: setup  ## every property, by two processes

@@ -1,28 +1,23 @@
-"""Intervals over the seeds of an experiment; both cover about 95%.
+"""Intervals over the seeds of an experiment, which cover about 95%: the bootstrap with expanded tails.
 
-| interval | what for |
-|---|---|
-| ``seed_interval`` | the mean or median over a few seeds: bootstrap with expanded tails |
-| ``student_interval`` | the mean over a few seeds of nearly normal figures: Student's t |
-
-One cannot replace the other, or the intervals over problems (``answer_judge.statistics``). Over few seeds the plain
-percentile interval is too narrow: resamples spread by sqrt((n-1)/n) less than the estimate does, and it uses quantiles
-of the normal in place of those of Student's t. The expanded interval corrects its tails for both. It never leaves the
-range of the data, so with few seeds it cannot cover 95%: for a symmetric quantity the range of n seeds misses the
-centre with probability ``2 ** (1 - n)``. It allows infinite figures (a target never reached), Student's t does not.
+They cannot replace intervals over problems (``answer_judge.statistics``). Over few seeds the plain percentile interval
+is too narrow: resamples spread by sqrt((n-1)/n) less than the estimate does, and it uses quantiles of the normal in
+place of those of Student's t. The expanded interval corrects its tails for both. It never leaves the range of the
+data, so with few seeds it cannot cover 95%: for a symmetric quantity the range of n seeds misses the centre with
+probability ``2 ** (1 - n)``. It allows infinite figures (a target never reached).
 """
 
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
 import numpy as np
 from scipy import stats
 
-from answer_judge.statistics import LEVEL, Estimate
+from answer_judge.statistics import LEVEL
 from dppo.rng import Purpose, generator
 
 FEWEST = 3
@@ -142,12 +137,3 @@ def all_resamples(seeds: int) -> tuple[np.ndarray, np.ndarray]:
     counts_M = (Counter(resample).values() for resample in places)
     ways_M = [math.factorial(seeds) / math.prod(map(math.factorial, counts)) for counts in counts_M]
     return np.array(places), np.array(ways_M) / seeds**seeds
-
-
-def student_interval(values: Sequence[float]) -> Estimate:
-    """The mean of finite values, one per seed, with its interval by Student's t; nan ends for a single value."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return Estimate(mean, math.nan, math.nan)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
-    return Estimate(mean, mean - half, mean + half)

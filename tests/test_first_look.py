@@ -37,6 +37,7 @@ def test_its_cells_run_at_a_small_size(tmp_path, monkeypatch, capsys):
     """In this process, without a kernel."""
     pictures, names = [], {}
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(NOTEBOOK.parent)
     monkeypatch.setattr(pyplot, "show", lambda: pictures.append(pyplot.gcf()))
     text = NOTEBOOK.read_text().replace("SMALL = False", "SMALL = True").replace("(100, 50, 1, 12)", "(60, 50, 1, 6)")
     for cell in nbformat.reads(text, as_version=4)["cells"]:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from answer_judge.statistics import benchmark_interval, bootstrap_means, normal_interval, problem_interval
 from dppo.rng import Purpose, generator
-from dppo_lab.statistics import expanded_tail, percentile_ends, seed_interval, student_interval
+from dppo_lab.statistics import expanded_tail, percentile_ends, seed_interval
 
 
 @pytest.mark.parametrize("statistic", [np.mean, np.median])
@@ -115,11 +115,3 @@ def test_normal_interval_by_hand():
     assert astuple(normal_interval([1.0, 1.0, 1.0])) == (1.0, 1.0, 1.0)
     assert astuple(normal_interval([1.0])) == (1.0, 0.0, 1.0)
     assert astuple(normal_interval([0.0], (-1.0, 1.0))) == (0.0, -1.0, 1.0)
-
-
-def test_student_interval_by_hand():
-    found = student_interval([1.0, 2.0, 3.0])
-    assert found.value == 2.0 and found.high - 2.0 == pytest.approx(4.302653 / 3**0.5, rel=1e-5)
-    assert found.low == pytest.approx(4 - found.high)
-    alone = student_interval([1.0])
-    assert alone.value == 1.0 and math.isnan(alone.low) and math.isnan(alone.high)

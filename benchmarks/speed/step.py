@@ -43,11 +43,10 @@ from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.decode import sample
 from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
-from dppo_lab.demo.loop import GENERATIONS, PROMPTS
 from dppo_lab.demo.task import FULL, QUICK, ArithmeticTask, make_split, score
 from dppo_lab.demo.warmup import warm_up
 
-SEED = 0
+SEED, PROMPTS, GENERATIONS = 0, 16, 8
 Rollouts = dict[str, list[Any]]
 """``prompt_ids``, ``completion_ids`` and ``logprobs``, as TRL wants them from a ``rollout_func``."""
 

@@ -38,9 +38,9 @@ from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.decode import Rollout, sample
 from dppo_lab.demo.evaluate import MAX_NEW_TOKENS, rewards_of
-from dppo_lab.demo.loop import Loop
 from dppo_lab.demo.task import FULL, QUICK, make_split
 from dppo_lab.demo.warmup import warm_up
+from examples.engine import Loop
 
 SEED, GROUPS, GENERATIONS, CHUNK = 1, 96, 4, 48
 KEPT = (0.7, 0.5, 0.3)
@@ -130,8 +130,8 @@ def variances(quick: bool) -> dict[str, Any]:
     problems = make_split(SEED, train=192, held_out=0, task=task).train
     trained = copy.deepcopy(model)
     loop = Loop(trained, tokenizer, problems, METHODS["grpo"], seed=SEED, prompts=16, generations=GENERATIONS)
-    for step in range(steps):
-        loop.step(4e-4 * (1 - step / steps))
+    for _ in range(steps):
+        loop.step(4e-4)
     later = Qwen3ForCausalLM(model.config)
     later.load_state_dict({name: trained.state_dict()[name] for name in later.state_dict()})
     found: dict[str, Any] = {}

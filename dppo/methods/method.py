@@ -174,9 +174,11 @@ class Method:
         pruned = self.prompts.rate > 0
         where = "is biased under prompt pruning"
         uneven = self.sizes is not None
+        own = "normaliser" in self.fixes
+        remedy = "" if own else ". The dr_grpo normaliser is not (TRL: loss_type: dr_grpo)"
         return [
             (
-                f"the {self.normaliser.name} normaliser {where}: {self.normaliser.reason}",
+                f"the {self.normaliser.name} normaliser {where}: {self.normaliser.reason}{remedy}",
                 pruned and not self.normaliser.prompt_exact,
             ),
             (

@@ -5,7 +5,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
     from dppo_lab.runs.follow import no_progress_bars
 
     comparison = plan(config, flags, methods=listed(options.methods), seeds=options.seeds, target=options.target)
-    with no_progress_bars(), _board() as told:
+    with no_progress_bars(), events_shown() as told:
         try:
             results = run_comparison(comparison, told, overwrite=options.overwrite)
         except KeyboardInterrupt:
@@ -65,14 +65,14 @@ def main(words: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _board() -> Iterator[Callable[["Event"], None]]:
-    """A function that shows each event: one line for all runs together, and one for each."""
+def events_shown(names: Mapping[str, str] | None = None) -> Iterator[Callable[["Event"], None]]:
+    """A function that shows each event: a line for all runs together, and one for each, under its name in ``names``."""
     console = Console(file=sys.stderr)
     ended: dict[str, float] = dict.fromkeys(("kept", "finished", "failed"), 1.0)
     with open_board(console) as board:
 
         def told(event: "Event") -> None:
-            name = f"{event.number}/{event.runs} {event.name} seed {event.seed}"
+            name = f"{event.number}/{event.runs} {(names or {}).get(event.name, event.name)} seed {event.seed}"
             done = ended.get(event.stage, 0.0 if event.stage == "warm-up" else event.step / max(event.steps, 1.0))
             board.update("all runs", (event.number - 1 + done) / event.runs)
             if event.stage == "warm-up":

@@ -15,7 +15,7 @@ from dppo_lab.errors import EXPLAINED
 
 COMMANDS = {
     "compare": "methods side by side from one start, TRL's trainer among them: dppo compare CONFIG.yaml --seeds 5",
-    "demo": "train an embedded policy with GRPO and with DPPO, and show what pruning saves",
+    "demo": "TRL's trainer, a control and DPPO for equal seconds on a task without a download",
     "eval": "accuracy on mathematics benchmarks: dppo eval MODEL --benchmarks math500,aime24",
     "plan": "what a run will cost and what pruning can save, before it starts: dppo plan CONFIG.yaml",
     "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",

@@ -111,11 +111,7 @@ class Contestant:
         return merged
 
     def parse(self, fields: Mapping[str, Any]) -> AnyRun:
-        """The parsed arguments of its run.
-
-        Raises:
-            ConfigError: a field is wrong, with the contestant's name before it.
-        """
+        """The parsed arguments of its run; an error has the contestant's name before it."""
         kind: type[GRPOConfig] = GRPOConfig if self.stock else DPPOConfig
         try:
             return parse_fields(fields, kind)
@@ -124,16 +120,10 @@ class Contestant:
 
 
 def choose(names: Sequence[str] | None, block: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Contestant, ...]:
-    """The contestants named: from the block of the configuration, or else methods by their own names.
+    """The contestants named: from the ``block`` ``compare: methods:``, or else methods by their own names.
 
-    Args:
-        names: from ``--methods``; None for the whole block, or where there is none TRL's, plain GRPO, and the
-            configuration's own method.
-        block: ``compare: methods:`` of the configuration.
-        config: the fields all share.
-
-    Raises:
-        ConfigError: an unknown name or method, a name twice, or a field that is not a contestant's own to set.
+    ``names`` of None are the whole block, or where there is none TRL's, plain GRPO, and the method of ``config``, the
+    fields that all share.
     """
     if names is None:
         names = list(block) or list(dict.fromkeys([STOCK, "grpo", str(config.get("method", DEFAULT_METHOD))]))

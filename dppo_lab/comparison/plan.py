@@ -35,6 +35,9 @@ class Comparison:
     """The training fields that all share."""
     target: float | None = None
     """Accuracy in [0, 1]; None for the final accuracy of the baseline with the same seed."""
+    seconds: float | None = None
+    """CPU seconds of training after which a run ends; None for ``max_steps`` updates, timed by the clock on the wall.
+    A log has to follow each update for it: ``logging_steps: 1``."""
 
     @property
     def baseline(self) -> str:
@@ -66,12 +69,7 @@ class Comparison:
         return [(seed, self.contestants[(seed + place) % count]) for seed in self.seeds for place in range(count)]
 
     def check(self) -> dict[str, AnyRun]:
-        """The parsed first run of each contestant.
-
-        Raises:
-            ConfigError: a field is wrong, or nothing says what accuracy is.
-            DataError: a benchmark cannot be read.
-        """
+        """The parsed first run of each contestant, after every field, and what accuracy is measured on, was checked."""
         if not self.config.get("eval_benchmarks"):
             raise ConfigError(
                 "nothing says what accuracy is: eval_benchmarks is not set. Write, for example, "
@@ -104,6 +102,7 @@ class Comparison:
             "seeds": list(self.seeds),
             "config": dict(self.config),
             "target": self.target,
+            "seconds": self.seconds,
             "environment": environment(),
         }
 
@@ -116,18 +115,11 @@ def plan(
     seeds: int = 3,
     target: float | None = None,
 ) -> Comparison:
-    """The comparison of a configuration.
+    """The comparison of a configuration for ``dppo train``, ``QUICK`` by default; ``flags`` win over the file.
 
-    Args:
-        config: a file for ``dppo train``, with or without a block ``compare: {methods: {name: {field: value}}}``;
-            None for ``QUICK``.
-        flags: ``--field value`` words, which win over the file.
-        methods: names of the block or of methods; None for all of the block.
-        seeds: how many, >= 1, counted from the configuration's ``seed``.
-        target: accuracy in (0, 1] whose time is measured.
-
-    Raises:
-        ConfigError: for what is missing, unknown or contradictory.
+    The file may have a block ``compare: {methods: {name: {field: value}}}``; ``methods`` are names of it, or of
+    methods, and None is all of the block. ``seeds`` are counted from the configuration's ``seed``. ``target`` is an
+    accuracy in (0, 1] whose time is measured.
     """
     fields, block = read_config(config, flags)
     if fields.get("dry_run"):
@@ -152,11 +144,7 @@ def plan(
 
 
 def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The training fields of a configuration, ``QUICK`` by default, and the contestants of its ``compare`` block.
-
-    Raises:
-        ConfigError: no such file, not a mapping, or a word that is no flag.
-    """
+    """The training fields of a configuration, ``QUICK`` by default, and the contestants of its ``compare`` block."""
     read = read_file(QUICK if path is None else path, example="examples/embedded_compare.yaml")
     block = read.pop(COMPARISON, None) or {}
     unknown = sorted(block.keys() - {"methods"}) if isinstance(block, dict) else [str(block)]
@@ -170,18 +158,15 @@ def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dic
 
 
 def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
-    """Make the comparison's folder, or go on in it; runs with other fields are refused, or removed with ``overwrite``.
-
-    Raises:
-        ConfigError: the folder holds something else, or runs whose fields have changed.
-        FileError: its record is damaged.
-    """
+    """Make the comparison's folder, or go on in it: runs with other fields are refused, with ``overwrite`` removed."""
     folder = comparison.folder
     record = folder / COMPARISON_FILE
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"output_dir={folder} is not a folder. Name another one with --output_dir.")
     if folder.is_dir() and any(folder.iterdir()) and not record.exists():
-        raise ConfigError(f"output_dir={folder} holds something that is no comparison. Name another --output_dir.")
+        raise ConfigError(
+            f"output_dir={folder} holds something that is no comparison. Name another --output_dir (demo: --output)."
+        )
     if record.exists():
         changed = changes(comparison, read_record(record))
         if changed and not overwrite:
@@ -204,9 +189,6 @@ def changes(comparison: Comparison, before: Mapping[str, Any]) -> dict[str, tupl
     """What in the folder does not belong to this comparison: the fields that differ, and the folders to remove.
 
     ``before`` is the content of ``comparison.json``.
-
-    Raises:
-        ConfigError: the fields of a run are damaged.
     """
     old = before.get("config", {})
     names = {*SEEDED, "scratch_minutes", "embedded_problems"} & SHARED

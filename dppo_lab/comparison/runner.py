@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
@@ -10,26 +11,27 @@ from typing import Any, Literal
 
 import torch
 import yaml
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from answer_judge.errors import FileError
 from answer_judge.files import write_json, write_text
 from dppo.trl.checkpoints.files import latest_checkpoint
 from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo.trl.metrics import wall
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.folder import CONFIG_FILE, RESULTS_FILE
 from dppo_lab.comparison.plan import Comparison, open_folder
 from dppo_lab.comparison.results import result_of, summarise
 from dppo_lab.runs.arguments import AnyRun
-from dppo_lab.runs.folder import FORMAT, RUN_FILE
+from dppo_lab.runs.folder import FORMAT, RUN_FILE, TOTALS
 from dppo_lab.runs.follow import Follow
 from dppo_lab.runs.parts import prepare_model, train_with
 from dppo_lab.runs.reader import read_record
 
 PRINTED_FILE = "output.txt"
 """Output of a run, kept out of the progress display of the comparison."""
-MODEL = "model_name_or_path"
+MODEL, SPENT = "model_name_or_path", TOTALS["seconds"]
 Stage = Literal["kept", "warm-up", "train", "finished", "failed"]
 
 
@@ -68,17 +70,7 @@ def run_comparison(
 
     A run that raises is recorded as failed, and the others go on. Stopping loses only what the run in progress did
     since its last checkpoint: the same call resumes from there.
-
-    Args:
-        comparison: contestants, seeds, folder.
-        progress: called as things happen.
-        overwrite: make runs anew whose fields have changed, instead of refusing.
-
-    Returns:
-        What ``results.json`` holds.
-
-    Raises:
-        ConfigError: a field is wrong, or the folder belongs to something else.
+    With ``overwrite`` runs whose fields have changed are made anew and not refused. Gives what ``results.json`` holds.
     """
     comparison.check()
     open_folder(comparison, overwrite=overwrite)
@@ -114,7 +106,7 @@ def train_one(comparison: Comparison, contestant: Contestant, seed: int, tell: T
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / CONFIG_FILE, yaml.safe_dump(fields, sort_keys=False))
     try:
-        train_alone(contestant, contestant.parse(fields), tell)
+        train_alone(contestant, contestant.parse(fields), tell, comparison.seconds)
     except Exception as error:  # whatever it is, the other runs go on
         record_failure(comparison, contestant, seed, error)
         tell(stage="failed", text=f"{type(error).__name__}: {error}")
@@ -124,8 +116,11 @@ def train_one(comparison: Comparison, contestant: Contestant, seed: int, tell: T
         leave_nothing()
 
 
-def train_alone(contestant: Contestant, run: AnyRun, tell: Tell) -> None:
-    """Train one run in its folder, with the same result as in its own process; ``tell`` is called at every step."""
+def train_alone(contestant: Contestant, run: AnyRun, tell: Tell, seconds: float | None) -> None:
+    """Train one run in its folder, with the same result as in its own process; ``tell`` is called at every step.
+
+    ``seconds`` are those of ``Comparison``.
+    """
     folder = Path(run.training.output_dir or "")
     # TRL replays its first epoch after a resume: its own run starts again instead.
     going = not contestant.stock and latest_checkpoint(folder) is not None
@@ -134,11 +129,28 @@ def train_alone(contestant: Contestant, run: AnyRun, tell: Tell) -> None:
     set_seed(run.training.seed)
 
     def follow(trainer: GRPOTrainer) -> None:
-        Follow.instead(trainer, lambda step, steps, figures: tell(step=step, steps=steps, figures=figures))
+        def told(step: float, steps: float, figures: Mapping[str, float]) -> None:
+            share = None if seconds is None else {"step": min(figures.get(SPENT, 0.0) / seconds, 1.0)}
+            tell(figures=figures, **(share or {"step": step, "steps": steps}))
+
+        Follow.instead(trainer, told)
+        if seconds is not None:
+            trainer.add_callback(StopAfter(seconds))
 
     kind: type[GRPOTrainer] = GRPOTrainer if contestant.stock else DPPOTrainer
     with (folder / PRINTED_FILE).open("a") as printed, redirect_stdout(printed):
-        train_with(kind, run, prepare=follow)
+        train_with(kind, run, prepare=follow, now=wall if seconds is None else time.process_time)
+
+
+class StopAfter(TrainerCallback):
+    """Ends training at the first log after so many seconds of it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Called by ``Trainer`` with each record of figures, once ``RunRecorder`` has put the totals into it."""
+        control.should_training_stop |= (logs or {}).get(SPENT, 0.0) >= self._seconds
 
 
 def leave_nothing() -> None:

@@ -36,12 +36,8 @@ def survival(found: Sequence[Reach], places: np.ndarray | None = None) -> tuple[
     At every run that reaches it the share falls by a factor, one over the number of runs still going just before. A
     censored run counts as going up to its end, runs that reach the target at the same amount included.
 
-    Args:
-        found: one run per seed, at least one.
-        places: (M, seeds) resamples of them; by default each run once, M = 1.
-
-    Returns:
-        (seeds,) amounts, ascending, and (M, seeds) shares in [0, 1] after each of them.
+    ``found`` has one run per seed, at least one; ``places`` are (M, seeds) resamples of them, by default each run once.
+    Gives (seeds,) amounts, ascending, and (M, seeds) shares in [0, 1] after each of them.
 
     Source: Kaplan and Meier (1958), Nonparametric Estimation from Incomplete Observations, JASA 53.
     """
@@ -91,14 +87,8 @@ def common_horizon(found: Sequence[Reach]) -> float:
 def restricted_mean(found: Sequence[Reach], horizon: float) -> float:
     """The mean amount to the target, runs that have not reached it by ``horizon`` counted as ``horizon``.
 
-    It is the area under ``survival`` up to there.
-
-    Args:
-        found: one run per seed, at least one.
-        horizon: in the unit of the amounts, > 0.
-
-    Raises:
-        ValueError: a run was censored before the horizon, so that what it would have needed by then is not known.
+    It is the area under ``survival`` up to there. A horizon, > 0, beyond the end of a censored run is a ``ValueError``:
+    what the run would have needed by then is not known.
 
     Source: Royston and Parmar (2013), Restricted mean survival time, BMC Medical Research Methodology 13:152.
     """
@@ -148,15 +138,17 @@ class Ratio:
 
 
 def ratio(baseline: PerSeed, method: PerSeed) -> Ratio:
-    """How many times less a method needs than the baseline, paired by seed.
+    """How many times less a method needs than the baseline, paired by seed, each run of which had more than nothing.
 
-    Args:
-        baseline: runs by seed, each of which needed or had more than nothing.
-        method: the same; seeds that the baseline does not have count as not finished.
+    Seeds that the baseline does not have count as not finished.
     """
     both = {seed: (baseline.get(seed), run) for seed, run in method.items()}
     pairs = {seed: (one, other) for seed, (one, other) in both.items() if one is not None and other is not None}
-    ends = {seed: _ends(*pair) for seed, pair in pairs.items()}
+    wholes = {seed: one.amount / other.amount for seed, (one, other) in pairs.items()}
+    ends = {
+        seed: (wholes[seed] if other.reached else 0.0, wholes[seed] if one.reached else math.inf)
+        for seed, (one, other) in pairs.items()
+    }
     known = list(pairs.values())
     least, most = np.array(list(ends.values())).reshape(-1, 2).T
     missed = Counter(
@@ -179,12 +171,6 @@ def ratio(baseline: PerSeed, method: PerSeed) -> Ratio:
         horizon=common_horizon([run for pair in known for run in pair]) if known else None,
         per_seed={seed: ends.get(seed) for seed in method},
     )
-
-
-def _ends(baseline: Reach, method: Reach) -> tuple[float, float]:
-    """What the ratio of a pair is at least and at most."""
-    whole = baseline.amount / method.amount
-    return (whole if method.reached else 0.0), (whole if baseline.reached else math.inf)
 
 
 def _ratio_of_means(pairs: Sequence[tuple[Reach, Reach]]) -> SeedInterval:

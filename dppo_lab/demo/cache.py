@@ -114,7 +114,8 @@ class Cache:
             query_key = (
                 F.rms_norm(joint[:, :, : -self.kv_heads], (self.head_dim,), None, self.eps) * layer.query_key_norm
             )
-            query_key = query_key * cos + _rotate_half(query_key) * sin
+            first, second = query_key.chunk(2, -1)
+            query_key = query_key * cos + torch.cat((-second, first), -1) * sin  # rotary embedding
             keys[:, :, self.filled : stop] = query_key[:, :, heads:].transpose(1, 2)
             values[:, :, self.filled : stop] = joint[:, :, -self.kv_heads :].transpose(1, 2)
             query = query_key[:, :, :heads].view(rows, new, self.kv_heads, self.groups, self.head_dim)
@@ -129,9 +130,3 @@ class Cache:
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """Root-mean-square norm over the last dimension."""
         return F.rms_norm(hidden, (hidden.shape[-1],), weight, self.eps)
-
-
-def _rotate_half(x: Tensor) -> Tensor:
-    """The quarter turn of rotary embeddings: the second half negated, then the first."""
-    first, second = x.chunk(2, -1)
-    return torch.cat((-second, first), -1)

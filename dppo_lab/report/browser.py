@@ -2,13 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from dppo_lab.comparison.words import amount
 from dppo_lab.report.sources import Contents
-from dppo_lab.report.text import amount, shortened
+from dppo_lab.report.text import shortened
 from dppo_lab.runs.folder import CompletionLine
 from dppo_lab.runs.reader import RunRecord, number
 
@@ -24,38 +24,24 @@ MOST_REASONS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """One completion as the page shows it."""
-
-    text: str
-    kept: bool
-    why: str
-    filter: int
-    """Index of its reason in ``Shown.reasons``."""
-    figures: tuple[tuple[str, str], ...]
-    """Names and values of ``FIGURES``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
     """The completions of one prompt in one update."""
 
     method: str
-    step: int
-    row: str
-    prompt: str
-    mean_reward: str
-    completions: tuple[Completion, ...]
+    records: tuple[CompletionLine, ...]
+    places: tuple[int, ...]
+    """Of the reason of each among ``Shown.reasons``."""
 
     @property
     def kept(self) -> int:
         """How many of them were trained on."""
-        return sum(completion.kept for completion in self.completions)
+        return sum(record.kept is True for record in self.records)
 
     @property
-    def filters(self) -> tuple[int, ...]:
-        """Every reason that a completion of the group has."""
-        return tuple(sorted({completion.filter for completion in self.completions}))
+    def mean_reward(self) -> str:
+        """Of those that have a reward."""
+        rewards = [reward for record in self.records if math.isfinite(reward := number(record.reward))]
+        return amount(float(np.mean(rewards)) if rewards else math.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +50,7 @@ class Shown:
 
     groups: tuple[Answers, ...]
     reasons: tuple[str, ...]
-    """Reasons for keeping or leaving out, "kept" first; index is ``Completion.filter``."""
+    """Reasons for keeping or leaving out, "kept" first."""
     shown: int
     recorded: int
     opened: int = 0
@@ -76,25 +62,26 @@ def choose(contents: Contents, most: int = MOST) -> Shown:
     recorded = sum(len(run.completions) for run in contents.runs)
     runs = [(g.label, r) for g in contents.groups if (r := next((r for r in g.runs if r.completions), None))]
     chosen = [(label, group) for label, run in runs for group in _spread(_groups(run), most // max(1, len(runs)))]
-    counts = Counter(_why(record) for _, group in chosen for record in group)
+    counts = Counter(reason(record) for _, group in chosen for record in group)
     reasons = sorted(counts, key=lambda why: (why != "kept", -counts[why], why))
     if len(reasons) > MOST_REASONS:
         reasons = [*reasons[: MOST_REASONS - 1], "other"]
     places = {why: min(place, len(reasons) - 1) for place, why in enumerate(reasons)}
-    groups = tuple(_answers(label, group, places, len(reasons) - 1) for label, group in chosen)
+    last = len(reasons) - 1
+    groups = tuple(
+        Answers(method=label, records=tuple(group), places=tuple(places.get(reason(one), last) for one in group))
+        for label, group in chosen
+    )
+    ours = {group.label for group in contents.groups if any(run.method == OURS for run in group.runs)}
+    # The first group with most of: of our method, with completions that were kept and others that were not.
+    worth = [(0 < group.kept < len(group.records), group.method in ours) for group in groups]
     return Shown(
         groups=groups,
-        opened=_opened(groups, {g.label for g in contents.groups if any(run.method == OURS for run in g.runs)}),
+        opened=worth.index(max(worth)) if worth else 0,
         reasons=tuple(reasons),
         shown=sum(len(group) for _, group in chosen),
         recorded=recorded,
     )
-
-
-def _opened(groups: Sequence[Answers], ours: Collection[str]) -> int:
-    """The first group with most of: of our method, with completions that were kept and others that were not."""
-    worth = [(0 < group.kept < len(group.completions), group.method in ours) for group in groups]
-    return worth.index(max(worth)) if worth else 0
 
 
 def _groups(run: RunRecord) -> list[list[CompletionLine]]:
@@ -115,33 +102,12 @@ def _spread(groups: list[list[CompletionLine]], most: int) -> list[list[Completi
     return [groups[0][:most]] if groups and most else []
 
 
-def _answers(label: str, records: Sequence[CompletionLine], places: Mapping[str, int], last: int) -> Answers:
-    rewards = [reward for record in records if math.isfinite(reward := number(record.reward))]
-    first = records[0]
-    return Answers(
-        method=label,
-        step=int(first.step),
-        row="not known" if first.row is None else str(first.row),
-        prompt=_text(first.prompt),
-        mean_reward=amount(float(np.mean(rewards))) if rewards else amount(math.nan),
-        completions=tuple(
-            Completion(
-                text=_text(record.completion),
-                kept=record.kept is True,
-                why=_why(record),
-                filter=places.get(_why(record), last),
-                figures=tuple((name, amount(number(getattr(record, name)))) for name in FIGURES),
-            )
-            for record in records
-        ),
-    )
-
-
-def _why(record: CompletionLine) -> str:
+def reason(record: CompletionLine) -> str:
+    """Why it was kept or left out."""
     return shortened(str(record.why or ("kept" if record.kept is True else "no reason recorded")), 60)
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """A prompt or completion as text: of a conversation, who says what."""
     if isinstance(value, list):
         turns = [turn for turn in value if isinstance(turn, dict)]

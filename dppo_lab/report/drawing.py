@@ -1,15 +1,18 @@
 """Parts of figures: methods as lines over what they cost, and as bars."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from dppo_lab.comparison.words import counted
 from dppo_lab.report.sources import Contents, Group
-from dppo_lab.report.style import WIDTH, Look, new_figure
-from dppo_lab.report.text import counted, shortened, visible
+from dppo_lab.report.style import WIDTH, Chart, Look, new_figure
+from dppo_lab.report.text import shortened, visible
+from dppo_lab.runs.reader import Series
 
 THOUSANDS = FuncFormatter(lambda value, place: f"{value / 1000:,.6g}k" if abs(value) >= 1000 else f"{value:g}")
 DASHED = (0, (4, 3))
@@ -21,15 +24,41 @@ def short_label(label: str) -> str:
     return f" {text}" if text.startswith("_") else text  # matplotlib leaves such names out of legends
 
 
-def lines_figure(groups: Collection[Group], height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
-    """A figure of ``width`` inches with room for a legend of all groups below ``height`` inches."""
-    figure = new_figure(height=height + 0.2 * -(-len(groups) // _columns(groups, width)), width=width)
-    return figure, figure.subplots()
+def lines_chart(
+    contents: Contents,
+    look: Mapping[str, Look],
+    chart: Chart,
+    curves: Mapping[Group, Sequence[Series]],
+    draw: Callable[[Axes, Group, Look], None],
+    *,
+    height: float,
+    width: float = WIDTH,
+    thin: tuple[float, float] | None = (0.6, 0.25),
+    caption: str,
+    missing: str,
+    record: str,
+) -> Chart:
+    """A chart with a line for each method that has ``curves``; ``chart`` as it is where none has.
 
-
-def name_methods(figure: Figure, groups: Collection[Group]) -> None:
-    """The legend of a figure of lines."""
-    figure.legend(loc="outside lower center", ncols=_columns(groups, figure.get_figwidth()))
+    Curves of seeds are ``thin``, a width in points and an opacity, or not shown; ``draw`` adds the mean. Behind
+    ``caption`` stand ``missing`` and the methods without curves, and how many of a ``record`` had no finite figure.
+    """
+    drawn = [group for group, found in curves.items() if any(len(curve.x_I) for curve in found)]
+    if not drawn:
+        return chart
+    columns = _columns(drawn, width)
+    figure = new_figure(height=height + 0.2 * -(-len(drawn) // columns), width=width)  # with room for the legend
+    axes = figure.subplots()
+    for group in drawn:
+        style = look[group.label]
+        for curve in curves[group]:
+            if thin is not None:
+                axes.plot(curve.x_I, curve.value_I, color=style.colour, linewidth=thin[0], alpha=thin[1])
+        draw(axes, group, style)
+    figure.legend(loc="outside lower center", ncols=columns)
+    left_out = sum(curve.left_out for found in curves.values() for curve in found)
+    said = f" {counted(left_out, record)} without a finite figure left out." if left_out else ""
+    return replace(chart, caption=caption + lacking(contents, drawn, missing) + said, figure=figure)
 
 
 def _columns(groups: Collection[Group], width: float) -> int:
@@ -65,8 +94,3 @@ def lacking(contents: Contents, drawn: Collection[Group], what: str) -> str:
     """A sentence that names the methods that are not drawn; empty where all are."""
     missing = [group.label for group in contents.groups if group not in drawn]
     return f" {what} the logs of {', '.join(missing)}." if missing else ""
-
-
-def not_finite(counts: Sequence[int], what: str) -> str:
-    """A sentence on how many records had no finite figure; empty where all had."""
-    return f" {counted(sum(counts), what)} without a finite figure left out." if sum(counts) else ""

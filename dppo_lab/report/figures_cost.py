@@ -4,24 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.ticker import PercentFormatter
 
+from dppo_lab.comparison.words import duration
 from dppo_lab.report.curves import averaged, common_steps, mean_over_seeds
-from dppo_lab.report.drawing import (
-    DASHED,
-    THOUSANDS,
-    bars,
-    lacking,
-    lines_figure,
-    mean_line,
-    name_methods,
-    over_updates,
-    short_label,
-)
+from dppo_lab.report.drawing import DASHED, THOUSANDS, bars, lacking, lines_chart, mean_line, over_updates, short_label
 from dppo_lab.report.sources import Contents, Group
 from dppo_lab.report.style import INK, MUTED, PAPER, PHASE_LOOKS, Chart, Look, new_figure
-from dppo_lab.report.text import duration
 from dppo_lab.runs.folder import PHASES, TOTALS
 from dppo_lab.runs.reader import RunRecord, number, phases_of
 
@@ -40,7 +31,9 @@ def phase_seconds(run: RunRecord, group: Group) -> dict[str, float]:
 
     What is in no phase is "other", where the total is known.
     """
-    found = next((r for r in group.readout.get("runs", []) if r.get("seed") == run.seed and r.get("phases")), None)
+    found = next(
+        (r for r in group.compared.readout.get("runs", []) if r.get("seed") == run.seed and r.get("phases")), None
+    )
     phases = phases_of(run.logs) if found is None else found["phases"]
     seconds = {str(name).removeprefix(PHASES): number(value) for name, value in phases.items()}
     seconds = {name: value for name, value in seconds.items() if np.isfinite(value)}
@@ -52,8 +45,11 @@ def phase_seconds(run: RunRecord, group: Group) -> dict[str, float]:
 def phases_chart(contents: Contents) -> Chart:
     """One bar per method, stacked by phase: seconds of a whole run, mean over seeds."""
     title, key = "Seconds of a run by phase", "seconds-by-phase"
-    means = {group: _mean_phases([phase_seconds(run, group) for run in averaged(group)]) for group in contents.groups}
-    drawn = {group: phases for group, phases in means.items() if phases}
+    drawn = {}
+    for group in contents.groups:
+        if found := [phases for run in averaged(group) if (phases := phase_seconds(run, group))]:
+            named = {name for phases in found for name in phases}
+            drawn[group] = {name: sum(phases.get(name, 0.0) for phases in found) / len(found) for name in named}
     if not drawn:
         return Chart(key=key, title=title, caption=RECORD_PHASES)
     names = _phase_looks({name for phases in drawn.values() for name in phases})
@@ -98,12 +94,6 @@ def phases_over_updates(run: RunRecord) -> Chart:
     figure.legend(loc="outside lower center", ncols=2)
     caption = "Each point is the mean over the updates since the log before it. Evaluation and saving are not in it."
     return Chart(key=key, title=title, caption=caption, figure=figure)
-
-
-def _mean_phases(phases: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    phases = [found for found in phases if found]
-    names = {name for found in phases for name in found}
-    return {name: sum(found.get(name, 0.0) for found in phases) / len(phases) for name in names}
 
 
 def _phase_looks(names: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -169,28 +159,36 @@ def fill_chart(contents: Contents) -> Chart:
 
 def tokens_chart(contents: Contents, look: Mapping[str, Look]) -> Chart:
     """Tokens computed per update, and what padding would have taken: means over seeds."""
-    key, title = "tokens-computed", "Tokens computed per update"
-    found = {group: mean_over_seeds(group, FORWARDED) for group in contents.groups}
-    drawn = {group: points for group, points in found.items() if len(points[0])}
-    if not drawn:
-        return Chart(key=key, title=title, caption=RECORD_ROWS.format(names=FORWARDED))
-    figure, axes = lines_figure(drawn, 2.9)
-    padded = {group: mean_over_seeds(group, PADDED) for group in drawn}
-    for group, points in drawn.items():
-        style = look[group.label]
-        mean_line(axes, *points, style, group)
+    padded = {group: mean_over_seeds(group, PADDED) for group in contents.groups}
+
+    def draw(axes: Axes, group: Group, style: Look) -> None:
+        mean_line(axes, *mean_over_seeds(group, FORWARDED), style, group)
         axes.plot(*padded[group], color=style.colour, linewidth=1.1, linestyle=(0, (1, 1.6)))
-    over_updates(axes, "tokens per update")
-    axes.yaxis.set_major_formatter(THOUSANDS)
-    axes.set_ylim(bottom=0)
-    name_methods(figure, drawn)
-    caption = "Tokens that the forward passes of one update compute, prompts and padding included, all ranks together."
-    caption += (
-        " Dotted: what the same sequences would take as one padded rectangle."
-        if any(len(step_I) for step_I, _ in padded.values())
-        else f" What they would take padded is not in these logs ({PADDED})."
+
+    chart = lines_chart(
+        contents,
+        look,
+        Chart(key="tokens-computed", title="Tokens computed per update", caption=RECORD_ROWS.format(names=FORWARDED)),
+        {group: [run.series(FORWARDED) for run in averaged(group)] for group in contents.groups},
+        draw,
+        height=2.9,
+        thin=None,
+        caption="Tokens that the forward passes of one update compute, prompts and padding included, all ranks "
+        "together."
+        + (
+            " Dotted: what the same sequences would take as one padded rectangle."
+            if any(len(step_I) for step_I, _ in padded.values())
+            else f" What they would take padded is not in these logs ({PADDED})."
+        ),
+        missing="Not in",
+        record="record",
     )
-    return Chart(key=key, title=title, caption=caption, figure=figure)
+    if chart.figure is not None:
+        axes = chart.figure.axes[0]
+        over_updates(axes, "tokens per update")
+        axes.yaxis.set_major_formatter(THOUSANDS)
+        axes.set_ylim(bottom=0)
+    return chart
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -10,9 +10,9 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from dppo_lab.comparison.words import counted
 from dppo_lab.report.sources import Group
 from dppo_lab.report.style import GRID, PAPER, Chart, new_figure
-from dppo_lab.report.text import counted
 from dppo_lab.runs.reader import RunRecord, number, sequence
 
 ROWS = 240

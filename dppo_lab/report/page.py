@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +11,49 @@ from markupsafe import Markup
 
 from dppo import __version__
 from dppo.errors import ConfigError
+from dppo_lab.comparison.words import NOT_THERE, amount, findings
 from dppo_lab.report.bibtex import bibtex
-from dppo_lab.report.browser import choose
+from dppo_lab.report.browser import FIGURES as OF_COMPLETIONS
+from dppo_lab.report.browser import choose, reason, text_of
 from dppo_lab.report.figures_cost import fill_chart, phases_chart, phases_over_updates, tokens_chart
-from dppo_lab.report.figures_curves import FIGURES, accuracy_charts, coverage, how_to_read, pruning_chart
+from dppo_lab.report.figures_curves import (
+    FIGURES,
+    accuracy_chart,
+    accuracy_charts,
+    coverage,
+    how_to_read,
+    pruning_chart,
+)
 from dppo_lab.report.figures_prompts import prompts_chart
 from dppo_lab.report.sources import Contents, read_sources
-from dppo_lab.report.style import VARIABLES, Chart, Look, as_inline_svg, as_png, as_svg, drawing, looks
-from dppo_lab.report.tables import EQUAL, ceiling_lines, findings, method_line, run_lines, target_lines
-from dppo_lab.report.text import NOT_THERE, visible
+from dppo_lab.report.style import VARIABLES, WIDE, Chart, Look, as_inline_svg, as_png, as_svg, drawing, looks
+from dppo_lab.report.summary import summaries
+from dppo_lab.report.tables import EQUAL, ceiling_lines, method_line, run_lines, target_lines
+from dppo_lab.report.text import visible
+from dppo_lab.runs.reader import number
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """A section of figures."""
-
-    key: str
-    title: str
-    intro: str
-    charts: tuple[Chart, ...]
-    note: str = ""
-    """How to read the lines, where they are over seeds."""
+INTROS = {
+    "accuracy": ("Accuracy", "Accuracy on held-out problems against what it cost."),
+    "seconds": (
+        "Where the seconds went",
+        "Wall-clock of training by phase. Pruning prompts saves rollouts, pruning completions saves forward and "
+        "backward.",
+    ),
+    "pruning": (
+        "What was kept, and what it cost in noise",
+        "Few effective rows, a large weight or much added variance mean that a step leans on few completions: prune "
+        "less, or raise the floor.",
+    ),
+    "prompts": (
+        "Prompts by difficulty",
+        "Each line is a prompt, each column an epoch. Prompts that are always solved or never solved teach nothing: "
+        "those are the ones to skip.",
+    ),
+    "rows": ("Row fill", "Padding is computed and thrown away; rows hold the kept completions end to end."),
+}
+"""Title and first sentence of each section of figures, in the order of the page."""
+OVER_SEEDS = ("accuracy", "pruning")
+"""Sections whose lines are means over seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +69,8 @@ class Written:
 def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path) -> Written:
     """Write the page ``output``, and its figures as PNG and SVG into ``<output's name>_figures`` beside it.
 
-    Args:
-        folders: of runs or comparisons, or a single one.
-        output: ends in ``.html``.
-
-    Raises:
-        ConfigError: a folder is neither run nor comparison, nothing was logged, runs are of different tasks, or the
-            page cannot be written there.
+    ``folders`` are of runs or comparisons, or a single one; ``output`` ends in ``.html``. A ``ConfigError`` says that a
+    folder is neither, that nothing was logged, that runs are of different tasks, or that the page cannot be written.
     """
     output = Path(output)
     if output.suffix.lower() not in (".html", ".htm"):
@@ -62,7 +79,7 @@ def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path)
     folder = output.with_name(f"{output.stem}_figures")
     with drawing():
         panels = draw_panels(contents, looks([group.label for group in contents.groups]))
-        charts = [chart for panel in panels for chart in panel.charts]
+        charts = [chart for drawn in panels.values() for chart in drawn]
         svgs = {chart.key: as_svg(chart.figure) for chart in charts if chart.figure is not None}
         page = render(contents, panels, svgs)
         try:
@@ -81,85 +98,70 @@ def write_report(folders: Sequence[str | Path] | str | Path, output: str | Path)
     return Written(page=output, figures=tuple(files), missing=missing)
 
 
-def draw_panels(contents: Contents, look: Mapping[str, Look]) -> tuple[Panel, ...]:
-    """Every figure of a report, in the order of the page."""
+def write_accuracy(folder: Path, path: Path, labels: Mapping[str, str]) -> Path:
+    """Write a PNG of accuracy against seconds to ``path``: of a comparison's methods, under other ``labels``."""
+    contents = read_sources([folder])
+    look = {labels.get(label, label): how for label, how in looks([g.label for g in contents.groups]).items()}
+    groups = tuple(replace(group, label=labels.get(group.label, group.label)) for group in contents.groups)
+    with drawing():
+        chart = accuracy_chart(replace(contents, groups=groups), look, "seconds", width=WIDE)
+        if chart.figure is None:
+            raise ConfigError(f"{folder}: {chart.caption}")
+        path.write_bytes(as_png(chart.figure))
+    return path
+
+
+def draw_panels(contents: Contents, look: Mapping[str, Look]) -> dict[str, Sequence[Chart]]:
+    """Every figure of a report, by the key of its section."""
     groups = contents.groups
-    time = [phases_chart(contents)]
-    if len(groups) == 1:
-        time.append(phases_over_updates(groups[0].logged[0]))
-    note = how_to_read(contents)
+    alone = [phases_over_updates(groups[0].logged[0])] if len(groups) == 1 else []
     maps = [prompts_chart(group, f"prompts-{place}") for place, group in enumerate(groups)]
-    maps = [chart for chart in maps if chart.figure is not None] or maps[:1]
-    return (
-        Panel(
-            key="accuracy",
-            title="Accuracy",
-            intro="Accuracy on held-out problems against what it cost.",
-            charts=accuracy_charts(contents, look),
-            note=note,
-        ),
-        Panel(
-            key="seconds",
-            title="Where the seconds went",
-            intro="Wall-clock of training by phase. Pruning prompts saves rollouts, pruning completions saves forward "
-            "and backward.",
-            charts=tuple(time),
-        ),
-        Panel(
-            key="pruning",
-            title="What was kept, and what it cost in noise",
-            intro="Few effective rows, a large weight or much added variance mean that a step leans on few "
-            "completions: prune less, or raise the floor.",
-            charts=tuple(pruning_chart(contents, look, figure) for figure in FIGURES),
-            note=note,
-        ),
-        Panel(
-            key="prompts",
-            title="Prompts by difficulty",
-            intro="Each line is a prompt, each column an epoch. Prompts that are always solved or never solved teach "
-            "nothing: those are the ones to skip.",
-            charts=tuple(maps),
-        ),
-        Panel(
-            key="rows",
-            title="Row fill",
-            intro="Padding is computed and thrown away; rows hold the kept completions end to end.",
-            charts=(fill_chart(contents), tokens_chart(contents, look)),
-        ),
-    )
+    return {
+        "accuracy": accuracy_charts(contents, look),
+        "seconds": [phases_chart(contents), *alone],
+        "pruning": [pruning_chart(contents, look, figure) for figure in FIGURES],
+        "prompts": [chart for chart in maps if chart.figure is not None] or maps[:1],
+        "rows": [fill_chart(contents), tokens_chart(contents, look)],
+    }
 
 
-def render(contents: Contents, panels: Sequence[Panel], svgs: Mapping[str, bytes]) -> str:
+def render(contents: Contents, panels: Mapping[str, Sequence[Chart]], svgs: Mapping[str, bytes]) -> str:
     """The page as text.
 
     Every value is escaped by the template, and made visible first; only figures go in as they are, and matplotlib has
     escaped the text in those.
     """
     look = looks([group.label for group in contents.groups])
-    shown = choose(contents)
+    shown, compared = choose(contents), [group.compared for group in contents.groups]
     environment = Environment(
         loader=PackageLoader("dppo_lab.report", "."), autoescape=True, undefined=StrictUndefined,
         # Markup of ours as it is, anything else as visible text.
         finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters["value"] = _value
+    environment.filters |= {
+        "value": _value, "reason": reason, "conversation": text_of, "figure": lambda value: amount(number(value)),
+    }  # fmt: skip
     style = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
     return environment.get_template("template.html").render(
         contents=contents,
         panels=panels,
-        svg={c.key: Markup(as_inline_svg(c, svgs[c.key])) for p in panels for c in p.charts if c.key in svgs},
+        intros=INTROS,
+        notes=dict.fromkeys(OVER_SEEDS, how_to_read(contents)),
+        svg={c.key: Markup(as_inline_svg(c, svgs[c.key])) for p in panels.values() for c in p if c.key in svgs},
         look=look,
         methods=[method_line(group) for group in contents.groups],
-        compared=any(group.readout for group in contents.groups),
+        compared=any(each.readout for each in compared),
         equal=EQUAL,
         targets=target_lines(contents),
         ceilings=ceiling_lines(contents),
-        target=next((f"Target: {group.target}." for group in contents.groups if group.target), ""),
+        target=next((f"Target: {each.target}." for each in compared if each.target), ""),
         runs=run_lines(contents),
-        findings=findings(contents),
+        summaries=summaries(contents),
+        findings=findings({f"{g.label} (biased)" if g.biased else g.label: g.compared for g in contents.groups}),
         coverage=coverage(contents),
         shown=shown,
+        figures=OF_COMPLETIONS,
         bibtex=bibtex(group.paper for group in contents.groups),
         papers=tuple(dict.fromkeys(group.paper for group in contents.groups if group.paper)),
         light=Markup("".join(f"{name}:{pair[0]};" for name, pair in VARIABLES.items())),

@@ -1,20 +1,23 @@
 """What a report is made of: the runs of the given folders, in groups that differ only in their seed."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dppo.errors import ConfigError
-from dppo_lab.comparison.folder import COMPARISON_FILE, RESULTS_FILE, RUNS, TO_FINAL, TO_TARGET
+from dppo_lab.comparison.folder import COMPARISON_FILE, RESULTS_FILE, RUNS
+from dppo_lab.comparison.words import Compared
 from dppo_lab.report.text import visible
-from dppo_lab.runs.folder import METRICS_FILE, STOCK
-from dppo_lab.runs.reader import EITHER, RunRecord, is_run, mapping, read_record, read_run, sequence
+from dppo_lab.runs.folder import METRICS_FILE
+from dppo_lab.runs.reader import EITHER, RunRecord, is_run, mapping, number, read_record, read_run, sequence
 
 PLACES = {"seed", "data_seed", "output_dir", "run_name", "logging_dir"}
 """Settings in which the seeds of one method may differ."""
 SOFTWARE = ("versions", "commit", "python")
 MACHINE = ("processor", "cores", "gpu", "threads")
+NOT_COMPARED = Compared()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,28 +27,14 @@ class Group:
     label: str
     """The method's name in this report; no two groups share it."""
     runs: tuple[RunRecord, ...]
-    name: str = ""
-    """The method's name in its comparison; empty for runs without one."""
-    baseline: str = ""
-    """Name of the method that its comparison measures against."""
+    compared: Compared = NOT_COMPARED
+    """What ``results.json`` of its comparison says about it."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings that make this method in its comparison."""
-    readout: Mapping[str, Any] = field(default_factory=dict)
-    """What ``results.json`` says about it; empty where there is none."""
-    speedup: Mapping[str, Any] = field(default_factory=dict)
-    target: str = ""
-    """What the speedup is a speedup to, in words."""
-    no_target: str = ""
-    """Why there is no target, and so no speedup; empty where there is one."""
     source: str = ""
     """Folder of the comparison; empty for runs without one."""
     awaited: tuple[int, ...] = ()
     """Seeds that were asked for and have no run yet."""
-
-    @property
-    def is_baseline(self) -> bool:
-        """Whether it is what its comparison measures against."""
-        return bool(self.source) and self.name == self.baseline
 
     @property
     def logged(self) -> tuple[RunRecord, ...]:
@@ -60,7 +49,7 @@ class Group:
     @property
     def biased(self) -> tuple[str, ...]:
         """Why the method is biased, from the first run that says so, or from the comparison."""
-        reasons = self.readout.get("biased")
+        reasons = self.compared.readout.get("biased")
         if isinstance(reasons, list):
             return tuple(map(str, reasons))
         return next((tuple(run.biased) for run in self.runs if run.biased), ())
@@ -68,7 +57,7 @@ class Group:
     @property
     def paper(self) -> str:
         """The paper of the method, empty where no run says."""
-        return next((run.paper for run in self.runs if run.paper), str(self.readout.get("paper") or ""))
+        return next((run.paper for run in self.runs if run.paper), str(self.compared.readout.get("paper") or ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +65,8 @@ class Contents:
     """Everything that a report shows."""
 
     title: str
+    command: str = ""
+    """That writes the report."""
     groups: tuple[Group, ...]
     task: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -122,6 +113,7 @@ def read_sources(folders: Iterable[str | Path]) -> Contents:
         notes.append(f"The runs were not made with one version of everything: {', '.join(apart)} differ.")
     return Contents(
         title=" and ".join(path.resolve().name for path in paths),
+        command=shlex.join(["dppo", "report", *map(str, paths)]),
         groups=groups,
         task=one_task(runs),
         environment=next((run.environment for run in runs if run.environment), {}),
@@ -139,24 +131,22 @@ def _read_comparison(folder: Path, told: list[str]) -> list[Group]:
             f"{RESULTS_FILE} is missing: the comparison has not ended, and there are no paired differences yet. "
             "The same dppo compare command goes on where it stopped."
         )
+    if number(about.get("seconds")) > 0:
+        notes.append(
+            "Seconds here are CPU seconds: each run ended after so many of them, and not of the clock on the wall."
+        )
     asked = mapping(about.get("methods"))
     seeds = [seed for seed in sequence(about.get("seeds")) if isinstance(seed, int)]
-    groups, target = [], mapping(results.get("target"))
+    groups = []
     for name in asked or mapping(results.get("methods")):
         runs = [read_run(path) for path in sorted((folder / RUNS / str(name)).glob("*")) if is_run(path)]
         found = {run.seed for run in runs}
-        speedup = mapping(mapping(results.get("speedup")).get(name))
         groups.append(
             Group(
                 label=str(name),
-                name=str(name),
-                baseline=str(results.get("baseline") or STOCK),
                 runs=tuple(sorted(runs, key=lambda run: (run.seed is None, run.seed))),
+                compared=Compared.of(results, str(name)),
                 overrides=mapping(asked.get(name)),
-                readout=mapping(mapping(results.get("methods")).get(name)),
-                speedup=next((mapping(speedup[key]) for key in (TO_FINAL, TO_TARGET) if key in speedup), {}),
-                target=str(target.get("what") or ""),
-                no_target=str(target.get("missing") or ""),
                 source=str(folder),
                 awaited=tuple(seed for seed in seeds if seed not in found),
             )

@@ -55,7 +55,7 @@ class RunFacts:
     started: str = ""
     """ISO 8601, in UTC."""
     updates: int | None = None
-    """Optimizer steps that were asked for; None before that is known."""
+    """Optimizer steps that were asked for, of a finished run those done; None before that is known."""
     seconds: float | None = None
     """Of training, without evaluations and checkpoints; None before the end."""
 

@@ -22,6 +22,7 @@ from dppo.methods import METHODS
 from dppo.rng import Purpose, generator
 from dppo.trl.checkpoints.files import latest_checkpoint
 from dppo.trl.grpo.trainer import DPPOTrainer
+from dppo.trl.metrics import wall
 from dppo_lab.demo import task
 from dppo_lab.demo.drafts import LastCompletions
 from dppo_lab.demo.rollouts import EmbeddedRollouts
@@ -291,8 +292,12 @@ def train_with(
     run: AnyRun,
     progress: OnStep | None = None,
     prepare: Callable[[Kind], None] | None = None,
+    now: Callable[[], float] = wall,
 ) -> Kind:
-    """As ``train``, with our trainer or TRL's own; ``prepare`` is called with it before it trains."""
+    """As ``train``, with our trainer or TRL's own; ``prepare`` is called with it before it trains.
+
+    ``now`` is the clock of its seconds, as for ``RunRecorder``.
+    """
     launched = run.training.world_size
     if run.data.processes not in (None, launched):
         raise ConfigError(
@@ -301,7 +306,7 @@ def train_with(
         )
     check_run(run)
     with _locked(Path(run.training.output_dir or "")):
-        return _train(kind, run, progress, prepare)
+        return _train(kind, run, progress, prepare, now)
 
 
 @contextmanager
@@ -320,7 +325,13 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _train(kind: type[Kind], run: AnyRun, progress: OnStep | None, prepare: Callable[[Kind], None] | None) -> Kind:
+def _train(
+    kind: type[Kind],
+    run: AnyRun,
+    progress: OnStep | None,
+    prepare: Callable[[Kind], None] | None,
+    now: Callable[[], float],
+) -> Kind:
     """``train_with``, in a folder that no other process writes."""
     checkpoint = output_checkpoint(run)
     benchmarks = load_benchmarks(run)
@@ -331,7 +342,7 @@ def _train(kind: type[Kind], run: AnyRun, progress: OnStep | None, prepare: Call
     PartialState().wait_for_everyone()
     trainer = build_trainer(run, prepare_model(run, progress), kind)
     about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
-    recorder = RunRecorder(folder, task=about).attach(trainer)
+    recorder = RunRecorder(folder, task=about, now=now).attach(trainer)
     if benchmarks:
         trainer.add_callback(benchmark_callback(run, trainer, benchmarks, recorder.paused))
     if prepare is not None:

@@ -164,7 +164,8 @@ class RunRecorder(TrainerCallback, Recorder):
             said = None if stopped else ": ".join(filter(None, (type(error).__name__, str(error))))
             self._write_run(status="stopped" if stopped else "failed", error=said, seconds=self._watch.seconds)
             raise
-        self._write_run(status="finished", error=None, seconds=self._watch.seconds)
+        done = int(self._trainer.state.global_step)  # a callback may have ended it early
+        self._write_run(status="finished", error=None, seconds=self._watch.seconds, updates=done)
 
     def _write_run(self, **news: Any) -> None:
         if self._run is not None:  # a subclass may train past ``train``

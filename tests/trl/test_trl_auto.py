@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,10 +15,12 @@ from trl_recorder_runs import lines, make
 
 from dppo.errors import ConfigError, DataError
 from dppo.evidence import MEASURED
+from dppo.methods import METHODS
 from dppo.methods import settings as method_settings
-from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto
+from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto, Evidence
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.costs import CostMeter
+from dppo.trl.grpo.plan import CeilingLines
 from dppo.trl.metrics import PhaseClock, synchronised, wall
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.reader import read_run
@@ -44,6 +47,16 @@ def test_both_levels_choose_up_to_a_rate():
     assert method.biases() == ()
     plain = DPPOConfig(**CONFIG, prompt_prune_rate="0.25").build_method()
     assert plain.prompts.rate == 0.25 and plain.prompts.auto is None
+
+
+@pytest.mark.parametrize(("spread", "off"), [(0.0, True), (1.0, False)])
+def test_a_rate_that_can_save_nothing_is_to_be_turned_off(spread, off):
+    """Sixty-four prompts alike: nothing to choose from, and each draw costs variance."""
+    method, said = METHODS["dppo"].with_rates(prompt=0.3, completion=0.0), []
+    visits = Evidence.known((1 + spread * torch.arange(64.0)).square(), torch.ones(64))
+    plan = SimpleNamespace(figures={"prune/prompt_rate": 0.3}, completions=None, evidence=None)
+    CeilingLines(said.append).tell(method, plan, visits)
+    assert "here: the rate is 0.3" in said[0] and said[0].endswith("turn it off, prompt_prune_rate: 0") == off
 
 
 def test_trls_own_parser_takes_words_and_numbers():

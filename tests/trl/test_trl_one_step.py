@@ -18,7 +18,7 @@ from dppo.verification.draws import draw, draw_errors, full_batch
 from dppo.verification.draws import gradients as of_draws
 from dppo.verification.subject import Subject
 from dppo_lab.demo.decode import Rollout
-from dppo_lab.demo.loop import Loop
+from examples.engine import Loop
 
 
 def halves(prompts, completions, **_):
@@ -139,7 +139,7 @@ def test_the_demo_plans_what_the_trainer_plans(number, trained):
     plan, rollout = plans[number]
     loop = SimpleNamespace(method=trainer.method, seed=trainer.args.seed, steps=number, live=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dppo_lab.demo.loop.MAX_NEW_TOKENS", trainer.args.max_completion_length)
+        patch.setattr("examples.engine.MAX_NEW_TOKENS", trainer.args.max_completion_length)
         mine = Loop._plan(loop, plan.prompts, rollout, rewards_of(plan), done=0.0)
     assert torch.equal(mine.advantage_N, plan.advantage_N)
     assert torch.equal(mine.weight_UN[0], plan.weight_UN[0]) == (not shared(trainer))

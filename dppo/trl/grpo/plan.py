@@ -186,5 +186,8 @@ class CeilingLines:
         if what in self._said and not (chosen and chosen.rate):
             return  # what it had begun to drop by, it would not choose any more
         self._said[what] = chosen is None or chosen.rate > 0
+        ceiling = ceiling_of(evidence)
         verdict = chosen.why if chosen else f"the rate is {level.rate:g}" if level.rate else "left off"
-        self._say(f"dppo | {what} pruning can save at most {ceiling_of(evidence)}{beside} here: {verdict}")
+        if not chosen and level.rate and ceiling.value < PROMPT_AUTO.least_gain:
+            verdict += f". It costs variance and saves next to nothing: turn it off, {what}_prune_rate: 0"
+        self._say(f"dppo | {what} pruning can save at most {ceiling}{beside} here: {verdict}")

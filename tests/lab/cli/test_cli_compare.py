@@ -126,12 +126,16 @@ def test_tables_show_figures_as_given():
     text = console.export_text()
     lines = text.splitlines()
     (dppo,) = [line for line in lines if line.startswith("dppo") and "3.13" in line]
-    assert dppo.split() == ["dppo", "3.13", "[2.50,", "4.00]", *["+3.1", "[+0.2,", "+6.0]"] * 2,
-                            "0.812", "[0.790,", "0.830]", "no", "5", "of", "5"]  # fmt: skip
+    assert dppo.split() == ["dppo", "3.13×", *["+3.1", "pp"] * 2, "81.2%", "no", "5", "of", "5"]
+    below = lines[lines.index(dppo) + 1]
+    assert below.split() == ["2.50", "to", "4.00", *["+0.2", "pp", "to", "+6.0", "pp"] * 2, "79.0%", "to", "83.0%"]
     (cppo,) = [line for line in lines if line.startswith("cppo") and "4 of 5" in line]
     assert "yes" in cppo and "not reached" in cppo and "0.00" not in cppo
     main = {line.split()[0]: line for line in reversed(lines) if line.split()[1:]}
-    assert ">= 2.50 [1.50, 3.50]" in main["gspo"] and ">= 2.50 [1.50, no end]" in main["pods"]
+    assert "≥ 2.50×" in main["gspo"] and "≥ 2.50×" in main["pods"]
+    assert (
+        "dppo reached the final accuracy of trl in 32% of the time of trl: 3.13× (95% interval 2.50 to 4.00)." in text
+    )
     assert "biased cppo: it always drops the rest [b]" in text
     assert "cppo does not take prompt_prune_rate: left out" in text
     assert "failed cppo, seed 2: ValueError: [red]no[/]" in text

@@ -1,59 +1,101 @@
-"""``dppo demo`` end to end at a size of seconds: files, table, and lists with one figure per seed."""
+"""``dppo demo`` at a size of seconds: three trainers, the files, and what the last words may say."""
 
+import io
 import json
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 import dppo_lab.cli.demo as command
-from dppo_lab.demo.race import RaceSetting
-from dppo_lab.demo.run import DemoSetting, improves
-from dppo_lab.demo.task import QUICK
+from dppo_lab.comparison import demo
+from dppo_lab.report.sources import read_sources
 
-TINY = DemoSetting(
-    task=replace(QUICK, warm_up_steps=3), train=18, held_out=9, race=RaceSetting(steps=2, evaluations=2, samples=1)
-)
+TINY = {"max_steps": 2, "embedded_problems": 4, "num_generations": 4, "per_device_train_batch_size": 8}
+TINY |= {"eval_benchmark_limit": 3, "eval_benchmark_every": 1, "max_completion_length": 8, "warmup_steps": 0}
 
 
-def test_demo_writes_results_curves_and_checkpoint(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("dppo_lab.demo.run.QUICK", TINY)
-    monkeypatch.setattr("dppo_lab.demo.run.SHARE_SAMPLES", 4)
-    for module in ("loop", "evaluate"):
-        monkeypatch.setattr(f"dppo_lab.demo.{module}.MAX_NEW_TOKENS", 12)
-    assert command.main(["--quick", "--seeds", "2", "--threads", "1", "--output", str(tmp_path)]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert set(results["methods"]) == {"grpo", "dppo"}
-    figures = ("accuracy_start", "accuracy_end", "wall_seconds", "rollouts", "completions_trained", "tokens_trained")
-    assert all(len(method[name]) == 2 for method in results["methods"].values() for name in figures)
-    assert results["seeds"] == [0, 1]
-    for share in results["difficulty_at_start"]:
-        assert sum(share.values()) == pytest.approx(1.0)
+@pytest.fixture
+def run(tmp_path, untrained, monkeypatch, capsys):
+    """Runs a demonstration from an untrained model, and gives what it printed and its results."""
+
+    def found(seconds, *words, **fields):
+        given = {**demo.QUICK_FIELDS, "model_name_or_path": str(untrained), **TINY, **fields}
+        monkeypatch.setattr(demo, "QUICK_FIELDS", {name: str(value) for name, value in given.items()})
+        monkeypatch.setattr(demo, "QUICK_SECONDS", seconds)
+        assert command.main(["--quick", "--output", str(tmp_path), *words]) == 0
+        return *capsys.readouterr(), json.loads((tmp_path / "results.json").read_text())
+
+    return found
+
+
+def test_stock_trl_the_control_and_the_default_are_trained_and_shown(run, tmp_path):
+    printed, shown, results = run(1e9)
+    (tmp_path / "runs" / "trl" / "seed_0" / "left over").touch()
+    assert [run["runs"][0]["curve"][-1]["step"] for run in results["methods"].values()] == [2, 2, 2]
+    assert [each["method"] for each in results["methods"].values()] == list(demo.SIDES)
+    assert not any(each["overrides"] for each in results["methods"].values()), "as they come"
+    assert all(side in printed for side in ("TRL", "GRPO, packed rows", "DPPO"))
+    assert not any(word in printed for word in ("trl_g8", "grpo_rows", "dense")) and "\x1b" not in printed + shown
+    assert printed.count("one seed: no verdict") == 2 and "Not seen here:" in printed
+    assert any("CPU seconds" in note for note in read_sources([tmp_path]).notes), "a report of it says so"
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "checkpoint" / "model.safetensors").exists()
-    printed, shown = capsys.readouterr()
-    assert "seed 0  grpo: 100%" in shown and "completions/s" in shown and "kept 100%" in shown and "accuracy" in shown
-    assert "seed 0  grpo" not in printed and "\x1b" not in printed + shown
-    assert "nearly always right" in printed and "completions trained" in printed and "2 seeds" in printed
+    run(1e9)
+    assert not (tmp_path / "runs" / "trl" / "seed_0" / "left over").exists(), "trained anew"
 
 
-def test_table_says_how_often_the_target_was_missed(capsys):
-    method = {
-        "accuracy_start": [0.4, 0.4],
-        "accuracy_end": [0.6, 0.7],
-        "wall_seconds": [10.0, 10.0],
-        "seconds_to_grpo_final": [4.0, None],
-        "equal_updates": [None, None],
-        "curve": [],
-        **{name: [1, 1] for name in ("rollouts", "completions_trained", "tokens_trained", "steps")},
-    }
-    results = {"methods": {"dppo": method}, "seeds": [0, 1], "difficulty_at_start": [{"a": 1.0, "b": 0.0, "c": 0.0}]}
-    command.show(results, Console(width=100))
-    assert "4.0 (not reached: 1)" in capsys.readouterr().out
-    method["seconds_to_grpo_final"] = [None, None]
-    command.show(results | {"grpo_improved": False}, Console(width=100))
-    assert "GRPO did not improve" in capsys.readouterr().out
+def test_a_side_ends_with_its_seconds_and_counts_as_finished(run):
+    """Any first step takes more than a picosecond, on every machine."""
+    _, shown, results = run(1e-12, max_steps=9)
+    assert all(f"{side} seed 0: 100%" in shown for side in ("TRL", "GRPO, packed rows", "DPPO"))
+    assert [each["finished"] for each in results["methods"].values()] == ["1 of 1"] * 3
+    assert [[p["step"] for p in each["runs"][0]["curve"]] for each in results["methods"].values()] == [[0, 1]] * 3
 
 
-def test_there_is_nothing_to_reach_where_grpo_did_not_improve():
-    assert improves([0.4, 0.4], [0.6, 0.5]) and not improves([0.4] * 3, [0.6, 0.3, 0.5]) and not improves([0.0], [0.0])
+def results_of(trl, grpo, dppo):
+    """``results.json`` with these accuracies at equal seconds, of each seed."""
+
+    def side(values):
+        spread = {"mean": sum(values) / len(values), "low": min(values), "high": max(values)}
+        per_seed = {str(seed): value for seed, value in enumerate(values)}
+        return {"equal_seconds": {"at": 10.0, "accuracy": {**spread, "per_seed": per_seed}}}
+
+    sides = dict(zip(demo.SIDES, (trl, grpo, dppo), strict=True))
+    return {"methods": {name: side(values) for name, values in sides.items()}, "seeds": list(range(len(trl)))}
+
+
+@pytest.mark.parametrize(
+    ("grpo", "dppo", "says"),
+    [
+        ((0.6, 0.7, 0.8), (0.7, 0.8, 0.9), "+10.0 pp (95% interval over 3 seeds +10.0 pp to +10.0 pp): ahead."),
+        ((0.8, 0.9, 1.0), (0.7, 0.8, 0.9), "−10.0 pp (95% interval over 3 seeds −10.0 pp to −10.0 pp): behind."),
+        (
+            (0.6, 0.9, 0.8),
+            (0.7, 0.8, 0.9),
+            "+3.3 pp (95% interval over 3 seeds −10.0 pp to +10.0 pp): no difference is",
+        ),
+    ],
+)
+def test_the_verdict_is_what_the_interval_allows(grpo, dppo, says):
+    lines = list(demo.last_words(results_of((0.3, 0.4, 0.5), grpo, dppo)))
+    (against,) = [line for line in lines if line.startswith("DPPO against GRPO, packed rows: ")]
+    assert says in against and "TRL 40.0%" in lines[1] and "ahead." in lines[2]
+
+
+def test_a_side_without_a_finished_run_leaves_nothing_to_say():
+    results = results_of((0.3,), (0.4,), (0.5,))
+    results["methods"]["grpo"]["equal_seconds"]["accuracy"]["mean"] = None
+    assert list(demo.last_words(results))[1:] == ["Nothing can be said: not every side has finished a run."]
+
+
+def test_intervals_stand_below_their_figures():
+    amounts = {"seconds": {"median": 4.0, "low": 3.0, "high": 5.0}}
+    results = results_of((0.3, 0.4, 0.5), (0.6, 0.7, 0.8), (0.7, 0.8, 0.9))
+    for method in results["methods"].values():
+        method["equal_seconds"]["difference"] = {"mean": 0.1, "low": 0.05, "high": 0.2}
+        method |= {"to_target": amounts, "runs": [{"curve": [dict.fromkeys(demo.TAKEN, 1200)]}, {"curve": []}]}
+    console = Console(width=demo.NARROWEST, record=True, file=io.StringIO())
+    console.print(demo.demo_table(results))
+    text = console.export_text()
+    for words in ("after 10 seconds of one core", "80.0%", "70.0% to 90.0%", "+5.0 pp to +20.0 pp", "1,200", "3 to 5"):
+        assert words in text
+    assert "…" not in text

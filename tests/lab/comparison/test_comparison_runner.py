@@ -129,9 +129,9 @@ def test_a_run_that_raises_is_on_record_and_the_others_go_on(make, monkeypatch):
 def raising(train_with, name, error, at=None):
     """``train_with`` that fails for one contestant: at once, or at a step."""
 
-    def failing(kind, run, report=None, prepare=None):
+    def failing(kind, run, prepare=None, **more):
         if f"/{name}/" not in run.training.output_dir:
-            return train_with(kind, run, report, prepare)
+            return train_with(kind, run, prepare=prepare, **more)
         if at is None:
             raise error
 
@@ -146,7 +146,7 @@ def raising(train_with, name, error, at=None):
 
             trainer.training_step = stops
 
-        return train_with(kind, run, report, prepared)
+        return train_with(kind, run, prepare=prepared, **more)
 
     return failing
 

@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import report_folders as made
-from matplotlib.figure import Figure
 
-from dppo_lab.demo.figures import _draw_method
+from dppo_lab.comparison.words import Compared
 from dppo_lab.palette import FIXED, SERIES
 from dppo_lab.report.figures_cost import (
     fill,
@@ -49,7 +48,7 @@ def contents_of(*runs):
 
 
 def test_every_figure_of_a_whole_comparison_is_drawn_with_units_on_its_axes(panels):
-    charts = [chart for panel in panels for chart in panel.charts]
+    charts = [chart for drawn in panels.values() for chart in drawn]
     assert [chart.key for chart in charts if chart.figure is None] == []
     assert len({chart.key for chart in charts}) == len(charts) == 4 + 1 + 6 + 2 + 2
     for chart in charts:
@@ -68,8 +67,8 @@ def test_seconds_by_phase_are_means_times_updates():
     run = run_of(logs=logs)
     found = phase_seconds(run, Group(label="m", runs=(run,)))
     assert found == {"rollout": 20.0, "optimizer": 35.0, "other": 5.0}
-    readout = {"runs": [{"seed": 0, "phases": {"rollout": 7.0}}]}
-    assert phase_seconds(run, Group(label="m", runs=(run,), readout=readout)) == {"rollout": 7.0, "other": 53.0}
+    compared = Compared(readout={"runs": [{"seed": 0, "phases": {"rollout": 7.0}}]})
+    assert phase_seconds(run, Group(label="m", runs=(run,), compared=compared)) == {"rollout": 7.0, "other": 53.0}
 
 
 def test_fill_is_sequence_tokens_over_computed_tokens():
@@ -110,10 +109,7 @@ def test_a_method_has_one_colour_everywhere_and_no_two_look_alike():
     assert len(labels) <= len(SERIES) * len(DASHES)
 
 
-def test_the_demonstration_and_the_pictures_of_the_docs_have_the_colours_of_the_report():
-    axes = Figure().subplots()
-    _draw_method(axes, "dppo", [[{"seconds": 1.0, "accuracy": 0.5}]], "seconds")
-    assert {line.get_color() for line in axes.lines} == {looks(["dppo"])["dppo"].colour}
+def test_the_pictures_of_the_docs_have_the_colours_of_the_report():
     shown = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "results_figure.py"))["SHOWN"]
     assert {name: shown[name] for name in FIXED} == {name: looks([name])[name].colour for name in FIXED}
     assert len(set(shown.values())) == len(shown)
@@ -121,7 +117,7 @@ def test_the_demonstration_and_the_pictures_of_the_docs_have_the_colours_of_the_
 
 def test_inline_figures_take_colours_from_the_page_and_share_no_ids(panels):
     with drawing():
-        svgs = [as_inline_svg(chart, as_svg(chart.figure)) for panel in panels for chart in panel.charts]
+        svgs = [as_inline_svg(chart, as_svg(chart.figure)) for drawn in panels.values() for chart in drawn]
     ids = [found for svg in svgs for found in re.findall(r'\bid="([^"]*)"', svg)]
     assert len(ids) == len(set(ids))
     for svg in svgs:

@@ -26,7 +26,7 @@ HOSTILE = (
 OURS = {
     *("html", "head", "meta", "link", "title", "style", "body", "header", "h1", "h2", "h3", "p", "nav", "a", "main"),
     *("div", "section", "table", "thead", "tbody", "tr", "th", "td", "span", "details", "summary", "figure"),
-    *("figcaption", "input", "label", "pre", "dl", "dt", "dd", "ul", "li", "footer"),
+    *("code", "figcaption", "input", "label", "pre", "dl", "dt", "dd", "ul", "li", "footer"),
     *("svg", "g", "path", "defs", "clippath", "rect", "text", "tspan", "use", "image"),
 }
 everything = "\n".join(HOSTILE)

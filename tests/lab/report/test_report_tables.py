@@ -3,11 +3,13 @@ from pathlib import Path
 import pytest
 import report_folders as made
 
+from dppo_lab.comparison.words import Cell, Compared, findings
 from dppo_lab.report.bibtex import bibtex
 from dppo_lab.report.browser import choose
 from dppo_lab.report.figures_curves import coverage
 from dppo_lab.report.sources import Contents, Group, read_sources
-from dppo_lab.report.tables import ceiling_lines, findings, method_line
+from dppo_lab.report.summary import summaries
+from dppo_lab.report.tables import ceiling_lines, method_line
 from dppo_lab.runs.folder import PromptLine, record_of
 from dppo_lab.runs.reader import RunRecord
 
@@ -21,8 +23,14 @@ def run_of(method="dppo", status="finished", seed=0, **fields):
 
 
 def compared(name="dppo", **fields):
+    """A group of a comparison with these fields of ``Compared``."""
     runs = (run_of(name, describe="d"),)
-    return Group(label=name, runs=runs, name=name, baseline="trl", source="c", **fields)
+    return Group(label=name, runs=runs, source="c", compared=Compared(name=name, baseline="trl", **fields))
+
+
+def found(*groups):
+    """The findings about groups."""
+    return findings({group.label: group.compared for group in groups})
 
 
 def contents_of(*groups):
@@ -40,13 +48,15 @@ def test_the_table_has_the_papers_columns():
         },
     )
     row = method_line(group)
-    assert (row.speedup.text, row.speedup.detail) == ("3.00×", "2.00 to 4.00")
-    assert (row.differences[0].text, row.differences[0].detail) == ("−1.1 pp", "−3.0 pp to +1.0 pp")
-    assert row.differences[1].text == "—"
-    assert (row.differences[2].text, row.differences[2].detail) == ("+5.0 pp", "1 seed: no interval")
-    assert (row.biased.text, row.biased.detail) == ("yes", "first; second")
-    assert (row.accuracy.text, row.accuracy.detail) == ("70.0%", "60.0% to 80.0%")
-    assert row.seeds.text == "1 of 1"
+    assert [(cell.text, cell.detail) for cell in (*row.compared, row.biased, *row.results)] == [
+        ("3.00×", "2.00 to 4.00"),
+        ("−1.1 pp", "−3.0 pp to +1.0 pp"),
+        ("—", ""),
+        ("+5.0 pp", "1 seed: no interval"),
+        ("yes", "first; second"),
+        ("70.0%", "60.0% to 80.0%"),
+        ("1 of 1", ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -73,27 +83,44 @@ def test_a_report_says_how_far_its_seeds_can_cover(seeds, says):
     ],
 )
 def test_findings_say_what_the_interval_allows(speedup, says):
-    found = findings(contents_of(compared(speedup=speedup, target="accuracy 0.8")))
-    assert len(found) == 1
-    assert says in found[0]
-    assert findings(contents_of(compared("trl", speedup=speedup))) == ()
+    (sentence,) = found(compared(speedup=speedup, target="accuracy 0.8"))
+    assert says in sentence
+    assert found(compared("trl", speedup=speedup)) == ()
+
+
+def ended(*seconds):
+    """Runs that ended after these seconds, the last of which failed."""
+    runs = [{"status": "finished", "curve": [{"seconds": 0.0}, {"seconds": end}]} for end in seconds]
+    return {"runs": [*runs, {"status": "failed", "curve": [{"seconds": 1e6}]}]}
+
+
+def test_a_run_that_ended_before_the_baseline_got_there_is_too_short_to_tell():
+    """It is 5.6 points ahead at equal seconds: "did not reach the final accuracy" would be a verdict against it."""
+    readout = ended(3.0, 4.0) | {"equal_seconds": {"at": 3.5, "difference": {"mean": 0.056, "low": 0.02, "high": 0.09}}}
+    speedup = {"median": None, "at_most": 2.5, "reached": "0 of 2", "per_seed": {"0": [0, 2.5]}}
+    group = compared(speedup=speedup, readout=readout, baseline_seconds=9.9)
+    (sentence,) = found(group)
+    assert "3.50 s of trl's 9.90 s" in sentence and "too short to tell" in sentence and "did not reach" not in sentence
+    assert "At equal seconds (3.50 s)" in sentence and "+5.6 pp (+2.0 pp to +9.0 pp)" in sentence
+    assert method_line(group).compared[0].text == "too short to tell"
+    longer = compared(speedup={**speedup, "at_most": 0.9}, readout=readout, baseline_seconds=9.9)
+    assert "did not reach the final accuracy of trl" in found(longer)[0], "it had more seconds than the baseline needed"
+    assert method_line(longer).compared[0].text == "not reached"
 
 
 def test_a_baseline_that_did_not_improve_has_no_speedups():
     """The sentence of the wrong twin, "in 92% of the time of trl", is not there."""
     group = compared(speedup={"median": 1.08, **INTERVAL}, no_target="trl did not improve")
-    assert findings(contents_of(compared("trl", no_target="trl did not improve"), group)) == (
-        "No speedup: trl did not improve.",
-    )
-    assert method_line(group).speedup.text == "—" and method_line(group).speedup.detail == "trl did not improve"
-    assert "in 93% of the time" in findings(contents_of(compared(speedup={"median": 1.08, **INTERVAL})))[0]
+    assert found(compared("trl", no_target="trl did not improve"), group) == ("No speedup: trl did not improve.",)
+    assert method_line(group).compared[0] == Cell(text="—", detail="trl did not improve")
+    assert "in 93% of the time" in found(compared(speedup={"median": 1.08, **INTERVAL}))[0]
 
 
 def test_bibtex_has_one_entry_per_number_with_the_presets_title_and_no_authors():
     unknown = "arXiv:2901.00001, Of {our} \\own"
-    found = bibtex(["arXiv:2402.03300, wrong title", "arXiv:2402.03300, again", unknown, "no number"])
-    assert found.count("@misc{") == 2 and "DeepSeekMath" in found and "author" not in found
-    assert "title = {{Of our own}},\n  year = {2029},\n  eprint = {2901.00001}" in found
+    entries = bibtex(["arXiv:2402.03300, wrong title", "arXiv:2402.03300, again", unknown, "no number"])
+    assert entries.count("@misc{") == 2 and "DeepSeekMath" in entries and "author" not in entries
+    assert "title = {{Of our own}},\n  year = {2029},\n  eprint = {2901.00001}" in entries
 
 
 def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(tmp_path):
@@ -101,15 +128,13 @@ def test_a_bounded_choice_of_completions_is_in_whole_groups_from_first_to_last(t
     shown = choose(contents, most=80)
     assert shown.recorded == 2 * 2 * 96
     assert shown.shown == 80
-    assert {len(group.completions) for group in shown.groups} == {8}
+    assert {len(group.records) for group in shown.groups} == {8}
     assert {group.method for group in shown.groups} == {"cppo", "dppo"}
-    steps = [group.step for group in shown.groups if group.method == "dppo"]
+    steps = [group.records[0].step for group in shown.groups if group.method == "dppo"]
     assert (min(steps), max(steps)) == (10, 60)
     first = shown.groups[0]
-    assert shown.reasons[0] == "kept" and first.kept == sum(one.why == "kept" for one in first.completions)
-    assert [name for name, _ in first.completions[0].figures] == [
-        *("reward", "advantage", "probability", "weight", "tokens"),
-    ]
+    assert shown.reasons[0] == "kept" and first.kept == sum(one.why == "kept" for one in first.records)
+    assert [shown.reasons[place] for place in first.places] == [one.why for one in first.records]
 
 
 def line(**columns):
@@ -132,8 +157,7 @@ HOSTILE = [
 def test_the_ceilings_of_a_method_are_over_all_its_runs():
     logs = tuple({"step": n, "prune/completion_ceiling": 1.2, "prune/live_share": 0.25} for n in range(3))
     runs = tuple(run_of(seed=seed, logs=logs, prompts=(line(),) * 20) for seed in (0, 1))
-    (found,) = ceiling_lines(contents_of(Group(label="dppo", runs=runs)))
-    label, (prompts, completions, free) = found
+    ((label, (prompts, completions, free)),) = ceiling_lines(contents_of(Group(label="dppo", runs=runs)))
     # By weight a third of the prompts has all of the gradient: 1 / (1 / 3).
     assert label == "dppo" and (prompts.text, completions.text, free.text) == ("3×", "1.20×", "75.0%")
     low, high = map(float, prompts.detail.split(" to "))
@@ -143,7 +167,30 @@ def test_the_ceilings_of_a_method_are_over_all_its_runs():
 def test_what_is_damaged_or_not_recorded_is_left_out():
     lines = tuple(line(**columns) for columns in HOSTILE) + (line(),) * 20
     run = run_of(logs=({"step": 1},), prompts=lines)
-    (found,) = ceiling_lines(contents_of(Group(label="dppo", runs=(run,))))
-    assert [cell.text for cell in found[1]] == ["3×", "—", "—"]
+    ((_, cells),) = ceiling_lines(contents_of(Group(label="dppo", runs=(run,))))
+    assert [cell.text for cell in cells] == ["3×", "—", "—"]
     old = run_of(logs=({"step": 1},), prompts=(line(signal=None),))
     assert ceiling_lines(contents_of(Group(label="dppo", runs=(old,)))) == ()
+
+
+def test_a_report_begins_with_what_was_pruned_what_it_saved_and_what_more_was_to_be_had():
+    """By hand: 40 s of update for a quarter of the tokens, so 120 s saved, and 60 s of rollout for 3/4, so 20 s."""
+    shares = {"prune/kept_share": 0.25, "prune/live_share": 0.6, "prune/prompts_kept_share": 0.75}
+    tokens = {"prune/tokens_trained": 100.0, "prune/tokens_skipped": 300.0, "prune/completion_ceiling": 1.0}
+    logs = (
+        {"step": 1, **shares, **tokens, "time/forward_backward": 40.0, "time/rollout": 60.0, "total/seconds": 100.0},
+    )
+    run = run_of(logs=logs, prompts=(line(),) * 20, config={"prompt_prune_rate": 0.3})
+    stock = run_of("trl", logs=({"step": 1, "loss": 0.1},))
+    ((label, lines),) = summaries(contents_of(Group(label="trl", runs=(stock,)), Group(label="dppo", runs=(run,))))
+    said = dict(lines)
+    assert label == "dppo" and "75% of the completions" in said["Pruned"] and "25% of the candidate" in said["Pruned"]
+    assert "40% had no gradient" in said["Pruned"] and "35% were not drawn" in said["Pruned"]
+    assert "75% of the completion tokens; about 2 min 20 s of 4 min 00 s" in said["Saved"]
+    assert (
+        "prompts at most 3×" in said["More to be had"] and "prompt_prune_rate: 0.3 is in use" in said["More to be had"]
+    )
+    assert "completions at most 1× (1 to 1), which is next to nothing" in said["More to be had"]
+    bare = run_of(logs=({"step": 1, "prune/kept_share": 1.0},))
+    ((_, lines),) = summaries(contents_of(Group(label="m", runs=(bare,))))
+    assert all("not known" in text for _, text in lines[1:]) and "0% of the completions" in lines[0][1]

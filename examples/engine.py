@@ -1,4 +1,4 @@
-"""The whole method without a trainer: choose prompts, roll out, score, choose completions, weight, update.
+"""The whole method on a real model without a trainer: choose, roll out, score, choose again, weight, update.
 
 All of DPPO is in ``Loop.step``. Plain GRPO is the same loop with ``method=METHODS["grpo"]`` and ``live=everything``.
 """

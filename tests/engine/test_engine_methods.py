@@ -5,7 +5,7 @@ import torch
 
 from dppo.methods import METHODS
 from dppo.rng import Purpose, torch_generator
-from dppo_lab.demo.loop import GENERATIONS
+from examples.engine import GENERATIONS
 
 
 def coin(row_Q, step):

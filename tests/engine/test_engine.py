@@ -1,6 +1,5 @@
-"""The loop: the same gradient as the formula, unbiased when pruned; and races are fair."""
+"""`examples/engine.py`: the same gradient as the formula, unbiased when pruned."""
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -10,9 +9,7 @@ from dppo.methods import METHODS
 from dppo.pruning import UNWEIGHTED
 from dppo.rng import Purpose, step_streams, torch_generator
 from dppo_lab.demo.decode import sample
-from dppo_lab.demo.loop import GENERATIONS, PROMPTS, everything
-from dppo_lab.demo.race import RaceSetting, contestants, race
-from dppo_lab.demo.run import seconds_to
+from examples.engine import GENERATIONS, everything
 
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
 
@@ -31,7 +28,7 @@ def gradient_of_step(still, monkeypatch):
         return rolled_out[0]
 
     def found(method, draw_seed=0, live=None):
-        monkeypatch.setattr("dppo_lab.demo.loop.step_streams", lambda seed, step: step_streams(draw_seed, step))
+        monkeypatch.setattr("examples.engine.step_streams", lambda seed, step: step_streams(draw_seed, step))
         loop, gradients = still(method, coin, prompts=4, live=live, decoder=once)
         report = loop.step(1e-3)
         return gradients[0], report
@@ -58,33 +55,3 @@ def test_pruned_gradient_is_right_on_average(gradient_of_step):
     assert error(pruned) < 4 / 24  # 1 / draws is expected; 4 times that has probability below 1e-3
     forgotten = replace(pruned, completions=replace(pruned.completions, weighting=UNWEIGHTED))
     assert error(forgotten) > 8 / 24
-
-
-def test_a_race_starts_equal_and_stops_at_equal_seconds(start, monkeypatch):
-    for module in ("loop", "evaluate"):
-        monkeypatch.setattr(f"dppo_lab.demo.{module}.MAX_NEW_TOKENS", 12)
-    model, tokenizer, split = start
-    before = copy.deepcopy(model.state_dict())
-    seen = []
-    runners = race(
-        model,
-        tokenizer,
-        split,
-        contestants(),
-        RaceSetting(steps=3, evaluations=3, samples=1),
-        seed=0,
-        on_turn=lambda runner, share: seen.append((runner.name, share)),
-    )
-    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    grpo, dppo = runners
-    assert grpo.curve[0] == dppo.curve[0] and grpo.loop.steps == 3
-    assert dppo.seconds >= grpo.seconds and dppo.loop.steps >= 1
-    assert [len(r.curve) for r in runners] == [4, 4]
-    assert seen[:2] == [("grpo", 1 / 3), ("dppo", 1 / 3)]
-    assert grpo.total("completions_trained") == grpo.total("rollouts") == 3 * PROMPTS * GENERATIONS
-
-
-def test_time_to_target_interpolates():
-    curve = [{"seconds": s, "accuracy": a} for s, a in ((0, 0.2), (10, 0.4), (20, 0.3), (30, 0.6))]
-    assert seconds_to(curve, 0.1) == 0 and seconds_to(curve, 0.3) == pytest.approx(5.0)
-    assert seconds_to(curve, 0.5) == pytest.approx(20 + 10 * 2 / 3) and seconds_to(curve, 0.7) is None

@@ -5,8 +5,8 @@ import torch
 
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.demo.loop import Loop
 from dppo_lab.demo.task import make_split
+from examples.engine import Loop
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def still(start, monkeypatch):
 
     An untrained policy is never right, so rewards come from ``rewards(row_Q, step)``.
     """
-    monkeypatch.setattr("dppo_lab.demo.loop.MAX_NEW_TOKENS", MAX_NEW_TOKENS)
+    monkeypatch.setattr("examples.engine.MAX_NEW_TOKENS", MAX_NEW_TOKENS)
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *a, **k: None)
 
     def made(method, rewards, *, size=16, seed=0, **options):

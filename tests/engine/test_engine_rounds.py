@@ -13,7 +13,7 @@ from dppo.pruning import PromptStream
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.verification.tiny_tokenizer import encode_questions
 from dppo_lab.demo.decode import sample
-from dppo_lab.demo.loop import GENERATIONS
+from examples.engine import GENERATIONS
 
 DAPO, GRESO = METHODS["dapo"], METHODS["greso"]
 SIZE, WANTED = 16, 3
