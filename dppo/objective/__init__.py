@@ -34,7 +34,7 @@ from dppo.objective.losses import (
     token_ratio,
     vespo,
 )
-from dppo.objective.preference import margin_weights, sigmoid_preference
+from dppo.objective.preference import margin_weights
 from dppo.objective.reduce import BNPO, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, NORMALISERS, Normaliser, weighted_sum
 from dppo.objective.regression import (
     VALUE_CENTRED,
@@ -85,7 +85,6 @@ __all__ = [
     "powered",
     "sapo",
     "sequence_ratio",
-    "sigmoid_preference",
     "squared_log_ratio",
     "token_ratio",
     "value_advantages",

@@ -69,7 +69,8 @@ def flat(gradient):
 class Fixed:
     """A trainer in front of its second epoch, and its gradient of one step for a draw of our choice."""
 
-    def __init__(self, make, path, folder, monkeypatch, **options):
+    def __init__(self, make, path, folder, monkeypatch, *, batches=((1, 4, 7, 2),), **options):
+        self.batches = [torch.tensor(each) for each in batches]
         self.trainer = make(path, folder, **options)
         self.trainer.train()
         self.monkeypatch = monkeypatch
@@ -83,8 +84,10 @@ class Fixed:
         trainer.model.zero_grad()
         trainer.source._epoch = None
         score = trainer.source.scores.score.copy()
-        (inputs,), _ = trainer.get_batch_samples(iter([{"row": torch.tensor([1, 4, 7, 2])}]), 1, "cpu")
-        trainer.compute_loss(trainer.model, inputs).backward()
+        loaded = iter([{"row": each} for each in self.batches])
+        calls, _ = trainer.get_batch_samples(loaded, len(self.batches), "cpu")
+        for inputs in calls:
+            trainer.compute_loss(trainer.model, inputs).backward()
         trainer.source.scores.score[:] = score
         return flat({name: p.grad for name, p in trainer.model.named_parameters()})
 

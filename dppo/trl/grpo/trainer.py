@@ -275,7 +275,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
         whole = batch.rank_batch
         needed = bool(self.method.entropy_coef) or logs_next_step(self.args, self.state)
-        logp, entropy, router = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
+        logp, entropy, router, _ = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
 
         tokens = batch.tokens_of(logp, first=draw == 0)
         figures.add(tokens, batch.weight, entropy, router, whole.lengths[batch.rows])
