@@ -266,8 +266,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         if call == self.cycle.calls - 1:  # of the optimizer step
             tokens, sequences = float(whole.tokens_U[draw]), float(whole.sequences_U[draw])
             denominator = float(whole.denominator) / self.cycle.passes.shares
-            reduced = figures.reduced(self.accelerator, tokens=tokens, sequences=sequences, denominator=denominator)
-            self.add_figures(reduced)
+            counts = {"tokens": tokens, "sequences": sequences, "denominator": denominator}
+            self.add_figures(figures.reduced(self.accelerator, **counts, calls=self.cycle.calls))
             self._figures = LossFigures(self.method)
         return loss
 
