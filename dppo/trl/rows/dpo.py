@@ -65,8 +65,8 @@ class DPPODPOConfig(RowConfig, DPOConfig):
         refused = [
             (
                 bool(unserved) or not losses,
-                f"loss_type={losses}: {', '.join(OF_BATCHES)} sort the pairs of a micro-batch, so that none has a term "
-                f"of its own. Write loss_type: sigmoid, or one of {', '.join(SERVED_LOSSES)}.",
+                f"loss_type={losses}: {', '.join(OF_BATCHES)} sort the pairs of a micro-batch, so there is no term "
+                f"for each pair. Write loss_type: sigmoid, or one of {', '.join(SERVED_LOSSES)}.",
             ),
             (
                 not (isinstance(beta, int | float) and 0 < beta < math.inf),

@@ -63,6 +63,7 @@ class MeasuredRows(SavedRows):
     """TRL's figures that ``loss_and_scores`` may add."""
     state: TrainerState
     _calls: int
+    _stride: int
     _figures: PartFigures
     _part_N: Tensor
     _place_B: list[int]
@@ -72,7 +73,7 @@ class MeasuredRows(SavedRows):
     ) -> None:
         """Add sums over sequences, and what they are counted in, to a figure of TRL's; every so many for pairs."""
         places = [self._place_B[row] for row in batch.rows.tolist()[::every]]
-        part_B = self._part_N[places] % self._calls
+        part_B = self._part_N[places] % self._stride
         self._figures.add(name, value_B, count_B, batch.weight[::every], part_B)
 
     def _figures_due(self) -> bool:

@@ -20,10 +20,10 @@ from dppo.packing.token_figures import TOKEN_FIGURES
 from dppo.trl.hooks import loss_of_pairs
 
 OF_BATCHES = ("aot", "aot_unpaired")
-"""Losses of TRL that sort the pairs of a micro-batch: a pair has no term of its own."""
+"""Losses of TRL that sort the pairs of a micro-batch: there is no term for each pair."""
 SERVED_LOSSES = ("sigmoid", "sigmoid_norm", "hinge", "ipo", "robust", "exo_pair", "nca_pair", "bco_pair", "sppo_hard")
 SERVED_LOSSES += ("apo_zero", "apo_down", "discopop", "sft")
-"""Losses of TRL in which every pair has a term of its own; ``sft`` has one for every token."""
+"""Losses of TRL with one term for each pair; ``sft`` has one for each token."""
 OF_PAIRS = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins")
 OF_PAIRS += ("logps/chosen", "logps/rejected")
 """TRL's figures that have a value for each pair."""
@@ -58,7 +58,7 @@ class Pairs:
 
 
 class _Training(torch.nn.Module):
-    """What TRL's loss asks of the model of a trainer, beside its forward."""
+    """What TRL's loss asks of the model of a trainer, besides its forward."""
 
     is_gradient_checkpointing = False
 

@@ -179,7 +179,7 @@ class RowTrainer(MeasuredRows):
             count_tokens(self, int(self._rows.attended[self._block[draw.keep_N].numpy()].sum()))
             batch = self._own(draw)
             router = bool(self.method.router_coef)
-            call_B = (self._part_N[self._place_B] % self._calls).to(device) if router else None
+            call_B = (self._part_N[self._place_B] % self._stride).to(device) if router else None
             calls, figures = self.forwards.calls(batch, batch.weight_UB[0], self._calls, call_B=call_B)
         self.add_figures(figures)
         self._scores, self._figures = {}, PartFigures(self._calls)
@@ -187,7 +187,9 @@ class RowTrainer(MeasuredRows):
 
     def _take(self, batches: list[Any], device: Any) -> None:
         """The rows of a step, of all processes, and the micro-batch of TRL's that each is of."""
-        self._calls, first = len(batches), self.accelerator.process_index * len(batches)
+        self._calls = len(batches)
+        self._stride = max(self._calls, self.args.gradient_accumulation_steps)  # ranks may differ in their last step
+        first = self.accelerator.process_index * self._stride
         if self._streamed:
             found = [self.rows_of(batch) for batch in batches]
             rows = [row for each in found for row in each]
@@ -209,7 +211,7 @@ class RowTrainer(MeasuredRows):
 
     def _mine(self) -> list[int]:
         """Places of the step's rows that this process has loaded."""
-        return (self._part_N // self._calls == self.accelerator.process_index).nonzero().flatten().tolist()
+        return (self._part_N // self._stride == self.accelerator.process_index).nonzero().flatten().tolist()
 
     def _of_all_ranks(self, step_NK: Tensor) -> Tensor:
         """The rows of a step: those of a last batch may not be as many on every rank (``even_batches: false``)."""
@@ -264,7 +266,7 @@ class RowTrainer(MeasuredRows):
         places = [self._place_B[row] for row in batch.rows.tolist()]
         loss, score_B = self.loss_and_scores(batch, scored, self._share_KN[:, places].to(scored.logp_BT))
         if scored.router_loss is not None:
-            part = self.accelerator.process_index * self._calls + call
+            part = self.accelerator.process_index * self._stride + call
             of_part = self._block[self._part_N == part].numpy()
             balance = scored.router_loss / max(float(self._rows.attended[of_part].sum()), 1.0)
             loss = loss + router * balance / (self._calls * self.accelerator.num_processes)
