@@ -318,7 +318,8 @@ class RowSettings:
         LEFT_OUT,
         "Share of the rows with a recorded score that is not trained on, in [0, 1): of their tokens for "
         "`dppo` and `uniform`, of the rows below the mean for `infobatch`. Rows without a score are always "
-        "trained on, so this does nothing in the first epoch. Default: the method's, 0.5.",
+        "trained on, so this does nothing in the first epoch. Default: the method's, 0.5; of a streamed dataset, and "
+        "with a router loss and no `accept_bias`, 0.",
         range="[0, 1)",
         example=0.5,
     )

@@ -5,8 +5,9 @@ has a denominator that is known before the draw, and is exact.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from dppo.errors import raise_problems
@@ -40,8 +41,8 @@ class RowMethod:
     """From the share of training done to what multiplies the rate."""
     deviations: tuple[str, ...] = ()
     """Where this differs from the paper, one sentence each."""
-    router_coef: ClassVar[float] = 0.0
-    """No router loss is trained on."""
+    router_coef: float = 0.0
+    """Coefficient of the router loss of a mixture of experts, >= 0."""
 
     def __post_init__(self) -> None:
         check_fields(self, 'replace(ROW_METHODS["dppo"], score="loss")')
@@ -59,6 +60,11 @@ class RowMethod:
                 "a step is a mean over what is kept, a quotient of two random numbers (ratio, O(1/n)), and larger than "
                 "that over all its rows by the inverse of the share kept"
             )
+        if self.router_coef:
+            rows.append(
+                "the router loss is biased under pruning: it is a product of two means over tokens, which are taken "
+                "over the rows kept, weighted: biased O(1/n)"
+            )
         return tuple(rows)
 
     def at(self, done: float) -> "RowMethod":
@@ -75,6 +81,19 @@ class RowMethod:
         """
         counted = count_N.double()[draw.keep_N] if self.over_kept else count_N.double()
         return max(counted.sum().item(), 1.0)
+
+    def shares(self, draw: Draw, count_N: Tensor, part_N: Tensor) -> Tensor:
+        """(N,) what each row's sum of losses is multiplied by for a mean of means over parts, known before the draw.
+
+        Args:
+            draw: among the rows of a step.
+            count_N: (N,) what the mean of a part counts of each of them: trained tokens, or 1.
+            part_N: (N,) int64 >= 0, the part that each belongs to: TRL's micro-batches of all ranks.
+        """
+        if self.over_kept:
+            return torch.full((len(part_N),), 1 / self.denominator(draw, count_N), dtype=torch.float64)
+        total_K = torch.zeros(int(part_N.max()) + 1, dtype=torch.float64).index_add(0, part_N, count_N.double())
+        return (total_K.clamp(min=1.0)[part_N] * len(part_N.unique())).reciprocal()
 
     def describe(self) -> str:
         """What the method does, in words, with its biases and deviations."""

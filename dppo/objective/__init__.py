@@ -35,7 +35,7 @@ from dppo.objective.losses import (
     vespo,
 )
 from dppo.objective.mixing import mixes_tokens
-from dppo.objective.preference import margin_weights, sigmoid_preference
+from dppo.objective.preference import margin_weights
 from dppo.objective.reduce import BNPO, DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, NORMALISERS, Normaliser, weighted_sum
 from dppo.objective.regression import (
     VALUE_CENTRED,
@@ -87,7 +87,6 @@ __all__ = [
     "powered",
     "sapo",
     "sequence_ratio",
-    "sigmoid_preference",
     "squared_log_ratio",
     "token_ratio",
     "value_advantages",

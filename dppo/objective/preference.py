@@ -1,22 +1,9 @@
-"""Losses of pairs of answers, one preferred to the other: of each pair by itself, so that it can be weighted."""
+"""Weights of pairs of answers, one preferred to the other. Their losses are TRL's own: ``dppo/trl/rows/pairs.py``."""
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dppo.errors import raise_problems
-
-
-def sigmoid_preference(margin_B: Tensor, *, beta: float) -> Tensor:
-    """``-log sigmoid(beta * margin)`` of each pair, (B,): DPO's loss, TRL's ``sigmoid``.
-
-    Args:
-        margin_B: (B,) log-probability of the preferred answer less the other's, each less that of the reference, nats.
-        beta: > 0.
-
-    Source: Rafailov et al., Direct Preference Optimization, arXiv:2305.18290, equation 7.
-    """
-    return -F.logsigmoid(beta * margin_B)
 
 
 def margin_weights(

@@ -214,7 +214,8 @@ def _with_embedding_gradient(model: Any, forward: Callable[[], Tensor]) -> tuple
     if not torch.is_grad_enabled():
         return logp_NT.detach(), None
     weight_NT = torch.linspace(-1, 1, logp_NT.shape[0] * WIDTH, device=logp_NT.device).view(-1, WIDTH)
-    gradients = torch.autograd.grad((logp_NT * weight_NT).sum(), [output for _, output in inputs])
+    with torch.autocast(logp_NT.device.type, enabled=False):  # as training does: a backward pass is not autocast
+        gradients = torch.autograd.grad((logp_NT * weight_NT).sum(), [output for _, output in inputs])
     sums = torch.zeros(embeddings.weight.shape[0], gradients[0].shape[-1], device=logp_NT.device)
     for (ids, _), gradient in zip(inputs, gradients, strict=True):
         sums.index_add_(0, ids.flatten(), gradient.flatten(0, -2).float())

@@ -1,11 +1,13 @@
 """From a row to the log-probabilities of its completions: one forward pass of any wrapped or unwrapped model."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
 from dppo.packing.rows import Row
+from dppo.packing.token_figures import TOKEN_FIGURES
 
 
 class Scored(NamedTuple):
@@ -17,6 +19,8 @@ class Scored(NamedTuple):
     """(B, T) entropies in nats; None where not asked for."""
     router_loss: Tensor | None = None
     """() load-balancing loss over weighted tokens, times the sum of the weights; None without weights."""
+    figures: Mapping[str, Tensor] | None = None
+    """(B, T) of each of ``TOKEN_FIGURES`` that the head computes; None where not asked for."""
 
 
 def row_log_probs(
@@ -27,6 +31,7 @@ def row_log_probs(
     kernel: Kernel = SEGMENT_SDPA,
     entropy: bool = False,
     weight_B: Tensor | None = None,
+    figures: bool = False,
 ) -> Scored:
     """Log-probabilities of a row's completions, with gradient, and their entropies if asked for.
 
@@ -40,14 +45,23 @@ def row_log_probs(
         entropy: whether entropies are wanted. TRL's head computes them whenever it was told to when it was added.
         weight_B: (B,) weights of the completions, for the router loss of a mixture of experts; it needs
             ``add_scored_head``. None: no such loss is wanted.
+        figures: whether ``TOKEN_FIGURES`` are wanted. TRL's head has those that it was told of when it was added.
     """
     weights = {} if weight_B is None else {"token_weight": row.weight_of_positions(weight_B)}
+    asked = {"score_figures": True} if figures else {}
     output = model(
-        **row.inputs(), **weights, fused_lm_head=True, score_entropy=entropy, row_segments=row.segments,
+        **row.inputs(), **weights, **asked, fused_lm_head=True, score_entropy=entropy, row_segments=row.segments,
         row_kernel=kernel,
     )  # fmt: skip
     return Scored(
         row.unpack(output.log_probs, width),
         row.unpack(output.entropy, width) if entropy else None,
         output.router_loss if weights else None,
+        figures_of(output, lambda value: row.unpack(value, width)) if figures else None,
     )
+
+
+def figures_of(output: Any, place: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """Those of ``TOKEN_FIGURES`` that a head's output has, each through ``place``."""
+    found = {name: getattr(output, name, None) for name in TOKEN_FIGURES}
+    return {name: place(value.detach()) for name, value in found.items() if value is not None}

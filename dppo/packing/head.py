@@ -17,6 +17,7 @@ from transformers.utils.generic import ModelOutput
 
 from dppo.errors import ConfigError
 from dppo.packing.rows import UNSCORED
+from dppo.packing.token_figures import token_figures
 
 BLOCK_LOGITS, CUDA_BLOCK_LOGITS = 2**25, 2**28
 """Logits that exist at one time: 128 MiB in float32 on a CPU; on a GPU 1 GiB, since every block adds to a gradient of
@@ -36,6 +37,13 @@ class ScoredOutput(ModelOutput):
     router_loss: Tensor | None = None
     """() load-balancing loss of a mixture of experts over weighted tokens, times the sum of the weights; None where
     there were no weights."""
+    is_top1: Tensor | None = None
+    """(B, T) bool, whether the label is the likeliest token; this and what follows without a gradient, None where not
+    asked for."""
+    mean_logits: Tensor | None = None
+    """(B, T) means of the logits over the vocabulary."""
+    log_sum_sq_probs: Tensor | None = None
+    """(B, T) logs of sums of squared probabilities."""
 
 
 def unsupported_head(model: PreTrainedModel) -> str:
@@ -65,9 +73,9 @@ def add_scored_head(model: PreTrainedModel, *, temperature: float = 1.0, dtype: 
     """Make ``model(..., shift_labels=, fused_lm_head=True)`` return log-probabilities of the labels, no logits.
 
     The call is that of TRL's ``add_fused_lm_head``, so either may be on a model. ``score_entropy=True`` asks for
-    entropies too, and ``token_weight=`` (B, T) for the router loss of a mixture of experts over these weights. Without
-    ``fused_lm_head`` the model's forward is the one it had. A second call replaces the first;
-    ``remove_scored_head`` takes the head off again.
+    entropies too, ``score_figures=True`` for ``TOKEN_FIGURES`` without a gradient, and ``token_weight=`` (B, T) for the
+    router loss of a mixture of experts over these weights. Without ``fused_lm_head`` the model's forward is the one it
+    had. A second call replaces the first; ``remove_scored_head`` takes the head off again.
 
     Args:
         model: a causal language model, not yet wrapped by PEFT, DDP or FSDP; changed in place.
@@ -122,6 +130,7 @@ def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., A
         *args: Any,
         fused_lm_head: bool = False,
         score_entropy: bool = False,
+        score_figures: bool = False,
         shift_labels: Tensor | None = None,
         token_weight: Tensor | None = None,
         **kwargs: Any,
@@ -136,7 +145,9 @@ def _forward_of_head(kind: type[PreTrainedModel], layer: int) -> Callable[..., A
         if token_weight is not None:
             kwargs["output_router_logits"] = True
         output = self.base_model(*args, **kwargs)
-        scored = _score(self, output.last_hidden_state, shift_labels, head.temperature, head.dtype, score_entropy)
+        scored = _score(
+            self, output.last_hidden_state, shift_labels, head.temperature, head.dtype, score_entropy, score_figures
+        )
         if token_weight is not None:
             scored.router_loss = router_loss(output.router_logits, token_weight, self.config.get_text_config())
         return scored
@@ -151,8 +162,9 @@ def _score(
     temperature: float,
     dtype: torch.dtype | None,
     entropy: bool,
+    figures: bool,
 ) -> ScoredOutput:
-    """Log-probabilities, and entropies if asked, at labelled positions; 0 elsewhere."""
+    """Log-probabilities, and entropies and figures if asked, at labelled positions; 0 elsewhere."""
     head: Any = model.get_output_embeddings()  # looked up on each call: PEFT and FSDP replace it
     if hasattr(head, "base_layer"):
         raise ConfigError(
@@ -167,12 +179,14 @@ def _score(
     bias = None if bias is None else bias.to(dtype) / temperature
     with torch.autocast(hidden_LD.device.type, enabled=False):
         logp_L = label_log_probs(hidden_LD, weight, bias, target_L)
-        entropy_L = label_entropies(hidden_LD, weight, bias) if entropy else None
+        found = {"entropy": label_entropies(hidden_LD, weight, bias)} if entropy else {}
+        if figures:
+            found = token_figures(hidden_LD.detach(), weight, bias, target_L, block=_block(weight)) | found
 
     def spread(value_L: Tensor) -> Tensor:
         return value_L.new_zeros(label_BT.shape).masked_scatter(labelled, value_L)
 
-    return ScoredOutput(log_probs=spread(logp_L), entropy=None if entropy_L is None else spread(entropy_L))
+    return ScoredOutput(log_probs=spread(logp_L), **{name: spread(value) for name, value in found.items()})
 
 
 def router_loss(router_logits: tuple[Tensor, ...], weight_BT: Tensor, config: Any) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -26,6 +26,8 @@ from dppo.packing.forward import Scored
 class RankBatch:
     """This rank's completions of one generation, with the weight of each in every optimizer step."""
 
+    together: ClassVar[int] = 1
+    """Neighbours that one forward pass cannot part."""
     prompt_ids: Tensor
     """(B, Tp) left-padded."""
     prompt_mask: Tensor

@@ -34,10 +34,17 @@ class ForwardPasses:
         self.memory = MemoryAdvice(trainer.length_setting, trainer.together)
         self._checked = False
 
-    def __call__(self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False) -> Scored:
-        """(b, width) log-probabilities of the completion tokens of ``batch``, entropies and router loss if asked."""
+    def __call__(
+        self, model: Any, batch: MicroBatch, *, entropy: bool = False, router: bool = False, figures: bool = False
+    ) -> Scored:
+        """(b, width) log-probabilities of the tokens of ``batch``; entropies, router loss and figures if asked."""
         self.memory.in_flight, self.memory.completions = batch.tokens, len(batch.rows)
-        return self.layout.forward(model, batch, entropy=entropy, router=router)
+        return self.layout.forward(model, batch, entropy=entropy, router=router, figures=figures)
+
+    @property
+    def measures_freely(self) -> bool:
+        """Whether the head computes figures of tokens in any case, as TRL's does, and not in a pass over them."""
+        return not self._heads.models
 
     def enter(self) -> None:
         """Get the models ready for training."""
@@ -80,10 +87,24 @@ class ForwardPasses:
         return replace(batch, old_logp=old, ref_logp=ref, ratio=ratio)
 
     def calls(
-        self, rank_batch: RankBatch, weight_B: Tensor, calls: int
+        self, rank_batch: RankBatch, weight_B: Tensor, calls: int, *, call_B: Tensor | None = None
     ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
-        """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and figures about them."""
-        batches = self._balanced(rank_batch, weight_B, at_least=calls)
+        """The forward passes of one optimizer step, dealt to ``calls`` calls of the loss, and figures about them.
+
+        Args:
+            rank_batch: of this rank.
+            weight_B: (B,) what is kept, and its weight.
+            calls: of the loss in this step, on every rank.
+            call_B: (B,) the call that each sequence belongs to, where a loss is over all tokens of a call together:
+                it then has one forward pass, unless ``max_tokens_per_row`` is set. None: any.
+        """
+        if call_B is None:
+            batches = self._balanced(rank_batch, weight_B, at_least=calls)
+            parts = [batches[call::calls] for call in range(calls)]
+        else:
+            own = [weight_B * (call_B == call) for call in range(calls)]
+            parts = [self._balanced(rank_batch, each, at_least=1, whole=True) for each in own]
+            batches = [batch for part in parts for batch in part]
         padded, unpadded = _plain_tokens(rank_batch, weight_B)
         counts = [sum(batch.tokens for batch in batches), len(batches) * self.memory.budget, padded, unpadded]
         gathered = self._trainer.accelerator.gather(torch.tensor([counts], device=weight_B.device)).sum(0).tolist()
@@ -95,13 +116,21 @@ class ForwardPasses:
             "rows/padded_tokens": padded,
             "rows/sequence_tokens": unpadded,
         }
-        return [batches[call::calls] for call in range(calls)], figures
+        return parts, figures
 
-    def _balanced(self, rank_batch: RankBatch, weight_B: Tensor, *, at_least: int) -> list[MicroBatch]:
+    def _balanced(
+        self, rank_batch: RankBatch, weight_B: Tensor, *, at_least: int, whole: bool = False
+    ) -> list[MicroBatch]:
         """Forward passes of the rows of positive weight, filled up so that every rank runs as many."""
         args = self._trainer.args
-        self.memory.budget = args.max_tokens_per_row or args.per_device_train_batch_size * rank_batch.longest
-        batches = self.layout.micro_batches(rank_batch, weight_B, self.memory.budget)
+        room = args.per_device_train_batch_size * rank_batch.longest
+        if whole:
+            room = len(weight_B) * (rank_batch.prompt_ids.shape[1] + rank_batch.completion_ids.shape[1] + 1)
+        budget = args.max_tokens_per_row or room
+        batches = self.layout.micro_batches(rank_batch, weight_B, budget)
+        if whole and args.max_tokens_per_row is None:
+            budget = max((batch.tokens for batch in batches), default=1)
+        self.memory.budget = budget
         self.memory.warn_if_beyond(max((batch.tokens for batch in batches), default=0))
         count = torch.tensor([len(batches)], device=weight_B.device)
         target = max(at_least, int(self._trainer.accelerator.gather(count).max()))

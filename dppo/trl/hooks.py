@@ -4,12 +4,14 @@
 TRL by a test, so that another version is a change of this file, and a failing test says of which line.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
@@ -84,6 +86,22 @@ RELIED_ON_FOR_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "_load_optimizer_and_scheduler": ("(self, checkpoint)", ()),
 }
 """The same of ``SFTTrainer`` and ``DPOTrainer``."""
+RELIED_ON_FOR_PAIRS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "_compute_loss": (
+        "(self, model, inputs, return_outputs)",
+        (
+            "outputs = model(**model_kwargs, labels=labels, fused_lm_head=True)",
+            "per_token_logps = outputs.log_probs[:, -seq_len:]",
+            "ref_outputs = self.ref_model(**ref_model_kwargs, labels=labels, fused_lm_head=True)",
+            "for loss_type, loss_weight in zip(self.loss_types, self.loss_weights, strict=True):",
+            "loss += per_sequence_loss.mean() * loss_weight",
+            "aligned_logps = (per_token_logps - outputs.log_sum_sq_probs[:, -seq_len:]) * shift_completion_mask",
+            'self._metrics[mode]["rewards/margins"].append(agg_margins.mean().item())',
+            'self._metrics[mode]["logps/chosen"].append(self.accelerator.gather(chosen_logps).mean().item())',
+        ),
+    ),
+}
+"""The same of ``DPOTrainer``: ``rows/pairs.py`` calls its loss with log-probabilities whose mean is not taken."""
 
 
 class Joints(CheckpointHooks, GRPOTrainer):
@@ -282,6 +300,19 @@ def reference_model(trainer: Any) -> Iterator[Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
         yield trainer.model
+
+
+def loss_of_pairs(trainer: Any, model: Callable[..., Any], inputs: Mapping[str, Tensor]) -> tuple[Any, Any]:
+    """TRL's loss of a batch of pairs and the figures it would log, by name.
+
+    Args:
+        trainer: with what ``DPOTrainer`` asks of itself; what it has measured before is forgotten.
+        model: what stands for the policy's forward pass.
+        inputs: a batch of TRL's collator.
+    """
+    trainer._metrics = {"train": defaultdict(list)}
+    loss = DPOTrainer._compute_loss(trainer, model, inputs, False)
+    return loss, trainer._metrics["train"]
 
 
 def add_figures(trainer: Any, figures: Mapping[str, float]) -> None:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from dppo.errors import ConfigError
 from dppo.packing import Kernel, build_row, choose_kernel, kernels_after, plan_rows, row_tokens, sorted_micro_batches
 from dppo.packing.attention import leave_rows, unsupported, use_rows
-from dppo.packing.forward import Scored, row_log_probs
+from dppo.packing.forward import Scored, figures_of, row_log_probs
 from dppo.packing.head import add_scored_head, remove_scored_head, unsupported_head
 from dppo.packing.rows import UNSCORED
 from dppo.trl.batch import MicroBatch, RankBatch
@@ -48,8 +48,8 @@ class Layout(Protocol):
         """What one forward pass over ``rows`` computes, padding included."""
         ...
 
-    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool) -> Scored:
-        """(b, width) log-probabilities of completion tokens, and if asked their entropies and the router loss."""
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
+        """(b, width) log-probabilities of completion tokens; if asked their entropies, the router loss, figures."""
         ...
 
     def generating(self) -> Any:
@@ -72,7 +72,8 @@ class PaddedLayout:
     """Length-sorted micro-batches, each padded to its own longest prompt and completion."""
 
     padded_forward: Callable[..., tuple[Any, Any, Any]]
-    """TRL's forward over padded sequences, whose router loss knows no weights."""
+    """TRL's forward over padded sequences, whose router loss knows no weights: log-probabilities, entropies, and of
+    trainers on rows what its head measures of each token."""
     reason: str
     scored: bool = False
     """Whether the models have ``add_scored_head``, whose router loss does; then every forward goes through it."""
@@ -84,13 +85,16 @@ class PaddedLayout:
         return False
 
     def micro_batches(self, rank_batch: RankBatch, weight_B: Tensor, max_tokens: int) -> list[MicroBatch]:
-        """As ``Layout`` says; padding counts as tokens."""
-        rows = weight_B.nonzero().squeeze(1)
-        widths = torch.tensor([[rank_batch.prompt_tokens[i], rank_batch.completion_tokens[i]] for i in rows.tolist()])
-        batches = sorted_micro_batches(widths.view(-1, 2), max_tokens)
+        """As ``Layout`` says; padding counts as tokens. Sequences that belong together stay so."""
+        units = weight_B.nonzero().view(-1, rank_batch.together)
+        sizes = [
+            [(rank_batch.prompt_tokens[i], rank_batch.completion_tokens[i]) for i in unit] for unit in units.tolist()
+        ]
+        widths = torch.tensor([[max(each) for each in zip(*unit, strict=True)] for unit in sizes])
+        batches = sorted_micro_batches(widths.view(-1, 2), max_tokens // rank_batch.together)
         made = []
         for batch in batches:
-            here = rows[batch.to(rows.device)]
+            here = units[batch.to(units.device)].flatten()
             made.append(MicroBatch(rank_batch, here, weight_B[here], self.tokens(rank_batch, here.tolist())))
         return made
 
@@ -99,13 +103,13 @@ class PaddedLayout:
         completion = max(1, *(rank_batch.completion_tokens[i] for i in rows))
         return len(rows) * (max(rank_batch.prompt_tokens[i] for i in rows) + completion)
 
-    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool) -> Scored:
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
         """As ``Layout`` says."""
         input_ids, mask = batch.inputs()
         width = batch.completion_width
         if not self.scored:
-            logp, entropies, _ = self.padded_forward(model, input_ids, mask, width, compute_entropy=entropy)
-            return Scored(logp, entropies)
+            logp, entropies, others = self.padded_forward(model, input_ids, mask, width, compute_entropy=entropy)
+            return Scored(logp, entropies, figures=others if figures else None)
         predicts = slice(-width - 1, -1)
         labels = torch.full_like(input_ids, UNSCORED)
         labels[:, predicts] = input_ids[:, -width:].masked_fill(mask[:, -width:] == 0, UNSCORED)
@@ -113,10 +117,13 @@ class PaddedLayout:
         with self.autocast():
             output = model(
                 input_ids=input_ids, attention_mask=mask, shift_labels=labels, fused_lm_head=True,
-                score_entropy=entropy, **weights,
+                score_entropy=entropy, score_figures=figures, **weights,
             )  # fmt: skip
         return Scored(
-            output.log_probs[:, predicts], output.entropy[:, predicts] if entropy else None, output.router_loss
+            output.log_probs[:, predicts],
+            output.entropy[:, predicts] if entropy else None,
+            output.router_loss,
+            figures_of(output, lambda value: value[:, predicts]) if figures else None,
         )
 
     def generating(self) -> Any:
@@ -179,7 +186,7 @@ class RowLayout:
             [n + extra if n else 0 for n in tokens],
         )
 
-    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool) -> Scored:
+    def forward(self, model: Any, batch: MicroBatch, *, entropy: bool, router: bool, figures: bool = False) -> Scored:
         """As ``Layout`` says; 0 where a token carries no loss."""
         rank_batch, rows = batch.rank_batch, batch.rows.tolist()
         groups = self.groups(rank_batch)
@@ -194,7 +201,13 @@ class RowLayout:
         weight_B = batch.weight if router else None
         with self.autocast():
             return row_log_probs(
-                model, row, batch.completion_width, kernel=self.kernel, entropy=entropy, weight_B=weight_B
+                model,
+                row,
+                batch.completion_width,
+                kernel=self.kernel,
+                entropy=entropy,
+                weight_B=weight_B,
+                figures=figures,
             )
 
     @contextmanager

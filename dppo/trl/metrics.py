@@ -17,6 +17,7 @@ from trl.trainer.utils import nanmax, nanmin
 
 from dppo.methods import Method
 from dppo.objective import (
+    DAPO_TOKENS,
     Tokens,
     cispo,
     clipped_surrogate,
@@ -196,7 +197,8 @@ class LossFigures:
         """What the loss cuts off, (B, T) or (B, 1) each."""
         constants = self._constants
         if self._loss is clipped_surrogate:
-            low, high = clipped_tokens(tokens, **{key: constants[key] for key in ("ratio", "clip_low", "clip_high")})
+            bounds = {key: constants[key] for key in ("clip_low", "clip_high")}
+            low, high = clipped_tokens(tokens, ratio=self._capped_ratio, **bounds)
             counted_B1 = tokens.mask_BT.sum(1, keepdim=True).clamp(min=1)
             each = [
                 x if x.shape[1] == 1 else (x * tokens.mask_BT).sum(1, keepdim=True) / counted_B1 for x in (low, high)
@@ -208,12 +210,19 @@ class LossFigures:
             return {"cispo_clip_ratio": clipped & (tokens.advantage_B[:, None] > 0)}
         return {"vespo/phi_seq_mean": vespo_weight(tokens, **constants)} if self._loss is vespo else {}
 
+    def _capped_ratio(self, tokens: Tokens) -> Tensor:
+        """The ratio as clipping finds it: after the cap of ``delta``, where there is one."""
+        ratio, delta = self._constants["ratio"](tokens), self._constants.get("delta")
+        return ratio if delta is None else ratio.clamp(max=delta)
+
     def _unit(self, name: str) -> str:
         """What a figure is a mean over. Its shape does not tell: completions may all be one token long."""
         of_sequences = self._loss is vespo or self._constants.get("ratio") is sequence_ratio
         return "sequences" if of_sequences and name not in ("entropy", "kl") else "tokens"
 
-    def reduced(self, accelerator: Any, *, tokens: float, sequences: float, denominator: float) -> dict[str, float]:
+    def reduced(
+        self, accelerator: Any, *, tokens: float, sequences: float, denominator: float, calls: int = 1
+    ) -> dict[str, float]:
         """The figures over all ranks. All ranks call together.
 
         Args:
@@ -222,13 +231,16 @@ class LossFigures:
                 are 0 as in TRL; where only what is forwarded has none, they are not known.
             sequences: the same in completions.
             denominator: of this step's share of the loss.
+            calls: of the loss in the step: with a denominator over all of them TRL logs the mean of their parts.
         """
         sums = self._sums.reduced(accelerator)
         self.others = sums.get(OTHERS[0], 0.0), sums.get(OTHERS[1], 0.0)
         totals = {"tokens": tokens, "sequences": sequences}
         found = {}
         if self._method.entropy_coef:
-            found |= {"entropy_coef": self._method.entropy_coef, "policy_loss": sums["policy_loss"] / denominator}
+            parts = calls if self._method.normaliser.name == DAPO_TOKENS.name else 1
+            policy_loss = sums["policy_loss"] / denominator / parts
+            found |= {"entropy_coef": self._method.entropy_coef, "policy_loss": policy_loss}
         for name, unit in self._units.items():
             total = sums[f"kept {unit}"] if name in OF_KEPT else totals[unit]
             found[name] = sums[name] / total if total > 0 else float("nan") if tokens else 0.0
@@ -237,8 +249,9 @@ class LossFigures:
             none = share_B2.new_full((2,), torch.nan)  # a rank may have no completion to forward
             ends = torch.stack([share_B2[:, 0].min(), share_B2[:, 1].max()]) if len(share_B2) else none
             ends_of_ranks = accelerator.gather(ends[None])
+            of_step = "step_" if calls > 1 else ""  # TRL logs the mean over calls of the extreme in each
             found |= {
-                "clip_ratio/low_min": nanmin(ends_of_ranks[:, 0]).item(),
-                "clip_ratio/high_max": nanmax(ends_of_ranks[:, 1]).item(),
+                f"clip_ratio/{of_step}low_min": nanmin(ends_of_ranks[:, 0]).item(),
+                f"clip_ratio/{of_step}high_max": nanmax(ends_of_ranks[:, 1]).item(),
             }
         return found

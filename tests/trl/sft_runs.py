@@ -8,6 +8,7 @@ from conftest_trl import SHORT, WORDS, GradientRecorder
 from datasets import Dataset
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 from trl import SFTConfig, SFTTrainer
+from trl_layout_cases import mixture
 
 from dppo.step import rows as step_rows
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
@@ -33,16 +34,27 @@ def texts(count=10):
     return solutions(count).map(lambda row: {"text": row["prompt"] + row["completion"]}).select_columns(["text"])
 
 
+def experts():
+    """A small mixture of experts with large weights, of which every process makes the same."""
+    torch.manual_seed(0)
+    model = mixture()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.3)
+    return model
+
+
 def made(kind, config, path, folder, *, data=None, callbacks=(), own=None, **options):
     of_rows = {name: value for name, value in SHORT.items() if name not in ("num_generations", "max_completion_length")}
     settings = of_rows | dict(output_dir=str(folder), per_device_train_batch_size=4, max_grad_norm=0.0) | options
+    own = {"model": Qwen3ForCausalLM.from_pretrained(path), **(own or {})}
     return kind(
-        model=Qwen3ForCausalLM.from_pretrained(path),
         args=config(**settings),
         train_dataset=solutions() if data is None else data,
         processing_class=AutoTokenizer.from_pretrained(path),
         callbacks=list(callbacks),
-        **(own or {}),
+        **own,
     )
 
 
@@ -69,7 +81,8 @@ def flat(gradient):
 class Fixed:
     """A trainer in front of its second epoch, and its gradient of one step for a draw of our choice."""
 
-    def __init__(self, make, path, folder, monkeypatch, **options):
+    def __init__(self, make, path, folder, monkeypatch, *, batches=((1, 4, 7, 2),), **options):
+        self.batches = [torch.tensor(each) for each in batches]
         self.trainer = make(path, folder, **options)
         self.trainer.train()
         self.monkeypatch = monkeypatch
@@ -83,8 +96,10 @@ class Fixed:
         trainer.model.zero_grad()
         trainer.source._epoch = None
         score = trainer.source.scores.score.copy()
-        (inputs,), _ = trainer.get_batch_samples(iter([{"row": torch.tensor([1, 4, 7, 2])}]), 1, "cpu")
-        trainer.compute_loss(trainer.model, inputs).backward()
+        loaded = iter([{"row": each} for each in self.batches])
+        calls, _ = trainer.get_batch_samples(loaded, len(self.batches), "cpu")
+        for inputs in calls:
+            trainer.compute_loss(trainer.model, inputs).backward()
         trainer.source.scores.score[:] = score
         return flat({name: p.grad for name, p in trainer.model.named_parameters()})
 

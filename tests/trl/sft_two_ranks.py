@@ -7,9 +7,11 @@ import test_trl_dpo
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from sft_runs import ours, solutions
+from sft_runs import experts, ours, solutions
 
-KINDS = ("rows", "uneven", "pairs")
+KINDS = ("rows", "uneven", "pairs", "stream", "pairs of a stream", "experts")
+
+OF_EXPERTS = dict(per_device_train_batch_size=1, max_steps=6, optim="sgd", router_aux_loss_coef=0.5)
 
 
 def run_on_rows(path: str, folder: Path, kind: str) -> None:
@@ -26,6 +28,16 @@ def run_on_rows(path: str, folder: Path, kind: str) -> None:
             max_steps=6,
             accelerator_config={"even_batches": False},
         )
+    elif kind == "stream":
+        data = solutions(12).to_iterable_dataset()
+        trainer = ours(path, folder, data=data, per_device_train_batch_size=1, max_steps=6, optim="sgd")
+    elif kind == "pairs of a stream":
+        data = test_trl_dpo.pairs(12).to_iterable_dataset()
+        trainer = test_trl_dpo.ours(
+            path, folder, data=data, per_device_train_batch_size=1, max_steps=6, optim="sgd", learning_rate=1e-3
+        )
+    elif kind == "experts":
+        trainer = ours(path, folder, own={"model": experts()}, data=solutions(12), **OF_EXPERTS)
     else:
         trainer = ours(path, folder, data=solutions(12), per_device_train_batch_size=1, max_steps=9)
     trainer.train()

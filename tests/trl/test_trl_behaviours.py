@@ -140,10 +140,11 @@ BEHAVIOURS: dict[str, Build] = {
 }
 
 NOT_FORWARDED = "completions without an advantage are not forwarded: it is a mean over the others"
-OF_STEP = "TRL logs the mean over micro-batches of the extreme in each, here it is the extreme of the step"
+OF_STEP = "TRL logs the mean over micro-batches of the extreme in each, here the extreme of the step has its own name"
 DIFFERENT = {
     "no reference": {"entropy": NOT_FORWARDED},
-    "accumulation": {"clip_ratio/high_max": OF_STEP},
+    "accumulation": dict.fromkeys(("clip_ratio/high_max", "clip_ratio/low_min"), OF_STEP),
+    "callbacks": dict.fromkeys(("clip_ratio/high_max", "clip_ratio/low_min"), OF_STEP),
 }
 """Figures that differ from TRL's, by behaviour, with the reason."""
 

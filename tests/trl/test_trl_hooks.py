@@ -17,7 +17,7 @@ import dppo
 from dppo.trl import DPPODPOTrainer, DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.checkpoints.hooks import CheckpointHooks
 from dppo.trl.forwards import TrainingLoop
-from dppo.trl.hooks import RELIED_ON, RELIED_ON_FOR_ROWS, WATCHED, Joints
+from dppo.trl.hooks import RELIED_ON, RELIED_ON_FOR_PAIRS, RELIED_ON_FOR_ROWS, WATCHED, Joints
 from dppo.trl.rows.trainer import RowTrainer
 
 TRAINERS = (GRPOTrainer, SFTTrainer, DPOTrainer)
@@ -45,6 +45,11 @@ def test_what_we_rely_on_is_there(name):
 @pytest.mark.parametrize("name", RELIED_ON_FOR_ROWS)
 def test_what_trainers_on_rows_rely_on_is_there(trainer_class, name):
     assert missing(trainer_class, name, RELIED_ON_FOR_ROWS) == []
+
+
+@pytest.mark.parametrize("name", RELIED_ON_FOR_PAIRS)
+def test_what_losses_of_pairs_rely_on_is_there(name):
+    assert missing(DPOTrainer, name, RELIED_ON_FOR_PAIRS) == []
 
 
 def test_another_trl_is_noticed_and_says_where():

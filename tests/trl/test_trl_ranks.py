@@ -8,6 +8,7 @@ import test_trl_dpo
 import torch
 from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, relative_difference, two_processes
 from safetensors.torch import load_file
+from sft_two_ranks import OF_EXPERTS
 from test_trl_contract import TOLERANCE, gradients
 from trl_recorder_runs import lines, run_file
 
@@ -117,6 +118,31 @@ ON_ROWS = {
         1e-3,
     ),
 }
+
+WHOLE = {
+    "stream": (sft_runs.ours, dict(data=sft_runs.solutions(12).to_iterable_dataset(), max_steps=6)),
+    "pairs of a stream": (
+        test_trl_dpo.ours,
+        dict(data=test_trl_dpo.pairs(12).to_iterable_dataset(), max_steps=6, learning_rate=1e-3),
+    ),
+    # A router loss is one of each micro-batch: those of one row, of two ranks or one after the other.
+    "experts": (
+        sft_runs.ours,
+        dict(data=sft_runs.solutions(12), **OF_EXPERTS | {"gradient_accumulation_steps": 2}),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_what_ranks_do_not_share_trains_as_one_process_does(kind, folder, tiny_path, tmp_path):
+    """Rows of a stream, and of a router loss, stay with the rank that loaded them."""
+    ours, options = WHOLE[kind]
+    own = {"model": sft_runs.experts()} if kind == "experts" else {}
+    one = ours(tiny_path, tmp_path, own=own, **{"per_device_train_batch_size": 2, "optim": "sgd"} | options)
+    one.train()
+    assert json.loads((folder / kind / "two.json").read_text())["apart"] == 0.0
+    weights, mine = load_file(folder / kind / "two.safetensors"), dict(one.model.named_parameters())
+    assert max(float((weights[name] - mine[name].detach()).abs().max()) for name in weights) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ON_ROWS)

@@ -116,7 +116,6 @@ def test_evaluation_between_steps_is_trls(tiny_path, tmp_path):
     assert tokens[0] == tokens[1] and tokens[0][-1] > 0
     _, us, them = apart(dpo.stock, dpo.ours, tiny_path, tmp_path / "2", own={"eval_dataset": dpo.pairs(7)}, **every)
     for mine, theirs in zip(evaluated(us), evaluated(them), strict=True):
-        assert 0 < mine.pop("eval_num_tokens") < theirs.pop("eval_num_tokens"), "prompts of pairs are there once"
         assert mine == pytest.approx(theirs, rel=1e-4)
 
 

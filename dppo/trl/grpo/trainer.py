@@ -282,8 +282,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         if call == self.cycle.calls - 1:  # of the optimizer step
             tokens, sequences = float(whole.tokens_U[draw]), float(whole.sequences_U[draw])
             denominator = float(whole.denominator) / self.cycle.passes.shares
-            reduced = figures.reduced(self.accelerator, tokens=tokens, sequences=sequences, denominator=denominator)
-            self.add_figures(reduced)
+            counts = {"tokens": tokens, "sequences": sequences, "denominator": denominator}
+            self.add_figures(figures.reduced(self.accelerator, **counts, calls=self.cycle.calls))
             self._learn_others(figures)
             self._figures = LossFigures(self.method)
         return loss
@@ -300,7 +300,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         """This micro-batch's part of the step's loss, scaled so that the parts of all calls and ranks add up to it."""
         whole = batch.rank_batch
         needed = bool(self.method.entropy_coef) or logs_next_step(self.args, self.state)
-        logp, entropy, router = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
+        logp, entropy, router, _ = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
 
         tokens = batch.tokens_of(logp, first=draw == 0)
         figures.add(tokens, batch.loss_weight, entropy, router, whole.lengths[batch.rows])

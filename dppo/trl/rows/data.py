@@ -20,17 +20,30 @@ from dppo.trl.batch import RankBatch
 from dppo.typed import check
 
 
-def check_dataset(dataset: Any, name: str) -> int:
-    """Rows of a training set that has some to come back to."""
+def check_dataset(dataset: Any, name: str, rate: float | None) -> int | None:
+    """Rows of a training set; None for a streamed one, of which rows can be trained on and none can be dropped.
+
+    Args:
+        dataset: as given.
+        name: of the trainer.
+        rate: ``row_prune_rate`` as given; None where it is left out.
+    """
     if isinstance(dataset, datasets.Dataset):
         if not len(dataset):
             raise DataError("the dataset has 0 rows, and at least 1 is needed. Give it rows to train on.")
         return len(dataset)
-    advice = "Write train_dataset=datasets.Dataset.from_list(rows)."
     if isinstance(dataset, datasets.IterableDataset):
-        advice = "A streamed one has no rows to come back to: load it with streaming=False."
+        if rate:
+            raise ConfigError(
+                f"train_dataset is streamed, and row_prune_rate={rate:g} drops rows by their last visit: a stream has "
+                "none. Write row_prune_rate: 0, or load it with streaming=False."
+            )
+        return None
+    advice = "Write train_dataset=datasets.Dataset.from_list(rows)."
     if isinstance(dataset, dict):
         advice = f"Take one of its parts: train_dataset=dataset[{next(iter(dataset), 'train')!r}]."
+    if dataset is None:
+        raise ConfigError(f"`train_dataset` is required. {advice}")
     raise ConfigError(f"train_dataset is {type(dataset).__name__}, and {name} needs a datasets.Dataset. {advice}")
 
 
@@ -56,18 +69,43 @@ class Sequence:
     """Of these, bool: which carry loss."""
 
 
-def trained(ids: list[int], labels: list[int]) -> Sequence | None:
+IDLE = Sequence(prompt=torch.tensor([0]), completion=torch.tensor([0]), scored=torch.tensor([True]))
+"""What a process without rows forwards, at weight 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows that steps are drawn from: those of a dataset, or of one step of a stream."""
+
+    rows: Any
+    """By place; of a stream those of other processes are None."""
+    identities: np.ndarray
+    """(size,) uint64 hashes of what they hold."""
+    tokens: np.ndarray
+    """(size,) tokens that a forward pass over each computes."""
+    attended: np.ndarray
+    """(size,) tokens as TRL counts them: those of every sequence, prompts included."""
+    trained: np.ndarray
+    """(size,) tokens that carry loss: of pairs those of the preferred answer."""
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+
+def trained(ids: list[int], labels: list[int], *, whole: bool = False) -> Sequence | None:
     """A sequence from TRL's columns; None where no token is trained on.
 
     Args:
         ids: of its tokens.
         labels: the same, with -100 where a token carries no loss; the first token never does, nothing predicts it.
+        whole: whether tokens after the last trained one stay, and sequences without one: a router loss counts them.
     """
     ids_T, scored_T = torch.as_tensor(ids), torch.as_tensor(labels) != UNSCORED
     places = scored_T[1:].nonzero().flatten() + 1
-    if not len(places):
+    if not len(places) and not (whole and len(ids_T) > 1):
         return None
-    first, end = int(places[0]), int(places[-1]) + 1
+    first = int(places[0]) if len(places) else 1
+    end = len(ids_T) if whole else int(places[-1]) + 1
     return Sequence(prompt=ids_T[:first], completion=ids_T[first:end], scored=scored_T[first:end])
 
 
@@ -79,22 +117,40 @@ def content_key(*parts: list[int]) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowBatch(RankBatch):
+    """A batch whose sequences are of rows that may have several."""
+
+    row_tokens_B: Tensor
+    """(B,) tokens of each sequence's row, by which rows of a forward pass are sized."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) tokens of each sequence's row."""
+        return self.row_tokens_B
+
+
 def batch_of(
-    sequences: list[Sequence], weight_B: Tensor, *, denominator: float, device: torch.device, kind: type[RankBatch]
-) -> RankBatch:
+    sequences: list[Sequence],
+    weight_B: Tensor,
+    *,
+    row_tokens: list[float],
+    device: torch.device,
+    kind: type[RowBatch],
+) -> RowBatch:
     """Sequences as the batch of one optimizer step, for ``ForwardPasses``.
 
     Args:
         sequences: of this rank, at least one.
         weight_B: (B,) what multiplies the loss of each, 0 where it is not trained on.
-        denominator: what the sum over all ranks is divided by.
+        row_tokens: of the row of each.
         device: of the model.
-        kind: ``RankBatch``, or one whose sequences belong together in another way.
+        kind: ``RowBatch``, or one whose sequences belong together in another way.
     """
     prompt_ids, prompt_mask = _padded([each.prompt for each in sequences], left=True)
     completion_ids, completion_mask = _padded([each.completion for each in sequences], left=False)
     loss_mask = pad_sequence([each.scored.long() for each in sequences], batch_first=True)
-    count = torch.tensor(float(denominator), dtype=torch.float64)
+    none = torch.tensor(1.0, dtype=torch.float64)  # shares of the loss are known by row
     batch = {
         "prompt_ids": prompt_ids,
         "prompt_mask": prompt_mask,
@@ -103,11 +159,12 @@ def batch_of(
         "loss_mask": loss_mask,
         "advantage_B": torch.ones(len(sequences)),
         "weight_UB": weight_B.float()[None],
-        "denominator": count,
-        "tokens": count,
-        "attended": count,
-        "tokens_U": count[None],
-        "sequences_U": torch.tensor([float(len(sequences))]).double(),
+        "denominator": none,
+        "tokens": none,
+        "attended": none,
+        "tokens_U": none[None],
+        "sequences_U": none[None],
+        "row_tokens_B": torch.tensor(row_tokens),
     }
     return kind(**{name: tensor.to(device) for name, tensor in batch.items()})
 

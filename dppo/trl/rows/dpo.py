@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,18 +15,30 @@ from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
 from dppo.errors import CheckpointError, ConfigError, DataError
-from dppo.objective import sigmoid_preference
-from dppo.pruning import confidence
+from dppo.packing.forward import Scored
 from dppo.settings import UPDATE, RowSettings, described, setting
-from dppo.trl.batch import MicroBatch, RankBatch
+from dppo.trl.batch import MicroBatch
 from dppo.trl.hooks import reference_model
-from dppo.trl.layouts import RowLayout
-from dppo.trl.rows.data import MarginReward, Sequence, check_dataset, content_key, prepared_rows, trained, weights_of
+from dppo.trl.rows.data import (
+    MarginReward,
+    RowBatch,
+    Rows,
+    Sequence,
+    check_dataset,
+    content_key,
+    prepared_rows,
+    trained,
+    weights_of,
+)
+from dppo.trl.rows.figures import OF_TOKENS
+from dppo.trl.rows.pairs import OF_BATCHES, OF_PAIRS, SERVED_LOSSES, Pairs, pair_losses
 from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
+
+OF_LOGITS = ("logits/chosen", "logits/rejected")
 
 
 @dataclass
@@ -48,36 +60,31 @@ class DPPODPOConfig(RowConfig, DPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        losses = [self.loss_type] if isinstance(self.loss_type, str) else list(self.loss_type or [])
-        beta = self.beta
+        losses, beta = list(self.loss_type or []), self.beta
+        unserved = [name for name in losses if name not in SERVED_LOSSES]
         refused = [
             (
-                sorted(losses) not in (["sigmoid"], ["sft", "sigmoid"]),
-                f"loss_type={losses} is not served: only sigmoid, and RPO: loss_type: [sigmoid, sft].",
+                bool(unserved) or not losses,
+                f"loss_type={losses}: {', '.join(OF_BATCHES)} sort the pairs of a micro-batch, so there is no term "
+                f"for each pair. Write loss_type: sigmoid, or one of {', '.join(SERVED_LOSSES)}.",
             ),
             (
                 not (isinstance(beta, int | float) and 0 < beta < math.inf),
                 f"beta={beta!r} must be a number > 0. Write beta: 0.1.",
             ),
-            (self.padding_free, "padding_free: rows are dense here in any case. Use padding_free: false."),
-            (self.use_weighting, "use_weighting (WPO) is not served. Use use_weighting: false."),
-            (self.ld_alpha is not None, "ld_alpha is not served. Leave it out."),
-            (self.f_divergence_type != "reverse_kl", "f_divergence_type: only reverse_kl is served."),
+            (
+                self.use_weighting and "sft" in losses,
+                "use_weighting with the sft loss: TRL multiplies two means over a micro-batch. Use one of them.",
+            ),
             (self.truncation_mode != "keep_start", "truncation_mode: only keep_start is served."),
-            (bool(self.router_aux_loss_coef), "router_aux_loss_coef is not served. Use router_aux_loss_coef: 0.0."),
-            (self.layout != "rows", f"layout={self.layout!r}: the answers of a pair share a row. Use layout: rows."),
         ]
         self.check_settings(refused)
 
 
-class PairBatch(RankBatch):
-    """A batch whose sequences are pairs, the preferred answer before the other: they stay in one row."""
+class PairBatch(RowBatch):
+    """A batch whose sequences are pairs, the preferred answer before the other: they stay in one forward pass."""
 
-    @property
-    def lengths(self) -> Tensor:
-        """(B,) tokens of each sequence's pair, the prompt once."""
-        prompt_B, completion_B = self.prompt_mask.sum(1), self.completion_mask.sum(1)
-        return prompt_B + completion_B.view(-1, 2).sum(1).repeat_interleave(2)
+    together = 2
 
     @cached_property
     def prompt_group(self) -> list[int]:
@@ -88,21 +95,23 @@ class PairBatch(RankBatch):
 class DPPODPOTrainer(RowTrainer, DPOTrainer):
     """Training on preferences that skips pairs by chance and reweights those it keeps.
 
-    A TRL script runs with this class and ``DPPODPOConfig`` in place of ``DPOTrainer`` and ``DPOConfig``. A step is the
-    mean over all its pairs, of the ``sft`` term over their preferred answers' tokens: both are known before the draw.
+    A TRL script runs with this class and ``DPPODPOConfig`` in place of ``DPOTrainer`` and ``DPOConfig``. A step is,
+    as TRL's, the mean of the means of its micro-batches: over pairs, and of the ``sft`` term over their preferred
+    answers' tokens. What each pair is divided by is known before the draw.
 
     Args:
         model: as for ``DPOTrainer``.
         ref_model: as for ``DPOTrainer``.
         args: a ``DPPODPOConfig``.
         data_collator: must be None: pairs are laid out after the draw.
-        train_dataset: as for ``DPOTrainer``, and not streamed.
+        train_dataset: as for ``DPOTrainer``; a streamed one is trained on whole.
         margin_reward: a reward function of TRL's signature. Pairs that it hardly tells apart then weigh more, others
             less: MADPO-style. Asked once for all pairs, with the dataset's other columns; not ``async``.
         **kwargs: whatever else ``DPOTrainer`` takes.
 
     Raises:
-        ConfigError: for a streamed dataset, an unsupported model or option, with what to use instead.
+        ConfigError: for a streamed dataset that pairs are to be dropped from, an unsupported model or option, with
+            what to use instead.
         DataError: the dataset is empty, or pairs have equal answers or no prompt.
         RewardError: ``margin_reward`` raises, or gives something that is not one finite number per answer.
         CheckpointError: ``recorded_scores`` cannot be read, or are of another dataset.
@@ -112,6 +121,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
     columns = ("prompt_ids", "chosen_ids", "rejected_ids")
     batch_kind = PairBatch
     together = 2
+    figure_names = (*OF_TOKENS, *OF_LOGITS, *OF_PAIRS)
 
     def __init__(
         self,
@@ -127,30 +137,27 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         args = DPPODPOConfig("dppo-output") if args is None else args
         check("args", args, DPPODPOConfig, "DPPODPOConfig in place of DPOConfig: it takes the same arguments.")
         check_overrides(type(self))
-        given = check_dataset(train_dataset, "DPPODPOTrainer")
+        given = check_dataset(train_dataset, "DPPODPOTrainer", args.row_prune_rate)
         if data_collator is not None:
             raise ConfigError("data_collator is not served: pairs are laid out after the draw. Leave it out.")
+        if margin_reward is not None and given is None:
+            raise ConfigError("margin_reward is asked once for all pairs, and a stream has no end. Leave it out.")
         super().__init__(model, ref_model, args, train_dataset=train_dataset, **kwargs)
-        if self.aux_loss_enabled:
-            raise ConfigError("the router loss of this model is not served. Set router_aux_loss_coef: 0.0.")
         prepared: Any = self.train_dataset
-        if self.columns[0] not in prepared.column_names:
+        if given is not None and self.columns[0] not in prepared.column_names:
             raise ConfigError("datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTrainer.")
         if args.precompute_ref_log_probs:
             self.columns = (*self.columns, "ref_chosen_logps", "ref_rejected_logps")
-        rows = prepared_rows(prepared, self.columns, given, args.max_length)
-        pairs = _measured(rows, self.sequences_of, args.max_length)
-        self._chosen_tokens, longest = pairs.chosen, int(pairs.tokens.max())
+        rows = None if given is None else self.measured(prepared_rows(prepared, self.columns, given, args.max_length))
+        longest = 0 if rows is None else int(rows.tokens.max())
         if args.max_tokens_per_row is not None and args.max_tokens_per_row < longest:
             raise ConfigError(f"a pair has {longest} tokens, and stays in one row. Set max_tokens_per_row: {longest}.")
-        self._pairs_in_step = self._tokens_in_step = 1.0
-        self._reported = torch.zeros(3)
-        self.start_rows(rows, pairs.identities, pairs.tokens)
-        if not isinstance(self.forwards.layout, RowLayout):
-            raise ConfigError(f"rows cannot serve this model ({self.forwards.layout}). Use trl.DPOTrainer.")
-        tokenizer: Any = self.processing_class
-        texts = prepared.with_format(None)
-        self._margin_weight = weights_of(margin_reward, texts, args.margin_scale, tokenizer.eos_token)
+        self.start_rows(rows)
+        self._margin_weight = np.ones(1)
+        if rows is not None:
+            tokenizer: Any = self.processing_class
+            texts = prepared.with_format(None)
+            self._margin_weight = weights_of(margin_reward, texts, args.margin_scale, tokenizer.eos_token)
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
         """The two sequences of a pair, as TRL's collator truncates them."""
@@ -161,40 +168,93 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             found.append(trained(ids, labels))
         return [each for each in found if each is not None]
 
-    def denominator(self, row_N: Tensor, draw: Draw) -> float:
-        """Pairs of the step; tokens of their preferred answers are counted too."""
-        self._tokens_in_step = self.method.denominator(draw, torch.from_numpy(self._chosen_tokens[row_N.numpy()]))
-        self._pairs_in_step = self.method.denominator(draw, torch.ones(len(row_N)))
-        return self._pairs_in_step
+    def measured(self, rows: Any, *, streamed: bool = False) -> Rows:
+        """As of all trainers on rows; tokens have the prompt of a pair once."""
+        found = [self.sequences_of(row) for row in rows]
+        empty = [place for place, each in enumerate(found) if len(each) < 2 or not rows[place]["prompt_ids"]]
+        alike = [
+            place for place, each in enumerate(found) if len({tuple(one.completion.tolist()) for one in each}) == 1
+        ]
+        limit = self.args.max_length
+        _refuse(empty, len(found), "no prompt or no answer", "row['prompt'] and row['chosen'] and row['rejected']")
+        if not streamed:
+            longer = "" if limit is None else f", or raise max_length={limit}"
+            what = "equal answers, as far as max_length goes, and no gradient"
+            _refuse(alike, len(found), what, "row['chosen'] != row['rejected']", longer)
+        counts = [[len(pair[0].prompt), *(len(each.completion) for each in pair)] for pair in found]
+        prompt, chosen, rejected = np.array(counts, float).T
+        names = ("prompt_ids", "chosen_ids", "rejected_ids")
+        return Rows(
+            rows=rows,
+            identities=np.array([content_key(*(row[name] for name in names)) for row in rows], np.uint64),
+            tokens=prompt + chosen + rejected,
+            attended=2 * prompt + chosen + rejected,
+            trained=chosen,
+        )
 
-    def loss_and_scores(self, model: Any, batch: MicroBatch, logp_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted losses of pairs over those of the step, and the score of each sequence's pair."""
-        mask_BT = batch.completion(batch.rank_batch.loss_mask)
+    def rows_of(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The pairs of TRL's batch, whose first half has the preferred answers."""
+        answer_BT = batch["completion_mask"].bool()
+        prompt_BT = batch["attention_mask"].bool() & ~answer_BT
+        ids_BT, pairs = batch["input_ids"], len(answer_BT) // 2
+        parts = {"prompt_ids": (prompt_BT, 0), "chosen_ids": (answer_BT, 0), "rejected_ids": (answer_BT, pairs)}
+        return [
+            {name: ids_BT[at + pair][mask[at + pair]].tolist() for name, (mask, at) in parts.items()}
+            for pair in range(pairs)
+        ]
+
+    def shares(self, trained_N: Tensor, part_N: Tensor, draw: Draw) -> Tensor:
+        """(2, N) of a mean over pairs and of one over the preferred answers' tokens, each of TRL's micro-batches."""
+        counts = (torch.ones(len(trained_N)), trained_N)
+        return torch.stack([self.method.shares(draw, count_N, part_N) for count_N in counts])
+
+    @property
+    def figures_needed(self) -> bool:
+        """WPO's weights are made of them."""
+        return self.use_weighting
+
+    def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted losses of pairs, TRL's own, and what both answers add to the score of their pair."""
+        mask_BT, logp_BT = batch.completion(batch.rank_batch.loss_mask), scored.logp_BT
         with torch.no_grad():  # without pairs too: a model in shards is gathered by all ranks together
-            ref_B2 = self._reference(batch, mask_BT)
+            reference = self._reference(batch)
         if not bool(batch.weight.any()):  # a rank without pairs forwards one sequence
             return logp_BT.sum() * 0.0, torch.zeros(len(batch.rows))
-        chosen_B, rejected_B = (logp_BT * mask_BT).sum(1).view(-1, 2).unbind(1)
-        margin_B = (chosen_B - ref_B2[:, 0]) - (rejected_B - ref_B2[:, 1])
+        figures = scored.figures or {}
+        pairs = Pairs(logp_BT=logp_BT, mask_BT=mask_BT, log_sum_sq_BT=figures.get("log_sum_sq_probs"), **reference)
+        loss_P, of_pairs = pair_losses(self, pairs)
         rows = [int(self._block[self._place_B[row]]) for row in batch.rows.tolist()[::2]]
-        own_B = torch.from_numpy(self._margin_weight[rows]).to(margin_B)
-        weight_B, beta = batch.weight[::2], self.args.beta
-        named = dict(zip(self.loss_types, self.loss_weights, strict=True))
-        loss_B = own_B * sigmoid_preference(margin_B, beta=beta)
-        loss = named["sigmoid"] * (weight_B * loss_B).sum() / self._pairs_in_step
-        sft = named.get("sft", 0.0)
-        if sft:
-            loss = loss - sft * (weight_B * chosen_B).sum() / self._tokens_in_step
-        with torch.no_grad():
-            self._report(margin_B, weight_B)
-            if self.method.score == "loss":
-                score_B = named["sigmoid"] * loss_B - sft * chosen_B * self._pairs_in_step / self._tokens_in_step
-            else:
-                norm_B2 = confidence(logp_BT, mask_BT).view(-1, 2).to(margin_B)
-                slope_B = named["sigmoid"] * own_B * beta * torch.sigmoid(-beta * margin_B)
-                tokens = self._pairs_in_step / self._tokens_in_step
-                score_B = slope_B * norm_B2.square().sum(1).sqrt() + sft * tokens * norm_B2[:, 0]
-        return loss, score_B.repeat_interleave(2)
+        loss_P = loss_P * torch.from_numpy(self._margin_weight[rows]).to(loss_P) if not self._streamed else loss_P
+        (pair_P, token_P), weight_P = share_KB[:, ::2], batch.weight[::2]
+        sft = dict(zip(self.loss_types, self.loss_weights, strict=True)).get("sft", 0.0)
+        # In units of a pair's loss: what it is divided by depends on its micro-batch, and its score does not.
+        total_P = loss_P - sft * (token_P / pair_P) * logp_BT[::2].sum(1)
+        self._add_figures(batch, scored, of_pairs)
+        return (weight_P * pair_P * total_P).sum(), self._contributions(total_P, logp_BT)
+
+    def _contributions(self, total_P: Tensor, logp_BT: Tensor) -> Tensor:
+        """(2P,) what each answer adds to the score of its pair: squared slopes by squared norms, or the loss."""
+        if self.method.score == "loss":
+            return torch.stack([total_P.detach().clamp(min=0.0), torch.zeros_like(total_P)], 1).flatten()
+        (slope_BT,) = torch.autograd.grad(total_P.sum(), logp_BT, retain_graph=True)
+        return (slope_BT * (1 - logp_BT.detach().exp())).square().sum(1)
+
+    def _add_figures(self, batch: MicroBatch, scored: Scored, of_pairs: Mapping[str, Tensor]) -> None:
+        """Add pairs to TRL's figures."""
+        one_P = torch.ones(len(batch.rows) // 2)
+        for name, value_P in of_pairs.items():
+            self.add_part_figure(batch, name, value_P.detach(), one_P, every=2)
+        if scored.figures is None:
+            return
+        mask_BT, found = batch.completion(batch.rank_batch.loss_mask), scored.figures
+        count_B = mask_BT.sum(1)
+        entropy_P2 = (found["entropy"] * mask_BT).sum(1).view(-1, 2)
+        self.add_part_figure(batch, "entropy", entropy_P2.sum(1), count_B.view(-1, 2).sum(1), every=2)
+        for side, name in enumerate(OF_LOGITS):
+            value_BT = found["mean_logits"] * mask_BT
+            self.add_part_figure(batch, name, value_BT[side::2].sum(1), count_B[side::2], every=2)
+        right_BT = found["is_top1"] * mask_BT
+        self.add_part_figure(batch, "mean_token_accuracy", right_BT[::2].sum(1), count_B[::2], every=2)
 
     def load_extra(self, folder: Path) -> None:
         """As of all trainers on rows; a reference that follows the policy is in no checkpoint, as in TRL.
@@ -209,63 +269,23 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
                 raise CheckpointError(f"{lacks}, and is another run. To go on so: accept_missing=True.")
             warnings.warn(f"{lacks}, and is another run.", stacklevel=2)
 
-    def _reference(self, batch: MicroBatch, mask_BT: Tensor) -> Tensor:
-        """(b / 2, 2) log-probabilities of both answers under the reference; of one sequence they mean nothing."""
+    def _reference(self, batch: MicroBatch) -> dict[str, Tensor]:
+        """Log-probabilities under the reference, as ``Pairs`` has them; of one sequence they mean nothing."""
         if len(self.columns) > 3:
-            rows = self._rows[[int(self._block[self._place_B[row]]) for row in batch.rows.tolist()[::2]]]
-            return torch.tensor([rows["ref_chosen_logps"], rows["ref_rejected_logps"]], device=mask_BT.device).T
+            rows = self._rows.rows[[int(self._block[self._place_B[row]]) for row in batch.rows.tolist()[::2]]]
+            both = [rows["ref_chosen_logps"], rows["ref_rejected_logps"]]
+            return {"ref_P2": torch.tensor(both, device=batch.weight.device).T}
         with reference_model(self) as model:
-            logp_B = (self.forwards(model, batch).logp_BT * mask_BT).sum(1)
-        return logp_B.view(-1, 2) if len(logp_B) > 1 else logp_B.expand(1, 2)
-
-    def _report(self, margin_B: Tensor, weight_B: Tensor) -> None:
-        """Add pairs to what the step logs."""
-        values = torch.stack([torch.ones_like(margin_B), self.args.beta * margin_B, (margin_B > 0).to(margin_B)])
-        self._reported = self._reported + (values * weight_B).sum(1).double().cpu().float()
-
-    def step_ended(self) -> None:
-        """Log estimates over all pairs of the step, from those kept and their weights."""
-        total: Any = self.accelerator.reduce(self._reported.to(self.accelerator.device), reduction="sum")
-        count, margin, right = total.tolist()
-        if count:
-            self.add_figures({"rewards/margins": margin / count, "rewards/accuracies": right / count})
-        self._reported = torch.zeros(3)
+            return {"ref_BT": self.forwards(model, batch).logp_BT}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pairs:
-    identities: np.ndarray
-    tokens: np.ndarray
-    chosen: np.ndarray
-
-
-def _measured(rows: Any, sequences_of: Callable[[Any], list[Sequence]], max_length: int | None) -> _Pairs:
-    """Identity, tokens and trained tokens of the preferred answer of each pair."""
-    identities, tokens, chosen = [], [], []
-    equal, empty = list[int](), list[int]()
-    for place, row in enumerate(rows):
-        found = sequences_of(row)
-        if len(found) < 2 or not row["prompt_ids"]:
-            empty.append(place)
-            continue
-        if len({tuple(each.completion.tolist()) for each in found}) == 1:
-            equal.append(place)
-        identities.append(content_key(row["prompt_ids"], row["chosen_ids"], row["rejected_ids"]))
-        tokens.append(len(found[0].prompt) + sum(len(each.completion) for each in found))
-        chosen.append(int(found[0].scored.sum()))
-    for places, what, advice in (
-        (empty, "no prompt or no answer", "row['prompt'] and row['chosen'] and row['rejected']"),
-        (equal, "equal answers, as far as max_length goes, and no gradient", "row['chosen'] != row['rejected']"),
-    ):
-        if places:
-            longer = "" if places is empty or max_length is None else f", or raise max_length={max_length}"
-            raise DataError(
-                f"{len(places)} of {len(rows)} pairs have {what} (from 0: {', '.join(map(str, places[:5]))}). Leave "
-                f"them out: dataset.filter(lambda row: {advice}){longer}"
-            )
-    return _Pairs(
-        identities=np.array(identities, np.uint64), tokens=np.array(tokens, float), chosen=np.array(chosen, float)
-    )
+def _refuse(places: list[int], rows: int, what: str, advice: str, longer: str = "") -> None:
+    """Refuse pairs that cannot be trained on, where there are any."""
+    if places:
+        raise DataError(
+            f"{len(places)} of {rows} pairs have {what} (from 0: {', '.join(map(str, places[:5]))}). Leave "
+            f"them out: dataset.filter(lambda row: {advice}){longer}"
+        )
 
 
 DPPODPOConfig.__doc__ = described(DPPODPOConfig, RowSettings)

@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import TrainingArguments
+from trl.data_utils import get_dataset_column_names
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from dppo.errors import ConfigError, DataError
 from dppo.objective import weighted_sum
+from dppo.packing.forward import Scored
 from dppo.pruning import confidence, mean_loss
 from dppo.settings import RowSettings, described
 from dppo.trl.batch import MicroBatch
-from dppo.trl.rows.data import Sequence, check_dataset, content_key, prepared_rows, trained
+from dppo.trl.rows.data import Rows, Sequence, check_dataset, content_key, prepared_rows, trained
 from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
 from dppo.trl.served import check_overrides
@@ -35,8 +38,6 @@ class DPPOSFTConfig(RowConfig, SFTConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         refused = [
-            (self.packing, "packing: rows are packed anew in each step, after the draw. Use packing: false."),
-            (self.padding_free, "padding_free: rows are dense here in any case. Use padding_free: false."),
             (self.loss_type not in ("nll", "dft"), f"loss_type={self.loss_type!r} is not served. Use loss_type: nll."),
             (bool(self.label_smoothing_factor), "label_smoothing_factor needs all logits. Use 0.0."),
             (
@@ -44,7 +45,6 @@ class DPPOSFTConfig(RowConfig, SFTConfig):
                 "average_tokens_across_devices: a step is a mean over the tokens of all processes. Use "
                 "average_tokens_across_devices: true.",
             ),
-            (bool(self.router_aux_loss_coef), "router_aux_loss_coef is not served. Use router_aux_loss_coef: 0.0."),
         ]
         self.check_settings(refused)
 
@@ -58,13 +58,14 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
 
     Args:
         model: as for ``SFTTrainer``.
-        args: a ``DPPOSFTConfig``.
+        args: a ``DPPOSFTConfig``; transformers' ``TrainingArguments`` are made into one, as TRL does.
         data_collator: must be None: rows are laid out after the draw.
-        train_dataset: as for ``SFTTrainer``, and not streamed.
+        train_dataset: as for ``SFTTrainer``; a streamed one is trained on whole.
         **kwargs: whatever else ``SFTTrainer`` takes.
 
     Raises:
-        ConfigError: for a streamed dataset, an unsupported model or option, with what to use instead.
+        ConfigError: for a streamed dataset that rows are to be dropped from, an unsupported model or option, with
+            what to use instead.
         DataError: the dataset is empty, or rows have no token to train on.
         CheckpointError: ``recorded_scores`` cannot be read, or are of another dataset.
     """
@@ -77,54 +78,99 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     def __init__(
         self,
         model: Any,
-        args: DPPOSFTConfig | None = None,
+        args: TrainingArguments | None = None,
         data_collator: Any = None,
         train_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
-        args = DPPOSFTConfig("dppo-output") if args is None else args
-        check("args", args, DPPOSFTConfig, "DPPOSFTConfig in place of SFTConfig: it takes the same arguments.")
+        own = _own(args)
         check_overrides(type(self))
-        given = check_dataset(train_dataset, "DPPOSFTTrainer")
+        given = check_dataset(train_dataset, "DPPOSFTTrainer", own.row_prune_rate)
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
             raise ConfigError(
                 "data_collator and compute_loss_func are not served: rows are laid out after the draw, and their loss "
                 "is weighted. Leave them out, or use trl.SFTTrainer."
             )
-        super().__init__(model, args, train_dataset=train_dataset, **kwargs)
-        if self.aux_loss_enabled:
-            raise ConfigError("the router loss of this model is not served. Set router_aux_loss_coef: 0.0.")
+        super().__init__(model, own, train_dataset=train_dataset, **kwargs)
         prepared: Any = self.train_dataset
-        if "input_ids" not in prepared.column_names:
+        columns = get_dataset_column_names(prepared)
+        if "input_ids" not in columns:
             raise ConfigError(
-                f"the dataset has the columns {', '.join(prepared.column_names)} and no input_ids: pictures, and "
+                f"the dataset has the columns {', '.join(columns)} and no input_ids: pictures, and "
                 "skip_prepare_dataset without token ids, are not served by DPPOSFTTrainer. Use trl.SFTTrainer."
             )
-        if "labels" not in prepared.column_names:  # skip_prepare_dataset: TRL then trains on every token
-            self.columns = ("input_ids",)
-        rows = prepared_rows(prepared, self.columns, given, args.max_length)
-        identities, tokens, self._trained = _measured(rows)
-        self.start_rows(rows, identities, tokens)
+        # skip_prepare_dataset may leave labels out: TRL then trains on every token
+        self.columns = tuple(name for name in ("input_ids", "labels", "seq_lengths") if name in columns)
+        rows = None if given is None else prepared_rows(prepared, self.columns, given, own.max_length)
+        self.start_rows(None if rows is None else self.measured(rows))
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
-        """The one sequence of a row."""
-        found = trained(row["input_ids"], _labels(row))
-        assert found is not None, "rows without trained tokens were refused"
-        return [found]
+        """The sequence of a row, or those that TRL has packed into it."""
+        ids, labels, whole = row["input_ids"], _labels(row), self.aux_loss_enabled
+        found, start = [], 0
+        for tokens in row.get("seq_lengths") or [len(ids)]:
+            part = slice(start, start + tokens)
+            found.append(trained(ids[part], labels[part], whole=whole))
+            start += tokens
+        return [each for each in found if each is not None]
 
-    def denominator(self, row_N: Tensor, draw: Draw) -> float:
-        """Trained tokens of the step."""
-        return self.method.denominator(draw, torch.from_numpy(self._trained[row_N.numpy()]))
+    def measured(self, rows: Any, *, streamed: bool = False) -> Rows:
+        """As of all trainers on rows; tokens are all of a row."""
+        identities, tokens, counts = [], [], []
+        for row in rows:
+            identities.append(content_key(row["input_ids"], _labels(row)))
+            tokens.append(len(row["input_ids"]))
+            counts.append(sum(int(each.scored.sum()) for each in self.sequences_of(row)))
+        if not (streamed or self.args.packing):
+            _refuse_untrained(counts)
+        tokens = np.array(tokens, np.float64)
+        return Rows(
+            rows=rows,
+            identities=np.array(identities, np.uint64),
+            tokens=tokens,
+            attended=tokens,
+            trained=np.array(counts, np.float64),
+        )
 
-    def loss_and_scores(self, model: Any, batch: MicroBatch, logp_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def rows_of(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The sequences of TRL's batch, padded or one after the other."""
+        if "attention_mask" in batch:
+            kept = [(line, mask.bool()) for line, mask in enumerate(batch["attention_mask"])]
+        else:
+            of_token = batch["seq_idx"][0]
+            kept = [(0, of_token == each) for each in of_token.unique()]
+        names = ("input_ids", "labels")
+        return [{name: batch[name][line][mask].tolist() for name in names} for line, mask in kept]
+
+    def shares(self, trained_N: Tensor, part_N: Tensor, draw: Draw) -> Tensor:
+        """(1, N) one over the trained tokens of the step."""
+        return torch.full((1, len(trained_N)), 1 / self.method.denominator(draw, trained_N))
+
+    def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
         """The weighted negative log-likelihood over the step's tokens, and the score of each row."""
-        mask_BT = batch.completion(batch.rank_batch.loss_mask)
+        self.add_token_figures(batch, scored)
+        logp_BT, mask_BT = scored.logp_BT, batch.completion(batch.rank_batch.loss_mask)
         loss_BT = -logp_BT
         if self.args.loss_type == "dft":
             loss_BT = loss_BT * logp_BT.detach().exp()
-        loss = weighted_sum(loss_BT, mask_BT, batch.weight, per_sequence=False) / float(batch.rank_batch.denominator)
-        score = confidence if self.method.score == "norm" else mean_loss
-        return loss, score(logp_BT.detach(), mask_BT)
+        loss = weighted_sum(loss_BT, mask_BT, batch.weight * share_KB[0], per_sequence=False)
+        logp_BT = logp_BT.detach()
+        if self.method.score == "norm":
+            return loss, confidence(logp_BT, mask_BT).square()
+        rows = self._block[[self._place_B[row] for row in batch.rows.tolist()]]
+        tokens_B = torch.from_numpy(self._rows.trained[rows.numpy()]).to(logp_BT.device).clamp(min=1)
+        return loss, mean_loss(logp_BT, mask_BT) * mask_BT.sum(1) / tokens_B
+
+
+def _own(args: Any) -> DPPOSFTConfig:
+    """The arguments of a run, made into ours where they are transformers' or TRL's own, as TRL does."""
+    if args is None:
+        return DPPOSFTConfig("dppo-output")
+    if isinstance(args, TrainingArguments) and not isinstance(args, DPPOSFTConfig):
+        given = args.to_dict()  # it hides tokens, of the hub and of the tokenizer alike
+        return DPPOSFTConfig(**{name: getattr(args, name) if "token" in name else given[name] for name in given})
+    check("args", args, DPPOSFTConfig, "DPPOSFTConfig in place of SFTConfig: it takes the same arguments.")
+    return args
 
 
 def _labels(row: Mapping[str, Any]) -> list[int]:
@@ -132,14 +178,8 @@ def _labels(row: Mapping[str, Any]) -> list[int]:
     return row.get("labels", row["input_ids"])
 
 
-def _measured(rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Identity, tokens and trained tokens of each row."""
-    identities, tokens, counts = [], [], []
-    for row in rows:
-        labels = np.asarray(_labels(row))
-        identities.append(content_key(row["input_ids"], _labels(row)))
-        tokens.append(len(labels))
-        counts.append(int(np.count_nonzero(labels[1:] != -100)))
+def _refuse_untrained(counts: list[int]) -> None:
+    """Refuse rows without a trained token, by the trained tokens of all."""
     empty = [place for place, count in enumerate(counts) if not count]
     if empty:
         raise DataError(
@@ -147,7 +187,6 @@ def _measured(rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             "their completion is empty, or beyond max_length. Leave them out: dataset.filter(lambda row: "
             "row['completion'])."
         )
-    return np.array(identities, np.uint64), np.array(tokens, np.float64), np.array(counts, np.float64)
 
 
 DPPOSFTConfig.__doc__ = described(DPPOSFTConfig, RowSettings)

@@ -1,12 +1,11 @@
 """What trainers on rows have in common: TRL's loop and its order of rows, with a draw before each optimizer step.
 
 TRL's loader says which rows a step is made of, by their places alone; the draw says which of them are trained on, and
-only those are read.
+only those are read. Of a stream it gives the rows themselves, and all are trained on.
 """
 
-import warnings
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,25 +13,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dppo import __version__
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, raise_problems
 from dppo.methods import RowMethod
+from dppo.methods.settings import bias_problems
 from dppo.packing import longest_processing_time
+from dppo.packing.forward import Scored, figures_of
 from dppo.packing.rows import UNSCORED
 from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_figures
-from dppo.trl.batch import MicroBatch, RankBatch
-from dppo.trl.checkpoints.state import read_row_state, row_settings, write_row_state
-from dppo.trl.forwards import ForwardPasses, TrainingLoop
+from dppo.trl.batch import MicroBatch
+from dppo.trl.forwards import ForwardPasses
 from dppo.trl.hooks import count_tokens
 from dppo.trl.metrics import PhaseClock, share_done
-from dppo.trl.rows.data import Sequence, batch_of
+from dppo.trl.rows.data import IDLE, RowBatch, Rows, Sequence, batch_of
+from dppo.trl.rows.figures import MeasuredRows, PartFigures
 from dppo.trl.safeguards import NonFiniteGuard, end_at_exit
 from dppo.types import Draw
 
 
 class StepCall(dict[str, Any]):
-    """What one call of the loss trains on: ``micro_batches``, and whether it is the ``last`` of its step."""
+    """What one call of the loss trains on: ``micro_batches``, and which ``call`` of its step it is."""
 
     def __missing__(self, name: str) -> Any:
         raise ConfigError(
@@ -41,7 +41,7 @@ class StepCall(dict[str, Any]):
         )
 
 
-class RowTrainer(TrainingLoop):
+class RowTrainer(MeasuredRows):
     """A trainer of TRL whose rows are drawn by recorded scores; a subclass says what a row is and what its loss is.
 
     It goes before TRL's trainer among the bases, and calls ``start_rows`` when that one is made.
@@ -52,56 +52,67 @@ class RowTrainer(TrainingLoop):
     length_setting = "max_length"
     columns: tuple[str, ...] = ()
     """Of a row, in TRL's prepared dataset."""
-    batch_kind: type[RankBatch] = RankBatch
+    batch_kind: type[RowBatch] = RowBatch
     """How the sequences of a step belong together."""
-    source: RowSource
-
-    @property
-    def method(self) -> RowMethod:
-        """How rows are dropped."""
-        return self.source.method
-
+    aux_loss_enabled: bool
+    router_aux_loss_coef: float
     # -- what a subclass defines --------------------------------------------------------------------------------
 
     def sequences_of(self, row: Mapping[str, Any]) -> list[Sequence]:
-        """The sequences of a row, as many for every row.
+        """The sequences of a row, those that a router loss counts included where there is one.
 
         Args:
             row: with ``columns``.
         """
         raise NotImplementedError
 
-    def denominator(self, row_N: Tensor, draw: Draw) -> float:
-        """What the sum of weighted losses over a step is divided by.
+    def measured(self, rows: Any, *, streamed: bool = False) -> Rows:
+        """Rows with their hashes and counts.
 
         Args:
-            row_N: (N,) the step's rows.
+            rows: with ``columns``.
+            streamed: whether they are all that is seen of a stream: none of them is refused.
+        """
+        raise NotImplementedError
+
+    def rows_of(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The rows, with ``columns``, that TRL's collator has put into a batch of a stream."""
+        raise NotImplementedError
+
+    def shares(self, trained_N: Tensor, part_N: Tensor, draw: Draw) -> Tensor:
+        """(K, N) what sums over each row are multiplied by in the K terms of the loss, known before the draw.
+
+        Args:
+            trained_N: (N,) trained tokens of the step's rows.
+            part_N: (N,) int64, TRL's micro-batch of each, numbered over all processes.
             draw: among them.
         """
         raise NotImplementedError
 
-    def loss_and_scores(self, model: Any, batch: MicroBatch, logp_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """() the weighted sum of a micro-batch over the step's denominator, and (b,) what is recorded of its sequences.
+    def loss_and_scores(self, batch: MicroBatch, scored: Scored, share_KB: Tensor) -> tuple[Tensor, Tensor]:
+        """() the weighted loss of a micro-batch, and (b,) what its sequences add to the scores of their rows.
+
+        Scores by the norm of a gradient are sums of squares.
 
         Args:
-            model: the policy, as wrapped for training.
             batch: some sequences of this rank.
-            logp_BT: (b, T) log-probabilities of their tokens.
+            scored: (b, T) log-probabilities of their tokens, and figures if asked for.
+            share_KB: (K, b) ``shares`` of their rows.
         """
         raise NotImplementedError
 
-    def step_ended(self) -> None:
-        """Called after the last loss of an optimizer step, on all ranks."""
+    @property
+    def figures_needed(self) -> bool:
+        """Whether the loss itself needs figures of tokens."""
+        return False
 
     # -- what a subclass calls ----------------------------------------------------------------------------------
 
-    def start_rows(self, rows: Any, identities: np.ndarray, tokens: np.ndarray) -> None:
+    def start_rows(self, rows: Rows | None) -> None:
         """Get ready to draw; TRL's trainer has been made.
 
         Args:
-            rows: of ``prepared_rows``.
-            identities: (size,) uint64 hashes of the rows.
-            tokens: (size,) tokens that a forward pass over each computes.
+            rows: of the dataset; None for a stream.
 
         Raises:
             ConfigError: a model, or a way to spread it over processes, that is not served.
@@ -115,13 +126,23 @@ class RowTrainer(TrainingLoop):
                 "tensor, context and sequence parallelism are not served: each process gets rows of its own. Use DDP "
                 "or FSDP2 (accelerate config)."
             )
+        router = float(self.router_aux_loss_coef) if self.aux_loss_enabled else 0.0
+        method = replace(args.build_method(), router_coef=router)
+        self._streamed = rows is None
+        self._unpruned = "" if args.row_prune_rate is not None else _unpruned(args, method, streamed=self._streamed)
+        if self._unpruned:
+            method = replace(method, rows=method.rows.at_rate(0.0))
+        raise_problems(type(self).__name__, _router_problems(bias_problems(args, method.biases), method))
         self.clock = PhaseClock()
-        scores = RecordedScores(identities, tokens)
-        if args.recorded_scores is not None:
+        nothing = np.ones(1)
+        self._rows = rows or Rows(
+            rows=[None], identities=nothing.astype(np.uint64), tokens=nothing, attended=nothing, trained=nothing
+        )
+        scores = RecordedScores(self._rows.identities, self._rows.tokens)
+        if args.recorded_scores is not None and not self._streamed:
             scores.load(args.recorded_scores)
-        self.source = RowSource(scores, args.build_method(), seed=args.seed)
-        self._rows = rows
-        self._block = torch.empty(0, dtype=torch.int64)
+        self.source = RowSource(scores, method, seed=args.seed)
+        self._block = self._part_N = torch.empty(0, dtype=torch.int64)
         self._place_B: list[int] = []
         self._scores: dict[int, float] = {}
         self.forwards = ForwardPasses(self, self._padded_forward)
@@ -133,7 +154,9 @@ class RowTrainer(TrainingLoop):
     # -- a step -------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> Any:
-        """TRL's loader, which gives the places of rows in place of the rows."""
+        """TRL's loader, which gives the places of rows in place of the rows; of a stream TRL's batches."""
+        if self._streamed:
+            return super().get_train_dataloader()
         data, collator = self.train_dataset, self.data_collator
         self.train_dataset, self.data_collator = range(len(self._rows)), _places  # pyright: ignore
         try:
@@ -148,41 +171,76 @@ class RowTrainer(TrainingLoop):
             return batches, None
         self.forwards.check_once()
         with self.clock("prune"):
-            self._block = self._of_all_ranks(torch.cat([batch["row"] for batch in batches]).to(device))
+            self._take(batches, device)
             step, epoch = self.state.global_step, int(self.state.epoch or 0)
             draw = self.source.draw(self._block, step=step, epoch=epoch, done=share_done(self.state))
             figures = row_figures(self.source.scores.candidates(self._block), draw)
             self.add_figures(figures)
-            count_tokens(self, int(figures["prune/tokens_trained"]))
+            count_tokens(self, int(self._rows.attended[self._block[draw.keep_N].numpy()].sum()))
             batch = self._own(draw)
-            calls, figures = self.forwards.calls(batch, batch.weight_UB[0], len(batches))
+            router = bool(self.method.router_coef)
+            call_B = (self._part_N[self._place_B] % self._stride).to(device) if router else None
+            calls, figures = self.forwards.calls(batch, batch.weight_UB[0], self._calls, call_B=call_B)
         self.add_figures(figures)
-        self._scores = {}
-        return [StepCall(micro_batches=each, last=each is calls[-1]) for each in calls], None
+        self._scores, self._figures = {}, PartFigures(self._calls)
+        return [StepCall(micro_batches=each, call=call) for call, each in enumerate(calls)], None
 
-    def _of_all_ranks(self, row_N: Tensor) -> Tensor:
+    def _take(self, batches: list[Any], device: Any) -> None:
+        """The rows of a step, of all processes, and the micro-batch of TRL's that each is of."""
+        self._calls = len(batches)
+        self._stride = max(self._calls, self.args.gradient_accumulation_steps)  # ranks may differ in their last step
+        first = self.accelerator.process_index * self._stride
+        if self._streamed:
+            found = [self.rows_of(batch) for batch in batches]
+            rows = [row for each in found for row in each]
+            here = self.measured(rows, streamed=True)
+            columns = np.stack([here.tokens, here.attended, here.trained], 1).astype(np.int64)
+            counts = [len(each) for each in found]
+        else:
+            columns, rows = torch.cat([batch["row"] for batch in batches])[:, None], []
+            counts = [len(batch["row"]) for batch in batches]
+        part_N = torch.arange(first, first + self._calls).repeat_interleave(torch.tensor(counts))
+        step = torch.cat([part_N[:, None].to(device), torch.as_tensor(columns).to(device)], 1)
+        step = self._of_all_ranks(step)
+        self._part_N, self._block = step[:, 0], step[:, 1]
+        if self._streamed:
+            self._rows = _of_stream(step, rows, self._mine())
+            self._block = torch.arange(len(self._rows))
+            scores = RecordedScores(self._rows.identities, self._rows.tokens)
+            self.source = RowSource(scores, self.method, seed=self.source.seed)
+
+    def _mine(self) -> list[int]:
+        """Places of the step's rows that this process has loaded."""
+        return (self._part_N // self._stride == self.accelerator.process_index).nonzero().flatten().tolist()
+
+    def _of_all_ranks(self, step_NK: Tensor) -> Tensor:
         """The rows of a step: those of a last batch may not be as many on every rank (``even_batches: false``)."""
-        padded: Any = self.accelerator.pad_across_processes(row_N, dim=0, pad_index=-1)
+        padded: Any = self.accelerator.pad_across_processes(step_NK, dim=0, pad_index=-1)
         found: Any = self.accelerator.gather(padded)
-        return found[found >= 0].cpu()
+        return found[found[:, 0] >= 0].cpu()
 
-    def _own(self, draw: Draw) -> RankBatch:
+    def _own(self, draw: Draw) -> RowBatch:
         """The sequences of the kept rows that are this rank's: the dearest go to whoever has least."""
         kept = draw.keep_N.nonzero().flatten().tolist()
-        cost = self.source.scores.tokens[self._block[kept].numpy()].tolist()
-        dealt = longest_processing_time(cost, self.accelerator.num_processes)[self.accelerator.process_index]
-        places = sorted(kept[which] for which in dealt)
-        idle = not places  # a rank without rows forwards one of another's, at weight 0
-        sequences, self._place_B, weights = [], [], []
-        for place in places or [0]:
-            for each in self.sequences_of(self._rows[int(self._block[place])]):
-                sequences.append(each)
-                self._place_B.append(place)
-                weights.append(0.0 if idle else float(draw.weight_N[place]))
+        tokens_N = self._rows.tokens[self._block.numpy()]
+        if self._streamed or self.method.router_coef:  # nobody else has them, or they belong together
+            places = sorted({*kept} & {*self._mine()})
+        else:
+            dealt = longest_processing_time(tokens_N[kept].tolist(), self.accelerator.num_processes)
+            places = sorted(kept[which] for which in dealt[self.accelerator.process_index])
+        found = [
+            (place, each) for place in places for each in self.sequences_of(self._rows.rows[int(self._block[place])])
+        ]
+        weights = [float(draw.weight_N[place]) for place, _ in found]
+        if not found:
+            found, weights = [(0, IDLE)] * self.batch_kind.together, [0.0] * self.batch_kind.together
+        self._place_B = [place for place, _ in found]
+        trained_N = torch.from_numpy(self._rows.trained[self._block.numpy()]).double()
+        self._share_KN = self.shares(trained_N, self._part_N, draw)
         return batch_of(
-            sequences,
+            [each for _, each in found],
             torch.tensor(weights),
-            denominator=self.denominator(self._block, draw),
+            row_tokens=[float(tokens_N[place]) for place in self._place_B],
             device=self.accelerator.device,
             kind=self.batch_kind,
         )
@@ -193,32 +251,47 @@ class RowTrainer(TrainingLoop):
         """The loss of one call: backward on all micro-batches but the last; in evaluation TRL's own."""
         if not isinstance(inputs, StepCall):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        loss = self.backward_but_last(model, inputs["micro_batches"], lambda each: self._part(model, each))
-        if inputs["last"]:
+        loss = self.backward_but_last(
+            model, inputs["micro_batches"], lambda each: self._part(model, each, inputs["call"])
+        )
+        if inputs["call"] == self._calls - 1:
             self._record()
-            self.step_ended()
+            self._log_figures()
         return loss
 
-    def _part(self, model: Any, batch: MicroBatch) -> Tensor:
-        loss, score_B = self.loss_and_scores(model, batch, self.forwards(model, batch).logp_BT)
-        for row, weight, score in zip(batch.rows.tolist(), batch.weight.tolist(), score_B.tolist(), strict=True):
+    def _part(self, model: Any, batch: MicroBatch, call: int) -> Tensor:
+        router = self.method.router_coef
+        figures = self.figures_needed or self._figures_due()
+        scored = self.forwards(model, batch, router=bool(router), figures=figures)
+        places = [self._place_B[row] for row in batch.rows.tolist()]
+        loss, score_B = self.loss_and_scores(batch, scored, self._share_KN[:, places].to(scored.logp_BT))
+        if scored.router_loss is not None:
+            part = self.accelerator.process_index * self._stride + call
+            of_part = self._block[self._part_N == part].numpy()
+            balance = scored.router_loss / max(float(self._rows.attended[of_part].sum()), 1.0)
+            loss = loss + router * balance / (self._calls * self.accelerator.num_processes)
+            none, one = torch.zeros(1), torch.ones(1)
+            self._figures.add("aux_loss", balance.detach().cpu().view(1), none, one, torch.tensor([call]))
+        for place, weight, score in zip(places, batch.weight.tolist(), score_B.tolist(), strict=True):
             if weight:
-                self._scores[self._place_B[row]] = score
+                self._scores[place] = self._scores.get(place, 0.0) + score
         return loss * self.accelerator.num_processes  # gradients are averaged over ranks
 
     def _record(self) -> None:
         """Remember the scores of the step on all ranks."""
         score_N = torch.zeros(2, len(self._block), device=self.accelerator.device)
         for place, score in self._scores.items():
-            score_N[:, place] = torch.tensor([score, 1.0])
+            score_N[:, place] = torch.tensor([score**0.5 if self.method.score == "norm" else score, 1.0])
         found: Any = self.accelerator.reduce(score_N, reduction="sum")
         score_N, seen_N = found.cpu()
         self.source.record(self._block[seen_N > 0], score_N[seen_N > 0])
 
+    # -- forward passes as TRL's --------------------------------------------------------------------------------
+
     def _padded_forward(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, width: int, compute_entropy: bool = False
-    ) -> tuple[Tensor, None, None]:
-        """(b, width) log-probabilities of the last tokens of padded sequences, forwarded as TRL does.
+    ) -> tuple[Tensor, None, dict[str, Tensor]]:
+        """(b, width) log-probabilities of the last tokens of padded sequences, forwarded as TRL does, and figures.
 
         That is padded on the right, so that positions that a model has learned begin at 0.
         """
@@ -229,63 +302,43 @@ class RowTrainer(TrainingLoop):
         labels = ids.masked_fill(scored == 0, UNSCORED)
         with self.accelerator.autocast():
             output = model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False, fused_lm_head=True)
-        # Nothing predicts the first token; an adapter may have put tokens of its own before it.
-        logp_BT = F.pad(output.log_probs[:, 1 - ids.shape[1] :], (1, 0))
-        return torch.zeros_like(logp_BT).scatter(1, order_BT, logp_BT)[:, -width:], None, None
 
-    # -- around TRL's loop --------------------------------------------------------------------------------------
+        def back(value_BT: Tensor) -> Tensor:
+            # Nothing predicts the first token; an adapter may have put tokens of its own before it.
+            value_BT = F.pad(value_BT[:, 1 - ids.shape[1] :], (1, 0))
+            return torch.zeros_like(value_BT).scatter(1, order_BT, value_BT)[:, -width:]
 
-    def _announce(self) -> None:
-        """Print once how rows are drawn, and whether the first epoch can be pruned."""
-        scores, lines = self.source.scores, self.method.describe().splitlines()
-        if self.method.rows.rate and not scores.seen:
-            lines.append(f"none of the {len(scores)} rows has a recorded score: the first epoch is not pruned")
-        elif self.method.rows.rate:
-            lines.append(f"{scores.seen} of the {len(scores)} rows have a recorded score; the others are all kept")
-        for line in [*lines, str(self.forwards.layout)]:
-            self.accelerator.print(f"dppo | {line}")
-
-    def card(self) -> str:
-        """Method, biases and paper, for the card of the model."""
-        lines = [f"- {line}" for line in self.method.describe().splitlines()]
-        head = f"With dppo {__version__}, `{self.method.name}` ({self.method.paper}), on the rows of a dataset:"
-        return "\n".join(["## How it was trained: dppo", "", head, "", *lines, ""])
-
-    # -- checkpoints --------------------------------------------------------------------------------------------
-
-    @property
-    def _depends_on(self) -> dict[str, Any]:
-        return row_settings(self.args, self.accelerator.num_processes)
-
-    def save_extra(self, folder: Path) -> None:
-        """Write the recorded scores, the draw of the epoch and the settings that the run depends on."""
-        if not self.accelerator.is_main_process:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        self.source.save(folder)
-        rows, skipped = len(self.source.scores), self.guard.skipped
-        write_row_state(folder, rows=rows, skipped=skipped, settings=self._depends_on)
-
-    def load_extra(self, folder: Path) -> None:
-        """Read what ``save_extra`` wrote; a checkpoint of TRL's own trainer has no scores, and the run says so.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or of another dataset.
-        """
-        lost = any("optimizer" in part for part in self.lacking)
-        skipped = read_row_state(folder, self._depends_on, trainer=type(self).__name__, new_optimizer=lost)
-        if skipped is None:
-            return
-        self.guard.skipped = skipped
-        known, rows = self.source.load(folder), len(self.source.scores)
-        if known < rows:
-            warnings.warn(
-                f"resumed on another dataset: {known} of its {rows} rows were in the checkpoint's. The others have no "
-                "recorded score, and the order of rows is a new one.",
-                stacklevel=2,
-            )
+        return back(output.log_probs), None, figures_of(output, back)
 
 
 def _places(rows: list[int]) -> dict[str, Tensor]:
     """A batch of the loader: the places of its rows."""
     return {"row": torch.tensor(rows)}
+
+
+def _of_stream(step_NK: Tensor, rows: list[Any], mine: list[int]) -> Rows:
+    """The rows of one step of a stream: counts of all, and what this process has loaded."""
+    of_all: list[Any] = [None] * len(step_NK)
+    for place, row in zip(mine, rows, strict=True):
+        of_all[place] = row
+    tokens, attended, trained = step_NK[:, 1:].double().numpy().T
+    identities = np.arange(len(of_all), dtype=np.uint64)
+    return Rows(rows=of_all, identities=identities, tokens=tokens, attended=attended, trained=trained)
+
+
+def _unpruned(args: Any, method: RowMethod, *, streamed: bool) -> str:
+    """Why nothing is dropped where ``row_prune_rate`` is left out; "" where rows are."""
+    if streamed:
+        return "nothing pruned: a stream has no row to come back to"
+    if method.router_coef and not args.accept_bias:
+        return (
+            "nothing pruned: the router loss is biased under pruning. To prune: router_aux_loss_coef: 0.0, or "
+            "accept_bias: true"
+        )
+    return ""
+
+
+def _router_problems(problems: list[str], method: RowMethod) -> list[str]:
+    """The sentences that refuse a biased choice, with what trains without."""
+    advice = " Or train without it, router_aux_loss_coef: 0.0, or on all rows, row_prune_rate: 0."
+    return [each + advice if method.router_coef else each for each in problems]

@@ -1,0 +1,111 @@
+"""TRL's own loss of pairs, one value for each pair, so that each can be weighted.
+
+``DPOTrainer`` takes the mean over a micro-batch inside the loss itself. Here it is given log-probabilities whose mean
+over pairs leaves every pair as it is: all its losses, divergences and weights that treat pairs one by one come from
+TRL's code, and so do its figures of pairs.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from trl.trainer.dpo_trainer import DPOTrainer
+
+from dppo.packing.token_figures import TOKEN_FIGURES
+from dppo.trl.hooks import loss_of_pairs
+
+OF_BATCHES = ("aot", "aot_unpaired")
+"""Losses of TRL that sort the pairs of a micro-batch: there is no term for each pair."""
+SERVED_LOSSES = ("sigmoid", "sigmoid_norm", "hinge", "ipo", "robust", "exo_pair", "nca_pair", "bco_pair", "sppo_hard")
+SERVED_LOSSES += ("apo_zero", "apo_down", "discopop", "sft")
+"""Losses of TRL with one term for each pair; ``sft`` has one for each token."""
+OF_PAIRS = ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins")
+OF_PAIRS += ("logps/chosen", "logps/rejected")
+"""TRL's figures that have a value for each pair."""
+
+
+class PerPair(torch.Tensor):
+    """A tensor whose mean over pairs is not taken: what TRL averages over a micro-batch keeps a value for each pair."""
+
+    def mean(self, *args: Any, **kwargs: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Itself where it has a value for each pair."""
+        return super().mean(*args, **kwargs) if args or kwargs or self.dim() != 1 else self
+
+    def item(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Itself where it has a value for each pair, else a number."""
+        return self if self.dim() else super().item()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """What a loss of P pairs looks at; the preferred answer of a pair is before the other."""
+
+    logp_BT: Tensor
+    """(2P, T) log-probabilities of the answers' tokens under the policy, in nats, 0 where there is none."""
+    mask_BT: Tensor
+    """(2P, T) 1 for tokens of the answers."""
+    ref_BT: Tensor | None = None
+    """(2P, T) under the reference, without a gradient; None where ``ref_P2`` is given."""
+    ref_P2: Tensor | None = None
+    """(P, 2) of the answers under the reference, as TRL computed them before."""
+    log_sum_sq_BT: Tensor | None = None
+    """(2P, T) logs of sums of squared probabilities, for WPO's weights."""
+
+
+class _Training(torch.nn.Module):
+    """What TRL's loss asks of the model of a trainer, besides its forward."""
+
+    is_gradient_checkpointing = False
+
+
+class _OneProcess:
+    """What TRL's loss asks of an accelerator, where figures of other processes are not wanted."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def gather(self, value: Tensor) -> Tensor:
+        return value
+
+    gather_for_metrics = gather
+
+
+def pair_losses(trainer: DPOTrainer, pairs: Pairs) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """(P,) the loss of each pair, with gradient, without the ``sft`` term; and (P,) each of ``OF_PAIRS``.
+
+    Args:
+        trainer: what has TRL's settings of the loss.
+        pairs: at least one.
+    """
+    per_pair = [each for each in zip(trainer.loss_types, trainer.loss_weights, strict=True) if each[0] != "sft"]
+    logp_BT, mask_BT = _by_answer(pairs.logp_BT), _by_answer(pairs.mask_BT)
+    answer_BT = F.pad(mask_BT, (1, 0))  # TRL's masks have a first position, which nothing predicts
+    inputs: dict[str, Tensor] = {"input_ids": answer_BT, "attention_mask": answer_BT, "completion_mask": answer_BT}
+    if pairs.ref_P2 is not None:
+        inputs |= {"ref_chosen_logps": pairs.ref_P2[:, 0], "ref_rejected_logps": pairs.ref_P2[:, 1]}
+    nothing = dict.fromkeys(TOKEN_FIGURES, torch.zeros_like(logp_BT)) | {"is_top1": torch.zeros_like(mask_BT).bool()}
+    if pairs.log_sum_sq_BT is not None:
+        nothing["log_sum_sq_probs"] = _by_answer(pairs.log_sum_sq_BT)
+    policy = SimpleNamespace(log_probs=logp_BT.as_subclass(PerPair), **nothing)
+    reference = None if pairs.ref_BT is None else SimpleNamespace(log_probs=_by_answer(pairs.ref_BT))
+    alone: Any = copy.copy(trainer)
+    alone.model = _Training()
+    alone.accelerator = _OneProcess(logp_BT.device)
+    alone.ref_model = lambda **_: reference
+    alone.precompute_ref_logps = reference is None
+    alone.aux_loss_enabled = False
+    alone.loss_types, alone.loss_weights = [name for name, _ in per_pair], [weight for _, weight in per_pair]
+    loss, logged = loss_of_pairs(alone, lambda **_: policy, inputs)
+    figures = {name: logged[name][0].as_subclass(Tensor) for name in OF_PAIRS}
+    plain = loss.as_subclass(Tensor) if per_pair else logp_BT.new_zeros(len(logp_BT) // 2)
+    return plain, figures
+
+
+def _by_answer(value_BT: Tensor) -> Tensor:
+    """(2P, T) with all preferred answers first, as TRL's batches have them."""
+    return torch.cat([value_BT[::2], value_BT[1::2]])

@@ -1,0 +1,134 @@
+"""TRL's losses of pairs: values, gradients and figures of its trainer, and the expectation under every draw."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import test_trl_dpo as dpo
+import torch
+from conftest_trl import logged, relative_difference
+from refusals import refused
+from sft_runs import Fixed, trained
+from transformers import Qwen3ForCausalLM
+
+from dppo.errors import ConfigError
+from dppo.methods import RowMethod
+from dppo.trl import DPPODPOConfig
+from dppo.trl.rows.pairs import OF_PAIRS, SERVED_LOSSES, Pairs, pair_losses
+
+LOSSES = {name: {"loss_type": name} for name in SERVED_LOSSES} | {
+    "exo_pair": {"loss_type": "exo_pair", "label_smoothing": 1e-3},
+    "robust": {"loss_type": "robust", "label_smoothing": 0.2},
+    "several": {"loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 1.0]},
+    "forward_kl": {"f_divergence_type": "forward_kl"},
+    "js_divergence": {"f_divergence_type": "js_divergence"},
+    "alpha_divergence": {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.3},
+    "ld_alpha": {"ld_alpha": 0.4},
+    "ld_alpha, before": {"ld_alpha": 0.4, "precompute_ref_log_probs": True},
+    "wpo": {"use_weighting": True},
+    "wpo, ipo": {"use_weighting": True, "loss_type": "ipo"},
+}
+FIGURES = (*OF_PAIRS, "logits/chosen", "logits/rejected", "entropy", "mean_token_accuracy", "num_tokens", "loss")
+UNEVEN = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "max_steps": 2, "beta": 0.2}
+UNEVEN |= {"optim": "sgd", "learning_rate": 1e-3}
+"""A step of micro-batches of 3 and 3 of ten pairs, and one of 3 and 1."""
+
+
+def near(path):
+    """A reference near the policy: some losses take exponentials of log-ratios, and of their rounding."""
+    reference = Qwen3ForCausalLM.from_pretrained(path)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(0.98)
+    return {"ref_model": reference}
+
+
+@pytest.mark.parametrize("layout", ["rows", "padded"])
+@pytest.mark.parametrize("options", LOSSES.values(), ids=LOSSES)
+def test_with_nothing_pruned_losses_gradients_and_figures_are_trls(options, layout, tiny_path, tmp_path):
+    theirs, them = trained(dpo.stock, tiny_path, tmp_path / "a", own=near(tiny_path), **UNEVEN, **options)
+    own = {"row_prune_rate": 0.0, "layout": layout, "own": near(tiny_path)}
+    mine, us = trained(dpo.ours, tiny_path, tmp_path / "b", **own, **UNEVEN, **options)
+    assert max(relative_difference(a, b) for a, b in zip(mine, theirs, strict=True)) < 1e-5
+    for name in FIGURES:
+        assert logged(us, name) == pytest.approx(logged(them, name), rel=1e-4, abs=1e-5), name
+
+
+PARTS = {"batches": ((1, 4, 7), (2,))}
+"""A step of two micro-batches of TRL's, of three pairs and of one."""
+DRAWN = {
+    "sigmoid": {},
+    "several": LOSSES["several"],
+    "ipo": LOSSES["ipo"],
+    "wpo": LOSSES["wpo"],
+    "ld_alpha": LOSSES["ld_alpha"],
+    "loss as score": {"row_score": "loss", "loss_type": "apo_zero"},
+}
+
+
+@pytest.mark.parametrize("layout", ["rows", "padded"])
+@pytest.mark.parametrize("options", DRAWN.values(), ids=DRAWN)
+def test_the_expected_gradient_is_the_mean_of_the_means_of_micro_batches(
+    options, layout, tiny_path, tmp_path, monkeypatch
+):
+    """Every draw in turn, with its chance, through trainer and model."""
+    assert Fixed(dpo.ours, tiny_path, tmp_path, monkeypatch, layout=layout, **PARTS, **options).error() < 1e-5
+
+
+def test_a_mean_over_the_pairs_of_a_step_is_caught(tiny_path, tmp_path, monkeypatch):
+    """What trainers on pairs did before: TRL weighs the pair that is alone in its micro-batch three times as much."""
+    wanted = Fixed(dpo.ours, tiny_path, tmp_path / "a", monkeypatch, row_prune_rate=0.0, **PARTS).gradient(None)
+
+    def over_pairs(self, draw, count_N, part_N):
+        return torch.full((len(count_N),), 1 / self.denominator(draw, count_N))
+
+    monkeypatch.setattr(RowMethod, "shares", over_pairs)
+    found = Fixed(dpo.ours, tiny_path, tmp_path / "b", monkeypatch, row_prune_rate=0.0, **PARTS).gradient(None)
+    assert (found - wanted).norm() > 0.1 * wanted.norm()
+
+
+def test_the_loss_of_known_margins():
+    """-log sigmoid(0) = log 2, -log sigmoid(0.1 * 10) = log(1 + 1/e) = 0.313262. Slopes: -beta sigmoid(-beta m)."""
+    of_trl = {"ld_alpha": None, "f_divergence_type": "reverse_kl", "use_weighting": False, "label_smoothing": 0.0}
+    trainer: Any = SimpleNamespace(
+        loss_types=["sigmoid"], loss_weights=[1.0], beta=0.1, _total_train_tokens=0, _tp_size=1, **of_trl
+    )
+    trainer.args = SimpleNamespace(gradient_checkpointing_kwargs=None)
+    margin = torch.tensor([0.0, 10.0, -10.0])
+    logp_BT = torch.stack([margin - 20, torch.full((3,), -20.0)], 1).view(6, 1).requires_grad_()
+    pairs = Pairs(logp_BT=logp_BT, mask_BT=torch.ones(6, 1, dtype=torch.long), ref_P2=torch.full((3, 2), -20.0))
+    loss, figures = pair_losses(trainer, pairs)
+    assert loss.tolist() == pytest.approx([math.log(2), 0.3132617, 1.3132617], abs=1e-6)
+    assert figures["rewards/margins"].tolist() == pytest.approx([0.0, 1.0, -1.0], abs=1e-6)
+    (slope,) = torch.autograd.grad(loss.sum(), logp_BT)
+    assert slope[::2, 0].tolist() == pytest.approx([-0.05, -0.1 / (1 + math.e), -0.1 / (1 + 1 / math.e)], abs=1e-6)
+
+
+def test_shares_of_a_row_are_of_its_micro_batch():
+    method = RowMethod(name="all", paper="", rows=DPPODPOConfig("x", use_cpu=True).build_method().rows)
+    draw, part = None, torch.tensor([0, 0, 0, 2])
+    assert method.shares(draw, torch.ones(4), part).tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
+    assert method.shares(draw, torch.tensor([2.0, 3, 5, 4]), part).tolist() == pytest.approx([0.05, 0.05, 0.05, 0.125])
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"loss_type": "aot"}, ("aot", "sigmoid")),
+        ({"loss_type": "typo"}, ("typo", "sigmoid")),
+        ({"loss_type": ["sigmoid", "sft"], "use_weighting": True}, ("use_weighting", "sft")),
+    ],
+)
+def test_losses_without_a_term_for_each_pair_are_refused(options, names, tmp_path):
+    with refused(ConfigError, *names):
+        DPPODPOConfig(str(tmp_path), use_cpu=True, **options)
+
+
+def test_a_checkpoint_in_float16_trains_under_trls_default_bfloat16(tiny_path, tmp_path, monkeypatch):
+    load = Qwen3ForCausalLM.from_pretrained
+    monkeypatch.setattr(Qwen3ForCausalLM, "from_pretrained", lambda path: load(path, dtype=torch.float16))
+    for layout in ("rows", "padded"):
+        _, trainer = trained(dpo.ours, tiny_path, tmp_path / layout, bf16=True, layout=layout)
+        assert len(logged(trainer, "loss")) == 3
+        assert {p.dtype for p in trainer.model.parameters()} == {torch.float16}

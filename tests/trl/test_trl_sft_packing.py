@@ -1,0 +1,108 @@
+"""Rows that TRL has packed, and streams of rows: its steps where nothing is dropped, and what of them can be drawn."""
+
+import pytest
+import test_trl_dpo as dpo
+import torch
+from conftest_trl import logged, relative_difference
+from refusals import refused
+from sft_runs import Fixed, ours, solutions, stock, texts, trained
+from transformers import TrainingArguments
+
+from dppo.errors import ConfigError
+from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
+
+FIGURES = ("loss", "num_tokens", "entropy", "mean_token_accuracy")
+PACKED = {"packing": True, "max_length": 16, "per_device_train_batch_size": 2}
+OPTIONS = {
+    "bfd": {**PACKED, "data": solutions(20)},
+    "bfd_split": {**PACKED, "data": texts(20), "packing_strategy": "bfd_split", "max_length": 8},
+    "wrapped": {**PACKED, "data": texts(20), "packing_strategy": "wrapped", "max_length": 10},
+    "accumulated": {**PACKED, "data": solutions(20), "gradient_accumulation_steps": 2},
+    "evaluated": {**PACKED, "data": solutions(20), "own": {"eval_dataset": solutions(6)}, "eval_strategy": "epoch"},
+    "padding free": {"padding_free": True, "max_length": None},
+    "streamed": {"data": solutions().to_iterable_dataset()},
+    "streamed, accumulated": {"data": texts().to_iterable_dataset(), "gradient_accumulation_steps": 2},
+    "streamed, packed": {**PACKED, "data": texts(20).to_iterable_dataset()},
+    "streamed, wrapped": {**PACKED, "data": texts(20).to_iterable_dataset(), "packing_strategy": "wrapped"},
+}
+
+
+def same(theirs, mine, tiny_path, tmp_path, *, layout="rows", figures=FIGURES, **options):
+    options = {"optim": "sgd", "learning_rate": 1e-3, **options}  # Adam makes a whole step of a gradient of rounding
+    wanted, them = trained(theirs, tiny_path, tmp_path / "a", **options)
+    found, us = trained(mine, tiny_path, tmp_path / "b", row_prune_rate=0.0, layout=layout, **options)
+    assert max(relative_difference(a, b) for a, b in zip(found, wanted, strict=True)) < 1e-5
+    for name in figures:
+        assert logged(us, name) == pytest.approx(logged(them, name), rel=1e-4, abs=1e-5), name
+    return us
+
+
+@pytest.mark.parametrize("layout", ["rows", "padded"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_with_nothing_dropped_steps_and_figures_are_trls(options, layout, tiny_path, tmp_path):
+    us = same(stock, ours, tiny_path, tmp_path, layout=layout, **options)
+    if layout == "rows":
+        assert sum(logged(us, "rows/tokens")) <= sum(logged(us, "rows/padded_tokens"))
+
+
+@pytest.mark.parametrize("options", [{}, {"row_score": "loss"}], ids=["norm", "loss"])
+def test_packed_rows_are_drawn_as_rows(options, tiny_path, tmp_path, monkeypatch):
+    """Every draw of packed rows in turn, with its chance: what TRL has packed together stays or goes together."""
+    packed = {**OPTIONS["bfd"], "max_steps": 8, "batches": ((1, 3), (2, 0)), **options}
+    assert Fixed(ours, tiny_path, tmp_path, monkeypatch, **packed).error() < 1e-5
+
+
+def test_the_score_of_a_packed_row_is_that_of_all_its_texts(tiny_path, tmp_path):
+    """With a learning rate of 0 nothing moves: the mean loss of a packed row is that of its texts by themselves."""
+    options = {**PACKED, "data": texts(12), "learning_rate": 0.0, "max_steps": 20, "row_prune_rate": 0.0}
+    _, trainer = trained(ours, tiny_path, tmp_path, row_score="loss", **options)
+    model = trainer.model.eval()
+    for row, score in zip(trainer.train_dataset, trainer.source.scores.score.tolist(), strict=True):
+        parts = torch.tensor(row["input_ids"]).split(row["seq_lengths"])
+        losses = [model(input_ids=ids[None], labels=ids[None]).loss.item() * (len(ids) - 1) for ids in parts]
+        assert score == pytest.approx(sum(losses) / sum(len(ids) - 1 for ids in parts), rel=1e-4)
+
+
+def test_streamed_pairs_are_trained_as_trl_does(tiny_path, tmp_path):
+    names = ("loss", "num_tokens", "rewards/margins", "logps/chosen", "mean_token_accuracy")
+    options = {"data": dpo.pairs().to_iterable_dataset(), "gradient_accumulation_steps": 2, "max_length": 6}
+    for layout in ("rows", "padded"):
+        same(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, layout=layout, figures=names, **options)
+
+
+def test_a_stream_is_saved_and_resumed(tiny_path, tmp_path):
+    saving = dict(data=solutions().to_iterable_dataset(), save_strategy="steps", save_steps=1, row_prune_rate=0.0)
+    straight, _ = trained(ours, tiny_path, tmp_path / "a", **saving)
+    resumed = ours(tiny_path, tmp_path / "b", **saving)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
+    assert resumed.state.global_step == len(straight) == 3
+    assert logged(resumed, "loss")[-1] == logged(resumed, "loss")[2]
+
+
+def test_rows_of_a_stream_cannot_be_dropped(tiny_path, tmp_path, capsys):
+    with refused(ConfigError, "streamed", "row_prune_rate: 0", "streaming=False"):
+        ours(tiny_path, tmp_path, data=solutions().to_iterable_dataset(), row_prune_rate=0.5)
+    with refused(ConfigError, "streamed", "row_prune_rate: 0"):
+        dpo.ours(tiny_path, tmp_path, data=dpo.pairs().to_iterable_dataset(), row_prune_rate=0.5)
+    for make, data in ((ours, solutions()), (dpo.ours, dpo.pairs())):
+        trainer = make(tiny_path, tmp_path, data=data.to_iterable_dataset())
+        assert "a stream has no row to come back to" in capsys.readouterr().out and not trainer.method.rows.rate
+    reward = {"margin_reward": dpo.by_length}
+    with refused(ConfigError, "margin_reward", "stream"):
+        dpo.ours(tiny_path, tmp_path, data=dpo.pairs().to_iterable_dataset(), own=reward)
+
+
+def test_training_arguments_are_made_into_ours(tiny_path, tmp_path):
+    """As TRL makes them into its own."""
+    args = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], max_steps=1, learning_rate=0.25, hub_token="t")
+    trainer = DPPOSFTTrainer(tiny_path, args, train_dataset=solutions())
+    assert isinstance(trainer.args, DPPOSFTConfig)
+    assert (trainer.args.learning_rate, trainer.args.hub_token, trainer.args.max_steps) == (0.25, "t", 1)
+    trainer.train()
+    with refused(ConfigError, "DPPOSFTConfig"):
+        DPPOSFTTrainer(tiny_path, {"output_dir": "x"}, train_dataset=solutions())  # pyright: ignore
+
+
+def test_a_dataset_is_required_in_trls_words(tiny_path, tmp_path):
+    with pytest.raises(ValueError, match="`train_dataset` is required"):
+        DPPOSFTTrainer(tiny_path, DPPOSFTConfig(str(tmp_path), use_cpu=True))
