@@ -137,7 +137,7 @@ def _named(name: str, limit_seconds: float | None, kwargs: dict[str, Any]) -> It
             f"guarded({name}, limit_seconds={10 * (limit_seconds or 1):g}); in a configuration that is "
             "reward_time_limit"
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # which would end the process without a word
         if getattr(error, "explained", False):
             raise
         count = len(kwargs.get("completions", ()))

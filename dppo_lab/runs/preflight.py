@@ -10,7 +10,7 @@ from transformers.integrations import integration_utils
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods.settings import setting_problems
-from dppo.trl.safeguards import weights_mismatch
+from dppo.trl.safeguards import check_model, weights_mismatch
 from dppo.trl.support import RANGES
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.arguments import AnyRun
@@ -61,12 +61,17 @@ def output_problems(run: AnyRun) -> Iterator[str]:
 
 
 def model_problems(run: AnyRun) -> Iterator[str]:
-    """No model, or a path that does not exist; hub names are not looked up."""
+    """No model, a path that does not exist, or one without weights; hub names are not looked up."""
     name = run.model.model_name_or_path or ""
     if not name:
         yield "model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B"
     elif not name.startswith(SCRATCH) and _is_path(name) and not Path(name).exists():
         yield f"model {name}: no such folder. Write model_name_or_path: FOLDER, or a name of the hub"
+    else:
+        try:
+            check_model(name)
+        except ConfigError as error:
+            yield f"model {error}"
 
 
 def model_of(run: AnyRun) -> str:

@@ -67,10 +67,14 @@ def flat(gradient):
 
 
 class Fixed:
-    """A trainer in front of its second epoch, and its gradient of one step for a draw of our choice."""
+    """A trainer in front of its second epoch, and its gradient of one step for a draw of our choice.
 
-    def __init__(self, make, path, folder, monkeypatch, **options):
+    The step has one micro-batch of four rows, or several ``batches`` of rows.
+    """
+
+    def __init__(self, make, path, folder, monkeypatch, batches=((1, 4, 7, 2),), **options):
         self.trainer = make(path, folder, **options)
+        self.batches = batches
         self.trainer.train()
         self.monkeypatch = monkeypatch
         self.trainer.forwards.enter()
@@ -83,8 +87,11 @@ class Fixed:
         trainer.model.zero_grad()
         trainer.source._epoch = None
         score = trainer.source.scores.score.copy()
-        (inputs,), _ = trainer.get_batch_samples(iter([{"row": torch.tensor([1, 4, 7, 2])}]), 1, "cpu")
-        trainer.compute_loss(trainer.model, inputs).backward()
+        rows = iter([{"row": torch.tensor(batch)} for batch in self.batches])
+        calls, _ = trainer.get_batch_samples(rows, len(self.batches), "cpu")
+        trainer.current_gradient_accumulation_steps = len(calls)
+        for inputs in calls:
+            trainer.training_step(trainer.model, inputs, None)
         trainer.source.scores.score[:] = score
         return flat({name: p.grad for name, p in trainer.model.named_parameters()})
 

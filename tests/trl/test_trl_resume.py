@@ -36,15 +36,15 @@ class StopAfter(TrainerCallback):
             raise Stop
 
 
-def trainer(path, folder, *, seen, callbacks=(), prompts=10, **options):
-    def reward(prompts, completions, **columns):
+def trainer(path, folder, *, seen, callbacks=(), prompts=10, reward=None, **options):
+    def seen_reward(prompts, completions, **columns):
         seen.append(tuple(prompts))
         return length_reward(prompts, completions)
 
     settings = SAVED | dict(output_dir=str(folder), prompt_prune_rate=0.5, completion_prune_rate=0.5) | options
     return DPPOTrainer(
         model=path,
-        reward_funcs=reward,
+        reward_funcs=reward or seen_reward,
         args=DPPOConfig(**settings),
         train_dataset=problems(prompts),
         callbacks=list(callbacks),
@@ -97,30 +97,35 @@ def test_a_run_that_forgets_its_history_is_caught(tiny_path, tmp_path):
     assert before[:4] + after != straight
 
 
-class Killed(TrainerCallback):
-    """Ends the process without a word in step 4, whose checkpoint is not written."""
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_killed_process_resumes(tiny_path, tmp_path):
-    """SIGKILL in the middle of a run, then ``latest_checkpoint``: the weights are those of the run left alone."""
-    code = (
-        "import sys\nsys.path[:0] = sys.argv[3:]\nfrom test_trl_resume import Killed, trainer\n"
-        "trainer(sys.argv[1], sys.argv[2], seen=[], callbacks=[Killed()]).train()\n"
-    )
+def of_kind(kind, ranks, *words):
+    """Run ``killed_runs.py`` to its end, and return how it ended and what it said."""
     here = Path(__file__).parent
-    arguments = [sys.executable, "-c", code, tiny_path, str(tmp_path / "b"), str(here), str(here.parent)]
-    killed = subprocess.run(arguments, capture_output=True, timeout=300)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-3000:]
-    found = latest_checkpoint(tmp_path / "b")
-    assert found == tmp_path / "b" / "checkpoint-3"
-    trainer(tiny_path, tmp_path / "b", seen=[]).train(resume_from_checkpoint=str(found))
-    trainer(tiny_path, tmp_path / "a", seen=[]).train()
+    launch = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"] if ranks > 1 else []
+    command = [sys.executable, *launch, str(here / "killed_runs.py"), kind, *map(str, words)]
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    paths = [str(here.parents[1]), str(here.parent), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=400)
+    return done.returncode, done.stderr.decode()[-3000:]
+
+
+SLOW = [pytest.param(kind, 2, marks=pytest.mark.slow, id=f"{kind} on two ranks") for kind in ("auto", "sft", "dpo")]
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("auto", 1), *SLOW])
+def test_a_killed_run_goes_on_bit_for_bit(kind, ranks, tiny_path, tmp_path):
+    """SIGKILL in step 6, where prompts, rows or pairs are pruned; rollouts are sampled."""
+    assert of_kind(kind, ranks, tiny_path, tmp_path / "a", 0)[0] == 0
+    ended, said = of_kind(kind, ranks, tiny_path, tmp_path / "b", 6)
+    assert ended == (-signal.SIGKILL if ranks == 1 else 1), said
+    assert latest_checkpoint(tmp_path / "b") == tmp_path / "b" / "checkpoint-5"
+    ended, said = of_kind(kind, ranks, tiny_path, tmp_path / "b", 0)
+    assert ended == 0, said
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(a[name], b[name]) for name in a)
+    logs = json.loads((tmp_path / "a" / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())["log_history"]
+    share = "prune/prompts_kept_share" if kind == "auto" else "prune/kept_share"
+    assert min(row[share] for row in logs if share in row and row["step"] < 6) < 1, "pruned before it was killed"
 
 
 def test_resuming_under_another_schedule_rolls_out_again(tiny_path, tmp_path):

@@ -19,11 +19,13 @@ from dppo.objective import sigmoid_preference
 from dppo.pruning import confidence
 from dppo.settings import UPDATE, RowSettings, described, setting
 from dppo.trl.batch import MicroBatch, RankBatch
+from dppo.trl.checkpoints.state import fingerprint
 from dppo.trl.hooks import reference_model
 from dppo.trl.layouts import RowLayout
 from dppo.trl.rows.data import MarginReward, Sequence, check_dataset, content_key, prepared_rows, trained, weights_of
 from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
+from dppo.trl.safeguards import check_model
 from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
@@ -127,6 +129,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         args = DPPODPOConfig("dppo-output") if args is None else args
         check("args", args, DPPODPOConfig, "DPPODPOConfig in place of DPOConfig: it takes the same arguments.")
         check_overrides(type(self))
+        check_model(model)
         given = check_dataset(train_dataset, "DPPODPOTrainer")
         if data_collator is not None:
             raise ConfigError("data_collator is not served: pairs are laid out after the draw. Leave it out.")
@@ -195,6 +198,11 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
                 tokens = self._pairs_in_step / self._tokens_in_step
                 score_B = slope_B * norm_B2.square().sum(1).sqrt() + sft * tokens * norm_B2[:, 0]
         return loss, score_B.repeat_interleave(2)
+
+    @cached_property
+    def content(self) -> str:
+        """A fingerprint of all pairs and their weights."""
+        return fingerprint(self.source.scores.identities, self._margin_weight)
 
     def load_extra(self, folder: Path) -> None:
         """As of all trainers on rows; a reference that follows the policy is in no checkpoint, as in TRL.

@@ -18,6 +18,7 @@ from dppo.trl.batch import MicroBatch
 from dppo.trl.rows.data import Sequence, check_dataset, content_key, prepared_rows, trained
 from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
+from dppo.trl.safeguards import check_model
 from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
@@ -85,6 +86,7 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
         args = DPPOSFTConfig("dppo-output") if args is None else args
         check("args", args, DPPOSFTConfig, "DPPOSFTConfig in place of SFTConfig: it takes the same arguments.")
         check_overrides(type(self))
+        check_model(model)
         given = check_dataset(train_dataset, "DPPOSFTTrainer")
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
             raise ConfigError(

@@ -6,6 +6,7 @@ only those are read.
 
 import warnings
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dppo.packing.rows import UNSCORED
 from dppo.pruning import RecordedScores
 from dppo.step import RowSource, row_figures
 from dppo.trl.batch import MicroBatch, RankBatch
-from dppo.trl.checkpoints.state import read_row_state, row_settings, write_row_state
+from dppo.trl.checkpoints.state import fingerprint, read_row_state, settings_of, write_row_state
 from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.hooks import count_tokens
 from dppo.trl.metrics import PhaseClock, share_done
@@ -253,9 +254,10 @@ class RowTrainer(TrainingLoop):
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
-    @property
-    def _depends_on(self) -> dict[str, Any]:
-        return row_settings(self.args, self.accelerator.num_processes)
+    @cached_property
+    def content(self) -> str:
+        """A fingerprint of all rows as they are trained on."""
+        return fingerprint(self.source.scores.identities)
 
     def save_extra(self, folder: Path) -> None:
         """Write the recorded scores, the draw of the epoch and the settings that the run depends on."""
@@ -264,7 +266,7 @@ class RowTrainer(TrainingLoop):
         folder.mkdir(parents=True, exist_ok=True)
         self.source.save(folder)
         rows, skipped = len(self.source.scores), self.guard.skipped
-        write_row_state(folder, rows=rows, skipped=skipped, settings=self._depends_on)
+        write_row_state(folder, rows=rows, skipped=skipped, settings=settings_of(self))
 
     def load_extra(self, folder: Path) -> None:
         """Read what ``save_extra`` wrote; a checkpoint of TRL's own trainer has no scores, and the run says so.
@@ -273,7 +275,7 @@ class RowTrainer(TrainingLoop):
             CheckpointError: a file is missing or damaged, or of another dataset.
         """
         lost = any("optimizer" in part for part in self.lacking)
-        skipped = read_row_state(folder, self._depends_on, trainer=type(self).__name__, new_optimizer=lost)
+        skipped = read_row_state(folder, settings_of(self), trainer=type(self).__name__, new_optimizer=lost)
         if skipped is None:
             return
         self.guard.skipped = skipped
