@@ -2,15 +2,12 @@
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, SHORT, length_reward, problems
+from conftest_trl import GENERATIONS, SHORT, length_reward, problems, processes
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -97,30 +94,16 @@ def test_a_run_that_forgets_its_history_is_caught(tiny_path, tmp_path):
     assert before[:4] + after != straight
 
 
-def of_kind(kind, ranks, *words):
-    """Run ``killed_runs.py`` to its end, and return how it ended and what it said."""
-    here = Path(__file__).parent
-    launch = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"] if ranks > 1 else []
-    command = [sys.executable, *launch, str(here / "killed_runs.py"), kind, *map(str, words)]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    paths = [str(here.parents[1]), str(here.parent), os.environ.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=400)
-    return done.returncode, done.stderr.decode()[-3000:]
-
-
 SLOW = [pytest.param(kind, 2, marks=pytest.mark.slow, id=f"{kind} on two ranks") for kind in ("auto", "sft", "dpo")]
 
 
 @pytest.mark.parametrize(("kind", "ranks"), [("auto", 1), *SLOW])
 def test_a_killed_run_goes_on_bit_for_bit(kind, ranks, tiny_path, tmp_path):
     """SIGKILL in step 6, where prompts, rows or pairs are pruned; rollouts are sampled."""
-    assert of_kind(kind, ranks, tiny_path, tmp_path / "a", 0)[0] == 0
-    ended, said = of_kind(kind, ranks, tiny_path, tmp_path / "b", 6)
-    assert ended == (-signal.SIGKILL if ranks == 1 else 1), said
-    assert latest_checkpoint(tmp_path / "b") == tmp_path / "b" / "checkpoint-5"
-    ended, said = of_kind(kind, ranks, tiny_path, tmp_path / "b", 0)
-    assert ended == 0, said
+    for folder, step, end in (("a", 0, 0), ("b", 6, -signal.SIGKILL if ranks == 1 else 1), ("b", 0, 0)):
+        done = processes(ranks, "killed_runs.py", kind, tiny_path, tmp_path / folder, step)
+        assert done.returncode == end, done.stderr.decode()[-3000:]
+        assert latest_checkpoint(tmp_path / folder) == tmp_path / folder / f"checkpoint-{5 if step else STEPS}"
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(a[name], b[name]) for name in a)
     logs = json.loads((tmp_path / "a" / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())["log_history"]
