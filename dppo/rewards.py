@@ -139,7 +139,7 @@ def _named(reward: Reward, name: str, limit_seconds: float | None, kwargs: dict[
             f"guarded({name}, limit_seconds={10 * (limit_seconds or 1):g}); in a configuration that is "
             "reward_time_limit"
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # which would end the process without a word
         if getattr(error, "explained", False):
             raise
         if isinstance(error, TypeError) and (lacking := _lacking(reward, kwargs)):

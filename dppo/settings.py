@@ -59,6 +59,23 @@ def setting(
     return made
 
 
+NO_TRACE = (
+    *("batch_eval", "bf16_full_eval", "fp16_full_eval", "dataloader_", "dataset_num_proc", "ddp_", "debug"),
+    *("disable_tqdm", "do_", "enable_jit", "eval_", "greater_is", "hub_", "include_", "load_best", "local_rank"),
+    *("log_", "logging_", "metric_for", "num_completions_to_print", "num_generations_eval", "output_dir"),
+    *("per_device_eval", "precompute_", "prediction_loss", "project", "push_to_hub", "report_to", "restore_callback"),
+    *("resume_from", "run_name", "save_", "skip_memory", "torch_empty", "trackio_", "vllm_enable_sleep", "vllm_gpu"),
+    *("vllm_group_port", "vllm_server", "gradient_checkpointing", "activation_"),
+)
+"""Beginnings of names of fields of TRL and transformers that decide what a run writes and measures, not what it learns:
+a resumed run may have others. All other fields are remembered, those of later versions too."""
+
+
+def leaves_no_trace(name: str) -> bool:
+    """Whether another value of a field of TRL or transformers leaves a run's weights as they are."""
+    return name.startswith(NO_TRACE) and name != "dataloader_drop_last"
+
+
 @dataclass
 class OwnSettings:
     """What ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""

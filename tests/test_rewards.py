@@ -87,13 +87,14 @@ def test_what_is_wrong_is_named(value, named):
 
 
 @pytest.mark.parametrize("limit", [None, 60])
-def test_an_exception_is_named_and_kept_as_the_cause(limit):
+@pytest.mark.parametrize(("error", "named"), [(KeyError("gold"), "KeyError: 'gold'"), (SystemExit(3), "SystemExit: 3")])
+def test_an_exception_is_named_and_kept_as_the_cause(error, named, limit):
     def my_reward(prompts, completions, **columns):
-        raise KeyError("gold")
+        raise error
 
-    with refused(RewardError, "'my_reward'", "KeyError: 'gold'", "batch of 3") as caught:
+    with refused(RewardError, "'my_reward'", named, "batch of 3") as caught:
         call(guarded(my_reward, limit), 3)
-    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.__cause__ is error
 
 
 def test_a_hanging_function_is_an_error():

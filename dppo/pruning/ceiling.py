@@ -185,7 +185,9 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
     best = max(gains.values())
     rate = min(rate for rate, gain in gains.items() if gain >= 1 + auto.enough * (best - 1))
     if not rate:
-        return Choice(rate=0.0, why="left off, since no rate gains anything")
+        paid = ", once rollouts are paid" if auto.rollout_cost else ""
+        why = f"left off, since that bound knows every gradient, and by the scores no rate gains anything{paid}"
+        return Choice(rate=0.0, why=why)
     again_M5 = evidence.resampled_sums(np.column_stack([terms[rate], paid_N]))
     low = round(float(np.quantile(_gains(again_M5[:, :4], again_M5[:, 4]), TAIL)), 6)
     measured = f"a rate of {rate:g} gains {gains[rate]:.2f}x, at least {low:.2f}x"

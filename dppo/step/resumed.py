@@ -1,20 +1,28 @@
 """Settings that a checkpoint remembers, and what a resumed run says of those that changed."""
 
 import json
+import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from dppo.files import encoded
-from dppo.settings import TABLE
+from dppo.settings import TABLE, leaves_no_trace
 
 
-def remembered(args: Any, more: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-    """The settings that a run depends on, as JSON has them."""
-    ours = [each.name for each in fields(args) if each in TABLE and TABLE[each].remembered]
-    found = {name: getattr(args, name) for name in (*ours, *others) if hasattr(args, name)} | {**more}
-    return json.loads(encoded(found, default=str))
+def remembered(args: Any, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run depends on, as JSON has them: those of ``TABLE`` that say so, and every field of others
+    that leaves a trace.
+    """
+    found = {
+        each.name: getattr(args, each.name)
+        for each in fields(args)
+        if (TABLE[each].remembered if each in TABLE else not leaves_no_trace(each.name))
+    }
+    # A checkpoint may be published, and ``model_init_kwargs`` have a token.
+    safe = {k: {**v, "token": None} if isinstance(v, dict) and "token" in v else v for k, v in found.items()}
+    return json.loads(encoded(safe | {**more}, default=lambda value: re.sub(r" at 0x\w+", "", str(value))))
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -5,6 +5,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from dppo.errors import ConfigError, OutOfMemoryError, RoundsError
 from dppo.rewards import guarded
 from dppo.step import PromptSource
 from dppo.typed import check
+
+WEIGHT_FILES = (".safetensors", ".bin")
+"""Endings of files that transformers reads weights from."""
 
 
 class NonFiniteGuard(TrainerCallback):
@@ -62,21 +66,32 @@ class NonFiniteGuard(TrainerCallback):
 
 
 class EmptySignalWarning:
-    """Warns when generation after generation no completion has a gradient: after 10, and each time that doubles."""
+    """Warns when generation after generation no completion has a gradient: after 10, and each time that doubles.
+
+    Where no reward function gave a number, after 1: that is a fault of theirs.
+    """
 
     FIRST = 10
 
     def __init__(self) -> None:
-        self.empty = 0
-        self._next = self.FIRST
+        self.empty = self.unscored = 0
 
-    def observe(self, signal: bool) -> None:
-        """Count one generation."""
+    def observe(self, signal: bool, scored: bool = True) -> None:
+        """Count one generation: whether some completion has a gradient, and whether some has a reward."""
         self.empty = 0 if signal else self.empty + 1
-        if signal:
-            self._next = self.FIRST
-        elif self.empty >= self._next:
-            self._next *= 2
+        self.unscored = 0 if scored else self.unscored + 1
+        if self.unscored and self.unscored.bit_count() == 1:
+            warnings.warn(
+                f"all rewards were NaN or None, {self.unscored} generation(s) in a row: nothing is being learned. "
+                "Print some completions (log_completions: true), and what the reward functions make of them.",
+                stacklevel=2,
+            )
+        elif (
+            not self.unscored
+            and self.empty
+            and self.empty % self.FIRST == 0
+            and (self.empty // self.FIRST).bit_count() == 1
+        ):
             warnings.warn(
                 f"no completion had an advantage for {self.empty} generations in a row, all rewards of a group being "
                 "equal: nothing is being learned. Print some completions (log_completions: true); the reward may "
@@ -164,6 +179,18 @@ def saved_at_the_limit(trainer: Any, source: PromptSource) -> Iterator[None]:
         elif step:
             saved = f"The run up to here is in {trainer.save_now()}: go on from it with resume: true."
         raise RoundsError(f"step {step}: {error} {saved}") from error
+
+
+def check_model(model: Any) -> None:
+    """Refuse a folder that is a model without weights, which transformers says in 44 lines."""
+    folder = Path(model) if isinstance(model, str) else None
+    if folder is None or not (folder / "config.json").is_file():
+        return
+    if not any(path.suffix in WEIGHT_FILES for path in folder.iterdir()):
+        raise ConfigError(
+            f"{folder} holds no weights (no {' or '.join(WEIGHT_FILES)}), and its config.json alone is no model. Give "
+            "a folder that save_pretrained wrote, or a name of the hub."
+        )
 
 
 def weights_mismatch(weights: Sequence[float] | None, rewards: int) -> str:

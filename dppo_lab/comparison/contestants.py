@@ -19,7 +19,7 @@ from dppo_lab.runs.folder import STOCK
 from dppo_lab.runs.parsing import parse_fields
 
 STOCK_PAPER = METHODS["grpo"].paper
-GIVEN = {"seed", "output_dir", "resume", "overwrite", "dry_run", "processes", "method"}
+GIVEN = {"seed", "output_dir", "resume", "resume_from_checkpoint", "overwrite", "dry_run", "processes", "method"}
 """Fields that the comparison itself decides for each run."""
 SHARED = {
     *("model_name_or_path", "model_revision", "scratch_minutes", "embedded_problems"),

@@ -94,7 +94,8 @@ def pilot_fields(fields: Mapping[str, Any], prompts: int, folder: Path, *, stock
         "report_to": "none",
         "disable_tqdm": True,
     }
-    for name in ("steps_per_generation", "eval_benchmarks", "eval_steps", "save_steps", "processes", "resume"):
+    unused = ("eval_benchmarks", "eval_steps", "save_steps", "processes", "resume", "resume_from_checkpoint")
+    for name in ("steps_per_generation", *unused):
         given.pop(name, None)
     if stock:
         given = {name: value for name, value in given.items() if name not in TRAINING_OURS}

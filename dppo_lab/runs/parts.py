@@ -20,7 +20,7 @@ from answer_judge.problems.checkers import is_check
 from dppo.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from dppo.methods import METHODS
 from dppo.rng import Purpose, generator
-from dppo.trl.checkpoints.files import latest_checkpoint
+from dppo.trl.checkpoints.files import STATE, asked_for, latest_checkpoint
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.demo import task
@@ -46,10 +46,21 @@ START_FOLDER = "start"
 
 
 def output_checkpoint(run: AnyRun) -> Path | None:
-    """The checkpoint to resume from, or None for a fresh run. A folder in use needs ``resume`` or ``overwrite``."""
-    folder = Path(run.training.output_dir or "")
-    if run.data.resume:
-        found = latest_checkpoint(folder)
+    """The checkpoint to resume from, or None for a fresh run. A folder in use needs ``resume`` or ``overwrite``.
+
+    One that ``resume_from_checkpoint`` names is in that folder, or the run goes on from it in a new one.
+    """
+    folder, asked = Path(run.training.output_dir or ""), asked_for(run.training.resume_from_checkpoint)
+    named = None if asked in (None, True) else Path(str(asked))
+    if named is not None and not (named / STATE).exists():
+        raise CheckpointError(
+            f"resume_from_checkpoint={named} is no checkpoint. Write a folder such as "
+            f"{latest_checkpoint(folder) or folder / 'checkpoint-100'}, or --resume for the newest one in {folder}."
+        )
+    if named is not None and not run.data.resume and within(named, folder):
+        return named
+    if run.data.resume or asked is True:
+        found = latest_checkpoint(folder) or named
         if found is None:
             raise CheckpointError(
                 f"output_dir={folder} has no complete checkpoint to resume from. Start again with --overwrite."
@@ -59,7 +70,12 @@ def output_checkpoint(run: AnyRun) -> Path | None:
     if held - {f"{START_FOLDER}.unfinished", LOCK_FILE, WRITER_FILE} and not run.data.overwrite:
         resume = "--resume to go on, or " if latest_checkpoint(folder) else ""
         raise ConfigError(f"output_dir={folder} is not empty. Add {resume}--overwrite to train into it.")
-    return None
+    return named
+
+
+def within(checkpoint: Path | None, folder: Path) -> bool:
+    """Whether a run goes on in the folder that its checkpoint is in."""
+    return checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
 
 
 def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) -> Dataset:
@@ -337,7 +353,7 @@ def _train(
     benchmarks = load_benchmarks(run)
     folder = Path(run.training.output_dir or "")
     PartialState().wait_for_everyone()  # all have looked before one writes
-    if checkpoint is None and PartialState().is_main_process:
+    if not within(checkpoint, folder) and PartialState().is_main_process:
         clear(folder)
     PartialState().wait_for_everyone()
     trainer = build_trainer(run, prepare_model(run, progress), kind)

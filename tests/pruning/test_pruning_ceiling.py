@@ -179,6 +179,7 @@ def test_what_is_not_sure_or_not_worth_it_is_left_off():
     assert replace(PROMPTS, auto=Auto(least_gain=1.005)).choice(small).rate > 0.0
     found = replace(few, found_N=torch.arange(64) % 16 / 8.0)
     assert PROMPTS.choice(found).rate == 0.0, "what was found says nothing of the kind"
+    assert "that bound knows every gradient, and by the scores no rate" in PROMPTS.choice(found).why
 
 
 def test_bad_settings_are_named():

@@ -67,14 +67,19 @@ def forwarded(monkeypatch):
     return rows
 
 
-def two_processes(script: str, *words: str) -> None:
-    """Run a script of this folder on two gloo ranks. ``accelerate launch --cpu`` would start one without a word."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+def processes(count: int, script: str, *words: object) -> subprocess.CompletedProcess:
+    """Run a script of this folder on so many gloo ranks. ``accelerate launch --cpu`` would start one without a word."""
+    launch = ["-m", "torch.distributed.run", f"--nproc_per_node={count}", "--standalone"] if count > 1 else []
     tests = Path(__file__).parents[1]
     folders = os.pathsep.join([str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": folders}
-    place = str(tests / "trl" / script)
-    done = subprocess.run([*command, place, *words], env=environment, capture_output=True, timeout=400)
+    command = [sys.executable, *launch, str(tests / "trl" / script), *map(str, words)]
+    return subprocess.run(command, env=environment, capture_output=True, timeout=400)
+
+
+def two_processes(script: str, *words: object) -> None:
+    """Run a script of this folder on two ranks, to its end."""
+    done = processes(2, script, *words)
     assert done.returncode == 0, done.stderr.decode()[-4000:]
 
 

@@ -14,33 +14,33 @@ KINDS = ("rows", "uneven", "pairs", "stream", "pairs of a stream", "experts")
 OF_EXPERTS = dict(per_device_train_batch_size=1, max_steps=6, optim="sgd", router_aux_loss_coef=0.5)
 
 
-def run_on_rows(path: str, folder: Path, kind: str) -> None:
+SAVING = dict(save_strategy="steps", save_steps=4)
+
+
+def on_rows(path: str, folder: Path, kind: str):
     if kind == "pairs":  # steps of two pairs: where one is kept, a rank has none
-        trainer = test_trl_dpo.ours(
-            path, folder, data=test_trl_dpo.pairs(12), per_device_train_batch_size=1, max_steps=9
-        )
-    elif kind == "uneven":
-        trainer = ours(
-            path,
-            folder,
-            data=solutions(11),
-            per_device_train_batch_size=2,
-            max_steps=6,
-            accelerator_config={"even_batches": False},
-        )
-    elif kind == "stream":
+        options = dict(per_device_train_batch_size=1, max_steps=9, **SAVING)
+        return test_trl_dpo.ours(path, folder, data=test_trl_dpo.pairs(12), **options)
+    if kind == "uneven":
+        options = dict(per_device_train_batch_size=2, max_steps=6, accelerator_config={"even_batches": False})
+        return ours(path, folder, data=solutions(11), **options, **SAVING)
+    if kind == "stream":
         data = solutions(12).to_iterable_dataset()
-        trainer = ours(path, folder, data=data, per_device_train_batch_size=1, max_steps=6, optim="sgd")
-    elif kind == "pairs of a stream":
+        return ours(path, folder, data=data, per_device_train_batch_size=1, max_steps=6, optim="sgd", **SAVING)
+    if kind == "pairs of a stream":
         data = test_trl_dpo.pairs(12).to_iterable_dataset()
-        trainer = test_trl_dpo.ours(
-            path, folder, data=data, per_device_train_batch_size=1, max_steps=6, optim="sgd", learning_rate=1e-3
-        )
-    elif kind == "experts":
-        trainer = ours(path, folder, own={"model": experts()}, data=solutions(12), **OF_EXPERTS)
-    else:
-        trainer = ours(path, folder, data=solutions(12), per_device_train_batch_size=1, max_steps=9)
+        options = dict(per_device_train_batch_size=1, max_steps=6, optim="sgd", learning_rate=1e-3, **SAVING)
+        return test_trl_dpo.ours(path, folder, data=data, **options)
+    if kind == "experts":
+        return ours(path, folder, own={"model": experts()}, data=solutions(12), **OF_EXPERTS, **SAVING)
+    return ours(path, folder, data=solutions(12), per_device_train_batch_size=1, max_steps=9, **SAVING)
+
+
+def run_on_rows(path: str, folder: Path, kind: str) -> None:
+    trainer, again = on_rows(path, folder, kind), on_rows(path, folder / "again", kind)
     trainer.train()
+    again.train(resume_from_checkpoint=str(folder / "checkpoint-4"))
+    alike = all(map(torch.equal, trainer.model.parameters(), again.model.parameters()))
     weights = {n.removeprefix("module."): p.detach() for n, p in trainer.model.named_parameters()}
     apart = 0.0
     for value in weights.values():
@@ -51,6 +51,7 @@ def run_on_rows(path: str, folder: Path, kind: str) -> None:
         found = {
             "processes": trainer.accelerator.num_processes,
             "apart": apart,
+            "resumed alike": alike and trainer.state.global_step == again.state.global_step,
             "scores": trainer.source.scores.score.tolist(),
         }
         (folder / "two.json").write_text(json.dumps(found))

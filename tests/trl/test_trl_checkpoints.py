@@ -7,14 +7,20 @@ import shutil
 from pathlib import Path
 
 import pytest
+import test_trl_dpo
+import test_trl_sft
 import torch
+from datasets import Dataset
 from refusals import refused
+from sft_runs import solutions
 from test_trl_resume import trainer, weights
 
 from dppo.errors import CheckpointError
+from dppo.rewards import identities
 from dppo.trl.checkpoints import files as checkpoint_files
 from dppo.trl.checkpoints import hooks as checkpoint_hooks
-from dppo.trl.checkpoints.files import LIST_FILE, check_whole, latest_checkpoint
+from dppo.trl.checkpoints.files import LIST_FILE, check_contents, check_whole, latest_checkpoint
+from dppo.trl.grpo.prompts import content_of
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +66,60 @@ def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, ru
         resumed(tiny_path, run)
 
 
+def damage(path):
+    """Other bytes at the same length; a second time, the old ones."""
+    content = bytearray(path.read_bytes())
+    middle = slice(len(content) // 2, len(content) // 2 + 4096)
+    content[middle] = bytes(byte ^ 255 for byte in content[middle])
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_a_damaged_file_is_named_with_a_checkpoint_that_is_whole(name, run):
+    """The twin, a list of sizes alone, has nothing to say of it; nor of checkpoints of earlier versions."""
+    newest, path = run / "checkpoint-3", run / "checkpoint-3" / name
+    assert check_contents(newest) == []
+    damage(path)
+    with refused(CheckpointError, path, "damaged", "checkpoint-2"):
+        check_contents(newest)
+    damage(run / "checkpoint-2" / name)
+    with refused(CheckpointError, path, "no other whole checkpoint"):
+        check_contents(newest)
+    listed = json.loads((newest / LIST_FILE).read_text())
+    assert (
+        listed.pop("crc32").keys() == listed["files"].keys() == {each.name for each in newest.iterdir()} - {LIST_FILE}
+    )
+    (newest / LIST_FILE).write_text(json.dumps(listed))
+    assert check_contents(newest) == check_whole(newest) == []
+
+
+def test_a_resume_checks_contents_and_says_what_was_edited(tiny_path, run):
+    damage(run / "checkpoint-3" / "optimizer.pt")
+    with refused(CheckpointError, "optimizer.pt", "checkpoint-2"):
+        resumed(tiny_path, run)
+    damage(run / "checkpoint-3" / "optimizer.pt")
+    state = run / "checkpoint-3" / "trainer_state.json"
+    state.write_text(state.read_text() + " ")
+    with pytest.warns(UserWarning, match=r"checkpoint-3 has other trainer_state\.json than .*checkpoint-2"):
+        resumed(tiny_path, run)
+
+
+def test_each_file_is_read_by_one_of_those_that_share_the_work(run, monkeypatch):
+    read, checksum = [], checkpoint_files.checksum
+    monkeypatch.setattr(checkpoint_files, "checksum", lambda path: read.append(path.name) or checksum(path))
+    for reader in range(3):
+        check_contents(run / "checkpoint-3", reader=reader, readers=3)
+    assert sorted(read) == sorted(path.name for path in (run / "checkpoint-3").iterdir() if path.name != LIST_FILE)
+
+
+def test_the_state_of_another_optimizer_is_refused(tiny_path, run):
+    """It loaded, and failed in the first step with a KeyError."""
+    with refused(CheckpointError, "optim='sgd'", "momentum", "adamw_torch", "optimizer.pt", "accept_missing"):
+        resumed(tiny_path, run, optim="sgd")
+    (run / "checkpoint-3" / "optimizer.pt").unlink()
+    assert resumed(tiny_path, run, optim="sgd", accept_missing=True).state.global_step == 8
+
+
 def test_what_is_missing_can_be_accepted_and_the_run_is_another(tiny_path, straight, run):
     (run / "checkpoint-3" / "optimizer.pt").unlink()
     with pytest.warns(
@@ -74,27 +134,71 @@ def said(caught):
     return [str(each.message) for each in caught if "resumed with" in str(each.message)]
 
 
-def test_settings_that_changed_are_said_with_what_they_do(tiny_path, run):
+def test_everything_that_changed_is_said_with_what_it_does(tiny_path, run, tmp_path_factory):
+    """Fields of TRL and ours, the reward function, the rows, and the model, whose folder has another name."""
+    other = shutil.copytree(tiny_path, tmp_path_factory.mktemp("other") / "model")
     changes = {"learning_rate": 1e-4, "temperature": 0.5, "beta": 0.1, "epsilon": 0.3, "max_completion_length": 6}
+    changes |= {"off_policy_mask_threshold": 2.0, "use_bias_correction_kl": False, "generation_kwargs": {"top_k": 5}}
+    named = lambda prompts, completions, **_: [float(len(text)) for text in completions]  # noqa: E731
     with pytest.warns(UserWarning) as caught:
-        made = resumed(tiny_path, run, scale_rewards="none", **changes)
+        made = resumed(str(other), run, prompts=9, reward=named, scale_rewards="none", logging_steps=3, **changes)
     found = {line.split()[2].rstrip(":"): line for line in said(caught)}
-    assert found.keys() == {*changes, "scale_rewards"}
+    assert found.keys() == {*changes, "scale_rewards", "model", "dataset", "reward_funcs"}, "and not logging_steps"
     assert found["learning_rate"] == (
         "resumed with learning_rate: 0.01 -> 0.0001; ignored: the optimizer goes on with the checkpoint's"
     )
     assert found["temperature"] == "resumed with temperature: 1.0 -> 0.5; it holds from here"
+    assert "trained weights are the checkpoint's" in found["model"] and "'<lambda>'" in found["reward_funcs"]
     assert made.optimizer.param_groups[0]["initial_lr"] == 1e-2, "as it says"
     assert made.temperature == 0.5
 
 
-def test_the_newest_complete_one_is_resumed(tiny_path, straight, run):
-    (run / "checkpoint-4").mkdir()
-    trainer(tiny_path, run, seen=[]).train(resume_from_checkpoint=True)
+@pytest.mark.parametrize("kind", [test_trl_sft, test_trl_dpo], ids=["sft", "dpo"])
+def test_trainers_on_rows_say_what_changed(kind, tiny_path, tmp_path):
+    saving = dict(max_steps=2, save_strategy="steps", save_steps=1)
+    first = kind.ours(tiny_path, tmp_path / "a", **saving)
+    first.train()
+    other = shutil.copytree(tiny_path, tmp_path / "model")
+    data = {test_trl_sft: solutions, test_trl_dpo: test_trl_dpo.pairs}[kind](10).select([*range(1, 10), 0])
+    made = kind.ours(str(other), tmp_path / "b", data=data, max_length=9, max_grad_norm=0.5, **saving)
+    with pytest.warns(UserWarning) as caught:
+        made.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
+    names = {line.split()[2].rstrip(":") for line in said(caught)}
+    assert {"max_length", "max_grad_norm", "model", "dataset"} <= names <= {"ref_model"} | names
+
+
+def test_a_fingerprint_is_of_content_in_its_order():
+    rows = [{"prompt": f"w{i}", "answer": str(i), "seen": i / 3} for i in range(6)]
+
+    def found(rows):
+        data = Dataset.from_list(rows)
+        return content_of(data, identities(data["prompt"]))
+
+    changed = [*rows[:5], {**rows[5], "answer": "7"}]
+    assert len({found(rows), found(rows[::-1]), found(rows[:5]), found(changed)}) == 4
+    again = Dataset.from_list([*rows, *rows]).select(range(6, 12))
+    assert content_of(again, identities(again["prompt"])) == found(rows)
+
+
+@pytest.mark.parametrize(("asked", "field"), [(True, None), (None, "true"), (None, "checkpoint-3")])
+def test_the_newest_complete_one_is_resumed_and_others_are_said(asked, field, tiny_path, straight, run):
+    """By ``train`` or by the field, which TRL's trainer leaves to scripts: before, the run started at step 1."""
+    shutil.copytree(run / "checkpoint-3", run / "checkpoint-4")
+    (run / "checkpoint-4" / "trainer_state.json").unlink()
+    path = field if field in (None, "true") else str(run / field)
+    made = trainer(tiny_path, run, seen=[], resume_from_checkpoint=path)
+    with pytest.warns(UserWarning, match=r"checkpoint-4 is passed over: its trainer_state\.json is missing"):
+        made.train(resume_from_checkpoint=asked)
+    assert made.last_checkpoint and len(made.state.log_history) > 8
     ours, theirs = weights(run), weights(straight)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    with pytest.raises(CheckpointError, match="no complete checkpoint"):
-        trainer(tiny_path, run / "nothing", seen=[]).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(tiny_path, run):
+    made = trainer(tiny_path, run / "nothing", seen=[], resume_from_checkpoint=str(run / "checkpoint-7"))
+    for asked, named in ((True, "no complete checkpoint"), (None, "checkpoint-3")):
+        with refused(CheckpointError, named):
+            made.train(resume_from_checkpoint=asked)
 
 
 def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 from conftest_trl import CONFIG, GENERATIONS, length_reward, problems, scripted
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset
 from refusals import refused
 from test_trl_contract import gradients
 from trl import GRPOConfig
@@ -87,6 +87,8 @@ def test_trl_config_is_not_taken_for_ours(tiny_path):
         (problems(8).select([]), "the dataset has 0 prompts"),
         (problems(5), "5 prompts"),
         (problems(8).rename_column("prompt", "text"), "no column 'p"),
+        (Dataset.from_list([{"prompt": 17}] * 8), "prompt of row 0 is 17"),
+        (Dataset.from_list([*problems(8), {"prompt": "w1 " * 40_000}]), "row 8 has 40000 tokens"),
     ],
 )
 def test_a_dataset_without_prompts_is_named_at_construction(rows, message, tiny_path):
@@ -125,6 +127,14 @@ def test_a_hanging_reward_stops_the_run(tiny_path, tmp_path):
     with refused(RewardError, "hangs"):
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=hangs, reward_time_limit=0.2)
     release.set()
+
+
+def test_rewards_that_are_no_numbers_warn_at_once(tiny_path, tmp_path):
+    def none(prompts, completions, **_):
+        return [None, float("nan")] * (len(prompts) // 2)
+
+    with pytest.warns(UserWarning, match=r"all rewards were NaN or None, 1 generation"):
+        gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, reward=none, max_steps=1)
 
 
 def test_equal_rewards_warn_and_leave_the_weights_alone(tiny_path, tmp_path):

@@ -14,7 +14,7 @@ from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.settings import OwnSettings
+from dppo.settings import NO_TRACE, OwnSettings
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
 from dppo.trl.checkpoints import state
 from dppo.trl.grpo.objective import SETTINGS, fields_of
@@ -55,10 +55,11 @@ class TestSnapshot:
 
     def test_fields_with_a_range_or_a_memory_are_there(self):
         of_grpo = {each.name for each in fields(GRPOConfig)}
-        of_rows = {each.name for each in (*fields(SFTConfig), *fields(DPOConfig))}
-        shared = {*state.OF_EVERY_RUN, *state.OF_THE_OPTIMIZER}
-        assert RANGES.keys() | state.OF_TRL.keys() | shared <= of_grpo | {"processes"}
-        assert {*state.OF_ROW_TRAINERS} | shared <= of_rows
+        everywhere = of_grpo | {each.name for each in (*fields(SFTConfig), *fields(DPOConfig))}
+        of_trainers = {"processes", "model", "ref_model", "dataset", "reward_funcs"}
+        assert RANGES.keys() | state.OF_TRL.keys() | {*state.OF_THE_OPTIMIZER} <= of_grpo | of_trainers
+        for start in (*NO_TRACE, *state.GENERATING):
+            assert any(name.startswith(start) for name in everywhere), f"no field begins with {start}"
         assert not RANGES.keys() & {each.name for each in fields(OwnSettings)}, "a range is said once"
 
 

@@ -42,6 +42,10 @@ def test_ranks_choose_the_same_rate(results):
     assert results["auto rates"][:2] == [0.0, 0.0] and min(results["auto rates"][2:]) > 0
 
 
+def test_ranks_resume_bit_for_bit_while_prompts_are_pruned_by_auto(results):
+    assert results["auto resumed"]["alike"] and min(results["auto resumed"]["kept"]) < 1
+
+
 def test_ranks_share_groups_of_any_size(results):
     """Equal numbers of completions on each, whatever the sizes, and the same history."""
     assert (
@@ -151,7 +155,7 @@ def test_trainers_on_rows_train_as_one_process_does(kind, folder, tiny_path, tmp
     one = ours(tiny_path, tmp_path, **options)
     one.train()
     two = json.loads((folder / kind / "two.json").read_text())
-    assert two["processes"] == 2 and two["apart"] == 0.0
+    assert two["processes"] == 2 and two["apart"] == 0.0 and two["resumed alike"]
     assert two["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=of_scores)
     weights, mine = load_file(folder / kind / "two.safetensors"), dict(one.model.named_parameters())
     assert max(float((weights[name] - mine[name].detach()).abs().max()) for name in weights) < of_weights

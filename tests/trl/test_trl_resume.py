@@ -2,15 +2,12 @@
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest_trl import GENERATIONS, SHORT, length_reward, problems
+from conftest_trl import GENERATIONS, SHORT, length_reward, problems, processes
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -36,15 +33,15 @@ class StopAfter(TrainerCallback):
             raise Stop
 
 
-def trainer(path, folder, *, seen, callbacks=(), prompts=10, **options):
-    def reward(prompts, completions, **columns):
+def trainer(path, folder, *, seen, callbacks=(), prompts=10, reward=None, **options):
+    def seen_reward(prompts, completions, **columns):
         seen.append(tuple(prompts))
         return length_reward(prompts, completions)
 
     settings = SAVED | dict(output_dir=str(folder), prompt_prune_rate=0.5, completion_prune_rate=0.5) | options
     return DPPOTrainer(
         model=path,
-        reward_funcs=reward,
+        reward_funcs=reward or seen_reward,
         args=DPPOConfig(**settings),
         train_dataset=problems(prompts),
         callbacks=list(callbacks),
@@ -97,30 +94,21 @@ def test_a_run_that_forgets_its_history_is_caught(tiny_path, tmp_path):
     assert before[:4] + after != straight
 
 
-class Killed(TrainerCallback):
-    """Ends the process without a word in step 4, whose checkpoint is not written."""
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
+SLOW = [pytest.param(kind, 2, marks=pytest.mark.slow, id=f"{kind} on two ranks") for kind in ("auto", "sft", "dpo")]
 
 
-def test_killed_process_resumes(tiny_path, tmp_path):
-    """SIGKILL in the middle of a run, then ``latest_checkpoint``: the weights are those of the run left alone."""
-    code = (
-        "import sys\nsys.path[:0] = sys.argv[3:]\nfrom test_trl_resume import Killed, trainer\n"
-        "trainer(sys.argv[1], sys.argv[2], seen=[], callbacks=[Killed()]).train()\n"
-    )
-    here = Path(__file__).parent
-    arguments = [sys.executable, "-c", code, tiny_path, str(tmp_path / "b"), str(here), str(here.parent)]
-    killed = subprocess.run(arguments, capture_output=True, timeout=300)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-3000:]
-    found = latest_checkpoint(tmp_path / "b")
-    assert found == tmp_path / "b" / "checkpoint-3"
-    trainer(tiny_path, tmp_path / "b", seen=[]).train(resume_from_checkpoint=str(found))
-    trainer(tiny_path, tmp_path / "a", seen=[]).train()
+@pytest.mark.parametrize(("kind", "ranks"), [("auto", 1), *SLOW])
+def test_a_killed_run_goes_on_bit_for_bit(kind, ranks, tiny_path, tmp_path):
+    """SIGKILL in step 6, where prompts, rows or pairs are pruned; rollouts are sampled."""
+    for folder, step, end in (("a", 0, 0), ("b", 6, -signal.SIGKILL if ranks == 1 else 1), ("b", 0, 0)):
+        done = processes(ranks, "killed_runs.py", kind, tiny_path, tmp_path / folder, step)
+        assert done.returncode == end, done.stderr.decode()[-3000:]
+        assert latest_checkpoint(tmp_path / folder) == tmp_path / folder / f"checkpoint-{5 if step else STEPS}"
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(a[name], b[name]) for name in a)
+    logs = json.loads((tmp_path / "a" / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())["log_history"]
+    share = "prune/prompts_kept_share" if kind == "auto" else "prune/kept_share"
+    assert min(row[share] for row in logs if share in row and row["step"] < 6) < 1, "pruned before it was killed"
 
 
 def test_resuming_under_another_schedule_rolls_out_again(tiny_path, tmp_path):

@@ -1,11 +1,17 @@
-"""What holds a group of gloo's goes before the group does."""
+"""What holds a group of gloo's goes before the group does; warnings come at once, then rarely; models have weights."""
 
 import gc
+import shutil
+import warnings
 import weakref
 
+import pytest
+from conftest_trl import CONFIG, length_reward, problems
+from refusals import refused
 from torch import distributed
 
-from dppo.trl import safeguards
+from dppo.errors import ConfigError
+from dppo.trl import DPPOConfig, DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer, safeguards
 
 
 class Holder:
@@ -30,3 +36,32 @@ def test_a_trainer_that_nobody_holds_goes_before_the_group(monkeypatch):
     finally:
         gc.enable()
     assert there == [False]
+
+
+@pytest.mark.parametrize(("counted", "first"), [({"scored": False}, 1), ({}, 10)])
+def test_nothing_learned_is_said_and_then_each_time_that_doubles(counted, first):
+    warning, said = safeguards.EmptySignalWarning(), []
+    for generation in range(1, 45):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warning.observe(False, **counted)
+        said += [generation] * len(caught)
+    assert said == [first * 2**power for power in range(6) if first * 2**power < 45]
+    with warnings.catch_warnings(record=True) as caught:
+        warning.observe(True)
+    assert not caught and warning.empty == 0
+
+
+KINDS = {
+    "grpo": (DPPOTrainer, DPPOConfig, {"reward_funcs": length_reward}),
+    "sft": (DPPOSFTTrainer, DPPOSFTConfig, {}),
+    "dpo": (DPPODPOTrainer, DPPODPOConfig, {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_without_weights_is_refused(kind, tiny_path, tmp_path):
+    trainer, config, own = KINDS[kind]
+    folder = shutil.copytree(tiny_path, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    with refused(ConfigError, folder, "no weights", ".safetensors"):
+        trainer(str(folder), args=config(**CONFIG), train_dataset=problems(8), **own)

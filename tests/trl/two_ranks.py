@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import torch.distributed as dist
 from conftest_trl import GENERATIONS, ROUNDS, UNEVEN, first_half_reward, length_reward, relative_difference, scripted
+from killed_runs import auto
 from recorder_two_ranks import recorded_runs
 from sft_two_ranks import KINDS, run_on_rows
 from test_trl_contract import gradients
@@ -70,6 +71,8 @@ def main(path: str, folder: str) -> None:
     results["auto apart"] = apart(trainer)
     results["auto rates"] = [row["prune/prompt_rate"] for row in trainer.state.log_history if "loss" in row]
 
+    results["auto resumed"] = auto_resumed(path, Path(folder, "auto"))
+
     for rate, dealing in ((0.0, over_ranks), (0.5, over_ranks), (0.5, at_home)):
         name = f"uneven {rate} {dealing.__name__}"
         trainer_module.over_ranks = dealing
@@ -106,6 +109,15 @@ def main(path: str, folder: str) -> None:
         run_on_rows(path, Path(folder, kind), kind)
     if dist.get_rank() == 0:
         Path(folder, "two_ranks.json").write_text(json.dumps(results))
+
+
+def auto_resumed(path: str, folder: Path) -> dict:
+    """A run with sampled rollouts, and the same from the middle of its pruned part."""
+    straight, again = auto(path, folder / "a"), auto(path, folder / "b")
+    straight.train()
+    again.train(resume_from_checkpoint=str(folder / "a" / "checkpoint-5"))
+    kept = [row["prune/prompts_kept_share"] for row in again.state.log_history if "prune/prompts_kept_share" in row]
+    return {"alike": all(map(torch.equal, straight.model.parameters(), again.model.parameters())), "kept": kept}
 
 
 def uneven(path: str, folder: str, **options) -> tuple[list, list]:

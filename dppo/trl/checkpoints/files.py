@@ -1,11 +1,13 @@
 """The files of a checkpoint: on the disk before older ones are deleted, and known to be whole before any is read.
 
 transformers writes them one after the other and leaves the disk to itself; what is missing on a resume it passes over
-without a word, and so the run goes on with a new optimizer. Here a list of all files and their sizes is written last.
+without a word, and so the run goes on with a new optimizer; what is damaged it trains on. Here a list of all files,
+their sizes and checksums is written last.
 """
 
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +21,15 @@ STATE = "trainer_state.json"
 """What transformers writes last."""
 OUR_STATE = "dppo_state.json"
 LIST_FILE = "dppo_files.json"
-"""Names and sizes of all others; in every checkpoint that was written to its end."""
+"""Names, sizes and checksums of all others; in every checkpoint that was written to its end."""
+PIECE = 1 << 20
+"""Bytes of a file that are read at a time."""
 OF_ANOTHER_MODEL = ("loading state_dict", "parameter group", "size mismatch")
 """What torch says of files that read, and do not fit."""
 TOGETHER = ("optimizer", "learning rate scheduler")
 """Parts that transformers loads both, or neither."""
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".distcp")
-"""Endings of the files that a run reads and nobody edits: only these must be there, and as long as they were."""
+"""Endings of the files that a run reads and no user edits: these must be there, and be what was written."""
 RANDOM = "random number generators"
 PARTS = {
     "optimizer": ("optimizer.pt", "optimizer.bin", "optimizer_*", "global_step*"),
@@ -64,9 +68,20 @@ def seal(folder: Path) -> None:
         files = _files(folder)
         for inside in {path.parent for path in files}:
             flush_folder(inside)
-        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-        write_json(folder / LIST_FILE, {"files": sizes})
+        named = {path.relative_to(folder).as_posix(): path for path in files}
+        sizes = {name: path.stat().st_size for name, path in named.items()}
+        sums = {name: checksum(path) for name, path in named.items()}
+        write_json(folder / LIST_FILE, {"files": sizes, "crc32": sums})
         flush_folder(folder.parent)
+
+
+def checksum(path: Path) -> str:
+    """CRC-32 of a file in hexadecimal: against damage, of which it misses 1 in 4e9, and not against forgery."""
+    found = 0
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            found = zlib.crc32(piece, found)
+    return f"{found:08x}"
 
 
 def _files(folder: Path) -> list[Path]:
@@ -111,7 +126,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
 
 
 def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool = False) -> list[str]:
-    """What a checkpoint lacks, in words; anything but what was accepted is an error.
+    """What a checkpoint lacks, in words; anything but what was accepted is an error. Contents: ``check_contents``.
 
     Args:
         folder: of the checkpoint.
@@ -120,7 +135,7 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not there. {advice(folder)}")
-    listed = {name: size for name, size in _listed(folder).items() if name.endswith(WEIGHTS) or name == OUR_STATE}
+    listed = {name: size for name, size in _listed(folder)[0].items() if name.endswith(WEIGHTS) or name == OUR_STATE}
     sizes = {name: (folder / name).stat().st_size for name in listed if (folder / name).is_file()}
     # Half a JSON file does not read, which whoever reads it says; a whole one may have been edited.
     for name, size in sizes.items():
@@ -144,24 +159,69 @@ def check_whole(folder: Path, *, same_ranks: bool = True, accept_missing: bool =
     return lacking
 
 
-def _listed(folder: Path) -> dict[str, int]:
-    """The files that a checkpoint had; none for one of an earlier version or of TRL's own trainer."""
+def check_contents(folder: Path, *, reader: int = 0, readers: int = 1) -> list[str]:
+    """Names of files that are not what was written, and may have been edited; one of ``WEIGHTS`` is an error.
+
+    Args:
+        folder: of the checkpoint. One of an earlier version has no checksums, and passes.
+        reader: which of those that share the work this is; each file is read by one of them.
+        readers: how many they are.
+    """
+    sizes, sums = _listed(folder)
+    there = sorted((name for name in sums if (folder / name).is_file()), key=lambda name: -sizes[name])
+    changed = [name for name in there[reader::readers] if checksum(folder / name) != sums[name]]
+    for name in changed:
+        if name.endswith(WEIGHTS):
+            raise CheckpointError(f"{folder / name} has another checksum than when written: damaged. {advice(folder)}")
+    return changed
+
+
+def _listed(folder: Path, then: str | None = None) -> tuple[dict[str, int], dict[str, str]]:
+    """Sizes and checksums of the files that a checkpoint had; none of TRL's own trainer or an earlier version."""
     if not (folder / LIST_FILE).exists():
-        return {}
+        return {}, {}
     try:
-        return {str(name): int(size) for name, size in read_json(folder / LIST_FILE, advice="")["files"].items()}
+        found = read_json(folder / LIST_FILE, advice="")
+        sizes = {str(name): int(size) for name, size in found["files"].items()}
+        return sizes, {name: str(found["crc32"][name]) for name in sizes if "crc32" in found}
     except (FileError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder / LIST_FILE} is damaged ({error}). {advice(folder)}") from error
+        then = advice(folder) if then is None else then
+        raise CheckpointError(f"{folder / LIST_FILE} is damaged ({error}). {then}") from error
 
 
 def advice(folder: Path) -> str:
     """Where to resume from in place of a checkpoint."""
     other = _newest_other(folder)
-    return f"Resume from {other}." if other else "There is no other checkpoint beside it."
+    return f"Resume from {other}." if other else "There is no other whole checkpoint beside it."
 
 
 def _newest_other(folder: Path) -> Path | None:
-    return next((path for path in reversed(complete_checkpoints(folder.parent)) if path != folder), None)
+    """The newest one that is not damaged too, which is looked at for errors only."""
+    others = (path for path in reversed(complete_checkpoints(folder.parent)) if path != folder)
+    return next(filter(_sound, others), None)
+
+
+def _sound(folder: Path) -> bool:
+    try:
+        sums = {folder / name: found for name, found in _listed(folder, "")[1].items() if name.endswith(WEIGHTS)}
+        return all(checksum(path) == found for path, found in sums.items())
+    except (CheckpointError, OSError):
+        return False
+
+
+def passed_over(folder: Path) -> list[str]:
+    """What is wrong with checkpoints of the same run that are newer than one and not complete, a line for each."""
+    lines, later = [], [path for path in _numbered(folder.parent) if _number(path) > _number(folder)]
+    for path in {*later} - {*complete_checkpoints(folder.parent)}:
+        lacks = f"its {STATE} {'does not read' if (path / STATE).exists() else 'is missing'}"
+        lines.append(f"{path} is passed over: {f'{LIST_FILE} is missing' if _reads(path / STATE) else lacks}")
+    return sorted(lines)
+
+
+def asked_for(value: str | bool | None) -> str | bool | None:
+    """What ``resume_from_checkpoint`` asks for: on a command line True, False and None are words."""
+    word = str(value or None).lower()
+    return True if word == "true" else None if word in ("false", "none") else value
 
 
 def latest_checkpoint(run_folder: str | Path) -> Path | None:
@@ -171,13 +231,22 @@ def latest_checkpoint(run_folder: str | Path) -> Path | None:
 
 def complete_checkpoints(run_folder: str | Path) -> list[Path]:
     """All complete checkpoints in a run's folder, oldest first."""
-    numbered = {}
-    for path in Path(run_folder).glob("checkpoint-*"):
-        number = path.name.removeprefix("checkpoint-")
-        # transformers writes its state last, of this process; our list comes after all processes are done.
-        if number.isdigit() and _reads(path / STATE) and ((path / LIST_FILE).exists() or not _has_a_list(path)):
-            numbered[int(number)] = path
-    return [numbered[step] for step in sorted(numbered)]
+    # transformers writes its state last, of this process; our list comes after all processes are done.
+    return [
+        path
+        for path in _numbered(Path(run_folder))
+        if _reads(path / STATE) and ((path / LIST_FILE).exists() or not _has_a_list(path))
+    ]
+
+
+def _numbered(run_folder: Path) -> list[Path]:
+    """Folders of checkpoints, complete or not, oldest first."""
+    return sorted((path for path in run_folder.glob("checkpoint-*") if _number(path) >= 0), key=_number)
+
+
+def _number(folder: Path) -> int:
+    number = folder.name.removeprefix("checkpoint-")
+    return int(number) if number.isdigit() else -1
 
 
 def _has_a_list(folder: Path) -> bool:

@@ -1,17 +1,21 @@
 """The joints of TRL's trainer at its checkpoints: written whole, read only if whole. ``hooks`` has all others."""
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from accelerate.utils import gather_object
 from transformers.trainer_utils import rotate_checkpoints
+from transformers.training_args import OptimizerNames
 from trl.trainer.base_trainer import _BaseTrainer
 
 from dppo.errors import CheckpointError
 from dppo.files import write_text
-from dppo.trl.checkpoints.files import STATE, begin, check_whole, flush, latest_checkpoint, reading, seal, writing
-from dppo.trl.checkpoints.state import saved_by
+from dppo.trl.checkpoints import files
+from dppo.trl.checkpoints.files import STATE, latest_checkpoint, reading, writing
+from dppo.trl.checkpoints.state import saved_by, saved_settings
 from dppo.trl.grpo.config import DPPOConfig
 
 OF_CHECKPOINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -64,7 +68,13 @@ class CheckpointHooks(_BaseTrainer):
         return Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
 
     def checked(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from, known to be whole; a warning names what it lacks where that was accepted."""
+        """The checkpoint to resume from, known to be whole; warnings name what it lacks where that was accepted.
+
+        Args:
+            asked: a folder, True for the newest complete one; None for what ``resume_from_checkpoint`` of the
+                arguments says, which TRL leaves to scripts.
+        """
+        asked = files.asked_for(self.args.resume_from_checkpoint if asked is None else asked)
         folder = latest_checkpoint(self.args.output_dir or ".") if asked is True else asked and Path(asked)
         if asked is True and folder is None:
             raise CheckpointError(f"{self.args.output_dir} has no complete checkpoint. Call train() without one.")
@@ -72,11 +82,30 @@ class CheckpointHooks(_BaseTrainer):
             return None
         same_ranks = saved_by(folder) in (None, self.accelerator.num_processes)
         accept_missing = cast(DPPOConfig, self.args).accept_missing
-        self.lacking = check_whole(folder, same_ranks=same_ranks, accept_missing=accept_missing)
-        self.last_checkpoint = Path(folder)
-        for part in self.lacking:
-            warnings.warn(f"{folder} lacks {part}: the run goes on with a new one, and is another run.", stacklevel=3)
+        self.lacking = files.check_whole(folder, same_ranks=same_ranks, accept_missing=accept_missing)
+        self.last_checkpoint = folder
+        lines = [f"{folder} lacks {part}: the run goes on with a new one, and is another run" for part in self.lacking]
+        if edited := self._contents_checked(folder):
+            lines.append(
+                f"{folder} has other {', '.join(edited)} than were written. Unless you did so: {files.advice(folder)}"
+            )
+        for line in [*files.passed_over(folder), *lines]:
+            warnings.warn(line, stacklevel=3)
         return str(folder)
+
+    def _contents_checked(self, folder: Path) -> list[str]:
+        """``check_contents`` by all processes together, which share the reading where they share the folder."""
+        state, own = self.accelerator.state, self.args.save_on_each_node
+        readers = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if own else state.num_processes
+        reader = state.local_process_index if own else state.process_index
+        try:
+            said: list[str | CheckpointError] = [*files.check_contents(folder, reader=reader, readers=readers)]
+        except CheckpointError as error:
+            said = [error]
+        found: list[Any] = gather_object(said)
+        if errors := [each for each in found if isinstance(each, CheckpointError)]:
+            raise errors[0]
+        return sorted({*found})
 
     # -- in TRL's place -----------------------------------------------------------------------------------------
 
@@ -90,7 +119,7 @@ class CheckpointHooks(_BaseTrainer):
         run_folder, saves = Path(self._get_output_dir(trial=trial)), self.args.should_save
         folder = run_folder / f"checkpoint-{self.state.global_step}"
         if saves:
-            begin(folder)
+            files.begin(folder)
         # Older ones are deleted when this one is on the disk, and not before.
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
@@ -100,10 +129,10 @@ class CheckpointHooks(_BaseTrainer):
         finally:
             self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()
-        flush(folder, rank=self.accelerator.process_index, every=saves)
+        files.flush(folder, rank=self.accelerator.process_index, every=saves)
         self.accelerator.wait_for_everyone()
         if saves:
-            seal(folder)
+            files.seal(folder)
             best = self.state.best_model_checkpoint
             rotate_checkpoints(str(run_folder), limit, best_model_checkpoint=best, use_mtime=True)
         self.last_checkpoint = folder
@@ -143,8 +172,19 @@ class CheckpointHooks(_BaseTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
+        optimizer: Any = self.optimizer
+        before = [{*group} for group in optimizer.param_groups]
         with reading(Path(checkpoint), "the state of the optimizer or the learning rate scheduler"):
             super()._load_optimizer_and_scheduler(checkpoint)
+        lost = {name for had, group in zip(before, optimizer.param_groups, strict=False) for name in had - {*group}}
+        if lost:
+            asked = OptimizerNames(self.args.optim).value
+            had = saved_settings(Path(checkpoint)).get("optim", "as before")
+            raise CheckpointError(
+                f"{checkpoint} holds the state of another optimizer than optim={asked!r}: it has no "
+                f"{', '.join(sorted(lost))}. Write optim: {had}, or for a new optimizer delete optimizer.pt there and "
+                "set accept_missing: true."
+            )
         self.load_extra(Path(checkpoint))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:

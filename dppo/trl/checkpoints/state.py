@@ -3,11 +3,14 @@
 Written before TRL writes its part, so a folder that has TRL's state has ours too. JSON, npz and safetensors only.
 """
 
+import hashlib
 import warnings
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dppo.errors import CheckpointError, ConfigError, FileError
 from dppo.files import read_json, write_json
@@ -16,21 +19,21 @@ from dppo.step.resumed import changed, remembered, warn_of
 from dppo.trl.checkpoints.files import OUR_STATE, advice, complete_checkpoints
 from dppo.typed import check_fields
 
-OF_THE_OPTIMIZER = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+OF_THE_OPTIMIZER = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_args")
 """Its saved state has these, and so has the scheduler's: new values are ignored."""
-OF_EVERY_RUN = ("max_grad_norm", "optim", "lr_scheduler_type", "warmup_steps", "max_steps", "num_train_epochs")
-OF_EVERY_RUN += ("bf16", "fp16", "seed")
-"""Fields of transformers that updates and draws of any trainer depend on."""
+GENERATING = ("chat_template", "cache_implementation", "max_tool_calling", "use_transformers", "vllm_")
+"""Fields that completions come from, by the beginnings of their names."""
 
 OF_TRL = {
     **dict.fromkeys(("seed", "reward_weights", "shuffle_dataset", "max_completion_length", "top_p", "top_k"), DRAWS),
-    **dict.fromkeys(("min_p", "repetition_penalty"), DRAWS),
+    **dict.fromkeys(("min_p", "repetition_penalty", "generation_kwargs", "use_vllm", "remove_unused_columns"), DRAWS),
+    **dict.fromkeys(("dataset", "reward_funcs", "ref_model"), DRAWS),
     # Log-probabilities of a generation in use are at the old temperature.
     **dict.fromkeys(("processes", "temperature", "num_generations", "generation_batch_size"), BATCH),
-    **dict.fromkeys(("steps_per_generation", "gradient_accumulation_steps", "num_iterations"), BATCH),
-    **dict.fromkeys(("mask_truncated_completions", "epsilon_high", "delta", "top_entropy_quantile"), UPDATE),
+    **dict.fromkeys(("per_device_train_batch_size", "steps_per_generation", "num_iterations"), BATCH),
+    "gradient_accumulation_steps": BATCH,
 }
-"""Fields of TRL that a run depends on beside these, and what a change has an effect on."""
+"""What of TRL's and of the trainer's a change has an effect on, where that is not ``UPDATE``."""
 EFFECTS = OF_TRL | {each.name: TABLE[each].remembered for each in fields(OwnSettings)}
 
 
@@ -65,9 +68,32 @@ class RunState:
             raise ConfigError(f"generation={self.generation}, calls={self.calls}, skipped={self.skipped}: below 0")
 
 
-def settings_of(args: Any, processes: int) -> dict[str, Any]:
-    """The settings that a run depends on, as JSON has them."""
-    return remembered(args, {"processes": processes}, (*OF_TRL, *OF_THE_OPTIMIZER, *OF_EVERY_RUN))
+def settings_of(trainer: Any) -> dict[str, Any]:
+    """The settings that a run depends on, as JSON has them: every field that is not left out, model, data, rewards."""
+    more = {
+        "processes": trainer.accelerator.num_processes,
+        "model": _name_of(trainer.accelerator.unwrap_model(trainer.model)),
+        "ref_model": _name_of(trainer.ref_model),
+        "dataset": trainer.content,
+        "reward_funcs": getattr(trainer, "reward_func_names", None),
+    }
+    return remembered(trainer.args, {name: value for name, value in more.items() if value is not None})
+
+
+def _name_of(model: Any) -> str | None:
+    return getattr(getattr(model, "config", None), "_name_or_path", None)
+
+
+def fingerprint(*parts: np.ndarray | str) -> str:
+    """A short hash of the content of a dataset.
+
+    Args:
+        parts: identities of all rows, in their order, and what else they hold.
+    """
+    digest = hashlib.blake2b(digest_size=6)
+    for part in parts:
+        digest.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part.tobytes())
+    return digest.hexdigest()
 
 
 def write_state(folder: Path, state: RunState) -> None:
@@ -91,12 +117,17 @@ def read_state(folder: Path) -> RunState | None:
         raise CheckpointError(f"{path} is damaged ({error}). {advice(folder)}") from error
 
 
+def saved_settings(folder: Path) -> dict[str, Any]:
+    """The settings that a checkpoint remembers; none where nothing says so."""
+    try:
+        return dict(read_json(folder / OUR_STATE, advice="")["settings"])
+    except (FileError, KeyError, TypeError, ValueError):
+        return {}
+
+
 def saved_by(folder: Path) -> int | None:
     """How many processes wrote a checkpoint; None where nothing says so."""
-    try:
-        return read_json(folder / OUR_STATE, advice="")["settings"]["processes"]
-    except (FileError, KeyError, TypeError):
-        return None
+    return saved_settings(folder).get("processes")
 
 
 def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, new_optimizer: bool = False) -> bool:
@@ -116,14 +147,17 @@ def batch_goes_on(folder: Path, state: RunState, settings: dict[str, Any], *, ne
 
 def _effect(name: str, in_use: bool, new_optimizer: bool) -> str:
     """What becomes of a changed setting."""
-    effect = EFFECTS.get(name) if in_use else UPDATE
+    generating = DRAWS if name.startswith(GENERATING) else UPDATE
+    effect = EFFECTS.get(name, generating) if in_use else UPDATE
     if effect == BATCH:
         return "it holds from here, and the generation in use is rolled out again"
     return "it holds from the next generation" if effect == DRAWS else optimizer_effect(name, new_optimizer)
 
 
 def optimizer_effect(name: str, new_optimizer: bool) -> str:
-    """What becomes of a changed setting that the optimizer's saved state may have."""
+    """What becomes of a changed setting that the checkpoint's own state may have."""
+    if name == "model":
+        return "the trained weights are the checkpoint's, and only what an adapter is on is the new one's"
     if name in OF_THE_OPTIMIZER and not new_optimizer:
         return "ignored: the optimizer goes on with the checkpoint's"
     return "it holds from here"
@@ -139,18 +173,6 @@ def _between_generations(folder: Path) -> bool:
 def batch_file(folder: Path, rank: int) -> Path:
     """Where a rank's part of the generation in use is."""
     return folder / f"dppo_batch_{rank}.safetensors"
-
-
-OF_ROW_TRAINERS = (
-    *("data_seed", "per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy"),
-    *("dataloader_drop_last", "max_length", "loss_type", "loss_weights", "beta"),
-)
-"""Fields of TRL that draws and steps depend on beside those of every run; each trainer has some of them."""
-
-
-def row_settings(args: Any, processes: int) -> dict[str, Any]:
-    """The settings that a run on rows depends on, as JSON has them."""
-    return remembered(args, {"processes": processes}, (*OF_ROW_TRAINERS, *OF_THE_OPTIMIZER, *OF_EVERY_RUN))
 
 
 def write_row_state(folder: Path, *, rows: int, skipped: int, settings: dict[str, Any]) -> None:

@@ -5,8 +5,8 @@ steps, and candidates, draws and examples come from here, the same on every rank
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 from datasets import Dataset
@@ -27,9 +27,14 @@ from dppo.pruning.prior import prior_of_column
 from dppo.pruning.values import read_values
 from dppo.rewards import identities
 from dppo.step import PromptSource
+from dppo.trl.checkpoints.state import fingerprint
 
 EPOCHS_REMEMBERED = 3
 """Default half-life of the prompt history."""
+MEASURED = 256
+"""Prompts whose tokens are counted before training: the longest."""
+ROWS_HASHED = 2**14
+"""Rows whose columns are read for a fingerprint: less than a second for problems with solutions."""
 
 
 def prompt_source(
@@ -46,7 +51,9 @@ def prompt_source(
         stream = PromptStream(len(dataset), seed=args.seed, shuffle=bool(args.shuffle_dataset))
         prompts = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
         # Where an environment gives the prompt, rows are told apart by what else they hold.
-        content = dataset["prompt"] if "prompt" in dataset.column_names else dataset
+        if "prompt" in dataset.column_names and not environment:
+            check_prompts(prompts_of(dataset))
+        content = prompts_of(dataset) if "prompt" in dataset.column_names else dataset
         history = PromptHistory(
             identities(content), half_life=args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
         )
@@ -64,6 +71,79 @@ def prompt_source(
         )
     _check_streamed(args, method)
     return None
+
+
+def check_prompts(prompts: Iterable[Any]) -> None:
+    """Refuse what is neither a text nor a list of messages: TRL's templates write a number as if it were one.
+
+    Raises:
+        DataError: the first such row.
+    """
+    for row, prompt in enumerate(prompts):
+        if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(isinstance(m, dict) for m in prompt)):
+            raise DataError(
+                f"the prompt of row {row} is {prompt!r:.80}, and must be a text or a list of messages. Try "
+                "dataset.map(lambda row: {'prompt': str(row['prompt'])})"
+            )
+
+
+def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed: int) -> None:
+    """Refuse a prompt that fills the positions of a model, which would end in an error about memory, or in nonsense.
+
+    Args:
+        dataset: its longest prompts are measured, of those that may be too long by their characters.
+        tokenizer: of the model.
+        config: of the model.
+        most_completed: tokens of a completion.
+
+    Raises:
+        DataError: the longest prompt, with its tokens.
+    """
+    text = config.get_text_config()
+    scaled = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    positions = int((getattr(text, "max_position_embeddings", None) or 0) * (scaled.get("factor") or 1))
+    if not positions or "prompt" not in dataset.column_names:
+        return
+    # No token is shorter than a byte, of which a character has up to 4.
+    most_R = 4 * np.array([len(_text_of(prompt)) for prompt in prompts_of(dataset)])
+    rows = [row for row in np.argsort(-most_R, kind="stable")[:MEASURED].tolist() if most_R[row] >= positions]
+    texts = [_text_of(prompt) for prompt in prompts_of(dataset.select(rows))] if rows else []
+    tokens, row = max(
+        ((len(tokenizer(text)["input_ids"]), row) for text, row in zip(texts, rows, strict=True)), default=(0, 0)
+    )
+    if tokens >= positions:
+        raise DataError(
+            f"the prompt of row {row} has {tokens} tokens, and the model has {positions} positions "
+            "(max_position_embeddings). Leave such rows out with dataset.filter; in dppo train, write on_bad_rows: "
+            f"drop and max_prompt_tokens: {max(1, positions - most_completed)}."
+        )
+
+
+def _text_of(prompt: Any) -> str:
+    """What a prompt says, without what a template adds, and without pictures."""
+    if isinstance(prompt, str):
+        return prompt
+    parts = [message.get("content") or "" for message in prompt]
+    texts = [[part.get("text") or "" for part in each] if isinstance(each, list) else [each] for each in parts]
+    return " ".join(text for each in texts for text in each)
+
+
+def prompts_of(dataset: Dataset) -> Iterator[Any]:
+    """All prompts, read some at a time; a transform may make them of other columns."""
+    read = dataset if dataset.format["type"] == "custom" else dataset.select_columns(["prompt"])
+    for batch in read.iter(batch_size=1000):
+        yield from cast(Any, batch)["prompt"]
+
+
+def content_of(dataset: Dataset, identities: np.ndarray) -> str:
+    """A fingerprint of a training set: all prompts in their order, and all columns of ``ROWS_HASHED`` of its rows.
+
+    Pictures and sounds are left out: reading them takes longer than loading the model.
+    """
+    table: Any = dataset.with_format("arrow")
+    rows = table[np.unique(np.linspace(0, len(dataset) - 1, ROWS_HASHED).astype(int)).tolist()]
+    names = [field.name for field in rows.schema if "binary" not in str(field.type)]
+    return fingerprint(identities, repr(rows.select(sorted(names)).to_pylist()))
 
 
 def _check_streamed(args: Any, method: Method) -> None:

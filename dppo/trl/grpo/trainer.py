@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.costs import CostMeter, at_cost
 from dppo.trl.grpo.plan import CeilingLines, Cycle, card_section, step_plan
-from dppo.trl.grpo.prompts import prompt_source
+from dppo.trl.grpo.prompts import check_lengths, check_prompts, content_of, prompt_source
 from dppo.trl.grpo.records import generation_of
 from dppo.trl.grpo.rollouts import (
     GeneratedBatch,
@@ -38,7 +39,14 @@ from dppo.trl.grpo.rollouts import (
 from dppo.trl.grpo.sampler import precision_line, start_named
 from dppo.trl.hooks import Joints
 from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done
-from dppo.trl.safeguards import EmptySignalWarning, NonFiniteGuard, end_at_exit, guarded_rewards, saved_at_the_limit
+from dppo.trl.safeguards import (
+    EmptySignalWarning,
+    NonFiniteGuard,
+    check_model,
+    end_at_exit,
+    guarded_rewards,
+    saved_at_the_limit,
+)
 from dppo.trl.served import check_overrides, unserved_models, unserved_tokens
 from dppo.typed import check
 from dppo.types import Block, Rewards
@@ -87,6 +95,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         data = kwargs.get("train_dataset", others[0] if others else None)
         check_overrides(type(self), streamed=not isinstance(data, Dataset))
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
+        check_model(model)
         if args.use_vllm:
             load_vllm("use_vllm: true", "use_vllm: false")
         rewards = guarded_rewards(reward_funcs, args.reward_time_limit, args.reward_weights)
@@ -113,6 +122,10 @@ class DPPOTrainer(TrainingLoop, Joints):
             weight_F=self.reward_weights.double().cpu(),
             environment=self.environment_factories is not None,
         )
+        if self.source is not None and self.environment_factories is None:
+            tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+            config, most = cast(Any, self.model).config, args.max_completion_length or 1
+            check_lengths(cast(Dataset, self.train_dataset), tokenizer, config, most)
         self.forwards = ForwardPasses(self, self.padded_forward)
         self.generation = 0
         """Generations so far: the clock of the history, and with the seed the key of every draw."""
@@ -205,6 +218,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
         group, processes = self.group, self.accelerator.num_processes
         if self.source is None:
+            check_prompts(each.get("prompt", "") for each in examples)
             generated = self.roll_out(examples)
             completions = len(generated.reward_NF)
             prompts = whole_block(completions // group, completions)
@@ -263,7 +277,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         self.add_figures(plan.figures)
         if prompts.size_Q is not None:
             self.correct_figure("frac_reward_zero_std", rewards.flat_Q.double().mean().item())
-        self._signal_warning.observe(plan.learnable)
+        self._signal_warning.observe(plan.learnable, scored=not bool(generated.reward_NF.isnan().all()))
         self._ceilings.tell(
             self.method.at(share_done(self.state)), plan, None if self.source is None else self.source.visits
         )
@@ -340,6 +354,15 @@ class DPPOTrainer(TrainingLoop, Joints):
         """Method, rates, biases and paper, for the card of the model."""
         return card_section(self.method, self.cycle.passes.steps)
 
+    @cached_property
+    def content(self) -> str | None:
+        """A fingerprint of all prompts and of the other columns; None for a streamed dataset."""
+        return (
+            None
+            if self.source is None
+            else content_of(cast(Dataset, self.train_dataset), self.source.history.identities)
+        )
+
     def save_extra(self, folder: Path) -> None:
         """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -357,7 +380,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             others=asdict(self.others),
             costs=asdict(costs),
             skipped=self.guard.skipped,
-            settings=settings_of(self.args, self.accelerator.num_processes),
+            settings=settings_of(self),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
             listed=True,
         )
@@ -383,9 +406,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         state = read_state(folder)
         if state is None:
             return
-        settings = settings_of(self.args, self.accelerator.num_processes)
         lost = any("optimizer" in part for part in self.lacking)
-        goes_on = batch_goes_on(folder, state, settings, new_optimizer=lost)
+        goes_on = batch_goes_on(folder, state, settings_of(self), new_optimizer=lost)
         if self.source is not None and state.position is not None:
             self.source.load(folder, state.position)
         self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)

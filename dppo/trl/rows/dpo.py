@@ -18,6 +18,7 @@ from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.packing.forward import Scored
 from dppo.settings import UPDATE, RowSettings, described, setting
 from dppo.trl.batch import MicroBatch
+from dppo.trl.checkpoints.state import fingerprint
 from dppo.trl.hooks import reference_model
 from dppo.trl.rows.data import (
     MarginReward,
@@ -34,6 +35,7 @@ from dppo.trl.rows.figures import OF_TOKENS
 from dppo.trl.rows.pairs import OF_BATCHES, OF_PAIRS, SERVED_LOSSES, Pairs, pair_losses
 from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
+from dppo.trl.safeguards import check_model
 from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
@@ -137,6 +139,7 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         args = DPPODPOConfig("dppo-output") if args is None else args
         check("args", args, DPPODPOConfig, "DPPODPOConfig in place of DPOConfig: it takes the same arguments.")
         check_overrides(type(self))
+        check_model(model)
         given = check_dataset(train_dataset, "DPPODPOTrainer", args.row_prune_rate)
         if data_collator is not None:
             raise ConfigError("data_collator is not served: pairs are laid out after the draw. Leave it out.")
@@ -255,6 +258,11 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
             self.add_part_figure(batch, name, value_BT[side::2].sum(1), count_B[side::2], every=2)
         right_BT = found["is_top1"] * mask_BT
         self.add_part_figure(batch, "mean_token_accuracy", right_BT[::2].sum(1), count_B[::2], every=2)
+
+    @cached_property
+    def content(self) -> str:
+        """A fingerprint of all pairs and their weights."""
+        return fingerprint(self.source.scores.identities, self._margin_weight)
 
     def load_extra(self, folder: Path) -> None:
         """As of all trainers on rows; a reference that follows the policy is in no checkpoint, as in TRL.

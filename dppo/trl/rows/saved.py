@@ -1,13 +1,14 @@
 """What trainers on rows say of themselves, and their part of a checkpoint."""
 
 import warnings
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dppo import __version__
 from dppo.methods import RowMethod
 from dppo.step import RowSource
-from dppo.trl.checkpoints.state import read_row_state, row_settings, write_row_state
+from dppo.trl.checkpoints.state import fingerprint, read_row_state, settings_of, write_row_state
 from dppo.trl.forwards import TrainingLoop
 from dppo.trl.safeguards import NonFiniteGuard
 
@@ -46,9 +47,10 @@ class SavedRows(TrainingLoop):
         head = f"With dppo {__version__}, `{self.method.name}` ({self.method.paper}), on the rows of a dataset:"
         return "\n".join(["## How it was trained: dppo", "", head, "", *lines, ""])
 
-    @property
-    def _depends_on(self) -> dict[str, Any]:
-        return row_settings(self.args, self.accelerator.num_processes)
+    @cached_property
+    def content(self) -> str:
+        """A fingerprint of all rows as they are trained on; of a stream none."""
+        return "" if self._streamed else fingerprint(self.source.scores.identities)
 
     def save_extra(self, folder: Path) -> None:
         """Write the recorded scores, the draw of the epoch and the settings that the run depends on."""
@@ -59,7 +61,7 @@ class SavedRows(TrainingLoop):
         if not self._streamed:
             self.source.save(folder)
             rows = len(self.source.scores)
-        write_row_state(folder, rows=rows, skipped=self.guard.skipped, settings=self._depends_on)
+        write_row_state(folder, rows=rows, skipped=self.guard.skipped, settings=settings_of(self))
 
     def load_extra(self, folder: Path) -> None:
         """Read what ``save_extra`` wrote; a checkpoint of TRL's own trainer has no scores, and the run says so.
@@ -68,7 +70,7 @@ class SavedRows(TrainingLoop):
             CheckpointError: a file is missing or damaged, or of another dataset.
         """
         lost = any("optimizer" in part for part in self.lacking)
-        skipped = read_row_state(folder, self._depends_on, trainer=type(self).__name__, new_optimizer=lost)
+        skipped = read_row_state(folder, settings_of(self), trainer=type(self).__name__, new_optimizer=lost)
         if skipped is None:
             return
         self.guard.skipped = skipped

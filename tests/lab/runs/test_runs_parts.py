@@ -44,7 +44,17 @@ def test_output_folder_that_is_not_empty(tmp_path):
     (complete / "trainer_state.json").write_text("{}")
     with refused(ConfigError, tmp_path / "out", "--resume", "--overwrite"):
         output_checkpoint(run_of(tmp_path, "embedded"))
+    field, elsewhere = "--resume_from_checkpoint", shutil.copytree(complete, tmp_path / "old" / "checkpoint-7")
+    for asked in (complete, "true"):
+        assert output_checkpoint(run_of(tmp_path, "embedded", field, str(asked))) == complete
+    with refused(CheckpointError, "checkpoint-6", complete, "--resume"):
+        output_checkpoint(run_of(tmp_path, "embedded", field, str(tmp_path / "out" / "checkpoint-6")))
+    with refused(ConfigError, tmp_path / "out", "--resume", "--overwrite"):
+        output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere)))
+    assert output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere), "--resume", "true")) == complete
     shutil.rmtree(complete)
+    for more in ("--overwrite", "--resume"):
+        assert output_checkpoint(run_of(tmp_path, "embedded", field, str(elsewhere), more, "true")) == elsewhere
     with refused(CheckpointError, tmp_path / "out", "--overwrite"):
         output_checkpoint(run_of(tmp_path, "embedded", "--resume", "true"))
 
@@ -108,6 +118,10 @@ def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, made_quickly):
     assert resumed.state.global_step == 3 and len(made_quickly) == 1
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in lines if "prune/kept_share" in row] == [1, 2, 3]
+    field = ("--resume_from_checkpoint", str(tmp_path / "out" / "checkpoint-2"), "--output_dir", str(tmp_path / "new"))
+    other = train(run_of(tmp_path, "embedded", *flags, "3", *field))
+    lines = [json.loads(line) for line in (tmp_path / "new" / "metrics.jsonl").read_text().splitlines()]
+    assert other.state.global_step == 3 and [row["step"] for row in lines if "prune/kept_share" in row] == [3]
 
 
 def test_what_a_run_cannot_start_with(tmp_path, problems_file):
