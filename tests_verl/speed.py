@@ -3,7 +3,7 @@
 .venv-verl/bin/python tests_verl/speed.py [--quick] [--output benchmarks/results/verl.json]
 
 verl's own trainer, FSDP engine and loss in one process, as ``tests_verl`` runs them on a CPU, on made-up rollouts that
-all take alike: 128 completions of 16 prompts, lengths lognormal, 3.9 million parameters. Seconds are CPU seconds of one
+all take alike: 128 completions of 16 prompts, lengths lognormal, 3.2 million parameters. Seconds are CPU seconds of one
 thread, so that other work on the machine counts little.
 """
 
