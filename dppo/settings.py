@@ -386,7 +386,7 @@ class VerlSettings:
     method: str = same(
         "method",
         text="What is dropped and how: `dppo` (the default), `dppo_threshold`, `infobatch`, `dppo_history`, ...; "
-        "`grpo` drops nothing and trains on verl's whole batch.",
+        "`grpo` leaves out what has no gradient, and nothing else.",
     )
     completion_prune_rate: float | str | None = same("completion_prune_rate")
     prompt_prune_rate: float | str | None = same("prompt_prune_rate")

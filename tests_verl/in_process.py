@@ -97,7 +97,8 @@ def training_worker(config):
     actor.model_config = model
     engine = actor.engine
     engine.use_dynamic_bsz, engine.use_remove_padding = True, True
-    engine.max_token_len_per_gpu, engine.infer_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu, 256
+    engine.max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
+    engine.infer_max_token_len_per_gpu = max(256, actor.ppo_max_token_len_per_gpu)
     parts = {"engine_config": engine, "optimizer_config": actor.optim, "checkpoint_config": actor.checkpoint}
     worker = TrainingWorker(TrainingWorkerConfig(model_type="language_model", model_config=model, **parts))
     worker.reset()
@@ -115,6 +116,8 @@ class LocalGroup:
         self.worker.set_loss_fn(partial(ppo_loss, config=actor))
         self.calls = []
         """Rows, mini-batch size and denominator of each update."""
+        self.passes = []
+        """The name of each pass and the rows that it goes over."""
 
     def set_loss_fn(self, loss_fn):
         self.worker.set_loss_fn(loss_fn)
@@ -127,6 +130,14 @@ class LocalGroup:
         return data
 
     def compute_log_prob(self, batch):
+        return self.inferred("old", batch)
+
+    def compute_ref_log_prob(self, batch):
+        return self.inferred("ref", batch)
+
+    def inferred(self, name, batch):
+        """What a pass without a gradient writes to the queue."""
+        self.passes.append((name, list(batch.keys)))
         found = self.worker.infer_batch(self.data(batch))
         put(
             batch.keys,
@@ -135,9 +146,8 @@ class LocalGroup:
         )
         return batch
 
-    compute_ref_log_prob = compute_log_prob
-
     def update_actor(self, batch):
+        self.passes.append(("update", list(batch.keys)))
         self.calls.append((len(batch), batch.extra_info["mini_batch_size"], batch.extra_info["global_batch_size"]))
         return self.worker.train_mini_batch(self.data(batch))
 

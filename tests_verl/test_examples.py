@@ -62,7 +62,7 @@ def test_the_command_on_the_page_is_served():
 
 
 def test_the_check_sees_an_option_that_is_refused():
-    assert len(problems([*options_of_page(), "actor_rollout_ref.actor.ppo_epochs=2"])) == 1
+    assert len(problems([*options_of_page(), "actor_rollout_ref.actor.shuffle=True"])) == 1
 
 
 def test_the_settings_of_the_ray_run_are_served(toy):

@@ -38,3 +38,8 @@ def test_ranks_get_as_many_rows_each_and_fillers_where_some_are_missing(found, m
         rows == step and whole == 8 for rows, step, whole, _ in sent
     )
     assert {fillers for *_, fillers in sent} == {0, 1}
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_ranks_forward_about_as_many_tokens_before_the_update(found, mode):
+    assert found[mode]["apart"] <= 1  # in longest rows

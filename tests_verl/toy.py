@@ -27,30 +27,33 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def model() -> Qwen3ForCausalLM:
+def model(**larger: int) -> Qwen3ForCausalLM:
     """Two layers, random but repeatable; far enough from uniform that completions differ in length and gradient."""
     torch.manual_seed(0)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 256,
+    } | larger
     config = Qwen3Config(
         vocab_size=len(SPECIAL) + len(CHARACTERS),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=256,
+        head_dim=sizes["hidden_size"] // 4,
         eos_token_id=1,
         pad_token_id=0,
         bos_token_id=None,
         tie_word_embeddings=False,
         initializer_range=0.2,
+        **sizes,
     )
     return Qwen3ForCausalLM(config)
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, **larger: int) -> Path:
     """The model, its tokenizer and the task in a folder, which is returned."""
-    model().save_pretrained(folder / "model")
+    model(**larger).save_pretrained(folder / "model")
     tokenizer().save_pretrained(folder / "model")
     rows = [
         {

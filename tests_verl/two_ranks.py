@@ -13,19 +13,15 @@ set_up(RANK, 2, PORT)
 
 import datetime  # noqa: E402
 import json  # noqa: E402
-import math  # noqa: E402
-from dataclasses import replace  # noqa: E402
-from itertools import product  # noqa: E402
 
 import cloudpickle  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from in_process import PRUNING, STORE, LocalGroup, configuration, put, record_gradients, trainer  # noqa: E402
-from test_trainer import PROB_N, Given, full_gradient, rolled_out  # noqa: E402
+from in_process import PRUNING, STORE, LocalGroup, configuration, put, record_gradients  # noqa: E402
+from steps import ONE_STEP, all_draws, bias, stock_and_ours  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 MODES = ("token-mean", "seq-mean-token-mean")
-OPTIONS = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=4")
 
 
 class Pair(LocalGroup):
@@ -60,13 +56,12 @@ class Pair(LocalGroup):
         self.worker.loss_fn = loss_fn
         return self.both("set_loss_fn", loss_fn=loss_fn)
 
-    def compute_log_prob(self, batch):
+    def inferred(self, name, batch):
+        self.passes.append((name, [list(part.keys) for part in batch.chunk(2)]))
         for found, part in zip(*self.both("infer_batch", batch), strict=True):
             names = [name for name in ("log_probs", "entropy") if name in set(found.keys())]
             put(part.keys, part.partition_id, found.select(*names))
         return batch
-
-    compute_ref_log_prob = compute_log_prob
 
     def update_actor(self, batch):
         self.calls.append((len(batch), batch.extra_info["mini_batch_size"], batch.extra_info["global_batch_size"]))
@@ -74,38 +69,32 @@ class Pair(LocalGroup):
 
 
 def options(mode):
-    return (*OPTIONS, f"actor_rollout_ref.actor.loss_agg_mode={mode}", f"{PRUNING}.completion_prune_rate=0.5")
+    return (f"actor_rollout_ref.actor.loss_agg_mode={mode}", f"{PRUNING}.completion_prune_rate=0.5")
 
 
 def lead(toy, mode):
     """Rank 0: bias of the mean over all draws, rows sent, and the same with weights that were forgotten."""
     policy = AutoModelForCausalLM.from_pretrained(f"{toy}/model", dtype=torch.float32)
-    made = trainer(toy, "dynamic_pruning", *options(mode), group=Pair, policy=policy)
-    group = made.actor_rollout_wg
-    batch = rolled_out(made)
-    full = full_gradient(made, group, batch, group.gradients)
-    free = [place for place, p in enumerate(PROB_N.tolist()) if p < 1]
-    (mean, forgotten), sent = torch.zeros(2, *full.shape, dtype=torch.float64), []
-    for kept in product((False, True), repeat=len(free)):
-        keep_N = torch.ones(len(PROB_N), dtype=torch.bool)
-        keep_N[free] = torch.tensor(kept)
-        chance = math.prod(torch.where(keep_N, PROB_N, 1 - PROB_N).tolist())
-        made.method = replace(made.method, completions=Given(keep_N=keep_N))
-        metrics = {}
-        made._update_actor(batch, metrics)
-        mean += chance * group.gradients.pop().double()
-        sent.append((*group.calls[-1], metrics["rows/fillers"]))
-        made.method = replace(made.method, completions=Given(keep_N=keep_N, weighted=False))
-        made._update_actor(batch, {})
-        forgotten += chance * group.gradients.pop().double()
-    bias = [float((each - full).norm() / full.norm()) for each in (mean, forgotten)]
+    agg, rate = options(mode)
+    (full,), step, gradients, _ = stock_and_ours(toy, agg, ours=(rate,), group=Pair, policy=policy)
+    group, mean, forgotten, sent, apart = step.made.actor_rollout_wg, 0.0, 0.0, [], []
+    length = {key: tag["seq_len"] for key, tag in zip(step.batch.keys, step.batch.tags, strict=True)}
+    for chance, keep_N in all_draws():
+        step.drawn(keep_N)
+        mean = mean + chance * gradients.pop().double()
+        sent.append((*group.calls[-1], step.metrics["rows/fillers"]))
+        first, second = (sum(length[key] for key in keys) for keys in group.passes[0][1])
+        apart.append(abs(first - second) / max(length.values()))
+        step.drawn(keep_N, weighted=False)
+        forgotten = forgotten + chance * gradients.pop().double()
     dist.broadcast_object_list([b"next"], src=0)
-    return {"mode": mode, "bias": bias[0], "forgotten": bias[1], "sent": sorted(set(sent))}
+    biases = {"bias": bias(mean, full), "forgotten": bias(forgotten, full)}
+    return {"mode": mode, "sent": sorted(set(sent)), "apart": max(apart), **biases}
 
 
 def follow(toy, mode):
     """Rank 1: what rank 0 says, until it says ``next``."""
-    group = Pair(configuration(toy, "trainer.v1.trainer_mode=dynamic_pruning", *options(mode)))
+    group = Pair(configuration(toy, "trainer.v1.trainer_mode=dynamic_pruning", *ONE_STEP, *options(mode)))
     while True:
         box = [None]
         dist.broadcast_object_list(box, src=0)

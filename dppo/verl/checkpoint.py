@@ -24,7 +24,9 @@ OF_VERL = (
     "data.shuffle",
     "actor_rollout_ref.rollout.n",
     "actor_rollout_ref.rollout.temperature",
+    "actor_rollout_ref.rollout.calculate_log_probs",
     "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.actor.ppo_epochs",
     "actor_rollout_ref.actor.loss_agg_mode",
     "actor_rollout_ref.actor.loss_scale_factor",
     "actor_rollout_ref.actor.policy_loss.loss_mode",
@@ -37,6 +39,8 @@ OF_VERL = (
     "actor_rollout_ref.actor.optim.lr",
     "algorithm.adv_estimator",
     "algorithm.norm_adv_by_std_in_grpo",
+    "algorithm.use_kl_in_reward",
+    "algorithm.filter_groups.enable",
 )
 """Options of verl that prompts and draws depend on."""
 

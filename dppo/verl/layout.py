@@ -53,7 +53,7 @@ def place(
 ) -> Placement:
     """Deal the rows with a weight to ranks, equally many to each in every optimizer step.
 
-    Within a step rows are dealt by falling length, to and fro over the ranks, so that ranks forward about as much.
+    Within a step rows are dealt by falling length, each to the rank with the fewest tokens among those with room.
 
     Args:
         weight_UN: (U, N) weight of each row of the batch in each optimizer step, 0 where it is left out; a row may have
@@ -71,29 +71,65 @@ def place(
     if bool((kept_UN.sum(0) > 1).any()) or weight_UN.shape[1:] != rows.length_N.shape:
         raise ShapeError(
             f"weights {tuple(weight_UN.shape)} for {len(rows.length_N)} rows: expected (steps, rows), and each row "
-            "in one step only. Write actor.ppo_epochs=1."
+            "in one step only. Place each pass over the batch by itself."
         )
     most = int(kept_UN.sum(1).max())
     per_step = max(1, -(-most // ranks)) * ranks
     chosen = _filled([kept_N.nonzero()[:, 0].tolist() for kept_N in kept_UN], rows, per_step)
-    length = rows.length_N.tolist()
     weight_N = weight_UN.sum(0) * scale
     if tokens_U is not None:
         for step, taken in enumerate(chosen):
             sent = float(rows.tokens_N[torch.tensor(taken)].sum())
             weight_N[kept_UN[step]] *= sent / float(tokens_U[step]) if float(tokens_U[step]) else 0.0
-    dealt: list[list[int]] = [[] for _ in range(ranks)]
-    for taken in chosen:
-        for place_in_step, row in enumerate(sorted(taken, key=lambda row: (-length[row], row))):
-            lap, rank = divmod(place_in_step, ranks)
-            dealt[rank if lap % 2 == 0 else ranks - 1 - rank].append(row)
-    row_B = [row for rank in dealt for row in rank]
+    row_B = _dealt(chosen, rows.length_N.tolist(), ranks)
     return Placement(
         row_B=row_B,
         weight_B=weight_N[torch.tensor(row_B)].float(),
         rows_per_step=per_step,
         fillers=len(row_B) - int(kept_UN.sum()),
     )
+
+
+def forwarded(placements: Sequence[Placement], rows: Rows, ranks: int) -> list[int]:
+    """The rows that passes before the update go over: of every placement, each once, in the order of the ranks.
+
+    Args:
+        placements: of each pass of the update over the batch.
+        rows: of the batch.
+        ranks: data-parallel ranks, >= 1.
+    """
+    if len(placements) == 1:
+        return placements[0].row_B
+    weight_UN = torch.zeros(1, len(rows.length_N))
+    weight_UN[0, [row for placement in placements for row in placement.row_B]] = 1.0
+    return place(weight_UN, rows, ranks).row_B
+
+
+def engine_shares(count: int, rows_per_step: int, ranks: int) -> Tensor:
+    """(U, N) bool, the mini-batch that the engine trains each row in where it is sent the whole batch as it lies.
+
+    Args:
+        count: N, rows of the batch, a multiple of ``rows_per_step``.
+        rows_per_step: rows of a mini-batch, of all ranks together.
+        ranks: data-parallel ranks, >= 1.
+    """
+    share_N = torch.arange(count) % (count // ranks) // (rows_per_step // ranks)
+    return share_N == torch.arange(count // rows_per_step)[:, None]
+
+
+def _dealt(chosen: Sequence[Sequence[int]], length: Sequence[int], ranks: int) -> list[int]:
+    """Rows of each step in the order in which they are sent: ranks get as many, and about as many tokens."""
+    dealt: list[list[int]] = [[] for _ in range(ranks)]
+    total = [0] * ranks
+    for taken in chosen:
+        room, load = [len(taken) // ranks] * ranks, [0] * ranks
+        for row in sorted(taken, key=lambda row: (-length[row], row)):
+            rank = min((rank for rank in range(ranks) if room[rank]), key=lambda rank: (load[rank], total[rank]))
+            dealt[rank].append(row)
+            room[rank] -= 1
+            load[rank] += length[row]
+            total[rank] += length[row]
+    return [row for rank in dealt for row in rank]
 
 
 def _filled(kept: Sequence[list[int]], rows: Rows, per_step: int) -> list[list[int]]:

@@ -4,16 +4,20 @@ verl's loader decides a batch without a history. So it is left unused, and candi
 here: functions of the seed, the step and what was learned before.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from dppo.context import StepContext
 from dppo.errors import ConfigError, DataError
 from dppo.methods import Method
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.rewards import identities
 from dppo.step import PromptSource, StepPrompts
+from dppo.step.records import drawn_block
+from dppo.types import Block, Draw
 from dppo.verl.settings import PruningSettings
 
 EPOCHS_REMEMBERED = 3
@@ -36,6 +40,21 @@ class Asked:
     def completions(self) -> int:
         """N, completions of all of them."""
         return sum(self.size_Q)
+
+
+def filtered(source: PromptSource, row_Q: Tensor, step: int, *, generations: int) -> StepPrompts:
+    """The prompts that are left once verl has filtered groups: they are taken for a whole block, which is biased.
+
+    Args:
+        source: of the run.
+        row_Q: (Q,) their rows of the dataset.
+        step: its number.
+        generations: G, completions of each.
+    """
+    one_Q = torch.ones(len(row_Q), dtype=torch.float64)
+    draw = Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q)
+    prompts = drawn_block(Block(candidates=source.history.candidates(row_Q, step), draw=draw), generations)
+    return replace(prompts, context=StepContext(evidence=source.completions))
 
 
 def prompt_source(

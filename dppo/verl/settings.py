@@ -54,8 +54,8 @@ class PruningSettings(VerlSettings):
         problems = []
         if base.rounds is not None:
             problems.append(
-                f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo, or "
-                "use trainer.v1.trainer_mode=sync with algorithm.filter_groups.enable=True."
+                f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo, "
+                "with algorithm.filter_groups.enable=True for rounds."
             )
         of_verl = base.fixes - ({"advantages"} if base.advantages.from_history else set())
         if of_verl or base.statistics is not WHOLE_GROUPS:
@@ -109,7 +109,15 @@ def unreadable_options(get: Callable[[str], Any]) -> list[str]:
     return problems
 
 
-def method_of(settings: PruningSettings, *, loss_agg_mode: str, penalty: float, entropy_coef: float) -> Method:
+def method_of(
+    settings: PruningSettings,
+    *,
+    loss_agg_mode: str,
+    penalty: float,
+    entropy_coef: float,
+    sampler_log_probs: bool = True,
+    filters_groups: bool = False,
+) -> Method:
     """The method of a run: pruning from the settings, of the objective what decides which completions have a gradient.
 
     Args:
@@ -117,10 +125,13 @@ def method_of(settings: PruningSettings, *, loss_agg_mode: str, penalty: float, 
         loss_agg_mode: verl's.
         penalty: coefficient of what ignores the advantage, such as the KL term, >= 0.
         entropy_coef: of the entropy bonus.
+        sampler_log_probs: whether the probabilities of sampled tokens are known when a step is planned.
+        filters_groups: whether verl takes prompts until enough groups differ in reward, as DAPO does: its bias.
     """
     base = METHODS[settings.method]
     objective = replace(base, normaliser=NORMALISERS[loss_agg_mode], beta=penalty, entropy_coef=entropy_coef)
-    return pruned(settings, objective, sampler_log_probs=True)
+    method = pruned(settings, objective, sampler_log_probs=sampler_log_probs)
+    return replace(method, rounds=METHODS["dapo"].rounds) if filters_groups else method
 
 
 def keeps_all(method: Method) -> bool:
@@ -145,13 +156,34 @@ def lines(method: Method, *, prompts: int, generations: int, optimizer_steps: in
     reasons = method.biases(optimizer_steps)
     found = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if keeps_all(method):
-        found.append("nothing is dropped: verl trains on its whole batch, in our order of prompts")
+        found.append("completions: all with a gradient, in verl's own mini-batches and our order of prompts")
     else:
         share = "by their history" if method.sizes is not None else f"{generations} each"
         found.append(f"prompts: {method.prompts if method.prompts.rate else 'all'} of a block of {prompts}, {share}")
         kept = f"{1 - method.completions.rate:.0%} of those with a gradient"
+        if getattr(method.completions, "auto", None) is not None:
+            kept = f"at least {kept}, chosen in each step"
         found.append(f"completions: {kept}, score {method.score_name}")
         if optimizer_steps > 1:
             found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
     found.append(f"loss: verl's, {method.normaliser.name} normaliser, rates by schedule {in_words(method.schedule)}")
     return found + [f"biased: {reason}" for reason in reasons]
+
+
+def order_lines(method: Method, waits_for: str, rollout: Any) -> list[str]:
+    """When a step is planned, and which option of verl gives a better score, said at a run's start.
+
+    Args:
+        method: of the run.
+        waits_for: why passes go over all rows first; empty where they do not.
+        rollout: verl's ``actor_rollout_ref.rollout``.
+    """
+    if waits_for:
+        return [f"order: verl's passes go over all rows, then the draw: {waits_for}"]
+    found = ["order: rewards, draw, then old log-probabilities, reference and update over the rows kept"]
+    if method.completions.rate and not rollout.calculate_log_probs:
+        found.append(
+            f"score {method.score_name}: samplers return no probabilities. "
+            "actor_rollout_ref.rollout.calculate_log_probs=True gives the better one, by confidence"
+        )
+    return found

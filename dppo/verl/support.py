@@ -5,17 +5,21 @@ from typing import Any
 
 from dppo.errors import ConfigError
 from dppo.methods import Method
+from dppo.pruning import advantage_with_confidence
 
 OLDEST, BEFORE = (0, 9, 0), (0, 10, 0)
 """The supported range of verl: the bodies of the methods that are overridden were compared within it."""
-ROW_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "dro", "cispo")
+ROW_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "dro", "cispo", "bypass_mode")
 """Losses whose terms are of one row each, over a denominator of the whole mini-batch."""
 WHY_NOT = {
     "clip_cov": "picks tokens by their covariance over all rows of a micro-batch",
     "kl_cov": "picks tokens by their covariance over all rows of a micro-batch",
     "geo_mean": "divides by the rows of each micro-batch",
-    "bypass_mode": "rejects and normalises over the rows of a micro-batch",
 }
+FILTER = "algorithm.filter_groups.enable"
+"""verl's option that takes prompts until enough groups differ in reward."""
+CORRECTIONS = ("algorithm.rollout_correction", "actor_rollout_ref.actor.policy_loss.rollout_correction")
+"""Where verl's rollout correction is configured: for ratios to old log-probabilities, and for ``bypass_mode``."""
 GROUP_ESTIMATORS = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "opo", "grpo_passk")
 """Advantages that are one number per completion, from the rewards of its own group."""
 
@@ -33,6 +37,22 @@ def check_verl_version(installed: str) -> None:
             f"verl {installed} is not supported: methods that are overridden were checked on {oldest} <= verl < "
             f"{before} only. Install one: pip install 'verl[verl-core]>={oldest},<{before}'"
         )
+
+
+def waits_for(get: Callable[[str], Any]) -> str:
+    """Why verl's passes must go over all rows before a step can be planned; empty where advantages need no pass.
+
+    Args:
+        get: the value of an option by its path in verl's configuration, None where there is none.
+    """
+    if get("algorithm.use_kl_in_reward"):
+        return "algorithm.use_kl_in_reward=True makes rewards of the reference's log-probabilities"
+    return ""
+
+
+def knows_probabilities(get: Callable[[str], Any]) -> bool:
+    """Whether the probabilities of sampled tokens are there when a step is planned: the sampler's, or verl's own."""
+    return bool(get("actor_rollout_ref.rollout.calculate_log_probs") or waits_for(get))
 
 
 def unsupported_options(get: Callable[[str], Any], method: Method) -> list[str]:
@@ -70,8 +90,8 @@ def _loss_problems(get: Callable[[str], Any]) -> list[str]:
         ("distillation.enabled", "its loss is not weighted"),
         ("actor_rollout_ref.model.mtp.enable", "its loss is not weighted"),
         (f"{actor}.use_prefix_grouper", "it needs whole groups, of which rows are left out"),
-        ("algorithm.rollout_correction.rollout_rs", "it masks tokens that denominators still count"),
-        ("algorithm.rollout_correction.rollout_is_batch_normalize", "it divides by a mean over the batch"),
+        *((f"{where}.rollout_rs", "it masks tokens that denominators still count") for where in CORRECTIONS),
+        *((f"{where}.rollout_is_batch_normalize", "it divides by a mean over the batch") for where in CORRECTIONS),
     ]
     return problems + [_switch_off(name, value, why) for name, why in rules if (value := get(name))]
 
@@ -95,6 +115,11 @@ def _advantage_problems(get: Callable[[str], Any], method: Method) -> list[str]:
             "actor_rollout_ref.rollout.n=1: verl takes the raw reward of a group of one as its advantage. Write "
             "actor_rollout_ref.rollout.n=8, or method=dppo_history, whose baseline is from history."
         )
+    if method.score is advantage_with_confidence and not knows_probabilities(get):
+        problems.append(
+            "completion_score=confidence with actor_rollout_ref.rollout.calculate_log_probs=False: scores are made "
+            "before verl computes probabilities. Write actor_rollout_ref.rollout.calculate_log_probs=True."
+        )
     if get("critic.enable"):
         problems.append(_switch_off("critic.enable", True, "a critic is trained on whole batches"))
     return problems
@@ -103,17 +128,12 @@ def _advantage_problems(get: Callable[[str], Any], method: Method) -> list[str]:
 def _step_problems(get: Callable[[str], Any]) -> list[str]:
     actor = "actor_rollout_ref.actor"
     whole, part = get("data.train_batch_size"), get(f"{actor}.ppo_mini_batch_size")
-    strategy, epochs, fetched = get(f"{actor}.strategy"), get(f"{actor}.ppo_epochs"), get("data.gen_batch_size")
+    strategy, fetched = get(f"{actor}.strategy"), get("data.gen_batch_size")
     problems = []
     if strategy not in ("fsdp", "fsdp2"):
         problems.append(
             f"{actor}.strategy={strategy}: weights were checked on verl's FSDP engine alone. Write "
             f"{actor}.strategy=fsdp2."
-        )
-    if epochs != 1:
-        problems.append(
-            f"{actor}.ppo_epochs={epochs}: later epochs would train on the draw of the first, which is biased. Write "
-            f"{actor}.ppo_epochs=1."
         )
     if not get(f"{actor}.use_dynamic_bsz"):
         problems.append(
@@ -130,7 +150,7 @@ def _step_problems(get: Callable[[str], Any]) -> list[str]:
             "actor_rollout_ref.hybrid_engine=False: samplers that lag behind would finish prompts of other steps. "
             "Write actor_rollout_ref.hybrid_engine=True."
         )
-    if fetched not in (None, whole):
+    if fetched not in ((None, 1) if get(FILTER) else (None, whole)):
         problems.append(
             f"data.gen_batch_size={fetched}: prompts of a step are one block, chosen at once. Write "
             "data.gen_batch_size=null."
@@ -141,7 +161,6 @@ def _step_problems(get: Callable[[str], Any]) -> list[str]:
         )
     rules = [
         (f"{actor}.shuffle", "it deals rows to mini-batches anew, each of which has a draw of its own"),
-        ("algorithm.filter_groups.enable", "it takes prompts until enough are left, which is biased"),
         ("trainer.v1.sampler.sync_refill_failed_groups", "it takes prompts that were not drawn"),
         ("skip.rollout_tq.enable", "it trains on the rollouts of another run"),
     ]
@@ -150,6 +169,26 @@ def _step_problems(get: Callable[[str], Any]) -> list[str]:
         problems.append(
             "trainer.v1.sampler.custom_sampler.path is set: which prompts a step has is chosen here. Write "
             "trainer.v1.sampler.custom_sampler.path=null."
+        )
+    return problems
+
+
+def filter_problems(settings: Any, base: Method) -> list[str]:
+    """One sentence per option of ours that does not go with verl's filter of groups.
+
+    Args:
+        settings: ``PruningSettings`` of the run.
+        base: the method as it is named.
+    """
+    problems, advice = [], f"Write {FILTER}=False"
+    if settings.prompt_prune_rate:
+        problems.append(f"{FILTER}=True with prompt_prune_rate: it takes prompts that were not drawn. {advice}.")
+    if base.advantages.from_history:
+        problems.append(f"{FILTER}=True with method={base.name}, whose baseline needs every group. {advice}.")
+    if not settings.accept_bias:
+        problems.append(
+            f"{FILTER}=True is biased: groups of equal rewards are replaced by others. {advice}, or "
+            "+trainer.v1.sampler.sampler_kwargs.pruning.accept_bias=True to train with it on purpose."
         )
     return problems
 

@@ -1,38 +1,38 @@
-"""verl's synchronous trainer with both levels of pruning. Hooks only; whatever verl does, verl still does."""
+"""verl's synchronous trainer with both levels of pruning. Hooks only: verl's own methods do all that they did."""
 
-import statistics
 import warnings
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import transfer_queue  # pyright: ignore[reportMissingImports]
+import torch
 from omegaconf import OmegaConf, open_dict  # pyright: ignore[reportMissingImports]
-from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
 from verl.trainer.ppo.v1.trainer_base import register_trainer  # pyright: ignore[reportMissingImports]
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # pyright: ignore[reportMissingImports]
-from verl.utils.config import omega_conf_to_dataclass  # pyright: ignore[reportMissingImports]
 from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMissingImports]
 
 from dppo.errors import raise_problems
-from dppo.objective import AdvantageRule
-from dppo.rng import step_streams
-from dppo.step import Passes, PromptSource, StepPlan, plan_step
-from dppo.verl.batch import Returned, returned, write_advantages
+from dppo.methods import METHODS
+from dppo.step import Passes
 from dppo.verl.checkpoint import load, resumed_folder, save, settings_to_save
-from dppo.verl.layout import place, rows_needed
-from dppo.verl.loss import WEIGHT, weighted_ppo_loss
-from dppo.verl.prompts import Asked, examples, prompt_source
-from dppo.verl.settings import keeps_all, lines, method_of, read_settings, unreadable_options
-from dppo.verl.support import check_verl_version, unsupported_options
+from dppo.verl.passes import PlannedPasses
+from dppo.verl.prompts import Asked, examples, filtered, prompt_source
+from dppo.verl.settings import keeps_all, lines, method_of, order_lines, read_settings, unreadable_options
+from dppo.verl.support import (
+    FILTER,
+    check_verl_version,
+    filter_problems,
+    knows_probabilities,
+    unsupported_options,
+    waits_for,
+)
 
 NAME = "dynamic_pruning"
 
 
 @register_trainer(NAME)
-class DynamicPruningTrainer(PPOTrainerSync):
+class DynamicPruningTrainer(PlannedPasses, PPOTrainerSync):
     """GRPO that skips prompts before rollout and completions before the update, and reweights what it keeps.
 
     Args:
@@ -42,15 +42,18 @@ class DynamicPruningTrainer(PPOTrainerSync):
         ConfigError: an unsupported verl, an option of verl that would be silently wrong, or one of ours out of range.
     """
 
-    source: PromptSource
-    """Which prompts are rolled out; made with the dataset."""
-
     def __init__(self, config: Any) -> None:
         check_verl_version(version("verl"))
         get = partial(OmegaConf.select, config)
         self.settings = read_settings(get("trainer.v1.sampler.sampler_kwargs.pruning") or {})
         actor = "actor_rollout_ref.actor"
         raise_problems(f"trainer.v1.trainer_mode={NAME}", unreadable_options(get))
+        self.filters_groups = bool(get(FILTER))
+        """Whether verl takes prompts until enough groups differ in reward."""
+        if self.filters_groups:
+            raise_problems(
+                f"trainer.v1.trainer_mode={NAME}", filter_problems(self.settings, METHODS[self.settings.method])
+            )
         penalty = float(get(f"{actor}.kl_loss_coef")) if get(f"{actor}.use_kl_loss") else 0.0
         if get(f"{actor}.policy_loss.loss_mode") == "dro":  # its square pulls at completions without an advantage too
             penalty += float(get(f"{actor}.policy_loss.dro_beta") or 0.0)
@@ -59,14 +62,17 @@ class DynamicPruningTrainer(PPOTrainerSync):
             loss_agg_mode=get(f"{actor}.loss_agg_mode"),
             penalty=penalty,
             entropy_coef=float(get(f"{actor}.entropy_coeff") or 0.0),
+            sampler_log_probs=knows_probabilities(get),
+            filters_groups=self.filters_groups,
         )
         raise_problems(f"trainer.v1.trainer_mode={NAME}", unsupported_options(get, self.method))
-        self.passes = Passes(shares=get("data.train_batch_size") // get(f"{actor}.ppo_mini_batch_size"))
-        self.generations: int = get("actor_rollout_ref.rollout.n")
-        """G, completions per prompt, or their mean where sizes follow history."""
-        self.asked: Asked | None = None
-        """The prompts that are being rolled out or trained on; None before the first."""
-        self._rows_per_step = 0
+        epochs = 1 if keeps_all(self.method) else get(f"{actor}.ppo_epochs")
+        self.passes = Passes(passes=epochs, shares=get("data.train_batch_size") // get(f"{actor}.ppo_mini_batch_size"))
+        self.waits_for = waits_for(get)
+        self.generations = get("actor_rollout_ref.rollout.n")
+        self.asked = None
+        self._dispatched: dict[str, int] = {}
+        """Rows of the prompts that were asked since the last step, by verl's names, where verl filters groups."""
         with open_dict(config):  # found by its name already: whatever asks from here on must hear "sync"
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
@@ -75,16 +81,12 @@ class DynamicPruningTrainer(PPOTrainerSync):
     def _announce(self) -> None:
         """Print the plan once; what is biased without having been accepted is warned of."""
         prompts, steps = self.config.data.train_batch_size, self.passes.steps
-        for line in lines(self.method, prompts=prompts, generations=self.generations, optimizer_steps=steps):
+        said = lines(self.method, prompts=prompts, generations=self.generations, optimizer_steps=steps)
+        for line in said + order_lines(self.method, self.waits_for, self.config.actor_rollout_ref.rollout):
             print(f"dppo | {line}")
         for reason in self.method.biases(steps):
             if reason not in self.method.selection_bias:
                 warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
-
-    @property
-    def done(self) -> float:
-        """Share of the run's steps before this one, in [0, 1]."""
-        return min((self.global_steps - 1) / max(self.total_training_steps, 1), 1.0)
 
     # -- prompts ------------------------------------------------------------------------------------------------------
 
@@ -100,9 +102,19 @@ class DynamicPruningTrainer(PPOTrainerSync):
             shuffle=bool(data.shuffle),
             prompt_key=data.get("prompt_key", "prompt"),
         )
+        optim = self.config.actor_rollout_ref.actor.optim
+        with open_dict(self.config):  # the schedule moves once per pass, as many times as often where each is a call
+            optim.total_training_steps *= self.passes.passes
+            optim.lr_warmup_steps *= self.passes.passes if optim.lr_warmup_steps > 0 else 1
 
     def _fetch_one_gen_batch(self) -> Any:
-        """The prompts of this step: verl names and hands on whatever its loader gives next."""
+        """The prompts of this step, or one where groups are filtered: verl hands on what its loader gives next."""
+        if self.filters_groups:
+            row_Q = self.source.stream.take(1)
+            self.train_dataloader_it = iter([collate_fn(examples(self.train_dataset, row_Q, None))])
+            batch = super()._fetch_one_gen_batch()
+            self._dispatched[str(batch["uid"][0])] = int(row_Q[0])
+            return batch
         prompts = self.source.block(self.global_steps, generations=self.generations, done=self.done)
         chosen = examples(self.train_dataset, prompts.row_Q, prompts.size_Q)
         self.train_dataloader_it = iter([collate_fn(chosen)])
@@ -113,89 +125,24 @@ class DynamicPruningTrainer(PPOTrainerSync):
 
     def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int) -> Any:
         """A step waits for the prompts that were asked, not for those of a whole block."""
-        asked = self._in_use()
-        return super()._step_once(metrics, timing_raw, len(asked.uid_Q))
+        wanted = sample_batch_size if self.filters_groups else len(self._in_use.uid_Q)
+        return super()._step_once(metrics, timing_raw, wanted)
 
-    def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """Rows are filled up so that any choice among them can be dealt to ranks; verl asks for whole mini-batches."""
-        if keeps_all(self.method):
-            return super()._get_required_batch_multiple(dp_size)
-        return rows_needed(self._in_use().completions, self.passes.shares, dp_size)
-
-    def _in_use(self) -> Asked:
-        assert self.asked is not None, "verl trains before it has asked for prompts"
-        return self.asked
-
-    # -- completions --------------------------------------------------------------------------------------------------
-
-    def on_init_end(self) -> None:
-        """Workers get the weighted loss, and mini-batches as small as what is kept."""
-        if not keeps_all(self.method):
-            actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
-            self.actor_rollout_wg.set_loss_fn(partial(weighted_ppo_loss, config=actor))
-            send = self.actor_rollout_wg.update_actor
-
-            def update_actor(batch: Any) -> Any:
-                batch.extra_info["mini_batch_size"] = self._rows_per_step  # what the loss is divided by stays verl's
-                return send(batch)
-
-            self.actor_rollout_wg.update_actor = update_actor
-        super().on_init_end()
-
-    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Plan the step with everything that came back, remember it, and train on what is kept."""
-        found = returned(batch, self._in_use())
-        plan = self._plan(found)
-        self.source.learn(plan, self.global_steps)
-        metrics.update(plan.figures | self.source.figures)
-        if keeps_all(self.method):
-            return super()._update_actor(batch, metrics)
-        metrics.update(_means(plan.draw_figures))
-        super()._update_actor(self._kept(batch, found, plan, metrics), metrics)
-        return batch  # what verl logs and clears is about everything that was rolled out
-
-    def _plan(self, found: Returned) -> StepPlan:
-        """What the step trains on: verl's advantages, or those from history, and one draw per optimizer step."""
-        method = self.method
-        if not method.advantages.from_history:
-            name = f"verl's {self.config.algorithm.adv_estimator}"
-            method = replace(
-                method, advantages=AdvantageRule(name=name, compute=lambda rewards, context: found.advantage_N)
-            )
-        return plan_step(
-            method,
-            found.rolled_out,
-            self._in_use().prompts,
-            streams=step_streams(self.settings.seed, self.global_steps),
-            max_tokens=self.config.data.max_response_length,
-            passes=self.passes,
-            done=self.done,
+    def _ask_for_what_is_left(self, batch: Any) -> None:
+        """Where verl filters groups, the prompts of a step are those that it has left, in the order of the asking."""
+        left = {key.rsplit("_", 2)[0] for key in batch.keys}
+        row_of = {uid: row for uid, row in self._dispatched.items() if uid in left}
+        self._dispatched = {}
+        prompts = filtered(
+            self.source, torch.tensor(list(row_of.values())), self.global_steps, generations=self.generations
         )
+        self.asked = Asked(prompts=prompts, uid_Q=list(row_of), size_Q=[self.generations] * len(row_of))
 
-    def _kept(self, batch: Any, found: Returned, plan: StepPlan, metrics: dict[str, Any]) -> Any:
-        """The rows that are trained on, laid out over ranks, with their weights in the queue."""
-        there_N = found.row_N >= 0
-        row_N = found.row_N[there_N]
-        weight_UN = plan.weight_UN.new_zeros(len(plan.weight_UN), len(batch.keys))
-        weight_UN[:, row_N] = plan.weight_UN[:, there_N]
-        by_tokens = self.config.actor_rollout_ref.actor.loss_agg_mode == "token-mean"
-        # Blocks of ``fill`` have more prompts than verl divides by; a mean over the tokens that are sent does not care.
-        counted = self.config.data.train_batch_size * self.generations
-        scale = 1.0 if by_tokens else counted / plan.prompts.sequences
-        ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
-        tokens_U = plan.tokens_U if by_tokens else None
-        placement = place(weight_UN, found.rows, ranks, tokens_U=tokens_U, scale=scale)
-        if self.method.advantages.from_history:
-            advantage_B = plan.advantage_N.new_zeros(len(batch.keys))
-            advantage_B[row_N] = plan.advantage_N[there_N]
-            write_advantages(batch, advantage_B)
-        self._rows_per_step = placement.rows_per_step
-        metrics.update({"rows/sent": float(len(placement.row_B)), "rows/fillers": float(placement.fillers)})
-        weights = TensorDict({WEIGHT: placement.weight_B}, batch_size=len(placement.row_B))
-        keys = [batch.keys[row] for row in placement.row_B]
-        kept = transfer_queue.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=weights)
-        kept.extra_info.update(batch.extra_info)
-        return kept
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
+        """Where verl filters groups, what it has left is what was asked."""
+        if self.filters_groups:
+            self._ask_for_what_is_left(batch)
+        return super()._balance_batch(batch, metrics, **options)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -215,9 +162,3 @@ class DynamicPruningTrainer(PPOTrainerSync):
     def _to_save(self) -> dict[str, Any]:
         get = partial(OmegaConf.select, self.config)
         return settings_to_save(self.settings, get, self.actor_rollout_wg.world_size)
-
-
-def _means(figures: list[dict[str, float]]) -> dict[str, float]:
-    """Figures of several draws as their means; of those that every draw has."""
-    names = set.intersection(*map(set, figures))
-    return {name: statistics.fmean(each[name] for each in figures) for name in sorted(names)}

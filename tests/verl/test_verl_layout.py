@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dppo.errors import ShapeError
-from dppo.verl.layout import Rows, place, places, rows_needed, scaled_gradient
+from dppo.verl.layout import Rows, engine_shares, forwarded, place, places, rows_needed, scaled_gradient
 
 
 def rows_of(lengths, tokens=None):
@@ -59,6 +59,39 @@ def test_ranks_forward_about_as_much_in_a_step(chosen):
     for step in range(len(weight_UN)):
         loads = [sum(int(rows.length_N[row]) for row in sent[rank, step]) for rank in range(ranks)]
         assert max(loads) - min(loads) <= int(rows.length_N.max())
+
+
+def test_totals_of_ranks_stay_close_over_many_steps():
+    """The longest row of each step must not go to the same rank each time."""
+    weight_UN = torch.zeros(8, 16)
+    for step in range(8):
+        weight_UN[step, [2 * step, 2 * step + 1]] = 1.0
+    placement = place(weight_UN, rows_of([10, 1] * 8), ranks=2)
+    loads = [sum([10, 1][row % 2] for row in placement.row_B[start : start + 8]) for start in (0, 8)]
+    assert loads == [44, 44]
+
+
+def test_passes_before_the_update_go_over_the_rows_of_every_placement_once():
+    rows = rows_of([9, 3, 5, 9, 9, 4, 8, 8])
+    weight_UN = torch.zeros(2, 8)
+    weight_UN[0, [0, 3]] = 2.0
+    weight_UN[1, [3, 4, 7]] = 1.5
+    placements = [place(weight_N[None], rows, ranks=2) for weight_N in weight_UN]
+    assert placements[1].fillers == 1
+    found = forwarded(placements, rows, 2)
+    assert set(found) >= {0, 3, 4, 7} | set(placements[1].row_B) and len(found) == len(set(found))
+    assert len(found) % 2 == 0
+    assert forwarded(placements[:1], rows, 2) == placements[0].row_B
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_shares_of_the_engine_are_those_it_cuts_a_batch_into(ranks):
+    share_UN = engine_shares(16, 8, ranks)
+    assert share_UN.sum(0).tolist() == [1] * 16 and share_UN.sum(1).tolist() == [8, 8]
+    per_rank, part = 16 // ranks, 8 // ranks
+    for step in range(2):
+        cut = [rank * per_rank + step * part + place for rank in range(ranks) for place in range(part)]
+        assert share_UN[step].nonzero()[:, 0].tolist() == cut
 
 
 def test_fillers_are_the_shortest_rows_that_were_dropped_and_weigh_nothing():
@@ -122,7 +155,7 @@ def test_where_the_engine_divides_by_fewer_completions_than_the_step_is_made_of_
 
 
 def test_a_row_in_two_steps_and_too_few_rows_to_fill_up_with_are_errors():
-    with pytest.raises(ShapeError, match="ppo_epochs=1"):
+    with pytest.raises(ShapeError, match="each row in one step only"):
         place(torch.ones(2, 4), rows_of([1, 2, 3, 4]), ranks=2)
     with pytest.raises(ShapeError, match="need 1 rows to fill up with, and 0 are left"):
         place(torch.ones(1, 3), rows_of([1, 2, 3]), ranks=2)

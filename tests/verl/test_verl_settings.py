@@ -14,10 +14,19 @@ from dppo.verl.settings import (
     keeps_all,
     lines,
     method_of,
+    order_lines,
     read_settings,
     unreadable_options,
 )
-from dppo.verl.support import GROUP_ESTIMATORS, ROW_LOSSES, check_verl_version, unsupported_options
+from dppo.verl.support import (
+    FILTER,
+    GROUP_ESTIMATORS,
+    ROW_LOSSES,
+    check_verl_version,
+    filter_problems,
+    unsupported_options,
+    waits_for,
+)
 
 ACTOR = "actor_rollout_ref.actor"
 SERVED = {
@@ -31,6 +40,7 @@ SERVED = {
     f"{ACTOR}.policy_loss.loss_mode": "vanilla",
     "data.train_batch_size": 8,
     "data.max_response_length": 1024,
+    "actor_rollout_ref.rollout.calculate_log_probs": True,
 }
 """Options of verl that are served as they are."""
 
@@ -59,7 +69,6 @@ REFUSED = [
         "loss_scale_factor=null with loss_agg_mode=seq-mean-token-sum-norm",
         f"{ACTOR}.loss_scale_factor=1024.",
     ),
-    ({f"{ACTOR}.ppo_epochs": 2}, "ppo_epochs=2: later epochs", "ppo_epochs=1"),
     ({f"{ACTOR}.use_dynamic_bsz": False}, "use_dynamic_bsz=False cuts", "use_dynamic_bsz=True"),
     ({f"{ACTOR}.strategy": "megatron"}, "strategy=megatron: weights were checked", "strategy=fsdp2"),
     ({f"{ACTOR}.shuffle": True}, "shuffle=True: it deals rows", "shuffle=False"),
@@ -68,8 +77,15 @@ REFUSED = [
     ({"algorithm.adv_estimator": "gae"}, "adv_estimator=gae is not one number", "adv_estimator=grpo"),
     ({"algorithm.adv_estimator": "reinforce_plus_plus"}, "adv_estimator=reinforce_plus_plus", "adv_estimator=grpo"),
     ({"actor_rollout_ref.rollout.n": 1}, "rollout.n=1: verl takes the raw reward", "method=dppo_history"),
-    ({"algorithm.filter_groups.enable": True}, "filter_groups.enable=True: it takes prompts until", "=False"),
     ({"algorithm.rollout_correction.rollout_rs": "token"}, "rollout_rs=token: it masks tokens", "rollout_rs=null"),
+    (
+        {
+            f"{ACTOR}.policy_loss.loss_mode": "bypass_mode",
+            f"{ACTOR}.policy_loss.rollout_correction.rollout_is_batch_normalize": True,
+        },
+        "it divides by a mean over the batch",
+        "batch_normalize=False",
+    ),
     ({"data.gen_batch_size": 2}, "data.gen_batch_size=2: prompts of a step are one block", "gen_batch_size=null"),
     ({"trainer.critic_warmup": 5}, "trainer.critic_warmup=5: there is no critic", "critic_warmup=0"),
     ({"critic.enable": True}, "critic.enable=True: a critic is trained on whole batches", "critic.enable=False"),
@@ -112,8 +128,59 @@ def test_what_a_method_is_made_of_must_be_readable(changed, what):
     assert unreadable_options(lambda path: {"actor_rollout_ref.actor.loss_agg_mode": "token-mean"}.get(path)) == []
 
 
+def test_several_passes_and_a_filter_of_groups_are_served_and_the_filter_is_declared_biased():
+    assert not problems({f"{ACTOR}.ppo_epochs": 4, FILTER: True, "data.gen_batch_size": 1})
+    assert problems({FILTER: True, "data.gen_batch_size": 2})
+    accepted = read_settings({"accept_bias": True})
+    assert not filter_problems(accepted, METHODS["dppo"])
+    served = method_of(accepted, loss_agg_mode="token-mean", penalty=0.0, entropy_coef=0.0, filters_groups=True)
+    (reason,) = served.biases()
+    assert "rounds are biased" in reason and any("BIASED" in line for line in said_by(served))
+    (unaccepted,) = filter_problems(read_settings({}), METHODS["dppo"])
+    assert "biased" in unaccepted and "accept_bias=True" in unaccepted
+    (drawn,) = filter_problems(read_settings({"accept_bias": True, "prompt_prune_rate": 0.3}), METHODS["dppo"])
+    assert "prompts that were not drawn" in drawn
+    assert filter_problems(read_settings({"method": "dppo_history", "accept_bias": True}), METHODS["dppo_history"])
+
+
+def said_by(served):
+    return lines(served, prompts=8, generations=8, optimizer_steps=1)
+
+
+def test_the_order_of_a_step_and_a_better_score_are_said():
+    class Rollout:
+        calculate_log_probs = False
+
+    assert order_lines(method(), "rewards need a pass", Rollout) == [
+        "order: verl's passes go over all rows, then the draw: rewards need a pass"
+    ]
+    silent = method_of(
+        read_settings({}), loss_agg_mode="token-mean", penalty=0.0, entropy_coef=0.0, sampler_log_probs=False
+    )
+    order, score = order_lines(silent, "", Rollout)
+    assert "over the rows kept" in order and "advantage with length" in score and "calculate_log_probs=True" in score
+    Rollout.calculate_log_probs = True
+    assert len(order_lines(method(), "", Rollout)) == 1
+    assert waits_for({"algorithm.use_kl_in_reward": True}.get) and not waits_for({}.get)
+
+
+def test_a_rate_that_is_chosen_is_not_said_to_be_fixed():
+    assert any("at least 20%" in line and "chosen in each step" in line for line in said_by(method()))
+    assert any("completions: 50% of those" in line for line in said_by(method(completion_prune_rate=0.5)))
+
+
+def test_a_score_by_probabilities_needs_them():
+    (problem,) = unsupported_options(
+        (SERVED | {"actor_rollout_ref.rollout.calculate_log_probs": False}).get, method(completion_score="confidence")
+    )
+    assert "calculate_log_probs=True" in problem
+
+
 def test_all_problems_are_said_at_once():
-    assert len(problems({f"{ACTOR}.ppo_epochs": 2, f"{ACTOR}.shuffle": True, "algorithm.adv_estimator": "gae"})) == 3
+    assert (
+        len(problems({f"{ACTOR}.use_dynamic_bsz": False, f"{ACTOR}.shuffle": True, "algorithm.adv_estimator": "gae"}))
+        == 3
+    )
 
 
 def test_a_baseline_from_history_serves_groups_of_one_and_wants_verls_plain_advantages():
@@ -199,4 +266,4 @@ def test_the_plan_says_what_is_dropped_and_what_is_biased():
     said = lines(method(prompt_prune_rate=0.3), prompts=8, generations=4, optimizer_steps=2)
     assert "gradient BIASED" in said[0] and any("block of 8, 4 each" in line for line in said)
     assert sum(line.startswith("biased: ") for line in said) == 2
-    assert "its whole batch" in lines(method("grpo"), prompts=8, generations=4, optimizer_steps=1)[1]
+    assert "own mini-batches" in lines(method("grpo"), prompts=8, generations=4, optimizer_steps=1)[1]

@@ -1,0 +1,185 @@
+"""Completions of a step of verl: planned as soon as rewards are known, so that passes go over the rows kept.
+
+A step of verl is: sample, reward, balance, old log-probabilities, reference, advantages, update. It is planned where it
+is balanced, the first hook that knows the rewards. Where rewards are made of log-probabilities (``support.waits_for``)
+it is planned before the update, and passes go over all rows.
+"""
+
+import copy
+import statistics
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import transfer_queue  # pyright: ignore[reportMissingImports]
+from omegaconf import open_dict  # pyright: ignore[reportMissingImports]
+from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # pyright: ignore[reportMissingImports]
+from verl.utils.config import omega_conf_to_dataclass  # pyright: ignore[reportMissingImports]
+from verl.utils.metric import reduce_metrics  # pyright: ignore[reportMissingImports]
+from verl.utils.seqlen_balancing import log_seqlen_unbalance  # pyright: ignore[reportMissingImports]
+
+from dppo.methods import Method
+from dppo.objective import AdvantageRule
+from dppo.rng import step_streams
+from dppo.step import Passes, PromptSource, StepPlan, plan_step
+from dppo.verl.batch import Returned, corrected, mean_entropy, returned, write_advantages
+from dppo.verl.layout import Placement, rows_needed
+from dppo.verl.loss import WEIGHT, weighted_ppo_loss
+from dppo.verl.prompts import Asked
+from dppo.verl.sent import Sent, drawn_rows, live_rows
+from dppo.verl.settings import PruningSettings, keeps_all
+
+
+class PlannedPasses(PPOTrainer):
+    """The part of a trainer of verl that is about completions; whoever asks for prompts sets ``asked``."""
+
+    settings: PruningSettings
+    method: Method
+    passes: Passes
+    """Passes of the update over a batch, each with draws, and their mini-batches."""
+    waits_for: str
+    """Why passes go over all rows before the step is planned; empty where they do not."""
+    generations: int
+    """G, completions per prompt, or their mean where sizes follow history."""
+    source: PromptSource
+    """Which prompts are rolled out; made with the dataset."""
+    asked: Asked | None
+    """The prompts that are being rolled out or trained on; None before the first."""
+    sent: Sent
+    """The step that is trained on, once it is planned."""
+
+    @property
+    def done(self) -> float:
+        """Share of the run's steps before this one, in [0, 1]."""
+        return min((self.global_steps - 1) / max(self.total_training_steps, 1), 1.0)
+
+    @property
+    def _in_use(self) -> Asked:
+        assert self.asked is not None, "verl trains before it has asked for prompts"
+        return self.asked
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """Rows are filled up so that any choice among them can be dealt to ranks; verl asks for whole mini-batches."""
+        if keeps_all(self.method):
+            return super()._get_required_batch_multiple(dp_size)
+        return rows_needed(self._in_use.completions, self.passes.shares, dp_size)
+
+    def on_init_end(self) -> None:
+        """Workers get the weighted loss, and mini-batches as small as what is kept."""
+        self._uncorrected: Any = SimpleNamespace(config=copy.deepcopy(self.config))
+        with open_dict(self._uncorrected.config):  # ratios to old log-probabilities come later, of the rows kept
+            self._uncorrected.config.algorithm.rollout_correction = None
+        actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
+        self.actor_rollout_wg.set_loss_fn(partial(weighted_ppo_loss, config=actor))
+        send = self.actor_rollout_wg.update_actor
+
+        def update_actor(batch: Any) -> Any:
+            batch.extra_info["mini_batch_size"] = self._placement.rows_per_step  # what the loss is divided by stays
+            batch.extra_info["epochs"] = self.sent.epochs
+            return send(batch)
+
+        self.actor_rollout_wg.update_actor = update_actor
+        super().on_init_end()
+
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
+        """The first hook that knows the rewards: what comes back is what later passes go over."""
+        batch = super()._balance_batch(batch, metrics, **options)
+        if self.waits_for:
+            return batch
+        PPOTrainer._compute_advantage(self._uncorrected, batch, {})
+        self._plan_rows(batch, metrics)
+        metrics.update(log_seqlen_unbalance(*self.sent.balance(self._ranks), prefix="global_seqlen"))
+        return batch.select_keys(self.sent.keys(self.sent.forwarded))
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """verl's, whose entropy stands for that of all rows with a gradient."""
+        batch = super()._compute_old_log_prob(batch, metrics)
+        if not self.waits_for and "actor/entropy" in metrics:
+            weights = dict(zip(self.sent.whole.keys, self.sent.weight_N.tolist(), strict=True))
+            entropy = mean_entropy(batch, weights, self.config.actor_rollout_ref.actor)
+            metrics["actor/entropy"] = metrics["actor/entropy"] if entropy is None else entropy
+        return batch
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """verl's, of whole groups; importance ratios of the rows kept where these alone have old log-probabilities."""
+        if self.waits_for:
+            return super()._compute_advantage(batch, metrics)
+        correction, rollout = self.config.algorithm.get("rollout_correction"), self.config.actor_rollout_ref.rollout
+        if correction is not None and rollout.calculate_log_probs and not correction.get("bypass_mode"):
+            metrics.update(corrected(batch, correction))
+        return batch
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """verl's, once for each pass over the batch that has draws of its own."""
+        if self.waits_for:
+            self._plan_rows(batch, metrics)
+        updates: dict[str, list[Any]] = {}
+        for placement in self.sent.passes:
+            found: dict[str, Any] = {}
+            self._placement = placement
+            super()._update_actor(self._weighted(placement), found)
+            for name, value in found.items():
+                updates.setdefault(name, []).append(value)
+        metrics.update(reduce_metrics(updates))
+        return self.sent.whole
+
+    def _plan_rows(self, batch: Any, metrics: dict[str, Any]) -> None:
+        """Plan the step with everything that came back, remember it, and choose what is sent."""
+        found = returned(batch, self._in_use)
+        plan = self._plan(found)
+        self.source.learn(plan, self.global_steps)
+        actor = self.config.actor_rollout_ref.actor
+        layout = {"ranks": self._ranks, "by_tokens": actor.loss_agg_mode == "token-mean"}
+        if keeps_all(self.method):
+            rows = actor.ppo_mini_batch_size * self.generations
+            self.sent = live_rows(batch, found, plan, epochs=actor.ppo_epochs, rows_per_step=rows, **layout)
+        else:
+            counted = self.config.data.train_batch_size * self.generations
+            self.sent = drawn_rows(batch, found, plan, passes=self.passes.passes, counted=counted, **layout)
+            metrics.update(_means(plan.draw_figures))
+        if self.waits_for:
+            self.sent = replace(self.sent, forwarded=list(range(len(batch.keys))))
+        if self.method.advantages.from_history:
+            advantage_B = plan.advantage_N.new_zeros(len(batch.keys))
+            there_N = found.row_N >= 0
+            advantage_B[found.row_N[there_N]] = plan.advantage_N[there_N]
+            write_advantages(batch, advantage_B)
+        metrics.update(plan.figures | self.source.figures | self.sent.figures)
+
+    def _plan(self, found: Returned) -> StepPlan:
+        """What the step trains on: verl's advantages, or those from history, and one draw per optimizer step."""
+        method = self.method
+        if not method.advantages.from_history:
+            name = f"verl's {self.config.algorithm.adv_estimator}"
+            method = replace(
+                method, advantages=AdvantageRule(name=name, compute=lambda rewards, context: found.advantage_N)
+            )
+        return plan_step(
+            method,
+            found.rolled_out,
+            self._in_use.prompts,
+            streams=step_streams(self.settings.seed, self.global_steps),
+            max_tokens=self.config.data.max_response_length,
+            passes=self.passes,
+            done=self.done,
+        )
+
+    @property
+    def _ranks(self) -> int:
+        return max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+
+    def _weighted(self, placement: Placement) -> Any:
+        """The rows of a pass as a batch of verl, with their weights in the queue."""
+        whole, weights = self.sent.whole, TensorDict({WEIGHT: placement.weight_B}, len(placement.row_B))
+        keys = self.sent.keys(placement.row_B)
+        kept = transfer_queue.kv_batch_put(keys=keys, partition_id=whole.partition_id, fields=weights)
+        kept.extra_info.update(whole.extra_info)
+        return kept
+
+
+def _means(figures: list[dict[str, float]]) -> dict[str, float]:
+    """Figures of several draws as their means; of those that every draw has."""
+    names = set.intersection(*map(set, figures))
+    return {name: statistics.fmean(each[name] for each in figures) for name in sorted(names)}

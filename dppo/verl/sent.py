@@ -1,0 +1,109 @@
+"""What of a planned step workers are sent: rows of verl's batch, laid out for the passes over it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dppo.step import StepPlan
+from dppo.verl.batch import Returned
+from dppo.verl.layout import Placement, engine_shares, forwarded, place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A step once it is planned."""
+
+    whole: Any
+    """verl's ``KVBatchMeta`` of everything that was rolled out: what it logs and clears is about this."""
+    passes: list[Placement]
+    """Rows of each pass of the update over the batch."""
+    forwarded: list[int]
+    """Rows that passes before the update go over, where they have not been yet."""
+    weight_N: Tensor
+    """(N,) what multiplies each row on average over the passes, 0 where it is left out."""
+    epochs: int
+    """Times that each pass is gone through: 1 where every pass has a draw."""
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Metrics of what is sent, by the names of docs/verl.md."""
+        length = [int(tag["seq_len"]) for tag in self.whole.tags]
+        rolled_out = sum(each for each, tag in zip(length, self.whole.tags, strict=True) if not tag.get("is_padding"))
+        return {
+            "rows/sent": float(sum(len(each.row_B) for each in self.passes)),
+            "rows/fillers": float(sum(each.fillers for each in self.passes)),
+            "rows/forwarded": float(len(self.forwarded)),
+            "rows/tokens_share": sum(length[row] for row in self.forwarded) / rolled_out,
+        }
+
+    def keys(self, row_B: list[int]) -> list[str]:
+        """verl's names of some rows."""
+        return [self.whole.keys[row] for row in row_B]
+
+    def balance(self, ranks: int) -> tuple[list[int], list[list[int]]]:
+        """Lengths of the rows that are forwarded, and those of each rank, as verl's metric of balance takes them."""
+        count = len(self.forwarded) // ranks
+        length = [int(self.whole.tags[row]["seq_len"]) for row in self.forwarded]
+        return length, [list(range(rank * count, (rank + 1) * count)) for rank in range(ranks)]
+
+
+def drawn_rows(
+    whole: Any, found: Returned, plan: StepPlan, *, passes: int, ranks: int, by_tokens: bool, counted: int
+) -> Sent:
+    """Rows that some draw keeps, each pass over the batch with draws of its own.
+
+    Args:
+        whole: verl's ``KVBatchMeta``.
+        found: what it holds.
+        plan: of the step.
+        passes: of the update over the batch, >= 1.
+        ranks: data-parallel ranks, >= 1.
+        by_tokens: whether the engine divides the loss by the tokens that it is sent.
+        counted: completions that it divides by otherwise.
+    """
+    there_N = found.row_N >= 0
+    weight_UN = plan.weight_UN.new_zeros(len(plan.weight_UN), len(whole.keys))
+    weight_UN[:, found.row_N[there_N]] = plan.weight_UN[:, there_N]
+    # Blocks of ``fill`` have more prompts than verl divides by; a mean over the tokens that are sent does not care.
+    scale = 1.0 if by_tokens else counted / plan.prompts.sequences
+    placements = [
+        place(weight_SN, found.rows, ranks, tokens_U=tokens_S if by_tokens else None, scale=scale)
+        for weight_SN, tokens_S in zip(weight_UN.chunk(passes), plan.tokens_U.chunk(passes), strict=True)
+    ]
+    return Sent(
+        whole=whole,
+        passes=placements,
+        forwarded=forwarded(placements, found.rows, ranks),
+        weight_N=weight_UN.sum(0) / passes,
+        epochs=1,
+    )
+
+
+def live_rows(
+    whole: Any, found: Returned, plan: StepPlan, *, epochs: int, ranks: int, by_tokens: bool, rows_per_step: int
+) -> Sent:
+    """verl's own mini-batches without the rows that have no gradient; its own batch as it lies where all have one.
+
+    Args:
+        whole: verl's ``KVBatchMeta``, in the order in which verl would send it.
+        found: what it holds.
+        plan: of the step, which drops nothing.
+        epochs: times that verl goes through a batch, >= 1.
+        ranks: data-parallel ranks, >= 1.
+        by_tokens: whether the engine divides the loss by the tokens that it is sent.
+        rows_per_step: rows of a mini-batch of verl, of all ranks together.
+    """
+    there_N, count = found.row_N >= 0, len(whole.keys)
+    live_N = torch.zeros(count, dtype=torch.bool)
+    live_N[found.row_N[there_N]] = plan.completions.live_N[there_N]
+    share_UN = engine_shares(count, rows_per_step, ranks)
+    if bool(plan.completions.live_N[there_N].all()):
+        placement = Placement(
+            row_B=list(range(count)), weight_B=torch.ones(count), rows_per_step=rows_per_step, fillers=0
+        )
+    else:
+        tokens_U = (share_UN * found.rows.tokens_N).sum(1) if by_tokens else None
+        placement = place((share_UN & live_N).double(), found.rows, ranks, tokens_U=tokens_U)
+    return Sent(whole=whole, passes=[placement], forwarded=placement.row_B, weight_N=live_N.double(), epochs=epochs)

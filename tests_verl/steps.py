@@ -1,0 +1,117 @@
+"""Steps of verl's trainer on rollouts that stay the same: every draw of a step is told, and its gradient kept."""
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+from in_process import STORE, LocalGroup, get, put, record_gradients, trainer
+
+from dppo.types import Draw
+
+ONE_STEP = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=4")
+REWARDS = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0)
+PROB_N = torch.tensor([1.0, 0.5, 0.5, 1.0, 0.25, 0.75, 1.0, 1.0], dtype=torch.float64)
+OF_PASSES = ("log_probs", "entropy", "old_log_probs", "ref_log_prob", "advantages", "returns", "rollout_is_weights")
+OF_PASSES += ("pruning_weight", "token_level_rewards")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A selection of completions whose draws are told, one after the other."""
+
+    keep_UN: tuple[torch.Tensor, ...]
+    rate: float = 0.5
+    bias: str = ""
+    weighted: bool = True
+
+    def at_rate(self, rate):
+        return replace(self, rate=rate)
+
+    def draw(self, completions, rng):
+        keep_N = self.keep_UN[draws_made(self) % len(self.keep_UN)]
+        weight_N = torch.where(keep_N, 1 / PROB_N if self.weighted else torch.ones_like(PROB_N), 0.0)
+        return Draw(keep_N=keep_N, prob_N=PROB_N, weight_N=weight_N)
+
+
+def draws_made(given, made={}):  # noqa: B006  counts, by selection
+    made[id(given)] = made.get(id(given), -1) + 1
+    return made[id(given)]
+
+
+def all_draws():
+    """Every outcome of a draw, with its chance."""
+    free = [number for number, p in enumerate(PROB_N.tolist()) if p < 1]
+    for kept in product((False, True), repeat=len(free)):
+        keep_N = torch.ones(len(PROB_N), dtype=torch.bool)
+        keep_N[free] = torch.tensor(kept)
+        yield math.prod(torch.where(keep_N, PROB_N, 1 - PROB_N).tolist()), keep_N
+
+
+class OffPolicy(LocalGroup):
+    """Old and reference log-probabilities are off the policy's, by something of each row alone: clips and KL bite."""
+
+    def inferred(self, name, batch):
+        found = super().inferred(name, batch)
+        rows = get(batch.keys, batch.partition_id, ["log_probs", "input_ids"])
+        phase = 1.0 if name == "old" else 2.0
+        moved = [
+            p + 0.3 * torch.sin(phase * ids + torch.arange(len(ids)))
+            for p, ids in zip(rows["log_probs"].unbind(), rows["input_ids"].unbind(), strict=True)
+        ]
+        rows["log_probs"] = torch.nested.as_nested_tensor(moved, layout=torch.jagged)
+        put(batch.keys, batch.partition_id, rows.select("log_probs"))
+        return found
+
+
+class Step:
+    """The first step of a trainer with known rewards, as often as is wanted, by verl's own ``_step_once``."""
+
+    def __init__(self, made, rewards=REWARDS):
+        self.made, self.rewards, self.metrics = made, rewards, {}
+        made.prepare_step()
+        given, noise = iter(rewards), torch.Generator().manual_seed(0)
+        for _, row in STORE["train"].values():
+            if "rm_scores" in row:
+                row["rm_scores"][-1] = next(given)
+                sampled = row["rollout_log_probs"]
+                row["rollout_log_probs"] = sampled - 0.2 * torch.rand(sampled.shape, generator=noise)
+        prompts = made.config.data.train_batch_size
+        self.batch, _ = made.replay_buffer.sample(global_steps=1, partition_id="train", batch_size=prompts)
+        made.replay_buffer.sample = lambda **_: (copy.deepcopy(self.batch), {})
+
+    def run(self):
+        """One step; nothing is left of the one before."""
+        for key in [key for key, (tag, _) in STORE["train"].items() if tag.get("is_padding")]:
+            del STORE["train"][key]
+        for _, row in STORE["train"].values():
+            for name in OF_PASSES:
+                row.pop(name, None)
+        self.made.actor_rollout_wg.passes.clear()
+        self.metrics = {}
+        return self.made._step_once(self.metrics, {}, len(self.rewards))
+
+    def drawn(self, *keep_UN, weighted=True):
+        """One step whose draws are told."""
+        self.made.method = replace(self.made.method, completions=Given(keep_UN=keep_UN, weighted=weighted))
+        return self.run()
+
+
+def stock_and_ours(toy, *options, group=OffPolicy, rewards=REWARDS, policy=None, ours=()):
+    """verl's own gradient of the whole batch, and our trainer's step on the same rollouts by the same worker."""
+    made = trainer(toy, "sync", *ONE_STEP, *options, group=group, policy=policy)
+    workers = made.actor_rollout_wg
+    gradients = getattr(workers, "gradients", None)
+    gradients = record_gradients(workers.worker) if gradients is None else gradients
+    stock = Step(made, rewards)
+    stock.run()
+    full = list(gradients)
+    gradients.clear()
+    made = trainer(toy, "dynamic_pruning", *ONE_STEP, *options, *ours, group=lambda _: workers, policy=policy)
+    return full, Step(made, rewards), gradients, stock.metrics
+
+
+def bias(mean, full):
+    """Distance from the full batch's gradient, relative to it."""
+    return float((mean - full).norm() / full.norm())
