@@ -3,7 +3,8 @@
 python -m benchmarks.learning.floors REFERENCE POLICY... [--problems 48] [--output FILE.json]
 
 REFERENCE and each POLICY are folders of models of the embedded task, such as ``start`` and ``checkpoint-60`` of a run.
-Groups of 4. A gradient is linear in advantage, beta and coefficient, so one backward pass of each term serves them all.
+Groups of 4; the KL term is k3 without a ratio (``use_bias_correction_kl: false``). A gradient is linear in advantage,
+beta and coefficient, so one backward pass of each term serves them all.
 """
 
 import sys
