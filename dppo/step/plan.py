@@ -26,6 +26,8 @@ from dppo.step.records import StepPrompts
 from dppo.typed import check_fields
 from dppo.types import Completions, Rewards, check_lengths
 
+LATEST = 512
+"""Completions with a gradient by which a rate is chosen, those of the step among them, unless it has more by itself."""
 ONCE = Passes()
 """One optimizer step per rollout."""
 
@@ -253,7 +255,7 @@ def _at_chosen_rate(method: Method, completions: Completions, context: StepConte
         return method, None
     level, evidence = level.informed(completions), level.evidence(completions)
     if context.evidence is not None:
-        evidence = context.evidence.after(evidence)
+        evidence = context.evidence.after(evidence, max(LATEST, len(evidence)))
     return replace(method, completions=level.at_chosen_rate(evidence)), evidence
 
 

@@ -39,6 +39,8 @@ from dppo.step.records import StepPrompts, drawn_block, in_rounds
 from dppo.typed import check
 from dppo.types import Block, Rewards
 
+EVIDENCE = ("visits", "completions", "first_visits")
+"""What a source remembers of units that were expected and found."""
 HISTORY_FILE, DIFFICULTY_FILE = "dppo_history.npz", "dppo_difficulty.npz"
 
 
@@ -264,12 +266,10 @@ class PromptSource:
         self.history.save(folder / HISTORY_FILE)
         if self.difficulty is not None:
             self.difficulty.save(folder / DIFFICULTY_FILE)
-        learned: dict[str, Any] = {} if self.learned is None else {"learned": asdict(self.learned)}
-        found = {"visits": self.visits.saved(), "completions": self.completions.saved()}
-        found["first_visits"] = self.first_visits.saved()
-        if self.prior is None and len(self.first_visits):
-            learned["disbelieved"] = True
-        return self.stream.state_dict() | learned | found
+        learned = {} if self.learned is None else {"learned": asdict(self.learned)}
+        found = {name: getattr(self, name).saved() for name in EVIDENCE}
+        disbelieved = self.prior is None and len(self.first_visits) > 0
+        return self.stream.state_dict() | learned | found | {"disbelieved": disbelieved}
 
     def load(self, folder: Path, position: dict[str, Any]) -> None:
         """Read back what ``save`` wrote and returned.
@@ -299,8 +299,7 @@ class PromptSource:
             )
         self.stream.load_state_dict(position)
         self.visits, self.completions, self.first_visits = (
-            Evidence.of_saved(position[name]) if name in position else Evidence.none()
-            for name in ("visits", "completions", "first_visits")
+            Evidence.of_saved(position[name]) if name in position else Evidence.none() for name in EVIDENCE
         )
         if position.get("disbelieved"):
             self.prior = None

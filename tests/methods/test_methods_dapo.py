@@ -12,7 +12,7 @@ from dppo.methods.dapo import deviating
 from dppo.pruning.rounds import fill
 from dppo.types import Rewards
 
-UNBIASED = {"dapo": False, "dapo_loss": False}
+UNBIASED = {"dapo": False, "dapo_loss": True}
 BY_HAND = {"dapo": DAPO_BY_HAND, "dapo_loss": DAPO_BY_HAND}
 DAPO, DAPO_LOSS = METHODS["dapo"], METHODS["dapo_loss"]
 

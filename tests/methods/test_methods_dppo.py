@@ -13,9 +13,9 @@ UNBIASED = {
     "dppo": True,
     "dppo_deterministic": False,
     "dppo_unweighted": False,
-    "dppo_dapo": False,
+    "dppo_dapo": True,
     "dppo_gspo": True,
-    "dppo_threshold_dapo": False,
+    "dppo_threshold_dapo": True,
     "dppo_threshold_gspo": True,
 }
 BY_HAND = {

@@ -35,7 +35,7 @@ def test_nothing_is_known_without_tokens():
 
 def test_a_checkpoint_fixes_them_and_gives_them_back():
     early = told(4).settled()
-    assert early.fixed and early.rollout_cost == 1.0 and TokenCosts.of_saved(asdict(early)) == early
+    assert early.fixed and early.rollout_cost == 0.5 and TokenCosts.of_saved(asdict(early)) == early
     assert TokenCosts.of_saved({}) == TokenCosts(fixed=True), "an earlier version's run goes on with a constant"
     for damaged in ({"seconds": [1]}, asdict(early) | {"tokens": [1, 2]}, asdict(early) | {"seconds": [-1, 0, 0]}):
         with refused(CheckpointError, "damaged"):

@@ -16,7 +16,7 @@ from drafts import draft_of
 from dppo.context import Expected, StepContext
 from dppo.groups import each_group
 from dppo.methods import METHODS
-from dppo.objective import HISTORY_SCALED, AdvantageRule, emphasised
+from dppo.objective import DAPO_TOKENS, HISTORY_SCALED, AdvantageRule, emphasised
 from dppo.pruning import POISSON, PromptHistory, PromptStream, Pruning
 from dppo.step import PromptSource, RolledOut, drawn_block, plan_step
 from dppo.types import Block, Candidates, Draw, Rewards
@@ -194,5 +194,7 @@ def test_what_is_not_exact_for_every_size_says_so_or_is_refused():
     method = METHODS["dppo_history_sizes"]
     with pytest.raises(Exception, match="mean something else in groups of another size"):
         replace(method, advantages=emphasised(method.advantages, 0.5))
-    assert any("entropy bonus" in reason for reason in replace(method, entropy_coef=0.1).biases())
+    assert not replace(method, entropy_coef=0.1, normaliser=DAPO_TOKENS).biases(), (
+        "tokens are those that history expects"
+    )
     assert any("router loss" in reason for reason in replace(method, router_coef=0.1).with_rates(completion=0).biases())

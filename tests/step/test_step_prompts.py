@@ -215,3 +215,19 @@ def test_a_damaged_place_is_refused(tmp_path):
     (tmp_path / HISTORY_FILE).unlink()
     with refused(CheckpointError, HISTORY_FILE):
         run.load(tmp_path, position)
+
+
+def test_tokens_of_all_candidates_are_expected_before_the_draw_and_counted_where_none_is_pruned():
+    """The wrong twin counts what was rolled out, with its weights: another number for each draw."""
+    candidates = taught(run := source(), 12)[-1].candidates
+    uneven = torch.arange(1.0, len(candidates.row_P) + 1)
+    candidates = replace(candidates, tokens_P=uneven.double())
+    blocks = [
+        drawn_block(Block(candidates=candidates, draw=run.method.prompts.draw(candidates, box.rng())), GROUP)
+        for box in boxes_of_level(run.method.prompts, candidates)
+    ]
+    assert {block.expected_tokens for block in blocks} == {GROUP * float(uneven.sum())}
+    counted = {round(float(GROUP * (block.weight_Q * uneven[block.draw.keep_N]).sum()), 6) for block in blocks}
+    assert len(counted) > 1
+    whole = replace(run.method.prompts, rate=0.0).draw(candidates, np.random.default_rng(0))
+    assert drawn_block(Block(candidates=candidates, draw=whole), GROUP).expected_tokens is None

@@ -116,7 +116,7 @@ class TestOneBias:
         ("options", "reasons"),
         [
             ({}, []),
-            ({"prompt_prune_rate": 0.5, "scale_rewards": "batch"}, ["dapo normaliser", "of the batch"]),
+            ({"prompt_prune_rate": 0.5, "scale_rewards": "batch"}, ["of the batch"]),
             ({"prompt_prune_rate": 0.5, "loss_type": "grpo", "num_iterations": 2}, ["several optimizer steps"]),
             ({"loss_type": "grpo", "router_aux_loss_coef": 0.1}, ["router loss"]),
             ({"method": "dppo_deterministic"}, ["completion pruning is biased"]),

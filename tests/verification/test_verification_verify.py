@@ -226,7 +226,7 @@ def test_a_check_names_what_it_replaces(subject):
     assert "1 completions, by_batch: every outcome" in names and "1 completions, dapo_loss: every outcome" in names
     for level in ("2 prompts", "2 both levels"):
         assert f"{level}, by_batch with {CENTRED.name} advantages: every outcome" in names
-        assert f"{level}, dapo_loss with dr_grpo normaliser: every outcome" in names
+        assert f"{level}, dapo_loss: every outcome" in names
         assert f"{level}, dppo: every outcome" in names
     (name,) = (c.name for c in draw_checks(subject, [by_batch], FEW) if c.name.startswith("2 prompts"))
     assert f"by_batch with {CENTRED.name} advantages" in name

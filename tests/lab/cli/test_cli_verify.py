@@ -89,9 +89,9 @@ def test_a_check_that_fails_and_a_declared_bias_are_printed(monkeypatch, capsys)
     found = Findings(subject="", checks=checks, variance=(), failure_rate=0.1, environment={}, seconds=1)
     monkeypatch.setattr("dppo.verification.verify.verify", lambda *given, **named: found)
     monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: None)
-    biased = METHODS["dapo_loss"].with_rates(prompt=0.5, completion=0.5)
+    biased = METHODS["dppo_gdpo"].with_rates(prompt=0.5, completion=0.5)
     monkeypatch.setattr("dppo.methods.METHODS", {"dppo": biased, "dppo_threshold": METHODS["dppo"]})
     assert main(["verify"]) == 1
     text = capsys.readouterr().out
     assert "FAIL 1 of 2 checks" in text and text.count("FAIL  ") == 1
-    assert "declared the dapo normaliser is biased under prompt pruning" in text
+    assert "advantage is biased under prompt pruning" in text
