@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from dppo.diffusion import GroupPreference, plan_samples
 from dppo.diffusion.preference import EVERY_SAMPLE
@@ -127,7 +128,7 @@ def test_a_preference_of_what_was_drawn_and_a_mean_over_it_are_biased(wrong):
 def test_forgotten_weights_are_biased_and_refused():
     assert relative(every_outcome(replace(RULE, rule=uniform), loss_of), gradient(papers_loss)) < 1e-12
     for change in ({"weighting": UNWEIGHTED}, {"design": DETERMINISTIC}):
-        with pytest.raises(ConfigError, match="samples are pruned with a bias"):
+        with refused(ConfigError, "samples"):
             GroupPreference(samples=replace(RULE, **change))
 
 
@@ -157,5 +158,5 @@ def test_numbers_that_do_not_belong_together_are_errors(change, error, message):
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan")])
 def test_a_beta_that_is_not_above_0_is_refused(beta):
-    with pytest.raises(ConfigError, match=r"must be > 0 and finite\. Write beta=100\.0"):
+    with refused(ConfigError, "beta=100.0"):
         GroupPreference(beta=beta)

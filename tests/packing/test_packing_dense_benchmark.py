@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 
 from benchmarks.speed import cases, dense, gpu, gpu_checks, gpu_shapes, layouts, workload
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel
@@ -58,7 +59,7 @@ def test_typical_prompts_are_neighbours_and_as_many_as_asked_for(batch):
     kept = workload.prune(batch, 0.5, 0)
     part = workload.typical_prompts(kept, 2, 4)
     assert len(part.completions) == 4 and max(part.group_N) - min(part.group_N) <= 1
-    with pytest.raises(ValueError, match="no 2 neighbouring prompts have 99"):
+    with refused(ValueError, "2", "99"):
         workload.typical_prompts(kept, 2, 99)
 
 

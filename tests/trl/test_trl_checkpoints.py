@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from refusals import refused
+from refusals import refused, warned
 from test_trl_resume import trainer, weights
 
 from dppo.errors import CheckpointError
@@ -62,9 +62,7 @@ def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, ru
 
 def test_what_is_missing_can_be_accepted_and_the_run_is_another(tiny_path, straight, run):
     (run / "checkpoint-3" / "optimizer.pt").unlink()
-    with pytest.warns(
-        UserWarning, match=r"lacks its optimizer\.pt: the run goes on with a new one, and is another run"
-    ):
+    with warned("optimizer.pt"):
         resumed(tiny_path, run, accept_missing=True)
     ours, theirs = weights(run), weights(straight)
     assert any(not torch.equal(ours[name], theirs[name]) for name in ours), "what went unsaid before"

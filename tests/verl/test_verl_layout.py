@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from dppo.errors import ShapeError
 from dppo.verl.layout import Rows, place, places, rows_needed, scaled_gradient
@@ -124,7 +125,7 @@ def test_where_the_engine_divides_by_fewer_completions_than_the_step_is_made_of_
 def test_a_row_in_two_steps_and_too_few_rows_to_fill_up_with_are_errors():
     with pytest.raises(ShapeError, match="ppo_epochs=1"):
         place(torch.ones(2, 4), rows_of([1, 2, 3, 4]), ranks=2)
-    with pytest.raises(ShapeError, match="need 1 rows to fill up with, and 0 are left"):
+    with refused(ShapeError, "1 rows", "0 are left"):
         place(torch.ones(1, 3), rows_of([1, 2, 3]), ranks=2)
     with pytest.raises(ShapeError, match=r"expected \(steps, rows\)"):
         place(torch.ones(1, 3), rows_of([1, 2]), ranks=1)
