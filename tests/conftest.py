@@ -1,4 +1,5 @@
 import gc
+import json
 import os
 from pathlib import Path
 
@@ -85,11 +86,11 @@ def pytest_runtest_logreport(report):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    refusals.seen.update(getattr(node, "workeroutput", {}).get("messages", {}))
+    refusals.seen.update(json.loads(getattr(node, "workeroutput", {}).get("messages", "{}")))
 
 
 def pytest_sessionfinish(session):
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["messages"] = refusals.seen
+        session.config.workeroutput["messages"] = json.dumps(refusals.seen)
     elif refusals.WRITING:
         refusals.write(ran, {test: told for test, told in refusals.seen.items() if test in ran})

@@ -125,18 +125,21 @@ def test_training_moves_the_model_and_not_its_reference_and_repeats_bit_by_bit()
     assert all(torch.equal(runs[0][1][name], value) for name, value in runs[1][1].items())
 
 
-def test_rewards_and_settings_that_cannot_be_used_are_errors():
-    with refused(RewardError, "(8, 1)", "8 pictures"):
-        made(reward=lambda pictures, labels: pictures.flatten(1).mean(1, keepdim=True)).step()
-    with pytest.raises(RewardError, match="rewards are infinite"):
-        made(reward=lambda pictures, labels: torch.full((len(pictures),), torch.inf)).step()
-    with refused(ConfigError, "size=1", "size=2"):
-        made(size=1)
-    for wrong in (0.0, float("nan"), float("inf")):
-        with refused(ConfigError, f"learning_rate={wrong:g}"):
-            made(learning_rate=wrong)
-    with refused(ConfigError, "seed=-1", "seed=0"):
-        made(seed=-1)
+@pytest.mark.parametrize(
+    ("kind", "named", "options"),
+    [
+        (RewardError, ["(8, 1)", "8 pictures"], {"reward": lambda x, labels: x.flatten(1).mean(1, keepdim=True)}),
+        (RewardError, ["infinite"], {"reward": lambda x, labels: torch.full((len(x),), torch.inf)}),
+        (ConfigError, ["size=1", "size=2"], {"size": 1}),
+        (ConfigError, ["learning_rate=0"], {"learning_rate": 0.0}),
+        (ConfigError, ["learning_rate=nan"], {"learning_rate": float("nan")}),
+        (ConfigError, ["learning_rate=inf"], {"learning_rate": float("inf")}),
+        (ConfigError, ["seed=-1", "seed=0"], {"seed": -1}),
+    ],
+)
+def test_rewards_and_settings_that_cannot_be_used_are_errors(kind, named, options):
+    with refused(kind, *named):
+        made(**options).step()
 
 
 def test_the_reward_of_the_example_goes_with_the_place_of_a_shape():

@@ -76,18 +76,14 @@ def test_a_damaged_state_is_refused_with_the_line_that_goes_on(tmp_path, damage)
     save(tmp_path, source_of(Rows(8)), 4, SETTINGS)
     path = tmp_path / STATE_FILE
     path.write_text(damage(path.read_text()))
-    with pytest.raises(CheckpointError, match=r"is damaged.*trainer\.resume_mode=resume_path"):
+    with refused(CheckpointError, STATE_FILE, "trainer.resume_mode=resume_path"):
         load(tmp_path, source_of(Rows(8)), 4, SETTINGS)
 
 
-def test_a_state_of_another_step_is_refused(tmp_path):
+def test_the_state_holds_all_options_as_json_and_is_of_its_own_step(tmp_path):
     save(tmp_path, source_of(Rows(8)), 4, SETTINGS)
     with refused(CheckpointError, "step 4", "step 6"):
         load(tmp_path, source_of(Rows(8)), 6, SETTINGS)
-
-
-def test_the_state_holds_all_options_as_json(tmp_path):
-    save(tmp_path, source_of(Rows(8)), 4, SETTINGS)
     found = json.loads((tmp_path / STATE_FILE).read_text())["settings"]
     assert found["completion_prune_rate"] == "auto" and found["method"] == "dppo" and found["data-parallel ranks"] == 8
 
