@@ -11,11 +11,7 @@ PACKAGES = ("dppo", "torch", "numpy", "transformers", "vllm", "math-verify", "sy
 
 
 def environment(**facts: Any) -> dict[str, Any]:
-    """Machine and versions as JSON values.
-
-    Args:
-        **facts: what else belongs to the measurement, such as the batch size.
-    """
+    """Machine and versions as JSON values, with what else belongs to the measurement, such as the batch size."""
     torch = sys.modules.get("torch")  # nothing here needs it; an engine that does has loaded it
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
     return {

@@ -105,17 +105,13 @@ def append_lines(path: str | Path, records: Iterable[Mapping[str, Any]], *, defa
         try:
             _write_all(file, lines)
         except BaseException:  # a stop may come in the middle of a line, too
-            _take_back(file, start)
+            file.truncate(start)
             raise
 
 
 def _write_all(file: Any, data: bytes) -> None:
     while data:
         data = data[file.write(data) :]
-
-
-def _take_back(file: Any, size: int) -> None:
-    file.truncate(size)
 
 
 @contextmanager

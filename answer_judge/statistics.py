@@ -52,18 +52,14 @@ def benchmark_interval(
     span: tuple[float, float] = SHARES,
     resamples: int = RESAMPLES,
 ) -> Estimate:
-    """The unweighted mean over benchmarks of their means; the interval is from resampling problems within each.
+    """The unweighted mean over benchmarks of their means; the interval is from M resamples of problems within each.
+
+    Each has (P,) figures, P >= 1, within ``span``.
 
     Its ends are percentiles of the bootstrap. Where all problems of a benchmark have one value, resamples cannot
     differ: there, the interval holds every mean under which that has a probability of 2.5% or more. With P
     problems all wrong it ends at ``1 - 0.025 ** (1 / P)``: 0.12 of 30, 0.007 of 500. That of one benchmark is this
     formula; an average with others draws from the distribution it belongs to.
-
-    Args:
-        sets: (P,) figures by benchmark, P >= 1 each.
-        rng: for the resamples.
-        span: the least and the largest value a problem can have.
-        resamples: M, >= 1.
 
     Raises:
         ConfigError: there is no benchmark, or one without problems.
@@ -72,19 +68,14 @@ def benchmark_interval(
     if empty or not sets:
         where = f" in {empty[0]!r}" if empty and empty[0] else ""
         raise ConfigError(f"no problem to average over{where}: give one figure each, such as {{'math500': [0.0, 1.0]}}")
-    if len(sets) == 1 and np.ptp(next(iter(sets.values()))) == 0:
-        return _of_one_value(next(iter(sets.values())), span)
+    first_P = next(iter(sets.values()))
+    if len(sets) == 1 and np.ptp(first_P) == 0:  # no draws, so equal cases have equal ends
+        value, share = float(first_P[0]), 1 - ((1 - LEVEL) / 2) ** (1 / len(first_P))
+        return Estimate(value, value - (value - span[0]) * share, value + (span[1] - value) * share)
     ends = [_resampled(values, rng, span, resamples) for values in sets.values()]
     down_M, up_M = (np.mean([end[side] for end in ends], axis=0) for side in (0, 1))
     value = float(np.mean([values.mean() for values in sets.values()]))
     return Estimate(value, float(np.quantile(down_M, (1 - LEVEL) / 2)), float(np.quantile(up_M, (1 + LEVEL) / 2)))
-
-
-def _of_one_value(value_P: np.ndarray, span: tuple[float, float]) -> Estimate:
-    """The interval of one benchmark whose problems have one value: no draws, so equal cases have equal ends."""
-    value = float(value_P[0])
-    share = 1 - ((1 - LEVEL) / 2) ** (1 / len(value_P))
-    return Estimate(value, value - (value - span[0]) * share, value + (span[1] - value) * share)
 
 
 def _resampled(

@@ -1,4 +1,5 @@
 import gc
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start: there is one test per core already
 
 import pytest
+import refusals
 import torch
 from hypothesis import settings
 
@@ -71,3 +73,24 @@ def real_data():
     if not SHARED.is_dir():
         pytest.skip("the real data sets are not beside this checkout")
     return SHARED
+
+
+ran: set[str] = set()
+"""Ids of the tests that passed here or in a worker, and what they were refused with: ``WRITE_MESSAGES=1``."""
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" and report.passed:
+        ran.add(report.nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    refusals.seen.update(json.loads(getattr(node, "workeroutput", {}).get("messages", "{}")))
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["messages"] = json.dumps(refusals.seen)
+    elif refusals.WRITING:
+        refusals.write(ran, {test: told for test, told in refusals.seen.items() if test in ran})

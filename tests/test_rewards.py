@@ -122,7 +122,7 @@ def test_async_functions_stay_async():
     assert asyncio.run(call(guarded(good, 60))) == [1.0, 1.0]
     with pytest.raises(RewardError, match="did not return within"):
         asyncio.run(call(guarded(hanging, 0.1)))
-    with pytest.raises(RewardError, match="raised TimeoutError: of its own"):
+    with refused(RewardError, "TimeoutError: of its own"):
         asyncio.run(call(guarded(raising, 60)))
 
 

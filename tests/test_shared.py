@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from refusals import refused
 
 from dppo.errors import ConfigError, ShapeError
 from dppo.rng import Purpose, generator, step_streams
@@ -13,7 +14,7 @@ from dppo.types import Candidates, Completions
 
 def test_records_name_the_field_of_the_wrong_shape():
     ones = torch.ones(3)
-    with pytest.raises(ShapeError, match=r"Completions\.tokens_N has shape \(2,\), expected \(3,\)"):
+    with refused(ShapeError, "Completions.tokens_N", "(2,)", "(3,)"):
         Completions(advantage_N=ones, tokens_N=ones[:2], group_N=ones, live_N=ones.bool())
     with pytest.raises(ShapeError, match=r"Candidates\.seen_P"):
         Candidates(row_P=ones, signal_P=ones, tokens_P=ones, seen_P=ones[:1].bool())
@@ -23,7 +24,7 @@ def test_no_step_of_one_purpose_has_the_numbers_of_another():
     """With the step first, step 2 of PROMPT_ORDER would be step 1 of PROMPT_DRAW."""
     keys = [(purpose, step) for purpose in Purpose for step in range(13)]
     assert len({step_streams(0, step)(purpose).random() for purpose, step in keys}) == len(keys)
-    with pytest.raises(ConfigError, match=r"the key \(5, <Purpose.PROMPT_DRAW: 2>\) must begin with what"):
+    with refused(ConfigError, "(5, <Purpose.PROMPT_DRAW: 2>)"):
         generator(3, 5, Purpose.PROMPT_DRAW)
 
 

@@ -55,13 +55,9 @@ def parse_benchmark(text: str) -> Benchmark:
 
 
 def choose(names: list[str], own: list[str], *, folder: str | None, template: str | None = None) -> list[Benchmark]:
-    """The benchmarks of an evaluation, in the order named.
+    """The benchmarks of an evaluation, in the order named: of standard sets, or of ``name=path`` as all of ``own`` are.
 
-    Args:
-        names: of standard sets, or ``name=path`` descriptions.
-        own: ``name=path`` descriptions alone.
-        folder: where the files of standard sets are; None fetches them from the hub.
-        template: takes the place of every benchmark's own.
+    ``folder`` has the files of standard sets; None fetches them from the hub. ``template`` takes the place of theirs.
 
     Raises:
         ConfigError: none at all, an unknown name, or the same name twice.
@@ -151,12 +147,9 @@ def _digest(text: str) -> str:
 
 
 def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
-    """The problems of a benchmark, from its file or from the hub.
+    """The problems of a benchmark, from its file or from the hub, at most ``limit``, >= 1.
 
-    Args:
-        benchmark: what to load.
-        limit: most problems, >= 1. The choice depends on identifiers alone: every run asks the same ones, and a smaller
-            limit asks a subset of a larger one's.
+    The choice depends on identifiers alone: every run asks the same ones, a smaller limit a subset of a larger one's.
 
     Raises:
         ConfigError: a limit below 1.
@@ -184,7 +177,12 @@ def load_set(benchmark: Benchmark, *, limit: int | None = None) -> ProblemSet:
     labels = (map(_said, values[part]) for part in ("level", "subject"))
     found = tuple(Problem(*row) for row in zip(ids, problems, answers, *labels, _details(rows), strict=True))
     content = content_hash(zip(problems, answers, strict=True))
-    return ProblemSet(benchmark, _subset(found, limit), content, _notes(benchmark, content, len(found), limit))
+    notes = _notes(benchmark, content, len(found))
+    if limit is not None and limit < len(found):  # those whose identifiers have the smallest hashes, in their order
+        key_P = np.array([text_key(problem.id) for problem in found], dtype=np.uint64)
+        asked = tuple(found[row] for row in sorted(np.argsort(key_P, kind="stable")[:limit]))
+        return ProblemSet(benchmark, asked, content, (*notes, f"{limit} of {len(found)} problems"))
+    return ProblemSet(benchmark, found, content, notes)
 
 
 def _judged(rows: Any, benchmark: Benchmark, where: str) -> tuple[Any, Benchmark]:
@@ -245,23 +243,10 @@ def _lines(path: str | None, rows: list[int]) -> str:
     return f", line{'s' if len(rows) > 1 else ''} {found}{', ...' if len(rows) > 5 else ''}" if found else ""
 
 
-def _subset(problems: tuple[Problem, ...], limit: int | None) -> tuple[Problem, ...]:
-    """``limit`` problems, in their order: those whose identifiers have the smallest hashes."""
-    if limit is None or limit >= len(problems):
-        return problems
-    keys = [text_key(problem.id) for problem in problems]
-    return tuple(problems[row] for row in sorted(np.argsort(np.array(keys, dtype=np.uint64), kind="stable")[:limit]))
-
-
-def _notes(benchmark: Benchmark, content: str, count: int, limit: int | None) -> tuple[str, ...]:
-    notes = []
+def _notes(benchmark: Benchmark, content: str, count: int) -> tuple[str, ...]:
     if benchmark.problems is not None and count != benchmark.problems:
-        notes.append(f"not the standard set: {count} problems instead of {benchmark.problems}")
-    elif benchmark.content is not None and content != benchmark.content:
-        notes.append(
-            f"not the standard set: as many problems, but texts or answers differ (content {content[:12]}, "
-            f"standard {benchmark.content[:12]})"
-        )
-    if limit is not None and limit < count:
-        notes.append(f"{limit} of {count} problems")
-    return tuple(notes)
+        return (f"not the standard set: {count} problems instead of {benchmark.problems}",)
+    if benchmark.content is not None and content != benchmark.content:
+        different = f"(content {content[:12]}, standard {benchmark.content[:12]})"
+        return (f"not the standard set: as many problems, but texts or answers differ {different}",)
+    return ()

@@ -46,12 +46,7 @@ class Sampling:
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:
-    """A numpy generator for ``(seed, *key)``: equal arguments give equal numbers on every machine.
-
-    Args:
-        seed: >= 0.
-        *key: further integers >= 0.
-    """
+    """A numpy generator for integers >= 0: equal arguments give equal numbers on every machine."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *key])))
 
 

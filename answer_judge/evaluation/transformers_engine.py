@@ -25,26 +25,15 @@ def load(spec: ModelSpec) -> Engine:
         ConfigError: a model or tokenizer that cannot be loaded.
     """
     tokenizer = load_tokenizer(spec)
+    known = {"dtype": spec.dtype, "revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            spec.model,
-            dtype=spec.dtype,
-            revision=spec.revision,
-            trust_remote_code=spec.trust_remote_code,
-            **spec.engine_options,
-        )
+        model = AutoModelForCausalLM.from_pretrained(spec.model, **known, **spec.engine_options)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"model {spec.model} cannot be loaded: {first_line(error)}") from error
     if "device_map" not in spec.engine_options and torch.accelerator.is_available():
         cast(Any, model).to(torch.accelerator.current_accelerator())
-    return of_model(
-        model,
-        tokenizer,
-        batch_size=spec.batch_size,
-        chat_options=spec.chat_options,
-        identity=spec.identity,
-        uncut=spec.uncut,
-    )
+    same = {"batch_size": spec.batch_size, "chat_options": spec.chat_options, "uncut": spec.uncut}
+    return of_model(model, tokenizer, identity=spec.identity, **same)
 
 
 def of_model(
@@ -92,13 +81,8 @@ def _tokens(model: Any, requests: Sequence[Request], sampling: Sampling, ends: l
     mask = torch.tensor([[0] * (width - len(r.prompt)) + [1] * len(r.prompt) for r in requests], device=model.device)
     # The choice is made by the processor: what generate adds to it must be nothing.
     chosen = LogitsProcessorList([ChooseTokens([request.seed for request in requests], sampling, width)])
-    settings = GenerationConfig(
-        max_new_tokens=sampling.max_new_tokens,
-        do_sample=False,
-        use_cache=True,
-        eos_token_id=ends or None,
-        pad_token_id=pad,
-    )
+    fixed = {"do_sample": False, "use_cache": True, "eos_token_id": ends or None, "pad_token_id": pad}
+    settings = GenerationConfig(max_new_tokens=sampling.max_new_tokens, **fixed)
     try:
         out = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings, logits_processor=chosen)
     except torch.OutOfMemoryError as error:
@@ -106,12 +90,8 @@ def _tokens(model: Any, requests: Sequence[Request], sampling: Sampling, ends: l
             f"{len(requests)} completions of up to {width} + {sampling.max_new_tokens} tokens do not fit into memory: "
             f"--batch_size {max(1, len(requests) // 2)} goes on from here"
         ) from error
-    return [_up_to_end(row, ends) for row in out[:, width:].tolist()]
-
-
-def _up_to_end(row: list[int], ends: list[int]) -> list[int]:
-    place = next((place for place, token in enumerate(row) if token in ends), len(row))
-    return row[: place + 1]
+    rows = out[:, width:].tolist()
+    return [row[: next((place for place, token in enumerate(row) if token in ends), len(row)) + 1] for row in rows]
 
 
 class ChooseTokens(LogitsProcessor):

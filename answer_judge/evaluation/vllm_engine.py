@@ -32,14 +32,9 @@ def load(spec: ModelSpec) -> Engine:
     template = prompt_format(tokenizer, spec.chat_options)
     stop = None if spec.uncut else template.stop
     options = {"trust_remote_code": spec.trust_remote_code, "seed": 0, **spec.engine_options}
+    known = {"tokenizer": spec.tokenizer or spec.model, "revision": spec.revision, "dtype": _dtype(spec)}
     try:
-        llm = vllm.LLM(
-            model=spec.model,
-            tokenizer=spec.tokenizer or spec.model,
-            revision=spec.revision,
-            dtype=_dtype(spec),
-            **options,
-        )
+        llm = vllm.LLM(model=spec.model, **known, **options)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise ConfigError(f"model {spec.model} cannot be loaded by vLLM: {in_one_line(error)}") from error
     ends = end_tokens(tokenizer, _generation_config(spec))

@@ -12,9 +12,7 @@ from typing import Any
 def score(task: dict[str, Any]) -> dict[str, Any]:
     """``{"value": v}`` with v in [0, 1], or ``{"fault": why}``.
 
-    Args:
-        task: ``module``, ``function``, ``text`` of the completion, and ``row`` of the problem; without a text, the
-            module is imported and nothing said.
+    A task has ``module``, ``function``, ``text`` and ``row``; without a text, the module is imported and nothing said.
     """
     function = getattr(importlib.import_module(task["module"]), task["function"])
     if "text" not in task:

@@ -77,12 +77,10 @@ def _bad_rows(dataset: datasets.Dataset, tokenizer: Any, longest: int | None) ->
         answers = dataset["answer"]
         bad["empty answer"] = [row for row, answer in enumerate(answers) if answer is None or not str(answer).strip()]
     if longest is not None:
-        counts = {
-            row: _tokens(tokenizer, prompt) for row, prompt in enumerate(prompts) if row not in bad["empty prompt"]
-        }
-        bad[f"prompt of more than max_prompt_tokens={longest} tokens (longest: {max(counts.values(), default=0)})"] = [
-            row for row, count in counts.items() if count > longest
-        ]
+        asked = {row: prompt for row, prompt in enumerate(prompts) if row not in bad["empty prompt"]}
+        counts = {row: _tokens(tokenizer, prompt) for row, prompt in asked.items()}
+        reason = f"prompt of more than max_prompt_tokens={longest} tokens (longest: {max(counts.values(), default=0)})"
+        bad[reason] = [row for row, count in counts.items() if count > longest]
     return bad
 
 

@@ -47,35 +47,27 @@ class CodeTests:
 
     @staticmethod
     def of(answer: str) -> "CodeTests":
-        """The tests that a gold answer holds.
-
-        Raises:
-            DataError: it holds none.
-        """
+        """The tests that a gold answer holds; DataError where it holds none."""
         try:
             said = json.loads(answer)
-            found = CodeTests(**{**said, "names": tuple(said["names"])})
+            return CodeTests(**{**said, "names": tuple(said["names"])})
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
                 f"answer {answer[:80]!r} holds no tests. Load the problems in the columns of HumanEval or MBPP: "
                 "load_problems('humaneval'), or load_problems('problems.jsonl')"
             ) from error
-        return found
 
 
 def _humaneval(row: Mapping[str, Any]) -> tuple[str, CodeTests]:
-    prompt, entry, test = (_text(row, name) for name in ("prompt", "entry_point", "test"))
+    for name in ("prompt", "entry_point", "test"):
+        if not isinstance(row[name], str) or not row[name].strip():
+            raise ValueError(f"{name} is {row[name]!r}, expected text")
+    prompt, entry, test = row["prompt"], row["entry_point"], row["test"]
     if not entry.isidentifier():
         raise ValueError(f"entry_point {entry!r} is no name of a function")
     if "check" not in {node.name for node in ast.parse(test).body if isinstance(node, _DEFINITIONS)}:
         raise ValueError("test defines no function check(candidate)")
     return prompt, CodeTests(prompt, (entry,), prompt, f"{test}\n\ncheck({entry})\n")
-
-
-def _text(row: Mapping[str, Any], name: str) -> str:
-    if not isinstance(row[name], str) or not row[name].strip():
-        raise ValueError(f"{name} is {row[name]!r}, expected text")
-    return str(row[name])
 
 
 def _mbpp(row: Mapping[str, Any]) -> tuple[str, CodeTests]:

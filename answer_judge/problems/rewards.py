@@ -24,13 +24,7 @@ PASSED_BY_TRAINER = frozenset(
 
 
 def completion_text(completion: Any) -> str:
-    """The text of a completion: the string itself, or that of its last message.
-
-    The ``content`` of a message is text, a list of parts, or None.
-
-    Raises:
-        DataError: it is neither text nor messages.
-    """
+    """The text of a completion: the string itself, or that of its last message, whose content may be parts or None."""
     if completion is None or isinstance(completion, str):
         return completion or ""
     try:
@@ -45,14 +39,7 @@ def completion_text(completion: Any) -> str:
 
 
 def log_verdicts(columns: Mapping[str, Any], part: str, known: Iterable[str], reasons: list[str]) -> None:
-    """Give TRL the verdict of each completion, and the share of each verdict as ``part/verdict``.
-
-    Args:
-        columns: what TRL called the reward function with, its loggers among them where it has any.
-        part: of the metric's name.
-        known: every verdict there is.
-        reasons: the verdicts, one a completion.
-    """
+    """Log each verdict where ``columns`` has TRL's loggers, and the share of each known one as ``part/verdict``."""
     if columns.get("log_extra"):
         columns["log_extra"]("verdict", reasons)
     if columns.get("log_metric") and reasons:
@@ -107,11 +94,7 @@ def accuracy_reward(
 
 
 def _gold(column: str, value: Any) -> str:
-    """A gold answer as text.
-
-    Raises:
-        DataError: it is a list or a mapping, which as text no answer is equal to.
-    """
+    """A gold answer as text; lists and mappings, which as text no answer is equal to, are errors."""
     if isinstance(value, (list, tuple, dict, bytes, bool)):
         raise DataError(
             f"gold answer {value!r} in column {column!r} is a {type(value).__name__}, not text or a number. "
@@ -187,15 +170,14 @@ def required_columns(reward: Reward) -> tuple[str, ...]:
 def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
     """Check, before training, that a dataset has what its rewards need: every column, and no empty value in it.
 
-    Args:
-        dataset: a ``datasets.Dataset``; of a streamed one only the names of columns are checked.
-        rewards: reward functions; models and names of models need no columns.
+    Of a streamed one only the names of columns are checked. Models and names of models need no columns.
 
     Raises:
         DataError: a missing column, an empty value, a gold answer that is a list, or a column named like an argument
             of the trainer's own.
     """
     functions = [reward for reward in rewards if callable(reward) and not hasattr(reward, "config")]
+    needed = sorted({column for reward in functions for column in required_columns(reward)})
     gold_columns = {column for reward in functions for column in getattr(reward, "text_columns", ())}
     present = list(dataset.column_names or [])
     clash = sorted(PASSED_BY_TRAINER.intersection(present))
@@ -204,7 +186,7 @@ def check_rewards(dataset: Table, rewards: Sequence[Any]) -> None:
             f"column {clash[0]!r} has the name of an argument the trainer passes to rewards itself: "
             f"dataset.rename_column({clash[0]!r}, 'my_{clash[0]}')"
         )
-    for column in sorted({column for reward in functions for column in required_columns(reward)}):
+    for column in needed:
         if column not in present:
             raise DataError(_no_column(column, present))
         if isinstance(dataset, datasets.IterableDataset):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from answer_judge.errors import ConfigError, DataError, is_listed
@@ -55,11 +55,8 @@ def majority_vote_reward(
     def vote(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         if len(prompts) != len(completions):
             raise DataError(f"{len(prompts)} prompts but {len(completions)} completions: give one prompt for each")
-        answers = [final_answer(completion_text(completion)) for completion in completions]
-        groups, start = [], 0
-        for size in group_sizes_of(prompts, votes):
-            groups.append(answers[start : start + size])
-            start += size
+        answers = iter([final_answer(completion_text(completion)) for completion in completions])
+        groups = [list(islice(answers, size)) for size in group_sizes_of(prompts, votes)]
         numbers = answer_classes(groups, same_answers(judge, benchmark=benchmark))
         _log(columns, groups, numbers)
         return [reward for group in numbers for reward in vote_rewards(group)]
@@ -70,11 +67,7 @@ def majority_vote_reward(
 
 
 def group_sizes_of(prompts: Sequence[Any], votes: int | None) -> list[int]:
-    """How many completions each group has, in order.
-
-    Args:
-        prompts: of each completion; a group's completions follow each other.
-        votes: completions of each group; None where that is all equal prompts that follow each other.
+    """How many completions each group has, in order: ``votes`` each, or as many equal prompts as follow each other.
 
     Raises:
         DataError: a run of equal prompts is no whole number of groups.
@@ -97,18 +90,15 @@ def _log(columns: dict[str, Any], groups: list[list[str | None]], numbers: list[
     held = [majority(group) for group in numbers]
     total = sum(map(len, groups))
     if columns.get("log_extra"):
-        shown = [_shown(*each) for each in zip(groups, numbers, held, strict=True)]
-        columns["log_extra"]("vote", [text for text, group in zip(shown, groups, strict=True) for _ in group])
+        # The answer a group was held to, as its first completion wrote it; empty where none has an answer.
+        each = zip(groups, numbers, held, strict=True)
+        said = ["" if vote.winner is None else str(group[found.index(vote.winner)]) for group, found, vote in each]
+        columns["log_extra"]("vote", [text for text, group in zip(said, groups, strict=True) for _ in group])
     if columns.get("log_metric") and total:
         agreeing = sum(vote.agreement * len(group) for vote, group in zip(held, groups, strict=True))
         columns["log_metric"]("vote/agreement", agreeing / total)
         columns["log_metric"]("vote/no_answer", sum(vote.silent for vote in held) / total)
         columns["log_metric"]("vote/ties", sum(vote.tied for vote in held) / len(held))
-
-
-def _shown(answers: list[str | None], numbers: list[int | None], vote: Vote) -> str:
-    """The answer a group was held to, as its first completion wrote it; empty where none has an answer."""
-    return "" if vote.winner is None else str(answers[numbers.index(vote.winner)])
 
 
 def same_answers(judge: Verifier, *, benchmark: str | None = None) -> Same:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from dppo.diffusion import GroupPreference, plan_samples
 from dppo.diffusion.preference import EVERY_SAMPLE
@@ -40,9 +41,10 @@ def gradient(loss):
     return torch.autograd.grad(loss(theta), theta)[0]
 
 
-def planned(samples=EVERY_SAMPLE):
+def planned(samples=EVERY_SAMPLE, shift=0.0):
     preference = GroupPreference(beta=BETA, samples=samples)
-    return plan_samples(preference, ADVANTAGE_N, GROUP_N, error(THETA), error(REFERENCE), np.random.default_rng(0))
+    errors = error(THETA), error(REFERENCE) + shift
+    return plan_samples(preference, ADVANTAGE_N, GROUP_N, *errors, np.random.default_rng(0))
 
 
 def every_outcome(samples, loss_of):
@@ -91,13 +93,8 @@ def test_a_group_by_hand():
 
 
 def test_what_all_pictures_of_a_group_have_in_common_cancels():
-    plan = planned()
-    shifted = plan_samples(
-        GroupPreference(beta=BETA),
-        *(ADVANTAGE_N, GROUP_N, error(THETA), error(REFERENCE) + torch.tensor([0.7, -0.3]).double()[GROUP_N]),
-        np.random.default_rng(0),
-    )
-    torch.testing.assert_close(shifted.preference_Q, plan.preference_Q)
+    shifted = planned(shift=torch.tensor([0.7, -0.3]).double()[GROUP_N])
+    torch.testing.assert_close(shifted.preference_Q, planned().preference_Q)
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.5, 0.8])
@@ -127,7 +124,7 @@ def test_a_preference_of_what_was_drawn_and_a_mean_over_it_are_biased(wrong):
 def test_forgotten_weights_are_biased_and_refused():
     assert relative(every_outcome(replace(RULE, rule=uniform), loss_of), gradient(papers_loss)) < 1e-12
     for change in ({"weighting": UNWEIGHTED}, {"design": DETERMINISTIC}):
-        with pytest.raises(ConfigError, match="samples are pruned with a bias"):
+        with refused(ConfigError, "samples"):
             GroupPreference(samples=replace(RULE, **change))
 
 
@@ -142,20 +139,20 @@ def test_pictures_without_an_advantage_are_left_out_and_the_score_is_the_root_of
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "error", "named"),
     [
-        ({"group_N": torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])}, DataError, r"groups have \[3, 5\] pictures"),
-        ({"error_N": torch.full((N,), torch.nan)}, DataError, "must be finite: lower the learning rate"),
-        ({"ref_error_N": torch.ones(3)}, ShapeError, r"expected \(3,\)"),
+        ({"group_N": torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])}, DataError, "[3, 5]"),
+        ({"error_N": torch.full((N,), torch.nan)}, DataError, "learning rate"),
+        ({"ref_error_N": torch.ones(3)}, ShapeError, "(3,)"),
     ],
 )
-def test_numbers_that_do_not_belong_together_are_errors(change, error, message):
+def test_numbers_that_do_not_belong_together_are_errors(change, error, named):
     given = dict(advantage_N=ADVANTAGE_N, group_N=GROUP_N, error_N=torch.ones(N), ref_error_N=torch.ones(N))
-    with pytest.raises(error, match=message):
+    with refused(error, named):
         plan_samples(GroupPreference(), **(given | change), rng=np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("beta", [0.0, -1.0, float("nan")])
-def test_a_beta_that_is_not_above_0_is_refused(beta):
-    with pytest.raises(ConfigError, match=r"must be > 0 and finite\. Write beta=100\.0"):
-        GroupPreference(beta=beta)
+def test_a_beta_that_is_not_above_0_is_refused():
+    for beta in (0.0, -1.0, float("nan")):
+        with refused(ConfigError, "beta=100.0"):
+            GroupPreference(beta=beta)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from one_step import rewards_of
+from refusals import refused
 from tiny_policy import (
     GROUP_N,
     GRPO_BY_HAND,
@@ -120,5 +121,5 @@ def test_advantages_are_against_the_value_whatever_the_group():
 
 
 def test_without_values_there_are_no_advantages():
-    with pytest.raises(ConfigError, match=r"dppo values CONFIG\.yaml, then set prompt_values: FILE"):
+    with refused(ConfigError, "dppo values CONFIG.yaml", "prompt_values: FILE"):
         A_STAR.advantages(rewards_of([1.0, 0.0]), NOTHING_KNOWN)

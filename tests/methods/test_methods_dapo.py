@@ -1,9 +1,9 @@
 """DAPO: a wider upper clip, a mean over tokens, and rounds until enough groups have rewards that differ."""
 
 import numpy as np
-import pytest
 import torch
 from one_step import rewards_of
+from refusals import refused
 from tiny_policy import DAPO_BY_HAND
 
 from dppo.errors import RoundsError
@@ -45,5 +45,5 @@ def test_a_step_is_the_first_groups_that_count_and_too_few_are_an_error():
     patterns = [([0, 0], [0, 1]), ([1, 1], [1, 0]), ([0, 2], [0, 1])]
     filled = fill(DAPO.rounds, 2, lambda number, prompts: rewards_of(*patterns[number]))
     assert filled.keep_Q.tolist() == [False, True, False, True] and filled.collected.rounds == 2
-    with pytest.raises(RoundsError, match="after 10 rounds 0 of 20"):
+    with refused(RoundsError, "10 rounds", "0 of 20"):
         fill(DAPO.rounds, 2, lambda number, prompts: rewards_of([1, 1], [0, 0]))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from one_step import rewards_of
+from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
@@ -135,11 +136,11 @@ def test_in_the_compatible_variant_groups_of_zeros_leave_the_tally():
 
 
 def test_bad_settings_are_refused_together():
-    with pytest.raises(ConfigError, match=r"2 problems\n.*target=0 is out of range.*\n.*floor=2 is out of range"):
+    with refused(ConfigError, "2 problems", "target=0", "floor=2"):
         StreakSkipping(target=Fraction(0), floor=2.0)
     assert StreakSkipping(easy_part=Fraction(0), highest=1.0, floor=1.0, change=0.0).target == Fraction(1, 4)
     for wrong in ({"lowest": 0.6}, {"highest": 0.4}, {"change": 1.0}, {"easy_part": Fraction(2)}):
-        with pytest.raises(ConfigError, match=f"{next(iter(wrong))}=.* is out of range"):
+        with refused(ConfigError, f"{next(iter(wrong))}="):
             StreakSkipping(**wrong)
 
 

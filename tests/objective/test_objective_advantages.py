@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from dppo.context import NOTHING_KNOWN
 from dppo.errors import ConfigError
@@ -116,7 +117,7 @@ def test_powered_advantages():
     assert powered(advantage, power=-0.5).tolist() == pytest.approx([-(2**0.5), -(0.5**0.5), 0, 3**0.5])
     assert powered(advantage, power=0.0).tolist() == advantage.tolist()
     for power in (-1.0, NAN, float("inf")):
-        with pytest.raises(ConfigError, match="must be finite and > -1"):
+        with refused(ConfigError, "> -1"):
             emphasised(GROUP_SCALED, power)
 
 

@@ -46,17 +46,11 @@ def every_item_once(sizes: Sequence[int], bins: list[list[int]]) -> None:
     assert all(bins)
 
 
-def within_capacity(sizes: Sequence[int], capacity: int, bins: list[list[int]]) -> None:
-    """Only an item that is larger than a bin may overfill one, and stands alone there."""
-    for items, total in zip(bins, sums(sizes, bins), strict=True):
-        assert total <= capacity or len(items) == 1
-
-
 def packs(packer: Packer, sizes: Sequence[int], capacity: int) -> None:
-    """Both of the above."""
+    """Every item once, and only one that is larger than a bin may overfill one: it stands alone there."""
     bins = packer(sizes, capacity)
     every_item_once(sizes, bins)
-    within_capacity(sizes, capacity, bins)
+    assert all(total <= capacity or len(items) == 1 for items, total in zip(bins, sums(sizes, bins), strict=True))
 
 
 def packs_near_the_optimum(packer: Packer, sizes: Sequence[int], capacity: int) -> None:

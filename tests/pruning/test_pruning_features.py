@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from datasets import Dataset
+from refusals import refused
 
 from dppo.errors import DataError
 from dppo.pruning import column_features, length_features
@@ -12,7 +13,7 @@ from dppo.pruning import column_features, length_features
 
 def test_lengths_are_logarithms():
     np.testing.assert_allclose(length_features(["", "ab", [5, 6, 7]]), np.log([[1.0], [3.0], [4.0]]))
-    with pytest.raises(DataError, match=r"prompt 1 is 5, which has no length"):
+    with refused(DataError, "prompt 1 is 5"):
         length_features(["ab", 5])
 
 
@@ -29,12 +30,12 @@ def test_columns_are_numbers_as_they_stand():
         ([1.0, None, 2.0, None], 1, "None"),
         ([1.0, 2.0, float("nan"), 3.0], 2, "nan"),
         ([1.0, float("inf"), 3.0], 1, "inf"),
-        ([[1.0], [2.0]], 0, r"\[1.0\]"),
+        ([[1.0], [2.0]], 0, "[1.0]"),
     ],
 )
 def test_the_first_gap_is_named_and_the_line_that_is_advised_works(values, row, shown):
     dataset = Dataset.from_dict({"level": values})
-    with pytest.raises(DataError, match=rf"column 'level', row {row}: {shown} is no finite number") as caught:
+    with refused(DataError, "'level'", f"row {row}: {shown}") as caught:
         column_features({"level": dataset["level"]})
     repaired = advised(caught, dataset)
     left = [value for value in values if isinstance(value, float) and np.isfinite(value)]
@@ -51,7 +52,7 @@ def test_the_first_gap_is_named_and_the_line_that_is_advised_works(values, row, 
 )
 def test_the_first_text_is_named_and_the_line_that_is_advised_works(values, numbers):
     dataset = Dataset.from_dict({"level": values})
-    with pytest.raises(DataError, match=f"column 'level', row 0: .*{re.escape(values[0][-4:])}.* is text") as caught:
+    with refused(DataError, "'level'", "row 0", values[0][-4:]) as caught:
         column_features({"level": dataset["level"]})
     assert advised(caught, dataset)["level_number"] == numbers
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from dppo.errors import DataError, FileError, ShapeError
 from dppo.methods import METHODS
@@ -81,7 +82,7 @@ def test_files_that_cannot_be_used_are_errors_with_their_line(tmp_path):
     with pytest.raises(FileError, match="cannot be read"):
         read_values(tmp_path / "none.jsonl", IDS)
     file = file_of(tmp_path / "v.jsonl")
-    with pytest.raises(DataError, match="has no value of 1 of 5 prompts, row 4 the first"):
+    with refused(DataError, "1 of 5", "row 4"):
         read_values(file, np.append(IDS, np.uint64(1)))
     file.write_text(file.read_text() + '{"half')
     with pytest.raises(FileError, match="line 5 is damaged"):
@@ -89,5 +90,5 @@ def test_files_that_cannot_be_used_are_errors_with_their_line(tmp_path):
     one = torch.ones(2, dtype=torch.float64)
     with pytest.raises(ShapeError, match="PromptValues has shapes"):
         PromptValues(value_P=one, count_P=one, mean_P=one, square_P=torch.ones(3))
-    with pytest.raises(DataError, match="of at least one sample each"):
+    with refused(DataError, "one sample"):
         PromptValues(value_P=one, count_P=one * 0, mean_P=one, square_P=one)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from drafts import draft_of
+from refusals import refused, warned
 
 from dppo.errors import CheckpointError, RewardError, ShapeError
 from dppo.methods import METHODS
@@ -99,7 +100,7 @@ def test_a_resumed_run_expects_the_same_bit_for_bit(tmp_path):
             one.context.expected.mean_QF, other.context.expected.mean_QF
         )
     (tmp_path / DIFFICULTY_FILE).unlink()
-    with pytest.warns(UserWarning, match="written without difficulty_features: they are learned from here on"):
+    with warned("difficulty_features"):
         forgetful.load(tmp_path, position)
     assert not torch.equal(
         taught(forgetful, 1, first=2)[0].context.expected.mean_QF, straight[0].context.expected.mean_QF
@@ -110,10 +111,10 @@ def test_a_resumed_run_expects_the_same_bit_for_bit(tmp_path):
 
 
 def test_features_of_another_dataset_and_rewards_out_of_range_are_refused():
-    with pytest.raises(ShapeError, match="features of 12 prompts, and the dataset has 9"):
+    with refused(ShapeError, 12, 9):
         source(size=9)
     run = source()
     prompts = run.block(0, generations=GROUP)
-    with pytest.raises(RewardError, match=r"reward 3 of function 0.*reward_range: \[0, 3\]"):
+    with refused(RewardError, "reward 3", "function 0", "reward_range: [0, 3]"):
         learned(run, prompts, Rewards.of_groups(torch.full((PROMPTS, GROUP), 3.0)), 0)
     assert run.history.seen_share == 0 and run.difficulty.step == -1, "nothing is remembered of it"

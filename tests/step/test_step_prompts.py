@@ -8,7 +8,7 @@ import pytest
 import torch
 from drafts import draft_of
 from pruning_enumeration import boxes_of_level
-from refusals import refused
+from refusals import refused, warned
 
 from dppo.errors import CheckpointError, DataError, DesignError
 from dppo.methods import METHODS
@@ -99,7 +99,7 @@ def test_the_number_rolled_out_can_be_raised_to_a_multiple():
     taught(run, 3)
     assert len(run.block(3, generations=GROUP, multiple=8).row_Q) == 8
     assert len(run.block(4, generations=GROUP, multiple=3).row_Q) == 6
-    with pytest.raises(DesignError, match=r"multiple of 9 prompts.*the block has 8"):
+    with refused(DesignError, 9, 8):
         run.block(5, generations=GROUP, multiple=9)
 
 
@@ -124,7 +124,7 @@ def test_filled_blocks_grow_until_as_many_prompts_as_usual_are_rolled_out():
 
 
 def test_a_dataset_smaller_than_a_block_is_refused_with_what_to_set():
-    with pytest.raises(DataError, match=r"has 3 prompts, fewer than the 4.*generation_batch_size to at most 3"):
+    with refused(DataError, "3 prompts", "generation_batch_size", 4):
         source(size=3)
 
 
@@ -199,7 +199,7 @@ def test_prompts_that_a_checkpoint_does_not_know_are_counted_in_a_warning(tmp_pa
     taught(run, 6)
     position = run.save(tmp_path)
     other = source(identities=np.arange(5, SIZE + 5, dtype=np.uint64))
-    with pytest.warns(UserWarning, match="5 of 24 prompts are not in the checkpoint's dataset"):
+    with warned("5 of 24"):
         other.load(tmp_path, position)
     assert other.history.seen_share == pytest.approx(19 / 24)
 

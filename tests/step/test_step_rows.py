@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from dppo.errors import CheckpointError
 from dppo.methods import ROW_METHODS
@@ -51,5 +52,5 @@ def test_a_draw_of_another_dataset_is_refused(tmp_path):
     rows.save(tmp_path)
     with (tmp_path / "dppo_epoch.npz").open("wb") as file:
         np.savez(file, epoch=np.int64(1), prob=np.ones(3), weight=np.ones(3))
-    with pytest.raises(CheckpointError, match="damaged or of another dataset"):
+    with refused(CheckpointError, "damaged"):
         source("infobatch").load(tmp_path)

@@ -1,8 +1,8 @@
 """What a saved model says of its training, and what a script is told of a tokenizer without a chat template."""
 
-import pytest
 from conftest_trl import length_reward
 from datasets import Dataset
+from refusals import refused
 from trl_recorder_runs import make
 
 from dppo.errors import ConfigError
@@ -25,7 +25,7 @@ def test_a_conversation_without_a_chat_template_is_our_error(tiny_path, tmp_path
     args = DPPOConfig(
         str(tmp_path), use_cpu=True, bf16=False, num_generations=4, per_device_train_batch_size=8, report_to="none"
     )
-    with pytest.raises(ConfigError, match="the tokenizer has no chat template to write them as text"):
+    with refused(ConfigError, "chat template"):
         DPPOTrainer(tiny_path, length_reward, args, rows)
     text = rows.map(lambda row: {"prompt": row["prompt"][-1]["content"]})
     assert DPPOTrainer(tiny_path, length_reward, args, text).train_dataset is not None

@@ -11,7 +11,7 @@ import test_trl_dpo
 import test_trl_sft
 import torch
 from datasets import Dataset
-from refusals import refused
+from refusals import refused, warned
 from sft_runs import solutions
 from test_trl_resume import trainer, weights
 
@@ -122,9 +122,7 @@ def test_the_state_of_another_optimizer_is_refused(tiny_path, run):
 
 def test_what_is_missing_can_be_accepted_and_the_run_is_another(tiny_path, straight, run):
     (run / "checkpoint-3" / "optimizer.pt").unlink()
-    with pytest.warns(
-        UserWarning, match=r"lacks its optimizer\.pt: the run goes on with a new one, and is another run"
-    ):
+    with warned("optimizer.pt"):
         resumed(tiny_path, run, accept_missing=True)
     ours, theirs = weights(run), weights(straight)
     assert any(not torch.equal(ours[name], theirs[name]) for name in ours), "what went unsaid before"

@@ -75,9 +75,7 @@ def test_other_trl_versions_are_refused(version):
 
 
 def test_trl_config_is_not_taken_for_ours(tiny_path):
-    with pytest.raises(
-        ConfigError, match=r"is GRPOConfig, expected DPPOConfig\. Try DPPOConfig in place of GRPOConfig"
-    ):
+    with refused(ConfigError, "GRPOConfig", "Try DPPOConfig"):
         DPPOTrainer(tiny_path, length_reward, args=GRPOConfig(**CONFIG), train_dataset=problems(8))
 
 

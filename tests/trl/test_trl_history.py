@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest_trl import GENERATIONS, scripted
+from refusals import refused
 from test_trl_contract import gradients
 from test_trl_fields import configured
 from test_trl_resume import CASES, STEPS, trainer, weights
@@ -74,5 +75,5 @@ def test_resumed_equals_uninterrupted(options, tiny_path, tmp_path):
 
 @pytest.mark.parametrize("method", ["dppo", "grpo", "dr_grpo", "cppo"])
 def test_a_group_of_one_without_a_baseline_from_history_is_refused(method):
-    with pytest.raises(ConfigError, match=r"has no gradient: .*num_generations: 2, or method: dppo_history"):
+    with refused(ConfigError, "num_generations: 2", "method: dppo_history"):
         configured(method=method, num_generations=1, accept_bias=True)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from refusals import refused, warned
 from test_trl_contract import gradients
 
 from dppo.errors import OutOfMemoryError
@@ -65,7 +66,7 @@ RUN = dict(num_iterations=2, beta=0.1, max_steps=2)
 @pytest.mark.parametrize("where", BREAK)
 def test_the_number_to_lower_is_named(where, kind, layout, tiny_path, tmp_path, monkeypatch):
     BREAK[where](EXHAUSTED[kind], monkeypatch, layout)
-    with pytest.raises(OutOfMemoryError, match="out of memory in a forward or backward pass") as raised:
+    with refused(OutOfMemoryError, "max_tokens_per_row=60") as raised:
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, layout=layout, max_tokens_per_row=60, **RUN)
     found = re.search(
         r"over (\d+) tokens \(max_tokens_per_row=60\)\. Set max_tokens_per_row: (\d+), or gradient_checkpointing: true",
@@ -78,7 +79,7 @@ def test_the_number_to_lower_is_named(where, kind, layout, tiny_path, tmp_path, 
 
 def test_a_row_of_one_completion_needs_a_shorter_completion_not_a_shorter_row(tiny_path, tmp_path, monkeypatch):
     BREAK["forward"](EXHAUSTED["cuda"], monkeypatch, "rows")
-    with pytest.warns(UserWarning, match="a row of its own"), pytest.raises(OutOfMemoryError) as raised:
+    with warned("row"), pytest.raises(OutOfMemoryError) as raised:
         gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, max_tokens_per_row=8)
     assert "(max_tokens_per_row=8). Set a lower max_completion_length, since that is one" in str(raised.value)
 

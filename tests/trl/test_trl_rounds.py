@@ -114,9 +114,7 @@ def rounds_run(path, folder, seen, flat=lambda run, prompt: len(prompt.split()) 
 def test_a_run_that_reaches_the_limit_is_saved_before_it_stops(tiny_path, tmp_path):
     seen, options = [], {"save_steps": 100, "max_rounds": 2}
     stuck = rounds_run(tiny_path, tmp_path, seen, flat=lambda run, prompt: run.state.global_step >= 4, **options)
-    with pytest.raises(
-        RoundsError, match=r"step 4: after 2 rounds 0 of 6 groups .*checkpoint-4: go on from it"
-    ) as stop:
+    with refused(RoundsError, "step 4", "2 rounds", "0 of 6", "checkpoint-4") as stop:
         stuck.train()
     assert "max_rounds: 4" in str(stop.value)
     failed = seen[-2:]

@@ -100,7 +100,7 @@ def broken(name, monkeypatch):
 
 
 BROKEN = {
-    "segments ignored": r"log-probabilities differ by [\d.]+e\+00 nats \(tolerance 1\.0e-04\), gradients: .* relative",
-    "arguments dropped": r"log-probabilities differ by nan nats",
+    "segments ignored": "e+00 nats (tolerance 1.0e-04), gradients",
+    "arguments dropped": "nan nats",
 }
 """Ways in which rows can be wrong, and what the self-check says of each."""

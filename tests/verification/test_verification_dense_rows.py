@@ -84,22 +84,20 @@ def test_a_model_that_scales_its_logits(subject):
     assert verdicts(row_checks(replace(subject, model=model))) == ALL
 
 
-def test_rows_that_are_broken_fail(subject, monkeypatch):
-    def ignores_segments(module, query, key, value, mask, *, row_segments=None, row_kernel=None, **kwargs):
-        mask = None if row_segments is not None else mask
-        return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
-
-    monkeypatch.setitem(AttentionInterface._global_mapping, ROWS, ignores_segments)
-    assert list(verdicts(row_checks(subject)).values()) == [False, False, True, True]
+def ignores_segments(module, query, key, value, mask, *, row_segments=None, row_kernel=None, **kwargs):
+    mask = None if row_segments is not None else mask
+    return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
 
 
-def test_a_gradient_that_is_broken_fails_by_itself(subject, monkeypatch):
-    def detached(module, query, key, value, mask, *, row_segments=None, **kwargs):
-        key = key if row_segments is None else key.detach()
-        return rows_attention(module, query, key, value, mask, row_segments=row_segments, **kwargs)
+def detached(module, query, key, value, mask, *, row_segments=None, **kwargs):
+    key = key if row_segments is None else key.detach()
+    return rows_attention(module, query, key, value, mask, row_segments=row_segments, **kwargs)
 
-    monkeypatch.setitem(AttentionInterface._global_mapping, ROWS, detached)
-    assert list(verdicts(row_checks(subject)).values()) == [True, False, True, True]
+
+@pytest.mark.parametrize(("attention", "value"), [(ignores_segments, False), (detached, True)])
+def test_rows_that_are_broken_fail_and_a_broken_gradient_by_itself(subject, monkeypatch, attention, value):
+    monkeypatch.setitem(AttentionInterface._global_mapping, ROWS, attention)
+    assert list(verdicts(row_checks(subject)).values()) == [value, False, True, True]
 
 
 def test_a_check_that_sees_nothing_fails_its_controls(subject, monkeypatch):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from wrong_weights import DOUBLED
 
 from dppo.context import NOTHING_KNOWN, StepContext
@@ -57,28 +58,8 @@ def test_the_full_batch_is_the_gradient_of_the_whole_loss(subject, method):
     assert float(full @ subject.gram_NN @ full) == pytest.approx(square, rel=1e-4)
 
 
-def test_nothing_pruned_has_no_error(subject):
-    assert draw_errors(subject, DPPO.with_rates(prompt=0.0, completion=0.0), 5, 0).abs().max() < 1e-15
-
-
 def measured(subject, method, draws=200):
     return estimate_bias(draw_errors(subject, method, draws, 0), subject.gram_NN, full_batch(subject, method))
-
-
-@pytest.mark.parametrize(
-    ("name", "rates"),
-    [
-        ("dppo", (0.0, 0.5)),
-        ("dppo", (0.5, 0.0)),
-        ("dppo_threshold", (0.5, 0.5)),
-        ("dr_grpo", (0.5, 0.5)),
-        ("dppo_history", (0.5, 0.5)),
-    ],
-)
-def test_unbiased_methods_are_found_unbiased(subject, name, rates):
-    bias = measured(subject, METHODS[name].with_rates(prompt=rates[0], completion=rates[1]))
-    assert bias.variance > 1e-3
-    assert bias.squared <= bias.bound(1e-4)
 
 
 WRONG = {
@@ -168,7 +149,7 @@ def test_a_value_from_before_is_what_advantages_are_against_and_goes_with_its_pr
     kept_N = drawn.weight_N > 0
     assert 0 < kept_N.sum() < 12 and torch.equal(drawn.advantage_N[kept_N], real_N[kept_N])
     assert (bias := measured(subject, method)).squared <= bias.bound(1e-4)
-    with pytest.raises(ConfigError, match="need the value of every prompt"):
+    with refused(ConfigError, "value"):
         draw(replace(subject, context=NOTHING_KNOWN), method, step_streams(0, 0))
 
 
@@ -185,20 +166,22 @@ KINDS = ([1.0, 1, 1, 1], [0.0, 0, 0, 0], [1.0, 0, 0, 1], [0.0, 1, 1, 0], [1.0, 1
 REWARD_PG = torch.tensor(KINDS, dtype=torch.float64)
 
 
+def with_rewards(subject, reward_PG, **others):
+    return replace(subject, rewards=Rewards.of_groups(reward_PG), **others)
+
+
 def test_rounds_are_made_of_the_groups_that_count_over_their_own_tokens(subject):
-    known = replace(subject, rewards=Rewards.of_groups(REWARD_PG))
-    found = draw(known, DAPO, step_streams(0, 0))
+    found = draw(with_rewards(subject, REWARD_PG), DAPO, step_streams(0, 0))
     used_N = torch.tensor([0, 0, 1, 1, 0, 1]).repeat_interleave(4)
     assert found.weight_N.tolist() == used_N.tolist() and found.prompts == 3
     assert found.denominator == float((subject.tokens_N * used_N).sum()) < float(subject.tokens_N.sum())
-    nothing = draw(replace(subject, rewards=Rewards.of_groups(REWARD_PG[:1].expand(6, 4))), DAPO, step_streams(0, 0))
+    nothing = draw(with_rewards(subject, REWARD_PG[:1].expand(6, 4)), DAPO, step_streams(0, 0))
     assert nothing.prompts == nothing.weight_N.sum() == 0
 
 
 def test_skipped_prompts_have_the_chance_that_their_past_gives_them(subject):
     """One flat group before is one in a row: half a chance."""
-    now_PG = REWARD_PG[[2, 3, 5, 2, 0, 3]]
-    known = replace(subject, rewards=Rewards.of_groups(now_PG), earlier_rewards=Rewards.of_groups(REWARD_PG))
+    known = with_rewards(subject, REWARD_PG[[2, 3, 5, 2, 0, 3]], earlier_rewards=Rewards.of_groups(REWARD_PG))
     weight_MN = torch.stack([draw(known, GRESO, step_streams(0, index)).weight_N for index in range(400)])
     assert set(weight_MN.flatten().tolist()) == {0.0, 1.0}
     share_P = (weight_MN.view(-1, 6, 4) > 0).any(2).double().mean(0)
@@ -217,9 +200,7 @@ class Rows(PromptStream):
 def test_rounds_that_are_verified_are_those_of_training(subject, method, wanted):
     """Of the same prompts, with the same past: two coins each, the first groups that count, and as many rounds."""
     now_PG = REWARD_PG[[0, 2, 3, 1, 5, 2]]
-    known = replace(
-        subject, rewards=Rewards.of_groups(now_PG), earlier_rewards=Rewards.of_groups(REWARD_PG), wanted=wanted
-    )
+    known = with_rewards(subject, now_PG, earlier_rewards=Rewards.of_groups(REWARD_PG), wanted=wanted)
     one_P = torch.ones(6)
     seen = (0, 0)
     for seed in range(40):

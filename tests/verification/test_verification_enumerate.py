@@ -1,10 +1,10 @@
 """Every outcome of a draw: the distribution is exact, and a draw that breaks its promise is seen."""
 
 from dataclasses import replace
-from math import prod
 
 import pytest
 import torch
+from refusals import refused
 
 from dppo.errors import DesignError
 from dppo.pruning import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Pruning
@@ -34,17 +34,11 @@ def test_random_designs_keep_each_row_with_its_probability(design):
     assert sizes == ({3} if design.fixed_size else {0, 1, 2, 3, 4, 5})
 
 
-def test_independent_draws_have_the_product_distribution():
+def test_independent_draws_have_the_product_distribution_and_a_deterministic_one_a_single_outcome():
     for keep, chance in outcomes(POISSON, PROB):
-        assert chance == pytest.approx(
-            prod(p if k else 1 - p for k, p in zip(keep.tolist(), PROB.tolist(), strict=True))
-        )
-
-
-def test_a_deterministic_draw_has_one_outcome():
+        assert chance == pytest.approx(torch.where(keep, PROB, 1 - PROB).prod().item())
     ((keep, chance),) = outcomes(DETERMINISTIC, PROB)
-    assert chance == 1.0
-    assert keep.tolist() == [False, False, True, True, True]
+    assert chance == 1.0 and keep.tolist() == [False, False, True, True, True]
 
 
 def test_a_draw_with_other_probabilities_than_it_was_given_is_seen():
@@ -53,9 +47,9 @@ def test_a_draw_with_other_probabilities_than_it_was_given_is_seen():
 
 
 def test_what_cannot_be_enumerated_says_so():
-    with pytest.raises(DesignError, match="too many to enumerate"):
+    with refused(DesignError, "enumerate"):
         outcomes(SYSTEMATIC, torch.full((8,), 0.5, dtype=torch.float64))
-    with pytest.raises(DesignError, match="'urn' cannot be enumerated"):
+    with refused(DesignError, "'urn'"):
         outcomes(replace(PIVOTAL, name="urn"), PROB)
 
 

@@ -29,10 +29,7 @@ def by_hand(model, prompt, completion, temperature):
 def test_log_probabilities_are_those_of_the_tokens_after_the_prompt(model, temperature):
     for prompt, completion in PAIRS:
         with torch.no_grad():
-            got, expected = (
-                log_probs(model, prompt, completion, temperature),
-                by_hand(model, prompt, completion, temperature),
-            )
+            got, expected = (of(model, prompt, completion, temperature) for of in (log_probs, by_hand))
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 

@@ -8,19 +8,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.verification import parity
-from dppo.verification.parity import (
-    LOSSES,
-    one_step,
-    relative_difference,
-    script_of,
-    tiny_script,
-    weighted_sum_of_completions,
-)
 
 
 @pytest.fixture(scope="module")
 def script():
-    return tiny_script(prompts=3)
+    return parity.tiny_script(prompts=3)
 
 
 class CountsSurvivors(DPPOTrainer):
@@ -32,32 +24,34 @@ class CountsSurvivors(DPPOTrainer):
 
 
 def test_a_denominator_of_survivors_is_not_trls(script):
-    theirs = one_step(GRPOTrainer, GRPOConfig, script, **LOSSES["grpo"])
-    fewer = one_step(CountsSurvivors, DPPOConfig, script, completion_prune_rate=0.0, **LOSSES["grpo"])
-    assert relative_difference(fewer.gradient, theirs.gradient) > 0.01
+    theirs = parity.one_step(GRPOTrainer, GRPOConfig, script, **parity.LOSSES["grpo"])
+    fewer = parity.one_step(CountsSurvivors, DPPOConfig, script, completion_prune_rate=0.0, **parity.LOSSES["grpo"])
+    assert parity.relative_difference(fewer.gradient, theirs.gradient) > 0.01
 
 
 def test_the_gradient_is_the_weighted_sum_no_weight_of_the_model_moves_and_nothing_is_printed(script, capfd):
     before = {name: value.clone() for name, value in script.model.state_dict().items()}
     torch.manual_seed(0)
     state = torch.get_rng_state()
-    step = one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.5, **LOSSES["grpo"])
+    step = parity.one_step(DPPOTrainer, DPPOConfig, script, completion_prune_rate=0.5, **parity.LOSSES["grpo"])
     assert capfd.readouterr() == ("", "")
     assert torch.equal(torch.get_rng_state(), state)
     for name, value in step.trainer.model.state_dict().items():
         assert torch.equal(value, before[name])
-    assert relative_difference(step.gradient, weighted_sum_of_completions(step, step.trainer.method)) < 1e-5
+    assert (
+        parity.relative_difference(step.gradient, parity.weighted_sum_of_completions(step, step.trainer.method)) < 1e-5
+    )
 
 
 def test_gradients_of_other_parameters_are_not_equal():
     one = {"a": torch.ones(2)}
-    assert relative_difference(one, {"b": torch.ones(2)}) == float("inf")
-    assert relative_difference({}, {}) == float("inf")
-    assert relative_difference({"a": torch.tensor([1.0, 2.0])}, one) == pytest.approx(0.5**0.5)
+    assert parity.relative_difference(one, {"b": torch.ones(2)}) == float("inf")
+    assert parity.relative_difference({}, {}) == float("inf")
+    assert parity.relative_difference({"a": torch.tensor([1.0, 2.0])}, one) == pytest.approx(0.5**0.5)
 
 
 def test_the_script_of_a_subject_is_its_own_rollouts_where_rewards_differ_most(subject, monkeypatch):
-    script = script_of(subject, prompts=2)
+    script = parity.script_of(subject, prompts=2)
     spread = subject.reward_PG.std(1)
     chosen = [subject.prompt_tokens.index(tokens) for tokens in script.prompt_tokens]
     assert spread[chosen].min() >= spread.sort().values[-2]
@@ -67,4 +61,4 @@ def test_the_script_of_a_subject_is_its_own_rollouts_where_rewards_differ_most(s
         assert tokens == subject.completion_tokens[row]
         assert script.reward_N[place] == subject.reward_PG.flatten()[row]
     monkeypatch.setattr(parity, "SMALL", 1000)
-    assert script_of(subject).title == "a tiny Qwen3"
+    assert parity.script_of(subject).title == "a tiny Qwen3"

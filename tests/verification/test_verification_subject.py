@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
@@ -21,28 +22,24 @@ def test_a_subject_without_rewards_says_that_they_are_random(subject):
     assert not random_rewards(shape, 0).equal(random_rewards(shape, 1))
 
 
+def made(subject, prompts, reward, sampling):
+    return frozen_subject(subject.model, subject.tokenizer, prompts, reward, sampling=sampling, title="made")
+
+
+def odd_sums(prompt, tokens):
+    return torch.tensor([[float(sum(row) % 2)] for row in tokens])
+
+
 def test_a_subject_keeps_real_rewards_and_needs_two_of_everything(subject):
-    again = frozen_subject(
-        subject.model,
-        subject.tokenizer,
-        list(subject.prompt_tokens),
-        lambda prompt, tokens: torch.tensor([[float(sum(row) % 2)] for row in tokens]),
-        sampling=SubjectSampling(generations=4, max_new_tokens=10),
-        title="parity",
-    )
+    sampling = SubjectSampling(generations=4, max_new_tokens=10)
+    again = made(subject, list(subject.prompt_tokens), odd_sums, sampling)
     assert again.notes == ()
     assert again.completion_tokens == subject.completion_tokens, "the same seed"
+    assert len(again.earlier_tokens) == 24 and again.earlier_tokens != again.completion_tokens, "others, from before"
     expected = [float(sum(row) % 2) for row in again.completion_tokens]
     assert again.reward_PG.flatten().tolist() == expected
-    with pytest.raises(ConfigError, match="at least 2"):
-        frozen_subject(
-            subject.model,
-            subject.tokenizer,
-            [[1, 2]],
-            lambda *_: torch.zeros(16, 1),
-            sampling=SubjectSampling(),
-            title="one",
-        )
+    with refused(ConfigError, "2"):
+        made(subject, [[1, 2]], lambda *_: torch.zeros(16, 1), SubjectSampling())
 
 
 @pytest.mark.parametrize("score", [advantage_with_length, advantage_with_confidence], ids=["length", "confidence"])
@@ -68,9 +65,3 @@ def test_what_is_remembered_is_the_size_of_the_earlier_gradients(subject, score)
     found = remembered(subject, replace(dppo, completions=replace(dppo.completions, score=score)))
     assert torch.allclose(found.signal_P, wanted.signal_P, rtol=1e-5)
     assert torch.allclose(found.tokens_P, wanted.tokens_P) and bool(found.seen_P.all())
-
-
-def test_earlier_rollouts_are_others_than_those_measured(subject):
-    assert len(subject.earlier_tokens) == len(subject.completion_tokens) == 24
-    assert subject.earlier_tokens != subject.completion_tokens
-    assert len(subject.earlier_rewards) == len(subject.rewards) == 24

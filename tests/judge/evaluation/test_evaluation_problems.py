@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from refusals import refused
+from refusals import refused, warned
 
 from answer_judge.errors import ConfigError, DataError
 from answer_judge.evaluation import BENCHMARKS, Benchmark, choose, content_hash, load_set, parse_benchmark
@@ -50,7 +50,7 @@ PROMPTS = {"text": "What is 1 + 1? Box it.", "messages": [{"role": "user", "cont
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
 def test_training_and_evaluation_read_the_same_problem(prompt, written, tmp_path):
     rows = [{"prompt": prompt, "problem": "What is 1 + 1?", "answer": "2"}]
-    with pytest.warns(UserWarning, match=r"'problem' is read as the problem. .*:problem=prompt"):
+    with warned("'problem'", ":problem=prompt"):
         asked = load_set(written(rows)).problems[0].problem
     with pytest.warns(UserWarning, match="'problem' is read"):
         trained = load_problems(str(tmp_path / "mine.jsonl"), chat=False)["prompt"][0]

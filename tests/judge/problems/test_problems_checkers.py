@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from refusals import refused
+from refusals import refused, warned
 
 from answer_judge.errors import ConfigError, RewardError
 from answer_judge.evaluation import load_set, parse_benchmark
@@ -75,7 +75,7 @@ def test_a_checker_that_never_works_is_one_error(name):
 
 def test_one_that_fails_now_and_then_costs_those_completions_alone():
     reward = reward_of("sometimes", limit_seconds=30.0)
-    with pytest.warns(UserWarning, match="So far 1 of 4"):
+    with warned("1 of 4"):
         assert asked(reward, ["w0", "odd", "w2", "no"]) == [1.0, None, 1.0, 0.0]
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -58,11 +58,11 @@ class Words:
 def test_prompts_are_measured_as_the_model_sees_them():
     texts = ["one", "one two", "one two three"]
     check_problems(problems(texts), tokenizer=Words(), max_prompt_tokens=3)
-    with pytest.raises(DataError, match=r"max_prompt_tokens=2 tokens \(longest: 3\) in 1 row \(counted from 0: 2\)"):
+    with refused(DataError, "max_prompt_tokens=2", "longest: 3", "1 row", ": 2)"):
         check_problems(problems(texts), tokenizer=Words(), max_prompt_tokens=2)
     messages = [user(text) for text in texts]
     check_problems(problems(messages), tokenizer=Words(), max_prompt_tokens=5)
-    with pytest.raises(DataError, match=r"longest: 5\) in 2 rows \(counted from 0: 1, 2\)"):
+    with refused(DataError, "longest: 5", "2 rows", ": 1, 2)"):
         check_problems(problems(messages), tokenizer=Words(), max_prompt_tokens=3)
 
 

@@ -62,7 +62,7 @@ def test_a_group_that_is_not_whole_is_an_error(verifier):
     assert group_sizes_of(PROMPTS, None) == [2, 4, 2] and group_sizes_of(PROMPTS, 2) == [2] * 4
     with refused(DataError, "2 completions", "4"):
         majority_vote_reward(votes=4, verifier=verifier)(PROMPTS, [""] * 8)
-    with pytest.raises(DataError, match="1 prompts but 2 completions"):
+    with refused(DataError, "1 prompts", "2 completions"):
         majority_vote_reward(verifier=verifier)(["a"], ["", ""])
     with refused(ConfigError, "votes=1"):
         majority_vote_reward(votes=1)

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 from sandbox_programs import LIMITS, filtered, hostile_corpus, left_over, naive, task
 
 import answer_judge.sandbox.servers as servers
@@ -80,7 +81,7 @@ def test_a_layer_that_is_left_out_is_noticed(layer, program, verdict, monkeypatc
     broken = [(name, f"{text}\n{layer} = lambda *_: True\n" if name == "kernel" else text) for name, text in real]
     monkeypatch.setattr(servers, "sources", lambda: broken)
     with Sandbox(workers=1, limits=LIMITS, wrapper="") as open_one:
-        with pytest.raises(Exception, match="the sandbox does not do what it should here"):
+        with refused(Exception, "sandbox"):
             open_one.run(task(program))
         open_one._layers = ("files",)
         assert open_one.run(task(program)).verdict == "right"

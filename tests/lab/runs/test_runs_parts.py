@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from refusals import refused
+from refusals import refused, warned
 from small_runs import small_words
 
 import answer_judge.errors as judge
@@ -113,7 +113,7 @@ def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, made_quickly):
     flags = ("--save_steps", "1", "--logging_steps", "1", "--max_steps")
     train(run_of(tmp_path, "embedded", *flags, "2"))
     assert (tmp_path / "out" / "model.safetensors").exists()
-    with pytest.warns(UserWarning, match="max_steps: 2 -> 3; it holds from here"):
+    with warned("max_steps: 2 -> 3"):
         resumed = train(run_of(tmp_path, "embedded", *flags, "3", "--resume", "true"))
     assert resumed.state.global_step == 3 and len(made_quickly) == 1
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
