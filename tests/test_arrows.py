@@ -180,6 +180,7 @@ READERS = {
 """Who reads what was run elsewhere, or a command line, needs none of what runs it: neither TRL nor torch."""
 READABLE = {f"dppo_lab.{name.removesuffix('.py').replace('/', '.')}" for name in READERS} | {
     "dppo.errors",
+    "dppo.settings",
     "answer_judge.errors",
     "answer_judge.files",
 }

@@ -46,11 +46,17 @@ def every_item_once(sizes: Sequence[int], bins: list[list[int]]) -> None:
     assert all(bins)
 
 
+def within_capacity(sizes: Sequence[int], capacity: int, bins: list[list[int]]) -> None:
+    """Only an item that is larger than a bin may overfill one, and stands alone there."""
+    for items, total in zip(bins, sums(sizes, bins), strict=True):
+        assert total <= capacity or len(items) == 1
+
+
 def packs(packer: Packer, sizes: Sequence[int], capacity: int) -> None:
-    """Every item once, and only one that is larger than a bin may overfill one: it stands alone there."""
+    """Both of the above."""
     bins = packer(sizes, capacity)
     every_item_once(sizes, bins)
-    assert all(total <= capacity or len(items) == 1 for items, total in zip(bins, sums(sizes, bins), strict=True))
+    within_capacity(sizes, capacity, bins)
 
 
 def packs_near_the_optimum(packer: Packer, sizes: Sequence[int], capacity: int) -> None:

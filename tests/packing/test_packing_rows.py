@@ -1,14 +1,25 @@
 """Layout of rows: golden rows by hand, and for random groups that every label meets exactly its own context."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
-import packing_models as models
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packing_wrong import WRONG_ROWS
+from packing_models import (
+    Batch,
+    Setting,
+    make_batch,
+    make_row,
+    prepare_rows,
+    reference,
+    rows,
+    run_layout,
+    shared_row,
+    visible,
+)
 from refusals import refused
 
 from dppo.errors import ShapeError
@@ -26,7 +37,7 @@ def ids(*tokens):
 
 def contexts(row):
     """For each scored position: completion, offset, label, and the tokens it sees in the order of their positions."""
-    seen = models.visible(row)[0, 0]
+    seen = visible(row)[0, 0]
     for place, completion, offset in zip(row.scored_L, row.completion_L, row.offset_L, strict=True):
         keys = seen[place].nonzero().flatten()
         position = row.position_ids[0, keys]
@@ -46,35 +57,62 @@ def assert_every_label_meets_its_context(row, prompts, completions):
     assert int((row.labels != UNSCORED).sum()) == len(wanted)
 
 
-def test_a_prompt_and_two_completions_by_hand():
-    prompt = ids(1, 2, 3)
-    row = build_row([prompt, prompt], [ids(4, 5, 6), ids(7, 8)], [0, 0])
-    assert row.input_ids.tolist() == [[1, 2, 3, 4, 5, 3, 7]]
-    assert row.position_ids.tolist() == [[0, 1, 2, 3, 4, 2, 3]]
-    assert row.labels.tolist() == [[NO, NO, 4, 5, 6, 7, 8]]
-    assert row.segments.length_S == (2, 3, 2) and row.segments.trunk_S == (-1, 0, 0)
-    assert row.segments.total == 7 and row.completions == 2
-    assert row.unpack(torch.arange(7.0)[None], 4).tolist() == [[2, 3, 4, 0], [5, 6, 0, 0]]
+class TestByHand:
+    def test_a_prompt_and_two_completions(self):
+        prompt = ids(1, 2, 3)
+        row = build_row([prompt, prompt], [ids(4, 5, 6), ids(7, 8)], [0, 0])
+        assert row.input_ids.tolist() == [[1, 2, 3, 4, 5, 3, 7]]
+        assert row.position_ids.tolist() == [[0, 1, 2, 3, 4, 2, 3]]
+        assert row.labels.tolist() == [[NO, NO, 4, 5, 6, 7, 8]]
+        assert row.segments.length_S == (2, 3, 2) and row.segments.trunk_S == (-1, 0, 0)
+        assert row.segments.total == 7 and row.completions == 2
+        assert row.unpack(torch.arange(7.0)[None], 4).tolist() == [[2, 3, 4, 0], [5, 6, 0, 0]]
 
+    def test_one_completion_is_one_sequence_without_its_last_token(self):
+        row = build_row([ids(1, 2, 3)], [ids(4, 5, 6)], [0])
+        assert row.input_ids.tolist() == [[1, 2, 3, 4, 5]] and row.position_ids.tolist() == [[0, 1, 2, 3, 4]]
+        assert row.labels.tolist() == [[NO, NO, 4, 5, 6]]
 
-def test_prompts_of_one_token_completions_of_none_and_tokens_without_loss_by_hand():
-    row = build_row([ids(9), ids(9)], [ids(1, 2), ids(3)], [0, 0])
-    assert row.input_ids.tolist() == [[9, 1, 9]] and row.position_ids.tolist() == [[0, 1, 0]]
-    assert row.labels.tolist() == [[1, 2, 3]] and row.segments.trunk_S == (-1, -1), "no trunk"
-    row = build_row([ids(1, 2, 3)] * 3, [ids(4), ids(), ids(5, 6)], [0, 0, 0])
-    assert row.input_ids.tolist() == [[1, 2, 3, 3, 5]] and row.completions == 3
-    assert row.unpack(torch.ones(1, 5), 2).tolist() == [[1, 0], [0, 0], [1, 1]]
-    row = build_row([ids(1, 2), ids(3, 4, 5)], [ids(6, 7), ids(8)], [0, 1], [ids(0, 1).bool(), ids(1).bool()])
-    assert row.input_ids.tolist() == [[1, 2, 6, 3, 4, 5]] and row.position_ids.tolist() == [[0, 1, 2, 0, 1, 2]]
-    assert row.labels.tolist() == [[NO, NO, 7, NO, NO, 8]], "6 is forwarded and not scored"
+    def test_a_prompt_of_one_token_has_no_trunk(self):
+        row = build_row([ids(9), ids(9)], [ids(1, 2), ids(3)], [0, 0])
+        assert row.input_ids.tolist() == [[9, 1, 9]] and row.position_ids.tolist() == [[0, 1, 0]]
+        assert row.labels.tolist() == [[1, 2, 3]]
+        assert row.segments.length_S == (2, 1) and row.segments.trunk_S == (-1, -1)
 
+    def test_completions_of_one_token(self):
+        row = build_row([ids(1, 2), ids(1, 2)], [ids(5), ids(6)], [0, 0])
+        assert row.input_ids.tolist() == [[1, 2, 2]] and row.labels.tolist() == [[NO, 5, 6]]
 
-def test_plans_by_hand():
-    plan = plan_rows([0, 0, 0], [5, 5, 5], [6, 6, 6], 16)
-    assert sorted(map(len, plan)) == [1, 2], "a trunk of 4 and two of 6 fill a row, the third needs another"
-    assert row_tokens([0] * 3, [5] * 3, [6] * 3, plan) == 16 + 10
-    assert [0] in plan_rows([0, 0, 1], [3, 3, 4], [50, 2, 3], 10), "one longer than the row stands alone and whole"
-    assert plan_rows([0, 0], [3, 3], [0, 0], 10) == [] and plan_rows([], [], [], 10) == [], "nothing to forward"
+    def test_two_prompts(self):
+        row = build_row([ids(1, 2), ids(3, 4, 5)], [ids(6, 7), ids(8)], [0, 1])
+        assert row.input_ids.tolist() == [[1, 2, 6, 3, 4, 5]] and row.position_ids.tolist() == [[0, 1, 2, 0, 1, 2]]
+        assert row.labels.tolist() == [[NO, 6, 7, NO, NO, 8]]
+
+    def test_an_empty_completion_takes_no_place(self):
+        prompt = ids(1, 2, 3)
+        row = build_row([prompt] * 3, [ids(4), ids(), ids(5, 6)], [0, 0, 0])
+        assert row.input_ids.tolist() == [[1, 2, 3, 3, 5]] and row.completions == 3
+        assert row.unpack(torch.ones(1, 5), 2).tolist() == [[1, 0], [0, 0], [1, 1]]
+
+    def test_tokens_that_carry_no_loss_are_forwarded_and_not_scored(self):
+        prompt = ids(1, 2, 3)
+        row = build_row([prompt] * 2, [ids(4, 5, 6), ids(7, 8)], [0, 0], [ids(1, 0, 1).bool(), ids(0, 1).bool()])
+        assert row.input_ids.tolist() == [[1, 2, 3, 4, 5, 3, 7]]
+        assert row.labels.tolist() == [[NO, NO, 4, NO, 6, NO, 8]]
+        assert row.unpack(torch.arange(7.0)[None], 3).tolist() == [[2, 0, 4], [0, 6, 0]]
+
+    def test_the_fewest_rows(self):
+        """A trunk of 4 and completions of 6: two fill a row of 16, the third needs another."""
+        plan = plan_rows([0, 0, 0], [5, 5, 5], [6, 6, 6], 16)
+        assert sorted(map(len, plan)) == [1, 2] and row_tokens([0] * 3, [5] * 3, [6] * 3, plan) == 16 + 10
+        assert plan_rows([0, 0, 0], [5, 5, 5], [6, 6, 6], 22) == [[0, 1, 2]]
+
+    def test_a_completion_longer_than_the_row_stands_alone_and_whole(self):
+        plan = plan_rows([0, 0, 1], [3, 3, 4], [50, 2, 3], 10)
+        assert [0] in plan and sorted(i for row in plan for i in row) == [0, 1, 2]
+
+    def test_nothing_to_forward_is_no_row(self):
+        assert plan_rows([0, 0], [3, 3], [0, 0], 10) == [] and plan_rows([], [], [], 10) == []
 
 
 token = st.integers(1, 60)
@@ -156,6 +194,15 @@ def test_rows_that_cannot_be_built_and_widths_that_would_move_values_are_refused
         build_row([ids(1)], [ids(2), ids(3)], [0, 0])
 
 
+def labels_moved_by_one(row):
+    """The wrong twin of a head that shifts: every state predicts the token after its next."""
+    return replace(row, labels=row.labels.roll(-1, 1).masked_fill(row.labels == UNSCORED, UNSCORED))
+
+
+def positions_that_go_on(row):
+    return replace(row, position_ids=torch.arange(row.segments.total)[None])
+
+
 def with_trunks(row, trunk_S):
     return replace(row, segments=replace(row.segments, trunk_S=tuple(trunk_S)))
 
@@ -173,44 +220,86 @@ def on_another_trunk(row):
 class TestThroughAModel:
     """The same layouts, judged by one sequence at a time."""
 
-    SETTING = models.Setting("gemma3")
+    SETTING = Setting("gemma3")
 
     @pytest.fixture
     def model(self):
-        return self.SETTING.prepared()
+        return self.SETTING.model(prepare_rows)
 
-    @pytest.mark.parametrize("wrong", [*WRONG_ROWS.values(), without_trunks, on_another_trunk])
+    def outcome(self, model, change=lambda row: row):
+        """Differences from the reference of one shared row, changed by ``change`` after it was built."""
+        batch = make_batch()
+        row, index = shared_row(batch)
+        pieces = iter([(index, row_log_probs(model, change(row), batch.width)[0])])
+        return run_layout(model, pieces, batch).difference(reference(self.SETTING))
+
+    def test_the_row_as_it_is(self, model):
+        assert max(self.outcome(model)) < 1e-12
+
+    @pytest.mark.parametrize("wrong", [labels_moved_by_one, positions_that_go_on, without_trunks, on_another_trunk])
     def test_wrong_rows_are_caught(self, model, wrong):
-        row, index = models.shared_row(models.make_batch())
-        assert len({t for t in row.segments.trunk_S if t >= 0}) > 1
-        logp, gradient = models.off(self.SETTING, models.of_row(model, wrong(row), index), model)
+        assert len({t for t in shared_row(make_batch())[0].segments.trunk_S if t >= 0}) > 1
+        logp, gradient = self.outcome(model, wrong)
         assert logp > 0.1 and gradient > 0.1
 
+    @pytest.mark.parametrize("max_tokens", [1, 13, 30])
+    def test_rows_smaller_than_what_they_hold(self, model, max_tokens):
+        batch = make_batch()
+        assert (
+            max(run_layout(model, rows(model, batch, max_tokens=max_tokens), batch).difference(reference(self.SETTING)))
+            < 1e-12
+        )
+
     def test_an_empty_completion_scores_zero_and_changes_nothing(self, model):
-        full = models.make_batch()
-        batch = models.Batch(
+        full = make_batch()
+        batch = Batch(
             [*full.prompts, full.prompts[0], ids(5)],
             [*full.completions, ids(), ids()],
             [*full.group, full.group[0], 99],
             torch.cat([full.weight_NC, torch.ones(2, full.width, dtype=torch.float64)]),
         )
-        found, wanted = models.run_layout(model, models.rows(model, batch), batch), models.reference(self.SETTING)
+        found, wanted = run_layout(model, rows(model, batch), batch), reference(self.SETTING)
         assert not found.logp_NC[-2:].any()
         assert (found.logp_NC[:-2] - wanted.logp_NC).abs().max() < 1e-12
+        assert (found.gradient - wanted.gradient).norm() < 1e-12 * wanted.gradient.norm()
+
+    def test_masked_tokens_have_no_gradient_and_are_still_read(self, model):
+        """Against the whole row with weights of 0 on the same tokens."""
+        batch, index = make_batch(), list(range(len(make_batch().prompts)))
+        rng = torch.Generator().manual_seed(5)
+        scored = [torch.rand(len(c), generator=rng) < 0.6 for c in batch.completions]
+        keep = torch.stack([torch.nn.functional.pad(s, (0, batch.width - len(s))) for s in scored])
+        fewer = replace(batch, weight_NC=batch.weight_NC * keep)
+        masked = build_row(batch.prompts, batch.completions, batch.group, scored)
+        found, wanted = (
+            run_layout(model, iter([(index, row_log_probs(model, row, batch.width)[0])]), fewer)
+            for row in (masked, make_row(batch, index))
+        )
+        assert found.logp_NC.equal(found.logp_NC * keep)
+        assert (found.logp_NC - wanted.logp_NC * keep).abs().max() < 1e-12
         assert (found.gradient - wanted.gradient).norm() < 1e-12 * wanted.gradient.norm()
 
     @pytest.mark.parametrize("scoring", [head.chunked_log_probs, head.checkpointed_log_probs])
     def test_a_row_whose_tokens_are_all_masked_has_a_gradient_of_zero(self, model, monkeypatch, scoring):
         monkeypatch.setattr(head, "label_log_probs", scoring)
-        batch = models.make_batch()
+        batch = make_batch()
         row = build_row(batch.prompts, batch.completions, batch.group, [torch.zeros_like(c) for c in batch.completions])
-        logp, entropy, *_ = row_log_probs(model, row, batch.width, kernel=SEGMENT_SDPA, entropy=True)
+        logp, entropy, _ = row_log_probs(model, row, batch.width, kernel=SEGMENT_SDPA, entropy=True)
         assert not logp.any() and entropy is not None and not entropy.any()
         model.zero_grad()
         logp.sum().backward()
         gradients = [p.grad for p in model.parameters()]
         assert all(g is not None for g in gradients), "every parameter has one, so collectives over ranks match"
         assert not any(g.any() for g in gradients)
+
+    def test_neighbours_do_not_matter(self, model):
+        """A completion has the same log-probabilities alone and in any company."""
+        batch = make_batch()
+        score = partial(row_log_probs, model, width=batch.width)
+        alone = score(make_row(batch, [4]))[0][0]
+        for company in ([4, 0, 1], [7, 4], [2, 3, 5, 4, 6]):
+            index = sorted(company, key=lambda i: batch.group[i])
+            assert (score(make_row(batch, index))[0][index.index(4)] - alone).abs().max() < 1e-12
 
 
 def test_a_half_precision_head_gives_float32_log_probabilities(monkeypatch):
@@ -234,5 +323,5 @@ def test_a_half_precision_head_gives_float32_log_probabilities(monkeypatch):
     exact_logp, exact_grad = scored(head.chunked_log_probs, torch.float64)
     rounded_logp, _ = scored(head.chunked_log_probs, torch.bfloat16)
     assert logp.dtype == torch.float32 and rounded_logp.dtype == torch.bfloat16
-    assert models.off(logp, exact_logp) < 1e-3 < models.off(rounded_logp, exact_logp)
-    assert models.off(grad, exact_grad) < 1e-2
+    assert off(logp, exact_logp) < 1e-3 < off(rounded_logp, exact_logp)
+    assert off(grad, exact_grad) < 1e-2

@@ -34,7 +34,7 @@ def test_a_rank_forwards_the_prompt_of_a_group_once():
     """The wrong twin has it once for each completion."""
     lengths = Lengths(
         prompt_N=torch.tensor([7, 7, 7, 5]),
-        completion_N=torch.tensor([1, 2, 3, 4]),
+        completion_UN=torch.tensor([[1, 2, 3, 4]]),
         group_N=torch.tensor([0, 0, 0, 1]),
     )
     found = tokens_of_ranks(lengths, torch.tensor([0, 0, 1, NOWHERE]), 2)

@@ -1,51 +1,78 @@
 """Which models rows serve, what they cannot serve, and that without rows a model is what it was."""
 
-import packing_models as models
+import copy
+
 import pytest
 import torch
-import transformers
+from packing_models import (
+    build,
+    make_batch,
+    one_at_a_time,
+    packed_call,
+    padded,
+    prepare_rows,
+    randomise,
+    rows,
+    run_layout,
+    shared_row,
+    visible,
+)
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from dppo.packing.attention import unsupported, use_rows
 from dppo.packing.forward import row_log_probs
+from dppo.packing.head import add_scored_head
 from dppo.packing.rows import build_row
 
 WRONG, RIGHT = 0.1, 2e-5
 
 
-def made(kind, **settings):
-    """A random model of ``transformers`` by the name of its classes, ``Gemma2`` or ``GPT2LMHead``."""
-    config = getattr(transformers, f"{kind.removesuffix('LMHead')}Config")(**settings)
-    model = getattr(transformers, f"{kind}Model" if kind.endswith("LMHead") else f"{kind}ForCausalLM")(config)
-    models.randomise(model.parameters(), 0)
-    return model
+class TestPositions:
+    """Positions restart with every prompt, so a row may be longer than the model's last position."""
 
+    @staticmethod
+    def models(name):
+        """Three of the same model with 40 positions: plain, on trial, ours."""
+        if name == "llama":
+            return [build(name, max_position_embeddings=40) for _ in range(3)]
+        dropouts = dict(attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
+        config = GPT2Config(vocab_size=61, n_positions=40, n_embd=32, n_layer=2, n_head=4, **dropouts)
+        models = [GPT2LMHeadModel(config) for _ in range(3)]
+        for model in models:
+            randomise(model.parameters(), 0)
+        return models
 
-GPT2 = dict(vocab_size=61, n_positions=40, n_embd=32, n_layer=2, n_head=4)
-FORTY_POSITIONS = {
-    "llama": lambda: models.build("llama", max_position_embeddings=40),
-    "gpt2": lambda: made("GPT2LMHead", **GPT2, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0),
-}
+    @pytest.mark.parametrize("name", ["llama", "gpt2"])
+    def test_a_row_longer_than_the_positions_of_the_model(self, name):
+        """GPT-2 has no 41st position to give; rotary positions go on and are merely wrong."""
+        batch, (plain, naive, model) = make_batch(), self.models(name)
+        expected = run_layout(plain, one_at_a_time(plain, batch), batch)
+        row, index = shared_row(batch)
+        assert row.input_ids.shape[1] > 80 and int(row.position_ids.max()) < 40
+        continuing = dict(position_ids=torch.arange(row.input_ids.shape[1])[None], attention_mask=visible(row))
+        try:
+            logp = packed_call(naive, row, **continuing, use_cache=False)
+            assert (logp - expected.logp_NC[index]).abs().max() > WRONG
+        except IndexError:
+            assert name == "gpt2"
 
-
-@pytest.mark.parametrize("name", FORTY_POSITIONS)
-def test_a_row_longer_than_the_positions_of_the_model(name):
-    """Positions restart with every prompt; GPT-2 has no 41st to give, rotary positions go on and are merely wrong."""
-    batch, (plain, naive, model) = models.make_batch(), (FORTY_POSITIONS[name]() for _ in range(3))
-    expected = models.run_layout(plain, models.one_at_a_time(plain, batch), batch)
-    row, index = models.shared_row(batch)
-    assert row.input_ids.shape[1] > 80 and int(row.position_ids.max()) < 40
-    continuing = dict(position_ids=torch.arange(row.input_ids.shape[1])[None], attention_mask=models.visible(row))
-    try:
-        logp = models.packed_call(naive, row, **continuing, use_cache=False)
-        assert (logp - expected.logp_NC[index]).abs().max() > WRONG
-    except IndexError:
-        assert name == "gpt2"
-
-    assert unsupported(model) == ""
-    models.prepare_rows(model)
-    logp, gradient = models.run_layout(model, models.rows(model, batch), batch).difference(expected)
-    assert logp < RIGHT and gradient < 1e-5
+        assert unsupported(model) == ""
+        prepare_rows(model)
+        logp, gradient = run_layout(model, rows(model, batch), batch).difference(expected)
+        assert logp < RIGHT and gradient < 1e-5
 
 
 class TestOrdinaryCalls:
@@ -53,36 +80,35 @@ class TestOrdinaryCalls:
 
     @pytest.mark.parametrize("name", ["qwen3", "gemma3", "qwen3-window"])
     def test_evaluation_and_generation_are_bit_identical(self, name):
-        batch, before, after = models.make_batch(), models.build(name).eval(), models.build(name).eval()
-        models.prepare_rows(after, temperature=0.7)
+        batch, before, after = make_batch(), build(name).eval(), build(name).eval()
+        prepare_rows(after, temperature=0.7)
         with torch.no_grad():
-            (_, one), (_, other) = *models.padded(before, batch), *models.padded(after, batch)
+            (_, one), (_, other) = *padded(before, batch), *padded(after, batch)
             assert torch.equal(one, other)
             ids = batch.prompts[0][None]
             assert torch.equal(before(ids).logits, after(ids).logits)
-        ids = torch.stack([p[:5] for p in batch.prompts if len(p) >= 5])
-        mask = torch.ones_like(ids)
-        mask[0, :3] = 0
-
-        def written(model, **config):
-            torch.manual_seed(0)
-            generation = transformers.GenerationConfig(max_new_tokens=12, pad_token_id=0, **config)
-            return model.generate(ids, attention_mask=mask, generation_config=generation)
-
         for config in (dict(do_sample=False), dict(do_sample=True, temperature=1.3)):
-            one, other = written(before, **config), written(after, **config)
-            assert torch.equal(one, other) and one.shape[1] > 10
+            torch.manual_seed(0)
+            ids = torch.stack([p[:5] for p in batch.prompts if len(p) >= 5])
+            mask = torch.ones_like(ids)
+            mask[0, :3] = 0
+            written = []
+            for model in (before, after):
+                torch.manual_seed(0)
+                generation = GenerationConfig(max_new_tokens=12, pad_token_id=0, **config)
+                written.append(model.generate(ids, attention_mask=mask, generation_config=generation))
+            assert torch.equal(*written) and written[0].shape[1] > 10
 
     def test_the_gradient_of_an_ordinary_call_is_bit_identical(self):
-        batch, before, after = models.make_batch(), models.build("qwen3"), models.build("qwen3")
-        models.prepare_rows(after)
-        one, other = (models.run_layout(model, models.padded(model, batch), batch) for model in (before, after))
+        batch, before, after = make_batch(), build("qwen3"), build("qwen3")
+        prepare_rows(after)
+        one, other = (run_layout(model, padded(model, batch), batch) for model in (before, after))
         assert torch.equal(one.gradient, other.gradient)
 
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
     def test_nothing_of_it_is_saved(self, tmp_path, attention):
-        model = models.build("qwen3", attn_implementation=attention)
-        models.prepare_rows(model)
+        model = build("qwen3", attn_implementation=attention)
+        prepare_rows(model)
         model.save_pretrained(tmp_path)
         model.config.save_pretrained(tmp_path / "config")
         for path in (tmp_path / "config.json", tmp_path / "config" / "config.json"):
@@ -92,38 +118,55 @@ class TestOrdinaryCalls:
 
     def test_two_models_of_one_configuration(self):
         """The reference model of a trainer shares the configuration's values, not the attention."""
-        policy = models.build("qwen3")
+        policy = build("qwen3")
         other = type(policy)(policy.config.__class__.from_dict(policy.config.to_dict()))
         use_rows(policy)
         assert other.config._attn_implementation == "sdpa"
 
 
-ROPE = {"rope_type": "default", "rope_theta": 1e4}
+SMALL = dict(vocab_size=61, hidden_size=32, intermediate_size=32, num_hidden_layers=2, pad_token_id=0)
+HEADS = dict(num_attention_heads=4, num_key_value_heads=2)
 UNSERVED = {
-    "Lfm2": dict(layer_types=["conv", "full_attention"]),
-    "Gemma2": dict(head_dim=8, attn_logit_softcapping=1.0, final_logit_softcapping=None),
-    "GptOss": dict(head_dim=8, num_local_experts=2, num_experts_per_tok=1, rope_parameters=ROPE),
+    "convolution": lambda: Lfm2ForCausalLM(Lfm2Config(**SMALL, **HEADS, layer_types=["conv", "full_attention"])),
+    "capped scores": lambda: Gemma2ForCausalLM(
+        Gemma2Config(**SMALL, **HEADS, head_dim=8, attn_logit_softcapping=1.0, final_logit_softcapping=None)
+    ),
+    "attention sinks": lambda: GptOssForCausalLM(
+        GptOssConfig(
+            **SMALL,
+            **HEADS,
+            head_dim=8,
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        )
+    ),
 }
-"""Convolutions, capped scores, attention sinks."""
 
 
 @pytest.mark.parametrize("kind", UNSERVED)
 def test_models_that_rows_cannot_serve(kind):
     """They run on rows without a word, and are wrong: so it must be said beforehand, and the self-check must see it."""
-    batch, expected, model = models.make_batch(), *(made(kind, **models.SIZE | UNSERVED[kind]) for _ in range(2))
+    batch, expected, model = make_batch(), UNSERVED[kind](), UNSERVED[kind]()
+    for each in (expected, model):
+        randomise(each.parameters(), 0)
     assert unsupported(model)
 
     expected.set_attn_implementation("eager")
-    models.prepare_rows(model)
-    row, index = models.shared_row(batch)
+    prepare_rows(model)
+    row, index = shared_row(batch)
     with torch.no_grad():
-        outcome = torch.cat([logp for _, logp in models.one_at_a_time(expected, batch)])
+        outcome = torch.cat([logp for _, logp in one_at_a_time(expected, batch)])
         assert (row_log_probs(model, row, batch.width)[0] - outcome[index]).abs().max() > WRONG
 
 
 def test_the_router_loss_of_a_row_is_that_of_its_completions_one_by_one():
     """A prompt that is held once counts once for each completion, and weights count as repeated completions would."""
-    model = made("Qwen3Moe", **models.SIZE, head_dim=8, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
+    config = Qwen3MoeConfig(
+        **SMALL, **HEADS, head_dim=8, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2
+    )
+    model = Qwen3MoeForCausalLM(config)
+    randomise(model.parameters(), 0)
     prompts, completions = [torch.tensor([3, 4, 5])] * 2 + [torch.tensor([6])], [[7, 8], [9], [3, 3, 4]]
     completions, weight_B = [torch.tensor(ids) for ids in completions], torch.tensor([2.0, 0.0, 3.0])
 
@@ -134,7 +177,7 @@ def test_the_router_loss_of_a_row_is_that_of_its_completions_one_by_one():
     layers = [torch.cat(parts) for parts in zip(*(whole(k) for k in times), strict=True)]
     tokens = sum(len(prompts[k]) + len(completions[k]) for k in times)
     expected = load_balancing_loss_func(tuple(layers), 4, 2, None) * tokens
-    models.prepare_rows(model)
+    prepare_rows(model)
 
     def of_row(**options):
         row = build_row(prompts, completions, [0, 0, 1], **options)
@@ -148,3 +191,22 @@ def test_the_router_loss_of_a_row_is_that_of_its_completions_one_by_one():
     weight_B = torch.zeros(3)
     loss = of_row(last_tokens=True)
     assert float(loss) == 0.0 and torch.autograd.grad(loss, parameter)[0].abs().max() == 0.0
+
+
+def test_a_model_may_be_prepared_by_one_trainer_after_another_and_copied():
+    """Each head calls the forward it found, and a copy its own weights: neither loops, neither follows the original."""
+    model = build("qwen3")
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits
+        for temperature in (1.0, 0.5):
+            use_rows(model)
+            add_scored_head(model, temperature=temperature)
+        row = build_row([ids[0]], [ids[0]], [0])
+        logp = row_log_probs(model, row, 3).logp_BT
+        kept = copy.deepcopy(model)
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        torch.testing.assert_close(kept(input_ids=ids).logits, logits)
+        torch.testing.assert_close(row_log_probs(kept, row, 3)[0], logp)
+        assert (model(input_ids=ids).logits - logits).abs().max() > 0.1

@@ -27,9 +27,9 @@ def test_a_denominator_of_each_micro_batch_is_caught(ours, tiny_path, tmp_path, 
     twin = Fixed(ours, tiny_path, tmp_path, monkeypatch, **STEP | {"max_tokens_per_row": 60})
     trainer, right = twin.trainer, twin.trainer._part
 
-    def wrong(model, batch):
+    def wrong(model, batch, *others):
         kept = int((batch.weight > 0).sum()) // trainer.together
-        return right(model, batch) * 6 / (3 * max(kept, 1))
+        return right(model, batch, *others) * 6 / (3 * max(kept, 1))
 
     monkeypatch.setattr(trainer, "_part", wrong)
     assert twin.error() > 0.01

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest_trl import CONFIG, SHORT, first_half_reward, length_reward, logged, problems, scripted
-from refusals import refused
+from refusals import refused, warned
 from safetensors.torch import load_file
 from trl import TrlParser
 from trl_recorder_runs import lines, make
@@ -112,7 +112,8 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     state = json.loads(file.read_text())
     del state["position"]["visits"]
     file.write_text(json.dumps(state))
-    trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
+    with warned("dppo_state.json"):
+        trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
     assert not equal(tmp_path / "a", tmp_path / "lost")
 
 
@@ -139,6 +140,7 @@ class Plan:
         tokens_N = torch.tensor([10, 20, 30, 40])
 
     weight_UN = torch.tensor([[1.0, 0.0, 2.0, 1.0], [0.0, 0.0, 3.0, 1.0]])
+    token_draws = ()
 
 
 def test_the_first_process_measures_and_all_others_take_its_word():
@@ -214,7 +216,8 @@ def test_the_weight_of_a_kl_term_is_learned_logged_and_resumed(tiny_path, tmp_pa
     state = json.loads(file.read_text())
     assert state.pop("others")["unit"] > 0
     file.write_text(json.dumps(state))
-    forgetful = trained(tiny_path, tmp_path / "c", resume=str(file.parent), **options)
+    with warned("dppo_state.json"):
+        forgetful = trained(tiny_path, tmp_path / "c", resume=str(file.parent), **options)
     assert forgetful.others != whole.others, "the wrong twin"
 
 

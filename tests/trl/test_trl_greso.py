@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from conftest_trl import GENERATIONS, length_reward, logged, relative_difference
-from refusals import refused
+from refusals import refused, warned
 from test_trl_contract import TOLERANCE, gradients
 from test_trl_resume import Stop, StopAfter, weights
 from test_trl_rounds import retained, rounds_run, stock
@@ -59,11 +59,12 @@ def test_resumed_equals_uninterrupted(tiny_path, tmp_path):
     (checkpoint / "dppo_state.json").write_text(json.dumps(state))
     forgot = []
     other = rounds_run(tiny_path, tmp_path / "c", forgot, **options)
-    other.train(resume_from_checkpoint=str(checkpoint))
+    with warned("dppo_state.json"):
+        other.train(resume_from_checkpoint=str(checkpoint))
     assert other.source.learned != first.source.learned, "the wrong version: exploration starts anew"
     state["position"]["learned"] = {"wrong": 1}
     (checkpoint / "dppo_state.json").write_text(json.dumps(state))
-    with refused(CheckpointError, "damaged"):
+    with warned("dppo_state.json"), refused(CheckpointError, "damaged"):
         rounds_run(tiny_path, tmp_path / "c", [], **options).train(resume_from_checkpoint=str(checkpoint))
 
 

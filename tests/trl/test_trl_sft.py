@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest_trl import relative_difference
 from datasets import Dataset
-from refusals import refused
+from refusals import refused, warned
 from safetensors.torch import load_file
 from sft_runs import Fixed, made, ours, solutions, stock, texts, trained
 from trl import SFTConfig
@@ -131,7 +131,7 @@ def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):
     trained(ours, tiny_path, tmp_path / "a", **saving)
     checkpoint = str(tmp_path / "a" / "checkpoint-1")
     other = solutions(10).map(lambda row: {"completion": row["completion"] + " w1"})
-    with refused(CheckpointError, "among the 10"):
+    with warned("dataset"), refused(CheckpointError, "among the 10"):
         ours(tiny_path, tmp_path / "b", data=other, **saving).train(resume_from_checkpoint=checkpoint)
     with pytest.warns(UserWarning, match=r"row_prune_rate: None -> 0\.3"):
         ours(tiny_path, tmp_path / "c", row_prune_rate=0.3, **saving).train(resume_from_checkpoint=checkpoint)

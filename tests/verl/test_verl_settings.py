@@ -165,7 +165,7 @@ def test_the_order_of_a_step_and_a_better_score_are_said():
 
 
 def test_a_rate_that_is_chosen_is_not_said_to_be_fixed():
-    assert any("at least 20%" in line and "chosen in each step" in line for line in said_by(method()))
+    assert any("at least 10%" in line and "chosen in each step" in line for line in said_by(method()))
     assert any("completions: 50% of those" in line for line in said_by(method(completion_prune_rate=0.5)))
 
 

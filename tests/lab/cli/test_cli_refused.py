@@ -58,7 +58,10 @@ def without_end():
 
 REFUSED = [
     # settings
-    ("train train.yaml --method ddpo", "Did you mean dapo or dppo or gdpo? The 32 there are: docs/methods.md."),
+    (
+        "train train.yaml --method ddpo",
+        f"Did you mean dapo or dppo or gdpo? The {len(METHODS)} there are: docs/methods.md.",
+    ),
     ("train train.yaml --learning_rate fast", "invalid float value: 'fast'"),
     ("train train.yaml --loss_type ppo", "loss_type='ppo'", "'dr_grpo'"),
     ("train compare.yaml", "'compare'", "dppo compare"),

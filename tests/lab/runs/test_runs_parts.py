@@ -119,7 +119,8 @@ def test_scratch_run_trains_resumes_and_writes_metrics(tmp_path, made_quickly):
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in lines if "prune/kept_share" in row] == [1, 2, 3]
     field = ("--resume_from_checkpoint", str(tmp_path / "out" / "checkpoint-2"), "--output_dir", str(tmp_path / "new"))
-    other = train(run_of(tmp_path, "embedded", *flags, "3", *field))
+    with warned("max_steps: 2 -> 3"):
+        other = train(run_of(tmp_path, "embedded", *flags, "3", *field))
     lines = [json.loads(line) for line in (tmp_path / "new" / "metrics.jsonl").read_text().splitlines()]
     assert other.state.global_step == 3 and [row["step"] for row in lines if "prune/kept_share" in row] == [3]
 
