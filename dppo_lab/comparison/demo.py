@@ -61,6 +61,7 @@ def demo_table(results: Mapping[str, Any]) -> Table:
     sides = {name: results["methods"][name] for name in SIDES}
     at = results["methods"][OURS]["equal_seconds"]["at"]
     table = figures_table([f"after {at:.0f} seconds of one core" if at else "no side has finished"], SIDES.values())
+    table.columns[0].vertical = "top"
 
     def line(heading: str, cells: Iterable[Cell]) -> None:
         small = len(results["seeds"]) >= FEWEST  # with fewer there is no interval to print

@@ -8,10 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from dppo_lab.comparison.curves import READOUTS
-from dppo_lab.comparison.words import NO_CELL, Cell, Compared, findings, interval, percent
+from dppo_lab.comparison.words import Cell, Compared, findings, interval, percent
 from dppo_lab.statistics import FEWEST, most_covered
 
-NARROWEST = 110
+NARROWEST = 124
 """Columns that the tables need; where fewer are known, lines wrap."""
 UNITS = {"equal_updates": "updates", "equal_seconds": "seconds", "equal_rollouts": "rollouts"}
 
@@ -23,13 +23,17 @@ def show(results: Mapping[str, Any], console: Console) -> None:
     amounts = figures_table(
         ["method"], ("equal rollouts", "to target: seconds", "rollouts", "their tokens", "tokens trained", "reached")
     )
+    main.columns[0].vertical = amounts.columns[0].vertical = "top"
     for name, each in compared.items():
         equal = dict(zip(READOUTS, each.difference_cells(), strict=True))
         final, biased = interval(each.readout["final"], percent), "yes" if each.readout["biased"] else "no"
-        speedup = NO_CELL if each.no_target else each.speedup_cell()  # why there is none stands below
+        speedup = each.speedup_cell()
+        if each.no_target or each.too_short:  # why, stands below the tables
+            speedup = Cell(text=speedup.text)
         shown = (speedup, equal["equal_seconds"], equal["equal_updates"], final)
         main.add_row(escape(name), *map(in_two_lines, shown), biased, each.readout["finished"])
-        amounts.add_row(escape(name), *map(in_two_lines, (equal["equal_rollouts"], *each.target_cells())))
+        took = (cell.text for cell in each.target_cells())
+        amounts.add_row(escape(name), in_two_lines(equal["equal_rollouts"]), *took)
     console.print(main)
     console.print()
     console.print(amounts)
