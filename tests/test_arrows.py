@@ -186,6 +186,10 @@ READABLE = {f"dppo_lab.{name.removesuffix('.py').replace('/', '.')}" for name in
 }
 
 
+LAZY = {"runs/fields.py": {"dppo.methods.settings.setting_problems"}}
+"""What is imported where it is called, once fields are there to be checked."""
+
+
 def heavy(names: set[str]) -> set[str]:
     """Imports that bring more than numpy along."""
     ours = {name for name in names if name.split(".")[0] in ALLOWED}
@@ -195,7 +199,7 @@ def heavy(names: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_readers_need_neither_trl_nor_torch(name):
-    assert not heavy(imports(ROOT / "dppo_lab" / name))
+    assert heavy(imports(ROOT / "dppo_lab" / name)) == LAZY.get(name, set())
     for package in {Path(name).parent, Path()}:
         assert not heavy(imports(ROOT / "dppo_lab" / package / "__init__.py"))
 

@@ -42,4 +42,4 @@ def test_purposes_keep_their_numbers():
     """A renumbered purpose would change the draws of every run that is resumed."""
     names = "PROMPT_ORDER PROMPT_DRAW COMPLETION_DRAW DEAL TASK WARM_UP ROLLOUT EVALUATION CHECK MODEL PROMPT_SKIP"
     assert [p.name for p in Purpose] == [*names.split(), "PROJECTION", "ROW_DRAW", "TOKEN_DRAW"]
-    assert [p.value for p in Purpose] == [*range(1, 14)]
+    assert [p.value for p in Purpose] == [*range(1, 15)]

@@ -55,7 +55,7 @@ def generation(size: int, seed: int = 0) -> tuple[RolledOut, Lengths]:
     tokens_N = log_N.exp().clamp(1, MAX_TOKENS).long()
     prompt_N = torch.randint(100, 201, (groups,), generator=rng)[group_N]
     rewards = Rewards.of_groups(reward_N.double().view(groups, GROUP_SIZE))
-    lengths = Lengths(prompt_N=prompt_N, completion_N=tokens_N, group_N=group_N)
+    lengths = Lengths(prompt_N=prompt_N, completion_UN=tokens_N[None], group_N=group_N)
     return RolledOut(rewards=rewards, tokens_N=tokens_N), lengths
 
 
@@ -94,7 +94,7 @@ def idle_shares(ranks: int, prompts_per_rank: int, seeds: int) -> Iterator[Recor
             cost_R = tokens_of_ranks(lengths, rank_N, ranks)
             shares[name].append(float(1 - cost_R.mean() / cost_R.max()))
         moved_N = dealt_N != home_N
-        moved, kept = lengths.completion_N[moved_N].sum(), lengths.completion_N[dealt_N != NOWHERE].sum()
+        moved, kept = lengths.completion_UN[0, moved_N].sum(), lengths.completion_UN[0, dealt_N != NOWHERE].sum()
         shares["share_of_tokens_moved"].append(float(moved / kept))
     for name, values in shares.items():
         figure = f"{name}_{prompts_per_rank}_prompts_a_rank"
@@ -105,7 +105,7 @@ def tokens_of_ranks(lengths: Lengths, rank_N: Tensor, ranks: int) -> Tensor:
     """(R,) tokens that each rank forwards: completions, and the prompt of each group that it has a part of, once."""
     kept_N = rank_N != NOWHERE
     rank_K, group_K = rank_N[kept_N], lengths.group_N[kept_N]
-    cost_R = torch.zeros(ranks, dtype=torch.float64).index_add_(0, rank_K, lengths.completion_N[kept_N].double())
+    cost_R = torch.zeros(ranks, dtype=torch.float64).index_add_(0, rank_K, lengths.completion_UN[0, kept_N].double())
     pair_P, first_P = np.unique((rank_K * (1 + lengths.group_N.max()) + group_K).numpy(), return_index=True)
     prompt_P = lengths.prompt_N[kept_N][torch.from_numpy(first_P)].double()
     return cost_R.index_add_(0, torch.from_numpy(pair_P) // (1 + lengths.group_N.max()), prompt_P)

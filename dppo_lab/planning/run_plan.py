@@ -105,7 +105,7 @@ def pilot_size(asked: int | None, prompts: int) -> int:
 def pruning_method(name: str) -> dict[str, Any]:
     """The fields that add pruning to a method that prunes nothing, on its objective; none for one that prunes."""
     own, other = METHODS[name], f"dppo_{name.removesuffix('_loss')}"
-    if own.completions.rate or own.prompts.rate:
+    if own.completions.rate or own.prompts.rate or own.tokens.active:
         return {}
     return {"method": other} if other in METHODS else {"method": "dppo", **fields_of(own)}
 

@@ -12,9 +12,10 @@ def coin(row_Q, step):
     return torch.randint(2, (len(row_Q), GENERATIONS), generator=torch_generator(1, Purpose.CHECK, step)).float()
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, method in METHODS.items() if not (method.needs_reference or method.tokens.active)]
-)
+SERVED = [name for name, method in METHODS.items() if not (method.needs_reference or method.tokens.active)]
+
+
+@pytest.mark.parametrize("name", SERVED)
 def test_every_preset_takes_steps(name, still):
     method = METHODS[name]
     if method.rounds is None:

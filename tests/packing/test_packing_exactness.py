@@ -168,7 +168,7 @@ def test_entropy_is_that_of_the_definition(name, prepare):
 def test_entropy_is_computed_only_where_asked_for():
     model, batch = build("qwen3"), make_batch()
     prepare_rows(model)
-    logp, entropy, _ = row_log_probs(model, make_row(batch, [0, 1]), batch.width)
+    logp, entropy, _, *_ = row_log_probs(model, make_row(batch, [0, 1]), batch.width)
     assert entropy is None and logp.requires_grad
 
 

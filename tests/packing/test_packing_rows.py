@@ -284,7 +284,7 @@ class TestThroughAModel:
         monkeypatch.setattr(head, "label_log_probs", scoring)
         batch = make_batch()
         row = build_row(batch.prompts, batch.completions, batch.group, [torch.zeros_like(c) for c in batch.completions])
-        logp, entropy, _ = row_log_probs(model, row, batch.width, kernel=SEGMENT_SDPA, entropy=True)
+        logp, entropy, *_ = row_log_probs(model, row, batch.width, kernel=SEGMENT_SDPA, entropy=True)
         assert not logp.any() and entropy is not None and not entropy.any()
         model.zero_grad()
         logp.sum().backward()

@@ -107,7 +107,7 @@ def test_a_plan_ends_with_lines_that_the_configuration_takes(tmp_path, capsys):
         assert parse_given(pasted).training.prompt_prune_rate == fields["prompt_prune_rate"]
     for name, method in METHODS.items():
         given = pruning_method(name)
-        if given:
+        if given and "normaliser" in method.fixes and not method.needs_reference:
             assert DPPOConfig(**CPU, **given).build_method().normaliser == method.normaliser, name
 
 

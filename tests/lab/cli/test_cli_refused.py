@@ -6,6 +6,7 @@ import shutil
 import pytest
 import yaml
 
+from dppo.methods import METHODS
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.cli.main import main
 from dppo_lab.comparison.plan import QUICK
@@ -18,7 +19,7 @@ def nothing(completions, **columns):
     return [None] * len(completions)
 """
 TRAIN = {
-    "model_name_or_path": "model", "dataset_name": "problems.jsonl", "reward_funcs": ["own_rewards.nothing"],
+    "model_name_or_path": "model", "dataset_name": "problems.jsonl", "reward_funcs": ["refused_rewards.nothing"],
     "output_dir": "out", "num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 7,
     "report_to": "none", "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "max_steps": 2,
 }  # fmt: skip
@@ -40,7 +41,7 @@ def place(tmp_path_factory, untrained):
     long = {"problem": "+".join("1" * 400), "answer": "400"}
     for name, made in (("problems", rows), ("long", [*rows, long])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
-    (folder / "own_rewards.py").write_text(REWARDS)
+    (folder / "refused_rewards.py").write_text(REWARDS)
     (folder / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
     (folder / "broken.yaml").write_text("a: [1, 2\nb: }")
     fields = {"train": TRAIN, "values": VALUES, "compare": yaml.safe_load(QUICK.read_text()) | COMPARE}
@@ -90,15 +91,15 @@ REFUSED = [
     ("eval scratch:text --benchmark sums=problems.jsonl", "--scratch_data FILE"),
     # rewards and data
     ("train train.yaml --reward_funcs acuracy", "'acuracy' is not known. Did you mean accuracy?"),
-    ("train train.yaml --reward_funcs own_rewards.grade", "no attribute 'grade'", "Did you mean graded?"),
-    ("train train.yaml --reward_funcs own_rewards.graded", "'gold'", "'problem', 'answer', 'prompt'"),
+    ("train train.yaml --reward_funcs refused_rewards.grade", "no attribute 'grade'", "Did you mean graded?"),
+    ("train train.yaml --reward_funcs refused_rewards.graded", "'gold'", "'problem', 'answer', 'prompt'"),
     ("train train.yaml --dataset_name long.jsonl", "801 tokens", "positions", "row 10", "on_bad_rows: drop"),
     ("compare compare.yaml --rollout_func nothing.here", "rollout_func: 'nothing.here'"),
     ("plan train.yaml --reward_funcs acuracy", "Did you mean accuracy?"),
-    ("values values.yaml --reward_funcs own_rewards.nothing", "10 of 10 prompts"),
+    ("values values.yaml --reward_funcs refused_rewards.nothing", "10 of 10 prompts"),
     ("values values.yaml --reward_funcs format overlong", "overlong counts the tokens"),
     ("values values.yaml --min_p 0.1 --reward_weights 1 2", "these values: 2 problems"),
-    ("values values.yaml --rollout_func own_rewards.roll_out", "rollout_func='own_rewards.roll_out'"),
+    ("values values.yaml --rollout_func refused_rewards.roll_out", "rollout_func='refused_rewards.roll_out'"),
     # options of commands
     ("compare compare.yaml --methods trl,dpppo", "Did you mean dppo?"),
     ("compare compare.yaml --target 2", "--target 2"),
