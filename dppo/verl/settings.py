@@ -57,6 +57,11 @@ class PruningSettings(VerlSettings):
                 f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo, "
                 "with algorithm.filter_groups.enable=True for rounds."
             )
+        if base.tokens.active:
+            problems.append(
+                f"method={self.method!r} leaves tokens of completions out, and verl's loss is given weights of whole "
+                "completions. Write method=dppo, or train with dppo.trl."
+            )
         of_verl = base.fixes - ({"advantages"} if base.advantages.from_history else set())
         if of_verl or base.statistics is not WHOLE_GROUPS:
             own = ", ".join(sorted(of_verl)) or "advantages"

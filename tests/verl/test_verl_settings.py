@@ -209,6 +209,7 @@ class TestOptions:
         ({"method": "none"}, "method='none'"),
         ({"method": "dapo"}, "rounds"),
         ({"method": "gspo"}, "objective"),
+        ({"method": "nat_rpc"}, "tokens"),
         ({"method": "pods", "accept_bias": True}, "objective"),
         ({"method": "dppo_deterministic"}, "accept_bias=True"),
         ({"method": "grpo", "completion_prune_rate": 0.5}, "completion_prune_rate=0.5"),
