@@ -19,6 +19,7 @@ import pytest
 MESSAGES = Path(__file__).with_name("messages.json")
 WRITING = bool(os.environ.get("WRITE_MESSAGES"))
 LEFT_OUT = {
+    "tests/judge/grading/test_grading_pool.py::test_a_pool_that_cannot_start_says_why": "Python's traceback",
     "tests/judge/evaluation/test_evaluation_transformers.py::test_models_that_are_not_there": "the hub's client",
     "tests/judge/problems/test_problems_loading.py::test_a_bad_file_says_where[7]": "pyarrow",
     "tests/judge/problems/test_problems_loading.py::test_a_bad_file_says_where[9]": "pyarrow",
