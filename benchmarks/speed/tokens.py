@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
 from answer_judge.files import write_json
 from benchmarks.shared import in_turns, options, spread
-from benchmarks.speed.cases import highest_resident_mib, in_own_process
+from benchmarks.speed.cases import highest_resident_mib, in_own_process, qwen3
 from benchmarks.speed.step import QUICK_SETTING, Setting, build_bench, ours, run_backend
 from dppo.environment import environment
 from dppo.methods import METHODS
@@ -43,6 +43,8 @@ from dppo_lab.demo.warmup import warm_up
 from examples.engine import Loop
 
 SEED, GROUPS, GENERATIONS, CHUNK = 1, 96, 4, 48
+VOCABULARY = 151_936
+"""Words of Qwen3."""
 KEPT = (0.7, 0.5, 0.3)
 Draw = Callable[[np.random.Generator], tuple[Tensor, float]]
 """(N, T) weights of tokens, and the share of the tokens that is trained on."""
@@ -192,25 +194,13 @@ def head_model(quick: bool) -> Qwen3ForCausalLM:
     """Random weights, a vocabulary of 152k."""
     torch.manual_seed(SEED)
     hidden, layers = (128, 2) if quick else (512, 8)
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=151_936,
-            hidden_size=hidden,
-            intermediate_size=3 * hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=8,
-            num_key_value_heads=4,
-            head_dim=hidden // 8,
-            max_position_embeddings=2048,
-            tie_word_embeddings=True,
-        )
-    )
+    return Qwen3ForCausalLM(qwen3(layers, hidden, VOCABULARY))
 
 
 def head_step(model: Qwen3ForCausalLM, kind: str, tokens: int) -> float:
     """CPU seconds of a forward and backward of one sequence whose labels are all tokens, or 15% of them."""
     rng = torch.Generator().manual_seed(SEED)
-    ids = torch.randint(0, 151_936, (1, tokens), generator=rng)
+    ids = torch.randint(0, VOCABULARY, (1, tokens), generator=rng)
     labels = torch.cat([ids[:, 1:], torch.full((1, 1), UNSCORED)], 1)
     if kind == "sampled":
         labels = labels.masked_fill(torch.rand(labels.shape, generator=rng) > 0.15, UNSCORED)

@@ -132,6 +132,24 @@ class TokenDraw:
     weight_NT: Tensor
     """(N, T) float64 one over it at tokens that do, 0 elsewhere."""
 
+    @classmethod
+    def of(cls, keep_NT: Tensor, reach_NT: Tensor, prob_NT: Tensor) -> "TokenDraw":
+        """The draw that keeps some tokens.
+
+        Args:
+            keep_NT: (N, T) bool, tokens that reach the loss; none of probability 0.
+            reach_NT: (N, T) probability of reaching each token.
+            prob_NT: (N, T) float64 that times its probability of reaching the head.
+        """
+        weight_NT = torch.where(keep_NT, prob_NT.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
+        count, width = keep_NT.shape
+        if not width:
+            nothing_N = torch.zeros(count, dtype=torch.float64)
+            return cls(length_N=nothing_N.long(), reach_N=nothing_N, prob_NT=prob_NT, weight_NT=weight_NT)
+        # Behind the last token drawn nothing has a loss, so nothing is forwarded.
+        length_N = (keep_NT * torch.arange(1, width + 1)).amax(1)
+        return cls(length_N=length_N, reach_N=reach_NT[:, 0].double(), prob_NT=prob_NT, weight_NT=weight_NT)
+
     def scattered(self, unit_R: Tensor, size: int) -> "TokenDraw":
         """A draw among some completions as one over all ``size``; the others are dropped, with probability 0."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -162,8 +180,7 @@ def draw_tokens(
         raise DesignError("head_NT is 0 at a token that can be reached: give it a floor, such as floor=0.05.")
     if not design.unbiased:
         raise DesignError(f"design={design.name!r} is biased: {design.reason}. Use design=SYSTEMATIC.")
-    length_N = draw_cuts(reach_NT, rng)
-    keep_NT = torch.arange(reach_NT.shape[1]) < length_N[:, None]
+    keep_NT = torch.arange(reach_NT.shape[1]) < draw_cuts(reach_NT, rng)[:, None]
     if head_NT is None:
         prob_NT = reach_NT
     else:
@@ -171,12 +188,7 @@ def draw_tokens(
         drawn_NT = torch.zeros_like(mask_NT)
         drawn_NT[mask_NT] = design.draw(head, head, rng)
         keep_NT = keep_NT & drawn_NT
-    weight_NT = torch.where(keep_NT, prob_NT.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
-    # Behind the last token drawn nothing has a loss, so nothing is forwarded.
-    place_T = torch.arange(1, reach_NT.shape[1] + 1)
-    length_N = (keep_NT * place_T).amax(1) if reach_NT.shape[1] else length_N
-    reach_N = reach_NT[:, 0] if reach_NT.shape[1] else reach_NT.new_zeros(len(reach_NT))
-    return TokenDraw(length_N=length_N, reach_N=reach_N.double(), prob_NT=prob_NT, weight_NT=weight_NT)
+    return TokenDraw.of(keep_NT, reach_NT, prob_NT)
 
 
 def head_probabilities(moment_NT: Tensor, mask_NT: Tensor, share: float, *, floor: float) -> Tensor:

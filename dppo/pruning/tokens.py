@@ -20,10 +20,13 @@ from dppo.pruning.cuts import (
     reach_probabilities,
     token_moments,
 )
+from dppo.pruning.probabilities import inclusion_probabilities
 from dppo.typed import check_fields
 
 FLOOR, HEAD_FLOOR = 0.05, 0.02
 """Lowest probabilities by default: no weight of a token exceeds 20 by its cut, and 1000 by both."""
+MOST_OF_PREFIX = 0.5
+"""Largest share that ``random_prefix`` can leave out: no token of a completion is kept for certain there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +85,7 @@ def random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float)
 
     Source: NAT, arXiv:2603.06619, random prefix cutting; the fixed share, ``1 - 2 rate``, gives the mean asked for.
     """
-    if rate > 0.5:
+    if rate > MOST_OF_PREFIX:
         raise DesignError(f"random_prefix leaves out at most half of the tokens, not {rate:g}. Use rate=0.5.")
     length_N1, place_NT = span_NT.sum(1, keepdim=True), span_NT.cumsum(1)
     least_N1 = ((1 - 2 * rate) * length_N1).round().clamp_min(1)
@@ -137,6 +140,11 @@ class TokenPruning:
                     f"{floor_name}={floor:g} must be in (0, {1 - rate:g}] with {name}={rate:g}. Try "
                     f"{floor_name}={(1 - rate) / 2:g}."
                 )
+        if self.auto is not None and self.cut_rule is not best_cuts:
+            rule = self.cut_rule.__name__
+            problems.append(f"a rate is chosen for best_cuts alone, not for {rule}. Use auto=None, rate=0.5.")
+        elif self.cut_rule is random_prefix and self.rate > MOST_OF_PREFIX:
+            problems.append(f"random_prefix leaves out at most half, not rate={self.rate:g}. Use rate=0.5.")
         raise_problems("TokenPruning", problems)
 
     @property
@@ -182,12 +190,12 @@ class TokenPruning:
         moment, cost, block = pool_numbers(moment_NT[span_NT].double().numpy(), np.ones(len(owner)), owner)
         first = np.searchsorted(block, np.arange(len(moment)))
         group_B = group_N[torch.from_numpy(owner[first])]
-        evidence = Evidence.known(torch.from_numpy(moment), torch.from_numpy(cost), group_B, paid=rolled_out)
-        place = torch.from_numpy(first)
+        moment_B, cost_B = torch.from_numpy(moment), torch.from_numpy(cost)
+        evidence = Evidence.known(moment_B, cost_B, group_B, paid=rolled_out)
 
         def prob_at(rate: float) -> Tensor:
-            level = self.at_rate(rate)
-            return level.cut_rule(moment_NT, span_NT, rate, level.floor)[span_NT][place]
+            budget, floor = (1 - rate) * float(cost.sum()), self.at_rate(rate).floor
+            return inclusion_probabilities(moment_B.sqrt(), budget, floor=floor, cost_N=cost_B)
 
         return self.at_rate(choose(self.auto, evidence, prob_at, self.rate).rate)
 
@@ -199,11 +207,13 @@ class TokenPruning:
             span_NT: (N, T) bool, tokens that can be cut.
             rng: source of randomness.
         """
-        reach_NT = span_NT.double()
-        if self.rate:
-            reach_NT = self.cut_rule(moment_NT, span_NT, self.rate, self.floor)
+        return draw_tokens(*self.probabilities(moment_NT, span_NT), rng)
+
+    def probabilities(self, moment_NT: Tensor, span_NT: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(N, T) probabilities of reaching each token, and of each to reach the head then; None where all do."""
+        reach_NT = self.cut_rule(moment_NT, span_NT, self.rate, self.floor) if self.rate else span_NT.double()
         head_NT = self.head_rule(moment_NT, span_NT, self.head_rate, self.head_floor) if self.head_rate else None
-        return draw_tokens(reach_NT, head_NT, rng)
+        return reach_NT, head_NT
 
     def __str__(self) -> str:
         share = f"auto, at most {self.rate:g}" if self.auto else f"{self.rate:g}"

@@ -18,7 +18,7 @@ from dppo.context import StepContext
 from dppo.errors import ConfigError, DataError, ShapeError
 from dppo.groups import each_group, group_sizes
 from dppo.methods import Method
-from dppo.pruning import Evidence, Pruning, SampledTokens, TokenDraw
+from dppo.pruning import Evidence, Pruning, SampledTokens, TokenDraw, absolute_advantage
 from dppo.rng import Purpose, Streams
 from dppo.step.figures import draw_figures, step_figures, token_figures
 from dppo.step.passes import Passes, deal
@@ -269,10 +269,12 @@ def _at_chosen_cuts(method: Method, completions: Completions, rolled_out: Rolled
             f"tokens are left out by the sampler's log-probabilities ({level}), and these rollouts have none. Use an "
             "engine that returns them (use_vllm: true, or a rollout_func), or write token_prune_rate: 0."
         )
-    factor_N = (completions.advantage_N.square() + (completions.other or 0.0) ** 2).sqrt()
-    for multiplies, by in ((completions.weight_N, 1), (completions.averaged_N, -1)):
-        factor_N = factor_N if multiplies is None else factor_N * multiplies.double() ** by
-    moment_NT, live_N = sampled.moments(factor_N), completions.live_N & (factor_N.isfinite())
+    factor_N, live_N = absolute_advantage(completions), completions.live_N
+    if completions.weight_N is not None:
+        factor_N = factor_N * completions.weight_N
+    if completions.averaged_N is not None:
+        factor_N = factor_N / completions.averaged_N.double()
+    moment_NT = sampled.moments(factor_N)
     chosen = level.at_chosen_rate(
         moment_NT[live_N],
         sampled.span_NT[live_N],

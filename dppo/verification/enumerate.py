@@ -184,20 +184,15 @@ class EveryToken(TokenPruning):
 
     def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:
         """As ``TokenPruning.draw``, by a tape."""
-        reach_NT = head_NT = span_NT.double()
-        if self.rate:
-            reach_NT = self.cut_rule(moment_NT, span_NT, self.rate, self.floor)
-        if self.head_rate:
-            head_NT = self.head_rule(moment_NT, span_NT, self.head_rate, self.head_floor)
-        keep_NT, prob_NT = span_NT, reach_NT * head_NT
+        reach_NT, head_NT = self.probabilities(moment_NT, span_NT)
+        head_NT = span_NT.double() if head_NT is None else head_NT
+        keep_NT = span_NT
         for each_NT in (reach_NT, head_NT):
             edges = torch.cat([each_NT[span_NT], torch.tensor([0.0, 1.0], dtype=torch.float64)]).unique().tolist()
             pieces = list(pairwise(edges))
             low, high = pieces[cast(Tape, rng).choose([high - low for low, high in pieces])]
             keep_NT = keep_NT & (each_NT > (low + high) / 2)
-        weight_NT = torch.where(keep_NT & (prob_NT > 0), prob_NT.clamp_min(1e-300).reciprocal(), 0.0)
-        length_N = (keep_NT * torch.arange(1, span_NT.shape[1] + 1)).amax(1)
-        return TokenDraw(length_N=length_N, reach_N=reach_NT[:, 0], prob_NT=prob_NT, weight_NT=weight_NT)
+        return TokenDraw.of(keep_NT, reach_NT, reach_NT * head_NT)
 
 
 def every_token(level: TokenPruning) -> TokenPruning:

@@ -19,8 +19,9 @@ from tiny_policy import (
 from dppo.errors import ConfigError, DesignError
 from dppo.methods import METHODS
 from dppo.objective import NORMALISERS, clipped_surrogate, mixes_tokens, sequence_ratio, vespo
-from dppo.pruning import TokenPruning, all_alike, by_doubt, random_prefix
+from dppo.pruning import TOKEN_AUTO, TokenPruning, all_alike, by_doubt, random_prefix
 from dppo.pruning.tokens import best_cuts
+from dppo.trl import DPPOConfig
 
 UNBIASED = {"nat_urs": True, "nat_rpc": True}
 EXACT, BIASED = 1e-12, 1e-3
@@ -139,6 +140,17 @@ def test_rates_and_floors_out_of_range_are_named(field):
         TokenPruning(**{field: 1.0})
     with refused(ConfigError, floor):
         TokenPruning(**{field: 0.9, floor: 0.2})
+
+
+def test_what_a_random_prefix_cannot_leave_out_is_refused_before_a_run(tmp_path):
+    """It stopped the run at its first step, after the rollout."""
+    with refused(ConfigError, "rate=0.6"):
+        TokenPruning(rate=0.6, cut_rule=random_prefix)
+    with refused(ConfigError, "random_prefix"):
+        TokenPruning(rate=0.5, cut_rule=random_prefix, auto=TOKEN_AUTO)
+    for rate in (0.6, "auto"):
+        with refused(ConfigError, "random_prefix"):
+            DPPOConfig(str(tmp_path), report_to=[], use_cpu=True, bf16=False, method="nat_rpc", token_prune_rate=rate)
 
 
 def test_presets_are_what_the_paper_does():

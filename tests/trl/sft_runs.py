@@ -8,7 +8,7 @@ from conftest_trl import SHORT, WORDS, GradientRecorder
 from datasets import Dataset
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 from trl import SFTConfig, SFTTrainer
-from trl_layout_cases import mixture
+from trl_layout_cases import enlarged, mixture
 
 from dppo.step import rows as step_rows
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
@@ -37,12 +37,7 @@ def texts(count=10):
 def experts():
     """A small mixture of experts with large weights, of which every process makes the same."""
     torch.manual_seed(0)
-    model = mixture()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.3)
-    return model
+    return enlarged(mixture())
 
 
 def made(kind, config, path, folder, *, data=None, callbacks=(), own=None, **options):

@@ -6,12 +6,12 @@ import torch
 from conftest_trl import logged, relative_difference
 from datasets import Dataset
 from refusals import refused
+from sft_runs import experts, solutions, trained
 from sft_runs import ours as sft_ours
-from sft_runs import solutions, trained
 from sft_runs import stock as sft_stock
 from transformers import AutoTokenizer, Lfm2Config, Lfm2ForCausalLM, Qwen3MoeForCausalLM
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
-from trl_layout_cases import HEADS, SIZE, UNSERVED, mixture
+from trl_layout_cases import HEADS, SIZE, UNSERVED, written
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer
@@ -46,16 +46,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def experts_path(tiny_path, tmp_path_factory):
-    path = tmp_path_factory.mktemp("experts")
-    torch.manual_seed(0)
-    model = mixture()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.3)
-    model.save_pretrained(path)
-    AutoTokenizer.from_pretrained(tiny_path).save_pretrained(path)
-    return str(path)
+    return written(experts(), tiny_path, tmp_path_factory.mktemp("experts"))
 
 
 def start(kind, config, path, folder, *, data=None, callbacks=(), **options):

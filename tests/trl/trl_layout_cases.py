@@ -64,16 +64,26 @@ UNSERVED = {
 }
 
 
-def saved(model, tiny_path, folder):
-    """The model with large random weights, on disk beside the tiny tokenizer."""
-    torch.manual_seed(0)
+def enlarged(model):
+    """The model with large random weights."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0, 0.3)
+    return model
+
+
+def written(model, tiny_path, folder):
+    """The model on disk beside the tiny tokenizer."""
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(tiny_path).save_pretrained(folder)
     return str(folder)
+
+
+def saved(model, tiny_path, folder):
+    """The model with large random weights, on disk beside the tiny tokenizer."""
+    torch.manual_seed(0)
+    return written(enlarged(model), tiny_path, folder)
 
 
 def same_length(prompts, trainer):

@@ -44,10 +44,6 @@ class GeneratedBatch:
     """(N, F) rewards of all ranks in rank order, on the CPU; NaN where a function gave none."""
 
 
-Gather = Callable[[Tensor], Tensor]
-"""Concatenates a tensor over ranks, in rank order."""
-
-
 def read_examples(
     dataset: Sequence[dict[str, Any]], row_Q: Tensor, *, generations: int | Tensor, rank: int, processes: int
 ) -> list[dict[str, Any]]:
