@@ -21,6 +21,8 @@ from dppo.errors import FileError
 
 Default = Callable[[Any], Any]
 """What to write in place of a value that JSON has no word for, as in ``json.dumps``."""
+WEIGHT_FILES = (".safetensors", ".bin")
+"""Endings of files that transformers reads weights from."""
 Damage = tuple[int, str]
 """Number of a line, from 1, and what is wrong with it."""
 
@@ -147,3 +149,8 @@ def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{name}={value!r} is no finite number")
     return kind(**saved)
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether a folder has a file that transformers reads weights from."""
+    return any(path.suffix in WEIGHT_FILES for path in folder.iterdir())

@@ -14,12 +14,10 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from dppo.errors import ConfigError, OutOfMemoryError, RoundsError
+from dppo.files import WEIGHT_FILES, holds_weights
 from dppo.rewards import guarded
 from dppo.step import PromptSource
 from dppo.typed import check
-
-WEIGHT_FILES = (".safetensors", ".bin")
-"""Endings of files that transformers reads weights from."""
 
 
 class NonFiniteGuard(TrainerCallback):
@@ -186,7 +184,7 @@ def check_model(model: Any) -> None:
     folder = Path(model) if isinstance(model, str) else None
     if folder is None or not (folder / "config.json").is_file():
         return
-    if not any(path.suffix in WEIGHT_FILES for path in folder.iterdir()):
+    if not holds_weights(folder):
         raise ConfigError(
             f"{folder} holds no weights (no {' or '.join(WEIGHT_FILES)}), and its config.json alone is no model. Give "
             "a folder that save_pretrained wrote, or a name of the hub."

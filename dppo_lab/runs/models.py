@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
 
 from dppo.errors import ConfigError, did_you_mean, first_line
+from dppo.files import holds_weights
 from dppo_lab.demo.scratch import SCRATCH, OnStep, prepare_embedded, prepare_text
 from dppo_lab.runs.embedded import TASKS
 
@@ -29,7 +30,7 @@ def model_problems(run: "AnyRun") -> Iterator[str]:
         there = [path.name for path in Path(name).iterdir()]
         if not {"config.json", "adapter_config.json"} & {*there}:
             yield f"model {name}: the folder has no config.json. Name one that save_pretrained or dppo train wrote"
-        elif not any(file.endswith((".safetensors", ".bin")) for file in there):
+        elif not holds_weights(Path(name)):
             yield f"model {name}: the folder has no weights, such as model.safetensors. Save the model into it again"
     elif name.startswith(("/", ".", "~")) or name.count("/") > 1:  # hub names have at most one slash
         yield f"model {name}: no such folder. {_near(name)}Write model_name_or_path: FOLDER, or a name of the hub"
