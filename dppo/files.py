@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dppo.errors import FileError
+from dppo.errors import FileError, did_you_mean
 
 Default = Callable[[Any], Any]
 """What to write in place of a value that JSON has no word for, as in ``json.dumps``."""
@@ -154,3 +154,24 @@ def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
 def holds_weights(folder: Path) -> bool:
     """Whether a folder has a file that transformers reads weights from."""
     return any(path.suffix in WEIGHT_FILES for path in folder.iterdir())
+
+
+def model_problem(name: str) -> str:
+    """What is wrong with the folder that a model's name means; empty where nothing is, or it may be one of the hub."""
+    folder = Path(name)
+    if folder.is_dir():
+        if not {"config.json", "adapter_config.json"} & {path.name for path in folder.iterdir()}:
+            return f"model {name}: the folder has no config.json. Name one that save_pretrained or dppo train wrote"
+        if not holds_weights(folder):
+            return f"model {name}: the folder has no weights, such as model.safetensors. Save the model into it again"
+    elif name.startswith(("/", ".", "~")) or name.count("/") > 1:  # hub names have at most one slash
+        return (
+            f"model {name}: no such folder. {near(name)}Give a folder that save_pretrained wrote, or a name of the hub"
+        )
+    return ""
+
+
+def near(name: str) -> str:
+    """Which folder next to one that is not there may be meant, as a question; empty where none is like it."""
+    parent = Path(name).parent
+    return did_you_mean(Path(name).name, [path.name for path in parent.iterdir()] if parent.is_dir() else [])

@@ -79,13 +79,13 @@ class Found:
     why: str = ""
 
 
-def tiny(name: str) -> Any:
-    """A model of a type with few parameters."""
+def tiny(name: str, **sizes: Any) -> Any:
+    """A model of a type with few parameters; ``sizes`` go before those above."""
     kind = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])
     plain = kind.config_class()
     text = plain.get_text_config()
     names = {*vars(text), *type(text).attribute_map, *getattr(text, "attribute_map", {})}
-    given = {key: value for key, value in SIZES.items() if key in names}
+    given = {key: value for key, value in (SIZES | sizes).items() if key in names}
     if "qk_rope_head_dim" in given:  # multi-head latent attention: head_dim is that of the rotary part
         given |= {"head_dim": given["qk_rope_head_dim"], "num_key_value_heads": given["num_attention_heads"]}
     if layers := getattr(text, "layer_types", None):

@@ -13,8 +13,8 @@ from torch import distributed
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from dppo.errors import ConfigError, OutOfMemoryError, RoundsError
-from dppo.files import WEIGHT_FILES, holds_weights
+from dppo.errors import ConfigError, OutOfMemoryError, RoundsError, first_line
+from dppo.files import model_problem, near
 from dppo.rewards import guarded
 from dppo.step import PromptSource
 from dppo.typed import check
@@ -179,16 +179,24 @@ def saved_at_the_limit(trainer: Any, source: PromptSource) -> Iterator[None]:
         raise RoundsError(f"step {step}: {error} {saved}") from error
 
 
-def check_model(model: Any) -> None:
-    """Refuse a folder that is a model without weights, which transformers says in 44 lines."""
-    folder = Path(model) if isinstance(model, str) else None
-    if folder is None or not (folder / "config.json").is_file():
-        return
-    if not holds_weights(folder):
-        raise ConfigError(
-            f"{folder} holds no weights (no {' or '.join(WEIGHT_FILES)}), and its config.json alone is no model. Give "
-            "a folder that save_pretrained wrote, or a name of the hub."
-        )
+@contextmanager
+def models_named(*models: Any) -> Iterator[None]:
+    """A context in which models are loaded: one that cannot be is an error in one line, where transformers has 40.
+
+    Raises:
+        ConfigError: a folder is missing or is no model, or a name of the hub cannot be loaded.
+    """
+    names = [each for each in models if isinstance(each, str)]
+    for problem in filter(None, map(model_problem, names)):
+        raise ConfigError(problem)
+    try:
+        yield
+    except OSError as error:
+        unknown = [name for name in names if not Path(name).is_dir()]
+        if unknown and any(word in str(error) for word in (*unknown, "huggingface.co")):
+            said = f"{near(unknown[0])}{first_line(error)}"
+            raise ConfigError(f"model {unknown[0]}: {said} Check the name, or give a folder.") from None
+        raise
 
 
 def weights_mismatch(weights: Sequence[float] | None, rewards: int) -> str:

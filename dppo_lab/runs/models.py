@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
 
-from dppo.errors import ConfigError, did_you_mean, first_line
-from dppo.files import holds_weights
+from dppo.errors import ConfigError, first_line
+from dppo.files import model_problem, near
 from dppo_lab.demo.scratch import SCRATCH, OnStep, prepare_embedded, prepare_text
 from dppo_lab.runs.embedded import TASKS
 
@@ -26,14 +26,8 @@ def model_problems(run: "AnyRun") -> Iterator[str]:
         yield "model_name_or_path is not set. Write, for example, model_name_or_path: Qwen/Qwen3-0.6B"
     elif name.startswith(SCRATCH):
         yield from scratch_problems(name)
-    elif Path(name).is_dir():
-        there = [path.name for path in Path(name).iterdir()]
-        if not {"config.json", "adapter_config.json"} & {*there}:
-            yield f"model {name}: the folder has no config.json. Name one that save_pretrained or dppo train wrote"
-        elif not holds_weights(Path(name)):
-            yield f"model {name}: the folder has no weights, such as model.safetensors. Save the model into it again"
-    elif name.startswith(("/", ".", "~")) or name.count("/") > 1:  # hub names have at most one slash
-        yield f"model {name}: no such folder. {_near(name)}Write model_name_or_path: FOLDER, or a name of the hub"
+    elif problem := model_problem(name):
+        yield problem
 
 
 def scratch_problems(name: str) -> Iterator[str]:
@@ -48,12 +42,6 @@ def model_of(run: "AnyRun") -> str:
     for problem in model_problems(run):
         raise ConfigError(problem)
     return run.model.model_name_or_path or ""
-
-
-def _near(name: str) -> str:
-    """Which folder next to one that is not there may be meant."""
-    parent = Path(name).parent
-    return did_you_mean(Path(name).name, [path.name for path in parent.iterdir()] if parent.is_dir() else [])
 
 
 def load_tokenizer(run: "AnyRun", name: str) -> Any:
@@ -77,7 +65,7 @@ def hub_options(run: "AnyRun") -> dict[str, Any]:
 
 def cannot_load(name: str, error: Exception) -> str:
     """Why a model cannot be loaded, in one line."""
-    where = "" if Path(name).exists() else f"no such folder (looked in {Path.cwd()}). {_near(name)}From the hub: "
+    where = "" if Path(name).exists() else f"no such folder (looked in {Path.cwd()}). {near(name)}From the hub: "
     return f"model {name}: {where}{first_line(error)} Write model_name_or_path: FOLDER, or a name of the hub"
 
 

@@ -65,3 +65,26 @@ def test_a_folder_without_weights_is_refused(kind, tiny_path, tmp_path):
     folder = shutil.copytree(tiny_path, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     with refused(ConfigError, folder, "no weights", ".safetensors"):
         trainer(str(folder), args=config(**CONFIG), train_dataset=problems(8), **own)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_is_not_there_is_named_in_one_line(kind, tiny_path, tmp_path):
+    """In a script, and without the errors that transformers met on its way."""
+    trainer, config, own = KINDS[kind]
+    shutil.copytree(tiny_path, tmp_path / "model")
+    (tmp_path / "empty").mkdir()
+    given = dict(args=config(**CONFIG), train_dataset=problems(8)) | own
+    for name, *told in (
+        (str(tmp_path / "modle"), "no such folder", "Did you mean model?"),
+        (str(tmp_path / "empty"), "no config.json"),
+        ("no-such/model-on-the-hub", "no-such/model-on-the-hub"),
+    ):
+        with refused(ConfigError, name, *told) as found:
+            trainer(name, **given)
+        assert found.value.__suppress_context__ or found.value.__context__ is None
+        assert "\n" not in str(found.value)
+
+
+def test_a_reward_model_that_is_not_there_is_named_in_one_line(tiny_path, tmp_path):
+    with refused(ConfigError, tmp_path / "judge", "no such folder"):
+        DPPOTrainer(tiny_path, str(tmp_path / "judge"), args=DPPOConfig(**CONFIG), train_dataset=problems(8))

@@ -42,9 +42,9 @@ from dppo.trl.metrics import RECORD, FullBatch, LossFigures, logs_next_step, sha
 from dppo.trl.safeguards import (
     EmptySignalWarning,
     NonFiniteGuard,
-    check_model,
     end_at_exit,
     guarded_rewards,
+    models_named,
     saved_at_the_limit,
 )
 from dppo.trl.served import check_overrides, unserved_models, unserved_tokens
@@ -95,11 +95,11 @@ class DPPOTrainer(TrainingLoop, Joints):
         data = kwargs.get("train_dataset", others[0] if others else None)
         check_overrides(type(self), streamed=not isinstance(data, Dataset))
         check("model", model, str | torch.nn.Module, "DPPOTrainer('Qwen/Qwen3-0.6B', my_reward)")
-        check_model(model)
         if args.use_vllm:
             load_vllm("use_vllm: true", "use_vllm: false")
         rewards = guarded_rewards(reward_funcs, args.reward_time_limit, args.reward_weights)
-        with start_named(args, model):
+        listed = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
+        with models_named(model, *listed), start_named(args, model):
             super().__init__(model, rewards, args, *others, **kwargs)
         for refusal in unserved_models(self):
             raise ConfigError(refusal)

@@ -35,7 +35,7 @@ from dppo.trl.rows.figures import OF_TOKENS
 from dppo.trl.rows.pairs import OF_BATCHES, OF_PAIRS, SERVED_LOSSES, Pairs, pair_losses
 from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
-from dppo.trl.safeguards import check_model
+from dppo.trl.safeguards import models_named
 from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
@@ -139,13 +139,13 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         args = DPPODPOConfig("dppo-output") if args is None else args
         check("args", args, DPPODPOConfig, "DPPODPOConfig in place of DPOConfig: it takes the same arguments.")
         check_overrides(type(self))
-        check_model(model)
         given = check_dataset(train_dataset, "DPPODPOTrainer", args.row_prune_rate)
         if data_collator is not None:
             raise ConfigError("data_collator is not served: pairs are laid out after the draw. Leave it out.")
         if margin_reward is not None and given is None:
             raise ConfigError("margin_reward is asked once for all pairs, and a stream has no end. Leave it out.")
-        super().__init__(model, ref_model, args, train_dataset=train_dataset, **kwargs)
+        with models_named(model, ref_model):
+            super().__init__(model, ref_model, args, train_dataset=train_dataset, **kwargs)
         prepared: Any = self.train_dataset
         if given is not None and self.columns[0] not in prepared.column_names:
             raise ConfigError("datasets of pictures are not served by DPPODPOTrainer. Use trl.DPOTrainer.")

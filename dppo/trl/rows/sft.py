@@ -21,7 +21,7 @@ from dppo.trl.batch import MicroBatch
 from dppo.trl.rows.data import Rows, Sequence, check_dataset, content_key, prepared_rows, trained
 from dppo.trl.rows.settings import RowConfig
 from dppo.trl.rows.trainer import RowTrainer
-from dppo.trl.safeguards import check_model
+from dppo.trl.safeguards import models_named
 from dppo.trl.served import check_overrides
 from dppo.typed import check
 from dppo.types import Draw
@@ -86,14 +86,14 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     ) -> None:
         own = _own(args)
         check_overrides(type(self))
-        check_model(model)
         given = check_dataset(train_dataset, "DPPOSFTTrainer", own.row_prune_rate)
         if data_collator is not None or kwargs.get("compute_loss_func") is not None:
             raise ConfigError(
                 "data_collator and compute_loss_func are not served: rows are laid out after the draw, and their loss "
                 "is weighted. Leave them out, or use trl.SFTTrainer."
             )
-        super().__init__(model, own, train_dataset=train_dataset, **kwargs)
+        with models_named(model):
+            super().__init__(model, own, train_dataset=train_dataset, **kwargs)
         prepared: Any = self.train_dataset
         columns = get_dataset_column_names(prepared)
         if "input_ids" not in columns:
