@@ -11,6 +11,7 @@ one, and 15% of them.
 
 import argparse
 import copy
+import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -167,7 +168,7 @@ def added_variance(found: Sampled, draws: dict[str, Draw], repeats: int) -> dict
 
 def variances(quick: bool) -> dict[str, Any]:
     """``added_variance`` at three stages, and under a KL term where the policy has left the start."""
-    task, each, repeats = (QUICK, 4, 3) if quick else (FULL, 60, 16)
+    task, each, repeats = (QUICK, 4, 3) if quick else (FULL, 60, 12)
     model, tokenizer = build_model(SEED), build_tokenizer()
     warm_up(model, tokenizer, task, seed=SEED, steps=120 if quick else task.warm_up_steps)
     problems = make_split(SEED, train=192, held_out=0, task=task).train
@@ -300,15 +301,18 @@ PARTS = {"added_variance": variances, "step": steps, "head": heads}
 def main() -> None:
     """Measure, print, and write the JSON file if one is named."""
     parser = options(__doc__, quick="small sizes, in two minutes")
-    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
+    parser.add_argument(
+        "--part", choices=PARTS, action="append", help="only this part, may be repeated; a file keeps its others"
+    )
     arguments: argparse.Namespace = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, Any] = {}
+    known: Path | None = arguments.output if arguments.output is not None and arguments.output.exists() else None
+    found: dict[str, Any] = json.loads(known.read_text(encoding="utf-8")) if known else {}
     for name in arguments.part or PARTS:
         print(name)
-        found[name] = PARTS[name](arguments.quick)
-    if arguments.output is not None:
-        write_json(arguments.output, found | {"environment": environment(seeds=[SEED])})
+        found[name] = PARTS[name](arguments.quick) | {"environment": environment(seeds=[SEED])}
+        if arguments.output is not None:
+            write_json(arguments.output, found)
 
 
 if __name__ == "__main__":
