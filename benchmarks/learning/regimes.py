@@ -39,12 +39,14 @@ REGIMES: Mapping[str, Mapping[str, Any]] = {
 CONTROL, STOCK = "control", "trl_g8"
 
 
-def run(regime: str, folder: Path, seeds: int) -> Record:
+def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
     """Tune and compare in a regime; the record of the comparison."""
     changed = [word for name, value in REGIMES[regime].items() for word in (f"--{name}", str(value))]
     tuned, record = folder / f"{regime}.yaml", folder / f"{regime}.json"
-    _module("tune", str(CONFIG), "--output", str(tuned), "--output_dir", str(folder / regime), *changed)
-    names = ["--ours", "default", "--against", f"{STOCK},{CONTROL}", "--targets", f"{CONTROL},{STOCK}"]
+    chosen = ["--methods", methods, "--output", str(tuned), "--output_dir", str(folder / regime)]
+    _module("tune", str(CONFIG), *chosen, *changed)
+    opponents = ",".join(name for name in (CONTROL, STOCK) if name in methods.split(","))
+    names = ["--ours", "default", "--against", opponents, "--targets", opponents]
     _module("compare", str(tuned), "--seeds", str(seeds), *names, "--output", str(record))
     return json.loads(record.read_text(encoding="utf-8"))
 
@@ -67,9 +69,9 @@ def point(record: Record, silent: float) -> Record:
     methods: Record = record["methods"]
     first, others = methods[CONTROL], [name for name in methods if name not in (CONTROL, STOCK)]
     phases = [run["phases"] for run in first["runs"]]
+    opponents = {name: found[name] for name, found in record["best_against"].items()}
     return {
-        "against_control": _interval(record["best_against"][CONTROL][CONTROL]),
-        "against_trl_g8": _interval(record["best_against"][STOCK][STOCK]),
+        **{f"against_{name}": _interval(found) for name, found in opponents.items()},
         "step_share": float(np.mean([1 - each["rollout"] / sum(each.values()) for each in phases])),
         "silent_share": silent,
         "seeds": len(record["seeds"]),
@@ -84,6 +86,12 @@ def point(record: Record, silent: float) -> Record:
 
 def _interval(found: Record) -> Record:
     return {name: found[name] for name in ("median", "low", "high", "reached")}
+
+
+def _written(found: Record) -> str:
+    """A ratio with its interval; ``None`` where too few runs got there."""
+    median, low, high = (None if found[name] is None else round(found[name], 2) for name in ("median", "low", "high"))
+    return f"{median} [{low}, {high}]"
 
 
 Run = Record
@@ -111,8 +119,8 @@ def table(points: Mapping[str, Record]) -> Table:
         "regime", "pruning can reach", "silent", "step, times as fast", "to the control's accuracy", "to TRL's"
     )
     for name, each in points.items():
-        step, ends = each["step_ratio"]["default"], [each["against_control"], each["against_trl_g8"]]
-        intervals = [f"{end['median'] or float('nan'):.2f} [{end['low']}, {end['high']}]" for end in ends]
+        step, ends = each["step_ratio"]["default"], [each["against_control"], each.get("against_trl_g8")]
+        intervals = [_written(end) if end else "not run" for end in ends]
         shares = [f"{each['step_share']:.0%}", f"{each['silent_share']:.0%}"]
         found.add_row(name, *shares, f"{step['mean']:.2f} [{step['low']:.2f}, {step['high']:.2f}]", *intervals)
     return found
@@ -123,13 +131,16 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("regimes", nargs="+", choices=REGIMES)
     parser.add_argument("--seeds", type=int, default=10, help="how many, from the configuration's seed on")
+    parser.add_argument(
+        "--methods", default=f"{CONTROL},default,tokens,{STOCK}", help="control and default, and others"
+    )
     parser.add_argument("--folder", type=Path, default=Path("runs/regimes"), help="where the runs go")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     known: Path | None = given.output if given.output is not None and given.output.exists() else None
     points: dict[str, Record] = json.loads(known.read_text(encoding="utf-8"))["regimes"] if known else {}
     for name in given.regimes:
-        record = run(name, given.folder, given.seeds)
+        record = run(name, given.folder, given.seeds, given.methods)
         points[name] = point(record, silent_share(given.folder / name, record["seeds"]))
         if given.output is not None:
             write_json(given.output, {"regimes": points})
