@@ -1,7 +1,6 @@
 """Functions of the user's as judges: scores, faults that are told once and cost no run, names that lead nowhere."""
 
 import json
-import re
 import sys
 import warnings
 from pathlib import Path
