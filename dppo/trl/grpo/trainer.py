@@ -38,7 +38,7 @@ from dppo.trl.grpo.rollouts import (
 )
 from dppo.trl.grpo.sampler import precision_line, start_named
 from dppo.trl.hooks import Joints
-from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done
+from dppo.trl.metrics import RECORD, FullBatch, LossFigures, logs_next_step, share_done
 from dppo.trl.safeguards import (
     EmptySignalWarning,
     NonFiniteGuard,
@@ -137,7 +137,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         """What the KL term and the entropy bonus weighed in completions that were kept."""
         self.meter = CostMeter(self.clock, self.accelerator, needed=self._chooses and args.rollout_cost is None)
         self._dealt: list[list[MicroBatch]] = []
-        self._figures = LossFigures(self.method)
+        self._figures = LossFigures(self.method, self.cycle.calls)
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
         self.guard = NonFiniteGuard(self)
@@ -196,7 +196,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             prompts, generated = self._roll_out_step(examples)
         with self.clock("prune"):
             plan = self._plan(prompts, generated)
-            own = rank_batch(generated, plan, self.accelerator.process_index)
+            own = rank_batch(generated, plan, self.accelerator, self.cycle.calls)
             batch = over_ranks(own, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
         with self.recorder.phase("record"), self.clock(RECORD):
             record = generation_of(
@@ -294,12 +294,13 @@ class DPPOTrainer(TrainingLoop, Joints):
         )
         whole, (draw, call) = micro_batches[-1].rank_batch, self.cycle.locate(self.calls % self.cycle.length)
         if call == self.cycle.calls - 1:  # of the optimizer step
-            tokens, sequences = float(whole.tokens_U[draw]), float(whole.sequences_U[draw])
+            tokens_C, sequences_C, unclipped_C = whole.counts_U3C[draw].tolist()
+            full = FullBatch(tokens_C=tokens_C, sequences_C=sequences_C, unclipped_C=unclipped_C)
             denominator = float(whole.denominator) / self.cycle.passes.shares
-            counts = {"tokens": tokens, "sequences": sequences, "denominator": denominator}
-            self.add_figures(figures.reduced(self.accelerator, **counts, calls=self.cycle.calls))
+            for each in figures.reduced(self.accelerator, full, denominator=denominator):
+                self.add_figures(each)
             self._learn_others(figures)
-            self._figures = LossFigures(self.method)
+            self._figures = LossFigures(self.method, self.cycle.calls)
         return loss
 
     def _learn_others(self, figures: LossFigures) -> None:
@@ -317,7 +318,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         logp, entropy, router, _ = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
 
         tokens = batch.tokens_of(logp, first=draw == 0)
-        figures.add(tokens, batch.loss_weight, entropy, router, whole.lengths[batch.rows])
+        of_rows = whole.lengths[batch.rows], whole.call_B[batch.rows]
+        figures.add(tokens, batch.loss_weight, entropy, router, *of_rows)
         if self.method.beta or self.method.entropy_coef:
             scale = float(whole.denominator) / max(float(whole.tokens), 1.0)
             figures.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))
