@@ -158,7 +158,8 @@ class DPPODPOTrainer(RowTrainer, DPOTrainer):
         self.start_rows(rows)
         self._margin_weight = np.ones(1)
         if rows is not None:
-            tokenizer: Any = self.processing_class
+            processor: Any = self.processing_class
+            tokenizer = getattr(processor, "tokenizer", processor)  # that of a vision model has one for texts
             texts = prepared.with_format(None)
             self._margin_weight = weights_of(margin_reward, texts, args.margin_scale, tokenizer.eos_token)
 
