@@ -56,6 +56,11 @@ class PlannedPasses(PPOTrainer):
         return min((self.global_steps - 1) / max(self.total_training_steps, 1), 1.0)
 
     @property
+    def update_number(self) -> int:
+        """Number of this update, from 1, by which its draws are made: that of the step where a step has one."""
+        return (self.global_steps - 1) * self.parameter_sync_step + self.local_trigger_step + 1
+
+    @property
     def _in_use(self) -> Asked:
         assert self.asked is not None, "verl trains before it has asked for prompts"
         return self.asked
@@ -136,7 +141,7 @@ class PlannedPasses(PPOTrainer):
             rows = actor.ppo_mini_batch_size * self.generations
             self.sent = live_rows(batch, found, plan, epochs=actor.ppo_epochs, rows_per_step=rows, **layout)
         else:
-            counted = self.config.data.train_batch_size * self.generations
+            counted = actor.ppo_mini_batch_size * self.passes.shares * self.generations
             self.sent = drawn_rows(batch, found, plan, passes=self.passes.passes, counted=counted, **layout)
             metrics.update(_means(plan.draw_figures))
         if self.waits_for:
@@ -160,7 +165,7 @@ class PlannedPasses(PPOTrainer):
             method,
             found.rolled_out,
             self._in_use.prompts,
-            streams=step_streams(self.settings.seed, self.global_steps),
+            streams=step_streams(self.settings.seed, self.update_number),
             max_tokens=self.config.data.max_response_length,
             passes=self.passes,
             done=self.done,

@@ -149,7 +149,22 @@ def keeps_all(method: Method) -> bool:
     return not (own.completions.rate or own.prompts.rate or own.advantages.from_history)
 
 
-def lines(method: Method, *, prompts: int, generations: int, optimizer_steps: int) -> list[str]:
+def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[str, ...]:
+    """Why the expected gradient of a run is not the full batch's.
+
+    Where prompts are asked for ahead, groups of one block may be trained in several steps.
+
+    Args:
+        method: of the run.
+        optimizer_steps: of one block.
+        ahead: blocks that are asked for ahead; None where the prompts of a step are asked for when it begins.
+    """
+    return method.biases(optimizer_steps if ahead is None else max(optimizer_steps, 2))
+
+
+def lines(
+    method: Method, *, prompts: int, generations: int, optimizer_steps: int, ahead: float | None = None
+) -> list[str]:
     """What a run will do, said at its start.
 
     Args:
@@ -157,8 +172,9 @@ def lines(method: Method, *, prompts: int, generations: int, optimizer_steps: in
         prompts: of a block.
         generations: completions of each.
         optimizer_steps: of one block.
+        ahead: as for ``biases``.
     """
-    reasons = method.biases(optimizer_steps)
+    reasons = biases(method, optimizer_steps, ahead)
     found = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if keeps_all(method):
         found.append("completions: all with a gradient, in verl's own mini-batches and our order of prompts")
@@ -171,6 +187,10 @@ def lines(method: Method, *, prompts: int, generations: int, optimizer_steps: in
         found.append(f"completions: {kept}, score {method.score_name}")
         if optimizer_steps > 1:
             found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
+    if ahead is not None:
+        found.append(
+            f"prompts are asked for {ahead:g} blocks ahead, each weighted by the probability it was asked with"
+        )
     found.append(f"loss: verl's, {method.normaliser.name} normaliser, rates by schedule {in_words(method.schedule)}")
     return found + [f"biased: {reason}" for reason in reasons]
 
