@@ -193,6 +193,9 @@ class LocalGroup:
 class Agents:
     """Samples with the very weights of the engine, and rewards as ``toy.compute_score`` does."""
 
+    silent = slice(0)
+    """Completion tokens without loss, as a tool's answers are."""
+
     def __init__(self, trainer, policy=None):
         self.trainer, self.policy = trainer, policy
         self.asked = []
@@ -225,6 +228,7 @@ class Agents:
                 "toy", tokenizer.decode(tokens, skip_special_tokens=True), prompt["reward_model"]["ground_truth"]
             )
             everything, ones = torch.tensor(ids + tokens), torch.ones(len(tokens), dtype=torch.int64)
+            ones[self.silent] = 0
             row = {"uid": prompt["uid"], "prompts": torch.tensor(ids), "responses": torch.tensor(tokens)}
             row |= {"input_ids": everything, "position_ids": torch.arange(len(everything)), "response_mask": ones}
             row |= {"loss_mask": ones.clone(), "rm_scores": reward, "rollout_log_probs": torch.tensor(logp)}

@@ -57,10 +57,11 @@ class PruningSettings(VerlSettings):
                 f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo, "
                 "with algorithm.filter_groups.enable=True for rounds."
             )
-        if base.tokens.active:
+        if self.head_prune_rate:
             problems.append(
-                f"method={self.method!r} leaves tokens of completions out, and verl's loss is given weights of whole "
-                "completions. Write method=dppo, or train with dppo.trl."
+                f"head_prune_rate={self.head_prune_rate:g} (method={self.method!r}): verl's engine computes the head "
+                "for every token of a row, so nothing would be saved. Write head_prune_rate=0; token_prune_rate=0.5 "
+                "shortens the rows."
             )
         of_verl = base.fixes - ({"advantages"} if base.advantages.from_history else set())
         if of_verl or base.statistics is not WHOLE_GROUPS:
@@ -146,7 +147,7 @@ def keeps_all(method: Method) -> bool:
         method: of the run.
     """
     own = METHODS[method.name]
-    return not (own.completions.rate or own.prompts.rate or own.advantages.from_history)
+    return not (own.completions.rate or own.prompts.rate or own.tokens.active or own.advantages.from_history)
 
 
 def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[str, ...]:
@@ -185,6 +186,8 @@ def lines(
         if getattr(method.completions, "auto", None) is not None:
             kept = f"at least {kept}, chosen in each step"
         found.append(f"completions: {kept}, score {method.score_name}")
+        if method.tokens.active:
+            found.append(f"tokens: {method.tokens}")
         if optimizer_steps > 1:
             found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
     if ahead is not None:

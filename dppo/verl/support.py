@@ -18,6 +18,8 @@ WHY_NOT = {
     "kl_cov": "picks tokens by their covariance over all rows of a micro-batch",
     "geo_mean": "divides by the rows of each micro-batch",
 }
+MIXING_LOSSES = ("gspo",)
+"""Those of ``ROW_LOSSES`` whose terms look at several tokens of a row, as ``mixes_tokens`` finds."""
 FILTER = "algorithm.filter_groups.enable"
 """verl's option that takes prompts until enough groups differ in reward."""
 CORRECTIONS = ("algorithm.rollout_correction", "actor_rollout_ref.actor.policy_loss.rollout_correction")
@@ -71,7 +73,31 @@ def unsupported_options(get: Callable[[str], Any], method: Method, mode: str = "
         mode: verl's own trainer: ``sync``, ``colocate_async`` or ``separate_async``.
     """
     ahead = [] if mode == "sync" else _ahead_problems(get, method, mode)
-    return _loss_problems(get) + _advantage_problems(get, method) + _step_problems(get, mode) + ahead
+    problems = _loss_problems(get) + _advantage_problems(get, method) + _step_problems(get, mode) + ahead
+    return problems + (_token_problems(get, method) if method.tokens.active else [])
+
+
+def _token_problems(get: Callable[[str], Any], method: Method) -> list[str]:
+    """Why tokens cannot be left out of completions, one sentence each; empty where they can be."""
+    actor, left_out, problems = "actor_rollout_ref.actor", f"token_prune_rate={method.tokens.rate:g}", []
+    if method.tokens.needs_log_probs and not knows_probabilities(get):
+        problems.append(
+            f"{left_out} with actor_rollout_ref.rollout.calculate_log_probs=False: cuts are drawn by what the sampler "
+            "was sure of. Write actor_rollout_ref.rollout.calculate_log_probs=True."
+        )
+    mode = get(f"{actor}.policy_loss.loss_mode")
+    if mode in MIXING_LOSSES:
+        problems.append(
+            f"{actor}.policy_loss.loss_mode={mode} with {left_out}: its ratio is of a whole completion, and tokens are "
+            f"left out. Write {actor}.policy_loss.loss_mode=vanilla."
+        )
+    problems += [
+        f"{where}.rollout_is=sequence with {left_out}: a ratio of whole completions, and tokens are left out. Write "
+        f"{where}.rollout_is=token."
+        for where in CORRECTIONS
+        if get(f"{where}.rollout_is") == "sequence"
+    ]
+    return problems
 
 
 def _loss_problems(get: Callable[[str], Any]) -> list[str]:

@@ -165,6 +165,46 @@ def test_prompts_asked_for_ahead_are_said_and_what_is_biased_about_them():
     assert not any("biased: " in line for line in lines(unpruned, **said, ahead=2.0))
 
 
+CUT = method(token_prune_rate=0.5)
+REFUSED_WITH_CUTS = [
+    ({f"{ACTOR}.policy_loss.loss_mode": "gspo"}, "its ratio is of a whole completion", "loss_mode=vanilla"),
+    ({"algorithm.rollout_correction.rollout_is": "sequence"}, "a ratio of whole completions", "rollout_is=token"),
+    (
+        {f"{ACTOR}.policy_loss.rollout_correction.rollout_is": "sequence"},
+        "a ratio of whole completions",
+        "rollout_is=token",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "what", "instead"), REFUSED_WITH_CUTS, ids=[each[1] for each in REFUSED_WITH_CUTS])
+def test_what_mixes_tokens_is_refused_where_some_are_left_out_and_only_there(changed, what, instead):
+    (problem,) = unsupported_options((SERVED | changed).get, CUT)
+    assert what in problem and instead in problem and "\n" not in problem
+    assert not problems(changed) and not unsupported_options(SERVED.get, CUT)
+
+
+def test_cuts_need_probabilities_unless_they_do_not_look_at_them_and_old_ones_will_do():
+    silent = SERVED | {"actor_rollout_ref.rollout.calculate_log_probs": False}
+    cut, uniform = (
+        method_of(
+            read_settings(options), loss_agg_mode="token-mean", penalty=0.0, entropy_coef=0.0, sampler_log_probs=False
+        )
+        for options in ({"token_prune_rate": 0.5}, {"method": "nat_rpc"})
+    )
+    (problem,) = unsupported_options(silent.get, cut)
+    assert "token_prune_rate=0.5" in problem and "Write actor_rollout_ref.rollout.calculate_log_probs=True." in problem
+    assert not unsupported_options(silent.get, uniform)
+    assert not unsupported_options((silent | {"algorithm.use_kl_in_reward": True}).get, cut)
+
+
+def test_cuts_take_the_place_of_the_level_of_completions_and_the_start_says_so():
+    assert CUT.tokens.rate == 0.5 and CUT.completions.rate == 0 and not keeps_all(CUT)
+    assert any(line.startswith("tokens: 0.5 of the tokens behind a cut") for line in said_by(CUT))
+    chosen = method(token_prune_rate="auto", rollout_cost=2.0).tokens
+    assert chosen.auto is not None and chosen.auto.rollout_cost == 2.0
+
+
 @pytest.mark.parametrize("loss_mode", [loss for loss in ROW_LOSSES if loss != "sapo"])
 @pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
 def test_losses_of_rows_and_advantages_of_groups_are_served(loss_mode, estimator):
@@ -268,7 +308,10 @@ class TestOptions:
         ({"method": "none"}, "method='none'"),
         ({"method": "dapo"}, "rounds"),
         ({"method": "gspo"}, "objective"),
-        ({"method": "nat_rpc"}, "tokens"),
+        ({"token_prune_rate": 1.0}, "token_prune_rate=1"),
+        ({"method": "grpo", "token_prune_rate": 0.5}, "token_prune_rate=0.5"),
+        ({"head_prune_rate": 0.5}, "head_prune_rate=0.5"),
+        ({"method": "nat_urs"}, "head_prune_rate=0.5"),
         ({"method": "pods", "accept_bias": True}, "objective"),
         ({"method": "dppo_deterministic"}, "accept_bias=True"),
         ({"method": "grpo", "completion_prune_rate": 0.5}, "completion_prune_rate=0.5"),
