@@ -4,43 +4,52 @@ python docs/methods_table.py
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from dppo.methods import METHODS, ROW_METHODS, Method, RowMethod
 from dppo.pruning import Pruning
 
 PAGE = Path(__file__).with_name("methods.md")
-HEADINGS = (
-    "method",
-    "paper",
-    "what is pruned",
-    "biased",
-    "what of the paper is not reproduced, or is ours",
-    "measured",
-)
+HEADINGS = ("method", "paper", "prunes", "biased", "differs from the paper")
+LEVEL = re.compile(r"^(completion pruning is|prompt pruning is|rounds are) biased: ")
 MARK = "<!-- table: python docs/methods_table.py -->"
 DGPO = (
     "`dppo.diffusion`",
     "[2510.08425](https://arxiv.org/abs/2510.08425)",
-    "pictures of a group, by `proportional` of advantage times the root of the error",
+    "pictures of a group, `proportional`",
     "no",
-    "a group shares its timestep and noise, since how the paper draws them was not seen; its optional penalty on "
-    "velocities is left out; a group's weight takes forward passes of all its pictures, so pruning saves of the update "
-    "alone",
-    "one seed: [DGPO](dgpo.md)",
 )
-INHERITED = METHODS["dppo"].deviations
-RUN = "[trained](results.md)"
+DGPO_DIFFERS = (
+    "a group shares its timestep and noise, since how the paper draws them was not seen",
+    "the paper's optional penalty on velocities is left out",
+    "a group's weight takes forward passes of all its pictures, so pruning saves of the update alone",
+)
+RUN = "[training](results.md)"
 FROZEN = "[gradients](results.md#bias-and-variance-without-training)"
-TESTS = "tests only"
 MEASURED = {
     **dict.fromkeys(("cppo_trl", "cppo_verl", "dppo_deterministic", "dppo_unweighted", "infobatch", "pods"), FROZEN),
     **dict.fromkeys(("dppo", "cppo", "greso", "dapo", "dppo_threshold"), f"{RUN}, {FROZEN}"),
     **dict.fromkeys(("grpo", "dppo_history", "dppo_history_sizes"), RUN),
-    "grpo_history": "trained with [priors](difficulty.md)",
-    "a_star_po": "its values as priors: [A*-PO](a_star_po.md)",
+    "grpo_history": "[priors](difficulty.md)",
+    "a_star_po": "[values](a_star_po.md)",
 }
 """Where figures of training or of a model's gradients are."""
+
+
+class Notes:
+    """Texts below the table, each once, by the number that cells have for it."""
+
+    def __init__(self) -> None:
+        self.number: dict[str, int] = {}
+
+    def of(self, texts: Iterable[str]) -> str:
+        """The numbers of these texts, in order."""
+        return ", ".join(str(self.number.setdefault(text, len(self.number) + 1)) for text in texts)
+
+    def written(self) -> str:
+        """All of them as a numbered list."""
+        return "\n".join(f"{number}. {text[0].upper()}{text[1:]}." for text, number in self.number.items())
 
 
 def numbers(paper: str) -> str:
@@ -54,51 +63,56 @@ def dropped(method: Method) -> str:
     completions = method.completions
     parts = ["groups that do not count, in rounds"] if method.rounds is not None else []
     if not isinstance(completions, Pruning):
-        parts.append(f"completions, {str(completions).partition('pruned, ')[2]}")
+        parts.append(f"completions, {str(completions).partition('pruned, ')[2].removesuffix(', without chance')}")
     elif completions.rate:
-        parts.append(
-            f"completions, by `{completions.rule.__name__}` of {method.score_name}, and prompts that come back"
-        )
+        parts.append(f"completions, `{completions.rule.__name__}`; prompts")
     elif method.prompts.rate:
-        parts.append("prompts that come back")
-    return "; ".join(parts) or "nothing but completions without a gradient"
+        parts.append("prompts")
+    return "; ".join(parts) or "nothing"
 
 
-def biased(method: Method) -> str:
+def reasons(biases: Iterable[str]) -> list[str]:
+    """What biases a method, a reason at a time."""
+    return [reason for bias in biases for reason in LEVEL.sub("", bias).split("; ")]
+
+
+def biased(method: Method, notes: Notes) -> str:
     """Whether a method is, and why: at its own rates, and where prompts are pruned that its own leave alone."""
     own = method.biases()
-    said = f"**yes**: {'; '.join(own)}" if own else "no"
+    said = f"**yes**: {notes.of(reasons(own))}" if own else "no"
     if not isinstance(method.completions, Pruning) or not method.completions.rate:
         return said
     further = [reason for reason in method.with_rates(prompt=0.5).biases() if reason not in own]
-    return f"{said}; with prompts pruned **yes**: {'; '.join(further)}" if further else said
-
-
-def ours(deviations: tuple[str, ...]) -> str:
-    """Where a method differs from its paper; what all that draw as ``dppo`` have is said once."""
-    inherited = len(deviations) > len(INHERITED) and deviations[-len(INHERITED) :] == INHERITED
-    own = deviations[: -len(INHERITED)] if inherited else deviations
-    return "; ".join((*own, *(("and as `dppo`",) if inherited else ()))) or "-"
+    return f"{said}; with prompts pruned **yes**: {notes.of(reasons(further))}" if further else said
 
 
 def table() -> str:
-    """One row a method."""
-    rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
+    """One row a method, and the notes that the rows name."""
+    notes, rows = Notes(), [HEADINGS, tuple("---" for _ in HEADINGS)]
     for name, method in METHODS.items():
-        row = (f"`{name}`", numbers(method.paper), dropped(method), biased(method), ours(method.deviations))
-        rows.append((*row, MEASURED.get(name, TESTS)))
-    rows += [row_of(name, method) for name, method in ROW_METHODS.items()]
-    rows.append(DGPO)
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+        row = (f"`{name}`", numbers(method.paper), dropped(method), biased(method, notes))
+        rows.append((*row, notes.of(method.deviations) or "-"))
+    rows += [row_of(name, method, notes) for name, method in ROW_METHODS.items()]
+    rows.append((*DGPO, notes.of(DGPO_DIFFERS)))
+    lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join(lines) + f"\n\n{where_measured()}\n\n## Notes\n\n{notes.written()}"
 
 
-def row_of(name: str, method: RowMethod) -> tuple[str, ...]:
+def where_measured() -> str:
+    """Which methods have figures, and where; all others are covered by tests alone."""
+    found: dict[str, list[str]] = {}
+    for name in METHODS:
+        for place in filter(None, MEASURED.get(name, "").split(", ")):
+            found.setdefault(place, []).append(f"`{name}`")
+    said = [f"{place[0].upper() + place[1:]}: {', '.join(names)}." for place, names in found.items()]
+    return " ".join(["Where figures are:", *said, "All others are covered by tests alone."])
+
+
+def row_of(name: str, method: RowMethod, notes: Notes) -> tuple[str, ...]:
     """The row of a method for supervised fine-tuning and preferences."""
-    bias = "; ".join(method.biases)
-    what = f"rows of the dataset, by `{method.rows.rule.__name__}` of their recorded {method.score}"
-    said = f"**yes**: {bias}" if bias else "no"
-    measured = TESTS if method.biases else "[trained](supervised.md#does-it-help)"
-    return (f"`{name}`, rows", numbers(method.paper), what, said, ours(method.deviations), measured)
+    what = f"dataset rows, `{method.rows.rule.__name__}` of {method.score}"
+    said = f"**yes**: {notes.of(method.biases)}" if method.biases else "no"
+    return (f"`{name}`, rows", numbers(method.paper), what, said, notes.of(method.deviations) or "-")
 
 
 def main() -> None:

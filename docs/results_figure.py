@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from benchmarks.learning.tables import LABELS
 from dppo_lab.comparison.curves import Point, reach
 from dppo_lab.comparison.survival import survival
 from dppo_lab.palette import FIXED, SERIES, colour_of
@@ -36,10 +37,15 @@ def curves(axes: Axes, results: dict[str, Any]) -> None:
         accuracy_RS = [
             np.interp(second_S, [p["seconds"] for p in curve], [p["accuracy"] for p in curve]) for curve in runs
         ]
-        axes.plot(second_S, np.mean(accuracy_RS, axis=0), color=colour, label=name)
+        axes.plot(second_S, np.mean(accuracy_RS, axis=0), color=colour, label=called(name))
     axes.set_xlabel("training seconds")
     axes.set_ylabel(f"held-out accuracy, mean of {len(seeds)} seeds")
     axes.legend(frameon=False, fontsize=9)
+
+
+def called(name: str) -> str:
+    """A contestant as docs/results.md calls it."""
+    return LABELS[name].replace("*", "").replace("`", "")
 
 
 def finished(method: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -69,7 +75,7 @@ def arrivals(axes: Axes, task: dict[str, Any]) -> None:
         known = [one for one in found if one is not None]
         if known:
             second, share = survival(known)
-            axes.step([0.0, *second], [0.0, *(1 - share[0])], where="post", color=colour, label=method)
+            axes.step([0.0, *second], [0.0, *(1 - share[0])], where="post", color=colour, label=called(method))
             ended = [
                 place
                 for place, one in enumerate(sorted(known, key=lambda one: (one.amount, not one.reached)))
@@ -78,7 +84,7 @@ def arrivals(axes: Axes, task: dict[str, Any]) -> None:
             axes.plot(second[ended], (1 - share[0])[ended], ".", color=colour)
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlabel("training seconds")
-    axes.set_ylabel(f"share of seeds at the final accuracy of {name}")
+    axes.set_ylabel(f"share of seeds at the final accuracy of {called(name)}")
     axes.legend(frameon=False, fontsize=9)
 
 

@@ -21,7 +21,7 @@ class NamedFields:
     def __new__(cls, *given: Any, **named: Any) -> Self:
         known = [each.name for each in dataclasses.fields(cast(Any, cls)) if each.init]
         problems = [
-            f"{name}={value!r} is no field. {did_you_mean(name, known) or 'dppo train --help_all lists all of them.'}"
+            f"{name}={value!r} is no field. {did_you_mean(name, known) or f'help({cls.__name__}) lists all of them.'}"
             for name, value in named.items()
             if name not in known
         ]

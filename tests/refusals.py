@@ -27,6 +27,7 @@ LEFT_OUT = {
 }
 """Tests, by the beginning of their id, whose sentences quote a library or depend on the machine, and on what."""
 NORMALISED = (
+    (r"(?<=process )\d+ on \S+(?= since)", "# on HOST"),
     (re.escape(str(MESSAGES.parents[1])), "PATH"),
     (r"(?<![\w./])/(?:[^\s/'\"`,;:()<>\[\]]+/)+(?:tmp\w{8}\b)?", "PATH/"),
     (r"\b0x[0-9a-fA-F]+", "#"),

@@ -89,8 +89,8 @@ def test_the_callback_logs_its_metric(extending, tiny_path, tmp_path):
 
 
 def test_the_method_on_one_screen_runs(extending):
-    """The README's heart of a step, with the table of logits of docs/extending.md as the policy."""
-    page = ROOT / "README.md"
+    """The core of a step, with the table of logits of docs/extending.md as the policy."""
+    page = ROOT / "docs" / "how_it_works.md"
     (heart,) = [block for block in blocks(page, "python") if "plan_step" in block]
     logits, answer, rolled_out = extending["logits"], extending["answer"], {}
 
@@ -160,13 +160,32 @@ def chains(page: Path) -> list[tuple[str, list[set[str]]]]:
     return [(name, [set(re.findall(r"\w+", parts)) for parts in line.split(" <- ")]) for name, line in lines]
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_arrows_on_pages_are_those_that_are_enforced(name):
-    found = chains(ROOT / name)
+def test_arrows_on_pages_are_those_that_are_enforced():
+    found = chains(ROOT / "CONTRIBUTING.md")
     assert {package for package, _ in found} == ALLOWED.keys()
     for package, chain in found:
         allowed, named = ALLOWED[package], set().union(*chain)
-        assert named == allowed.keys() or (name == "README.md" and named <= allowed.keys())
+        assert named == allowed.keys()
         for place, parts in enumerate(chain):
             later = set().union(*chain[place + 1 :])
             assert all(not allowed[part] & later for part in parts), chain
+
+
+KINDS = ("Tutorials", "How-to guides", "Reference", "Explanation")
+
+
+def test_the_navigation_has_the_four_kinds_and_every_page_is_in_one():
+    text = (ROOT / "mkdocs.yml").read_text().partition("nav:\n")[2]
+    parts = re.split(r"^  - (.+?):", text, flags=re.MULTILINE)[1:]
+    shown = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert tuple(shown) == ("Start", *KINDS)
+    listed = [page for kind in KINDS for page in re.findall(r"[\w/]+\.md", shown[kind])]
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert len(listed) == len(set(listed)) and set(listed) == pages | {"first_look.md"}
+
+
+def test_a_newcomers_questions_are_two_clicks_from_the_first_page():
+    """Each of these is a link of the README, which is the site's first page."""
+    readme = (ROOT / "README.md").read_text()
+    asked = ("vllm", "ranks", "own_tasks", "methods", "verify", "savings", "plan", "results", "gsm8k", "verl")
+    assert [page for page in asked if f"](docs/{page}.md" not in readme] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.learning import compare, tune
+from benchmarks.learning import compare, regimes, tune
 from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.plan import Comparison, plan, read_config
@@ -74,6 +74,14 @@ def test_the_grid_grows_where_its_best_is_at_an_end(axis, ends):
         assert found == best and len(second) < 3 + 8, "and by no more than it must"
 
 
+def test_what_has_one_value_is_fixed():
+    best = replace(POINT, learning_rate=8e-4, completions=256)
+    found, (_, second) = searched(
+        lambda each, number: near(best)(each), grid=[each for each in GRID if each.completions == 64]
+    )
+    assert found == replace(best, completions=64) and {each.completions for each in second} == {64}
+
+
 class Told(Tuning):
     """A tuning whose runs are not trained: seconds of a step by method, accuracy by setting."""
 
@@ -127,6 +135,7 @@ def write_run(folder, name, seed, points):
             "total/rollout_tokens": 2000 * seconds,
             "total/tokens_trained": 1000 * seconds,
             "eval/average/pass@1": accuracy,
+            "frac_reward_zero_std": 0.25 if name == "control" else 0.9,
             **({"time/rollout": 0.2, "time/forward_backward": 0.1} if step else {}),
         }
         for step, seconds, accuracy in points
@@ -173,3 +182,34 @@ def test_every_figure_by_hand(record):
     assert spent["dppo"]["rollout_tokens"]["median"] == pytest.approx(40_000)
     assert spent["dapo"]["reached"] == "0 of 10" and spent["dapo"]["seconds"]["median"] is None
     json.dumps(record, allow_nan=False)
+
+
+REGIME = {"control": (0.5, 80, 100), "default": (0.6, 40, 100), "tokens": (0.5, 40, 200), "trl_g8": (0.3, 80, 50)}
+"""Accuracy gained, seconds, steps."""
+
+
+def test_a_regime_by_hand(tmp_path):
+    """To the control's .7, its 80 s, the default takes 33.3 s of its 40; a step takes .8, .4 and .2 s."""
+    folder = tmp_path / "reported"
+    for name, (gain, seconds, steps) in REGIME.items():
+        for seed in SEEDS[:3]:
+            write_run(folder, name, seed, [(0, 0, 0.2), (steps, seconds, 0.2 + gain)])
+    own = overrides({}, POINT, 100, 6)
+    contestants = tuple(
+        Contestant(name=name, method="trl" if name == "trl_g8" else "grpo", overrides=own) for name in REGIME
+    )
+    found = Comparison(folder=folder, contestants=contestants, seeds=SEEDS[:3], config={})
+    record = compare.record_of(found, "default", ["trl_g8", "control"], ["control", "trl_g8"])
+    point = regimes.point(record, regimes.silent_share(tmp_path, record["seeds"]))
+    assert point["against_control"]["median"] == pytest.approx(80 / (40 * 5 / 6))
+    assert point["against_trl_g8"]["median"] == pytest.approx(80 / 20)
+    assert point["step_share"] == pytest.approx(1 / 3) and point["silent_share"] == 0.25 and point["seeds"] == 3
+    assert [point["step_ratio"][name]["mean"] for name in ("default", "tokens")] == pytest.approx([2.0, 4.0])
+    assert point["accuracy_difference"]["default"]["mean"] == pytest.approx(0.1)
+    assert len(regimes.table({"kl": point}).rows) == 1 and json.dumps(point, allow_nan=False)
+
+
+@pytest.mark.parametrize("name", regimes.REGIMES)
+def test_every_regime_changes_fields_of_a_run(name):
+    fields, _ = read_config(regimes.CONFIG, [f"--{field}={value}" for field, value in regimes.REGIMES[name].items()])
+    assert all(str(fields[field]).strip("[]'") == str(value) for field, value in regimes.REGIMES[name].items())

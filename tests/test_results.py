@@ -13,6 +13,7 @@ from dppo_lab.statistics import seed_interval
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = (ROOT / "docs" / "results.md").read_text()
+README = (ROOT / "README.md").read_text()
 
 
 def read(name):
@@ -21,91 +22,112 @@ def read(name):
 
 HEADLINE = (("trl_g8", "trl_g8"), ("trl", "trl_g8"), ("grpo_rows", "trl_g8"), ("grpo_rows", "grpo_rows"))
 """Opponents of the first table, and whose final accuracy is the target."""
+CALLED = {**tables.LABELS, "grpo_rows": "the control"}
+MAIN = ("trl_g8", "trl", "grpo_rows", "dppo_default", "dppo_completions")
+OTHERS = ("trl_g8", "grpo_rows", "fewer_prompts", "dppo_default", "cppo", "greso", "dapo")
+PARTS = ("dppo_default_16x4", "grpo_rows_16x4", "without_packing", "without_shared_prefixes", "without_score")
 
 
 def headline(record):
-    """How many times sooner the default, and the best of ours, are at a target than an opponent, on every task."""
-    columns = {}
-    for task, found in record["tasks"].items():
-        columns[f"`{task}`, `{found['default']}`"] = found["default_against"]
-        columns[f"`{task}`, `{found['best']}`"] = found["best_against"]
+    """How many times sooner the default is at a target than an opponent, on every task."""
+    against = [task["default_against"] for task in record["tasks"].values()]
     rows = [
-        [
-            f"`{opponent}`",
-            f"`{target}`",
-            *(tables.speedup(each[opponent][target], each[opponent][target]["missing"]) for each in columns.values()),
-        ]
+        [CALLED[opponent], CALLED[target], *(sooner(found[opponent][target]) for found in against)]
         for opponent, target in HEADLINE
     ]
-    return tables.table(("sooner than", "at the final accuracy of", *columns), rows)
+    tasks = [f"`{task}`" for task in record["tasks"]]
+    return tables.table(("dppo is sooner than", "at the final accuracy of", *tasks), rows)
+
+
+def sooner(found, form="{:.2f}"):
+    """A ratio with its interval, to one place where that is asked for."""
+    if form == "{:.2f}":
+        return tables.speedup(found, found["missing"])
+    return tables.cell(found, "median", form)
 
 
 def sizes(task):
     """The control and the default at equal sizes of a step, and means over the sizes."""
-    names, rows = list(task["targets"]), []
+    rows = []
     for size, level in task["sizes"].items():
-        found = task["sooner_at_sizes"].get(size)
-        final = [task["methods"][f"{name}_{size}"]["final"] for name in task["pair"]] if found else []
+        final = [task["methods"][f"{name}_{size}"]["final"] for name in task["pair"]] if size != "mean" else []
         rows.append(
             [
-                size,
+                size.replace("x", " x "),
                 *([tables.cell(each, "mean", "{:.3f}") for each in final] or ["", ""]),
                 tables.cell(level["difference"], "mean", "{:+.1f}", 100),
                 tables.cell(level["step"], "mean", "{:.2f}"),
-                *(tables.speedup(found[name], found[name]["missing"]) if found else "" for name in names),
             ]
         )
-    headings = ("prompts x completions", "control", "default", "difference, pp", "step")
-    return tables.table((*headings, *(f"sooner, at `{name}`" for name in names)), rows)
-
-
-def shown(record, targets):
-    """The tables of each task: these first targets of them."""
-    for task in record["tasks"].values():
-        names = [name for name in task["stages"]["main"] if name in task["methods"]]
-        yield from (tables.against(task), tables.accuracies(task, names), tables.seconds(task, names))
-        yield from (tables.to_target(task, target, names) for target in list(task["targets"])[:targets])
+    headings = ("the control", "dppo, default", "difference, pp", "step, times as fast")
+    return tables.table(("prompts x completions", *headings), rows)
 
 
 @pytest.mark.parametrize(
-    ("name", "method", "against", "targets"),
-    [("embedded_compare", "dppo", "trl_g8", None), ("embedded_others", "cppo", "cppo", 1)],
+    ("name", "shown"), [("embedded_compare", MAIN), ("embedded_others", OTHERS), ("embedded_sizes", ("trl_g8", *PARTS))]
 )
-def test_the_tables_are_those_of_the_file(name, method, against, targets):
-    found = read(name)
-    assert all(each in PAGE for each in shown(found, targets))
-    for task in found["tasks"].values():
-        task["best_against"][against]["trl_g8"]["median"] += 1
-        task["methods"][method] = task["methods"]["trl_g8"]
-        for target in task["targets"]:
-            task["speedup"][target][method] = task["speedup"][target]["trl_g8"]
-    assert not any(each in PAGE for each in shown(found, targets))
+def test_the_tables_are_those_of_the_file(name, shown):
+    for task, found in read(name)["tasks"].items():
+        if set(shown) <= found["methods"].keys():
+            assert tables.summary(found, shown) in PAGE
+            found["methods"][shown[-1]]["final"]["mean"] += 0.01
+            assert tables.summary(found, shown) not in PAGE
+        else:
+            assert (name, task) == ("embedded_sizes", "embedded_sparse")
 
 
 def test_the_tables_of_equal_sizes_are_those_of_their_file():
-    found = read("embedded_sizes")["tasks"]
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    parts = ["trl_g8", "dppo_default_16x4", "grpo_rows_16x4"]
-    parts += [name for name in found["embedded"]["stages"]["ablation"] if name in found["embedded"]["methods"]]
-    assert len(parts) == 6 and tables.seconds(found["embedded"], parts) in PAGE
-    assert tables.accuracies(found["embedded"], parts) in PAGE
-    assert tables.to_target(found["embedded"], "trl_g8", parts) in PAGE
-    for task in found.values():
+    for task in read("embedded_sizes")["tasks"].values():
         assert list(task["sizes"]) == ["16x4", "22x4", "32x4", "mean"]
-        assert sizes(task) in PAGE and tables.seconds(task, task["stages"]["sizes"]) in PAGE
+        assert sizes(task) in PAGE
         level = tables.cell(task["sizes"]["mean"]["difference"], "mean", "{:+.1f}", 100).replace(" ", " pp ", 1)
-        assert level in readme and level in PAGE
+        assert level in README and level in PAGE
         task["sizes"]["mean"]["step"]["mean"] += 0.1
         assert sizes(task) not in PAGE
 
 
-def test_the_readme_has_the_first_table():
-    readme, record = (ROOT / "README.md").read_text(), read("embedded_compare")
-    assert headline(record) in readme and headline(record) in PAGE
-    assert not re.search(r"\| 0\.00 \[0\.00", readme), "a target that is not reached is no figure"
+def test_the_first_table_is_that_of_the_file():
+    record = read("embedded_compare")
+    assert headline(record) in PAGE
     for task in record["tasks"].values():
         task["default_against"]["trl_g8"]["trl_g8"]["median"] += 1
-    assert headline(record) not in readme
+    assert headline(record) not in PAGE
+
+
+def readme_cells(tasks, steps, checks, plans):
+    """What the README's table of results says, from the files."""
+    for task in ("embedded", "embedded_sparse"):
+        found = tasks["embedded_compare"][task]["default_against"]["trl_g8"]["trl_g8"]
+        repeats = [
+            tasks[name][task]["best_against"]["trl_g8"]["trl_g8"] for name in ("embedded_others", "embedded_sizes")
+        ]
+        once, spread = sooner(found, "{:.1f}").split(" ", 1)
+        again = " and ".join(sooner(each, "{:.1f}") for each in repeats)
+        yield f"| **{once} times sooner** {spread}; repeats: {again} |"
+    ratio = {row["contestant"]: row for row in steps if (row["figure"], row["backend"]) == ("ratio", "transformers")}
+    both = ratio["DPPO, demo's rates"]
+    yield f"| **{both['median']:.2f} times as fast** ({both['lowest']:.2f} .. {both['highest']:.2f}) |"
+    yield f"exact skipping and packing alone: {ratio['DPPO, rate 0']['median']:.2f} times |"
+    said = {check["name"]: check for check in checks}
+    drawn = said["2 both levels, dppo, grpo: 2000 draws on the model"]
+    spread = float(drawn["what"].rpartition(" ")[2])
+    yield f"| {drawn['figure']:.4f} +- {spread:.4f} |"
+    cppo = said["5 control: CPPO's rule: 500 draws on the model"]
+    yield f"which is biased: {cppo['figure']:.2f} |"
+    errors = [abs(row["error"]) for row in plans if "error" in row]
+    yield f"| median error {np.median(errors):.1%}, worst {max(errors):.1%} |"
+
+
+def test_the_readme_has_the_figures_of_the_files():
+    tasks = {name: read(name)["tasks"] for name in ("embedded_compare", "embedded_others", "embedded_sizes")}
+    files = tasks, read("step")["rows"], read("verify")["checks"], read("plan")["rows"]
+    assert [cell for cell in readme_cells(*files) if cell not in README] == []
+    for task in ("embedded", "embedded_sparse"):
+        tasks["embedded_sizes"][task]["best_against"]["trl_g8"]["trl_g8"]["median"] += 1
+    for row, name in [(row, name) for rows in files[1:] for row in rows for name in ("median", "figure", "error")]:
+        if isinstance(row.get(name), float):
+            row[name] += 0.2
+    assert not any(cell in README for cell in readme_cells(*files))
 
 
 def test_the_frozen_table_is_that_of_the_file():

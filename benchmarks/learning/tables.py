@@ -6,6 +6,31 @@ from typing import Any
 PHASES = ("rollout", "forward_backward")
 AMOUNTS = {"rollouts": "completions", "rollout_tokens": "their tokens", "tokens_trained": "tokens trained"}
 """What else than seconds is spent, and what tables call it."""
+LABELS = {
+    "trl_g8": "TRL, groups of 8",
+    "trl": "TRL, group size tuned",
+    "grpo_rows": "GRPO, packed: **the control**",
+    "grpo_rows_centred": "the control, `scale_rewards: none`",
+    "fewer_prompts": "the control, larger steps",
+    "dppo_default": "dppo, default",
+    "dppo_auto": "dppo, `prompt_prune_rate: auto` too",
+    "dppo_completions": "dppo, half of the completions",
+    "dppo": "dppo, half of the completions, 30% of the prompts",
+    "dppo_threshold": "the rule of the paper, same rates",
+    "dppo_history": "dppo, baseline from history",
+    "dppo_predicted": "dppo, baseline from history and prompt lengths",
+    "dppo_history_sizes": "dppo, baseline and group sizes from history",
+    "dppo_everything": "the same, `prompt_prune_rate: auto`",
+    "cppo": "CPPO (biased)",
+    "greso": "GRESO (biased)",
+    "dapo": "DAPO (biased)",
+    "dppo_default_16x4": "dppo, default",
+    "grpo_rows_16x4": "nothing drawn: the control",
+    "without_packing": "dppo, padded",
+    "without_shared_prefixes": "dppo, prompts not shared",
+    "without_score": "dppo, drawn without a score",
+}
+"""Contestants of the files of results, as docs/results.md calls them."""
 Found = Mapping[str, Any]
 
 
@@ -67,11 +92,35 @@ def seconds(record: Found, names: Sequence[str]) -> str:
     for name in names:
         runs = [run for run in record["methods"][name]["runs"] if run["status"] == "finished"]
         steps = sum(run["curve"][-1]["step"] for run in runs) or 1
-        whole = sum(run["curve"][-1]["seconds"] for run in runs) / steps
-        parts = [sum(run["phases"].get(phase, 0.0) for run in runs) / steps for phase in PHASES]
         completions = sum(run["curve"][-1]["rollouts"] for run in runs) / steps
-        rows.append([f"`{name}`", *(f"{value:.3f}" for value in (whole, *parts)), f"{completions:.0f}"])
+        parts = step_seconds(record["methods"][name])
+        rows.append([f"`{name}`", *(f"{value:.3f}" for value in parts), f"{completions:.0f}"])
     return table(("method", "seconds per step", "rollout", "forward and backward", "completions per step"), rows)
+
+
+def summary(record: Found, names: Sequence[str], labels: Mapping[str, str] = LABELS) -> str:
+    """A row for each method: its setting, final accuracy, how much sooner it is than the first target's, a step."""
+    target = next(iter(record["targets"]))
+    headings = ("trainer", "prompts x completions, rate", "final accuracy", "times sooner", "reached")
+    rows = []
+    for name in names:
+        fields, found = record["methods"][name]["overrides"], record["speedup"][target][name]
+        whole, rollout, _ = step_seconds(record["methods"][name])
+        group = fields["num_generations"]
+        setting = f"{fields['per_device_train_batch_size'] // group} x {group}, {fields['learning_rate']:g}"
+        final = cell(record["methods"][name]["final"], "mean", "{:.3f}")
+        sooner = speedup(found, record["targets"][target]["missing"])
+        rows.append([labels[name], setting, final, sooner, found["reached"], f"{whole:.2f}", f"{rollout / whole:.0%}"])
+    return table((*headings, "s / step", "rollout"), rows)
+
+
+def step_seconds(method: Found) -> tuple[float, float, float]:
+    """Seconds of a step, of its rollout, of forward and backward: means over all steps of all finished runs."""
+    runs = [run for run in method["runs"] if run["status"] == "finished"]
+    steps = sum(run["curve"][-1]["step"] for run in runs) or 1
+    whole = sum(run["curve"][-1]["seconds"] for run in runs) / steps
+    rollout, update = (sum(run["phases"].get(phase, 0.0) for run in runs) / steps for phase in PHASES)
+    return whole, rollout, update
 
 
 def speedup(found: Found, missing: str | None) -> str:

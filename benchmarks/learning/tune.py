@@ -99,6 +99,8 @@ def beyond(best: Setting, tried: Iterable[Setting]) -> list[Setting]:
     found = []
     for axis in AXES:
         values, value = {getattr(each, axis) for each in tried}, getattr(best, axis)
+        if len(values) == 1:  # one value is no end: it was fixed
+            continue
         further = [value / 2] * (value == min(values)) + [value * 2] * (value == max(values))
         found += [replace(best, **{axis: type(value)(other)}) for other in further]
     return found

@@ -3,16 +3,19 @@
 python -m benchmarks.speed.tokens [--quick] [--output FILE.json]
 
 ``added_variance`` is ``E|g_drawn - g|^2`` over the sum of the completions' squared gradients, on the embedded task with
-groups of 4, at the start and after 60 steps. ``step`` compares a training step on the same completions, in turns.
+groups of 4, at the start, after 60 and after 120 steps; the later two also under a KL term to the start (k3, beta
+0.04), which gives every completion a gradient. ``step`` compares a training step on the same completions, in turns.
 ``head`` is one forward and backward of a model with a vocabulary of 152k: all labels by a plain head, all by the fused
 one, and 15% of them.
 """
 
 import argparse
 import copy
+import json
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,12 +30,15 @@ from benchmarks.shared import in_turns, options, spread
 from benchmarks.speed.cases import highest_resident_mib, in_own_process, qwen3
 from benchmarks.speed.step import QUICK_SETTING, Setting, build_bench, ours, run_backend
 from dppo.environment import environment
+from dppo.evidence import OtherTerms
 from dppo.methods import METHODS
+from dppo.objective import DR_GRPO, Tokens
 from dppo.packing.head import add_scored_head
 from dppo.packing.rows import UNSCORED
 from dppo.pruning import SampledTokens, TokenPruning, advantage_with_confidence, confidence, random_prefix
 from dppo.pruning.prune import Pruning
 from dppo.rng import Purpose, generator, torch_generator
+from dppo.step import other_terms
 from dppo.types import Completions
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
@@ -46,41 +52,77 @@ SEED, GROUPS, GENERATIONS, CHUNK = 1, 96, 4, 48
 VOCABULARY = 151_936
 """Words of Qwen3."""
 KEPT = (0.7, 0.5, 0.3)
+STAGES = ("start", "later", "last")
+BETA = 0.04
 Draw = Callable[[np.random.Generator], tuple[Tensor, float]]
 """(N, T) weights of tokens, and the share of the tokens that is trained on."""
 
 
 class Sampled:
-    """Completions with a gradient of some groups of the embedded task, under a policy."""
+    """Completions with a gradient of some groups of the embedded task, under a policy; with a reference a KL term."""
 
-    def __init__(self, model: Qwen3ForCausalLM, problems: Any) -> None:
+    def __init__(self, model: Qwen3ForCausalLM, problems: Any, reference: Qwen3ForCausalLM | None = None) -> None:
         self.model, tokenizer = model, build_tokenizer()
         prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         rng = torch_generator(SEED, Purpose.ROLLOUT)
         made: Rollout = sample(model, prompts, rng, samples=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS)
         reward_PG = rewards_of(made, tokenizer, [p for p in problems for _ in range(GENERATIONS)]).view(-1, GENERATIONS)
         scaled_PG = (reward_PG - reward_PG.mean(1, keepdim=True)) / (reward_PG.std(1, keepdim=True) + 1e-4)
-        live = scaled_PG.flatten().nonzero()[:, 0]
+        live = (torch.ones_like(scaled_PG) if reference else scaled_PG).flatten().nonzero()[:, 0]
         self.advantage_N = scaled_PG.flatten()[live].double()
         self.prompts = [prompts[int(row) // GENERATIONS] for row in live]
         self.group_N, self.length_N, self.token_NT = live // GENERATIONS, made.length_N[live], made.token_NT[live]
         self.tokens = SampledTokens(logp_NT=made.logp_NT[live], mask_NT=made.mask_NT[live].bool())
-        self.moment_NT = self.tokens.moments(self.advantage_N)
+        self.slope_NT, self.scale_N = self.advantage_N[:, None] * self.tokens.mask_NT, self.advantage_N
+        if reference is not None:
+            self._add_kl(reference)
+        self.moment_NT = self.tokens.moments(self.scale_N)
+
+    def _add_kl(self, reference: Qwen3ForCausalLM) -> None:
+        """Each token's slope with its k3 term, and the size of that term as scores learn it."""
+        ref_NT = torch.zeros_like(self.tokens.logp_NT)
+        with torch.no_grad():
+            for rows in self._chunks(torch.ones(len(self.length_N))):
+                for row, logp_T in zip(rows, self._log_probs(reference, rows), strict=True):
+                    ref_NT[row, : len(logp_T)] = logp_T
+        logp_NT, mask_NT = self.tokens.logp_NT, self.tokens.mask_NT
+        self.slope_NT = self.slope_NT - BETA * (1 - (ref_NT - logp_NT).exp()) * mask_NT
+        seen = Tokens(
+            logp_BT=logp_NT,
+            old_logp_BT=logp_NT,
+            advantage_B=self.advantage_N.float(),
+            mask_BT=mask_NT.float(),
+            ref_logp_BT=ref_NT,
+        )
+        method = replace(METHODS["dppo"], normaliser=DR_GRPO, beta=BETA)
+        other = OtherTerms().after(*other_terms(method, seen, torch.ones(len(logp_NT))).tolist()).advantage
+        self.scale_N = (self.advantage_N.square() + (other or 0.0) ** 2).sqrt()
+
+    def _chunks(self, chosen_N: Tensor) -> list[list[int]]:
+        """Numbers of some completions, those of about one length together."""
+        rows = sorted(chosen_N.nonzero()[:, 0].tolist(), key=lambda row: int(self.length_N[row]))
+        return [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
+
+    def _log_probs(self, model: Qwen3ForCausalLM, rows: list[int]) -> list[Tensor]:
+        """Of the tokens of some completions, (T,) each."""
+        ids = [self.prompts[row] + self.token_NT[row, : self.length_N[row]].tolist() for row in rows]
+        input_BT = torch.zeros(len(rows), max(map(len, ids)), dtype=torch.long)
+        for place, sequence in enumerate(ids):
+            input_BT[place, : len(sequence)] = torch.tensor(sequence)
+        logp_BTV = model(input_ids=input_BT, use_cache=False).logits[:, :-1].log_softmax(-1)
+        logp_BT = logp_BTV.gather(-1, input_BT[:, 1:, None])[..., 0]
+        ends = [len(sequence) - 1 for sequence in ids]
+        return [
+            logp_T[end - int(self.length_N[row]) : end] for row, end, logp_T in zip(rows, ends, logp_BT, strict=True)
+        ]
 
     def gradient(self, weight_NT: Tensor) -> Tensor:
         """Of the sum of weighted token losses, float64; completions without a weight are not forwarded."""
         self.model.zero_grad()
-        kept = sorted((weight_NT > 0).any(1).nonzero()[:, 0].tolist(), key=lambda row: int(self.length_N[row]))
-        for rows in (kept[at : at + CHUNK] for at in range(0, len(kept), CHUNK)):
-            ids = [self.prompts[row] + self.token_NT[row, : self.length_N[row]].tolist() for row in rows]
-            width = max(map(len, ids))
-            input_BT, factor_BT = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width)
-            for place, (row, sequence) in enumerate(zip(rows, ids, strict=True)):
-                n = int(self.length_N[row])
-                input_BT[place, : len(sequence)] = torch.tensor(sequence)
-                factor_BT[place, len(sequence) - n : len(sequence)] = self.advantage_N[row] * weight_NT[row, :n]
-            logp_BTV = self.model(input_ids=input_BT, use_cache=False).logits[:, :-1].log_softmax(-1)
-            (logp_BTV.gather(-1, input_BT[:, 1:, None])[..., 0] * factor_BT[:, 1:]).sum().backward()
+        factor_NT = (self.slope_NT * weight_NT).float()
+        for rows in self._chunks((weight_NT > 0).any(1)):
+            losses = zip(rows, self._log_probs(self.model, rows), strict=True)
+            torch.stack([logp_T @ factor_NT[row, : len(logp_T)] for row, logp_T in losses]).sum().backward()
         zero = torch.zeros(1)
         parts = [zero if p.grad is None else p.grad.flatten() for p in self.model.parameters()]
         return torch.cat(parts).double()
@@ -90,7 +132,7 @@ class Sampled:
         level = Pruning(rate=1 - kept, score=advantage_with_confidence, budget="tokens", floor=0.05)
         draw = level.draw(
             Completions(
-                advantage_N=self.advantage_N,
+                advantage_N=self.scale_N,
                 tokens_N=self.length_N,
                 group_N=self.group_N,
                 live_N=torch.ones(len(self.length_N), dtype=torch.bool),
@@ -125,35 +167,39 @@ def added_variance(found: Sampled, draws: dict[str, Draw], repeats: int) -> dict
 
 
 def variances(quick: bool) -> dict[str, Any]:
-    """``added_variance`` at the start and after 60 steps."""
-    task, steps, repeats = (QUICK, 8, 3) if quick else (FULL, 60, 16)
+    """``added_variance`` at three stages, and under a KL term where the policy has left the start."""
+    task, each, repeats = (QUICK, 4, 3) if quick else (FULL, 60, 12)
     model, tokenizer = build_model(SEED), build_tokenizer()
     warm_up(model, tokenizer, task, seed=SEED, steps=120 if quick else task.warm_up_steps)
     problems = make_split(SEED, train=192, held_out=0, task=task).train
     trained = copy.deepcopy(model)
     loop = Loop(trained, tokenizer, problems, METHODS["grpo"], seed=SEED, prompts=16, generations=GENERATIONS)
-    for _ in range(steps):
-        loop.step(4e-4)
-    later = Qwen3ForCausalLM(model.config)
-    later.load_state_dict({name: trained.state_dict()[name] for name in later.state_dict()})
     found: dict[str, Any] = {}
-    for stage, policy in (("start", model), ("later", later)):
-        batch = Sampled(policy, problems[:GROUPS])
-        draws: dict[str, Draw] = {}
-        for kept in KEPT:
-            draws[f"completions {kept:g}"] = partial(batch.completions, kept)
-            draws[f"cuts {kept:g}"] = partial(batch.drawn, TokenPruning(rate=1 - kept))
-            if kept >= 0.5:
-                prefix = TokenPruning(rate=1 - kept, cut_rule=random_prefix)
-                draws[f"random prefix {kept:g}"] = partial(batch.drawn, prefix)
-        draws["head 0.15"] = partial(batch.drawn, TokenPruning(head_rate=0.85))
-        draws["cuts 0.5, head 0.15"] = partial(batch.drawn, TokenPruning(rate=0.5, head_rate=0.85))
-        rows = added_variance(batch, draws, repeats)
-        print(f"{stage}: {len(batch.length_N)} completions with a gradient, {int(batch.length_N.sum())} tokens")
-        for name, row in rows.items():
-            print(f"  {name:24} {row['value']:8.4f} +- {row['error']:.4f}  kept {row['kept']:.2f}")
-        found[stage] = {f"{kept:g}": rows[f"cuts {kept:g}"]["value"] for kept in KEPT} | {"draws": rows}
+    for stage in STAGES:
+        for _ in range(each if found else 0):
+            loop.step(4e-4)
+        policy = Qwen3ForCausalLM(model.config)
+        policy.load_state_dict({name: trained.state_dict()[name] for name in policy.state_dict()})
+        found[stage] = at_stage(stage, Sampled(policy, problems[:GROUPS]), repeats)
+        if stage != STAGES[0]:
+            found[f"{stage}_kl"] = at_stage(f"{stage}, KL", Sampled(policy, problems[:GROUPS], model), repeats)
     return found
+
+
+def at_stage(stage: str, batch: Sampled, repeats: int) -> dict[str, Any]:
+    """Added variance of every way to leave out tokens, by the share that it keeps."""
+    draws: dict[str, Draw] = {}
+    for kept in KEPT:
+        draws[f"completions {kept:g}"] = partial(batch.completions, kept)
+        draws[f"cuts {kept:g}"] = partial(batch.drawn, TokenPruning(rate=1 - kept))
+    draws["random prefix 0.5"] = partial(batch.drawn, TokenPruning(rate=0.5, cut_rule=random_prefix))
+    draws["head 0.15"] = partial(batch.drawn, TokenPruning(head_rate=0.85))
+    draws["cuts 0.5, head 0.15"] = partial(batch.drawn, TokenPruning(rate=0.5, head_rate=0.85))
+    rows = added_variance(batch, draws, repeats)
+    print(f"{stage}: {len(batch.length_N)} completions with a gradient, {int(batch.length_N.sum())} tokens", flush=True)
+    for name, row in rows.items():
+        print(f"  {name:24} {row['value']:8.4f} +- {row['error']:.4f}  kept {row['kept']:.2f}", flush=True)
+    return {f"{kept:g}": rows[f"cuts {kept:g}"]["value"] for kept in KEPT} | {"draws": rows}
 
 
 def steps(quick: bool) -> dict[str, Any]:
@@ -255,15 +301,18 @@ PARTS = {"added_variance": variances, "step": steps, "head": heads}
 def main() -> None:
     """Measure, print, and write the JSON file if one is named."""
     parser = options(__doc__, quick="small sizes, in two minutes")
-    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
+    parser.add_argument(
+        "--part", choices=PARTS, action="append", help="only this part, may be repeated; a file keeps its others"
+    )
     arguments: argparse.Namespace = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, Any] = {}
+    known: Path | None = arguments.output if arguments.output is not None and arguments.output.exists() else None
+    found: dict[str, Any] = json.loads(known.read_text(encoding="utf-8")) if known else {}
     for name in arguments.part or PARTS:
         print(name)
-        found[name] = PARTS[name](arguments.quick)
-    if arguments.output is not None:
-        write_json(arguments.output, found | {"environment": environment(seeds=[SEED])})
+        found[name] = PARTS[name](arguments.quick) | {"environment": environment(seeds=[SEED])}
+        if arguments.output is not None:
+            write_json(arguments.output, found)
 
 
 if __name__ == "__main__":

@@ -125,13 +125,16 @@ class StepPlan(DraftPlan):
     what a ranking leaves out for certain."""
     share_UN: Tensor
     """(U, N) bool, which completions each draw was made among."""
-    tokens_U: Tensor
-    """(U,) float64 tokens of each draw's share of the full batch, those of completions that were dropped included."""
-    sequences_U: Tensor
-    """(U,) float64 completions of each draw's share of the full batch."""
+    counted_UN: Tensor
+    """(U, N) float64 completions of each draw's share of the full batch that each stands for, dropped or not."""
     token_draws: tuple[TokenDraw, ...] = ()
     """Of each of the U draws, the tokens of kept completions that are trained on: their weights multiply the loss of
     each token beside ``weight_UN``. Empty where all are."""
+
+    @cached_property
+    def tokens_U(self) -> Tensor:
+        """(U,) float64 tokens of each draw's share of the full batch, those of dropped completions included."""
+        return (self.counted_UN * self.completions.tokens_N).sum(1)
 
     @cached_property
     def draw_figures(self) -> list[dict[str, float]]:
@@ -235,15 +238,13 @@ def drawn(draft: DraftPlan, passes: Passes, streams: Streams) -> StepPlan:
     if token_draws:
         weight_UN = weight_UN * torch.stack([each.length_N > 0 for each in token_draws])
         prob_UN = prob_UN * torch.stack([each.reach_N for each in token_draws])
-    counted_UN = share_UN * prompt_weight_N
     return StepPlan(
         **{field.name: getattr(draft, field.name) for field in fields(DraftPlan)},
         advantage_N=advantage_N,
         weight_UN=weight_UN,
         prob_UN=prob_UN,
         share_UN=share_UN,
-        tokens_U=(counted_UN * completions.tokens_N).sum(1),
-        sequences_U=counted_UN.sum(1),
+        counted_UN=share_UN * prompt_weight_N,
         token_draws=token_draws,
     )
 

@@ -48,10 +48,11 @@ class RankBatch:
     """() float64 tokens of the full batch of all ranks, over which an entropy bonus is a mean."""
     attended: Tensor
     """() float64 the same with prompts, over which a router loss is a mean."""
-    tokens_U: Tensor
-    """(U,) float64 tokens that carry loss in each optimizer step's share of the full batch."""
-    sequences_U: Tensor
-    """(U,) float64 completions of each optimizer step's share of the full batch."""
+    counts_U3C: Tensor
+    """(U, 3, C) float64 of each of TRL's micro-batches of every optimizer step's share of the full batch: tokens that
+    carry loss, completions, completions that have such tokens and no advantage."""
+    call_B: Tensor
+    """(B,) int64 TRL's micro-batch of each completion, in its optimizer step: figures are means over those."""
     old_logp: Tensor | None = None
     """(B, T) under the policy that generated, for completions kept; None where it is the policy being trained."""
     ref_logp: Tensor | None = None
@@ -135,8 +136,13 @@ class RankBatch:
     def load(cls, path: Path, device: torch.device) -> "RankBatch":
         """Read what ``save`` wrote."""
         try:
+            found = load_file(path)
+            if "tokens_U" in found:  # of an earlier version, whose figures were of a whole step
+                counts_U = found.pop("tokens_U"), found.pop("sequences_U")
+                found["counts_U3C"] = torch.stack([*counts_U, torch.zeros_like(counts_U[0])], 1)[:, :, None]
+                found["call_B"] = torch.zeros(len(found["advantage_B"]), dtype=torch.int64)
             # Read first: safetensors knows no cpu:0, which the device of a rank on a CPU is.
-            return cls(**{name: tensor.to(device) for name, tensor in load_file(path).items()})
+            return cls(**{name: tensor.to(device) for name, tensor in found.items()})
         except (OSError, SafetensorError, TypeError) as error:
             raise CheckpointError(
                 f"cannot read the generation {path}: {error}. Resume from an earlier checkpoint folder."

@@ -155,7 +155,7 @@ class Joints(CheckpointHooks, GRPOTrainer):
             self._deferring, self.vllm_importance_sampling_correction = False, correction
             self.num_generations = generations
         # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
-        torch.randperm(len(output["completion_ids"]))
+        order_B = torch.randperm(len(output["completion_ids"]))
         return GeneratedBatch(
             prompt_ids=output["prompt_ids"],
             prompt_mask=output["prompt_mask"],
@@ -163,6 +163,7 @@ class Joints(CheckpointHooks, GRPOTrainer):
             completion_mask=output["completion_mask"],
             tool_mask=output.get("tool_mask"),
             sampler_logp=output.get("sampling_per_token_logps"),
+            place_B=order_B.argsort().to(output["completion_ids"].device),
             reward_NF=rewards[-1].cpu(),
         )
 

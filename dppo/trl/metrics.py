@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -110,25 +111,33 @@ class PhaseClock:
 
 
 class WeightedSums:
-    """Sums of figures over the completions of an optimizer step, weighted by completion, for all ranks at once."""
+    """Sums of figures over the completions of each part of an optimizer step, weighted, for all ranks at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: int) -> None:
+        self._parts = parts
         self._sums: dict[str, Tensor] = {}
 
-    def add(self, name: str, value: Tensor, mask_BT: Tensor, weight: Tensor) -> None:
+    def add(self, name: str, value: Tensor, mask_BT: Tensor, weight: Tensor, part_B: Tensor) -> None:
         """Add values of tokens, (B, T), over those that carry loss; or of completions, (B, 1).
 
-        ``weight`` is (B,) of completions, or of tokens, (B, T), for values of tokens.
+        ``weight`` is (B,) of completions, or of tokens, (B, T), for values of tokens; ``part_B`` (B,) the part of each.
         """
         value = value.detach().float()
         if weight.dim() == 2:
-            weighted = value * mask_BT * weight
+            weighted_B = (value * mask_BT * weight).sum(1)
         else:
-            weighted = (value[:, 0] if value.shape[1] == 1 else (value * mask_BT).sum(1)) * weight
-        self._sums[name] = self._sums.get(name, value.new_zeros(())) + weighted.sum()
+            weighted_B = (value[:, 0] if value.shape[1] == 1 else (value * mask_BT).sum(1)) * weight
+        self._of(name, value).index_add_(0, part_B, weighted_B)
 
-    def reduced(self, accelerator: Any) -> dict[str, float]:
-        """The sums over all ranks, by name. All ranks call together, with the same names."""
+    def add_whole(self, name: str, value: Tensor) -> None:
+        """Add one value, of no part."""
+        self._of(name, value)[0] += value.detach().float()
+
+    def _of(self, name: str, like: Tensor) -> Tensor:
+        return self._sums.setdefault(name, like.new_zeros(self._parts, dtype=torch.float32))
+
+    def reduced(self, accelerator: Any) -> dict[str, list[float]]:
+        """The sums of each part over all ranks, by name. All ranks call together, with the same names."""
         names = sorted(self._sums)
         if not names:
             return {}
@@ -136,7 +145,7 @@ class WeightedSums:
         return dict(zip(names, sums.tolist(), strict=True))
 
 
-OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean", "aux_loss"}
+OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean"}
 """Means over completions kept, each by its weight: they estimate the mean over all that have a gradient. The others are
 shares of all tokens, or completions, of the full batch: one without an advantage is never clipped."""
 
@@ -145,14 +154,17 @@ OTHERS = "squares of other terms", "squares of advantages"
 
 
 class LossFigures:
-    """Collects the figures of one optimizer step, which do not depend on how its completions fall into calls."""
+    """Collects the figures of one optimizer step, those of each of TRL's micro-batches by themselves, as TRL does.
 
-    def __init__(self, method: Method) -> None:
+    They do not depend on how completions fall into forward passes.
+    """
+
+    def __init__(self, method: Method, calls: int) -> None:
         loss = method.token_loss
         if isinstance(loss, partial) and loss.func is off_policy_masked:
             loss = loss.keywords["loss"]
         self._loss, self._constants = (loss.func, loss.keywords) if isinstance(loss, partial) else (loss, {})
-        self._method, self._sums = method, WeightedSums()
+        self._method, self._calls, self._sums = method, calls, WeightedSums(calls)
         self._units: dict[str, str] = {}
         self._clipped_shares: list[Tensor] = []
         self.others = 0.0, 0.0
@@ -166,36 +178,39 @@ class LossFigures:
         entropy_BT: Tensor | None,
         router_loss: Tensor | None,
         attended_B: Tensor,
+        call_B: Tensor,
     ) -> None:
-        """Add a micro-batch; ``weight`` is (B,) of its completions, or (B, T) of their tokens."""
+        """Add a forward pass; ``weight`` is (B,) of its completions, or (B, T) of their tokens.
+
+        ``call_B`` is (B,) the micro-batch that TRL would have each completion in.
+        """
         weight_B = weight
         if weight.dim() == 2:  # estimates 1 for each completion, as a whole completion's weight does
             counted_B = tokens.mask_BT.sum(1) if tokens.counted_B is None else tokens.counted_B
             weight_B = (weight * tokens.mask_BT).sum(1) / counted_B.clamp(min=1)
-        values = self._clipping(tokens, weight_B) | ({} if entropy_BT is None else {"entropy": entropy_BT})
+        values = self._clipping(tokens, weight_B, call_B) | ({} if entropy_BT is None else {"entropy": entropy_BT})
         if self._method.beta:
             values["kl"] = self._method.kl(tokens)
         self._units |= {name: self._unit(name) for name in values}
         counts = {"kept tokens": torch.ones_like(tokens.logp_BT), "kept sequences": torch.ones_like(weight_B)[:, None]}
         for name, value in (values | counts).items():
-            self._sums.add(name, value, tokens.mask_BT, weight if value.shape[1] > 1 else weight_B)
+            self._sums.add(name, value, tokens.mask_BT, weight if value.shape[1] > 1 else weight_B, call_B)
         if self._method.entropy_coef:  # the loss that is logged has the bonus in it
             per_sequence = self._method.normaliser.per_sequence
             loss = weighted_sum(
                 self._method.loss(tokens), tokens.mask_BT, weight, per_sequence=per_sequence, counted_B=tokens.counted_B
             )
-            self._sums.add("policy_loss", loss.view(1, 1), tokens.mask_BT, weight_B.new_ones(1))
+            self._sums.add_whole("policy_loss", loss)
         if router_loss is not None:
-            self._units["aux_loss"] = "attended"
-            self._sums.add("aux_loss", router_loss.view(1, 1), tokens.mask_BT, weight_B.new_ones(1))
-            self._sums.add("kept attended", attended_B[:, None], tokens.mask_BT, weight_B)
+            self._sums.add_whole("aux_loss", router_loss)
+            self._sums.add_whole("kept attended", (attended_B * weight_B).sum())
 
     def add_others(self, square_2: Tensor) -> None:
         """Add what ``other_terms`` found in a micro-batch."""
         for name, square in zip(OTHERS, square_2, strict=True):
-            self._sums.add(name, square.view(1, 1), square.new_ones(1, 1), square.new_ones(1))
+            self._sums.add_whole(name, square)
 
-    def _clipping(self, tokens: Tokens, weight_B: Tensor) -> dict[str, Tensor]:
+    def _clipping(self, tokens: Tokens, weight_B: Tensor, call_B: Tensor) -> dict[str, Tensor]:
         """What the loss cuts off, (B, T) or (B, 1) each."""
         constants = self._constants
         if self._loss is clipped_surrogate:
@@ -205,7 +220,7 @@ class LossFigures:
             each = [
                 x if x.shape[1] == 1 else (x * tokens.mask_BT).sum(1, keepdim=True) / counted_B1 for x in (low, high)
             ]
-            self._clipped_shares.append(torch.cat(each, 1)[weight_B > 0].float())
+            self._clipped_shares.append(torch.cat([*each, call_B[:, None]], 1)[weight_B > 0].float())
             return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
         if self._loss is cispo:
             clipped = constants["ratio"](tokens) > constants["ratio_max"]
@@ -222,38 +237,59 @@ class LossFigures:
         of_sequences = self._loss is vespo or self._constants.get("ratio") is sequence_ratio
         return "sequences" if of_sequences and name not in ("entropy", "kl") else "tokens"
 
-    def reduced(
-        self, accelerator: Any, *, tokens: float, sequences: float, denominator: float, calls: int = 1
-    ) -> dict[str, float]:
-        """The figures over all ranks. All ranks call together.
+    def reduced(self, accelerator: Any, full: "FullBatch", *, denominator: float) -> list[dict[str, float]]:
+        """The figures of each micro-batch over all ranks, of the step with the first. All ranks call together.
 
         Args:
             accelerator: of the run.
-            tokens: of the full batch in this step, those of dropped completions included. Where it has none, figures
-                are 0 as in TRL; where only what is forwarded has none, they are not known.
-            sequences: the same in completions.
+            full: what the full batch holds. Where a micro-batch has no tokens, figures are 0 as in TRL; where only what
+                is forwarded of it has none, they are not known.
             denominator: of this step's share of the loss.
-            calls: of the loss in the step: with a denominator over all of them TRL logs the mean of their parts.
         """
         sums = self._sums.reduced(accelerator)
-        self.others = sums.get(OTHERS[0], 0.0), sums.get(OTHERS[1], 0.0)
-        totals = {"tokens": tokens, "sequences": sequences}
-        found = {}
-        if self._method.entropy_coef:
-            parts = calls if self._method.normaliser.name == DAPO_TOKENS.name else 1
-            policy_loss = sums["policy_loss"] / denominator / parts
-            found |= {"entropy_coef": self._method.entropy_coef, "policy_loss": policy_loss}
+        whole = {name: sum(value_C) for name, value_C in sums.items()}
+        self.others = whole.get(OTHERS[0], 0.0), whole.get(OTHERS[1], 0.0)
+        found: list[dict[str, float]] = [{} for _ in range(self._calls)]
+        if self._method.entropy_coef:  # with a denominator over all calls TRL logs the mean of their parts
+            parts = self._calls if self._method.normaliser.name == DAPO_TOKENS.name else 1
+            policy_loss = whole["policy_loss"] / denominator / parts
+            found[0] |= {"entropy_coef": self._method.entropy_coef, "policy_loss": policy_loss}
+        if "aux_loss" in whole:
+            attended = whole["kept attended"]
+            found[0]["aux_loss"] = whole["aux_loss"] / attended if attended > 0 else float("nan")
+        totals = {"tokens": full.tokens_C, "sequences": full.sequences_C}
         for name, unit in self._units.items():
-            total = sums[f"kept {unit}"] if name in OF_KEPT else totals[unit]
-            found[name] = sums[name] / total if total > 0 else float("nan") if tokens else 0.0
+            total_C = sums[f"kept {unit}"] if name in OF_KEPT else totals[unit]
+            for figures, value, total, tokens in zip(found, sums[name], total_C, full.tokens_C, strict=True):
+                figures[name] = value / total if total > 0 else float("nan") if tokens else 0.0
         if self._clipped_shares:
-            share_B2 = torch.cat(self._clipped_shares)
-            none = share_B2.new_full((2,), torch.nan)  # a rank may have no completion to forward
-            ends = torch.stack([share_B2[:, 0].min(), share_B2[:, 1].max()]) if len(share_B2) else none
-            ends_of_ranks = accelerator.gather(ends[None])
-            of_step = "step_" if calls > 1 else ""  # TRL logs the mean over calls of the extreme in each
-            found |= {
-                f"clip_ratio/{of_step}low_min": nanmin(ends_of_ranks[:, 0]).item(),
-                f"clip_ratio/{of_step}high_max": nanmax(ends_of_ranks[:, 1]).item(),
-            }
+            for figures, ends in zip(found, self._clip_ends(accelerator, full), strict=True):
+                figures |= ends
         return found
+
+    def _clip_ends(self, accelerator: Any, full: "FullBatch") -> list[dict[str, float]]:
+        """The completion clipped least from below, and most from above, of each micro-batch over all ranks."""
+        share_B3, ends = torch.cat(self._clipped_shares), []
+        for call, unclipped in enumerate(full.unclipped_C):
+            here_B2 = share_B3[share_B3[:, 2] == call, :2]
+            if unclipped:  # some completion that is not forwarded
+                here_B2 = torch.cat([here_B2, here_B2.new_zeros(1, 2)])
+            none = here_B2.new_full((2,), torch.nan)  # a rank may have no completion to forward
+            ends.append(torch.stack([here_B2[:, 0].min(), here_B2[:, 1].max()]) if len(here_B2) else none)
+        of_ranks = accelerator.gather(torch.stack(ends)[None])
+        return [
+            {"clip_ratio/low_min": nanmin(low_R).item(), "clip_ratio/high_max": nanmax(high_R).item()}
+            for low_R, high_R in of_ranks.permute(1, 2, 0)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullBatch:
+    """What each of TRL's micro-batches of an optimizer step holds, over all ranks, those dropped included."""
+
+    tokens_C: list[float]
+    """Tokens that carry loss."""
+    sequences_C: list[float]
+    """Completions."""
+    unclipped_C: list[float]
+    """Completions without an advantage, which are never clipped."""

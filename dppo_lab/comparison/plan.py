@@ -15,6 +15,7 @@ from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.folder import FORMAT, STOCK
+from dppo_lab.runs.lock import LOCK_FILE, WRITER_FILE
 from dppo_lab.runs.parsing import COMPARISON, read_file, read_flags
 from dppo_lab.runs.parts import load_rewards, load_rollouts
 from dppo_lab.runs.preflight import check_run
@@ -157,16 +158,21 @@ def read_config(path: str | Path | None, flags: Sequence[str] = ()) -> tuple[dic
     return read | read_flags(flags), dict(methods or {})
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is none, or that holds something else than a comparison."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"output_dir={folder} is not a folder. Name another one with --output_dir.")
+    held = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
+    if held - {LOCK_FILE, WRITER_FILE} and COMPARISON_FILE not in held:
+        raise ConfigError(
+            f"output_dir={folder} holds something that is no comparison. Name another --output_dir (demo: --output)."
+        )
+
+
 def open_folder(comparison: Comparison, *, overwrite: bool) -> None:
     """Make the comparison's folder, or go on in it: runs with other fields are refused, with ``overwrite`` removed."""
     folder = comparison.folder
     record = folder / COMPARISON_FILE
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"output_dir={folder} is not a folder. Name another one with --output_dir.")
-    if folder.is_dir() and any(folder.iterdir()) and not record.exists():
-        raise ConfigError(
-            f"output_dir={folder} holds something that is no comparison. Name another --output_dir (demo: --output)."
-        )
     if record.exists():
         changed = changes(comparison, read_record(record))
         if changed and not overwrite:

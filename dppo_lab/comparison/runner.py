@@ -21,11 +21,12 @@ from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.folder import CONFIG_FILE, RESULTS_FILE
-from dppo_lab.comparison.plan import Comparison, open_folder
+from dppo_lab.comparison.plan import Comparison, check_folder, open_folder
 from dppo_lab.comparison.results import result_of, summarise
 from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.folder import FORMAT, RUN_FILE, TOTALS
 from dppo_lab.runs.follow import Follow
+from dppo_lab.runs.lock import sole_writer_of
 from dppo_lab.runs.parts import prepare_model, train_with
 from dppo_lab.runs.reader import read_record
 
@@ -71,9 +72,17 @@ def run_comparison(
     A run that raises is recorded as failed, and the others go on. Stopping loses only what the run in progress did
     since its last checkpoint: the same call resumes from there.
     With ``overwrite`` runs whose fields have changed are made anew and not refused. Gives what ``results.json`` holds.
+    A folder that another process compares in is refused.
     """
     comparison.check()
-    open_folder(comparison, overwrite=overwrite)
+    check_folder(comparison.folder)
+    with sole_writer_of(comparison.folder):
+        open_folder(comparison, overwrite=overwrite)
+        return _run_all(comparison, progress)
+
+
+def _run_all(comparison: Comparison, progress: Progress) -> dict[str, Any]:
+    """``run_comparison``, in a folder that no other process writes."""
     order = comparison.order()
     for number, (seed, contestant) in enumerate(order, 1):
         event = Event(stage="train", name=contestant.name, seed=seed, number=number, runs=len(order))

@@ -82,7 +82,7 @@ def test_completions_of_a_step_with_little_to_teach_are_pruned_by_what_earlier_s
 
 
 def steps_that_prune(code):
-    """Of 40 steps of the README's loop with some code, those in which ``auto`` leaves completions with a gradient out.
+    """Of 40 steps with the code of docs/how_it_works.md, those in which ``auto`` drops completions with a gradient.
 
     Three prompts a step, of which some are never solved: a step alone seldom has enough to choose a rate from.
     """
@@ -109,7 +109,7 @@ def steps_that_prune(code):
 
 
 def test_the_method_on_one_screen_remembers_what_auto_chooses_from():
-    (heart,) = [block for block in blocks(ROOT / "README.md", "python") if "plan_step" in block]
+    (heart,) = [block for block in blocks(ROOT / "docs" / "how_it_works.md", "python") if "plan_step" in block]
     assert steps_that_prune(heart) > 25
     forgetful = heart.replace("source.learn(plan, step)", "source.learn(replace(plan, evidence=None), step)")
     assert forgetful != heart and steps_that_prune(forgetful) < 15, "the wrong twin looks at one step alone"

@@ -60,7 +60,7 @@ def test_a_missing_file_is_named_with_an_older_checkpoint(name, run):
 def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, run):
     """As in checkpoints of earlier versions, and of TRL's own trainer."""
     path = run / "checkpoint-3" / name
-    os.truncate(path, path.stat().st_size // 2)
+    os.truncate(path, 8 if path.suffix == ".json" else path.stat().st_size // 2)  # of text always in the same word
     (run / "checkpoint-3" / LIST_FILE).unlink()
     with refused(CheckpointError, "checkpoint-3", "Resume from"):
         resumed(tiny_path, run)

@@ -35,8 +35,8 @@ def rolled_out(rank, *, keep=0.5, sampler=True, draws=2):
         denominator=torch.tensor(3.0),
         tokens=torch.tensor(5.0),
         attended=torch.tensor(7.0),
-        tokens_U=torch.ones(draws),
-        sequences_U=torch.ones(draws),
+        counts_U3C=torch.ones(draws, 3, 2),
+        call_B=torch.randint(2, (SIZE,), generator=rng),
         sampler_logp=torch.randn(completion_mask.shape, generator=rng) if sampler else None,
     )
 
@@ -54,6 +54,7 @@ def rows_of(batch):
                 None if batch.sampler_logp is None else batch.sampler_logp[row, :n].tolist(),
                 batch.advantage_B[row].item(),
                 batch.weight_UB[:, row].tolist(),
+                batch.call_B[row].item(),
             )
         )
     return found

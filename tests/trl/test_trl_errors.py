@@ -50,6 +50,10 @@ REFUSED = [
     (DPPOConfig, dict(method="dppo_history", difficulty_features="level"), "column:NAME"),
     (DPPOConfig, dict(difficulty_features="length"), "method: dppo_history"),
     (DPPOConfig, dict(method="dppo_history", difficulty_features="length", reward_range=[1, 0]), "reward_range=[1, 0]"),
+    (DPPOSFTConfig, dict(row_prune_rat=0.5), "row_prune_rat=0.5 is no field. Did you mean row_prune_rate?"),
+    (DPPOSFTConfig, dict(max_lenght=128), "Did you mean max_length?"),
+    (DPPOSFTConfig, dict(learning_rate="1e-4"), "Try learning_rate: 0.0001."),
+    (DPPOSFTConfig, dict(deepspeed="zero2.json"), "Use DDP or FSDP2"),
     (DPPOSFTConfig, dict(prune_floor=0.6), "prune_floor=0.6"),
     (DPPOSFTConfig, dict(method="infobath"), "Did you mean infobatch"),
     (DPPOSFTConfig, dict(method="infobatch_kept"), "accept_bias=True"),
@@ -57,6 +61,8 @@ REFUSED = [
     (DPPOSFTConfig, dict(neftune_noise_alpha=5.0), "neftune_noise_alpha"),
     (DPPODPOConfig, dict(use_liger_kernel=True), "use_kernels: true"),
     (DPPODPOConfig, dict(beta=-1.0), "beta: 0.1"),
+    (DPPODPOConfig, dict(margin_scal=2.0), "Did you mean margin_scale?"),
+    (DPPODPOConfig, dict(loss_typ="ipo"), "Did you mean loss_type"),
 ]
 
 

@@ -24,7 +24,7 @@ class ManyDraws(DPPOTrainer):
         for index in range(draws):
             self.generation = index
             plan = self.drawn(self._plan(prompts, generated))
-            batch = self.forwards.with_log_probs(rank_batch(generated, plan, 0))
+            batch = self.forwards.with_log_probs(rank_batch(generated, plan, self.accelerator, self.cycle.calls))
             self.model.zero_grad()
             calls, _ = self.forwards.calls(batch, batch.weight_UB[0], 1)
             self.loss_of(self.model, {"draw": 0, "micro_batches": calls[0]}).backward()

@@ -2,12 +2,14 @@
 
 import pytest
 import test_trl_dpo as dpo
+import torch
 from conftest_trl import logged
 from sft_runs import ours, stock, texts, trained
 from test_trl_contract import gradients, split
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.grpo import rollouts
 
 TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "total_flos")
 OF_RUN = {"sft": (stock, ours), "dpo": (dpo.stock, dpo.ours)}
@@ -59,8 +61,6 @@ GROUPS = {
 
 NOT_FORWARDED = ("entropy",)
 """Without a reference completions without an advantage are not forwarded: it is a mean over the others."""
-OF_MICRO_BATCHES = ("entropy", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean")
-"""TRL logs means of the means of micro-batches, ours are over the tokens of a step: docs/metrics.md."""
 
 
 @pytest.mark.parametrize("options", GROUPS.values(), ids=GROUPS)
@@ -70,15 +70,38 @@ def test_figures_of_groups_are_trls(options, tiny_path, tmp_path):
     assert compared(us, them, but=() if "beta" in options or "entropy_coef" in options else NOT_FORWARDED) == {}
 
 
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
-def test_figures_of_steps_of_several_micro_batches_are_trls_or_have_names_of_their_own(loss_type, tiny_path, tmp_path):
-    options = split(LATER | {"beta": 0.1, "loss_type": loss_type}, 2) | {"learning_rate": 1e-2}
+SEVERAL = {
+    "grpo": {"loss_type": "grpo"},
+    "dapo": {"loss_type": "dapo"},
+    "sequences": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 1.05},
+    "vespo": {"loss_type": "vespo"},
+}
+
+
+def several(options, tiny_path, tmp_path):
+    """Both trainers on steps of two micro-batches of completions of many lengths."""
+    options = split(LATER | {"beta": 0.1, "epsilon": 0.02, "shuffle_dataset": False} | options, 2) | {
+        "learning_rate": 3e-2
+    }
     _, them = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
     _, us = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
-    extremes = {"clip_ratio/low_min", "clip_ratio/high_max"}
-    assert compared(us, them, but=(*OF_MICRO_BATCHES, *extremes)) == {}
-    names = {name for row in us.state.log_history for name in row}
-    assert not extremes & names and {"clip_ratio/step_low_min", "clip_ratio/step_high_max"} <= names
+    return us, them
+
+
+@pytest.mark.parametrize("options", SEVERAL.values(), ids=SEVERAL)
+def test_figures_of_steps_of_several_micro_batches_are_trls(options, tiny_path, tmp_path):
+    """Means over TRL's micro-batches: each completion counts in the one that TRL deals it to."""
+    us, them = several(options, tiny_path, tmp_path)
+    assert compared(us, them) == {}
+    assert any(value for name in ("clip_ratio/high_max", "cispo_clip_ratio", "kl") for value in logged(them, name))
+
+
+def test_completions_in_other_micro_batches_give_other_figures(tiny_path, tmp_path, monkeypatch):
+    """The wrong twin: equal parts in the order of the rollout, and not in that of TRL's shuffle."""
+    right = rollouts.calls_of
+    monkeypatch.setattr(rollouts, "calls_of", lambda place_N, *others: right(torch.arange(len(place_N)), *others))
+    assert {"kl", "entropy"} <= compared(*several(SEVERAL["grpo"], tiny_path, tmp_path)).keys()
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "cispo"])

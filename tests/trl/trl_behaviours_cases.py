@@ -256,14 +256,3 @@ def in_environment(scene: Scene, **given) -> dict:
 def setting(make=words, **config) -> Build:
     """A scene that is told by its configuration alone."""
     return lambda scene: make(scene, config=config)
-
-
-def even_lengths(scene: Scene, **given) -> dict:
-    """Completions of one length: a mean over tokens is then the same however they fall into micro-batches."""
-
-    def rollout(prompts, trainer):
-        found = scripted(prompts, trainer)
-        ids = [[*(one * 3)[:5], 1] for one in found["completion_ids"]]
-        return found | {"completion_ids": ids, "logprobs": [[-1.0] * 6 for _ in ids]}
-
-    return words(scene, rollout_func=rollout, **given)

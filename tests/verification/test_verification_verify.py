@@ -74,7 +74,7 @@ def test_a_pilot_of_enough_prompts_has_the_ceiling_of_both_levels(subject, monke
 def test_the_report_says_that_and_why_training_is_padded(subject, report, monkeypatch):
     assert "padded" not in report.subject
     monkeypatch.setattr("dppo.verification.verify.padded_because", lambda model: "it has sinks")
-    for part in ("enumeration", "draw", "parity", "row", "frequency", "control"):
+    for part in ("enumeration", "token", "draw", "parity", "row", "frequency", "control"):
         monkeypatch.setattr(f"dppo.verification.verify.{part}_checks", lambda *_: [])
     found = verify(subject, [DPPO], settings=FEW)
     assert found.subject == f"{report.subject} Its training is padded, without dense rows: it has sinks."

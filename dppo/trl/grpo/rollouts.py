@@ -7,6 +7,7 @@ router loss balances each forward pass by itself, here as in TRL.)
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -42,6 +43,8 @@ class GeneratedBatch:
     """(B, T) log-probabilities as the rollout engine reported them; None where it does not."""
     reward_NF: Tensor
     """(N, F) rewards of all ranks in rank order, on the CPU; NaN where a function gave none."""
+    place_B: Tensor
+    """(B,) int64 place of each completion in the order in which TRL deals them to micro-batches."""
 
 
 def read_examples(
@@ -84,10 +87,39 @@ def _sampled(mask: Tensor, logp: Tensor | None, accelerator: Any) -> SampledToke
     return SampledTokens(logp_NT=logp_NT, mask_NT=mask_NT.bool())
 
 
-def rank_batch(generated: GeneratedBatch, plan: StepPlan, rank: int) -> RankBatch:
-    """What one rank trains on, as far as it is known before anything is forwarded."""
-    size, mask = len(generated.completion_ids), loss_mask(generated)
+def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -> Tensor:
+    """(N,) int64 TRL's micro-batch of each completion: equal parts of a rank's share of a step, in its order.
+
+    Args:
+        place_N: place of each completion in the order of its rank.
+        process_N: the rank that rolled it out.
+        share_UN: (U, N) bool, which completions are of each optimizer step.
+        calls: micro-batches of an optimizer step.
+    """
+    call_N = torch.zeros_like(place_N)
+    for share_N, process in itertools.product(share_UN, process_N.unique()):
+        here = (share_N & (process_N == process)).nonzero()[:, 0]
+        here = here[place_N[here].argsort()]
+        call_N[here] = torch.arange(len(here)) * calls // max(len(here), 1)
+    return call_N
+
+
+def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, calls: int) -> RankBatch:
+    """What one rank trains on, as far as it is known before anything is forwarded.
+
+    Args:
+        generated: of the rank.
+        plan: of all ranks.
+        accelerator: of the run; all ranks call together.
+        calls: of the loss in each optimizer step.
+    """
+    rank, size, mask = accelerator.process_index, len(generated.completion_ids), loss_mask(generated)
     here, device = slice(rank * size, (rank + 1) * size), mask.device
+    place_N = accelerator.gather(generated.place_B).cpu()
+    call_N = calls_of(place_N, torch.arange(len(place_N)) // size, plan.share_UN, calls)
+    tokens_N = plan.completions.tokens_N
+    unclipped_N = (plan.advantage_N == 0) & (tokens_N > 0)
+    counts_N3 = torch.stack([tokens_N, torch.ones_like(tokens_N), unclipped_N], 1).double()
     return RankBatch(
         prompt_ids=generated.prompt_ids,
         prompt_mask=generated.prompt_mask,
@@ -99,8 +131,8 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, rank: int) -> RankBatc
         denominator=torch.tensor(plan.denominator, dtype=torch.float64),
         tokens=torch.tensor(plan.tokens, dtype=torch.float64),
         attended=torch.tensor(plan.attended, dtype=torch.float64),
-        tokens_U=plan.tokens_U,
-        sequences_U=plan.sequences_U,
+        counts_U3C=torch.einsum("un,nk,nc->ukc", plan.counted_UN, counts_N3, F.one_hot(call_N, calls).double()),
+        call_B=call_N[here].to(device),
         sampler_logp=generated.sampler_logp,
         **_token_parts(plan, here, mask),
     )
@@ -136,6 +168,8 @@ def joined(rounds: Sequence[GeneratedBatch], order_Q: Tensor, generations: int, 
             parts = [torch.ones_like(one.completion_mask) if one.tool_mask is None else one.tool_mask for one in rounds]
         if parts[0] is None:
             together[name] = None
+        elif name == "place_B":
+            together[name] = torch.cat(parts).argsort(stable=True).argsort()
         elif name == "reward_NF":
             together[name] = torch.cat(parts).unflatten(0, (-1, generations))[order_Q].flatten(0, 1)
         else:
@@ -254,6 +288,7 @@ def _packed(batch: RankBatch, row: int) -> dict[str, Any]:
         **per_token,
         "advantage": float(batch.advantage_B[row]),
         "weight_U": batch.weight_UB[:, row].cpu(),
+        "call": int(batch.call_B[row]),
     }
 
 
@@ -303,5 +338,6 @@ def _with_rows(batch: RankBatch, stay: list[int], came: list[dict[str, Any]]) ->
         sampler_logp=None if batch.sampler_logp is None else wide("sampler_logp"),
         advantage_B=torch.cat([batch.advantage_B[here], batch.advantage_B.new_tensor([r["advantage"] for r in came])]),
         weight_UB=torch.cat([batch.weight_UB[:, here], *weight_U1], 1),
+        call_B=torch.cat([batch.call_B[here], batch.call_B.new_tensor([row["call"] for row in came])]),
         **of_tokens,
     )

@@ -39,7 +39,7 @@ from dppo.trl.grpo.rollouts import (
 from dppo.trl.grpo.sampler import precision_line, start_named
 from dppo.trl.grpo.savings import Savings, more_to_be_had
 from dppo.trl.hooks import Joints
-from dppo.trl.metrics import RECORD, LossFigures, logs_next_step, share_done
+from dppo.trl.metrics import RECORD, FullBatch, LossFigures, logs_next_step, share_done
 from dppo.trl.safeguards import (
     EmptySignalWarning,
     NonFiniteGuard,
@@ -141,7 +141,7 @@ class DPPOTrainer(TrainingLoop, Joints):
         """What was left out so far, and what it saved."""
         self._accounted = 0
         self._dealt: list[list[MicroBatch]] = []
-        self._figures = LossFigures(self.method)
+        self._figures = LossFigures(self.method, self.cycle.calls)
         self._signal_warning = EmptySignalWarning()
         self._ceilings = CeilingLines(self.accelerator.print)
         self.guard = NonFiniteGuard(self)
@@ -198,7 +198,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             prompts, generated = self._roll_out_step(examples)
         with self.clock("prune"):
             plan = self._plan(prompts, generated)
-            own = rank_batch(generated, plan, self.accelerator.process_index)
+            own = rank_batch(generated, plan, self.accelerator, self.cycle.calls)
             batch = over_ranks(own, plan, self.accelerator, shares_prompts=self.forwards.layout.shares_prompts)
         with self.recorder.phase("record"), self.clock(RECORD):
             record = generation_of(
@@ -305,12 +305,13 @@ class DPPOTrainer(TrainingLoop, Joints):
         )
         whole, (draw, call) = micro_batches[-1].rank_batch, self.cycle.locate(self.calls % self.cycle.length)
         if call == self.cycle.calls - 1:  # of the optimizer step
-            tokens, sequences = float(whole.tokens_U[draw]), float(whole.sequences_U[draw])
+            tokens_C, sequences_C, unclipped_C = whole.counts_U3C[draw].tolist()
+            full = FullBatch(tokens_C=tokens_C, sequences_C=sequences_C, unclipped_C=unclipped_C)
             denominator = float(whole.denominator) / self.cycle.passes.shares
-            counts = {"tokens": tokens, "sequences": sequences, "denominator": denominator}
-            self.add_figures(figures.reduced(self.accelerator, **counts, calls=self.cycle.calls))
+            for each in figures.reduced(self.accelerator, full, denominator=denominator):
+                self.add_figures(each)
             self._learn_others(figures)
-            self._figures = LossFigures(self.method)
+            self._figures = LossFigures(self.method, self.cycle.calls)
         return loss
 
     def _learn_others(self, figures: LossFigures) -> None:
@@ -328,7 +329,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         logp, entropy, router, _ = self.forwards(model, batch, entropy=needed, router=bool(self.method.router_coef))
 
         tokens = batch.tokens_of(logp, first=draw == 0)
-        figures.add(tokens, batch.loss_weight, entropy, router, whole.lengths[batch.rows])
+        of_rows = whole.lengths[batch.rows], whole.call_B[batch.rows]
+        figures.add(tokens, batch.loss_weight, entropy, router, *of_rows)
         if self.method.beta or self.method.entropy_coef:
             scale = float(whole.denominator) / max(float(whole.tokens), 1.0)
             figures.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))

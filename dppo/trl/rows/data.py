@@ -162,8 +162,8 @@ def batch_of(
         "denominator": none,
         "tokens": none,
         "attended": none,
-        "tokens_U": none[None],
-        "sequences_U": none[None],
+        "counts_U3C": none.expand(1, 3, 1),
+        "call_B": torch.zeros(len(sequences), dtype=torch.int64),
         "row_tokens_B": torch.tensor(row_tokens),
     }
     return kind(**{name: tensor.to(device) for name, tensor in batch.items()})

@@ -1,7 +1,7 @@
 """Settings of a trainer on the rows of a dataset: their checks, and the method they describe."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from transformers.training_args import OptimizerNames
 
@@ -10,25 +10,30 @@ from dppo.methods import RowMethod
 from dppo.methods.settings import ROW_CHOICES, bias_problems, row_method, row_rate, setting_problems
 from dppo.pruning.prune import floor_problems
 from dppo.settings import RowSettings
-from dppo.trl.support import LIGER, RANGES
+from dppo.trl.support import DEEPSPEED, LIGER, RANGES
+from dppo.typed import NamedFields
 
 
 @dataclass
-class RowConfig(RowSettings):
+class RowConfig(NamedFields, RowSettings):
     """``RowSettings`` with their checks."""
+
+    def __post_init__(self) -> None:
+        problems = [DEEPSPEED] if cast(Any, self).deepspeed else []  # before transformers looks for the package
+        raise_problems(type(self).__name__, problems + setting_problems(self, ROW_CHOICES, RANGES))
+        cast(Any, super()).__post_init__()
 
     def build_method(self) -> RowMethod:
         """The ``RowMethod`` that these settings describe."""
         return row_method(self)
 
     def check_settings(self, refused: list[tuple[bool, str]]) -> None:
-        """Check the fields of ``RowSettings`` and TRL's.
+        """Check fields of ``RowSettings`` against each other, and what is served of TRL's.
 
         Args:
             refused: whether an option of TRL's is not served, and the sentence that says why.
         """
         where = type(self).__name__
-        raise_problems(where, setting_problems(self, ROW_CHOICES, RANGES))
         problems = [sentence for wrong, sentence in [*_refused_of_every_trainer(self), *refused] if wrong]
         if self.prune_floor is not None:
             rate = row_rate(self)

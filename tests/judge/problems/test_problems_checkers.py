@@ -1,12 +1,12 @@
 """Functions of the user's as judges: scores, faults that are told once and cost no run, names that lead nowhere."""
 
 import json
-import re
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from pages import ROOT, blocks
 from refusals import refused, warned
 
 from answer_judge.errors import ConfigError, RewardError
@@ -49,8 +49,7 @@ def test_scores_are_the_functions(file):
 
 
 def test_the_pages_function_is_one():
-    page = (Path(__file__).parents[3] / "docs" / "own_tasks.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    (code,) = blocks(ROOT / "docs" / "own_tasks.md", "python")
     names = {}
     exec(code, names)
     assert names["right"]("so w1", {"word": "w1"}) == 1.0 and names["right"]("w2", {"word": "w1"}) == 0.0

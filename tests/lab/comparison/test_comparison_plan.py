@@ -7,7 +7,7 @@ from refusals import refused
 from answer_judge.errors import FileError
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo_lab.comparison.plan import open_folder, plan
+from dppo_lab.comparison.plan import check_folder, open_folder, plan
 
 FIELDS = {
     "model_name_or_path": "scratch:embedded_quick",
@@ -127,7 +127,7 @@ def test_folders_that_are_something_else(config):
     comparison.folder.mkdir()
     (comparison.folder / "notes.txt").write_text("mine")
     with refused(ConfigError, comparison.folder, "--output_dir"):
-        open_folder(comparison, overwrite=True)
+        check_folder(comparison.folder)
     (comparison.folder / "comparison.json").write_text('{"format": 9}')
     with refused(FileError, "comparison.json"):
         open_folder(comparison, overwrite=False)

@@ -5,14 +5,17 @@ import json
 import pytest
 import torch
 import yaml
+from refusals import refused
 from safetensors.torch import load_file
 
+from dppo.errors import ConfigError
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.comparison import runner
 from dppo_lab.comparison.plan import plan
 from dppo_lab.comparison.runner import run_comparison
 from dppo_lab.demo import rollouts
+from dppo_lab.runs import lock
 
 FIELDS = {
     "dataset_name": "embedded_quick",
@@ -183,3 +186,19 @@ def test_a_start_from_scratch_is_made_once_for_a_seed(make, monkeypatch):
     starts = [comparison.folder / "starts" / f"seed_{seed}" for seed in (3, 4)]
     assert made == [(starts[0], 3), (starts[1], 4)]
     assert trained == [str(starts[0])] * 2 + [str(starts[1])] * 2
+
+
+def test_a_second_comparison_in_a_folder_is_refused_and_a_killed_one_taken_over(make, holder, capsys):
+    """Two in one folder would train into the same runs."""
+    comparison = make(methods=("dppo",), max_steps=1)
+    (folder := comparison.folder).joinpath("comparison.json").write_text("{}")
+    before = sorted(folder.rglob("*"))
+    with refused(ConfigError, f"process {holder.pid} on", "since", f"--output_dir {folder}"):
+        run_comparison(comparison)
+    assert sorted(folder.rglob("*")) == before and folder.joinpath("comparison.json").read_text() == "{}"
+    holder.kill()
+    holder.wait()
+    folder.joinpath("comparison.json").unlink()  # the lock alone does not make it a folder of something else
+    assert run_comparison(comparison)["methods"]["dppo"]["finished"] == "1 of 1"
+    assert f"{folder} is taken over from process {holder.pid}" in capsys.readouterr().out
+    assert not folder.joinpath(lock.WRITER_FILE).exists()

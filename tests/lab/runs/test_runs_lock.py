@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 from refusals import refused
@@ -15,27 +13,6 @@ from dppo_lab.runs import lock
 from dppo_lab.runs.lock import sole_writer_of
 from dppo_lab.runs.parsing import parse_run
 from dppo_lab.runs.parts import output_checkpoint, train
-
-HOLD = """
-import sys
-from pathlib import Path
-from dppo_lab.runs.lock import sole_writer_of
-with sole_writer_of(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def holder(tmp_path, monkeypatch):
-    """A process that writes the folder ``out`` until its input ends."""
-    monkeypatch.setattr(lock, "PATIENCE", 0.1)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-c", HOLD, str(tmp_path / "out")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as made:
-        assert made.stdout.readline() == "held\n"
-        yield made
-        made.kill()
 
 
 @pytest.fixture
