@@ -218,7 +218,9 @@ def test_tokens_left_out_of_the_gpu_benchmark_are_those_that_are_scored():
     assert found["plain head"]["loss"] == pytest.approx(whole["loss"], rel=1e-5), "the same by another head"
     assert found["plain head"]["scored"] == whole["scored"]
     for case, (kept, head) in gpu.TOKEN_CASES.items():
-        assert found[case]["scored"] == pytest.approx(kept * head * whole["scored"], rel=0.15), case
+        # Tokens before a cut are more often those that the head wants: both together score more than the product.
+        low, high = kept * head, min(kept, head)
+        assert 0.85 * low < found[case]["scored"] / whole["scored"] < 1.15 * high, case
     assert found["head 0.15"]["tokens"] > 0.8 * whole["tokens"] > found["cuts 0.5"]["tokens"]
     work = workload.generation_batch(0, prompts=2, group_size=4, vocabulary=512, lengths=SHORT)
     sampled = workload.tokens_left_out(work, 1.0, 0.15, 0)

@@ -77,7 +77,10 @@ class Savings:
     def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
         """What ``dataclasses.asdict`` gave; nothing of an empty one, as in earlier checkpoints."""
         try:
-            return cls(**{name: value if name == "seconds" else tuple(value) for name, value in saved.items()})
+            values: dict[str, Any] = {
+                name: value if name == "seconds" else tuple(value) for name, value in saved.items()
+            }
+            return cls(**values)
         except TypeError as error:
             raise CheckpointError(f"what was saved is damaged ({error}). Resume from an earlier checkpoint.") from error
 

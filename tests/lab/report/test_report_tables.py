@@ -100,8 +100,8 @@ def test_a_run_that_ended_before_the_baseline_got_there_is_too_short_to_tell():
     speedup = {"median": None, "at_most": 2.5, "reached": "0 of 2", "per_seed": {"0": [0, 2.5]}}
     group = compared(speedup=speedup, readout=readout, baseline_seconds=9.9)
     (sentence,) = found(group)
-    assert "3.50 s of trl's 9.90 s" in sentence and "too short to tell" in sentence and "did not reach" not in sentence
-    assert "At equal seconds (3.50 s)" in sentence and "+5.6 pp (+2.0 pp to +9.0 pp)" in sentence
+    assert "3.5 s of trl's 9.9 s" in sentence and "too short to tell" in sentence and "did not reach" not in sentence
+    assert "At equal seconds (3.5 s)" in sentence and "+5.6 pp (+2.0 pp to +9.0 pp)" in sentence
     assert method_line(group).compared[0].text == "too short to tell"
     longer = compared(speedup={**speedup, "at_most": 0.9}, readout=readout, baseline_seconds=9.9)
     assert "did not reach the final accuracy of trl" in found(longer)[0], "it had more seconds than the baseline needed"
