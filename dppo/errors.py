@@ -95,3 +95,12 @@ def raise_problems(where: str, problems: list[str]) -> None:
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
         raise ConfigError(f"{where}: {count}\n  - " + "\n  - ".join(problems))
+
+
+def duration(seconds: float) -> str:
+    """Seconds >= 0 in words, the two largest units: ``2 h 10 min``."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

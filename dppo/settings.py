@@ -390,6 +390,11 @@ class VerlSettings:
     )
     completion_prune_rate: float | str | None = same("completion_prune_rate")
     prompt_prune_rate: float | str | None = same("prompt_prune_rate")
+    token_prune_rate: float | str | None = same("token_prune_rate")
+    head_prune_rate: float | None = same(
+        "head_prune_rate",
+        text="Refused above 0: verl's engine computes the head for every token of a row, so nothing would be saved.",
+    )
     prompt_mode: str = same("prompt_mode")
     completion_score: str = same("completion_score")
     completion_budget: str = same("completion_budget")

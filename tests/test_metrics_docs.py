@@ -107,11 +107,18 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def logged(tiny_path, tmp_path_factory):
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def logged(tiny_path, tmp_path_factory, monkeypatch_module):
     """Names that runs with all features log, together."""
     seen, experts = Logged(), tmp_path_factory.mktemp("experts")
     shutil.copytree(tiny_path, experts, dirs_exist_ok=True)
     mixture().save_pretrained(experts)
+    monkeypatch_module.setattr("dppo.evidence.MEASURED", 1)  # what was saved is known after the first generation
     for name, (options, changes) in RUNS.items():
         path = str(experts) if name == "mixture" else tiny_path
         trainer, _ = make(path, tmp_path_factory.mktemp(name), callbacks=[seen], **options)

@@ -6,6 +6,7 @@ A completion depends on the weights, the step, the prompt and its session alone,
 import hashlib
 import types
 from functools import partial
+from pathlib import Path
 
 import torch
 import transfer_queue
@@ -17,6 +18,7 @@ from tensordict import NonTensorStack, TensorDict
 from toy import compute_score
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode
 from verl.utils import tensordict_utils
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
@@ -65,7 +67,13 @@ def get(keys, partition_id, select_fields=None):
     return TensorDict(columns, batch_size=len(rows))
 
 
+POLLED = []
+"""What is called when the queue is looked at: a server's clock."""
+
+
 def listed(partition_id=None):
+    for called in POLLED:
+        called()
     return {name: {key: dict(tag) for key, (tag, _) in part.items()} for name, part in STORE.items()}
 
 
@@ -74,7 +82,19 @@ def clear(keys, partition_id):
         STORE.get(partition_id, {}).pop(key, None)
 
 
-for replaced in (("kv_batch_put", put), ("kv_batch_get", get), ("kv_list", listed), ("kv_clear", clear)):
+def save_queue(checkpoint_dir, metadata=None):
+    Path(checkpoint_dir).mkdir(parents=True, exist_ok=True)
+    torch.save(STORE, Path(checkpoint_dir) / "queue.pt")
+
+
+def load_queue(checkpoint_dir):
+    STORE.update(torch.load(Path(checkpoint_dir) / "queue.pt", weights_only=False))
+
+
+for replaced in (
+    *(("kv_batch_put", put), ("kv_batch_get", get), ("kv_list", listed), ("kv_clear", clear)),
+    *(("save_checkpoint", save_queue), ("load_checkpoint", load_queue)),
+):
     setattr(transfer_queue, *replaced)
 
 PRUNING = "+trainer.v1.sampler.sampler_kwargs.pruning"
@@ -157,9 +177,24 @@ class LocalGroup:
     def load_checkpoint(self, local_path, hdfs_path=None, del_local_after_load=False):
         self.worker.load_checkpoint(local_path, hdfs_path, del_local_after_load)
 
+    def save_model_to_cpu(self, number):
+        module = self.worker.engine.module
+        self.kept = getattr(self, "kept", {}) | {number: [each.detach().clone() for each in module.parameters()]}
+
+    @torch.no_grad()
+    def restore_model_from_cpu(self, number):
+        for parameter, kept in zip(self.worker.engine.module.parameters(), self.kept[number], strict=True):
+            parameter.copy_(kept)
+
+    def clear_cpu_model(self, number):
+        del self.kept[number]
+
 
 class Agents:
     """Samples with the very weights of the engine, and rewards as ``toy.compute_score`` does."""
+
+    silent = slice(0)
+    """Completion tokens without loss, as a tool's answers are."""
 
     def __init__(self, trainer, policy=None):
         self.trainer, self.policy = trainer, policy
@@ -193,6 +228,7 @@ class Agents:
                 "toy", tokenizer.decode(tokens, skip_special_tokens=True), prompt["reward_model"]["ground_truth"]
             )
             everything, ones = torch.tensor(ids + tokens), torch.ones(len(tokens), dtype=torch.int64)
+            ones[self.silent] = 0
             row = {"uid": prompt["uid"], "prompts": torch.tensor(ids), "responses": torch.tensor(tokens)}
             row |= {"input_ids": everything, "position_ids": torch.arange(len(everything)), "response_mask": ones}
             row |= {"loss_mask": ones.clone(), "rm_scores": reward, "rollout_log_probs": torch.tensor(logp)}
@@ -215,9 +251,14 @@ def sampled(model, ids, longest, eos, rng):
     return tokens, logp
 
 
-def trainer(toy, mode, *overrides, group=LocalGroup, policy=None):
+def nothing(*args, **kwargs):
+    return None
+
+
+def trainer(toy, mode, *overrides, group=LocalGroup, policy=None, agents=Agents):
     """verl's trainer of a mode, ready for its first step; ``init`` and ``fit`` without Ray."""
     STORE.clear()
+    POLLED.clear()
     config = configuration(toy, f"trainer.v1.trainer_mode={mode}", *overrides)
     made = get_trainer_cls(mode)(config)
     made.replay_buffer.poll_interval = 0.01
@@ -226,13 +267,18 @@ def trainer(toy, mode, *overrides, group=LocalGroup, policy=None):
     made.actor_rollout_wg = made.ref_policy_wg = group(config)
     made.ref_in_actor, made.teacher_model_manager, made.distillation_config = False, None, None
     made.reward_loop_manager = types.SimpleNamespace(reward_loop_worker_handles=[1])
-    made.checkpoint_manager = types.SimpleNamespace(update_weights=lambda *_: None, sleep_replicas=lambda: None)
+    made.checkpoint_manager = made.standalone_checkpoint_manager = types.SimpleNamespace(
+        **dict.fromkeys(("update_weights", "sleep_replicas", "abort_replicas", "resume_generation_replicas"), nothing)
+    )
+    made.current_mode = HybridEngineMode.TRAINER
     made.resource_pool_manager = types.SimpleNamespace(get_n_gpus=lambda: 1)
     made.curr_step_profile = made.prev_step_profile = made.next_step_profile = False
     made._load_checkpoint()
     made.on_init_end()
-    made.agent_loop_manager = Agents(made, policy)
+    made.agent_loop_manager = agents(made, policy)
     made.global_steps += 1
+    made._reissue_inflight_prompts()
+    made.on_train_begin()
     return made
 
 
@@ -241,9 +287,12 @@ def train(made, steps):
     logged = []
     for _ in range(steps):
         metrics, timing = {}, {}
+        made.timing_raw = timing
+        made.on_step_begin()
         batch = made.step(metrics, timing)
         if made.config.trainer.save_freq > 0 and made.global_steps % made.config.trainer.save_freq == 0:
             made._save_checkpoint()
+        made.on_step_end()
         made._compute_metrics(batch, metrics, {**timing, "step": 1.0}, made.global_steps, 0)
         transfer_queue.kv_clear(batch.keys, batch.partition_id)
         logged.append(metrics)

@@ -1,7 +1,8 @@
-"""verl's own command from end to end on CPUs, Ray, TransferQueue and agent loops included: ``python ray_run.py LOG``.
+"""verl's own command from end to end on CPUs, Ray, TransferQueue and agent loops included: ``ray_run.py LOG [MODE]``.
 
-Two workers train and two samplers sample; three steps, then the run is resumed from its checkpoint for a fourth. Too
-slow and too dependent on the machine for every change: what a run that went through said is in ``ray_run.log``.
+MODE is ``sync``, ``colocate_async`` or ``separate_async``. Two workers train and two samplers sample, with a third
+sampler apart in the last mode; after three steps and a checkpoint the run is killed, and resumed from there for two
+more. Too slow and too dependent on the machine for every change: what runs said is in ``ray_run.log``.
 """
 
 import os
@@ -33,7 +34,22 @@ PORTS = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "metrics-ex
 FILES = ("metrics_agent_port", "dashboard_agent_listen_port", "metrics_export_port", "runtime_env_agent_port")
 
 
-def settings(toy: Path, steps: int) -> list[str]:
+STEPS, SAVED = 5, 3
+"""Steps of a run, and the one after which it is saved and killed."""
+MODES = {
+    "sync": ["trainer.v1.trainer_mode=dynamic_pruning"],
+    "colocate_async": ["trainer.v1.trainer_mode=dynamic_pruning_colocate_async"],
+    "separate_async": [
+        "trainer.v1.trainer_mode=dynamic_pruning_separate_async",
+        "trainer.v1.separate_async.parameter_sync_step=2",
+        *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=1"),
+        "actor_rollout_ref.rollout.checkpoint_engine.backend=cpu_files",
+        "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=cpu_rollout",
+    ],
+}
+
+
+def settings(toy: Path, steps: int, mode: str = "sync") -> list[str]:
     """verl's command line."""
     from in_process_settings import BASE
 
@@ -56,11 +72,13 @@ def settings(toy: Path, steps: int) -> list[str]:
         ),
         *(
             "trainer.test_freq=-1",
-            "trainer.save_freq=3",
+            f"trainer.save_freq={SAVED}",
             "trainer.total_epochs=9",
             f"trainer.total_training_steps={steps}",
         ),
-        *(f"trainer.default_local_dir={toy}/checkpoints", "trainer.v1.trainer_mode=dynamic_pruning"),
+        f"trainer.default_local_dir={toy}/checkpoints",
+        *MODES[mode],
+        f"+actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs.cpu_files.folder={toy}/weights",
         "+trainer.v1.sampler.sampler_kwargs.pruning.completion_prune_rate=0.5",
         "+trainer.v1.sampler.sampler_kwargs.pruning.prompt_prune_rate=0.3",
     ]
@@ -81,6 +99,10 @@ def write_ports(folder: Path, ports: dict[str, int]) -> None:
 
 SHOWN = ("training/global_step", "actor/pg_loss", "actor/grad_norm", "candidates/reward", "critic/score/mean")
 SHOWN += ("prune/prompts_kept_share", "prune/kept_share", "prune/largest_weight", "rows/sent", "rows/fillers")
+SHOWN += ("rollout/in_flight", "training/rollout_probs_diff_max", "training/off_policy/trajectory_spans/max")
+SHOWN += ("training/off_policy/trajectory_staleness_worst/max",)
+SAID = ("Restored ", "Re-issued ", "Added ")
+"""What verl says of prompts in flight."""
 
 
 def told(log: str) -> list[str]:
@@ -91,39 +113,67 @@ def told(log: str) -> list[str]:
             lines.append(line[line.index("dppo | ") :])
         elif "Resuming from " in line:
             lines.append("verl | resuming from global_step_" + line.split("global_step_")[1].split(",")[0])
+        elif any(f":{said}" in line for said in SAID):
+            lines.append("verl | " + line.split(":", 4)[-1])
         elif "step:" in line and " - " in line:
-            figures = dict(part.rsplit(":", 1) for part in line.split(" - ") if ":" in part)
+            plain = re.sub(r"np\.\w+\(([^()]*)\)", r"\1", line)
+            figures = dict(part.rsplit(":", 1) for part in plain.split(" - ") if ":" in part)
             numbers = {name: float(re.sub(r"[^0-9.eE+-]", "", figures[name])) for name in SHOWN if name in figures}
             lines.append("verl | " + ", ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
     return lines
 
 
+def until_killed(train: list[str], env: dict[str, str], log: Path) -> int:
+    """Run a command until it has logged the step that was saved, and kill it in the next: 0 where it came so far."""
+    with log.open("w") as out:
+        run = subprocess.Popen(train, env=env, cwd=HERE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    while run.poll() is None:
+        time.sleep(0.2)
+        if f"training/global_step:{SAVED} " in log.read_text(errors="replace"):
+            os.killpg(run.pid, signal.SIGKILL)
+            time.sleep(30)  # until Ray has ended what belonged to it
+            return 0
+    return run.returncode or 1
+
+
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that Ray is stopped
-    log = Path(sys.argv[1]).absolute().open("w")
+    log, mode = Path(sys.argv[1]).absolute(), (*sys.argv[2:], "sync")[0]
     folder = Path(tempfile.mkdtemp(prefix="ray"))
     subprocess.run([sys.executable, "toy.py", str(folder)], cwd=HERE, check=True)
     env = os.environ | FIXED | PATIENCE
-    env |= {"VERL_USE_EXTERNAL_MODULES": "platform_cpu,cpu_rollout", "PYTHONPATH": str(HERE), "HYDRA_FULL_ERROR": "1"}
+    env |= {
+        "VERL_USE_EXTERNAL_MODULES": "platform_cpu,cpu_rollout",
+        "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}",
+        "HYDRA_FULL_ERROR": "1",
+    }
+    env |= {} if mode == "sync" else {"CPU_ROLLOUT_SLOW": "4"}
     for name in ("LOCAL_RANK", "MASTER_ADDR"):
         env.pop(name)
     ports, port = {name: free_port() for name in PORTS}, free_port()
     command = [f"{Path(sys.executable).parent}/ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
-    command += [f"--port={port}", "--num-cpus=64", "--num-gpus=2", "--object-store-memory=300000000"]
+    command += [
+        f"--port={port}",
+        "--num-cpus=64",
+        f"--num-gpus={3 if mode == 'separate_async' else 2}",
+        "--object-store-memory=300000000",
+    ]
     command += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}/ray"]
     command += [f"--{name}={number}" for name, number in ports.items()]
     head = subprocess.Popen(command, env=env, start_new_session=True, stdout=subprocess.DEVNULL)
     try:
         write_ports(folder / "ray", ports)
         time.sleep(20)
-        for steps in (3, 4):
-            train = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, steps)]
-            train += [f"+ray_kwargs.ray_init.address=127.0.0.1:{port}", f"hydra.run.dir={folder}/hydra"]
-            if code := subprocess.run(train, env=env, cwd=HERE, stdout=log, stderr=subprocess.STDOUT).returncode:
-                return code
-        log.flush()
-        print(*told(Path(log.name).read_text(errors="replace")), sep="\n")
-        return 0
+        train = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, STEPS, mode)]
+        train += [f"+ray_kwargs.ray_init.address=127.0.0.1:{port}", f"hydra.run.dir={folder}/hydra"]
+        if code := until_killed(train, env, log):
+            return code
+        with log.open("a") as out:
+            out.write("\ndppo | killed, and resumed\n")
+            out.flush()
+            code = subprocess.run(train, env=env, cwd=HERE, stdout=out, stderr=subprocess.STDOUT).returncode
+        print(*told(log.read_text(errors="replace")), sep="\n")
+        return code
     finally:
         os.killpg(head.pid, signal.SIGTERM)
         try:

@@ -34,8 +34,14 @@ SIZES = (
     *("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=512", "actor_rollout_ref.actor.optim.lr=0"),
 )
 DEAD = ", no KL, 60% dead"
-CASES = {str(rate or "verl"): (rate, True, 0.0) for rate in (None, 0.5, 0.7)}
-CASES |= {f"{rate or 'verl'}{DEAD}": (rate, False, 0.6) for rate in (None, 0.5)}
+CASES = {
+    "verl": (None, True, 0.0),
+    "0.5": ("completion_prune_rate=0.5", True, 0.0),
+    "0.7": ("completion_prune_rate=0.7", True, 0.0),
+    "cuts 0.5": ("token_prune_rate=0.5", True, 0.0),
+    f"verl{DEAD}": (None, False, 0.6),
+    f"0.5{DEAD}": ("completion_prune_rate=0.5", False, 0.6),
+}
 """Rate (None for verl's own trainer), whether the loss has a KL term, and the share of groups without a signal."""
 
 SPLITS = ((10, 29, 28, 31), (30, 17, 0, 49), (43, 12, 0, 38), (45, 14, 0, 34), (70, 6, 4, 17))
@@ -49,27 +55,30 @@ def sampled(model, ids, longest, eos, rng):
 
 
 class Timed(in_process.LocalGroup):
-    """A worker that notes the CPU seconds of each pass."""
+    """A worker that notes the CPU seconds of each pass, its rows and its tokens, prompts included."""
 
     seconds: dict[str, float]
+    rows: dict[str, int]
+    tokens: dict[str, int]
 
     def inferred(self, name, batch):
-        start = time.process_time()
-        found = super().inferred(name, batch)
-        self.seconds[name] = time.process_time() - start
-        return found
+        return self.noted(name, batch, lambda: super(Timed, self).inferred(name, batch))
 
     def update_actor(self, batch):
+        return self.noted("update", batch, lambda: super(Timed, self).update_actor(batch))
+
+    def noted(self, name, batch, run):
+        self.rows[name], self.tokens[name] = len(batch), sum(tag["seq_len"] for tag in batch.tags)
         start = time.process_time()
-        found = super().update_actor(batch)
-        self.seconds["update"] = time.process_time() - start
+        found = run()
+        self.seconds[name] = time.process_time() - start
         return found
 
 
 def prepared(folder, rate, kl, dead):
     """A trainer's step on rollouts that are the same for all of them, and what its queue holds."""
     given = [*SIZES, *(KL if kl else ())]
-    given += [] if rate is None else [f"{in_process.PRUNING}.completion_prune_rate={rate}"]
+    given += [] if rate is None else [f"{in_process.PRUNING}.{rate}"]
     made = in_process.trainer(folder, "sync" if rate is None else "dynamic_pruning", *given, group=Timed)
     rng = np.random.default_rng(SEED)
     rewards = (rng.random((PROMPTS, GENERATIONS)) < 0.5).astype(float)
@@ -78,16 +87,14 @@ def prepared(folder, rate, kl, dead):
 
 
 def timed(step, store):
-    """One step: CPU seconds of all of it and of each pass, and tokens of the rows that passes go over."""
+    """One step: CPU seconds of all of it and of each pass, and tokens and rows that passes go over."""
     in_process.STORE["train"] = store
-    worker, length = step.made.actor_rollout_wg, dict(zip(step.batch.keys, step.batch.tags, strict=True))
-    worker.seconds = {}
+    worker = step.made.actor_rollout_wg
+    worker.seconds, worker.rows, worker.tokens = {}, {}, {}
     start = time.process_time()
     step.run()
     seconds = time.process_time() - start
-    tokens = {name: sum(length[key]["seq_len"] for key in keys) for name, keys in worker.passes}
-    rows = {name: len(keys) for name, keys in worker.passes}
-    return {"step": seconds, **worker.seconds}, tokens, rows
+    return {"step": seconds, **worker.seconds}, worker.tokens, worker.rows
 
 
 def spread(name, values):

@@ -8,13 +8,15 @@ from itertools import product
 import torch
 from in_process import STORE, LocalGroup, get, put, record_gradients, trainer
 
+from dppo.pruning import TokenPruning
+from dppo.pruning.cuts import reach_probabilities
 from dppo.types import Draw
 
 ONE_STEP = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=4")
 REWARDS = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0)
 PROB_N = torch.tensor([1.0, 0.5, 0.5, 1.0, 0.25, 0.75, 1.0, 1.0], dtype=torch.float64)
 OF_PASSES = ("log_probs", "entropy", "old_log_probs", "ref_log_prob", "advantages", "returns", "rollout_is_weights")
-OF_PASSES += ("pruning_weight", "token_level_rewards")
+OF_PASSES += ("pruning_weight", "pruning_token_weight", "token_level_rewards")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,45 @@ def all_draws():
         keep_N = torch.ones(len(PROB_N), dtype=torch.bool)
         keep_N[free] = torch.tensor(kept)
         yield math.prod(torch.where(keep_N, PROB_N, 1 - PROB_N).tolist()), keep_N
+
+
+POINTS = 4
+"""Equally likely outcomes of a draw of cuts: probabilities of reaching a token are whole multiples of one over it."""
+CUTS = "+trainer.v1.sampler.sampler_kwargs.pruning.token_prune_rate=0.4"
+
+
+def in_quarters(moment_NT, span_NT, rate, floor):
+    """The best cuts as if doubt fell along each completion, as it does not in the toy, rounded up to probabilities that
+    ``POINTS`` outcomes have exactly."""
+    moment_NT = moment_NT / span_NT.cumsum(1).clamp_min(1)
+    reach_NT = reach_probabilities(moment_NT, span_NT, (1 - rate) * int(span_NT.sum()), floor=floor)
+    return (reach_NT * POINTS - 1e-9).ceil() / POINTS
+
+
+class AtPoint:
+    """Random numbers that stand for one outcome: every completion is cut by one number."""
+
+    def __init__(self, point):
+        self.point = point
+
+    def permutation(self, count):
+        return torch.full((count,), (self.point + 0.5) / POINTS * count).numpy()
+
+    def random(self, count):
+        return torch.zeros(count).numpy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldCuts(TokenPruning):
+    """Cuts whose outcomes are told, one draw after the other."""
+
+    points: list[int]
+    weighted: bool = True
+
+    def draw(self, moment_NT, span_NT, rng):
+        self.points.append(self.points.pop(0))
+        draw = TokenPruning.draw(self, moment_NT, span_NT, AtPoint(self.points[-1]))
+        return draw if self.weighted else replace(draw, weight_NT=(draw.weight_NT > 0).double())
 
 
 class OffPolicy(LocalGroup):
@@ -91,6 +132,12 @@ class Step:
         self.made.actor_rollout_wg.passes.clear()
         self.metrics = {}
         return self.made._step_once(self.metrics, {}, len(self.rewards))
+
+    def cut(self, *points, weighted=True):
+        """One step whose cuts are told."""
+        told = ToldCuts(rate=0.6, cut_rule=in_quarters, points=list(points), weighted=weighted)
+        self.made.method = replace(self.made.method, tokens=told)
+        return self.run()
 
     def drawn(self, *keep_UN, weighted=True):
         """One step whose draws are told."""

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import subprocess
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +12,15 @@ import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
+from verl.trainer.ppo.v1 import get_trainer_cls
 
+import dppo.verl.plugin  # noqa: F401
 from dppo.verl.settings import method_of, read_settings
 from dppo.verl.support import unsupported_options
 
 ROOT = Path(__file__).parents[1]
 PRUNING = "trainer.v1.sampler.sampler_kwargs.pruning"
+EXAMPLES = sorted(path.name for path in (ROOT / "examples" / "verl").glob("*.sh"))
 
 
 def options_of(script: Path, folder: Path) -> list[str]:
@@ -45,16 +49,35 @@ def problems(options: list[str]) -> list[str]:
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=options)
     get = partial(OmegaConf.select, config)
-    assert get("trainer.v1.trainer_mode") == "dynamic_pruning"
+    trainer = get("trainer.v1.trainer_mode")
     mode = get("actor_rollout_ref.actor.loss_agg_mode")
     method = method_of(read_settings(get(PRUNING)), loss_agg_mode=mode, penalty=0.0, entropy_coef=0.0)
     assert method.prompts.rate == 0.3 and method.completions.rate == 0.5 and not method.biases()
-    return unsupported_options(get, method)
+    found = unsupported_options(get, method, trainer.removeprefix("dynamic_pruning").removeprefix("_") or "sync")
+    if not found:  # verl's own checks of what is given to a trainer
+        OmegaConf.resolve(config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = get_trainer_cls(trainer)(config)
+        assert made.trainer_mode == made.mode and trainer.endswith(made.mode if made.mode != "sync" else "pruning")
+    return found
 
 
-@pytest.mark.parametrize("name", ["gsm8k_8_gpus.sh", "gsm8k_64_gpus.sh"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_served(name, tmp_path):
     assert problems(options_of(ROOT / "examples" / "verl" / name, tmp_path)) == []
+
+
+def test_examples_have_every_trainer_and_the_read_me_names_them(tmp_path):
+    modes = {name: options_of(ROOT / "examples" / "verl" / name, tmp_path) for name in EXAMPLES}
+    found = {
+        [each for each in options if each.startswith("trainer.v1.trainer_mode=")][-1] for options in modes.values()
+    }
+    assert found == {
+        f"trainer.v1.trainer_mode=dynamic_pruning{end}" for end in ("", "_colocate_async", "_separate_async")
+    }
+    page = (ROOT / "examples" / "verl" / "README.md").read_text()
+    assert all(f"`{name}`" in page for name in EXAMPLES)
 
 
 def test_the_command_on_the_page_is_served():
@@ -65,10 +88,11 @@ def test_the_check_sees_an_option_that_is_refused():
     assert len(problems([*options_of_page(), "actor_rollout_ref.actor.shuffle=True"])) == 1
 
 
-def test_the_settings_of_the_ray_run_are_served(toy):
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_the_settings_of_the_ray_runs_are_served(toy, mode):
     from ray_run import settings
 
-    assert problems(settings(toy, 3)) == []
+    assert problems(settings(toy, 3, mode)) == []
 
 
 def test_every_option_of_ours_is_on_the_page():

@@ -25,7 +25,7 @@ def found(toy, tmp_path_factory):
     return {each["mode"]: each for each in json.loads(out.read_text())}
 
 
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "cuts"])
 def test_the_mean_over_every_draw_on_two_ranks_is_verls_gradient(found, mode):
     print(found[mode])
     assert found[mode]["bias"] < 1e-6 < 0.1 < found[mode]["forgotten"]  # and forgotten weights are seen
@@ -40,6 +40,6 @@ def test_ranks_get_as_many_rows_each_and_fillers_where_some_are_missing(found, m
     assert {fillers for *_, fillers in sent} == {0, 1}
 
 
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "cuts"])
 def test_ranks_forward_about_as_many_tokens_before_the_update(found, mode):
     assert found[mode]["apart"] <= 1  # in longest rows

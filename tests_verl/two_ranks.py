@@ -18,10 +18,10 @@ import cloudpickle  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from in_process import PRUNING, STORE, LocalGroup, configuration, put, record_gradients  # noqa: E402
-from steps import ONE_STEP, all_draws, bias, stock_and_ours  # noqa: E402
+from steps import CUTS, ONE_STEP, POINTS, all_draws, bias, stock_and_ours  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-MODES = ("token-mean", "seq-mean-token-mean")
+MODES = ("token-mean", "seq-mean-token-mean", "cuts")
 
 
 class Pair(LocalGroup):
@@ -57,7 +57,7 @@ class Pair(LocalGroup):
         return self.both("set_loss_fn", loss_fn=loss_fn)
 
     def inferred(self, name, batch):
-        self.passes.append((name, [list(part.keys) for part in batch.chunk(2)]))
+        self.passes.append((name, [sum(tag["seq_len"] for tag in part.tags) for part in batch.chunk(2)]))
         for found, part in zip(*self.both("infer_batch", batch), strict=True):
             names = [name for name in ("log_probs", "entropy") if name in set(found.keys())]
             put(part.keys, part.partition_id, found.select(*names))
@@ -69,6 +69,8 @@ class Pair(LocalGroup):
 
 
 def options(mode):
+    if mode == "cuts":
+        return ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", CUTS)
     return (f"actor_rollout_ref.actor.loss_agg_mode={mode}", f"{PRUNING}.completion_prune_rate=0.5")
 
 
@@ -78,14 +80,16 @@ def lead(toy, mode):
     agg, rate = options(mode)
     (full,), step, gradients, _ = stock_and_ours(toy, agg, ours=(rate,), group=Pair, policy=policy)
     group, mean, forgotten, sent, apart = step.made.actor_rollout_wg, 0.0, 0.0, [], []
-    length = {key: tag["seq_len"] for key, tag in zip(step.batch.keys, step.batch.tags, strict=True)}
-    for chance, keep_N in all_draws():
-        step.drawn(keep_N)
+    longest = max(tag["seq_len"] for tag in step.batch.tags)
+    cuts = [(1 / POINTS, point) for point in range(POINTS)]
+    for chance, outcome in cuts if mode == "cuts" else all_draws():
+        drawn = step.cut if mode == "cuts" else step.drawn
+        drawn(outcome)
         mean = mean + chance * gradients.pop().double()
         sent.append((*group.calls[-1], step.metrics["rows/fillers"]))
-        first, second = (sum(length[key] for key in keys) for keys in group.passes[0][1])
-        apart.append(abs(first - second) / max(length.values()))
-        step.drawn(keep_N, weighted=False)
+        first, second = group.passes[0][1]
+        apart.append(abs(first - second) / longest)
+        drawn(outcome, weighted=False)
         forgotten = forgotten + chance * gradients.pop().double()
     dist.broadcast_object_list([b"next"], src=0)
     biases = {"bias": bias(mean, full), "forgotten": bias(forgotten, full)}

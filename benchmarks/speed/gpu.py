@@ -5,7 +5,9 @@ python -m benchmarks.speed.gpu [--models 0.6B 1.7B 4B] [--quick] [--output FILE.
 Needs torch and transformers, and no TRL: from the root of this repository, nothing need be installed. First
 attention kernels and layouts are compared with float32; then, in bfloat16 with gradient checkpointing and one head
 for all, padding is measured against sorted, packed and shared rows at several prune rates. Kept completions are drawn
-uniformly: compute is measured, not learning. ``--device cpu --quick`` runs a tiny model, to test the path.
+uniformly: compute is measured, not learning. Then tokens are left out of shared rows: completions cut to half and to
+three tenths of their tokens, and 15% of the tokens sent to the head, beside a head that holds all logits and today's
+fused one. ``--device cpu --quick`` runs a tiny model, to test the path.
 """
 
 import sys
@@ -22,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
 from benchmarks.shared import Record, in_turns, options, seconds_of, spread, write
-from benchmarks.speed.gpu_checks import kernel_rows, layout_rows
+from benchmarks.speed.gpu_checks import head_rows, kernel_rows, layout_rows
 from benchmarks.speed.gpu_shapes import SHAPES, Shape, flops
 from benchmarks.speed.layouts import Layout, layouts, shared, train_step
 from benchmarks.speed.workload import (
@@ -35,6 +37,7 @@ from benchmarks.speed.workload import (
     generation_batch,
     prune,
     relative_difference,
+    tokens_left_out,
     typical_prompts,
 )
 from dppo.packing.attention import use_rows
@@ -44,6 +47,11 @@ from dppo.packing.kernels import Kernel, choose_kernel
 SEED = 0
 GROUP_SIZE = 8
 RATES = (0.0, 0.5, 0.75)
+TOKEN_CASES = {"plain head": (1.0, 1.0), "fused head": (1.0, 1.0), "cuts 0.5": (0.5, 1.0), "cuts 0.3": (0.3, 1.0),
+               "head 0.15": (1.0, 0.15), "cuts 0.5, head 0.15": (0.5, 0.15)}  # fmt: skip
+"""Shares of the tokens that are kept, and that reach the head, by name."""
+FUSED = "fused head"
+"""Today's step, which the others are measured against."""
 NOISE, NOISE_LIMIT = 3.0, 0.2
 """A layout's gradient may differ from padding's by this many times what sorting alone changes, and never by more
 than the limit, which is relative."""
@@ -123,7 +131,9 @@ def check_rows(settings: Settings, shape: Shape, kernel: Kernel, device: torch.d
         device
     )
     build = partial(prepared, shape.config(2), device)
-    yield from layout_rows(build, settings.dtype, work, layouts(settings.max_tokens, kernel))
+    named = layouts(settings.max_tokens, kernel)
+    yield from layout_rows(build, settings.dtype, work, named)
+    yield from head_rows(build, work, tokens_left_out(work.to("cpu"), 1.0, 0.15, SEED).to(device), named["shared"])
 
 
 def compared(
@@ -208,6 +218,62 @@ def model_rows(
             }
 
 
+def token_rows(settings: Settings, name: str, kernel: Kernel, device: torch.device) -> Iterator[Record]:
+    """A step on shared rows with tokens left out, and with a head that holds all logits; in turns."""
+    shape = SHAPES[name]
+    model = prepared(shape.config(), device, settings.dtype)
+    work = kept_work(settings, shape, settings.prompts[name], 0.0, torch.device("cpu"))
+    steps: dict[str, Any] = {}
+    for case, (kept, head) in TOKEN_CASES.items():
+        left = work if kept == head == 1.0 else tokens_left_out(work, kept, head, SEED)
+        layout = partial(shared, max_tokens=settings.max_tokens, kernel=kernel, plain=case == "plain head")
+        steps[case] = partial(train_step, model, left.to(device), layout)
+    found: dict[str, Record] = {}
+    for case, step in steps.items():
+        model.zero_grad(set_to_none=False)
+        try:
+            found[case] = {**step(), **peak_memory(step, device)}
+        except torch.OutOfMemoryError as error:  # all logits at once may not fit: that is a finding
+            found[case] = {"reason": f"{type(error).__name__}"}
+    runs = {case: partial(seconds, steps[case], device) for case in steps if "scored" in found[case]}
+    taken = in_turns(runs, settings.repetitions)
+    for case, (kept, head) in TOKEN_CASES.items():
+        row = {"figure": "tokens", "model": name, "case": case, "kept": kept, "head": head, "unit": "s"}
+        if case not in taken:
+            yield {**row, **found[case], "passed": None}
+            continue
+        left, step = steps[case].args[1], found[case]
+        yield {
+            **row,
+            "completions": len(left.completions),
+            "tokens": step["tokens"],
+            "scored": int(step["scored"]),
+            **spread(taken[case]),
+            "repetitions": settings.repetitions,
+            **spread(np.divide(taken[case], taken[FUSED]), "ratio_"),
+            "peak_gib": step["peak_gib"],
+            "added_gib": step["added_gib"],
+            "loss": float(step["loss"]),
+            "passed": int(step["scored"]) == left.scored,
+        }
+
+
+def token_line(row: Record) -> str:
+    """A line of the table of tokens left out."""
+    start = f"{row['model'][:12]:13}{row['case']:21}"
+    if row["passed"] is None:
+        return f"{start}does not fit: {row['reason']}"
+    ratio = f"{row['ratio_median']:.2f} {row['ratio_quartile_low']:.2f} .. {row['ratio_quartile_high']:.2f}"
+    memory = "".join(f"{'-' if row[k] is None else format(row[k], '.1f'):>7}" for k in ("peak_gib", "added_gib"))
+    verdict = "" if row["passed"] else "  DIFFERS"
+    return f"{start}{row['tokens']:>9,}{row['scored']:>9,}{row['median']:>9.3f}{ratio:>22}{memory}{verdict}"
+
+
+TOKEN_HEAD = (
+    f"{'model':13}{'case':21}{'tokens':>9}{'scored':>9}{'s':>9}{'of fused, quartiles':>22}{'GiB':>7}{'added':>7}"
+)
+
+
 def kernel_line(row: Record) -> str:
     """A line of the table of kernels."""
     start = f"{row['kernel']:20}{row['window'] or 'none':>7}  "
@@ -274,6 +340,9 @@ def measure(settings: Settings, models: list[str], device: torch.device, output:
     for name in models:
         show(model_rows(settings, name, kernel, rate, device), time_line)
     print(NOTES)
+    print(f"\nForward and backward of shared rows with tokens left out\n{TOKEN_HEAD}")
+    for name in models:
+        show(token_rows(settings, name, kernel, device), token_line)
     return records
 
 

@@ -1,9 +1,11 @@
 """What must hold on a GPU before a time means anything: kernels against float32, layouts against padding."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.shared import Record
 from benchmarks.speed.layouts import Layout, train_step
@@ -68,6 +70,29 @@ def _output_and_gradients(attend: Attend, tensors: list[Tensor], window: int | N
     query, key, value = (x.detach().clone().requires_grad_() for x in tensors[:3])
     output = attend(query, key, value, SEGMENTS, None, window)
     return [output.detach(), *torch.autograd.grad(output, (query, key, value), tensors[3])]
+
+
+def head_rows(build: Callable[[torch.dtype], nn.Module], work: Work, sampled: Work, layout: Layout) -> Iterator[Record]:
+    """That a head which scores some tokens has the gradient of these alone: against all tokens with the others masked.
+
+    Both in float32, so what differs is the head's path and not the precision.
+    """
+    wanted_model, model = build(torch.float32), build(torch.float32)
+    for forward in layout(replace(sampled, keep_N=None)):
+        keep_KT = pad_sequence([sampled.keep_N[i] for i in forward.index], batch_first=True)  # pyright: ignore
+        logp_KT = forward.log_probs(wanted_model)
+        masked_KT = logp_KT[:, : keep_KT.shape[1]] * keep_KT
+        (-(masked_KT * sampled.weight_N[list(forward.index), None]).sum() / sampled.scored).backward()
+    step = train_step(model, sampled, layout)
+    difference = relative_difference(gradients(model), gradients(wanted_model))
+    yield {
+        "figure": "exactness",
+        "layout": "sampled head",
+        "dtype": str(torch.float32),
+        "scored": int(step["scored"]),
+        "gradient_difference": difference,
+        "passed": int(step["scored"]) == sampled.scored < work.scored and difference <= 1e-5,
+    }
 
 
 def layout_rows(

@@ -109,8 +109,20 @@ def sorted_and_trimmed(work: Work, *, max_tokens: int) -> list[Forward]:
     return forwards
 
 
-def _row_forward(row: Row, index: Sequence[int], kernel: Kernel) -> Forward:
+def plain_log_probs(model: nn.Module, row: Row, kernel: Kernel) -> Tensor:
+    """As ``row_log_probs``, with the logits of every place held at once: a head without fusing."""
+    inputs = row.inputs()
+    label_1T = inputs.pop("shift_labels")
+    logits_1TV = model(**inputs, row_segments=row.segments, row_kernel=kernel).logits
+    known_1T = label_1T != IGNORED
+    logp_1T = logits_1TV.float().log_softmax(-1).gather(-1, label_1T.clamp_min(0)[..., None])[..., 0]
+    return row.unpack(logp_1T.masked_fill(~known_1T, 0.0), row.width)
+
+
+def _row_forward(row: Row, index: Sequence[int], kernel: Kernel, *, plain: bool = False) -> Forward:
     segments = row.segments
+    if plain:
+        return replace(_row_forward(row, index, kernel), log_probs=lambda model: plain_log_probs(model, row, kernel))
     return Forward(
         tokens=row.input_ids.numel(),
         pairs=sum(n * past + n * (n + 1) // 2 for n, past in zip(segments.length_S, segments.past_S, strict=True)),
@@ -119,14 +131,22 @@ def _row_forward(row: Row, index: Sequence[int], kernel: Kernel) -> Forward:
     )
 
 
-def rows(work: Work, group_N: Sequence[int], *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA) -> list[Forward]:
-    """Rows of segments without padding. Completions with the same number in ``group_N`` share their prompt."""
+def rows(
+    work: Work, group_N: Sequence[int], *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA, plain: bool = False
+) -> list[Forward]:
+    """Rows of segments without padding. Completions with the same number in ``group_N`` share their prompt.
+
+    ``plain`` has a head that holds the logits of every place.
+    """
     forwards = []
     for index in plan_rows(group_N, work.prompt_tokens, work.completion_tokens, max_tokens):
         row = build_row(
-            [work.prompts[i] for i in index], [work.completions[i] for i in index], [group_N[i] for i in index]
+            [work.prompts[i] for i in index],
+            [work.completions[i] for i in index],
+            [group_N[i] for i in index],
+            None if work.keep_N is None else [work.keep_N[i] for i in index],
         )
-        forwards.append(_row_forward(row, index, kernel))
+        forwards.append(_row_forward(row, index, kernel, plain=plain))
     return forwards
 
 
@@ -135,9 +155,9 @@ def packed(work: Work, *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA) -> lis
     return rows(work, range(len(work.completions)), max_tokens=max_tokens, kernel=kernel)
 
 
-def shared(work: Work, *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA) -> list[Forward]:
+def shared(work: Work, *, max_tokens: int, kernel: Kernel = SEGMENT_SDPA, plain: bool = False) -> list[Forward]:
     """Rows in which a group's prompt is computed once."""
-    return rows(work, work.group_N, max_tokens=max_tokens, kernel=kernel)
+    return rows(work, work.group_N, max_tokens=max_tokens, kernel=kernel, plain=plain)
 
 
 def layouts(max_tokens: int, kernel: Kernel = SEGMENT_SDPA) -> dict[str, Layout]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, Qwen3ForCausalLM
 
+from dppo.pruning import TokenPruning
 from dppo.rng import Purpose, generator, torch_generator
 
 BATCH_PROMPTS = 64
@@ -52,6 +53,8 @@ class Work:
     """Longest prompt of the generation batch, in tokens, pruned or not."""
     completion_width: int
     """Longest completion of the generation batch, in tokens."""
+    keep_N: Sequence[Tensor] | None = None
+    """N bool tensors (C_n,), the tokens that reach the head and carry loss; None for all."""
 
     @property
     def prompt_tokens(self) -> list[int]:
@@ -66,7 +69,7 @@ class Work:
     @property
     def scored(self) -> int:
         """Tokens that carry loss."""
-        return sum(self.completion_tokens)
+        return sum(self.completion_tokens) if self.keep_N is None else sum(int(keep.sum()) for keep in self.keep_N)
 
     def take(self, index: Sequence[int]) -> "Work":
         """The same for some of the completions, padded as wide as before."""
@@ -76,6 +79,7 @@ class Work:
             completions=[self.completions[i] for i in index],
             group_N=[self.group_N[i] for i in index],
             weight_N=self.weight_N[list(index)],
+            keep_N=None if self.keep_N is None else [self.keep_N[i] for i in index],
         )
 
     def to(self, device: str | torch.device) -> "Work":
@@ -85,6 +89,7 @@ class Work:
             prompts=[prompt.to(device) for prompt in self.prompts],
             completions=[completion.to(device) for completion in self.completions],
             weight_N=self.weight_N.to(device),
+            keep_N=None if self.keep_N is None else [keep.to(device) for keep in self.keep_N],
         )
 
 
@@ -117,6 +122,28 @@ def prune(batch: Work, rate: float, seed: int) -> Work:
     count = len(batch.completions)
     kept = generator(seed, Purpose.COMPLETION_DRAW).permutation(count)[: round(count * (1 - rate))]
     return batch.take(sorted(kept.tolist()))
+
+
+def tokens_left_out(work: Work, kept: float, head: float, seed: int, *, unsure: float = 0.06) -> Work:
+    """What is left of completions that are cut to a share of their tokens, and of which a share reaches the head.
+
+    Tokens the sampler was unsure of, ``unsure`` of them at random, have 100 times the moment of the others: as on the
+    embedded task at its start. Cuts and the head's tokens are drawn as a run draws them.
+    """
+    length_N = torch.tensor(work.completion_tokens)
+    span_NT = torch.arange(int(length_N.max())) < length_N[:, None]
+    rng = generator(seed, Purpose.TOKEN_DRAW)
+    moment_NT = torch.from_numpy(np.where(rng.random(span_NT.shape) < unsure, 1.0, 1e-2)) * span_NT
+    level = TokenPruning(rate=1 - kept, head_rate=1 - head)
+    drawn = level.draw(moment_NT, span_NT, rng)
+    reached = [n for n, length in enumerate(drawn.length_N.tolist()) if length]
+    part = work.take(reached)
+    lengths = [int(drawn.length_N[n]) for n in reached]
+    return replace(
+        part,
+        completions=[each[:length] for each, length in zip(part.completions, lengths, strict=True)],
+        keep_N=[drawn.weight_NT[n, :length] > 0 for n, length in zip(reached, lengths, strict=True)],
+    )
 
 
 def typical_prompts(kept: Work, prompts: int, rows: int) -> Work:

@@ -132,7 +132,7 @@ class PromptSource:
         candidates = self.history.candidates(row_P, step, believed)
         rng = step_streams(self.stream.seed, step)(Purpose.PROMPT_DRAW)
         block = Block(candidates=candidates, draw=pruning.draw(candidates, rng, multiple=multiple))
-        context, sizes, size_Q = self._context(block.row_Q, step), self.method.sizes, None
+        context, sizes, size_Q = self.context(block.row_Q, step), self.method.sizes, None
         if sizes is not None and context.expected is not None:
             tokens_Q = candidates.tokens_P[block.draw.keep_N]
             size_Q = sizes(context.expected, tokens_Q, generations, self.weight_F)
@@ -170,9 +170,15 @@ class PromptSource:
             return block, rewards
 
         prompts = in_rounds(self.method.rounds, self.prompts, one_round, step_streams(self.stream.seed, step))
-        return replace(prompts, context=self._context(prompts.row_Q, step))
+        return replace(prompts, context=self.context(prompts.row_Q, step))
 
-    def _context(self, row_Q: Tensor, step: int) -> StepContext:
+    def context(self, row_Q: Tensor, step: int) -> StepContext:
+        """What is known of prompts before their completions are looked at.
+
+        Args:
+            row_Q: (Q,) their rows of the dataset.
+            step: now, on the clock of the history.
+        """
         value_Q = None if self.values is None else self.values.value_P[row_Q]
         return StepContext(
             expected=self._expected(row_Q, step), value_Q=value_Q, evidence=self.completions, others=self.others

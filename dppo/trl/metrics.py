@@ -99,7 +99,9 @@ class PhaseClock:
 
     def stop(self, phase: str) -> None:
         """Add the time since ``start``."""
-        self._seconds[phase] += self.now() - self._started.pop(phase)
+        seconds = self.now() - self._started.pop(phase)
+        self._seconds[phase] += seconds
+        self.total[phase] += seconds
 
     def flush(self) -> dict[str, float]:
         """``time/<phase>`` to seconds, and start again from zero."""

@@ -5,13 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from dppo.environment import environment, one_thread
 from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.verification.checks import wrong
+from dppo.verification.draws import full_batch
 from dppo.verification.estimate import Bias
 from dppo.verification.frozen import DrawFigures, Sample, bias_of, figures, root, sample
-from dppo.verification.frozen_lines import RATES, FrozenLine, PrunedLevel
+from dppo.verification.frozen_lines import RATES, TOKEN_LEVELS, FrozenLine, PrunedLevel
+from dppo.verification.frozen_tokens import TokenGradients, at_token_rates, sample_tokens, token_gradients
 
 FORMAT = 1
 FEWEST_DRAWS = 100
@@ -55,6 +59,10 @@ class Measurement:
     """r_q; 0 where prompts are not pruned."""
     completion_rate: float
     """r_o; 0 where completions are not pruned."""
+    token_rate: float
+    """Of cuts; 0 where completions are not cut."""
+    head_rate: float
+    """Of tokens kept from the head; 0 where all reach it."""
     normaliser: str
     reasons: tuple[str, ...]
     """Why it says itself that it is biased; empty where it does not."""
@@ -144,6 +152,12 @@ def cells(lines: Sequence[FrozenLine], rates: Sequence[float]) -> Iterator[tuple
             for prompt, completion in pairs:
                 # As in a run that sets no prune_floor: at most half of what the rate keeps, so that there is a choice.
                 yield line, level, line.method.with_rates(prompt=prompt, completion=completion).at(0.0)
+    for level in TOKEN_LEVELS:
+        for line in (line for line in lines if level in line.levels):
+            for rate in rates:
+                pair = (rate, 0.0) if level is PrunedLevel.TOKENS else (0.0, rate)
+                if (method := at_token_rates(line.method.at(0.0), *pair)) is not None:
+                    yield line, level, method
 
 
 def compare_frozen(
@@ -169,12 +183,18 @@ def compare_frozen(
     todo = [*cells(lines, setting.rates), *((line, PrunedLevel.BLOCK, line.method) for line in controls)]
     found: list[tuple[Sample, Bias, DrawFigures]] = []
     with one_thread():
-        root_NN = root(subject.gram_NN)
+        root_NN, tokens = root(subject.gram_NN), _gradients_of_tokens(lines, progress)
         for number, (line, level, method) in enumerate(todo):
             progress(f"{line.name}, {level} pruned ({number} of {len(todo)})")
-            drawn = sample(line.subject, method, setting.draws, setting.seed)
-            bias = bias_of(drawn, root_NN)
-            found.append((drawn, bias, figures(drawn, bias, root_NN)))
+            if level in TOKEN_LEVELS and tokens is not None:
+                drawn, known = (
+                    sample_tokens(line.subject, tokens, method, setting.draws, setting.seed),
+                    tokens.gradient_SK,
+                )
+            else:
+                drawn, known = sample(line.subject, method, setting.draws, setting.seed), root_NN
+            bias = bias_of(drawn, known)
+            found.append((drawn, bias, figures(drawn, bias, known)))
     count = len(todo) - len(controls)
     tests = sum(not drawn.exact for drawn, _, _ in found[:count])
     share = setting.false_alarm / max(tests, 1)
@@ -191,6 +211,15 @@ def compare_frozen(
     )
 
 
+def _gradients_of_tokens(lines: Sequence[FrozenLine], progress: Callable[[str], None]) -> TokenGradients | None:
+    """Those of completions that have a gradient in some line with a level of tokens; None where there is none."""
+    needed = [full_batch(line.subject, line.method) != 0 for line in lines if TOKEN_LEVELS & line.levels]
+    if not needed:
+        return None
+    progress("taking the gradient of every token")
+    return token_gradients(lines[0].subject, torch.stack(needed).any(0))
+
+
 def _measurement(
     line: FrozenLine, level: PrunedLevel, method: Method, drawn: Sample, bias: Bias, found: DrawFigures, share: float
 ) -> Measurement:
@@ -199,6 +228,8 @@ def _measurement(
         level=level,
         prompt_rate=method.prompts.rate,
         completion_rate=method.completions.rate,
+        token_rate=method.tokens.rate,
+        head_rate=method.tokens.head_rate,
         normaliser=method.normaliser.name,
         reasons=method.biases(),
         exact=drawn.exact,

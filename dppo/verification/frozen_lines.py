@@ -27,10 +27,14 @@ class PrunedLevel(StrEnum):
     COMPLETIONS = "completions"
     PROMPTS = "prompts"
     BOTH = "both levels"
+    TOKENS = "tokens behind a cut"
+    HEAD = "tokens kept from the head"
 
 
 RATES = {PrunedLevel.COMPLETIONS: "completion_prune_rate", PrunedLevel.PROMPTS: "prompt_prune_rate"}
 """The field of a configuration that sets the rate of a level."""
+TOKEN_LEVELS = frozenset({PrunedLevel.TOKENS, PrunedLevel.HEAD})
+"""What is left out of completions that are kept: in tables where a method for it is among those asked for."""
 EVERY_RATE = frozenset({PrunedLevel.COMPLETIONS, PrunedLevel.PROMPTS, PrunedLevel.BOTH})
 
 

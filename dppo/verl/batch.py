@@ -1,6 +1,6 @@
 """What verl's queue holds of a step, read for a plan, and what verl computes on all rows where only some are kept."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from verl.trainer.ppo.rollout_corr_helper import (  # pyright: ignore[reportMiss
 )
 from verl.workers.utils.padding import response_to_nested  # pyright: ignore[reportMissingImports]
 
-from dppo.pruning import confidence
+from dppo.pruning import SampledTokens, confidence
 from dppo.step import RolledOut
 from dppo.types import Rewards
 from dppo.verl.layout import Rows, places
@@ -23,6 +23,10 @@ from dppo.verl.prompts import Asked
 
 ADVANTAGES, RETURNS, MASK = "advantages", "returns", "response_mask"
 SAMPLED, OLD, RATIOS = "rollout_log_probs", "old_log_probs", "rollout_is_weights"
+OF_ROW = ("input_ids", "position_ids")
+"""Fields with an entry for each token of a prompt and its completion."""
+OF_COMPLETION = ("responses", MASK, "loss_mask", ADVANTAGES, RETURNS, SAMPLED, OLD, "ref_log_prob", RATIOS)
+"""Fields with an entry for each token of a completion, of which a step may lack some."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +42,19 @@ class Returned:
     """(N,) int64 the row of each completion in the batch, -1 where it failed."""
     rows: Rows
     """Of the batch, verl's fillers included."""
+    prompt_B: Tensor
+    """(B,) int64 tokens of each row's prompt."""
+    scored_BT: Tensor
+    """(B, T) bool, completion tokens of each row that carry loss."""
 
 
-def returned(batch: Any, asked: Asked) -> Returned:
+def returned(batch: Any, asked: Asked, *, tokens: bool = False) -> Returned:
     """The completions of a step.
 
     Args:
         batch: verl's ``KVBatchMeta``, with advantages.
         asked: the prompts of the step.
+        tokens: whether a part of the tokens is drawn, by what the sampler was sure of.
 
     Raises:
         ShapeError: a session with several outputs.
@@ -55,7 +64,7 @@ def returned(batch: Any, asked: Asked) -> Returned:
     mask = [row.bool() for row in data[MASK].unbind()]
     rewards = data["token_level_rewards" if "token_level_rewards" in data else "rm_scores"].unbind()
     logp = next((data[name].unbind() for name in (SAMPLED, OLD) if name in data), None)
-    tokens = torch.tensor([int(row.sum()) for row in mask])
+    tokens_B = torch.tensor([int(row.sum()) for row in mask])
     completions = {row: key for row, key in enumerate(batch.keys) if not batch.tags[row].get("is_padding")}
     row_N = torch.tensor(places(completions, asked.uid_Q, asked.size_Q))
     columns = torch.tensor(
@@ -73,19 +82,30 @@ def returned(batch: Any, asked: Asked) -> Returned:
     if logp is not None:
         doubt = torch.cat([confidence(p[None], m[None]) for p, m in zip(logp, mask, strict=True)])
         confidence_N = doubt[row_N].masked_fill(missing_N, 0.0)
-    size_Q = torch.tensor(asked.size_Q)
+    scored_BT = torch.nn.utils.rnn.pad_sequence(mask, batch_first=True)
     rolled_out = RolledOut(
-        rewards=Rewards.in_groups(reward_N[:, None].contiguous(), size_Q),
-        tokens_N=tokens[row_N].masked_fill(missing_N, 0),
+        rewards=Rewards.in_groups(reward_N[:, None].contiguous(), torch.tensor(asked.size_Q)),
+        tokens_N=tokens_B[row_N].masked_fill(missing_N, 0),
         confidence_N=confidence_N,
+        sampled=_sampled(logp, scored_BT, row_N) if tokens else None,
     )
-    length_N = torch.tensor([int(tag["seq_len"]) for tag in batch.tags])
+    length_B = torch.tensor([int(tag["seq_len"]) for tag in batch.tags])
     return Returned(
         rolled_out=rolled_out,
         advantage_N=advantage_N.contiguous(),
         row_N=row_N,
-        rows=Rows(length_N=length_N, tokens_N=tokens),
+        rows=Rows(length_N=length_B, tokens_N=tokens_B),
+        prompt_B=length_B - torch.tensor([len(row) for row in mask]),
+        scored_BT=scored_BT,
     )
+
+
+def _sampled(logp: Sequence[Tensor] | None, scored_BT: Tensor, row_N: Tensor) -> SampledTokens:
+    """The tokens of each completion; none of one that failed."""
+    logp_BT = torch.full(scored_BT.shape, torch.nan)
+    if logp is not None:
+        logp_BT = torch.nn.utils.rnn.pad_sequence(list(logp), batch_first=True).float()
+    return SampledTokens(logp_NT=logp_BT[row_N], mask_NT=scored_BT[row_N] & (row_N >= 0)[:, None])
 
 
 def write_advantages(batch: Any, advantage_B: Tensor) -> None:
@@ -97,7 +117,7 @@ def write_advantages(batch: Any, advantage_B: Tensor) -> None:
     """
     data = _read(batch, [MASK])
     spread = [mask.float() * value for mask, value in zip(data[MASK].unbind(), advantage_B.tolist(), strict=True)]
-    nested = torch.nested.as_nested_tensor(spread, layout=torch.jagged)
+    nested = jagged(spread)
     written = TensorDict({ADVANTAGES: nested, RETURNS: nested.clone()}, batch_size=len(spread))
     transfer_queue.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=written)
 
@@ -118,27 +138,61 @@ def corrected(batch: Any, settings: Any) -> dict[str, float]:
     return metrics
 
 
-def mean_entropy(batch: Any, weights: Mapping[str, float], actor: Any) -> float | None:
-    """verl's mean entropy of all rows with a gradient, estimated from those that are kept; None where there are none.
+def mean_entropy(batch: Any, weight_BT: Tensor, tokens_B: Tensor, actor: Any) -> float | None:
+    """verl's mean entropy of all rows with a gradient, estimated from what is kept; None where that is nothing.
 
     Args:
         batch: verl's ``KVBatchMeta``, with entropies.
-        weights: of each key.
+        weight_BT: (B, 1) weights of its rows, or (B, T) of their completion tokens.
+        tokens_B: (B,) tokens of each that carry loss, those behind a cut included.
         actor: verl's configuration of the actor.
     """
-    weight_B = torch.tensor([weights[key] for key in batch.keys])
-    if not weight_B.any():
+    if not weight_BT.any():
         return None
     data = _read(batch, [MASK, "entropy"]).to_padded_tensor()
+    weighted_BT = data[MASK] * weight_BT[:, : data[MASK].shape[1]].float()
+    tokens_B = tokens_B.clamp_min(1)
+    averaged = actor.loss_agg_mode == "seq-mean-token-mean"  # divides by the tokens before the cut
+    share_B = data[MASK].sum(1) / tokens_B if averaged else torch.ones(len(tokens_B))
     entropy = agg_loss(
-        loss_mat=data["entropy"] * weight_B[:, None],
+        loss_mat=data["entropy"] * weighted_BT * share_B[:, None],
         loss_mask=data[MASK],
         loss_agg_mode=actor.loss_agg_mode,
         loss_scale_factor=actor.loss_scale_factor,
-        batch_num_tokens=(data[MASK] * weight_B[:, None]).sum(),
-        global_batch_size=weight_B.sum(),
+        batch_num_tokens=weighted_BT.sum(),
+        global_batch_size=(weighted_BT.sum(1) / tokens_B).sum(),
     )
     return float(entropy)
+
+
+def cut_batch(batch: Any, keys: list[str], completion_B: Tensor, partition: str) -> Any:
+    """Some rows of a batch up to a cut, in a partition of TransferQueue of their own; the whole ones stay as they are.
+
+    Args:
+        batch: verl's ``KVBatchMeta``.
+        keys: of the rows.
+        completion_B: (B,) int64 completion tokens that each of them keeps, >= 1.
+        partition: where they are put, by the same keys.
+    """
+    names = ["prompts", *OF_ROW, *OF_COMPLETION]
+    data = transfer_queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=names)
+    kept, prompt = completion_B.tolist(), data["prompts"].offsets().diff().tolist()
+    columns = {}
+    for name, column in data.items():
+        ends = [p if name == "prompts" else p + n if name in OF_ROW else n for p, n in zip(prompt, kept, strict=True)]
+        columns[name] = jagged([row[:end] for row, end in zip(column.unbind(), ends, strict=True)])
+    tag_of = dict(zip(batch.keys, batch.tags, strict=True))
+    sizes = zip(keys, prompt, kept, strict=True)
+    tags = [{**tag_of[key], "response_len": n, "seq_len": p + n} for key, p, n in sizes]
+    fields = TensorDict(columns, batch_size=len(keys))
+    found = transfer_queue.kv_batch_put(keys=keys, partition_id=partition, fields=fields, tags=tags)
+    found.extra_info.update(batch.extra_info)
+    return found
+
+
+def jagged(rows: list[Tensor]) -> Tensor:
+    """Rows of different lengths as verl keeps them."""
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
 def _read(batch: Any, names: list[str]) -> TensorDict:

@@ -6,7 +6,7 @@ resumes from has ours. JSON and npz only.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dppo.verl.settings import PruningSettings
 
 STATE_FILE = "dppo_state.json"
 OF_VERL = (
+    "trainer.v1.trainer_mode",
     "data.train_batch_size",
     "data.max_response_length",
     "data.shuffle",
@@ -55,6 +56,8 @@ class VerlState:
     """Place among the prompts, from ``PromptSource.save``."""
     settings: dict[str, Any]
     """What prompts and draws depend on; a resumed run with other settings says so."""
+    in_flight: dict[str, Any] = field(default_factory=dict)
+    """Prompts that were asked for ahead and not trained on, from ``Ahead.saved``; empty where there are none."""
 
     def __post_init__(self) -> None:
         check_fields(self, "the state of another checkpoint")
@@ -71,7 +74,9 @@ def settings_to_save(settings: PruningSettings, get: Callable[[str], Any], ranks
     return remembered(settings, {name: get(name) for name in OF_VERL} | {"data-parallel ranks": ranks})
 
 
-def save(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]) -> None:
+def save(
+    folder: Path, source: PromptSource, step: int, settings: dict[str, Any], in_flight: dict[str, Any] | None = None
+) -> None:
     """Write our part into ``folder``, which is made where it is not there; the state comes last.
 
     Args:
@@ -79,14 +84,18 @@ def save(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]
         source: of the run.
         step: N.
         settings: of ``settings_to_save``.
+        in_flight: of ``Ahead.saved``, where prompts are asked for ahead.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state = VerlState(step=step, position=source.save(folder), settings=settings)
+    state = VerlState(step=step, position=source.save(folder), settings=settings, in_flight=in_flight or {})
     write_json(folder / STATE_FILE, asdict(state))
 
 
-def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]) -> None:
+def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Read our part back; warnings name settings that changed, or say that there is no such part.
+
+    Returns:
+        What was in flight, empty where nothing was asked for ahead.
 
     Args:
         folder: that verl resumes from.
@@ -104,7 +113,7 @@ def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]
             "history and the prompt order of a new run.",
             stacklevel=2,
         )
-        return
+        return {}
     try:
         state = VerlState(**read_json(path, advice=""))
     except (FileError, TypeError, ValueError) as error:
@@ -118,6 +127,12 @@ def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]
         )
     source.load(folder, state.position)
     warn_of(changed(state.settings, settings))
+    return state.in_flight
+
+
+def saved_mode(folder: Path) -> str:
+    """verl's own trainer that a checkpoint with our part was written with."""
+    return str(read_json(folder / STATE_FILE, advice="")["settings"]["trainer.v1.trainer_mode"])
 
 
 def resumed_folder(step: int, resume_path: str | None, local_folder: str) -> Path:

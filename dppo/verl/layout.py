@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dppo.errors import ShapeError
+from dppo.pruning import TokenDraw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,18 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The rows of a batch, each up to the last token that is drawn."""
+
+    completion_N: Tensor
+    """(N,) int64 completion tokens of each row that are forwarded, >= 1."""
+    weight_NT: Tensor
+    """(N, T) float64 what multiplies the gradient of each token beside its row's weight, 0 where it is not drawn."""
+    rows: Rows
+    """As long as they are forwarded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """The rows that are sent: rank after rank, and for each rank mini-batch after mini-batch."""
 
@@ -46,6 +59,39 @@ class Placement:
     """Rows of one optimizer step, of all ranks together."""
     fillers: int
     """Rows among them that are there to fill only."""
+    cut: Cut | None = None
+    """Where completions end in this pass; None where they are sent whole."""
+
+
+def cut_rows(draws: Sequence[TokenDraw], row_N: Tensor, prompt_B: Tensor, scored_BT: Tensor) -> Cut:
+    """Where the rows of a batch end in one pass over it.
+
+    A row that is not drawn ends behind its first token with loss: it may be needed to fill up, and costs little so.
+
+    Args:
+        draws: of the optimizer steps of the pass; a completion is drawn in one of them at most.
+        row_N: (N,) int64 the row of each completion that the draws are among, -1 where there is none.
+        prompt_B: (B,) int64 tokens of each row's prompt.
+        scored_BT: (B, T) bool, completion tokens of each row that carry loss.
+    """
+    there_N = row_N >= 0
+    length_B, weight_BT = torch.zeros_like(prompt_B), torch.zeros(scored_BT.shape, dtype=torch.float64)
+    length_B[row_N[there_N]] = torch.stack([draw.length_N[there_N] for draw in draws]).amax(0)
+    weight_BT[row_N[there_N]] = torch.stack([draw.weight_NT[there_N] for draw in draws]).sum(0)
+    completion_B = torch.where(length_B > 0, length_B, scored_BT.int().argmax(1) + 1)
+    return _ending(completion_B, weight_BT, prompt_B, scored_BT)
+
+
+def furthest(cuts: Sequence[Cut], prompt_B: Tensor, scored_BT: Tensor) -> Cut:
+    """As far as any of some passes goes; weights are the means of theirs. Arguments as for ``cut_rows``."""
+    completion_B = torch.stack([cut.completion_N for cut in cuts]).amax(0)
+    return _ending(completion_B, torch.stack([cut.weight_NT for cut in cuts]).mean(0), prompt_B, scored_BT)
+
+
+def _ending(completion_B: Tensor, weight_BT: Tensor, prompt_B: Tensor, scored_BT: Tensor) -> Cut:
+    reached_BT = torch.arange(scored_BT.shape[1]) < completion_B[:, None]
+    rows = Rows(length_N=prompt_B + completion_B, tokens_N=(scored_BT & reached_BT).sum(1))
+    return Cut(completion_N=completion_B, weight_NT=weight_BT, rows=rows)
 
 
 def place(

@@ -14,6 +14,8 @@ from dppo.verl.layout import scaled_gradient
 
 WEIGHT = "pruning_weight"
 """The field of a batch with one weight per row."""
+TOKEN_WEIGHT = "pruning_token_weight"
+"""The field with what multiplies each completion token beside it, where some are left out."""
 
 
 def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
@@ -22,7 +24,8 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
     Args:
         config: verl's ``ActorConfig``.
         model_output: with ``log_probs``, and ``entropy`` where it was asked for: nested (B, tokens of each row).
-        data: verl's micro-batch, with ``pruning_weight`` (B,).
+        data: verl's micro-batch, with ``pruning_weight`` (B,), and ``pruning_token_weight``, nested (B, completion
+            tokens of each row), where tokens are left out.
         dp_group: as for ``ppo_loss``.
 
     Raises:
@@ -30,12 +33,24 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
 
     Source: Horvitz and Thompson (1952); docs/estimators.md.
     """
-    weight_B = data[WEIGHT]
     weighted = dict(model_output)
     for name in ("log_probs", "entropy"):
         value = weighted.get(name)
         if value is not None:
-            factor = weight_B.to(value.values()).repeat_interleave(value.offsets().diff())
-            scaled = scaled_gradient(value.values(), factor)
+            scaled = scaled_gradient(value.values(), _factors(data, value))
             weighted[name] = torch.nested.nested_tensor_from_jagged(scaled, value.offsets())
     return ppo_loss(config=config, model_output=weighted, data=data, dp_group=dp_group)
+
+
+def _factors(data: Any, value: Any) -> Tensor:
+    """(tokens of all rows,) what multiplies the gradient of each entry of a nested output of the model."""
+    length_B = value.offsets().diff()
+    factor = data[WEIGHT].to(value.values()).repeat_interleave(length_B)
+    if TOKEN_WEIGHT not in data:
+        return factor
+    # An output stands one before the token that it is about; those of the prompt's tokens are in no loss.
+    of_tokens = [
+        torch.nn.functional.pad(weight_T, (length - len(weight_T) - 1, 1))
+        for weight_T, length in zip(data[TOKEN_WEIGHT].unbind(), length_B.tolist(), strict=True)
+    ]
+    return factor * torch.cat(of_tokens).to(factor)

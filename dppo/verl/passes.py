@@ -20,16 +20,17 @@ from verl.utils.config import omega_conf_to_dataclass  # pyright: ignore[reportM
 from verl.utils.metric import reduce_metrics  # pyright: ignore[reportMissingImports]
 from verl.utils.seqlen_balancing import log_seqlen_unbalance  # pyright: ignore[reportMissingImports]
 
+from dppo.errors import ConfigError
 from dppo.methods import Method
 from dppo.objective import AdvantageRule
 from dppo.rng import step_streams
 from dppo.step import Passes, PromptSource, StepPlan, plan_step
-from dppo.verl.batch import Returned, corrected, mean_entropy, returned, write_advantages
+from dppo.verl.batch import Returned, corrected, cut_batch, jagged, mean_entropy, returned, write_advantages
 from dppo.verl.layout import Placement, rows_needed
-from dppo.verl.loss import WEIGHT, weighted_ppo_loss
+from dppo.verl.loss import TOKEN_WEIGHT, WEIGHT, weighted_ppo_loss
 from dppo.verl.prompts import Asked
 from dppo.verl.sent import Sent, drawn_rows, live_rows
-from dppo.verl.settings import PruningSettings, keeps_all
+from dppo.verl.settings import WHERE, PruningSettings, keeps_all
 
 
 class PlannedPasses(PPOTrainer):
@@ -56,6 +57,11 @@ class PlannedPasses(PPOTrainer):
         return min((self.global_steps - 1) / max(self.total_training_steps, 1), 1.0)
 
     @property
+    def update_number(self) -> int:
+        """Number of this update, from 1, by which its draws are made: that of the step where a step has one."""
+        return (self.global_steps - 1) * self.parameter_sync_step + self.local_trigger_step + 1
+
+    @property
     def _in_use(self) -> Asked:
         assert self.asked is not None, "verl trains before it has asked for prompts"
         return self.asked
@@ -67,7 +73,16 @@ class PlannedPasses(PPOTrainer):
         return rows_needed(self._in_use.completions, self.passes.shares, dp_size)
 
     def on_init_end(self) -> None:
-        """Workers get the weighted loss, and mini-batches as small as what is kept."""
+        """Workers get the weighted loss, and mini-batches as small as what is kept.
+
+        Raises:
+            ConfigError: tokens are left out of completions, and the model reads images.
+        """
+        if self.method.tokens.active and self.processor is not None:
+            raise ConfigError(
+                f"token_prune_rate={self.settings.token_prune_rate} with {type(self.processor).__name__}: images may "
+                f"stand behind a cut. Write {WHERE}.token_prune_rate=0."
+            )
         self._uncorrected: Any = SimpleNamespace(config=copy.deepcopy(self.config))
         with open_dict(self._uncorrected.config):  # ratios to old log-probabilities come later, of the rows kept
             self._uncorrected.config.algorithm.rollout_correction = None
@@ -91,14 +106,18 @@ class PlannedPasses(PPOTrainer):
         PPOTrainer._compute_advantage(self._uncorrected, batch, {})
         self._plan_rows(batch, metrics)
         metrics.update(log_seqlen_unbalance(*self.sent.balance(self._ranks), prefix="global_seqlen"))
-        return batch.select_keys(self.sent.keys(self.sent.forwarded))
+        keys, before = self.sent.keys(self.sent.forwarded), self.sent.before
+        if before is None:
+            return batch.select_keys(keys)
+        return cut_batch(batch, keys, before.completion_N[self.sent.forwarded], f"{batch.partition_id}_before")
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """verl's, whose entropy stands for that of all rows with a gradient."""
         batch = super()._compute_old_log_prob(batch, metrics)
         if not self.waits_for and "actor/entropy" in metrics:
-            weights = dict(zip(self.sent.whole.keys, self.sent.weight_N.tolist(), strict=True))
-            entropy = mean_entropy(batch, weights, self.config.actor_rollout_ref.actor)
+            sent, row_B = self.sent, self.sent.forwarded
+            actor = self.config.actor_rollout_ref.actor
+            entropy = mean_entropy(batch, sent.weight_NT[row_B], sent.tokens_N[row_B], actor)
             metrics["actor/entropy"] = metrics["actor/entropy"] if entropy is None else entropy
         return batch
 
@@ -119,15 +138,31 @@ class PlannedPasses(PPOTrainer):
         for placement in self.sent.passes:
             found: dict[str, Any] = {}
             self._placement = placement
-            super()._update_actor(self._weighted(placement), found)
+            rows = self._rows_of(placement, batch)
+            super()._update_actor(self._weighted(placement, rows), found)
             for name, value in found.items():
                 updates.setdefault(name, []).append(value)
+            self._clear(rows, batch)
+        self._clear(batch, self.sent.whole)
         metrics.update(reduce_metrics(updates))
         return self.sent.whole
 
+    def _rows_of(self, placement: Placement, batch: Any) -> Any:
+        """The rows of a pass of the update: those of the passes before it, and shorter ones where it ends earlier."""
+        keys, cut = self.sent.keys(placement.row_B), placement.cut
+        if cut is None or (len(self.sent.passes) == 1 and not self.waits_for):
+            return batch.select_keys(keys)
+        partition = f"{self.sent.whole.partition_id}_update"
+        return cut_batch(batch, keys, cut.completion_N[placement.row_B], partition)
+
+    def _clear(self, rows: Any, source: Any) -> None:
+        """Take rows out of TransferQueue that were copied from a source; whole ones are verl's."""
+        if rows.partition_id not in (source.partition_id, self.sent.whole.partition_id):
+            transfer_queue.kv_clear(keys=rows.keys, partition_id=rows.partition_id)
+
     def _plan_rows(self, batch: Any, metrics: dict[str, Any]) -> None:
         """Plan the step with everything that came back, remember it, and choose what is sent."""
-        found = returned(batch, self._in_use)
+        found = returned(batch, self._in_use, tokens=self.method.tokens.active)
         plan = self._plan(found)
         self.source.learn(plan, self.global_steps)
         actor = self.config.actor_rollout_ref.actor
@@ -136,11 +171,11 @@ class PlannedPasses(PPOTrainer):
             rows = actor.ppo_mini_batch_size * self.generations
             self.sent = live_rows(batch, found, plan, epochs=actor.ppo_epochs, rows_per_step=rows, **layout)
         else:
-            counted = self.config.data.train_batch_size * self.generations
+            counted = actor.ppo_mini_batch_size * self.passes.shares * self.generations
             self.sent = drawn_rows(batch, found, plan, passes=self.passes.passes, counted=counted, **layout)
             metrics.update(_means(plan.draw_figures))
         if self.waits_for:
-            self.sent = replace(self.sent, forwarded=list(range(len(batch.keys))))
+            self.sent = replace(self.sent, forwarded=list(range(len(batch.keys))), rows=found.rows)
         if self.method.advantages.from_history:
             advantage_B = plan.advantage_N.new_zeros(len(batch.keys))
             there_N = found.row_N >= 0
@@ -160,7 +195,7 @@ class PlannedPasses(PPOTrainer):
             method,
             found.rolled_out,
             self._in_use.prompts,
-            streams=step_streams(self.settings.seed, self.global_steps),
+            streams=step_streams(self.settings.seed, self.update_number),
             max_tokens=self.config.data.max_response_length,
             passes=self.passes,
             done=self.done,
@@ -170,12 +205,15 @@ class PlannedPasses(PPOTrainer):
     def _ranks(self) -> int:
         return max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
 
-    def _weighted(self, placement: Placement) -> Any:
+    def _weighted(self, placement: Placement, rows: Any) -> Any:
         """The rows of a pass as a batch of verl, with their weights in the queue."""
-        whole, weights = self.sent.whole, TensorDict({WEIGHT: placement.weight_B}, len(placement.row_B))
-        keys = self.sent.keys(placement.row_B)
-        kept = transfer_queue.kv_batch_put(keys=keys, partition_id=whole.partition_id, fields=weights)
-        kept.extra_info.update(whole.extra_info)
+        fields = {WEIGHT: placement.weight_B}
+        if placement.cut is not None:
+            parts = zip(placement.row_B, placement.cut.completion_N[placement.row_B].tolist(), strict=True)
+            fields[TOKEN_WEIGHT] = jagged([placement.cut.weight_NT[row, :end].float() for row, end in parts])
+        weights = TensorDict(fields, len(placement.row_B))
+        kept = transfer_queue.kv_batch_put(keys=rows.keys, partition_id=rows.partition_id, fields=weights)
+        kept.extra_info.update(self.sent.whole.extra_info)
         return kept
 
 

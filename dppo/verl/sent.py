@@ -1,6 +1,6 @@
 """What of a planned step workers are sent: rows of verl's batch, laid out for the passes over it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dppo.step import StepPlan
 from dppo.verl.batch import Returned
-from dppo.verl.layout import Placement, engine_shares, forwarded, place
+from dppo.verl.layout import Cut, Placement, Rows, cut_rows, engine_shares, forwarded, furthest, place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,21 +21,27 @@ class Sent:
     """Rows of each pass of the update over the batch."""
     forwarded: list[int]
     """Rows that passes before the update go over, where they have not been yet."""
-    weight_N: Tensor
-    """(N,) what multiplies each row on average over the passes, 0 where it is left out."""
+    weight_NT: Tensor
+    """(N, 1) what multiplies each row on average over the passes, 0 where it is left out; (N, T) of completion tokens
+    where some of these are."""
+    tokens_N: Tensor
+    """(N,) tokens of each row that carry loss, those behind a cut included."""
+    rows: Rows
+    """As long as passes before the update forward them."""
     epochs: int
     """Times that each pass is gone through: 1 where every pass has a draw."""
+    before: Cut | None = None
+    """Where completions end in passes before the update, as far as any of these goes; None where they are whole."""
 
     @property
     def figures(self) -> dict[str, float]:
         """Metrics of what is sent, by the names of docs/verl.md."""
-        length = [int(tag["seq_len"]) for tag in self.whole.tags]
-        rolled_out = sum(each for each, tag in zip(length, self.whole.tags, strict=True) if not tag.get("is_padding"))
+        rolled_out = sum(int(tag["seq_len"]) for tag in self.whole.tags if not tag.get("is_padding"))
         return {
             "rows/sent": float(sum(len(each.row_B) for each in self.passes)),
             "rows/fillers": float(sum(each.fillers for each in self.passes)),
             "rows/forwarded": float(len(self.forwarded)),
-            "rows/tokens_share": sum(length[row] for row in self.forwarded) / rolled_out,
+            "rows/tokens_share": int(self.rows.length_N[self.forwarded].sum()) / rolled_out,
         }
 
     def keys(self, row_B: list[int]) -> list[str]:
@@ -45,7 +51,7 @@ class Sent:
     def balance(self, ranks: int) -> tuple[list[int], list[list[int]]]:
         """Lengths of the rows that are forwarded, and those of each rank, as verl's metric of balance takes them."""
         count = len(self.forwarded) // ranks
-        length = [int(self.whole.tags[row]["seq_len"]) for row in self.forwarded]
+        length = self.rows.length_N[self.forwarded].tolist()
         return length, [list(range(rank * count, (rank + 1) * count)) for rank in range(ranks)]
 
 
@@ -66,19 +72,39 @@ def drawn_rows(
     there_N = found.row_N >= 0
     weight_UN = plan.weight_UN.new_zeros(len(plan.weight_UN), len(whole.keys))
     weight_UN[:, found.row_N[there_N]] = plan.weight_UN[:, there_N]
+    cuts = _cuts(found, plan, passes)
     # Blocks of ``fill`` have more prompts than verl divides by; a mean over the tokens that are sent does not care.
     scale = 1.0 if by_tokens else counted / plan.prompts.sequences
-    placements = [
-        place(weight_SN, found.rows, ranks, tokens_U=tokens_S if by_tokens else None, scale=scale)
-        for weight_SN, tokens_S in zip(weight_UN.chunk(passes), plan.tokens_U.chunk(passes), strict=True)
-    ]
+    placements = []
+    for weight_SN, tokens_S, cut in zip(
+        weight_UN.chunk(passes), plan.tokens_U.chunk(passes), cuts or [None] * passes, strict=True
+    ):
+        rows = found.rows if cut is None else cut.rows
+        if cut is not None and plan.method.normaliser.per_sequence:  # verl divides by the tokens before the cut
+            weight_SN = weight_SN * (rows.tokens_N / found.rows.tokens_N.clamp_min(1))
+        placement = place(weight_SN, rows, ranks, tokens_U=tokens_S if by_tokens else None, scale=scale)
+        placements.append(replace(placement, cut=cut))
+    weight_PN1 = weight_UN.unflatten(0, (passes, -1)).sum(1)[:, :, None]
+    weighted = [replace(cut, weight_NT=cut.weight_NT * w_N1) for cut, w_N1 in zip(cuts, weight_PN1, strict=False)]
+    before = furthest(weighted, found.prompt_B, found.scored_BT) if cuts else None
+    rows = found.rows if before is None else before.rows
     return Sent(
         whole=whole,
         passes=placements,
-        forwarded=forwarded(placements, found.rows, ranks),
-        weight_N=weight_UN.sum(0) / passes,
+        forwarded=forwarded(placements, rows, ranks),
+        weight_NT=weight_PN1.mean(0) if before is None else before.weight_NT,
+        tokens_N=found.rows.tokens_N,
+        rows=rows,
         epochs=1,
+        before=before,
     )
+
+
+def _cuts(found: Returned, plan: StepPlan, passes: int) -> list[Cut]:
+    """Where rows end in each pass over the batch; nothing where all tokens are trained on."""
+    draws, shares = plan.token_draws, len(plan.token_draws) // passes
+    parts = [draws[start : start + shares] for start in range(0, len(draws), shares)] if draws else []
+    return [cut_rows(part, found.row_N, found.prompt_B, found.scored_BT) for part in parts]
 
 
 def live_rows(
@@ -106,4 +132,12 @@ def live_rows(
     else:
         tokens_U = (share_UN * found.rows.tokens_N).sum(1) if by_tokens else None
         placement = place((share_UN & live_N).double(), found.rows, ranks, tokens_U=tokens_U)
-    return Sent(whole=whole, passes=[placement], forwarded=placement.row_B, weight_N=live_N.double(), epochs=epochs)
+    return Sent(
+        whole=whole,
+        passes=[placement],
+        forwarded=placement.row_B,
+        weight_NT=live_N.double()[:, None],
+        tokens_N=found.rows.tokens_N,
+        rows=found.rows,
+        epochs=epochs,
+    )

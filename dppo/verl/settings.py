@@ -57,10 +57,11 @@ class PruningSettings(VerlSettings):
                 f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo, "
                 "with algorithm.filter_groups.enable=True for rounds."
             )
-        if base.tokens.active:
+        if self.head_prune_rate:
             problems.append(
-                f"method={self.method!r} leaves tokens of completions out, and verl's loss is given weights of whole "
-                "completions. Write method=dppo, or train with dppo.trl."
+                f"head_prune_rate={self.head_prune_rate:g} (method={self.method!r}): verl's engine computes the head "
+                "for every token of a row, so nothing would be saved. Write head_prune_rate=0; token_prune_rate=0.5 "
+                "shortens the rows."
             )
         of_verl = base.fixes - ({"advantages"} if base.advantages.from_history else set())
         if of_verl or base.statistics is not WHOLE_GROUPS:
@@ -146,10 +147,25 @@ def keeps_all(method: Method) -> bool:
         method: of the run.
     """
     own = METHODS[method.name]
-    return not (own.completions.rate or own.prompts.rate or own.advantages.from_history)
+    return not (own.completions.rate or own.prompts.rate or own.tokens.active or own.advantages.from_history)
 
 
-def lines(method: Method, *, prompts: int, generations: int, optimizer_steps: int) -> list[str]:
+def biases(method: Method, optimizer_steps: int, ahead: float | None) -> tuple[str, ...]:
+    """Why the expected gradient of a run is not the full batch's.
+
+    Where prompts are asked for ahead, groups of one block may be trained in several steps.
+
+    Args:
+        method: of the run.
+        optimizer_steps: of one block.
+        ahead: blocks that are asked for ahead; None where the prompts of a step are asked for when it begins.
+    """
+    return method.biases(optimizer_steps if ahead is None else max(optimizer_steps, 2))
+
+
+def lines(
+    method: Method, *, prompts: int, generations: int, optimizer_steps: int, ahead: float | None = None
+) -> list[str]:
     """What a run will do, said at its start.
 
     Args:
@@ -157,8 +173,9 @@ def lines(method: Method, *, prompts: int, generations: int, optimizer_steps: in
         prompts: of a block.
         generations: completions of each.
         optimizer_steps: of one block.
+        ahead: as for ``biases``.
     """
-    reasons = method.biases(optimizer_steps)
+    reasons = biases(method, optimizer_steps, ahead)
     found = [f"method: {method.name} ({method.paper}), gradient {'BIASED' if reasons else 'unbiased'}"]
     if keeps_all(method):
         found.append("completions: all with a gradient, in verl's own mini-batches and our order of prompts")
@@ -169,8 +186,14 @@ def lines(method: Method, *, prompts: int, generations: int, optimizer_steps: in
         if getattr(method.completions, "auto", None) is not None:
             kept = f"at least {kept}, chosen in each step"
         found.append(f"completions: {kept}, score {method.score_name}")
+        if method.tokens.active:
+            found.append(f"tokens: {method.tokens}")
         if optimizer_steps > 1:
             found.append(f"{optimizer_steps} optimizer steps a block, completions dealt and drawn anew for each")
+    if ahead is not None:
+        found.append(
+            f"prompts are asked for {ahead:g} blocks ahead, each weighted by the probability it was asked with"
+        )
     found.append(f"loss: verl's, {method.normaliser.name} normaliser, rates by schedule {in_words(method.schedule)}")
     return found + [f"biased: {reason}" for reason in reasons]
 

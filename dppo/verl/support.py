@@ -9,6 +9,8 @@ from dppo.pruning import advantage_with_confidence
 
 OLDEST, BEFORE = (0, 9, 0), (0, 10, 0)
 """The supported range of verl: the bodies of the methods that are overridden were compared within it."""
+OLDEST_ASYNC = (0, 9, 1)
+"""The first verl whose asynchronous trainers count prompts in flight when they resume."""
 ROW_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "dro", "cispo", "bypass_mode")
 """Losses whose terms are of one row each, over a denominator of the whole mini-batch."""
 WHY_NOT = {
@@ -16,6 +18,8 @@ WHY_NOT = {
     "kl_cov": "picks tokens by their covariance over all rows of a micro-batch",
     "geo_mean": "divides by the rows of each micro-batch",
 }
+MIXING_LOSSES = ("gspo",)
+"""Those of ``ROW_LOSSES`` whose terms look at several tokens of a row, as ``mixes_tokens`` finds."""
 FILTER = "algorithm.filter_groups.enable"
 """verl's option that takes prompts until enough groups differ in reward."""
 CORRECTIONS = ("algorithm.rollout_correction", "actor_rollout_ref.actor.policy_loss.rollout_correction")
@@ -24,15 +28,20 @@ GROUP_ESTIMATORS = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "opo",
 """Advantages that are one number per completion, from the rewards of its own group."""
 
 
-def check_verl_version(installed: str) -> None:
+def check_verl_version(installed: str, mode: str = "sync") -> None:
     """Return where ``installed`` is in the supported range of verl.
+
+    Args:
+        installed: its version.
+        mode: verl's own trainer that is asked for.
 
     Raises:
         ConfigError: naming the installed version, the range, and the command that installs one from it.
     """
     numbers = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
-    if not OLDEST <= numbers < BEFORE:
-        oldest, before = (".".join(map(str, each)) for each in (OLDEST, BEFORE))
+    first = OLDEST if mode == "sync" else OLDEST_ASYNC
+    if not first <= numbers < BEFORE:
+        oldest, before = (".".join(map(str, each)) for each in (first, BEFORE))
         raise ConfigError(
             f"verl {installed} is not supported: methods that are overridden were checked on {oldest} <= verl < "
             f"{before} only. Install one: pip install 'verl[verl-core]>={oldest},<{before}'"
@@ -55,14 +64,40 @@ def knows_probabilities(get: Callable[[str], Any]) -> bool:
     return bool(get("actor_rollout_ref.rollout.calculate_log_probs") or waits_for(get))
 
 
-def unsupported_options(get: Callable[[str], Any], method: Method) -> list[str]:
+def unsupported_options(get: Callable[[str], Any], method: Method, mode: str = "sync") -> list[str]:
     """One sentence per option of verl that would be silently wrong here; empty when all are served.
 
     Args:
         get: the value of an option by its path in verl's configuration, None where there is none.
         method: of the run.
+        mode: verl's own trainer: ``sync``, ``colocate_async`` or ``separate_async``.
     """
-    return _loss_problems(get) + _advantage_problems(get, method) + _step_problems(get)
+    ahead = [] if mode == "sync" else _ahead_problems(get, method, mode)
+    problems = _loss_problems(get) + _advantage_problems(get, method) + _step_problems(get, mode) + ahead
+    return problems + (_token_problems(get, method) if method.tokens.active else [])
+
+
+def _token_problems(get: Callable[[str], Any], method: Method) -> list[str]:
+    """Why tokens cannot be left out of completions, one sentence each; empty where they can be."""
+    actor, left_out, problems = "actor_rollout_ref.actor", f"token_prune_rate={method.tokens.rate:g}", []
+    if method.tokens.needs_log_probs and not knows_probabilities(get):
+        problems.append(
+            f"{left_out} with actor_rollout_ref.rollout.calculate_log_probs=False: cuts are drawn by what the sampler "
+            "was sure of. Write actor_rollout_ref.rollout.calculate_log_probs=True."
+        )
+    mode = get(f"{actor}.policy_loss.loss_mode")
+    if mode in MIXING_LOSSES:
+        problems.append(
+            f"{actor}.policy_loss.loss_mode={mode} with {left_out}: its ratio is of a whole completion, and tokens are "
+            f"left out. Write {actor}.policy_loss.loss_mode=vanilla."
+        )
+    problems += [
+        f"{where}.rollout_is=sequence with {left_out}: a ratio of whole completions, and tokens are left out. Write "
+        f"{where}.rollout_is=token."
+        for where in CORRECTIONS
+        if get(f"{where}.rollout_is") == "sequence"
+    ]
+    return problems
 
 
 def _loss_problems(get: Callable[[str], Any]) -> list[str]:
@@ -125,7 +160,34 @@ def _advantage_problems(get: Callable[[str], Any], method: Method) -> list[str]:
     return problems
 
 
-def _step_problems(get: Callable[[str], Any]) -> list[str]:
+def _ahead_problems(get: Callable[[str], Any], method: Method, mode: str) -> list[str]:
+    """Of trainers that ask for prompts ahead of the step that trains on them."""
+    problems, section = [], f"trainer.v1.{mode}"
+    warm_up = get(f"{section}.num_warmup_batches")
+    if isinstance(warm_up, bool) or not isinstance(warm_up, int | float) or warm_up < 0 or warm_up != int(warm_up):
+        problems.append(
+            f"{section}.num_warmup_batches={warm_up}: prompts are drawn in whole blocks of data.train_batch_size. "
+            f"Write {section}.num_warmup_batches=1."
+        )
+    if mode == "colocate_async":
+        return problems
+    whole, part = get("data.train_batch_size"), get("actor_rollout_ref.actor.ppo_mini_batch_size")
+    updates = get(f"{section}.parameter_sync_step")
+    if not part or not updates or whole != part * updates:
+        problems.append(
+            f"data.train_batch_size={whole} is not {section}.parameter_sync_step={updates} times "
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={part}, as verl wants it. Write "
+            f"data.train_batch_size={(part or 1) * (updates or 1)}."
+        )
+    if method.prompts.rate and get(f"{section}.hybrid_rollout.enable_switch"):
+        problems.append(
+            f"{section}.hybrid_rollout.enable_switch=True waits for a share of data.train_batch_size groups, which a "
+            f"pruned block may not have. Write {section}.hybrid_rollout.enable_switch=False, or prompt_prune_rate=0."
+        )
+    return problems
+
+
+def _step_problems(get: Callable[[str], Any], mode: str) -> list[str]:
     actor = "actor_rollout_ref.actor"
     whole, part = get("data.train_batch_size"), get(f"{actor}.ppo_mini_batch_size")
     strategy, fetched = get(f"{actor}.strategy"), get("data.gen_batch_size")
@@ -145,12 +207,12 @@ def _step_problems(get: Callable[[str], Any]) -> list[str]:
             f"data.train_batch_size={whole} is not a multiple of {actor}.ppo_mini_batch_size={part}. Write "
             f"{actor}.ppo_mini_batch_size={whole}."
         )
-    if get("actor_rollout_ref.hybrid_engine") is False:
+    if get("actor_rollout_ref.hybrid_engine") is False and mode != "separate_async":
         problems.append(
             "actor_rollout_ref.hybrid_engine=False: samplers that lag behind would finish prompts of other steps. "
-            "Write actor_rollout_ref.hybrid_engine=True."
+            "Write actor_rollout_ref.hybrid_engine=True, or trainer.v1.trainer_mode=dynamic_pruning_separate_async."
         )
-    if fetched not in ((None, 1) if get(FILTER) else (None, whole)):
+    if fetched not in ((None, 1) if get(FILTER) or mode != "sync" else (None, whole)):
         problems.append(
             f"data.gen_batch_size={fetched}: prompts of a step are one block, chosen at once. Write "
             "data.gen_batch_size=null."

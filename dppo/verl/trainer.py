@@ -1,4 +1,7 @@
-"""verl's synchronous trainer with both levels of pruning. Hooks only: verl's own methods do all that they did."""
+"""verl's synchronous trainer with both levels of pruning, and what its asynchronous ones share with it.
+
+Hooks only: verl's own methods do all that they did.
+"""
 
 import warnings
 from functools import partial
@@ -12,13 +15,13 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer  # pyright: ignore
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # pyright: ignore[reportMissingImports]
 from verl.utils.dataset.rl_dataset import collate_fn  # pyright: ignore[reportMissingImports]
 
-from dppo.errors import raise_problems
+from dppo.errors import CheckpointError, raise_problems
 from dppo.methods import METHODS
 from dppo.step import Passes
-from dppo.verl.checkpoint import load, resumed_folder, save, settings_to_save
+from dppo.verl.checkpoint import load, resumed_folder, save, saved_mode, settings_to_save
 from dppo.verl.passes import PlannedPasses
 from dppo.verl.prompts import Asked, examples, filtered, prompt_source
-from dppo.verl.settings import keeps_all, lines, method_of, order_lines, read_settings, unreadable_options
+from dppo.verl.settings import biases, keeps_all, lines, method_of, order_lines, read_settings, unreadable_options
 from dppo.verl.support import (
     FILTER,
     check_verl_version,
@@ -31,8 +34,7 @@ from dppo.verl.support import (
 NAME = "dynamic_pruning"
 
 
-@register_trainer(NAME)
-class DynamicPruningTrainer(PlannedPasses, PPOTrainerSync):
+class PrunedTrainer(PlannedPasses):
     """GRPO that skips prompts before rollout and completions before the update, and reweights what it keeps.
 
     Args:
@@ -42,17 +44,20 @@ class DynamicPruningTrainer(PlannedPasses, PPOTrainerSync):
         ConfigError: an unsupported verl, an option of verl that would be silently wrong, or one of ours out of range.
     """
 
+    mode = "sync"
+    """verl's own trainer that this one is made of."""
+
     def __init__(self, config: Any) -> None:
-        check_verl_version(version("verl"))
-        get = partial(OmegaConf.select, config)
+        check_verl_version(version("verl"), self.mode)
+        get, mode = partial(OmegaConf.select, config), str(OmegaConf.select(config, "trainer.v1.trainer_mode"))
         self.settings = read_settings(get("trainer.v1.sampler.sampler_kwargs.pruning") or {})
         actor = "actor_rollout_ref.actor"
-        raise_problems(f"trainer.v1.trainer_mode={NAME}", unreadable_options(get))
+        raise_problems(f"trainer.v1.trainer_mode={mode}", unreadable_options(get))
         self.filters_groups = bool(get(FILTER))
         """Whether verl takes prompts until enough groups differ in reward."""
         if self.filters_groups:
             raise_problems(
-                f"trainer.v1.trainer_mode={NAME}", filter_problems(self.settings, METHODS[self.settings.method])
+                f"trainer.v1.trainer_mode={mode}", filter_problems(self.settings, METHODS[self.settings.method])
             )
         penalty = float(get(f"{actor}.kl_loss_coef")) if get(f"{actor}.use_kl_loss") else 0.0
         if get(f"{actor}.policy_loss.loss_mode") == "dro":  # its square pulls at completions without an advantage too
@@ -65,26 +70,36 @@ class DynamicPruningTrainer(PlannedPasses, PPOTrainerSync):
             sampler_log_probs=knows_probabilities(get),
             filters_groups=self.filters_groups,
         )
-        raise_problems(f"trainer.v1.trainer_mode={NAME}", unsupported_options(get, self.method))
+        raise_problems(f"trainer.v1.trainer_mode={mode}", unsupported_options(get, self.method, self.mode))
         epochs = 1 if keeps_all(self.method) else get(f"{actor}.ppo_epochs")
-        self.passes = Passes(passes=epochs, shares=get("data.train_batch_size") // get(f"{actor}.ppo_mini_batch_size"))
+        prompts = get("data.train_batch_size") // (get(f"trainer.v1.{self.mode}.parameter_sync_step") or 1)
+        self.passes = Passes(passes=epochs, shares=prompts // get(f"{actor}.ppo_mini_batch_size"))
         self.waits_for = waits_for(get)
         self.generations = get("actor_rollout_ref.rollout.n")
         self.asked = None
-        self._dispatched: dict[str, int] = {}
-        """Rows of the prompts that were asked since the last step, by verl's names, where verl filters groups."""
-        with open_dict(config):  # found by its name already: whatever asks from here on must hear "sync"
-            config.trainer.v1.trainer_mode = "sync"
+        with open_dict(config):  # found by its name already: whatever asks from here on must hear verl's own
+            config.trainer.v1.trainer_mode = self.mode
         super().__init__(config)
         self._announce()
 
+    @property
+    def _ahead_of_training(self) -> float | None:
+        """Blocks of prompts that are asked for ahead; None where the prompts of a step are asked for when it begins."""
+        return None
+
     def _announce(self) -> None:
         """Print the plan once; what is biased without having been accepted is warned of."""
-        prompts, steps = self.config.data.train_batch_size, self.passes.steps
-        said = lines(self.method, prompts=prompts, generations=self.generations, optimizer_steps=steps)
+        steps, ahead = self.passes.steps * self.parameter_sync_step, self._ahead_of_training
+        said = lines(
+            self.method,
+            prompts=self.config.data.train_batch_size,
+            generations=self.generations,
+            optimizer_steps=steps,
+            ahead=ahead,
+        )
         for line in said + order_lines(self.method, self.waits_for, self.config.actor_rollout_ref.rollout):
             print(f"dppo | {line}")
-        for reason in self.method.biases(steps):
+        for reason in biases(self.method, steps, ahead):
             if reason not in self.method.selection_bias:
                 warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
 
@@ -106,6 +121,57 @@ class DynamicPruningTrainer(PlannedPasses, PPOTrainerSync):
         with open_dict(self.config):  # the schedule moves once per pass, as many times as often where each is a call
             optim.total_training_steps *= self.passes.passes
             optim.lr_warmup_steps *= self.passes.passes if optim.lr_warmup_steps > 0 else 1
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        folder = Path(self.config.trainer.default_local_dir).absolute() / f"global_step_{self.global_steps}"
+        save(folder, self.source, self.global_steps, self._to_save(), self._in_flight())
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps:
+            trainer = self.config.trainer
+            given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
+            folder = resumed_folder(self.global_steps, given, trainer.default_local_dir)
+            self._resume_in_flight(load(folder, self.source, self.global_steps, self._to_save()), folder)
+
+    def _in_flight(self) -> dict[str, Any]:
+        """What was asked for and has not been trained on, as JSON has it; empty where a step leaves nothing behind."""
+        return {}
+
+    def _resume_in_flight(self, saved: dict[str, Any], folder: Path) -> None:
+        """Take up what was in flight.
+
+        Args:
+            saved: of ``_in_flight``.
+            folder: where it was found.
+
+        Raises:
+            CheckpointError: this trainer has no use for it.
+        """
+        if saved.get("flights"):
+            raise CheckpointError(
+                f"{folder} has {len(saved['flights'])} prompts in flight, asked for ahead, and {NAME} asks for none: "
+                f"they would be lost. Resume with trainer.v1.trainer_mode={NAME}_{saved_mode(folder)}."
+            )
+
+    def _to_save(self) -> dict[str, Any]:
+        get = partial(OmegaConf.select, self.config)
+        return settings_to_save(self.settings, get, self.actor_rollout_wg.world_size)
+
+
+@register_trainer(NAME)
+class DynamicPruningTrainer(PrunedTrainer, PPOTrainerSync):
+    """``trainer.v1.trainer_mode=dynamic_pruning``: the prompts of a step are asked for when it begins."""
+
+    _dispatched: dict[str, int]
+    """Rows of the prompts that were asked since the last step, by verl's names, where verl filters groups."""
+
+    def _init_dataloader(self) -> None:
+        super()._init_dataloader()
+        self._dispatched = {}
 
     def _fetch_one_gen_batch(self) -> Any:
         """The prompts of this step, or one where groups are filtered: verl hands on what its loader gives next."""
@@ -143,22 +209,3 @@ class DynamicPruningTrainer(PlannedPasses, PPOTrainerSync):
         if self.filters_groups:
             self._ask_for_what_is_left(batch)
         return super()._balance_batch(batch, metrics, **options)
-
-    # -- checkpoints --------------------------------------------------------------------------------------------------
-
-    def _save_checkpoint(self) -> None:
-        folder = Path(self.config.trainer.default_local_dir).absolute() / f"global_step_{self.global_steps}"
-        save(folder, self.source, self.global_steps, self._to_save())
-        super()._save_checkpoint()
-
-    def _load_checkpoint(self) -> None:
-        super()._load_checkpoint()
-        if self.global_steps:
-            trainer = self.config.trainer
-            given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
-            folder = resumed_folder(self.global_steps, given, trainer.default_local_dir)
-            load(folder, self.source, self.global_steps, self._to_save())
-
-    def _to_save(self) -> dict[str, Any]:
-        get = partial(OmegaConf.select, self.config)
-        return settings_to_save(self.settings, get, self.actor_rollout_wg.world_size)

@@ -1,4 +1,4 @@
-"""``dppo plan CONFIG.yaml [--pilot N | --run FOLDER | --figures FILE.yaml] [--output FOLDER]``."""
+"""``dppo plan CONFIG.yaml [--pilot N | --run FOLDER | --figures FILE.yaml] [--output FOLDER]``, and ``--log FILE``."""
 
 import argparse
 import sys
@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="dppo plan",
         usage="dppo plan CONFIG.yaml [--any_field value] [--pilot N | --run FOLDER | --figures FILE.yaml] "
-        "[--gpu_hour_price X] [--gpus N] [--watts W] [--output FOLDER]",
+        "[--gpu_hour_price X] [--gpus N] [--watts W] [--output FOLDER]\n       dppo plan --log FILE [--generations N]",
         description="What a run will cost, and what pruning can save, before it starts: seconds, noise, hours, money "
         "for TRL, dense rows, pruning at both levels and small groups. How it is computed: docs/plan.md.",
         allow_abbrev=False,
@@ -36,11 +36,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--pilot", type=int, metavar="N", help="roll out N prompts and time a few updates (default 32)")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="read the records of a run, its output_dir")
     parser.add_argument("--figures", type=Path, metavar="FILE.yaml", help="figures given by hand")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="what pruning would have saved in a run with this log")
+    parser.add_argument("--generations", type=int, metavar="N", help="completions of a prompt in that run")
     parser.add_argument("--gpu_hour_price", type=float, metavar="X", help="of one GPU for an hour, any currency")
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the run (default: its processes)")
     parser.add_argument("--watts", type=float, metavar="W", help="power of one GPU")
     parser.add_argument("--output", type=Path, help=f"folder for {PLAN_FILE} and {PAGE_FILE}")
     config, options, fields = read_words(parser, words)
+    if options.log is not None:
+        return _log(config, options)
     _check(config, options)
     with Console(file=sys.stderr).status("reading") as status:
         from dppo_lab.planning.run_plan import plan_run
@@ -72,6 +76,8 @@ def _check(config: str | None, options: argparse.Namespace) -> None:
     """Check options before anything is read."""
     if config is None:
         raise ConfigError("no configuration is named. Try dppo plan examples/embedded.yaml")
+    if options.generations is not None:
+        raise ConfigError("--generations goes with --log. Try --num_generations, the field of the configuration.")
     named = [f"--{name}" for name in ("pilot", "run", "figures") if getattr(options, name) is not None]
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} are different sources of the same figures. Name one of them.")
@@ -81,6 +87,23 @@ def _check(config: str | None, options: argparse.Namespace) -> None:
         check_pilot(options.pilot)
     gpus = 1 if options.gpus is None else options.gpus
     Prices(gpus=gpus, gpu_hour=options.gpu_hour_price, watts=options.watts)
+
+
+def _log(config: str | None, options: argparse.Namespace) -> int:
+    """Print what a log tells; 0."""
+    named = [name for name in ("pilot", "run", "figures", "output") if getattr(options, name) is not None]
+    if config is not None or named or (options.generations or 2) < 2:
+        raise ConfigError(
+            "--log stands alone, since a log has no configuration, or with --generations, the completions of a prompt, "
+            ">= 2. Try dppo plan --log FILE --generations 8"
+        )
+    from dppo_lab.planning.from_log import lines_of, plan_log
+    from dppo_lab.planning.logs import read_log
+
+    console = wide_console(NARROWEST)
+    for line in lines_of(plan_log(read_log(options.log), generations=options.generations)):
+        console.print(line, markup=False)
+    return 0
 
 
 def show(plan: Any, console: Console) -> None:

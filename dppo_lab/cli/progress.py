@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn
 from rich.table import Column
 
+from dppo.errors import duration
+
 EVERY = 30.0
 """Seconds between plain lines."""
 MOST_BARS = 8
@@ -18,28 +20,35 @@ NARROW = 120
 """On a screen of fewer columns there is no bar, and figures that do not fit are cut off at their end."""
 RECENT = 3600.0
 """Seconds over which speed is measured; longer than any step takes, or there would be no speed."""
-SHOWN = (
-    ("loss", "loss {:.3f}"),
-    ("reward", "reward {:.3f}"),
-    ("candidates/reward", "candidates {:.3f}"),
-    ("accuracy", "accuracy {:.3f}"),
-    ("eval/average/pass@1", "accuracy {:.3f}"),
-    ("prune/kept_share", "kept {:.0%}"),
+REWARDS = ("candidates/reward", "reward")
+"""The live reward: over all candidates where some prompts were not rolled out."""
+ACCURACIES = ("accuracy", "eval/average/pass@1")
+KEPT = (
+    ("prune/prompts_kept_share", "prompts"),
+    ("prune/kept_share", "completions"),
+    ("prune/token_kept_share", "their tokens"),
 )
-"""The metrics that are shown, in this order."""
+"""Shares kept; one of prompts or of tokens is shown where it is not all."""
 Clock = Callable[[], float]
 
 
 def shown(figures: Mapping[str, float]) -> list[str]:
-    """A run's newest figures in words, without the loss where there are rewards: it tells nothing there."""
-    words = [
-        text.format(figures[name])
-        for name, text in SHOWN
-        if name in figures and not (name == "loss" and "reward" in figures)
+    """What a run's newest figures say that one can act on; the loss of a warm-up, and not where there are rewards."""
+    words = [f"reward {figures[name]:.3f}" for name in REWARDS if name in figures][:1]
+    words = words or [f"loss {figures[name]:.3f}" for name in ("loss",) if name in figures]
+    words += [f"accuracy {figures[name]:.3f}" for name in ACCURACIES if name in figures][:1]
+    kept = [
+        f"{figures[name]:.0%} of {what}"
+        for name, what in KEPT
+        if name in figures and (what == "completions" or figures[name] < 1)
     ]
-    seconds = figures.get("total/seconds", 0.0)
-    if seconds > 0 and "total/rollouts" in figures:
-        words.append(f"{figures['total/rollouts'] / seconds:.3g} completions/s")
+    words += [f"kept {' and '.join(kept)}"] * bool(kept)
+    if "saved/share" in figures:
+        seconds, share = figures["saved/seconds"], figures["saved/share"]
+        whole = f", {duration(seconds)} of {duration(seconds / share)}" if share > 0 else ""
+        words.append(f"saved {share:.0%} of the step so far{whole}")
+    elif kept:
+        words.append("saved: not measured yet")
     return words
 
 
@@ -71,7 +80,7 @@ class Lines(Board):
         if self._now() - last < (self._every if done < total else 0):
             return
         self._said[name] = self._now() if done < total else math.inf
-        line = f"{name}: {', '.join(filter(None, [count(task), rate(task), *shown(figures or {}), left(task)]))}"
+        line = f"{name}: {', '.join(filter(None, [count(task), *shown(figures or {}), left(task)]))}"
         print(line, file=self._console.file, flush=True)
 
 
@@ -82,7 +91,7 @@ class Bars(Board):
         narrow = console.width < NARROW
         texts = [
             TextColumn(f"{{task.fields[{name}]}}", markup=False, table_column=Column(no_wrap=True, ratio=ratio))
-            for name, ratio in (("count", None), ("rate", None), ("figures", 1), ("left", None))
+            for name, ratio in (("count", None), ("figures", 1), ("left", None))
         ]
         columns = TextColumn("{task.description}", markup=False), *([] if narrow else [BarColumn(20)]), *texts
         self._bars = Progress(*columns, console=console, get_time=now, speed_estimate_period=RECENT, expand=narrow)
@@ -97,7 +106,7 @@ class Bars(Board):
         for index, known in enumerate(reversed(self._latest.values())):
             self._bars.update(known, visible=index < MOST_BARS)
         figures_shown = "  ".join(shown(figures or {}))
-        self._bars.update(task.id, count=count(task), rate=rate(task), figures=figures_shown, left=left(task))
+        self._bars.update(task.id, count=count(task), figures=figures_shown, left=left(task))
 
     def __exit__(self, *error: object) -> None:
         if self._latest:
@@ -132,7 +141,7 @@ def measured(progress: Progress, name: str, done: float, total: float) -> Task:
     """The task of that name, made where there is none, with so much done; it measures its own speed."""
     known = next((task.id for task in progress.tasks if task.description == name), None)
     if known is None:
-        known = progress.add_task(name, total=total, count="", rate="", figures="", left="")
+        known = progress.add_task(name, total=total, count="", figures="", left="")
     progress.update(known, completed=done, total=total)
     return progress.tasks[known]
 
@@ -140,11 +149,6 @@ def measured(progress: Progress, name: str, done: float, total: float) -> Task:
 def count(task: Task) -> str:
     """``12/60`` steps, or ``20%`` where the total is 1."""
     return f"{task.completed:.0%}" if task.total == 1 else f"{task.completed:.0f}/{task.total:.0f} steps"
-
-
-def rate(task: Task) -> str:
-    """Steps per second; empty for shares, and while unknown."""
-    return f"{task.speed:.3g} steps/s" if task.speed and task.total != 1 else ""
 
 
 def left(task: Task) -> str:

@@ -87,5 +87,7 @@ def _train(run: "Run") -> int:
 
         trainer = train_with(DPPOTrainer, run, warm_up, follow)
     if trainer.accelerator.is_main_process:
-        print(f"trained {trainer.state.global_step} steps; model and records are in {run.training.output_dir}")
+        folder = run.training.output_dir or "."
+        print(f"trained {trainer.state.global_step} steps; model and records are in {folder}")
+        print(f"one page about it: dppo report {shlex.quote(folder)}")
     return 0

@@ -10,6 +10,7 @@ from dppo.methods import METHODS, Method
 from dppo.settings import DEFAULT_METHOD
 from dppo.trl import DPPOConfig
 from dppo.verification.frozen_lines import RATES, Build, FrozenLine, PrunedLevel, control_lines, line
+from dppo.verification.frozen_tokens import takes_tokens
 from dppo.verification.subject import Subject
 from dppo_lab.comparison.contestants import TAKEN, Contestant
 from dppo_lab.runs.arguments import Run
@@ -51,11 +52,24 @@ def lines_of(
     contestants: Sequence[Contestant], methods: Sequence[Method], subject: Subject, build: Build
 ) -> tuple[FrozenLine, ...]:
     """The lines of the methods asked for, and the controls."""
-    found = (
+    found = [
         line(contestant.name, method, subject, _taken(contestant))
         for contestant, method in zip(contestants, methods, strict=True)
-    )
+    ]
+    if any(map(_leaves_tokens_out, contestants)):
+        found = [replace(each, levels=each.levels | _token_levels(each.method)) for each in found]
     return (*found, *control_lines(subject, build))
+
+
+def _leaves_tokens_out(contestant: Contestant) -> bool:
+    """Whether a contestant's method, or a field of its own, leaves tokens out of completions."""
+    own = ("token_prune_rate", "head_prune_rate")
+    return METHODS[contestant.preset].tokens.active or any(contestant.overrides.get(name) for name in own)
+
+
+def _token_levels(method: Method) -> frozenset[PrunedLevel]:
+    pairs = zip((PrunedLevel.TOKENS, PrunedLevel.HEAD), takes_tokens(method), strict=True)
+    return frozenset(level for level, taken in pairs if taken)
 
 
 def _taken(contestant: Contestant) -> frozenset[PrunedLevel]:

@@ -7,7 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from dppo.verification.frozen_grid import FrozenComparison, Measurement
-from dppo.verification.frozen_lines import CONTROLS, RATES, PrunedLevel
+from dppo.verification.frozen_lines import CONTROLS, RATES, TOKEN_LEVELS, PrunedLevel
+from dppo.verification.frozen_tokens import COORDINATES
 from dppo_lab.comparison.contestants import STOCK
 from dppo_lab.comparison.table import figures_table
 
@@ -16,6 +17,8 @@ TITLES = {
     PrunedLevel.COMPLETIONS: "Completions pruned at rate r_o",
     PrunedLevel.PROMPTS: "Prompts pruned at rate r_q, by what an earlier set of rollouts predicts",
     PrunedLevel.BOTH: "Prompts pruned at rate r_q and completions of the others at rate r_o",
+    PrunedLevel.TOKENS: "Completions cut: a share of their tokens is neither forwarded nor trained on",
+    PrunedLevel.HEAD: "Tokens kept from the head: forwarded by the body, without loss",
 }
 MARKS = {"biased": "*", "declared": "~", "WRONG": "!", "unbiased": " "}
 """What stands behind the bias in the table of both levels, by verdict."""
@@ -30,7 +33,7 @@ LEGEND = (
     ),
     ("variance", "E|g_hat - E[g_hat]|^2 / |g|^2 of one draw, +- its standard error: what averages out"),
     ("cosine", "between one draw and g, mean over draws; of mean: between E[g_hat] and g"),
-    ("rows", "(sum w)^2 / sum w^2 of the weights w of a draw, mean over draws, in completions"),
+    ("rows", "(sum w)^2 / sum w^2 of the weights w of a draw, mean over draws, in completions, or in tokens"),
     ("weight", "the largest of all draws"),
 )
 MARK_LEGEND = ("behind a bias", "* biased, ~ declared, ! WRONG")
@@ -60,6 +63,7 @@ def show(found: FrozenComparison, console: Console) -> None:
     wrong = [each for each in found.measured if each.verdict == "WRONG"]
     for each in wrong:
         rates = f"r_q {each.prompt_rate:g}, r_o {each.completion_rate:g}"
+        rates += f", tokens {each.token_rate:g}, head {each.head_rate:g}" * bool(each.token_rate or each.head_rate)
         figures = f"{each.squared_bias:.2g} > {each.squared_bias_bound:.2g}"
         console.print(f"[red]WRONG[/] {each.name} ({rates}): squared bias {figures}")
     for name in missed:
@@ -86,6 +90,8 @@ def _notes(found: FrozenComparison) -> Iterator[str]:
     for line in found.lines:
         if line.method.sizes is not None:
             yield f"{line.name}: group sizes were not varied, all groups are of one size"
+    if any(line.levels & TOKEN_LEVELS for line in found.lines):
+        yield f"Gradients of tokens are folded to {COORDINATES:,} numbers: figures of tokens are right to about 3%."
     yield "A dash: the method takes no rate at that level. Floors are at most half of what a rate keeps."
 
 
@@ -104,7 +110,7 @@ def _single(measured: Sequence[Measurement], dashes: Sequence[str]) -> Table:
 
 def _cells(measured: Measurement) -> Iterator[str]:
     found = measured.figures
-    rate = measured.prompt_rate or measured.completion_rate
+    rate = measured.prompt_rate or measured.completion_rate or measured.token_rate or measured.head_rate
     yield f"{rate:g}" if rate else "-"
     yield f"{found.prompts_kept:.0%}"
     yield f"{found.rows_kept:.0%}"

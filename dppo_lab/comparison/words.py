@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dppo.errors import duration as in_words
 from dppo_lab.comparison.curves import AMOUNTS, READOUTS
 from dppo_lab.comparison.folder import TO_FINAL, TO_TARGET
 from dppo_lab.runs.folder import STOCK
@@ -28,13 +29,7 @@ def amount(value: float, digits: int = 3) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds >= 0 as hours, minutes and seconds, the two largest of them; a dash where not finite."""
-    if not math.isfinite(seconds):
-        return NOT_THERE
-    if seconds < 60:
-        return f"{amount(seconds)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return in_words(seconds) if math.isfinite(seconds) else NOT_THERE
 
 
 def counted(count: int, what: str) -> str:

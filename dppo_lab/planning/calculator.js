@@ -47,16 +47,18 @@ function advantage(outcome, w, j, size, prompts, option, scaled) {
   return found;
 }
 
-/** Probabilities proportional to scores for cells of `count` equal units, as dppo.pruning.inclusion_probabilities. */
-function probabilities(count, score, rate, floor) {
+/** Probabilities proportional to scores for cells of `count` equal units, as dppo.pruning.inclusion_probabilities; the
+ * floor of a unit rises from `least` at score 0 through `floor` at the mean score (dppo.pruning.Budget.floors). */
+function probabilities(count, score, rate, floor, lowest) {
   if (!rate || !count.length) return count.map(() => 1);
-  const least = Math.min(floor, (1 - rate) / 2);
-  const budget = (1 - rate) * sum(count);
+  const most = Math.min(floor, (1 - rate) / 2), least = lowest === null ? most : Math.min(lowest, most);
+  const budget = (1 - rate) * sum(count), mean = sum(count.map((n, i) => n * score[i])) / sum(count);
+  const floors = score.map((s) => (mean > 0 ? Math.min(least + (most - least) * (s / mean), 1) : least));
   const sized = sum(count.map((n, i) => (score[i] > 0 ? n : 0))), unsized = sum(count) - sized;
   if (budget - least * unsized >= sized) {
     return score.map((s) => (s > 0 ? 1 : Math.max((budget - sized) / unsized, least)));
   }
-  const at = (log) => score.map((s) => (s > 0 ? Math.min(Math.max(Math.exp(Math.min(log + Math.log(s), 0)), least), 1) : least));
+  const at = (log) => score.map((s, i) => (s > 0 ? Math.min(Math.max(Math.exp(Math.min(log + Math.log(s), 0)), floors[i]), 1) : least));
   const logs = score.filter((s) => s > 0).map(Math.log);
   let low = Math.log(least) - Math.max(...logs), high = -Math.min(...logs);
   for (let turn = 0; turn < 100; turn++) {
@@ -86,7 +88,7 @@ function cellsOf(input, option) {
     return (total * moment) / count[w];
   });
   const there = count.map((n, w) => w).filter((w) => count[w] > TINY * sum(count));
-  const drawn = probabilities(there.map((w) => count[w]), there.map((w) => Math.sqrt(value[w])), option.prompt_rate, step.floor);
+  const drawn = probabilities(there.map((w) => count[w]), there.map((w) => Math.sqrt(value[w])), option.prompt_rate, step.floor, null);
   const prob = count.map(() => 1);
   there.forEach((w, place) => (prob[w] = drawn[place]));
   const cells = [];
@@ -110,29 +112,40 @@ function longestOf(curve, count) {
   return curve[before] + (curve[after] - curve[before]) * (place - before);
 }
 
+/** What is kept of completions that a plan looked at token by token: straight between the rates of its grid. */
+function keptAt(option) {
+  const grid = option.kept || [], place = grid.findIndex(([rate]) => rate >= option.completion_rate);
+  if (place < 0) return grid.length ? grid[grid.length - 1][1] : { forwarded: 1, reached: 1, scored: 1, noise: 1 };
+  if (!place) return grid[0][1];
+  const [[from, before], [to, after]] = grid.slice(place - 1, place + 1), part = (option.completion_rate - from) / (to - from);
+  return Object.fromEntries(Object.keys(after).map((name) => [name, before[name] + (after[name] - before[name]) * part]));
+}
+
 /** What a step does under an option, on average. */
 function workOf(input, option) {
-  const { step } = input, cells = cellsOf(input, option);
+  const { step } = input, cells = cellsOf(input, option), kept = keptAt(option);
+  const byToken = (option.kept || []).length > 1;
   const units = cells.flatMap((cell) => [0, 1].map((o) => ({ cell, o, count: cell.groups * cell.members[o], score: cell.score[o] })));
-  const live = units.filter((unit) => unit.score > 0 && unit.cell.members[unit.o] > 0);
-  const drawn = probabilities(live.map((u) => u.count), live.map((u) => u.score), option.completion_rate, step.floor);
+  const live = units.filter((unit) => (step.every || unit.score > 0) && unit.cell.members[unit.o] > 0);
+  const drawn = probabilities(live.map((u) => u.count), live.map((u) => u.score), byToken ? 0 : option.completion_rate,
+    step.floor, step.least);
   units.forEach((unit) => (unit.prob = option.forwarded === "all" ? 1 : 0));
   live.forEach((unit, place) => (unit.prob = drawn[place]));
   const groups = sum(cells.map((cell) => cell.groups)), completions = sum(units.map((u) => u.count));
-  const trained = sum(units.map((u) => u.count * u.prob));
+  const whole = sum(units.map((u) => u.count * u.prob)), trained = whole * kept.reached;
   const generated = sum(units.map((u) => u.count * u.cell.tokens[u.o]));
-  const tokens = sum(units.map((u) => u.count * u.prob * u.cell.tokens[u.o]));
+  const tokens = sum(units.map((u) => u.count * u.prob * u.cell.tokens[u.o])), scored = tokens * kept.scored;
   let forwarded;
   if (option.layout === "padded") {
-    forwarded = trained * (longestOf(input.longest_prompt, groups * step.shares) +
+    forwarded = whole * (longestOf(input.longest_prompt, groups * step.shares) +
       longestOf(input.longest_completion, completions * step.shares));
   } else {
     const trunks = sum(cells.map((cell, i) => cell.groups *
-      (1 - (1 - units[2 * i].prob) ** cell.members[0] * (1 - units[2 * i + 1].prob) ** cell.members[1])));
-    forwarded = tokens + trunks * (input.prompt_tokens - 1);
+      (1 - (1 - units[2 * i].prob * kept.reached) ** cell.members[0] * (1 - units[2 * i + 1].prob * kept.reached) ** cell.members[1])));
+    forwarded = tokens * kept.forwarded + trunks * (input.prompt_tokens - 1);
   }
-  const moment = sum(live.map((u) => (u.count * u.score ** 2) / u.prob));
-  return { completions: completions / step.passes, generated: generated / step.passes, trained, forwarded, moment };
+  const moment = sum(live.map((u) => (u.count * u.score ** 2) / u.prob)) * kept.noise;
+  return { completions: completions / step.passes, generated: generated / step.passes, trained, forwarded, scored, moment };
 }
 
 /** Everything a table shows of an input: work, noise, seconds and hours of every option. */
@@ -143,7 +156,8 @@ function compute(input) {
   const secondsOf = (work, option) => ({
     rollout: input.costs.rollout_fixed + share * input.costs.rollout_token * work.generated,
     update: input.costs.update_fixed +
-      share * (option.layout === "padded" ? input.costs.padded_token : input.costs.row_token) * work.forwarded,
+      share * (option.layout === "padded" ? input.costs.padded_token * work.forwarded
+        : input.costs.row_token * work.forwarded + (input.costs.head_token || 0) * work.scored),
     rest: share * input.costs.completion * work.completions + input.costs.rest,
   });
   const total = (seconds) => seconds.rollout + seconds.update + seconds.rest;
@@ -187,8 +201,9 @@ function read() {
     longest_completion: workload.longest_completion.map((tokens) => tokens * factor),
     step: { ...plan.step, prompts: value("prompts"), generations: value("generations") },
     costs: { ...costs, rollout_token: costs.rollout_token / value("decoding"), row_token: costs.row_token / value("training"),
-      padded_token: costs.padded_token / value("training") },
+      padded_token: costs.padded_token / value("training"), head_token: (costs.head_token || 0) / value("training") },
     options: plan.rows.map((row) => ({ ...row.option,
+      kept: value("generations") === plan.step.generations ? row.kept : [],
       completion_rate: row.option.completion_rate ? value("completion_rate") : 0,
       prompt_rate: row.option.prompt_rate ? value("prompt_rate") : 0 })),
     gpus: value("gpus"), price: value("price"), watts: value("watts"),

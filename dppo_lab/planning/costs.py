@@ -11,6 +11,9 @@ from dppo_lab.planning.records import Option, Seconds, Work
 
 ALIKE = 0.05
 """Relative spread of tokens below which steps are too alike to tell fixed seconds from those of tokens."""
+SAMPLED = 0.5
+"""The cost of the head is told apart where, per forwarded token, some step sends at most this share of what others do
+to the head."""
 TOO_NOISY = "Time more steps, on a machine that does nothing else: --pilot 64"
 
 
@@ -26,6 +29,8 @@ class Timed(Seconds):
     """Completions rolled out."""
     forwarded: float
     """Tokens forwarded with a gradient, prompts and padding included."""
+    scored: float = 0.0
+    """Completion tokens that reach the head with a gradient; 0 where that is not known."""
     steps: float = 1.0
     """Optimizer steps that this is the mean of."""
 
@@ -43,21 +48,24 @@ class Costs:
     update_fixed: float
     """Of a step's forward and backward passes, at any number of tokens."""
     row_token: float
-    """Of a token forwarded in rows, forward and backward."""
+    """Of a token forwarded in rows, forward and backward; without the head where ``head_token`` is known."""
     padded_token: float
     """Of one forwarded by TRL's own trainer."""
     rest: float
     """Of a step: optimizer, loading, clipping."""
     processes: int = 1
+    head_token: float | None = None
+    """Of a token that reaches the head, beside ``row_token``; None where it was not told apart."""
 
     def seconds(self, work: Work, option: Option, processes: int) -> Seconds:
         """Of a step by phase, its work being spread evenly over ``processes``."""
         share = self.processes / processes
-        token = self.padded_token if option.layout == "padded" else self.row_token
+        padded = option.layout == "padded"
+        token, head = (self.padded_token, 0.0) if padded else (self.row_token, self.head_token or 0.0)
         return Seconds(
             rollout=self.rollout_fixed + share * self.rollout_token * work.generated,
             reward=share * self.completion * work.completions,
-            update=self.update_fixed + share * token * work.forwarded,
+            update=self.update_fixed + share * (token * work.forwarded + head * work.scored),
             rest=self.rest,
         )
 
@@ -70,9 +78,15 @@ def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
     ``free_tokens`` says whether such timings can be used.
     """
     rows, padded = ([each for each in timed if (each.layout == "padded") == is_padded] for is_padded in (False, True))
-    update_fixed, row_token = _fit(*_columns(rows or padded, "forwarded", "update"))
+    sampled = head_is_told_apart(rows)
+    updates = [_fit(rows or padded, ("forwarded",), "update")]
+    if sampled:  # the lowest of fits that leave one step out: few steps must not make the head dearer than it is
+        parts = [[*rows[:place], *rows[place + 1 :]] for place in range(len(rows))]
+        parts = [part for part in parts if head_is_told_apart(part)] or [rows]
+        updates = [_fit(part, ("forwarded", "scored"), "update") for part in parts]
+    update_fixed, row_token, *head = min(updates, key=lambda found: found[-1])
     rolled = [each for each in timed if each.generated > 0]
-    rollout_fixed, rollout_token = _fit(*_columns(rolled, "generated", "rollout"))
+    rollout_fixed, rollout_token = _fit(rolled, ("generated",), "rollout")
     completion_I, reward_I, rolled_I = _columns(rolled, "completions", "reward")
     _, rest_I, weight_I = _columns(rows or padded, "generated", "rest")
     return Costs(
@@ -84,7 +98,14 @@ def fitted(timed: Sequence[Timed], processes: int = 1) -> Costs:
         padded_token=_price(padded, update_fixed) if padded else row_token,
         rest=float(weight_I @ rest_I) / float(weight_I.sum()),
         processes=processes,
+        head_token=head[0] if head else None,
     )
+
+
+def head_is_told_apart(rows: Sequence[Timed]) -> bool:
+    """Whether steps sent such different shares of their tokens to the head that its cost is known from theirs."""
+    share = [each.scored / each.forwarded for each in rows if each.forwarded > 0]
+    return len(share) > 2 and max(share) > 0 and sum(value <= SAMPLED * max(share) for value in share) > 1
 
 
 def free_tokens(timed: Sequence[Timed], costs: Costs) -> tuple[str, ...]:
@@ -118,13 +139,16 @@ def _price(timed: Sequence[Timed], fixed: float) -> float:
     return sum(max(each.update - fixed, 0.0) * each.steps for each in timed) / tokens if tokens else 0.0
 
 
-def _fit(amount_I: np.ndarray, seconds_I: np.ndarray, weight_I: np.ndarray) -> tuple[float, float]:
-    """``fixed`` and ``each`` >= 0 of ``seconds = fixed + each * amount``; (0, 0) of no steps."""
-    if not len(amount_I) or not amount_I.sum():
-        return 0.0, 0.0
-    root_I, largest = np.sqrt(weight_I), amount_I.max()
-    if amount_I.std() < ALIKE * amount_I.mean():
-        return 0.0, float((weight_I @ seconds_I) / (weight_I @ amount_I))
-    design_I2 = np.stack([root_I, root_I * amount_I / largest], axis=1)
-    (fixed, each), _ = nnls(design_I2, root_I * seconds_I)
-    return float(fixed), float(each / largest)
+def _fit(timed: Sequence[Timed], amounts: Sequence[str], phase: str) -> tuple[float, ...]:
+    """``fixed`` and one price >= 0 for each amount that fit the seconds of a phase best; 0 of no steps."""
+    columns = [_columns(timed, name, phase) for name in amounts]
+    amount_IK = np.stack([column[0] for column in columns], axis=1)
+    _, seconds_I, weight_I = columns[0]
+    first_I = amount_IK[:, 0]
+    if not len(first_I) or not first_I.sum():
+        return 0.0, *(0.0 for _ in amounts)
+    if len(amounts) == 1 and first_I.std() < ALIKE * first_I.mean():
+        return 0.0, float((weight_I @ seconds_I) / (weight_I @ first_I))
+    root_I1, largest_K = np.sqrt(weight_I)[:, None], amount_IK.max(0)
+    found, _ = nnls(np.hstack([root_I1, root_I1 * amount_IK / largest_K]), root_I1[:, 0] * seconds_I)
+    return float(found[0]), *(found[1:] / largest_K).tolist()

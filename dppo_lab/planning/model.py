@@ -9,15 +9,21 @@ import numpy as np
 
 from answer_judge.statistics import Estimate
 from dppo.pruning.ceiling import COMPLETION_AUTO, GRID, PROMPT_AUTO, TAIL, Auto
+from dppo.pruning.tokens import TOKEN_AUTO
 from dppo_lab.planning.costs import Costs
-from dppo_lab.planning.records import Length, Option, Prices, Seconds, Step, Work
-from dppo_lab.planning.work import completion_ceiling, prompt_ceiling, work_of
+from dppo_lab.planning.records import EVERYTHING, Kept, Length, Option, Prices, Seconds, Step, Work
+from dppo_lab.planning.tokens import TokenSample
+from dppo_lab.planning.work import UNPRUNED, completion_ceiling, prompt_ceiling, work_of
 from dppo_lab.planning.workload import Workload
 
 SMALL_GROUP = 2
 """Completions of a prompt where its history is the baseline."""
-RATES = (0.5, 0.3)
-"""Share of completions and of prompts to prune where a configuration gives no rates."""
+OWN = ("completions", "prompts", "tokens", "head")
+"""Levels in the order of ``Rates``."""
+RATES = (0.5, 0.3, 0.5, 0.85)
+"""Share of each level to prune where a configuration gives no rates."""
+Rates = tuple[float | None, float | None, float | None, float | None]
+"""Shares of completions, prompts, tokens behind a cut and tokens kept from the head, each in (0, 1), None for none."""
 EXACT = 2
 """Place of the option that prunes nothing and skips what has no gradient."""
 
@@ -28,6 +34,8 @@ class Figures:
 
     workload: Workload
     costs: Costs
+    tokens: TokenSample | None = None
+    """Completions token by token; None where the sampler's log-probabilities are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,8 @@ class PlanLine:
     """One option of a plan. The ends of an interval equal its value where nothing was sampled."""
 
     option: Option
+    kept: tuple[tuple[float, Kept], ...]
+    """By rate of completions, what is kept where that goes by tokens; empty where it goes by lengths alone."""
     work: Work
     seconds: Seconds
     """Of an optimizer step whose prompts have a history."""
@@ -63,7 +73,7 @@ class Advice:
     """Whether a level is worth pruning, and at which rate."""
 
     level: str
-    """``prompts`` or ``completions``."""
+    """``prompts``, ``completions``, ``tokens`` (behind a cut) or ``head`` (kept from it)."""
     rate: float
     """What is recommended, in [0, 1); 0 leaves the level off."""
     gain: Estimate
@@ -96,7 +106,7 @@ class Plan:
     rollout_free: Estimate
     """The same for its rollouts."""
     advice: tuple[Advice, ...]
-    """Of prompts, then of completions."""
+    """Of prompts, then of completions; where tokens are known then of these and of the head."""
     method: Mapping[str, Any]
     """Fields to write with the advised rates: a method that prunes, where the configuration's own does not."""
     notes: tuple[str, ...]
@@ -107,25 +117,42 @@ class Level:
     """What may be pruned."""
 
     name: str
-    at: Callable[[float], Option]
-    """The option that prunes this level alone, at a rate."""
-    ceiling: Callable[[Workload, Step], float]
+    rate: str
+    """The field of ``Option`` with its rate."""
+    ceiling: Callable[[Figures, Step], float]
     auto: Auto
     """Which gain is worth having."""
+    base: Option = UNPRUNED
+    """The option that it is compared with."""
+
+    def at(self, rate: float) -> Option:
+        """The option that prunes this level at a rate."""
+        return replace(self.base, **{self.rate: rate})
 
 
-PROMPTS = Level("prompts", lambda rate: Option(name="prompts", prompt_rate=rate), prompt_ceiling, PROMPT_AUTO)
+def _token_ceiling(level: str) -> Callable[[Figures, Step], float]:
+    return lambda figures, step: 1.0 if figures.tokens is None else figures.tokens.ceiling(level)
+
+
+PROMPTS = Level("prompts", "prompt_rate", lambda figures, step: prompt_ceiling(figures.workload, step), PROMPT_AUTO)
 COMPLETIONS = Level(
-    "completions", lambda rate: Option(name="completions", completion_rate=rate), completion_ceiling, COMPLETION_AUTO
+    "completions",
+    "completion_rate",
+    lambda figures, step: completion_ceiling(figures.workload, step),
+    COMPLETION_AUTO,
 )
+TOKENS = Level("tokens", "token_rate", _token_ceiling("tokens"), TOKEN_AUTO)
+HEAD = Level("head", "head_rate", _token_ceiling("head"), TOKEN_AUTO)
 
 
-def options(completion_rate: float, prompt_rate: float) -> tuple[Option, ...]:
-    """The options of a plan, TRL's own trainer first."""
+def options(
+    completion_rate: float, prompt_rate: float, tokens: tuple[float, float] | None = None
+) -> tuple[Option, ...]:
+    """The options of a plan, TRL's own trainer first; ``tokens`` are rates of cuts and of the head, None without."""
     both = Option(
         name=f"both {prompt_rate:g}, {completion_rate:g}", completion_rate=completion_rate, prompt_rate=prompt_rate
     )
-    return (
+    found = (
         Option(name="TRL", layout="padded", forwarded="all"),
         Option(name="dense rows", forwarded="all"),
         Option(name="without zero advantages"),
@@ -135,11 +162,15 @@ def options(completion_rate: float, prompt_rate: float) -> tuple[Option, ...]:
         Option(name=f"history, groups of {SMALL_GROUP}", baseline="history", group=SMALL_GROUP),
         replace(both, name="all together", baseline="history", group=SMALL_GROUP),
     )
+    if tokens is None:
+        return found
+    cuts = Option(name=f"cuts {tokens[0]:g}", token_rate=tokens[0])
+    return (*found, cuts, replace(cuts, name=f"cuts {tokens[0]:g}, head {tokens[1]:g}", head_rate=tokens[1]))
 
 
 def seconds_of(figures: Figures, step: Step, option: Option, gpus: int) -> Seconds:
     """Seconds of a step by phase."""
-    return figures.costs.seconds(work_of(figures.workload, step, option), option, gpus)
+    return figures.costs.seconds(work_of(figures.workload, step, option, figures.tokens), option, gpus)
 
 
 def make_plan(
@@ -148,7 +179,7 @@ def make_plan(
     step: Step,
     length: Length,
     prices: Prices,
-    rates: tuple[float | None, float | None],
+    rates: Rates,
     *,
     title: str,
     source: str,
@@ -158,11 +189,12 @@ def make_plan(
 ) -> Plan:
     """The plan of a run, with intervals from ``samples``: resamples of what was measured, none where nothing was.
 
-    ``rates`` are shares of completions and of prompts that the configuration prunes, each in (0, 1), None for
-    ``RATES``; ``method`` has the fields of one that prunes, where the configuration's own does not.
+    ``rates`` are those of the configuration, ``RATES`` where it has none; ``method`` has the fields of one that prunes,
+    where the configuration's own does not.
     """
-    completion_rate, prompt_rate = (own or other for own, other in zip(rates, RATES, strict=True))
-    chosen = options(completion_rate, prompt_rate)
+    completion_rate, prompt_rate, *token_rates = (own or other for own, other in zip(rates, RATES, strict=True))
+    by_token = figures.tokens is not None and figures.tokens.fits(step, Option(name="own groups"))
+    chosen = options(completion_rate, prompt_rate, (token_rates[0], token_rates[1]) if by_token else None)
     worlds = [figures, *samples]
     first = [seconds_of(world, step, chosen[0], prices.gpus).total for world in worlds]
     exact = [seconds_of(world, step, chosen[EXACT], prices.gpus) for world in worlds]
@@ -177,27 +209,28 @@ def make_plan(
         rows=tuple(_row(worlds, first, step, option, length, prices) for option in chosen),
         update_free=_interval([each.total / (each.total - each.update) for each in exact]),
         rollout_free=_interval([each.total / (each.total - each.rollout) for each in exact]),
-        advice=(
-            _advice(worlds, step, prices.gpus, PROMPTS, length, rates[1]),
-            _advice(worlds, step, prices.gpus, COMPLETIONS, length, rates[0]),
-        ),
+        advice=_advices(worlds, step, prices.gpus, length, rates, by_token=by_token),
         method=dict(method),
         notes=tuple(notes),
     )
 
 
-def gain(figures: Figures, step: Step, option: Option, gpus: int) -> float:
-    """Seconds to equal noise of a step without pruning over those under an option, >= 0."""
-    work = work_of(figures.workload, step, option)
-    paid = figures.costs.seconds(work, option, gpus).total * work.noise
-    without = seconds_of(figures, step, replace(option, completion_rate=0.0, prompt_rate=0.0), gpus).total
+def gain(figures: Figures, step: Step, option: Option, gpus: int, base: Option | None = None) -> float:
+    """Seconds to equal noise of a step without pruning, or of ``base``, over those under an option, >= 0."""
+    none = replace(option, completion_rate=0.0, prompt_rate=0.0, token_rate=0.0, head_rate=0.0)
+    without, paid = (_to_equal_noise(figures, step, each, gpus) for each in (base or none, option))
     return without / paid
+
+
+def _to_equal_noise(figures: Figures, step: Step, option: Option, gpus: int) -> float:
+    work = work_of(figures.workload, step, option, figures.tokens)
+    return figures.costs.seconds(work, option, gpus).total * work.noise
 
 
 def _row(
     worlds: Sequence[Figures], first: Sequence[float], step: Step, option: Option, length: Length, prices: Prices
 ) -> PlanLine:
-    works = [work_of(world.workload, step, option) for world in worlds]
+    works = [work_of(world.workload, step, option, world.tokens) for world in worlds]
     seconds = [world.costs.seconds(work, option, prices.gpus) for world, work in zip(worlds, works, strict=True)]
     before = replace(option, prompt_rate=0.0)
     early = [seconds_of(w, step, before, prices.gpus) for w in worlds] if option.prompt_rate else seconds
@@ -207,6 +240,7 @@ def _row(
     steps_to_equal = length.steps * works[0].noise
     return PlanLine(
         option=option,
+        kept=_kept_by_rate(worlds[0].tokens, step, option),
         work=works[0],
         seconds=seconds[0],
         per_step=_interval([each.total for each in seconds]),
@@ -221,18 +255,55 @@ def _row(
     )
 
 
+def _kept_by_rate(tokens: TokenSample | None, step: Step, option: Option) -> tuple[tuple[float, Kept], ...]:
+    """``PlanLine.kept``: at the option's own rate and, for whoever changes it, on a grid."""
+    if tokens is None or not tokens.fits(step, option):
+        return ()
+    if not option.completion_rate:
+        return ((0.0, tokens.kept(option, step)),)
+    if not tokens.scored:
+        return ()
+    rates = sorted({option.completion_rate, *(round(GRID * k, 6) for k in range(1, 10))})
+    return ((0.0, EVERYTHING), *((rate, tokens.kept(replace(option, completion_rate=rate), step)) for rate in rates))
+
+
+def _advices(
+    worlds: Sequence[Figures], step: Step, gpus: int, length: Length, rates: Rates, *, by_token: bool
+) -> tuple[Advice, ...]:
+    """Of each level; completions and cuts do the same by other means, so one of them is left off."""
+    own: dict[str, float | None] = dict(zip(OWN, rates, strict=True))
+
+    def advised(level: Level) -> Advice:
+        return _advice(worlds, step, gpus, level, length, own[level.name])
+
+    prompts, completions = advised(PROMPTS), advised(COMPLETIONS)
+    if not by_token:
+        return prompts, completions
+    tokens, other = advised(TOKENS), "{0} gain more: {1:.2f}x, and both at once are one draw too many"
+    if tokens.rate and (not completions.rate or tokens.gain.value > completions.gain.value):
+        if completions.rate:
+            completions = replace(completions, rate=0.0, why=other.format("cuts", tokens.gain.value))
+    elif tokens.rate:
+        tokens = replace(tokens, rate=0.0, why=other.format("whole completions", completions.gain.value))
+    base = Option(name="so far", completion_rate=completions.rate, token_rate=tokens.rate)
+    head = advised(replace(HEAD, base=base))
+    if worlds[0].costs.head_token is None:
+        head = replace(head, rate=0.0, why="what the head costs was not told apart")
+    return prompts, completions, tokens, head
+
+
 def _advice(
     worlds: Sequence[Figures], step: Step, gpus: int, level: Level, length: Length, own: float | None
 ) -> Advice:
     """The smallest rate with nearly the best gain; 0 if its interval starts below what is worth having, as ``auto``."""
     rates = [round(GRID * k, 6) for k in range(1, int(level.auto.largest / GRID + 1e-6) + 1)]
-    gains = {rate: gain(worlds[0], step, level.at(rate), gpus) for rate in rates}
+    gains = {rate: gain(worlds[0], step, level.at(rate), gpus, level.base) for rate in rates}
     best = max(gains.values())
     enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]
     rate = enough[0] if best > 1 else max(rates, key=lambda each: gains[each])
 
     def gain_at(rate: float) -> Estimate:
-        return _interval([gain(world, step, level.at(rate), gpus) for world in worlds])
+        return _interval([gain(world, step, level.at(rate), gpus, level.base) for world in worlds])
 
     found = gain_at(rate)
     no_history = level is PROMPTS and length.first_epoch >= length.steps
@@ -240,7 +311,7 @@ def _advice(
         level=level.name,
         rate=rate if found.low >= level.auto.least_gain and not no_history else 0.0,
         gain=found,
-        ceiling=_interval([level.ceiling(world.workload, step) for world in worlds]),
+        ceiling=_interval([level.ceiling(world, step) for world in worlds]),
         why="the run is over before prompts come back, and none has a history: nothing can be pruned"
         if no_history
         else _why(rate, found, best, level.auto.least_gain),

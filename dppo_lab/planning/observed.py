@@ -13,6 +13,7 @@ from dppo.rng import Purpose, generator
 from dppo.verification.findings import CeilingRow
 from dppo_lab.planning.costs import Timed, fitted, free_tokens
 from dppo_lab.planning.model import Figures
+from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.planning.workload import DOUBLINGS, Groups, longest_curve
 from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, STOCK, TOTALS
@@ -24,7 +25,7 @@ RESAMPLED = 16
 """Fewest timed steps that are resampled too: fewer could not tell fixed seconds from those of tokens."""
 GENERATIONS = 8
 """TRL's default of ``num_generations``."""
-SECONDS, ROLLOUTS, ROLLOUT_TOKENS = TOTALS["seconds"], TOTALS["rollouts"], TOTALS["rollout_tokens"]
+SECONDS, ROLLOUTS, ROLLOUT_TOKENS, TRAINED = TOTALS.values()
 NEEDED = ("step", SECONDS, ROLLOUTS, ROLLOUT_TOKENS, "time/rollout", "time/forward_backward", "rows/tokens")
 """Figures that a log needs to be a timed step."""
 LENGTHS = ("num_tokens", ROLLOUTS, ROLLOUT_TOKENS, "completions/max_length", "rows/padded_tokens")
@@ -43,13 +44,15 @@ class Observed:
     ceilings: tuple[CeilingRow, ...]
     """Of both levels where the records have them: what was found when prompts came back."""
     notes: tuple[str, ...] = ()
+    tokens: TokenSample | None = None
+    """Completions of the groups token by token; None where the sampler's log-probabilities were not recorded."""
 
     def figures(self, limit: float) -> Figures:
         """Workload and costs as measured; ``limit`` is the most tokens of a completion."""
         workload = self.groups.workload(self.groups.weight_Q, limit)
         costs = fitted(self.timed, self.processes)
         free_tokens(self.timed, costs)
-        return Figures(workload=workload, costs=costs)
+        return Figures(workload=workload, costs=costs, tokens=self.tokens)
 
     def resampled(self, limit: float) -> list[Figures]:
         """The same in resamples of prompts and, where there are enough, of timed steps.
@@ -62,7 +65,11 @@ class Observed:
             places = rng.integers(len(self.timed), size=len(self.timed))
             timed = self.timed if len(self.timed) < RESAMPLED else [self.timed[place] for place in places]
             costs = fitted(timed, self.processes)
-            found.append(Figures(workload=self.groups.workload(weight_Q, limit), costs=costs))
+            tokens = self.tokens
+            if tokens is not None:
+                counts_Q = weight_Q / self.groups.weight_Q
+                tokens = tokens.counted(dict(zip(self.groups.prompt_Q.tolist(), counts_Q.tolist(), strict=True)))
+            found.append(Figures(workload=self.groups.workload(weight_Q, limit), costs=costs, tokens=tokens))
         return found
 
 
@@ -101,8 +108,9 @@ def timed_steps(run: RunRecord) -> tuple[Timed, ...]:
 
 def _timed(before: Log, after: Log, layout: str) -> Timed:
     steps = after["step"] - before["step"]
-    seconds, completions, generated = (
-        max(after[name] - before[name], 0.0) / steps for name in (SECONDS, ROLLOUTS, ROLLOUT_TOKENS)
+    seconds, completions, generated, scored = (
+        max(number(after.get(name, 0.0)) - number(before.get(name, 0.0)), 0.0) / steps
+        for name in (SECONDS, ROLLOUTS, ROLLOUT_TOKENS, TRAINED)
     )
     rollout, reward, prune, log_probs, passes = (
         max(number(after.get(f"time/{phase}", 0.0)), 0.0)
@@ -114,6 +122,7 @@ def _timed(before: Log, after: Log, layout: str) -> Timed:
         generated=generated,
         completions=completions,
         forwarded=after["rows/tokens"],
+        scored=scored,
         rollout=rollout,
         reward=reward + prune,
         update=update,

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dppo.errors import ConfigError, raise_problems
-
-FLOOR = 0.2
-"""Lowest probability of a unit where a run does not say; half of what is kept where that is smaller."""
-
+from dppo.methods.settings import DEFAULT_FLOOR, LEAST
+from dppo.pruning.tokens import FLOOR
 
 PILOT, FEWEST = 32, 4
 """Prompts of a pilot where none are asked for, and the fewest: two steps of two."""
@@ -32,8 +30,15 @@ class Step:
     """Optimizer steps that train on each completion, >= 1."""
     shares: int = 1
     """Optimizer steps that a generation is dealt out to, >= 1."""
-    floor: float = FLOOR
-    """``prune_floor``, in (0, 1]."""
+    floor: float = DEFAULT_FLOOR
+    """Lowest probability of a prompt, or of a completion of mean score, in (0, 1]; half of what is kept where that is
+    smaller."""
+    least: float | None = LEAST
+    """That of a completion of score 0; None where ``prune_floor`` is given, which is then that of all."""
+    token_floor: float = FLOOR
+    """Lowest probability that a cut leaves a token."""
+    every: bool = False
+    """Whether completions without an advantage have a gradient too, as under a KL term."""
     token_power: float = 1.0
     """A completion's squared gradient goes by ``A^2 tokens^power``: 1 where losses of tokens are summed, 0 where they
     are averaged over each completion."""
@@ -54,10 +59,40 @@ class Option:
     """Share of completions with a gradient that is pruned, in [0, 1)."""
     prompt_rate: float = 0.0
     """Share of prompts with a history that is pruned, in [0, 1)."""
+    token_rate: float = 0.0
+    """Share of the tokens of completions with a gradient that lies behind a cut, in [0, 1)."""
+    head_rate: float = 0.0
+    """Share of the tokens before the cut that does not reach the head, in [0, 1)."""
     baseline: Literal["group", "history"] = "group"
     """What a completion is compared with: its siblings, or these and what its prompt gave before."""
     group: int | None = None
     """Completions of a prompt where not G, >= 1. There are then more prompts, so that completions stay as many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What is left of completions with a gradient where some, or some of their tokens, are left out."""
+
+    forwarded: float = 1.0
+    """Share of their tokens that goes through the body of the model, in (0, 1]."""
+    reached: float = 1.0
+    """Share of them that is forwarded at all, in (0, 1]."""
+    scored: float = 1.0
+    """Share of their tokens that reaches the head, in (0, 1]."""
+    noise: float = 1.0
+    """Second moment of the gradient over that with all of them, >= 1."""
+
+    def then(self, more: "Kept") -> "Kept":
+        """What is left where ``more`` follows."""
+        return Kept(
+            forwarded=self.forwarded * more.forwarded,
+            reached=self.reached * more.reached,
+            scored=self.scored * more.scored,
+            noise=self.noise * more.noise,
+        )
+
+
+EVERYTHING = Kept()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +109,8 @@ class Work:
     """Completions forwarded with a gradient."""
     forwarded: float
     """Tokens forwarded with a gradient, prompts and padding included."""
+    scored: float
+    """Completion tokens that reach the head with a gradient."""
     noise: float
     """Second moment of the gradient over that of all completions against their siblings, > 0; 1 for TRL."""
 

@@ -14,10 +14,10 @@ from dppo.trl.grpo.objective import fields_of
 from dppo.trl.grpo.plan import generation_sizes
 from dppo_lab.planning.by_hand import read_figures
 from dppo_lab.planning.costs import free_tokens
-from dppo_lab.planning.model import Plan, make_plan
+from dppo_lab.planning.model import Plan, Rates, make_plan
 from dppo_lab.planning.observed import observed_run
 from dppo_lab.planning.pilot import run_pilot
-from dppo_lab.planning.records import FLOOR, PILOT, Length, Prices, Step, check_pilot
+from dppo_lab.planning.records import PILOT, Length, Prices, Step, check_pilot
 from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import model_problems
@@ -120,10 +120,16 @@ def step_of(run: Run) -> Step:
         generations=generations,
         passes=cycle.passes.passes,
         shares=cycle.passes.shares,
-        floor=training.prune_floor or FLOOR,
+        **floors_of(training.prune_floor),
+        every=bool(training.beta or training.entropy_coef),
         token_power=0.0 if training.loss_type == "grpo" else 1.0,
         scaled="group" if str(training.scale_rewards) in ("group", "True", "true") else "none",
     )
+
+
+def floors_of(asked: float | None) -> dict[str, Any]:
+    """The floors of a step: one for all where ``prune_floor`` is asked for, else those by default."""
+    return {} if asked is None else {"floor": asked, "least": None, "token_floor": asked}
 
 
 def length_of(run: Run, step: Step, prompts: int | None) -> Length:
@@ -139,13 +145,14 @@ def length_of(run: Run, step: Step, prompts: int | None) -> Length:
     return Length(steps=steps, first_epoch=min(epoch, steps))
 
 
-def rates_of(run: Run) -> tuple[float | None, float | None]:
-    """Share of completions and of prompts that a configuration prunes, None where it gives no number above 0."""
+def rates_of(run: Run) -> Rates:
+    """Shares that a configuration prunes, by level, None where it gives no number above 0."""
 
-    def number(rate: Any) -> float | None:
+    def number(level: str) -> float | None:
+        rate = getattr(run.training, f"{level}_prune_rate")
         return float(rate) if isinstance(rate, int | float) and 0 < rate < 1 else None
 
-    return number(run.training.completion_prune_rate), number(run.training.prompt_prune_rate)
+    return number("completion"), number("prompt"), number("token"), number("head")
 
 
 def dataset_prompts(run: Run) -> int | None:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from scipy.special import comb
 
-from dppo.pruning import inclusion_probabilities, selection_ceiling
-from dppo_lab.planning.records import Option, Step, Work
+from dppo.pruning import Budget, inclusion_probabilities, selection_ceiling
+from dppo_lab.planning.records import EVERYTHING, Kept, Option, Step, Work
+from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.planning.workload import Workload, longest_of
 
 TINY = 1e-12
@@ -64,19 +65,27 @@ class Prompts:
     """(W,) variance of a reward over that of the expected pass rate; infinite where that is certain."""
 
 
-def work_of(workload: Workload, step: Step, option: Option) -> Work:
-    """What a step does under an option, on average; prompts are pruned as if all of them had a history."""
+def work_of(workload: Workload, step: Step, option: Option, tokens: TokenSample | None = None) -> Work:
+    """What a step does under an option, on average; prompts are pruned as if all of them had a history.
+
+    ``tokens`` are those of completions of groups of the step's size; None where no probabilities of tokens are known.
+    """
+    part = EVERYTHING
+    if tokens is not None and tokens.fits(step, option):
+        part = tokens.kept(option, step)
+        option = replace(option, completion_rate=0.0) if tokens.scored else option
     cells = cells_of(workload, step, option)
-    prob_2X = kept(cells, option, step.floor)
+    prob_2X = kept(cells, option, step)
     count_2X, groups = cells.count_2X, float(cells.groups_X.sum())
     completions, trained = float(count_2X.sum()), float((count_2X * prob_2X).sum())
     return Work(
         prompts=groups / step.passes,
         completions=completions / step.passes,
         generated=float((count_2X * cells.tokens_2X).sum()) / step.passes,
-        trained=trained,
-        forwarded=_forwarded(workload, step, option, cells, prob_2X),
-        noise=_noise(workload, step, option, cells, prob_2X),
+        trained=trained * part.reached,
+        forwarded=_forwarded(workload, step, option, cells, prob_2X, part),
+        scored=float((count_2X * prob_2X * cells.tokens_2X).sum()) * part.scored,
+        noise=_noise(workload, step, option, cells, prob_2X) * part.noise,
     )
 
 
@@ -169,28 +178,29 @@ def cells_of(workload: Workload, step: Step, option: Option) -> Cells:
     )
 
 
-def kept(cells: Cells, option: Option, floor: float) -> np.ndarray:
+def kept(cells: Cells, option: Option, step: Step) -> np.ndarray:
     """(2, X) probability of each completion to be forwarded with a gradient."""
-    live_2X = cells.live_2X
+    live_2X = (cells.members_2X > 0) if step.every else cells.live_2X
     prob_2X = np.full(live_2X.shape, 1.0 if option.forwarded == "all" else 0.0)
-    prob_2X[live_2X] = probabilities(cells.count_2X[live_2X], cells.score_2X[live_2X], option.completion_rate, floor)
+    count_N, score_N = cells.count_2X[live_2X], cells.score_2X[live_2X]
+    prob_2X[live_2X] = probabilities(count_N, score_N, option.completion_rate, step.floor, step.least)
     return prob_2X
 
 
-def probabilities(count_N: np.ndarray, score_N: np.ndarray, rate: float, floor: float) -> np.ndarray:
+def probabilities(
+    count_N: np.ndarray, score_N: np.ndarray, rate: float, floor: float, least: float | None = None
+) -> np.ndarray:
     """(N,) probabilities proportional to scores, for cells of ``count`` equal units each; 1 where none is dropped.
 
-    ``rate`` is the share of units to drop, and ``floor`` the lowest probability, or half of what is kept where that
-    is smaller.
+    ``rate`` is the share of units to drop, ``floor`` the lowest probability of one of mean score, or half of what is
+    kept where that is smaller, and ``least`` that of one of score 0; None for the same.
     """
     if not rate or not len(count_N):
         return np.ones(len(count_N))
-    floor, budget, sized_N = min(floor, (1 - rate) / 2), (1 - rate) * float(count_N.sum()), score_N > 0
-    sized, unsized = float(count_N[sized_N].sum()), float(count_N[~sized_N].sum())
-    if budget - floor * unsized >= sized:  # all with a score are kept, and the others share what is left of the budget
-        return np.where(sized_N, 1.0, max((budget - sized) / max(unsized, TINY), floor))
-    count, size = torch.from_numpy(count_N), torch.from_numpy(score_N * np.sqrt(count_N))
-    return inclusion_probabilities(size, budget, floor=floor, cost_N=count).numpy()
+    count, score, floor = torch.from_numpy(count_N), torch.from_numpy(score_N), min(floor, (1 - rate) / 2)
+    budget = Budget(rate=rate, floor=floor, least=None if least is None else min(least, floor), cost_N=count)
+    spent = (1 - rate) * float(count.sum())
+    return inclusion_probabilities(score * count.sqrt(), spent, floor=budget.floors(score), cost_N=count).numpy()
 
 
 def _groups(
@@ -236,15 +246,15 @@ def _whole(workload: Workload, step: Step) -> float:
     return cells.moment(np.ones_like(cells.score_2X))
 
 
-def _forwarded(workload: Workload, step: Step, option: Option, cells: Cells, prob_2X: np.ndarray) -> float:
+def _forwarded(workload: Workload, step: Step, option: Option, cells: Cells, prob_2X: np.ndarray, part: Kept) -> float:
     """Tokens that are forwarded with a gradient."""
     kept_2X = cells.count_2X * prob_2X
     if option.layout == "padded":
         groups, completions = (float(part.sum()) * step.shares for part in (cells.groups_X, cells.count_2X))
         longest = longest_of(workload.longest_prompt, groups) + longest_of(workload.longest_completion, completions)
         return float(kept_2X.sum()) * longest
-    tokens = float((kept_2X * cells.tokens_2X).sum())
+    tokens, prob_2X = float((kept_2X * cells.tokens_2X).sum()) * part.forwarded, prob_2X * part.reached
     if option.layout == "packed":
-        return tokens + float(kept_2X.sum()) * (workload.prompt_tokens - 1)
+        return tokens + float(kept_2X.sum()) * part.reached * (workload.prompt_tokens - 1)
     trunks = float(cells.groups_X @ (1 - np.prod((1 - prob_2X) ** cells.members_2X, axis=0)))
     return tokens + trunks * (workload.prompt_tokens - 1)

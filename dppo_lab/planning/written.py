@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,21 @@ from answer_judge.statistics import Estimate
 from dppo import __version__
 from dppo_lab.planning.model import EXACT, Plan
 
-RATE_FIELDS = {"prompts": "prompt_prune_rate", "completions": "completion_prune_rate"}
+RATE_FIELDS = {
+    "prompts": "prompt_prune_rate",
+    "completions": "completion_prune_rate",
+    "tokens": "token_prune_rate",
+    "head": "head_prune_rate",
+}
+LEVELS = {
+    "prompts": ("prune {0} of the prompts", "do not prune prompts"),
+    "completions": ("prune {0} of the completions", "do not prune completions"),
+    "tokens": ("cut {0} of the tokens", "do not cut completions"),
+    "head": ("keep {0} of the tokens from the head", "send all tokens to the head"),
+}
+"""By level, what is advised: at a rate, and where it is left off."""
+ALWAYS = ("prompts", "completions")
+"""Levels whose rates are written even where they are left off."""
 FORMAT = 1
 """Of ``plan.json``."""
 COMPLETIONS, PROMPTS = 3, 4
@@ -23,7 +37,8 @@ COMPLETIONS, PROMPTS = 3, 4
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """The record of ``plan.json``."""
-    return {"format": FORMAT, **asdict(plan)}
+    figures = replace(plan.figures, tokens=None)  # what they keep is in the rows
+    return {"format": FORMAT, **asdict(replace(plan, figures=figures))}
 
 
 def findings(plan: Plan) -> list[str]:
@@ -35,7 +50,7 @@ def findings(plan: Plan) -> list[str]:
         f"rollouts free: at most {_spread(plan.rollout_free)} faster",
     ]
     for advice in plan.advice:
-        verdict = f"prune {advice.rate:g} of the {advice.level}" if advice.rate else f"do not prune {advice.level}"
+        verdict = LEVELS[advice.level][not advice.rate].format(f"{advice.rate:g}")
         lines.append(f"{verdict}: choosing can save at most {_spread(advice.ceiling)}; {advice.why}")
         if advice.own_gain is not None and advice.own_gain.value < 1:
             sure = "" if advice.own_gain.high < 1 else ", as far as so few figures tell"
@@ -48,7 +63,11 @@ def findings(plan: Plan) -> list[str]:
 
 def pasted(plan: Plan) -> list[str]:
     """The lines of a configuration that do what the plan advises."""
-    rates = {RATE_FIELDS[advice.level]: f"{advice.rate:g}" for advice in plan.advice}
+    rates = {
+        RATE_FIELDS[advice.level]: f"{advice.rate:g}"
+        for advice in plan.advice
+        if advice.rate or advice.own or advice.level in ALWAYS
+    }
     method = plan.method if any(advice.rate for advice in plan.advice) else {}
     return [f"{name}: {value}" for name, value in {**method, **rates}.items()]
 

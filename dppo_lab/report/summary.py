@@ -14,6 +14,8 @@ from dppo_lab.runs.ceilings import run_ceilings
 from dppo_lab.runs.folder import TOTALS
 from dppo_lab.runs.reader import RunRecord
 
+SAVED, SHARE = "saved/seconds", "saved/share"
+TOKENS_KEPT = "prune/token_kept_share"
 Lines = tuple[tuple[str, str], ...]
 
 
@@ -41,11 +43,24 @@ def _pruned(runs: Sequence[RunRecord]) -> str:
     parts = [f"{1 - live:.0%} had no gradient, which is exact"] if live < 1 else []
     parts += [f"{live - kept:.0%} were not drawn"] if kept < live else []
     of_prompts = f"{1 - prompts:.0%} of the candidate prompts were not rolled out" if prompts < 1 else "no prompts"
-    return f"{1 - kept:.0%} of the completions rolled out ({', '.join(parts) or 'none'}); {of_prompts}."
+    said = [f"{1 - kept:.0%} of the completions rolled out ({', '.join(parts) or 'none'})", of_prompts]
+    if _logged(runs, TOKENS_KEPT):
+        forwarded, scored = (_mean(runs, name) for name in (TOKENS_KEPT, "prune/head_share"))
+        behind, head = f"{1 - forwarded:.0%} of the tokens of completions with a gradient", f"{scored:.0%}"
+        said.append(f"{behind} were not forwarded, and {head} of them reached the head")
+    return f"{'; '.join(said)}."
 
 
 def _saved(runs: Sequence[RunRecord], group: Group) -> str:
-    """In tokens as counted; in seconds at the price of what was computed."""
+    """In seconds as the run measured it; of records without, in tokens, and in seconds by what was computed."""
+    measured = [(_last(run, SAVED), _last(run, SHARE)) for run in runs]
+    known = [(seconds, share) for seconds, share in measured if share]
+    if known:
+        seconds, share = np.mean(known, axis=0).tolist()
+        return (
+            f"about {duration(max(seconds, 0.0))} of {duration(seconds / share)} ({share:.0%}) beside steps that prune "
+            "nothing, by what tokens cost in the run's first generations."
+        )
     trained, skipped = (sum(_logged(runs, f"prune/tokens_{what}")) for what in ("trained", "skipped"))
     prompts = _mean(runs, "prune/prompts_kept_share")
     if not trained or not prompts:
@@ -53,12 +68,18 @@ def _saved(runs: Sequence[RunRecord], group: Group) -> str:
     phases = [phase_seconds(run, group) for run in runs]
     update, rollout = (float(np.mean([p.get(name, 0.0) for p in phases])) for name in ("forward_backward", "rollout"))
     saved = update * skipped / trained + rollout * (1 - prompts) / prompts
-    spent = [float(series[-1]) for run in runs if len(series := run.series(TOTALS["seconds"]).value_I)]
+    spent = [last for run in runs if (last := _last(run, TOTALS["seconds"]))]
     tokens = f"forward and backward of {skipped / (skipped + trained):.0%} of the completion tokens"
     if not spent or not saved:
         return f"{tokens}."
     whole = duration(saved + float(np.mean(spent)))
     return f"{tokens}; about {duration(saved)} of {whole}, if what was left out had cost as much per token."
+
+
+def _last(run: RunRecord, name: str) -> float:
+    """The last value of a metric; 0 where it was not logged."""
+    values = run.series(name).value_I
+    return float(values[-1]) if len(values) else 0.0
 
 
 def _more(runs: Sequence[RunRecord]) -> str:

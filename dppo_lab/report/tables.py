@@ -94,7 +94,23 @@ def _rates(group: Group) -> Cell:
     rates = [config.get(f"{level}_prune_rate") for level in ("completion", "prompt")]
     if rates == [None, None]:
         return NO_CELL
-    return Cell(text=", ".join(rate if isinstance(rate, str) else f"{number(rate or 0.0):.0%}" for rate in rates))
+    shown = ", ".join(rate if isinstance(rate, str) else f"{number(rate or 0.0):.0%}" for rate in rates)
+    return Cell(text=shown, detail="; ".join(_tokens_and_seconds(group)))
+
+
+def _tokens_and_seconds(group: Group) -> list[str]:
+    """Of runs that leave tokens out the share kept, and of all what pruning saved; means over seeds."""
+    said = []
+    for text, name in (
+        ("{} of the tokens kept", "prune/token_kept_share"),
+        ("{} of them to the head", "prune/head_share"),
+        ("saved {} of the seconds", "saved/share"),
+    ):
+        series = [value_I for run in averaged(group) if len(value_I := run.series(name).value_I)]
+        if series:  # what was saved is of the run so far: its last value is the run's
+            each = [float(value_I[-1] if name == "saved/share" else value_I.mean()) for value_I in series]
+            said.append(text.format(percent(sum(each) / len(each))))
+    return said
 
 
 def _accuracy(group: Group) -> Cell:

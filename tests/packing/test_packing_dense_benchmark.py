@@ -209,6 +209,29 @@ def test_operations_of_qwen3_4b_are_those_computed_by_hand():
     assert sum(p.numel() for p in model.parameters() if p.ndim == 2) == tiny.body + 64 * 512
 
 
+def test_tokens_left_out_of_the_gpu_benchmark_are_those_that_are_scored():
+    settings = gpu.SETTINGS["cpu", True]
+    device, shape = torch.device("cpu"), gpu_shapes.SHAPES["tiny"]
+    found = {row["case"]: row for row in gpu.token_rows(settings, "tiny", SEGMENT_SDPA, device)}
+    whole = found[gpu.FUSED]
+    assert all(row["passed"] for row in found.values()) and set(found) == set(gpu.TOKEN_CASES)
+    assert found["plain head"]["loss"] == pytest.approx(whole["loss"], rel=1e-5), "the same by another head"
+    assert found["plain head"]["scored"] == whole["scored"]
+    for case, (kept, head) in gpu.TOKEN_CASES.items():
+        # Tokens before a cut are more often those that the head wants: both together score more than the product.
+        low, high = kept * head, min(kept, head)
+        assert 0.85 * low < found[case]["scored"] / whole["scored"] < 1.15 * high, case
+    assert found["head 0.15"]["tokens"] > 0.8 * whole["tokens"] > found["cuts 0.5"]["tokens"]
+    work = workload.generation_batch(0, prompts=2, group_size=4, vocabulary=512, lengths=SHORT)
+    sampled = workload.tokens_left_out(work, 1.0, 0.15, 0)
+    shared = layouts.layouts(64)["shared"]
+    build = lambda dtype: gpu.prepared(shape.config(), device, dtype)  # noqa: E731
+    (right,) = gpu_checks.head_rows(build, work, sampled, shared)
+    turned = replace(sampled, keep_N=[keep.flip(0) for keep in sampled.keep_N])
+    (wrong,) = gpu_checks.head_rows(build, work, turned, lambda given: shared(sampled if given.keep_N else given))
+    assert right["passed"] and not wrong["passed"] and right["layout"] in gpu.exactness_line(right)
+
+
 @pytest.mark.slow
 def test_the_gpu_benchmark_runs_without_trl_on_a_cpu(tmp_path):
     output = tmp_path / "gpu.json"
@@ -219,7 +242,9 @@ def test_the_gpu_benchmark_runs_without_trl_on_a_cpu(tmp_path):
     )
     subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=True, cwd=ROOT)
     rows = json.loads(output.read_text())["rows"]
-    assert {row["figure"] for row in rows} == {"kernel", "exactness", "matrix rate", "layouts", "row length"}
+    assert {row["figure"] for row in rows} == {"kernel", "exactness", "matrix rate", "layouts", "row length", "tokens"}
+    tokens = {row["case"]: row for row in rows if row["figure"] == "tokens"}
+    assert list(tokens) == list(gpu.TOKEN_CASES) and tokens[gpu.FUSED]["ratio_median"] == 1
     assert all(row.get("passed") is not False for row in rows)
     timed = [row for row in rows if row["figure"] == "layouts"]
     assert [row["layout"] for row in timed] == ["padded", "sorted", "packed", "shared"] * 3

@@ -145,7 +145,7 @@ class Plan:
 
 def test_the_first_process_measures_and_all_others_take_its_word():
     clock, processes = PhaseClock(), Scripted([4.0, 1.0, 1.0])
-    meter = CostMeter(clock, processes, needed=True)
+    meter = CostMeter(clock, processes)
     assert clock.now is synchronised
     for _ in range(MEASURED + 1):
         clock.total["rollout"] += 1000.0
@@ -155,9 +155,6 @@ def test_the_first_process_measures_and_all_others_take_its_word():
     assert meter.costs.rollout_cost == 4.0 and clock.now is wall
     meter.generation(Plan())
     assert processes.gathered == MEASURED + 1, "nothing is measured or told any more"
-    asked = CostMeter(PhaseClock(), processes, needed=False)
-    asked.generation(Plan())
-    assert asked.costs.rollout_cost is None and processes.gathered == MEASURED + 1
 
 
 def seconds_of(monkeypatch, generated):

@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dppo.errors import ShapeError
-from dppo.verl.layout import Rows, engine_shares, forwarded, place, places, rows_needed, scaled_gradient
+from dppo.pruning import TokenDraw
+from dppo.verl.layout import (
+    Rows,
+    cut_rows,
+    engine_shares,
+    forwarded,
+    furthest,
+    place,
+    places,
+    rows_needed,
+    scaled_gradient,
+)
 
 
 def rows_of(lengths, tokens=None):
@@ -190,3 +201,32 @@ def test_a_scaled_gradient_leaves_the_value_alone():
     scaled.sum().backward()
     assert torch.equal(scaled.detach(), x.detach().exp())
     torch.testing.assert_close(x.grad, factor * x.detach().exp())
+
+
+def drawn(*weights):
+    """A draw of these tokens, of any probabilities."""
+    weight_NT = torch.tensor(weights, dtype=torch.float64)
+    reach_NT = torch.ones_like(weight_NT)
+    draw = TokenDraw.of(weight_NT > 0, reach_NT, weight_NT.clamp_min(1).reciprocal())
+    assert torch.equal(draw.weight_NT, weight_NT)
+    return draw
+
+
+def test_rows_end_at_their_cut_in_the_order_of_the_batch_and_those_that_are_not_drawn_behind_one_token_with_loss():
+    """Three completions in rows 2, nowhere and 0; row 1 is a filler of the engine, and row 2 begins with a tool."""
+    scored_BT = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 0]]).bool()
+    row_N, prompt_B = torch.tensor([2, -1, 0]), torch.tensor([5, 127, 3])
+    first = drawn([0, 0, 0, 0], [1, 1, 1, 1], [1, 2, 0, 0])
+    second = drawn([1, 4, 4, 0], [0, 0, 0, 0], [0, 0, 0, 0])
+    cut = cut_rows([first, second], row_N, prompt_B, scored_BT)
+    assert cut.completion_N.tolist() == [2, 1, 3] and cut.rows.length_N.tolist() == [7, 128, 6]
+    assert cut.weight_NT.tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [1, 4, 4, 0]] and cut.rows.tokens_N.tolist() == [
+        2,
+        0,
+        2,
+    ]
+    alone = cut_rows([first], row_N, prompt_B, scored_BT)
+    assert alone.completion_N.tolist() == [2, 1, 2], "the first token with loss of a row that may be sent to fill up"
+    further = furthest([alone, cut_rows([second], row_N, prompt_B, scored_BT)], prompt_B, scored_BT)
+    assert further.completion_N.tolist() == cut.completion_N.tolist()
+    assert further.weight_NT.tolist() == (cut.weight_NT / 2).tolist()

@@ -50,8 +50,8 @@ def method(name="dppo", mode="token-mean", penalty=0.0, entropy=0.0, **options):
     return method_of(settings, loss_agg_mode=mode, penalty=penalty, entropy_coef=entropy)
 
 
-def problems(changed, name="dppo"):
-    return unsupported_options((SERVED | changed).get, method(name))
+def problems(changed, name="dppo", mode="sync", **options):
+    return unsupported_options((SERVED | changed).get, method(name, **options), mode)
 
 
 def test_a_run_of_verl_as_it_is_has_no_problem():
@@ -104,6 +104,105 @@ def test_what_would_be_silently_wrong_is_refused_in_one_line_with_one_that_works
     assert what in problem and instead in problem and "\n" not in problem
     with pytest.raises(ConfigError, match="1 problem"):
         raise_problems("verl", [problem])
+
+
+AHEAD = {
+    "trainer.v1.colocate_async.num_warmup_batches": 1,
+    "trainer.v1.separate_async.num_warmup_batches": 2.0,
+    "trainer.v1.separate_async.parameter_sync_step": 2,
+    "trainer.v1.separate_async.hybrid_rollout.enable_switch": False,
+}
+COLOCATE, SEPARATE = "trainer.v1.colocate_async", "trainer.v1.separate_async"
+
+
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_asynchronous_trainers_as_they_are_have_no_problem(mode):
+    assert not problems(AHEAD, mode=mode, prompt_prune_rate=0.3)
+    assert not problems(AHEAD | {"data.gen_batch_size": 1, "algorithm.filter_groups.enable": True}, mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("mode", "changed", "what", "instead"),
+    [
+        ("colocate_async", {f"{COLOCATE}.num_warmup_batches": 1.5}, "num_warmup_batches=1.5", "num_warmup_batches=1."),
+        ("separate_async", {f"{SEPARATE}.num_warmup_batches": -1}, "num_warmup_batches=-1", "num_warmup_batches=1."),
+        ("separate_async", {f"{SEPARATE}.num_warmup_batches": None}, "num_warmup_batches=None", "warmup_batches=1."),
+        ("separate_async", {f"{SEPARATE}.parameter_sync_step": 4}, "parameter_sync_step=4", "train_batch_size=16."),
+        (
+            "separate_async",
+            {f"{SEPARATE}.hybrid_rollout.enable_switch": True},
+            "enable_switch=True waits for a share",
+            "enable_switch=False, or prompt_prune_rate=0.",
+        ),
+        ("colocate_async", {"data.gen_batch_size": 8}, "data.gen_batch_size=8", "data.gen_batch_size=null"),
+        ("colocate_async", {"actor_rollout_ref.hybrid_engine": False}, "hybrid_engine=False", "hybrid_engine=True"),
+    ],
+)
+def test_what_cannot_be_asked_for_ahead_is_refused(mode, changed, what, instead):
+    (problem,) = problems(AHEAD | changed, mode=mode, prompt_prune_rate=0.3)
+    assert what in problem and instead in problem
+    if "switch" in what:
+        assert not problems(AHEAD | changed, mode=mode)  # nothing is missing of a block that is not pruned
+
+
+def test_samplers_that_are_apart_serve_the_trainer_that_is_made_for_them():
+    assert not problems(AHEAD | {"actor_rollout_ref.hybrid_engine": False}, mode="separate_async")
+
+
+def test_asynchronous_trainers_want_the_verl_that_counts_prompts_in_flight_on_resume():
+    check_verl_version("0.9.1", "colocate_async")
+    with refused(ConfigError, "verl 0.9.0", "0.9.1 <= verl < 0.10.0"):
+        check_verl_version("0.9.0", "colocate_async")
+
+
+def test_prompts_asked_for_ahead_are_said_and_what_is_biased_about_them():
+    pruned = method("dppo", mode="seq-mean-token-mean", prompt_prune_rate=0.3)
+    said = {"prompts": 8, "generations": 4, "optimizer_steps": 1}
+    assert not any("ahead" in line or "biased: " in line for line in lines(pruned, **said))
+    found = "\n".join(lines(pruned, **said, ahead=2.0))
+    assert "prompts are asked for 2 blocks ahead" in found and "biased: prompts are drawn once" in found
+    unpruned = method("dppo", mode="seq-mean-token-mean")
+    assert not any("biased: " in line for line in lines(unpruned, **said, ahead=2.0))
+
+
+CUT = method(token_prune_rate=0.5)
+REFUSED_WITH_CUTS = [
+    ({f"{ACTOR}.policy_loss.loss_mode": "gspo"}, "its ratio is of a whole completion", "loss_mode=vanilla"),
+    ({"algorithm.rollout_correction.rollout_is": "sequence"}, "a ratio of whole completions", "rollout_is=token"),
+    (
+        {f"{ACTOR}.policy_loss.rollout_correction.rollout_is": "sequence"},
+        "a ratio of whole completions",
+        "rollout_is=token",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "what", "instead"), REFUSED_WITH_CUTS, ids=[each[1] for each in REFUSED_WITH_CUTS])
+def test_what_mixes_tokens_is_refused_where_some_are_left_out_and_only_there(changed, what, instead):
+    (problem,) = unsupported_options((SERVED | changed).get, CUT)
+    assert what in problem and instead in problem and "\n" not in problem
+    assert not problems(changed) and not unsupported_options(SERVED.get, CUT)
+
+
+def test_cuts_need_probabilities_unless_they_do_not_look_at_them_and_old_ones_will_do():
+    silent = SERVED | {"actor_rollout_ref.rollout.calculate_log_probs": False}
+    cut, uniform = (
+        method_of(
+            read_settings(options), loss_agg_mode="token-mean", penalty=0.0, entropy_coef=0.0, sampler_log_probs=False
+        )
+        for options in ({"token_prune_rate": 0.5}, {"method": "nat_rpc"})
+    )
+    (problem,) = unsupported_options(silent.get, cut)
+    assert "token_prune_rate=0.5" in problem and "Write actor_rollout_ref.rollout.calculate_log_probs=True." in problem
+    assert not unsupported_options(silent.get, uniform)
+    assert not unsupported_options((silent | {"algorithm.use_kl_in_reward": True}).get, cut)
+
+
+def test_cuts_take_the_place_of_the_level_of_completions_and_the_start_says_so():
+    assert CUT.tokens.rate == 0.5 and CUT.completions.rate == 0 and not keeps_all(CUT)
+    assert any(line.startswith("tokens: 0.5 of the tokens behind a cut") for line in said_by(CUT))
+    chosen = method(token_prune_rate="auto", rollout_cost=2.0).tokens
+    assert chosen.auto is not None and chosen.auto.rollout_cost == 2.0
 
 
 @pytest.mark.parametrize("loss_mode", [loss for loss in ROW_LOSSES if loss != "sapo"])
@@ -209,7 +308,10 @@ class TestOptions:
         ({"method": "none"}, "method='none'"),
         ({"method": "dapo"}, "rounds"),
         ({"method": "gspo"}, "objective"),
-        ({"method": "nat_rpc"}, "tokens"),
+        ({"token_prune_rate": 1.0}, "token_prune_rate=1"),
+        ({"method": "grpo", "token_prune_rate": 0.5}, "token_prune_rate=0.5"),
+        ({"head_prune_rate": 0.5}, "head_prune_rate=0.5"),
+        ({"method": "nat_urs"}, "head_prune_rate=0.5"),
         ({"method": "pods", "accept_bias": True}, "objective"),
         ({"method": "dppo_deterministic"}, "accept_bias=True"),
         ({"method": "grpo", "completion_prune_rate": 0.5}, "completion_prune_rate=0.5"),

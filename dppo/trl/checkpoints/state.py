@@ -59,6 +59,8 @@ class RunState:
     """What the KL term and the entropy bonus weighed; empty in checkpoints of earlier versions."""
     costs: dict[str, Any] = field(default_factory=dict)
     """What tokens cost, fixed; empty in checkpoints of earlier versions."""
+    savings: dict[str, Any] = field(default_factory=dict)
+    """What was left out so far; empty in checkpoints of earlier versions."""
     listed: bool = False
     """Whether its files are listed at the end; those of earlier versions are not."""
 

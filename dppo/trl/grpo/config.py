@@ -212,6 +212,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         """
         other = copy.copy(self)
         other.method, other.prompt_prune_rate, other.completion_prune_rate = name, 0.0, 0.0
+        other.token_prune_rate, other.head_prune_rate = 0.0, 0.0
         own = {part: getattr(METHODS[name], part) for part in METHODS[name].fixes}
         # Emphasised advantages mean something else in groups of another size: then all are of one.
         base = replace(METHODS[name], sizes=None) if self.advantage_power else METHODS[name]

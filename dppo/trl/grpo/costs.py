@@ -9,7 +9,7 @@ from dppo.evidence import TokenCosts
 from dppo.methods import Method
 from dppo.pruning import Pruning
 from dppo.step import StepPlan
-from dppo.trl.metrics import PhaseClock, synchronised, wall
+from dppo.trl.metrics import RECORD, PhaseClock, synchronised, wall
 
 GENERATING, SCORING, TRAINING = ("rollout", "reward"), ("log_probs",), ("forward_backward",)
 
@@ -20,12 +20,18 @@ class CostMeter:
     ``costs`` is equal on all processes after every call; a checkpoint keeps it.
     """
 
-    def __init__(self, clock: PhaseClock, accelerator: Any, *, needed: bool) -> None:
+    def __init__(self, clock: PhaseClock, accelerator: Any) -> None:
         self._clock, self._accelerator = clock, accelerator
-        self._before = self._seconds()
-        self.costs = TokenCosts(fixed=not needed)
-        if needed and clock.now is wall:
+        self._before, self._counted = self._seconds(), 0.0
+        self.costs = TokenCosts()
+        if clock.now is wall:
             clock.now = synchronised
+
+    def spent(self) -> float:
+        """Seconds of all phases on this process since this was last asked."""
+        whole = sum(seconds for phase, seconds in self._clock.total.items() if phase != RECORD)
+        spent, self._counted = whole - self._counted, whole
+        return spent
 
     def generation(self, plan: StepPlan) -> None:
         """A generation was trained on: add what it took. All processes call together."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dppo.groups import group_sizes
+from dppo.pruning import SampledTokens
 from dppo.step import Passes, StepPlan
 from dppo.trl.batch import RankBatch
 from dppo.types import Candidates, Completions
@@ -68,6 +69,10 @@ class Generation:
     """(P,) what history expected of the candidates; None where there is no history."""
     signal_Q: Tensor | None = None
     """(Q,) size of each group's gradient as far as scores tell, in the unit of what was expected; None as above."""
+    sampled: SampledTokens | None = None
+    """The tokens of all completions as they were sampled; None where no token of a completion is left out."""
+    moment_NT: Tensor | None = None
+    """(N, T) guess of the second moment of each token's gradient; None as above."""
 
 
 class Recorder:
@@ -121,6 +126,8 @@ def generation_of(
         completion_mask=batch.completion_mask,
         expected=prompts.candidates,
         signal_Q=plan.signal_Q,
+        sampled=plan.sampled,
+        moment_NT=plan.moment_NT,
     )
 
 

@@ -23,7 +23,7 @@ from dppo.trl.batch import MicroBatch, RankBatch
 from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
 from dppo.trl.forwards import ForwardPasses, TrainingLoop
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.costs import CostMeter, at_cost
+from dppo.trl.grpo.costs import CostMeter, at_cost, forwarded
 from dppo.trl.grpo.plan import CeilingLines, Cycle, card_section, step_plan
 from dppo.trl.grpo.prompts import check_lengths, check_prompts, content_of, prompt_source
 from dppo.trl.grpo.records import generation_of
@@ -37,6 +37,7 @@ from dppo.trl.grpo.rollouts import (
     rolled_out,
 )
 from dppo.trl.grpo.sampler import precision_line, start_named
+from dppo.trl.grpo.savings import Savings, more_to_be_had
 from dppo.trl.hooks import Joints
 from dppo.trl.metrics import RECORD, FullBatch, LossFigures, logs_next_step, share_done
 from dppo.trl.safeguards import (
@@ -135,7 +136,10 @@ class DPPOTrainer(TrainingLoop, Joints):
         """Completions with a gradient of a streamed dataset; of any other the source remembers them."""
         self.others = OtherTerms()
         """What the KL term and the entropy bonus weighed in completions that were kept."""
-        self.meter = CostMeter(self.clock, self.accelerator, needed=self._chooses and args.rollout_cost is None)
+        self.meter = CostMeter(self.clock, self.accelerator)
+        self.savings = Savings()
+        """What was left out so far, and what it saved."""
+        self._accounted = 0
         self._dealt: list[list[MicroBatch]] = []
         self._figures = LossFigures(self.method, self.cycle.calls)
         self._signal_warning = EmptySignalWarning()
@@ -189,9 +193,7 @@ class DPPOTrainer(TrainingLoop, Joints):
     def _generate_next(self, examples: list[dict[str, Any]]) -> InUse:
         """Roll out, plan, remember, record: everything between two generations of completions."""
         self.clear_samples()
-        if self.in_use is not None and self.in_use.plan is not None:
-            self.meter.generation(self.in_use.plan)
-            self._at_costs(self.meter.costs)
+        self._account()
         with self.clock("rollout"):
             prompts, generated = self._roll_out_step(examples)
         with self.clock("prune"):
@@ -213,6 +215,15 @@ class DPPOTrainer(TrainingLoop, Joints):
         with self.clock("log_probs"):
             ready = self.forwards.with_log_probs(batch)
         return InUse(batch=ready, plan=plan, draw_figures=plan.draw_figures)
+
+    def _account(self) -> None:
+        """Add the generation that was trained on to what tokens cost and to what was saved; all ranks together."""
+        plan = None if self.in_use is None else self.in_use.plan
+        if plan is not None and self._accounted < self.generation:
+            self._accounted = self.generation
+            self.meter.generation(plan)
+            self._at_costs(self.meter.costs)
+            self.savings = self.savings.after(plan, forwarded(plan), self.meter.spent())
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
         """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
@@ -342,7 +353,18 @@ class DPPOTrainer(TrainingLoop, Joints):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As ``TrainingLoop``, told to the recorder."""
         with self.recorder.phase("train"):
-            return super().train(*args, **kwargs)
+            result = super().train(*args, **kwargs)
+        self._account()
+        visits = None if self.source is None else self.source.visits
+        lines = self.savings.lines(self.meter.costs)
+        for line in [*lines, f"more to be had: {more_to_be_had(self.method, self.evidence, visits)}"] if lines else []:
+            self.accelerator.print(f"dppo | {line}")
+        return result
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's, with what was saved so far in every record of training."""
+        training = cast(torch.nn.Module, self.model).training and "train_runtime" not in logs
+        super().log(logs | self.savings.figures(self.meter.costs) if training else logs, *args, **kwargs)
 
     @contextmanager
     def generating(self) -> Iterator[None]:
@@ -369,6 +391,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
         folder.mkdir(parents=True, exist_ok=True)
         calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
+        if not calls:
+            self._account()
         costs = self._at_costs(self.meter.settle())
         if calls and self.in_use is not None:
             self.in_use.batch.save(batch_file(folder, rank))
@@ -381,6 +405,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
             others=asdict(self.others),
             costs=asdict(costs),
+            savings=asdict(self.savings),
             skipped=self.guard.skipped,
             settings=settings_of(self),
             draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
@@ -389,9 +414,10 @@ class DPPOTrainer(TrainingLoop, Joints):
         write_state(folder, state)
 
     def _at_costs(self, costs: TokenCosts) -> TokenCosts:
-        """Choose by these costs from here on."""
+        """Choose by these costs from here on, unless the configuration says what a rollout costs."""
         self.meter.restore(costs)
-        self.method = at_cost(self.method, costs)
+        if self.args.rollout_cost is None:
+            self.method = at_cost(self.method, costs)
         return costs
 
     def load_extra(self, folder: Path) -> None:
@@ -414,6 +440,7 @@ class DPPOTrainer(TrainingLoop, Joints):
             self.source.load(folder, state.position)
         self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
         self._at_costs(TokenCosts.of_saved(state.costs))
+        self.savings = Savings.of_saved(state.savings)
         self.others = OtherTerms(**state.others)
         if self.source is not None:
             self.source.others = self.others

@@ -140,7 +140,9 @@ def test_a_pilot_times_steps_of_two_sizes_and_one_larger_than_the_data_is_refuse
         "max_completion_length": 8, "embedded_problems": 64,
     }  # fmt: skip
     seen = run_pilot(fields, 4, now=map(float, count()).__next__)
-    assert {each.layout for each in seen.timed} == {"rows", "padded"} and len(seen.timed) == 7 and len(seen.groups) >= 8
+    assert (
+        {each.layout for each in seen.timed} == {"rows", "padded"} and len(seen.timed) == 10 and len(seen.groups) >= 8
+    )
     assert all(each.update > 0 and each.rest > 0 for each in seen.timed), "every phase was timed, by the clock given"
     whole, *pruned = sorted({each.completions for each in seen.timed if each.completions}, reverse=True)
     assert whole == 2 * 4 and pruned and max(pruned) < whole, "steps of two sizes"

@@ -8,9 +8,10 @@ from rich.console import Console
 from small_runs import small_words
 
 from dppo_lab.cli.main import main
-from dppo_lab.cli.progress import Bars, Board, Lines, open_board
+from dppo_lab.cli.progress import Bars, Board, Lines, open_board, shown
 
 FIGURES = {"reward": 0.5, "loss": 0.1, "total/seconds": 4.0, "total/rollouts": 200, "prune/kept_share": 0.482}
+SAVED = {"saved/seconds": 7800.0, "saved/share": 0.31, "prune/prompts_kept_share": 0.8, "prune/token_kept_share": 1.0}
 
 
 class Terminal(io.StringIO):
@@ -38,11 +39,23 @@ def test_lines_come_now_and_then_and_at_the_end():
         board.update("other", 1, 1)
     printed = file.getvalue().splitlines()
     assert printed == [
-        "train: 16/40 steps, 0.5 steps/s, reward 0.500, kept 48%, 50 completions/s, 0:48 left",
-        "train: 31/40 steps, 0.5 steps/s, reward 0.500, kept 48%, 50 completions/s, 0:18 left",
-        "train: 40/40 steps, 0.5 steps/s, reward 0.500, kept 48%, 50 completions/s",
+        "train: 16/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet, 0:48 left",
+        "train: 31/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet, 0:18 left",
+        "train: 40/40 steps, reward 0.500, kept 48% of completions, saved: not measured yet",
         "other: 100%",
     ]
+
+
+def test_what_is_shown_is_what_one_can_act_on():
+    assert shown(FIGURES | SAVED | {"candidates/reward": 0.45, "eval/average/pass@1": 0.6}) == [
+        "reward 0.450",
+        "accuracy 0.600",
+        "kept 80% of prompts and 48% of completions",
+        "saved 31% of the step so far, 2 h 10 min of 6 h 59 min",
+    ]
+    assert shown({"loss": 0.25}) == ["loss 0.250"], "of a warm-up"
+    assert shown(FIGURES | {"prune/token_kept_share": 0.5})[1] == "kept 48% of completions and 50% of their tokens"
+    assert shown(FIGURES | {"saved/seconds": -2.0, "saved/share": 0.0})[-1] == "saved 0% of the step so far"
 
 
 def test_no_control_characters_into_files_pipes_and_notebooks(monkeypatch):
@@ -76,7 +89,9 @@ def test_train_shows_lines_in_a_pipe(small_run, capsys, monkeypatch):
     printed = capsys.readouterr()
     said = [line for line in printed.err.splitlines() if line.startswith("train: ")]
     assert [line.split(",")[0].split()[1] for line in said] == ["1/3", "1/3", "2/3", "2/3", "3/3"]
-    assert "reward 0.000, candidates 0.000, kept" in said[1] and "completions/s" in said[1]
+    assert "reward 0.000, kept" in said[1] and "saved: not measured yet" in said[1]
+    block = [line for line in printed.out.splitlines() if re.match(r"dppo \| (pruned|saved|more to be had): ", line)]
+    assert len(block) == 3 and "in seconds not known" in block[1] and "dppo report " in printed.out
     assert "\x1b" not in printed.err + printed.out
     assert "| 3/3 [" not in printed.err  # the bar of transformers
     assert "'loss':" not in printed.out and "trained 3 steps" in printed.out
@@ -91,5 +106,5 @@ def test_bars_show_the_same_on_a_terminal():
             board.update("[b]train", step, 400, FIGURES)
         board.update("other", 0.5)
     printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
-    assert "340/400 steps 0.05 steps/s reward 0.500  kept 48%  50 completions/s 20:00 left" in printed
+    assert "340/400 steps reward 0.500  kept 48% of completions  saved: not measured yet 20:00 left" in printed
     assert "[b]train" in printed and "other" in printed and "50%" in printed

@@ -1,7 +1,12 @@
 """A workload and costs that a pencil can check."""
 
+import numpy as np
+import torch
+
+from dppo.pruning.cuts import token_moments
 from dppo_lab.planning.costs import Costs
 from dppo_lab.planning.model import Figures
+from dppo_lab.planning.tokens import TokenSample
 from dppo_lab.planning.workload import Kind, Workload
 
 
@@ -24,3 +29,18 @@ COSTS = Costs(
     rest=0.2,
 )
 WORLD = Figures(workload=MIXED, costs=COSTS)
+
+
+def tokens_of(unsure=0.1, seed=0, count=96):
+    """Completions of 5 to 40 tokens, most of which the sampler was sure of, and more so towards their ends."""
+    rng = np.random.default_rng(seed)
+    length_N = torch.from_numpy(rng.integers(5, 41, size=count))
+    span_NT = torch.arange(40) < length_N[:, None]
+    doubt_NT = torch.from_numpy(np.where(rng.random((count, 40)) < unsure, rng.random((count, 40)), 1e-3))
+    doubt_NT = doubt_NT / (1 + torch.arange(40) / 4)
+    return span_NT, token_moments(torch.from_numpy(rng.normal(size=count)), torch.log1p(-doubt_NT), span_NT)
+
+
+def sample_of(span_NT, moment_NT):
+    prompts = torch.arange(len(span_NT)) // 8
+    return TokenSample.of(span_NT, moment_NT, prompts, generations=8, scored=True)

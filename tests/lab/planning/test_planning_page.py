@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from planning_worlds import COSTS, MIXED, WORLD
+from planning_worlds import COSTS, MIXED, WORLD, sample_of, tokens_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 
@@ -22,7 +22,7 @@ STEP, LENGTH, PRICES = Step(prompts=16, generations=8), Length(steps=100, first_
 HOSTILE = "</script><script>window.stolen = 1</script><img src=x onerror='window.stolen = 1'>"
 
 
-def planned(figures=WORLD, step=STEP, length=LENGTH, prices=PRICES, rates=(0.5, 0.3), title="a plan"):
+def planned(figures=WORLD, step=STEP, length=LENGTH, prices=PRICES, rates=(0.5, 0.3, None, None), title="a plan"):
     return make_plan(figures, [], step, length, prices, rates, title=title, source="s", notes=[title])
 
 
@@ -75,10 +75,14 @@ def same(rows, plan, rel=1e-4):
         STEP,
         Step(prompts=7, generations=3, scaled="group", floor=0.05),
         Step(prompts=16, generations=4, token_power=0.0, passes=2, shares=2),
+        Step(prompts=16, generations=8, every=True, least=None),
     ],
 )
-def test_figures_are_those_of_the_model(browser, tmp_path, step):
-    plan = planned(step=step)
+@pytest.mark.parametrize("tokens", [None, sample_of(*tokens_of())], ids=["lengths", "tokens"])
+def test_figures_are_those_of_the_model(browser, tmp_path, step, tokens):
+    figures = replace(WORLD, tokens=tokens, costs=replace(COSTS, head_token=1e-3 if tokens else None))
+    plan = planned(figures, step=step)
+    assert len(plan.rows) == (10 if tokens and step.generations == 8 else 8)
     opened(browser, tmp_path, plan)
     same(computed(browser), plan)
     assert not browser.console_errors()
@@ -97,7 +101,7 @@ def test_figures_follow_what_is_typed_and_go_back(browser, tmp_path):
     costs = replace(COSTS, rollout_token=COSTS.rollout_token / 4)
     expected = planned(
         Figures(workload=changed, costs=costs), Step(prompts=64, generations=4), Length(steps=50, first_epoch=5),
-        Prices(gpus=8, gpu_hour=2.0), (0.7, 0.6),
+        Prices(gpus=8, gpu_hour=2.0), (0.7, 0.6, None, None),
     )  # fmt: skip
     rows = computed(browser)
     for row, wanted in zip(rows, expected.rows, strict=True):

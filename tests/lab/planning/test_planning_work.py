@@ -60,7 +60,7 @@ def test_expected_work_and_noise_are_those_of_the_librarys_own_draws():
         tokens.append(float(tokens_N[weight_N > 0].sum()) / 4)
         moments, whole = moments + float((value_N * weight_N**2).sum()), whole + float(value_N.sum())
     cells = cells_of(MIXED, STEP, option)
-    expected = float((cells.count_2X * kept(cells, option, STEP.floor) * cells.tokens_2X).sum())
+    expected = float((cells.count_2X * kept(cells, option, STEP) * cells.tokens_2X).sum())
     assert predicted.trained == pytest.approx(np.mean(trained), rel=0.03)
     assert expected == pytest.approx(np.mean(tokens), rel=0.03)
     assert predicted.noise == pytest.approx(moments / whole, rel=0.03)
@@ -86,7 +86,7 @@ def test_advantages_against_history_are_those_of_the_objective(size):
 def test_noise_and_tokens_are_what_the_librarys_efficiency_and_ceiling_are_made_of():
     option = Option(name="half", completion_rate=0.5)
     cells = cells_of(MIXED, STEP, option)
-    prob_2X, live = kept(cells, option, STEP.floor), cells.live_2X
+    prob_2X, live = kept(cells, option, STEP), cells.live_2X
     value = torch.from_numpy((cells.count_2X * cells.score_2X**2)[live])
     cost = torch.from_numpy((cells.count_2X * cells.tokens_2X)[live])
     gain = efficiency(torch.from_numpy(prob_2X[live]), value, cost)

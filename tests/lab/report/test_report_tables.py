@@ -100,8 +100,8 @@ def test_a_run_that_ended_before_the_baseline_got_there_is_too_short_to_tell():
     speedup = {"median": None, "at_most": 2.5, "reached": "0 of 2", "per_seed": {"0": [0, 2.5]}}
     group = compared(speedup=speedup, readout=readout, baseline_seconds=9.9)
     (sentence,) = found(group)
-    assert "3.50 s of trl's 9.90 s" in sentence and "too short to tell" in sentence and "did not reach" not in sentence
-    assert "At equal seconds (3.50 s)" in sentence and "+5.6 pp (+2.0 pp to +9.0 pp)" in sentence
+    assert "3.5 s of trl's 9.9 s" in sentence and "too short to tell" in sentence and "did not reach" not in sentence
+    assert "At equal seconds (3.5 s)" in sentence and "+5.6 pp (+2.0 pp to +9.0 pp)" in sentence
     assert method_line(group).compared[0].text == "too short to tell"
     longer = compared(speedup={**speedup, "at_most": 0.9}, readout=readout, baseline_seconds=9.9)
     assert "did not reach the final accuracy of trl" in found(longer)[0], "it had more seconds than the baseline needed"
@@ -191,6 +191,19 @@ def test_a_report_begins_with_what_was_pruned_what_it_saved_and_what_more_was_to
         "prompts at most 3×" in said["More to be had"] and "prompt_prune_rate: 0.3 is in use" in said["More to be had"]
     )
     assert "completions at most 1× (1 to 1), which is next to nothing" in said["More to be had"]
+    measured = {"saved/seconds": 7800.0, "saved/share": 0.31}
+    cut = {"prune/token_kept_share": 0.5, "prune/head_share": 0.1}
+    runs = run_of(
+        config={"prompt_prune_rate": 0.3},
+        logs=({**logs[0], "saved/seconds": 1.0, "saved/share": 0.01}, {**logs[0], "step": 2, **cut, **measured}),
+    )
+    ((_, lines),) = summaries(contents_of(group := Group(label="dppo", runs=(runs,))))
+    assert dict(lines)["Saved"].startswith("about 2 h 10 min of 6 h 59 min (31%)"), "as measured, and not as reckoned"
+    assert "50% of the tokens of completions with a gradient were not forwarded, and 10%" in dict(lines)["Pruned"]
+    assert (
+        method_line(group).rates.detail
+        == "50.0% of the tokens kept; 10.0% of them to the head; saved 31.0% of the seconds"
+    )
     bare = run_of(logs=({"step": 1, "prune/kept_share": 1.0},))
     ((_, lines),) = summaries(contents_of(Group(label="m", runs=(bare,))))
     assert all("not known" in text for _, text in lines[1:]) and "0% of the completions" in lines[0][1]

@@ -1,0 +1,150 @@
+"""What a run has saved so far beside the step that prunes nothing, and what it says of that when it ends."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from dppo.errors import CheckpointError, duration
+from dppo.evidence import MEASURED, Evidence, TokenCosts
+from dppo.methods import Method
+from dppo.pruning import PROMPT_AUTO, Pruning, ceiling_of
+from dppo.step import StepPlan
+
+FEW = 16
+"""Units below which a ceiling says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savings:
+    """Sums over the generations of a run that were trained on.
+
+    Tokens are completion tokens: generated, scored by other policies and trained on, as in ``TokenCosts``. Those of
+    prompts that were not rolled out are estimated by one over the probability of those that were.
+    """
+
+    whole: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Tokens of steps that prune nothing, >= 0."""
+    done: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Tokens that were paid for, >= 0."""
+    completions: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Completions rolled out, with a gradient, and trained on."""
+    prompts: tuple[float, ...] = (0.0, 0.0)
+    """Candidate prompts, and those rolled out."""
+    live_tokens: tuple[float, ...] = (0.0, 0.0)
+    """Of completions with a gradient the tokens, and those forwarded, where cuts are drawn; else 0."""
+    seconds: float = 0.0
+    """Of the phases of training, of the first process."""
+
+    def after(self, plan: StepPlan, forwarded: tuple[float, float], seconds: float) -> "Savings":
+        """This and then one more generation.
+
+        Args:
+            plan: what was trained on.
+            forwarded: tokens that scoring passes and that training passes forwarded.
+            seconds: that the generation took.
+        """
+        found, rolled = plan.completions, plan.method.rounds is not None
+        weight_N = torch.ones(len(found.tokens_N)) if rolled else plan.prompts.weight_Q[found.group_N]
+        tokens = float((weight_N * found.tokens_N).sum())
+        kept_N = (plan.weight_UN > 0).any(0)
+        live = span = 0.0
+        if plan.token_draws and plan.sampled is not None:
+            live = sum(float(plan.sampled.span_NT[found.live_N & row].sum()) for row in plan.share_UN)
+            span = sum(float(draw.length_N.sum()) for draw in plan.token_draws)
+        keep_P = plan.prompts.draw.keep_N
+        added = Savings(
+            whole=(tokens, tokens, float(plan.tokens_U.sum()) if not rolled else forwarded[1]),
+            done=(float(found.tokens_N.sum()), *forwarded),
+            completions=tuple(float(each.sum()) for each in (torch.ones_like(kept_N), found.live_N, kept_N)),
+            prompts=(float(len(keep_P)), float(keep_P.sum())),
+            live_tokens=(live, span),
+            seconds=seconds,
+        )
+        return self.and_then(added)
+
+    def and_then(self, more: "Savings") -> "Savings":
+        """The sums of both."""
+
+        def sums(name: str) -> tuple[float, ...]:
+            return tuple(a + b for a, b in zip(getattr(self, name), getattr(more, name), strict=True))
+
+        tuples = {each.name: sums(each.name) for each in fields(self) if each.name != "seconds"}
+        return replace(self, seconds=self.seconds + more.seconds, **tuples)
+
+    @classmethod
+    def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
+        """What ``dataclasses.asdict`` gave; nothing of an empty one, as in earlier checkpoints."""
+        try:
+            values: dict[str, Any] = {
+                name: value if name == "seconds" else tuple(value) for name, value in saved.items()
+            }
+            return cls(**values)
+        except TypeError as error:
+            raise CheckpointError(f"what was saved is damaged ({error}). Resume from an earlier checkpoint.") from error
+
+    def saved_seconds(self, costs: TokenCosts) -> float | None:
+        """Seconds not spent, by what tokens cost in the run's first generations; None before that is known."""
+        if not costs.fixed or not any(costs.seconds):
+            return None
+        pairs = zip(costs.each, self.whole, self.done, strict=True)
+        return sum(each * (whole - done) for each, whole, done in pairs if each)
+
+    def figures(self, costs: TokenCosts) -> dict[str, float]:
+        """``saved/*`` of docs/metrics.md; nothing before costs are known."""
+        saved = self.saved_seconds(costs)
+        whole = self.seconds + (saved or 0.0)
+        return {} if saved is None or whole <= 0 else {"saved/seconds": saved, "saved/share": saved / whole}
+
+    def lines(self, costs: TokenCosts) -> list[str]:
+        """What was left out and what that saved, in sentences; none before anything was trained on."""
+        rolled, live, kept = self.completions
+        if not rolled:
+            return []
+        parts = [f"{1 - live / rolled:.0%} without a gradient, which is exact"] if live < rolled else []
+        parts += [f"{(live - kept) / rolled:.0%} not drawn"] if kept < live else []
+        said = [f"completions: {1 - kept / rolled:.0%} of {rolled:,.0f} not trained on ({', '.join(parts) or 'none'})"]
+        candidates, asked = self.prompts
+        if asked < candidates:
+            said.append(f"prompts: {1 - asked / candidates:.0%} of {candidates:,.0f} not rolled out")
+        tokens, forwarded = self.live_tokens
+        if tokens:
+            said.append(f"tokens: {1 - forwarded / tokens:.0%} of those of completions with a gradient not forwarded")
+        return [f"pruned: {'; '.join(said)}", f"saved: {self._saved_line(costs)}"]
+
+    def _saved_line(self, costs: TokenCosts) -> str:
+        found = self.figures(costs)
+        if found:
+            saved, whole = found["saved/seconds"], found["saved/seconds"] + self.seconds
+            return (
+                f"{found['saved/share']:.0%}, about {duration(max(saved, 0.0))} of the {duration(whole)} of steps that "
+                "prune nothing, by what tokens cost in the first generations"
+            )
+        return (
+            f"in seconds not known: what tokens cost is measured in generations 2 to {MEASURED + 1}, and this run "
+            "has not come to their end"
+        )
+
+
+def more_to_be_had(method: Method, completions: Evidence | None, visits: Evidence | None) -> str:
+    """By level, what choosing can save at most by the latest evidence, beside the rate that is in use."""
+    said = []
+    levels: Sequence[tuple[str, Any, Evidence | None]] = (
+        ("completion", method.completions, completions if isinstance(method.completions, Pruning) else None),
+        ("prompt", method.prompts, visits if method.rounds is None else None),
+    )
+    for name, level, evidence in levels:
+        if evidence is None or len(evidence) < FEW:
+            continue
+        ceiling, field = ceiling_of(evidence), f"{name}_prune_rate"
+        if ceiling.low < PROMPT_AUTO.least_gain:
+            advice = "next to nothing"
+        elif level.rate:
+            advice = f"{field}: {'auto' if getattr(level, 'auto', None) else f'{level.rate:g}'} is in use"
+        elif name == "completion" and method.tokens.rate:
+            advice = "cuts are in use, which drop completions too"
+        else:
+            advice = f"try {field}: auto"
+        said.append(f"{name}s at most {ceiling}, {advice}")
+    return "; ".join(said) or "not known: too few completions had a gradient, and too few prompts came back"

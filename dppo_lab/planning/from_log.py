@@ -1,0 +1,281 @@
+"""What pruning would have saved in a run whose log is there: ``dppo plan --log FILE``.
+
+Groups are not in a log, but the mean reward and the share of groups of equal rewards are, and the two give a Beta
+distribution of pass rates. Everything else is the plan's own computation, at the log's seconds and lengths.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import betaln
+from scipy.stats import beta as beta_distribution
+
+from answer_judge.statistics import Estimate
+from dppo.pruning.ceiling import GRID, TAIL
+from dppo.rng import Purpose, generator
+from dppo_lab.planning.costs import Costs
+from dppo_lab.planning.logs import RunLog, StepFigures
+from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Figures, Level, gain, seconds_of
+from dppo_lab.planning.records import Option, Step
+from dppo_lab.planning.workload import Kind, Workload, log_normal_curve
+
+RESAMPLES = 100
+KINDS = 24
+"""Pass rates that a Beta distribution is cut into."""
+GROUP = 8
+"""Completions of a group where neither the log nor the command says."""
+REACH = (0.25, 0.9)
+"""Share of a step for log-probabilities, reference and update, as users of verl log it, where a log does not say."""
+FLAT = (0.3, 0.8)
+"""Share of groups of equal rewards, as papers report it, where a log does not say."""
+PHASES = ("old", "reference", "update")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlan:
+    """What pruning would have saved of each step, as shares of its seconds."""
+
+    source: str
+    phases: tuple[tuple[str, float], ...]
+    """Share of a step by phase; empty where the log has no seconds of phases."""
+    seconds: float | None
+    """Of a step; None where the log does not say."""
+    flat: Estimate
+    """Share of groups without a signal."""
+    pass_rate: float
+    saved: tuple[tuple[str, Estimate], ...]
+    """By what is done: seconds saved over those of the step, at equal noise; 0 where it would not pay."""
+    rates: tuple[tuple[str, float], ...]
+    """The rate that is best, by what is done."""
+    unknown: tuple[str, ...]
+    """What the log does not tell, a sentence each."""
+
+
+def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
+    """The plan of a log; ``generations`` are the completions of a group where the log does not show them."""
+    group, said = _group_of(log, generations)
+    unknown = [*said, *_missing(log)]
+    rng = generator(0, Purpose.CHECK, len(log.steps), 9)
+    steps = list(log.steps)
+    worlds = [
+        _world(each, group, rng if number else None) for number, each in enumerate([steps, *_resamples(steps, rng)])
+    ]
+    step = Step(prompts=64, generations=group, every=bool(log.known("kl")) and max(map(abs, log.known("kl"))) > 0)
+    if step.every:
+        unknown.append(
+            "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
+            "exactly, and how little these weigh is not in the log. Completions are taken to weigh by their advantage."
+        )
+    saved, rates = {}, {}
+    saved["exact skipping"] = _interval([_saved_exactly(world.figures, step) for world in worlds])
+    for name, level in (("completions", COMPLETIONS), ("prompts", PROMPTS)):
+        rates[name], saved[name] = _best(level, worlds, step)
+    whole = [value for each in steps if math.isfinite(value := _whole(each))]
+    return LogPlan(
+        source=f"{log.kind}, {len(steps)} steps, groups of {group}",
+        phases=_phases(steps),
+        seconds=float(np.mean(whole)) if whole else None,
+        flat=_interval([world.flat for world in worlds]),
+        pass_rate=worlds[0].pass_rate,
+        saved=tuple(saved.items()),
+        rates=tuple(rates.items()),
+        unknown=tuple(unknown),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The figures of a log or of one resample of its steps."""
+
+    figures: Figures
+    flat: float
+    pass_rate: float
+
+
+def _world(steps: Sequence[StepFigures], group: int, rng: Any) -> World:
+    """Means over steps; what is not in the log is the middle of what others report, or anything of it by ``rng``."""
+
+    def mean(name: str, otherwise: float) -> float:
+        values = [value for each in steps if math.isfinite(value := getattr(each, name))]
+        return float(np.mean(values)) if values else otherwise
+
+    def any_of(ends: tuple[float, float]) -> float:
+        return sum(ends) / 2 if rng is None else float(rng.uniform(*ends))
+
+    low, high = min(mean("lowest", 0.0), 0.0), max(mean("highest", 1.0), 1.0)
+    pass_rate = min(max((mean("reward", 0.5) - low) / (high - low), 1e-3), 1 - 1e-3)
+    flat = min(max(mean("flat", any_of(FLAT)), 0.0), 1 - 1e-3)
+    response, prompt = max(mean("response", 1.0), 1.0), max(mean("prompt", 1.0), 1.0)
+    kinds = tuple(
+        Kind(share=1 / KINDS, pass_rate=rate, right_tokens=response, wrong_tokens=response)
+        for rate in pass_rates(pass_rate, flat, group)
+    )
+    rollout, reach = mean("rollout", math.nan), sum(mean(name, 0.0) for name in PHASES)
+    if not reach or math.isnan(rollout):
+        share = any_of(REACH)
+        rollout, reach, rest = 0.95 * (1 - share), share, 0.05 * (1 - share)
+    else:
+        rest = max(mean("whole", rollout + reach) - rollout - reach, 0.0)
+    completions = 64 * group
+    costs = Costs(
+        rollout_fixed=0.0,
+        rollout_token=rollout / (completions * response),
+        completion=0.0,
+        update_fixed=0.0,
+        row_token=reach / (completions * (response + prompt - 1)),
+        padded_token=0.0,
+        rest=rest,
+    )
+    workload = Workload(
+        kinds=kinds,
+        prompt_tokens=prompt,
+        longest_prompt=log_normal_curve(prompt, 0.5),
+        longest_completion=log_normal_curve(response, 0.5),
+    )
+    return World(figures=Figures(workload=workload, costs=costs), flat=flat, pass_rate=pass_rate)
+
+
+def pass_rates(mean: float, flat: float, group: int) -> list[float]:
+    """``KINDS`` equally likely pass rates of the Beta distribution with this mean and share of groups all alike.
+
+    Args:
+        mean: pass rate of all completions, in (0, 1).
+        flat: share of groups in which all are right, or none, in [0, 1).
+        group: completions of a group, >= 2.
+    """
+
+    def share(strength: float) -> float:
+        a, b = mean * strength, (1 - mean) * strength
+        return math.exp(betaln(a + group, b) - betaln(a, b)) + math.exp(betaln(a, b + group) - betaln(a, b))
+
+    low, high = math.log(1e-3), math.log(1e4)
+    for _ in range(60):  # the share only falls with the strength
+        middle = (low + high) / 2
+        low, high = (middle, high) if share(math.exp(middle)) > flat else (low, middle)
+    strength = math.exp(high)
+    place = (np.arange(KINDS) + 0.5) / KINDS
+    return beta_distribution.ppf(place, mean * strength, (1 - mean) * strength).clip(0.0, 1.0).tolist()
+
+
+PACKED = Option(name="packed", layout="packed")
+"""As the run forwarded: each completion with a copy of its prompt, and only those with a gradient."""
+
+
+def _saved_exactly(figures: Figures, step: Step) -> float:
+    whole = seconds_of(figures, step, replace(PACKED, forwarded="all"), 1).total
+    return 1 - seconds_of(figures, step, PACKED, 1).total / whole
+
+
+def _best(level: Level, worlds: Sequence[World], step: Step) -> tuple[float, Estimate]:
+    """The rate of a level that gains most over exact skipping, and what it saves of a step so taken; 0 for none."""
+    rates = [round(GRID * k, 6) for k in range(1, int(level.auto.largest / GRID + 1e-6) + 1)]
+    level = replace(level, base=PACKED)
+
+    def gained(world: World, rate: float) -> float:
+        return gain(world.figures, step, level.at(rate), 1, PACKED)
+
+    best = max(rates, key=lambda rate: gained(worlds[0], rate))
+    if gained(worlds[0], best) <= 1:
+        return 0.0, Estimate(0.0, 0.0, 0.0)
+    return best, _interval([1 - 1 / max(gained(world, best), 1e-9) for world in worlds])
+
+
+def _interval(values: Sequence[float]) -> Estimate:
+    low, high = np.quantile(values[1:], (TAIL, 1 - TAIL)).tolist()
+    return Estimate(values[0], min(low, values[0]), max(high, values[0]))
+
+
+def _resamples(steps: Sequence[StepFigures], rng: Any) -> list[list[StepFigures]]:
+    """Resamples of blocks of neighbouring steps: these are alike."""
+    length = max(1, round(len(steps) ** 0.5))
+    count = math.ceil(len(steps) / length)
+    starts = rng.integers(0, len(steps) - length + 1, size=(RESAMPLES, count))
+    return [[steps[first + k] for first in row for k in range(length)] for row in starts.tolist()]
+
+
+def _group_of(log: RunLog, asked: int | None) -> tuple[int, list[str]]:
+    """Completions of a group: as asked, or from the largest advantage over the deviation, ``(n - 1) / sqrt(n)``."""
+    if asked is not None:
+        return asked, []
+    largest = max(log.known("advantage"), default=0.0)
+    size = ((largest + math.sqrt(largest**2 + 4)) / 2) ** 2
+    if size > 2.5 and abs(size - round(size)) < 0.02 * size:
+        return round(size), []
+    return GROUP, [f"How many completions a group has: {GROUP} are assumed. Say --generations N."]
+
+
+def _missing(log: RunLog) -> list[str]:
+    """What a plan needs and a log does not have, with what was taken in its place."""
+    said = []
+    if not log.known("flat"):
+        said.append(
+            f"How many groups have equal rewards: {FLAT[0]:.0%} to {FLAT[1]:.0%} is assumed, as papers report. TRL "
+            "logs frac_reward_zero_std; verl does not."
+        )
+    if not log.known("rollout") or not any(log.known(name) for name in PHASES):
+        said.append(
+            f"Where a step's time goes: {REACH[0]:.0%} to {REACH[1]:.0%} is assumed for log-probabilities and update, "
+            "as users of verl log it in timing_s/*."
+        )
+    if not log.known("prompt"):
+        said.append(
+            "How long prompts are: they are taken to be short, which overstates what a dropped completion saves."
+        )
+    said.append(
+        "What leaving out tokens would save: a log has no probabilities of single tokens. A pilot has: dppo plan "
+        "CONFIG.yaml --pilot 32."
+    )
+    said.append(
+        "How right and wrong completions differ in length, how pass rates moved, and whether prompts came back: they "
+        "are reckoned from their second epoch on."
+    )
+    return said
+
+
+def _whole(step: StepFigures) -> float:
+    parts = [step.rollout, *(getattr(step, name) for name in PHASES)]
+    return (
+        step.whole if math.isfinite(step.whole) else sum(value for value in parts if math.isfinite(value)) or math.nan
+    )
+
+
+def _phases(steps: Sequence[StepFigures]) -> tuple[tuple[str, float], ...]:
+    found = {}
+    for name in ("rollout", *PHASES):
+        pairs = [(value, _whole(each)) for each in steps if math.isfinite(value := getattr(each, name))]
+        if pairs:
+            found[name] = sum(value for value, _ in pairs) / sum(whole for _, whole in pairs)
+    return tuple(found.items()) if len(found) > 1 else ()
+
+
+def lines_of(plan: LogPlan) -> list[str]:
+    """The plan in lines of text."""
+    step = "" if plan.seconds is None else f"; a step takes {plan.seconds:.3g} s"
+    phases = ", ".join(f"{name} {share:.0%}" for name, share in plan.phases)
+    rates = dict(plan.rates)
+    lines = [
+        f"{plan.source}{step}" + (f": {phases}" if phases else ""),
+        f"pass rate {plan.pass_rate:.0%}; groups without a signal {_percent(plan.flat)}",
+        "",
+        "would have saved, of a step's seconds, at the noise that it had:",
+    ]
+    for name, saved in plan.saved:
+        rate = f" at {rates[name]:g}" if rates.get(name) else ""
+        beyond = "" if name not in rates else " of what is left"
+        verdict = f"{_percent(saved)}{beyond}" if saved.value > 0 else "nothing: it would not pay"
+        lines.append(f"  {name + rate:22} {verdict}")
+    return [
+        *lines,
+        "  tokens                 not known",
+        "",
+        "what the log does not tell:",
+        *(f"- {each}" for each in plan.unknown),
+    ]
+
+
+def _percent(found: Estimate) -> str:
+    ends = "" if found.low == found.high else f" ({found.low:.0%} to {found.high:.0%})"
+    return f"{found.value:.0%}{ends}"

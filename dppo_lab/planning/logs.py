@@ -1,0 +1,242 @@
+"""Logs that a run of another library left: verl's console or JSON, TRL's state, exports of wandb and TensorBoard.
+
+Every reader gives names and numbers of each logged step; ``step_figures`` finds in them what a plan needs.
+"""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dppo.errors import ConfigError
+
+Row = dict[str, float]
+NUMPY = re.compile(r"np\.\w+\((.*)\)")
+"""How numpy's numbers are printed."""
+PREFIXES = ("train/", "train_")
+WRITES = (
+    "Give verl's console output or JSON lines, TRL's trainer_state.json, a CSV or JSON export of wandb, or "
+    "TensorBoard's event file"
+)
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "step": ("step", "training/global_step", "_step", "global_step", "Step"),
+    "rollout": (
+        "timing_s/gen",
+        "timing_s/generate_sequences",
+        "time/rollout",
+        "vLLM.generate",
+        "transformers.generate",
+    ),
+    "old": ("timing_s/old_log_prob", "time/log_probs"),
+    "reference": ("timing_s/ref",),
+    "update": ("timing_s/update_actor", "time/forward_backward"),
+    "whole": ("timing_s/step", "perf/time_per_step", "step_time"),
+    "response": ("response_length/mean", "completions/mean_length", "completion_length"),
+    "prompt": ("prompt_length/mean",),
+    "tokens": ("perf/total_num_tokens",),
+    "reward": ("critic/score/mean", "candidates/reward", "reward"),
+    "highest": ("critic/score/max",),
+    "lowest": ("critic/score/min",),
+    "flat": ("candidates/zero_signal_groups", "frac_reward_zero_std"),
+    "advantage": ("critic/advantages/max",),
+    "kl": ("actor/kl_loss", "kl"),
+}
+"""What is looked for, under which names: the first that is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFigures:
+    """A logged step; NaN where the log does not say."""
+
+    step: float
+    rollout: float
+    """Seconds of making completions."""
+    old: float
+    """Of log-probabilities of the old policy."""
+    reference: float
+    """Of the reference's."""
+    update: float
+    """Of forward and backward, and the optimizer where it is not apart."""
+    whole: float
+    """Of the whole step."""
+    response: float
+    """Mean tokens of a completion."""
+    prompt: float
+    """Mean tokens of a prompt."""
+    tokens: float
+    """Of all sequences of the step."""
+    reward: float
+    """Mean of a completion."""
+    highest: float
+    lowest: float
+    """Of its completions."""
+    flat: float
+    """Share of groups of equal rewards."""
+    advantage: float
+    """The largest."""
+    kl: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLog:
+    """What a log holds."""
+
+    kind: str
+    """The format, in words."""
+    steps: tuple[StepFigures, ...]
+
+    def known(self, name: str) -> list[float]:
+        """Every finite value of a figure."""
+        return [value for each in self.steps if math.isfinite(value := getattr(each, name))]
+
+
+def read_log(path: Path) -> RunLog:
+    """A log in any of the formats above, told by what it holds.
+
+    Raises:
+        ConfigError: there is no such file, a reader is not installed, or nothing in it is a step of training.
+    """
+    if not path.exists():
+        raise ConfigError(f"--log {path}: there is no such file. {WRITES}.")
+    kind, rows = _read(path)
+    steps = step_figures(rows)
+    if len(steps) < 2:
+        raise ConfigError(
+            f"--log {path}: read as {kind}, and it has {len(steps)} steps of training; 2 are needed. {WRITES}."
+        )
+    return RunLog(kind=kind, steps=steps)
+
+
+def step_figures(rows: Iterable[Row]) -> tuple[StepFigures, ...]:
+    """The steps of training in some rows, in order; figures of one step in several rows are put together."""
+    by_step: dict[float, Row] = {}
+    for place, row in enumerate(rows):
+        plain = {_plain(name): value for name, value in row.items()}
+        step = _first(plain, NAMES["step"])
+        by_step.setdefault(place if math.isnan(step) else step, {}).update(plain)
+    found = [
+        StepFigures(**{each.name: _first(row, NAMES[each.name]) for each in fields(StepFigures)} | {"step": step})
+        for step, row in sorted(by_step.items())
+    ]
+    return tuple(each for each in found if not math.isnan(each.reward) and not math.isnan(each.response))
+
+
+def _plain(name: str) -> str:
+    """A name without what a logger puts before it: ``train/``, ``profiling/Time taken: GRPOTrainer.``."""
+    name = name.rsplit(" - ", 1)[-1] if " - " in name else name  # wandb's CSV: run name - metric
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    return re.sub(r"^profiling/Time taken: \w+\.", "", name)
+
+
+def _first(row: Row, names: Sequence[str]) -> float:
+    return next((row[name] for name in names if name in row and math.isfinite(row[name])), math.nan)
+
+
+# -- formats ----------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> tuple[str, Iterable[Row]]:
+    if path.is_dir() or "tfevents" in path.name:
+        return "TensorBoard's events", _tensorboard(path)
+    if path.suffix == ".wandb":
+        return "a run of wandb", _wandb(path)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".csv":
+        return "a CSV export", [_numbers(row) for row in csv.DictReader(text.splitlines())]
+    try:
+        read = json.loads(text)
+        history = read["log_history"] if isinstance(read, dict) and "log_history" in read else read
+        kind = "TRL's state" if history is not read else "JSON"
+        return kind, [_numbers(each) for each in (history if isinstance(history, list) else [history])]
+    except ValueError:
+        pass
+    lines = [found for line in text.splitlines() if (found := _json_line(line)) is not None]
+    return ("JSON lines", lines) if lines else ("a console's output", list(_console(text)))
+
+
+def _json_line(line: str) -> Row | None:
+    """Figures of a line that is a JSON object; verl's file logger has them under ``data``."""
+    if not line.startswith("{"):
+        return None
+    try:
+        read = json.loads(line)
+    except ValueError:
+        return None
+    data = read.get("data")
+    return _numbers({**read, **data} if isinstance(data, dict) else read)
+
+
+def _console(text: str) -> Iterable[Row]:
+    """Figures of the lines ``step:3 - name:value - ...``, which may begin with who prints them."""
+    for line in text.splitlines():
+        at = line.find("step:")
+        if at >= 0 and " - " in line[at:]:
+            parts = (part.rpartition(":") for part in line[at:].split(" - "))
+            yield _numbers({name.strip(): NUMPY.sub(r"\1", value) for name, _, value in parts})
+
+
+def _numbers(row: Mapping[str, Any]) -> Row:
+    """The finite numbers of a record, those written as text included."""
+    found = {}
+    for name, value in row.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            continue
+        if math.isfinite(number) and name is not None:
+            found[str(name)] = number
+    return found
+
+
+def _needs(package: str, path: Path, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except ImportError as error:
+        raise ConfigError(
+            f"--log {path} is read by {package}, which is not installed. Run pip install {package}, or export the run "
+            "as CSV."
+        ) from error
+
+
+def _tensorboard(path: Path) -> list[Row]:
+    """Scalars of an event file or of a folder with one, by TensorBoard's own reader."""
+
+    def load() -> Any:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # pyright: ignore
+
+        return EventAccumulator
+
+    events = _needs("tensorboard", path, load)(str(path), size_guidance={"scalars": 0})
+    events.Reload()
+    rows: dict[int, Row] = {}
+    for name in events.Tags()["scalars"]:
+        for event in events.Scalars(name):
+            rows.setdefault(event.step, {"step": float(event.step)})[name] = float(event.value)
+    return list(rows.values())
+
+
+def _wandb(path: Path) -> list[Row]:
+    """Records of wandb's own file, by its own reader."""
+
+    def load() -> Any:
+        from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore
+        from wandb.sdk.internal.datastore import DataStore  # pyright: ignore
+
+        return DataStore, Record
+
+    store_of, record_of = _needs("wandb", path, load)
+    store, rows = store_of(), []
+    store.open_for_scan(str(path))
+    while (data := store.scan_data()) is not None:
+        record = record_of()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+            rows.append(_numbers({name: json.loads(value) for name, value in items.items()}))
+    return rows

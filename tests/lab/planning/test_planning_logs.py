@@ -1,0 +1,154 @@
+"""``dppo plan --log``: every format gives the same figures, and pass rates come back from what logs say of groups."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from refusals import refused
+
+from dppo.errors import ConfigError
+from dppo_lab.cli.main import main
+from dppo_lab.planning.from_log import lines_of, pass_rates, plan_log
+from dppo_lab.planning.logs import read_log
+
+STEPS, GROUP = 12, 5
+VERL = {
+    "critic/score/mean": 0.4, "critic/score/max": 1.0, "critic/score/min": 0.0, "critic/advantages/max": 1.78885,
+    "response_length/mean": 500.0, "prompt_length/mean": 100.0, "timing_s/gen": 40.0, "timing_s/old_log_prob": 10.0,
+    "timing_s/ref": 0.0, "timing_s/update_actor": 45.0, "timing_s/step": 100.0,
+}  # fmt: skip
+
+
+def rows_of(**others):
+    """Steps that vary by a few percent."""
+    rng = np.random.default_rng(0)
+    return [{name: v * (1 + 0.03 * rng.normal()) if "/m" not in name[6:] else v for name, v in (VERL | others).items()}
+            for _ in range(STEPS)]  # fmt: skip
+
+
+def write_console(folder, rows):
+    lines = ["Training Progress: 3%|#    | 1/40", "step:0 - val-core/acc/mean@1:0.5"]
+    for step, row in enumerate(rows, 1):
+        values = [f"{name}:{value!r}" if step % 2 else f"{name}:np.float64({value})" for name, value in row.items()]
+        lines.append(f"(TaskRunner pid=87031) step:{step} - actor/lr:1e-06 - " + " - ".join(values))
+    path = folder / "verl.log"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def write_json_lines(folder, rows):
+    path = folder / "verl.jsonl"
+    path.write_text("".join(json.dumps({"step": n, "data": row}) + "\n" for n, row in enumerate(rows, 1)))
+    return path
+
+
+def write_csv(folder, rows):
+    path = folder / "wandb.csv"
+    with path.open("w") as file:
+        table = csv.DictWriter(file, ["Step", *(f"my run - {name}" for name in rows[0])])
+        table.writeheader()
+        for step, row in enumerate(rows, 1):
+            table.writerow({"Step": step, **{f"my run - {name}": value for name, value in row.items()}})
+    return path
+
+
+def write_tensorboard(folder, rows):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / "tb")) as writer:
+        for step, row in enumerate(rows, 1):
+            for name, value in row.items():
+                writer.add_scalar(f"train/{name}", value, step)
+    return folder / "tb"
+
+
+FORMATS = {"console": write_console, "JSON lines": write_json_lines, "CSV": write_csv, "TensorBoard": write_tensorboard}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_figures(name, tmp_path):
+    rows = rows_of()
+    log = read_log(FORMATS[name](tmp_path, rows))
+    assert name.split()[0] in log.kind and len(log.steps) == STEPS, "what is not training is left out"
+    for step, row in zip(log.steps, rows, strict=True):
+        assert step.update == pytest.approx(row["timing_s/update_actor"], rel=1e-5)
+        assert step.reward == pytest.approx(0.4) and math.isnan(step.flat)
+    plan = plan_log(log)
+    assert f"groups of {GROUP}" in plan.source, "the largest advantage tells"
+    assert dict(plan.phases)["rollout"] == pytest.approx(0.4, abs=0.02) and plan.seconds == pytest.approx(100, rel=0.03)
+
+
+def test_trls_state_is_read_and_what_it_lacks_is_said(tmp_path, capsys):
+    path = tmp_path / "trainer_state.json"
+    history = [
+        {
+            "step": n,
+            "reward": 0.5 + 0.02 * (n % 3),
+            "completions/mean_length": 300.0,
+            "frac_reward_zero_std": 0.6,
+            "step_time": 9.0,
+        }
+        for n in range(1, 21)
+    ]
+    path.write_text(json.dumps({"log_history": [*history, {"step": 20, "train_runtime": 200.0}]}))
+    assert main(["plan", "--log", str(path), "--generations", "8"]) == 0
+    text = capsys.readouterr().out
+    assert "TRL's state, 20 steps, groups of 8; a step takes 9 s" in text and "groups without a signal 60%" in text
+    assert "Where a step's time goes: 25% to 90% is assumed" in text and "tokens" in text and "not known" in text
+    assert "How many groups" not in text and "How many completions" not in text
+    path.write_text(json.dumps({"log_history": [each | {"kl": 0.01} for each in history]}))
+    assert main(["plan", "--log", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "exact skipping         nothing" in text and "KL term" in text and "8 are assumed" in text
+
+
+@pytest.mark.parametrize(("rate", "strength", "group"), [(0.5, 0.18, 8), (0.61, 0.49, 8), (0.3, 4.0, 4)])
+def test_pass_rates_come_back_from_the_mean_and_the_share_of_equal_groups(rate, strength, group):
+    rng = np.random.default_rng(0)
+    rate_Q = rng.beta(rate * strength, (1 - rate) * strength, size=100_000)
+    right_Q = rng.binomial(group, rate_Q)
+    flat = np.mean((right_Q == 0) | (right_Q == group))
+    found = np.array(pass_rates(right_Q.mean() / group, flat, group))
+    assert found.mean() == pytest.approx(rate, abs=0.02)
+    assert np.mean(found**group + (1 - found) ** group) == pytest.approx(flat, abs=0.02)
+    assert np.mean(found * (1 - found)) == pytest.approx(np.mean(rate_Q * (1 - rate_Q)), abs=0.02)
+    alike = np.full(24, rate)  # the wrong twin: all prompts alike
+    assert abs(np.mean(alike**group + (1 - alike) ** group) - flat) > 0.1
+
+
+def test_what_is_saved_follows_from_shares_of_signal_and_of_time(tmp_path):
+    def plan(**others):
+        return dict(plan_log(read_log(write_json_lines(tmp_path, rows_of(**others))), generations=8).saved)
+
+    half = plan(frac_reward_zero_std=0.5)["exact skipping"]
+    assert half.value == pytest.approx(0.5 * 0.55, abs=0.01) and half.low < half.value < half.high
+    assert half.high - half.low < 0.1, "what is in the log is known well"
+    assert plan(frac_reward_zero_std=0.9)["exact skipping"].value > 1.6 * half.value
+    unknown = plan()["exact skipping"]
+    assert unknown.high - unknown.low > 0.2, "what is not in the log makes the interval wide"
+    slow = {"timing_s/gen": 400.0, "timing_s/step": 460.0}
+    rare = plan(frac_reward_zero_std=0.8, **slow)
+    assert rare["exact skipping"].value < half.value and rare["prompts"].value > rare["completions"].value >= 0
+
+
+def test_what_cannot_be_read_is_refused_by_name(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "other.log"
+    path.write_text("nothing of use\n")
+    with refused(ConfigError, str(path), "0 steps", "trainer_state.json"):
+        read_log(path)
+    with refused(ConfigError, "no such file"):
+        read_log(tmp_path / "missing")
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    run = tmp_path / "run-1.wandb"
+    run.write_bytes(b"")
+    with refused(ConfigError, "wandb", "pip install wandb", "CSV"):
+        read_log(run)
+    assert (
+        main(["plan", "examples/embedded.yaml", "--log", str(path)]) == 2 and "stands alone" in capsys.readouterr().err
+    )
+    assert main(["plan", "examples/embedded.yaml", "--generations", "8"]) == 2
+    assert main(["plan", "--log", str(path), "--generations", "1"]) == 2
+    assert any("not known" in line for line in lines_of(plan_log(read_log(write_console(tmp_path, rows_of())))))

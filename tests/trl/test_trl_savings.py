@@ -1,0 +1,97 @@
+"""What a run saved: sums over steps that a pencil can check, and estimates that are right on average."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+from refusals import refused
+
+from dppo.errors import CheckpointError, duration
+from dppo.evidence import TokenCosts
+from dppo.methods import METHODS
+from dppo.rng import Purpose, step_streams
+from dppo.step import RolledOut, drawn_block, plan_step, whole_block
+from dppo.trl.grpo.costs import forwarded
+from dppo.trl.grpo.savings import Savings, more_to_be_had
+from dppo.types import Block, Candidates, Rewards
+
+PROMPTS, GROUP = 6, 4
+COSTS = TokenCosts(generations=9, seconds=(10.0, 5.0, 40.0), tokens=(100.0, 50.0, 100.0), fixed=True)
+TOKENS = torch.arange(10, 10 + PROMPTS * GROUP)
+REWARDS = torch.tensor([[1.0, 0, 0, 1]] * 4 + [[1.0] * 4] * 2).flatten()
+
+
+def step_of(method, *, rate=0.0, index=0):
+    """A step over prompts of known signal, of which some are rolled out."""
+    candidates = Candidates(
+        row_P=torch.arange(PROMPTS),
+        signal_P=torch.tensor([1.0, 2, 3, 4, 0.1, 0.1]),
+        tokens_P=torch.full((PROMPTS,), 20.0),
+        seen_P=torch.ones(PROMPTS, dtype=torch.bool),
+    )
+    streams = step_streams(0, index)
+    prompts = whole_block(PROMPTS, PROMPTS * GROUP)
+    if rate:
+        method = method.with_rates(prompt=rate)
+        drawn = method.prompts.draw(candidates, streams(Purpose.PROMPT_DRAW))
+        prompts = drawn_block(Block(candidates=candidates, draw=drawn), GROUP)
+    keep_N = prompts.draw.keep_N.repeat_interleave(GROUP)
+    rewards = Rewards.of_groups(REWARDS[keep_N].view(-1, GROUP))
+    return plan_step(
+        method, RolledOut(rewards=rewards, tokens_N=TOKENS[keep_N]), prompts, streams=streams, max_tokens=50
+    )
+
+
+def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
+    plan = step_of(METHODS["dr_grpo"])
+    live = float(TOKENS[:16].sum())
+    assert forwarded(plan) == (live, live)
+    found = Savings().after(plan, forwarded(plan), 30.0).after(plan, forwarded(plan), 30.0)
+    flat = 2 * float(TOKENS[16:].sum())
+    assert found.saved_seconds(COSTS) == pytest.approx(flat * (0.1 + 0.4)), "nothing of the rollout"
+    assert found.figures(COSTS)["saved/share"] == pytest.approx(flat * 0.5 / (60 + flat * 0.5))
+    assert found.completions == (48.0, 32.0, 32.0) and found.prompts == (12.0, 12.0)
+    pruned, saved = found.lines(COSTS)
+    assert "33% of 48 not trained on (33% without a gradient" in pruned and "prompts" not in pruned
+    assert saved.endswith("by what tokens cost in the first generations")
+    early = replace(COSTS, fixed=False)
+    assert found.figures(early) == {} and "in seconds not known" in found.lines(early)[1], "no guess before it is known"
+    assert Savings().lines(COSTS) == []
+
+
+def test_prompts_that_were_not_rolled_out_are_estimated_without_bias():
+    method = METHODS["dppo"].with_rates(completion=0.5)
+    total, each, generated = Savings(), [], 0.0
+    for index in range(600):
+        plan = step_of(method, rate=0.5, index=index)
+        before, total = total, total.after(plan, forwarded(plan), 1.0)
+        each.append([total.whole[part] - before.whole[part] for part in (0, 2)])
+        generated += float(plan.completions.tokens_N.sum())
+    whole = float(TOKENS.sum())
+    assert (abs(np.mean(each, 0) - whole) < 4 * np.std(each, 0, ddof=1) / 600**0.5).all()
+    assert generated / 600 < 0.8 * whole, "the wrong twin: what was rolled out alone"
+    assert total.prompts[1] / total.prompts[0] == pytest.approx(0.5, abs=0.05)
+    assert total.saved_seconds(COSTS) > 0 and "not rolled out" in total.lines(COSTS)[0]
+
+
+def test_it_goes_through_a_checkpoint_and_a_damaged_one_is_refused():
+    plan = step_of(METHODS["dr_grpo"])
+    found = Savings().after(plan, forwarded(plan), 30.0)
+    assert (
+        Savings.of_saved({name: list(v) if isinstance(v, tuple) else v for name, v in asdict(found).items()}) == found
+    )
+    assert Savings.of_saved({}) == Savings()
+    with refused(CheckpointError, "damaged"):
+        Savings.of_saved({"whole": 3})
+
+
+def test_what_more_there_is_to_be_had_is_said_by_level():
+    plan = step_of(METHODS["dppo"].with_rates(completion=0.5))
+    evidence = plan.evidence
+    assert evidence is not None
+    assert "completion_prune_rate: 0.5 is in use" in more_to_be_had(
+        plan.method, evidence, None
+    ) or "next to nothing" in (more_to_be_had(plan.method, evidence, None))
+    assert "not known" in more_to_be_had(plan.method, None, None)
+    assert [duration(seconds) for seconds in (2.5, 100, 7800)] == ["2.5 s", "1 min 40 s", "2 h 10 min"]

@@ -1,0 +1,69 @@
+"""What pruning saved, and what it kept, in the trackers that are installed, through TRL's own log."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from conftest_trl import length_reward
+from trl_recorder_runs import make
+
+NAMES = ("saved/seconds", "saved/share", "prune/kept_share", "prune/prompts_kept_share", "reward")
+
+
+@pytest.fixture
+def known_soon(monkeypatch):
+    """Costs of tokens are known after the second generation."""
+    monkeypatch.setattr("dppo.evidence.MEASURED", 1)
+
+
+def trained(path, folder, tracker, **options):
+    """A run of four generations that reports to a tracker; its last record of training."""
+    trainer, _ = make(path, folder, report_to=tracker, max_steps=4, reward=length_reward, **options)
+    trainer.train()
+    records = [record for record in trainer.state.log_history if "saved/share" in record]
+    assert records and "saved/share" not in trainer.state.log_history[0], "not before it is known"
+    return trainer, records[-1]
+
+
+def test_tensorboard_has_them(tiny_path, tmp_path, known_soon, monkeypatch):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    _, last = trained(tiny_path, tmp_path, "tensorboard")
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    for name in NAMES:
+        assert events.Scalars(f"train/{name}")[-1].value == pytest.approx(last[name], rel=1e-5), name
+
+
+def test_trackio_has_them(tiny_path, tmp_path, known_soon, monkeypatch):
+    pytest.importorskip("trackio", reason="trackio is not installed: pip install trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    _, last = trained(tiny_path, tmp_path, "trackio")
+    (database,) = Path(tmp_path / "trackio").rglob("*.db")
+    with sqlite3.connect(database) as connection:
+        (written,) = connection.execute("select metrics from metrics order by step desc limit 1").fetchone()
+    assert json.loads(written)["train/saved/share"] == pytest.approx(last["saved/share"])
+
+
+def test_wandb_has_them(tiny_path, tmp_path, known_soon, monkeypatch):
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install wandb")
+    from dppo_lab.planning.logs import _wandb
+
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
+        monkeypatch.setenv(name, value)
+    _, last = trained(tiny_path, tmp_path, "wandb")
+    (file,) = tmp_path.rglob("*.wandb")
+    rows = [row for row in _wandb(file) if "train/saved/share" in row]
+    assert rows[-1]["train/saved/share"] == pytest.approx(last["saved/share"])
+
+
+def test_a_plain_script_ends_with_what_was_pruned_and_saved(tiny_path, tmp_path, known_soon, capsys):
+    trainer, last = trained(tiny_path, tmp_path, "none", prompt_prune_rate=0.0, completion_prune_rate=0.5)
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dppo | ")][-3:]
+    pruned, saved, more = said
+    assert pruned.startswith("dppo | pruned: completions: ") and "not drawn" in pruned and "prompts" not in pruned
+    assert saved.startswith(f"dppo | saved: {trainer.savings.figures(trainer.meter.costs)['saved/share']:.0%}, about")
+    assert more.startswith("dppo | more to be had: ") and 0 < last["saved/share"] < 1

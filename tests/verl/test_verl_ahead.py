@@ -1,0 +1,245 @@
+"""Prompts asked for ahead: in whichever update a group is trained, its weight is that of the draw that asked for it."""
+
+import json
+from dataclasses import replace
+from itertools import permutations, product
+
+import pytest
+import torch
+from refusals import refused
+
+from dppo.context import NOTHING_KNOWN
+from dppo.errors import CheckpointError, ShapeError
+from dppo.step.records import drawn_block
+from dppo.types import Block, Candidates, Draw
+from dppo.verl.ahead import Ahead
+
+PAIRS = {(0, 1): 0.5, (0, 2): 0.3, (1, 2): 0.2}
+"""The draws of a block of three, two of which are kept, and their chances."""
+PROB = [0.8, 0.7, 0.5]
+VALUE = [[1.0, -2.0, 4.0], [3.0, 0.5, -1.0]]
+"""What each prompt of two blocks has for a gradient."""
+
+
+def block(rows, keep, prob=PROB):
+    """A block of prompts with a draw that is told."""
+    keep_P = torch.tensor([place in keep for place in range(len(rows))])
+    prob_P = torch.tensor(prob, dtype=torch.float64)
+    found = Candidates(
+        row_P=torch.tensor(rows),
+        signal_P=prob_P / 3,
+        tokens_P=torch.full((len(rows),), 7.0, dtype=torch.float64),
+        seen_P=torch.ones(len(rows), dtype=torch.bool),
+    )
+    draw = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=torch.where(keep_P, 1 / prob_P, 0.0))
+    return drawn_block(Block(candidates=found, draw=draw), 2)
+
+
+def two_blocks(first, second, ahead=None, rows=((0, 1, 2), (10, 11, 12)), prob=(PROB, PROB)):
+    """What is in flight once both were asked for; a prompt's name is its row."""
+    ahead = Ahead(prompts=3, generations=2) if ahead is None else ahead
+    for given, keep, prob_P in zip(rows, (first, second), prob, strict=True):
+        ahead = ahead.after_block(block(given, keep, prob_P), [str(given[place]) for place in keep])
+    return ahead
+
+
+def value(row):
+    return VALUE[row // 10][row % 10]
+
+
+def updates(ahead, order):
+    """Gradient of every update, groups coming back in an order of rows that does not depend on the draws."""
+    found = []
+    while ahead.due:
+        back = sorted(ahead.uids, key=lambda uid: order.index(int(uid)))[: ahead.groups]
+        asked, ahead = ahead.after_update(back, NOTHING_KNOWN)
+        step = asked.prompts
+        sums = [float(w) * value(row) * n for w, row, n in zip(step.weight_Q, step.row_Q.tolist(), asked.size_Q)]  # noqa: B905
+        found.append(sum(sums) / step.sequences)
+    assert not ahead.flights
+    return found
+
+
+def expected(made, order, ahead=None):
+    """The mean over every draw of both blocks of what updates add up to, and of the first one."""
+    total = first = 0.0
+    for (one, p), (two, q) in product(PAIRS.items(), repeat=2):
+        found = made(two_blocks(one, two, ahead), order)
+        total, first = total + p * q * sum(found), first + p * q * found[0]
+    return total, first
+
+
+def full(*blocks):
+    return sum(sum(VALUE[number]) / 3 for number in blocks)
+
+
+ROWS = (0, 1, 2, 10, 11, 12)
+ORDERS = list(permutations(ROWS))[::17]
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_every_group_counts_once_on_average_in_whatever_order_they_come_back(split):
+    ahead = Ahead(prompts=4, generations=2, updates=split)
+    for order in ORDERS:
+        if split == 1:
+            assert expected(updates, order)[0] == pytest.approx(full(0, 1), rel=1e-12)
+        else:  # blocks of 3 where 4 make a step; an update is a mean over half a step, so two of them are twice it
+            total = expected(updates, order, ahead)[0]
+            assert total / split == pytest.approx(full(0, 1), rel=1e-12)
+    first = expected(updates, ROWS)[1]
+    assert first == pytest.approx(full(0), rel=1e-12)  # in the order of the asking: each update is its block
+
+
+def with_probabilities_of_the_block_that_is_due(ahead, order):
+    """Wrong: weights by the draw of the step that trains, in place of the one that asked."""
+    turned = [PROB[(flight.candidate.row + 1) % 10 % 3] for flight in ahead.flights]
+    flights = tuple(
+        replace(flight, candidate=replace(flight.candidate, weight=1 / prob))
+        for flight, prob in zip(ahead.flights, turned, strict=True)
+    )
+    return updates(replace(ahead, flights=flights), order)
+
+
+def over_what_came_back(ahead, order):
+    """Wrong: a mean whose denominator is made of the weights of the groups that an update took."""
+    found = []
+    while ahead.due:
+        back = sorted(ahead.uids, key=lambda uid: order.index(int(uid)))[: ahead.groups]
+        asked, ahead = ahead.after_update(back, NOTHING_KNOWN)
+        step = asked.prompts
+        found.append(sum(w * value(r) for w, r in zip(step.weight_Q.tolist(), step.row_Q.tolist(), strict=True)))
+        found[-1] /= float(step.weight_Q.sum())
+    return found
+
+
+@pytest.mark.parametrize("wrong", [with_probabilities_of_the_block_that_is_due, over_what_came_back])
+def test_wrong_twins_are_seen(wrong):
+    assert max(abs(expected(wrong, order)[0] - full(0, 1)) for order in ORDERS) > 0.05 * abs(full(0, 1))
+
+
+def test_a_group_keeps_the_share_of_its_own_block_where_blocks_differ_in_length():
+    """As with ``fill``: a block is a mean over its own prompts, and a step is as much as ``prompts`` of them."""
+    ahead = Ahead(prompts=3, generations=2)
+    ahead = ahead.after_block(block([0, 1, 2], (0, 1, 2), [1.0] * 3), ["0", "1", "2"])
+    ahead = ahead.after_block(block([3, 4, 5, 6], (0, 2, 3), [0.5, 0.5, 1.0, 1.0]), ["3", "5", "6"])
+    asked, rest = ahead.after_update(["6", "0", "2"], NOTHING_KNOWN)
+    assert asked.prompts.row_Q.tolist() == [0, 2, 6] and asked.uid_Q == ["0", "2", "6"] and asked.size_Q == [2, 2, 2]
+    assert asked.prompts.weight_Q.tolist() == [1.0, 1.0, 0.75] and asked.prompts.sequences == 6
+    late, rest = rest.after_update(["5", "3", "1"], NOTHING_KNOWN)
+    assert late.prompts.weight_Q.tolist() == [1.0, 1.5, 0.75]  # 3 / 3, 3 / 4 over 0.5, 3 / 4
+    assert late.prompts.candidates.row_P.tolist() == [1, 3, 5, 4] and late.prompts.kept_share == 0.75
+    assert not rest.flights and not rest.due
+
+
+def test_a_block_that_is_split_gives_each_update_its_part_of_what_was_kept_and_left_out():
+    ahead = Ahead(prompts=8, generations=4, updates=4)
+    keep = (0, 2, 3, 4, 6, 7)
+    ahead = ahead.after_block(block(list(range(8)), keep, [0.75] * 8), [str(row) for row in keep])
+    taken, left_out = [], []
+    while ahead.due:
+        asked, ahead = ahead.after_update(ahead.uids[-ahead.groups :], NOTHING_KNOWN)
+        taken.append(len(asked.uid_Q))
+        left_out += asked.prompts.candidates.row_P[~asked.prompts.draw.keep_N].tolist()
+        assert asked.prompts.sequences == 8 and asked.completions == 4 * taken[-1]
+    assert taken == [1, 2, 1, 2] and left_out == [1, 5]
+
+
+def test_a_replacement_has_the_probability_size_and_place_of_what_verl_dropped():
+    """It is asked for where the first was, so on average it counts once in the first one's place."""
+    ahead = two_blocks((0, 2), (1, 2))
+    others = Candidates(
+        row_P=torch.tensor([30]),
+        signal_P=torch.tensor([2.0]),
+        tokens_P=torch.tensor([9.0]),
+        seen_P=torch.tensor([False]),
+    )
+    changed = ahead.after_replacing(["2"], others, ["30"])
+    assert changed.uids == ["0", "30", "11", "12"] and changed.due == ahead.due
+    before, after = ahead.flights[1], changed.flights[1]
+    assert after.candidate == replace(before.candidate, row=30, signal=2.0, tokens=9.0, seen=False)
+    assert (after.size, after.block, after.candidate.prob) == (before.size, before.block, 0.5)
+
+
+def replaced(ahead, order):
+    """Updates of a run in which verl drops row 2 wherever it was asked for, and takes row 12 in its place."""
+    if "2" not in ahead.uids:
+        return updates(ahead, order)
+    none = torch.zeros(1)
+    other = Candidates(row_P=torch.tensor([12]), signal_P=none, tokens_P=none + 1, seen_P=none.bool())
+    return updates(ahead.after_replacing(["2"], other, ["12"]), order)
+
+
+def asked_for_anyway(ahead, order):
+    """Wrong: a replacement with the weight of a prompt that is always asked for."""
+    flights = tuple(
+        replace(each, candidate=replace(each.candidate, weight=1.0)) if each.uid == "2" else each
+        for each in ahead.flights
+    )
+    return replaced(replace(ahead, flights=flights), order)
+
+
+def test_a_replacement_counts_once_on_average_in_the_place_of_what_verl_dropped():
+    blocks = {"rows": ((0, 1, 2), (10, 11)), "prob": (PROB, [1.0, 1.0])}
+
+    def mean(made):
+        return sum(p * sum(made(two_blocks(keep, (0, 1), **blocks), ROWS)) for keep, p in PAIRS.items())
+
+    first, second = VALUE
+    wanted = (first[0] + first[1] + second[2]) / 3 + (second[0] + second[1]) / 2
+    assert mean(replaced) == pytest.approx(wanted, rel=1e-12)
+    assert abs(mean(asked_for_anyway) - wanted) > 0.05 * abs(wanted)
+
+
+def test_completions_of_prompts_of_unequal_size_count_alike():
+    prompts = replace(block([0, 1, 2], (0, 1)), size_Q=torch.tensor([1, 3]))
+    asked, _ = Ahead(prompts=3, generations=2).after_block(prompts, ["0", "1"]).after_update(["1", "0"], NOTHING_KNOWN)
+    assert asked.size_Q == [1, 3] and asked.completions == 4
+    assert asked.prompts.weight_Q.tolist() == pytest.approx([2 / 1 / 0.8, 2 / 3 / 0.7])
+
+
+def test_what_is_in_flight_comes_back_from_json_bit_for_bit():
+    ahead = two_blocks((0, 2), (1, 2), Ahead(prompts=4, generations=2, updates=2))
+    _, ahead = ahead.after_update([ahead.uids[3]], NOTHING_KNOWN)
+    saved = json.loads(json.dumps(ahead.saved()))
+    assert Ahead(prompts=4, generations=2, updates=2).resumed(saved) == ahead
+    assert Ahead(prompts=4, generations=2).resumed({}) == Ahead(prompts=4, generations=2)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda saved: saved.pop("due"),
+        lambda saved: saved["flights"][0].pop("uid"),
+        lambda saved: saved["flights"][0]["candidate"].update(prob="0.5"),
+    ],
+)
+def test_a_damaged_record_is_refused(damage):
+    saved = json.loads(json.dumps(two_blocks((0, 2), (1, 2)).saved()))
+    damage(saved)
+    with refused(CheckpointError, "in flight is damaged", "trainer.resume_mode=resume_path"):
+        Ahead(prompts=3, generations=2).resumed(saved)
+
+
+@pytest.mark.parametrize(
+    ("now", "named"),
+    [
+        ({"prompts": 6}, "data.train_batch_size=6 where it has 3"),
+        ({"generations": 8}, "actor_rollout_ref.rollout.n=8 where it has 2"),
+        ({"updates": 3}, "parameter_sync_step=3 where it has 1"),
+    ],
+)
+def test_numbers_by_which_prompts_in_flight_are_weighted_do_not_change_on_the_way(now, named):
+    saved = two_blocks((0, 2), (1, 2)).saved()
+    with refused(CheckpointError, "4 prompts in flight", named):
+        Ahead(**{"prompts": 3, "generations": 2} | now).resumed(saved)
+    Ahead(**{"prompts": 3, "generations": 2} | now).resumed(saved | {"flights": [], "due": []})
+
+
+def test_groups_that_nobody_asked_for_and_other_numbers_of_them_are_errors():
+    ahead = two_blocks((0, 2), (1, 2))
+    with refused(ShapeError, "'99'"):
+        ahead.after_update(["0", "99"], NOTHING_KNOWN)
+    with refused(ShapeError, "3 groups", "made of 2"):
+        ahead.after_update(["0", "2", "11"], NOTHING_KNOWN)
+    with refused(ShapeError, "no block"):
+        _ = Ahead(prompts=3, generations=2).groups

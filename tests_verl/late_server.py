@@ -1,0 +1,71 @@
+"""A server for verl's asynchronous trainers in one process: groups come back in its own order, late, failed, or never.
+
+Each time that the replay buffer looks, one group is sampled and put back. What is late is not, until a later step.
+"""
+
+import hashlib
+
+from in_process import STORE, Agents
+
+
+class Server(Agents):
+    """Gives groups back in an order by their prompts' text."""
+
+    at_once = 1
+    """Groups that are given back at a look."""
+
+    def __init__(self, trainer, policy=None):
+        super().__init__(trainer, policy)
+        self.waiting, self.back, self.looks = {}, [], 0
+        look = trainer.replay_buffer._sync_metadata_from_transfer_queue
+
+        def looked():
+            self.give_back()
+            look()
+
+        trainer.replay_buffer._sync_metadata_from_transfer_queue = looked
+
+    @staticmethod
+    def late(text, step):
+        """Whether a prompt is not to come back in this step."""
+        return False
+
+    @staticmethod
+    def fails(text, step):
+        """Whether its rollout fails."""
+        return False
+
+    def generate_sequences(self, batch):
+        for place in range(len(batch)):
+            prompt = {name: batch[name][place] for name in ("uid", "raw_prompt", "reward_model")}
+            sizes = batch.get("__rollout_n__", None)
+            size = (
+                self.trainer.config.actor_rollout_ref.rollout.n if sizes is None else int(batch["__rollout_n__"][place])
+            )
+            text = prompt["raw_prompt"][0]["content"]
+            self.asked.append((self.trainer.global_steps, text))
+            assert prompt["uid"] not in self.waiting, "a prompt is asked for while it is in flight"
+            self.waiting[prompt["uid"]] = (prompt, text, size)
+            STORE["train"][prompt["uid"]][0]["status"] = "running"
+
+    def give_back(self):
+        """The next groups of those that are not late."""
+        self.looks += 1
+        assert self.looks < 1000, f"nothing comes back of {self.waiting}"
+        step = self.trainer.global_steps
+        ready = [uid for uid, (_, text, _) in self.waiting.items() if not self.late(text, step)]
+        for uid in sorted(ready, key=lambda uid: order(self.waiting[uid][1]))[: self.at_once]:
+            prompt, text, size = self.waiting.pop(uid)
+            self.looks = 0
+            failed = self.fails(text, step)
+            if not failed:
+                model = self.policy or self.trainer.actor_rollout_wg.worker.engine.module
+                model.eval()
+                self._sessions(model, prompt, text, size)
+            self.back.append((step, text))
+            STORE["train"][uid][0]["status"] = "failure" if failed else "finished"
+
+
+def order(text):
+    """By what groups come back first: nothing that a trainer knows."""
+    return hashlib.sha256(text.encode()).hexdigest()

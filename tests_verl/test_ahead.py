@@ -1,0 +1,408 @@
+"""verl's asynchronous trainers: each prompt has the weight it was asked with, in whichever step it is trained on."""
+
+import json
+import shutil
+import warnings
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+import transfer_queue
+from in_process import PRUNING, STORE, parameters, record_gradients, train, trainer
+from late_server import Server
+
+from dppo.errors import CheckpointError, ConfigError, EngineError
+from dppo.step.records import drawn_block
+from dppo.types import Block, Draw
+from dppo.verl.ahead import Ahead
+
+COLOCATE, SEPARATE = "dynamic_pruning_colocate_async", "dynamic_pruning_separate_async"
+SIZES = ("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.rollout.n=2")
+SIZES += ("data.train_max_samples=16", "trainer.total_training_steps=8")
+APART = ("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=1")
+APART += ("actor_rollout_ref.rollout.checkpoint_engine.backend=nccl", "trainer.v1.separate_async.parameter_sync_step=2")
+RATES = (f"{PRUNING}.prompt_prune_rate=0.4", f"{PRUNING}.completion_prune_rate=0.0")
+MODES = {COLOCATE: (), SEPARATE: APART}
+
+
+def slow(text):
+    return int(text[2]) % 4 == 0
+
+
+class Late(Server):
+    """A fourth of the prompts comes back in odd steps alone."""
+
+    late = staticmethod(lambda text, step: slow(text) and step % 2 == 0)
+
+
+class Never(Server):
+    """Two prompts do not come back."""
+
+    late = staticmethod(lambda text, step: text in ("0+0=", "0+3="))
+
+
+class Several(Server):
+    """Groups are back before they are needed."""
+
+    at_once = 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_pruning_the_runs_of_verl_and_of_ours_are_equal_bit_for_bit(toy, mode):
+    own = mode.removeprefix("dynamic_pruning_")
+    options = (*SIZES, *MODES[mode], "actor_rollout_ref.actor.use_kl_loss=True")  # so that every row has a gradient
+    stock = trainer(toy, own, *options, agents=Server)
+    logged = train(stock, 3)
+    texts = [text for _, text in stock.agent_loop_manager.asked]
+    ours = trainer(toy, mode, *options, f"{PRUNING}.method=grpo", agents=Server)
+    assert [text for _, text in ours.agent_loop_manager.asked] == texts[:8]
+    found = train(ours, 3)
+    assert [text for _, text in ours.agent_loop_manager.asked] == texts
+    assert ours.agent_loop_manager.back == stock.agent_loop_manager.back
+    assert all(each["rows/tokens_share"] == 1 for each in found)
+    assert torch.equal(parameters(stock), parameters(ours)) and logged[2]["actor/grad_norm"] > 0
+    same = [name for name in logged[2] if name.startswith("actor/") and "perf" not in name]
+    assert len(same) > 5 and all(logged[2][name] == found[2][name] for name in same)
+    assert stock.agent_loop_manager.back != sorted(stock.agent_loop_manager.back)  # out of order, or it shows nothing
+
+
+@contextmanager
+def said(sentence):
+    """Passes where the block warns with a sentence, among others."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    assert any(sentence in str(each.message) for each in caught)
+
+
+def spied(made):
+    """What each update is made of: (step, rows, probabilities, weights, sequences), as the run goes on."""
+    seen, plan = [], made._plan
+
+    def told(found):
+        prompts = made.asked.prompts
+        columns = (prompts.row_Q.tolist(), prompts.prob_Q.tolist(), prompts.weight_Q.tolist())
+        seen.append((made.global_steps, *columns, prompts.sequences))
+        return plan(found)
+
+    made._plan = told
+    return seen
+
+
+def asked_with(made):
+    """(row, probability) of every prompt when it was asked for, as the run goes on."""
+    seen, block = [], made.source.block
+
+    def told(number, **options):
+        prompts = block(number, **options)
+        seen.extend(zip(prompts.row_Q.tolist(), prompts.prob_Q.tolist(), strict=True))
+        return prompts
+
+    made.source.block = told
+    return seen
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("server", [Server, Late])
+def test_the_probability_travels_with_a_prompt_to_the_update_that_trains_on_it(toy, mode, server):
+    made = trainer(toy, mode, *SIZES, *MODES[mode], *RATES, agents=server)
+    seen, asked = spied(made), asked_with(made)
+    first = [(flight.candidate.row, flight.candidate.prob) for flight in made.ahead.flights]
+    logged = train(made, 5)
+    asked = first + asked
+    trained = [(row, prob) for _, rows, probs, _, _ in seen for row, prob in zip(rows, probs, strict=True)]
+    flying = [(flight.candidate.row, flight.candidate.prob) for flight in made.ahead.flights]
+    assert sorted(trained + flying) == sorted(asked)  # each once, with what it was asked with
+    assert any(prob < 1 for _, prob in trained) and len({prob for _, prob in trained}) > 4
+    for _, _, probs, weights, sequences in seen:
+        assert weights == pytest.approx([1 / prob for prob in probs]) and sequences == 16 // made.parameter_sync_step
+    assert {call[2] for call in made.actor_rollout_wg.calls} == {8}  # verl's denominator is of its own mini-batch
+    assert len(seen) == 5 * made.parameter_sync_step and logged[-1]["rollout/in_flight"] >= len(made.ahead.flights)
+    rows = [row for row, _ in trained]
+    visits = made.source.history._arrays["rollouts"]
+    assert visits.tolist() == [rows.count(row) for row in range(16)]  # learned when it came back, and only then
+    if server is Late:
+        late = [step for step, text in made.agent_loop_manager.back if slow(text)]
+        assert late and all(step % 2 for step in late)
+
+
+def test_what_never_comes_back_stays_in_flight_and_the_run_goes_on(toy, tmp_path):
+    options = (*SIZES, *RATES, f"trainer.default_local_dir={tmp_path}", "trainer.resume_mode=auto")
+    made = trainer(toy, COLOCATE, *options, "data.train_max_samples=64", "trainer.save_freq=3", agents=Never)
+    train(made, 3)
+    lost = [text for _, text, _ in made.agent_loop_manager.waiting.values()]
+    assert {"0+0=", "0+3="} <= set(lost) and len(lost) == len(made.ahead.flights)
+    again = trainer(toy, COLOCATE, *options, "data.train_max_samples=64", agents=Server)
+    assert sorted(text for _, text in again.agent_loop_manager.asked) == sorted(lost)
+    train(again, 1)
+    assert "0+0=" in {text for _, text in again.agent_loop_manager.back}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_ends_after_a_checkpoint_goes_on_from_it_bit_for_bit(toy, mode, tmp_path):
+    options = (*SIZES, *MODES[mode], *RATES, f"trainer.default_local_dir={tmp_path}", "trainer.resume_mode=auto")
+    alone = trainer(toy, mode, *options, "trainer.save_freq=3", agents=Late)
+    train(alone, 4)  # the fourth is lost with the process
+    train(alone, 1)
+    resumed = trainer(toy, mode, *options, agents=Late)
+    assert resumed.global_steps == 4 and resumed.ahead.flights
+    flying = [text for step, text in resumed.agent_loop_manager.asked]
+    train(resumed, 2)
+    assert torch.equal(parameters(alone), parameters(resumed)) and resumed.ahead.asked == alone.ahead.asked
+    later = [text for step, text in alone.agent_loop_manager.asked if step >= 4]
+    assert [text for _, text in resumed.agent_loop_manager.asked] == flying + later
+    before = [text for step, text in alone.agent_loop_manager.back if step <= 3]
+    asked = [text for step, text in alone.agent_loop_manager.asked if step <= 3]
+    assert sorted(before + flying) == sorted(asked)  # asked again: what was not back, once each
+
+    state = tmp_path / "global_step_3" / "dppo_state.json"
+    found = json.loads(state.read_text())
+    for flight in found["in_flight"]["flights"]:  # wrong: with the probability of nobody
+        flight["candidate"]["weight"] = 1.0
+    state.write_text(json.dumps(found))
+    wrong = trainer(toy, mode, *options, agents=Late)
+    train(wrong, 2)
+    assert not torch.equal(parameters(alone), parameters(wrong))
+
+
+def test_groups_that_were_back_are_not_asked_for_again_and_lost_ones_are(toy, tmp_path, monkeypatch):
+    options = (*SIZES, *RATES, f"trainer.default_local_dir={tmp_path}", "trainer.resume_mode=auto")
+    made = trainer(toy, COLOCATE, *options, "trainer.save_freq=2", agents=Several)
+    train(made, 2)
+    flying, waiting = set(made.ahead.uids), dict(made.agent_loop_manager.waiting)
+    assert 0 < len(waiting) < len(flying)  # some were back, and not needed yet
+    queue = tmp_path / "global_step_2" / "transfer_queue"
+    again = trainer(toy, COLOCATE, *options, agents=Several)
+    assert set(again.ahead.uids) == flying and set(again.agent_loop_manager.waiting) == set(waiting)
+    train(again, 1)
+
+    kept = queue.with_name("kept")
+    shutil.move(queue, kept)  # verl says nothing of a queue that is gone: all is asked for again, by our record
+    lost = trainer(toy, COLOCATE, *options, agents=Several)
+    rows = sorted((each.candidate.row, each.candidate.prob, each.size) for each in made.ahead.flights)
+    assert sorted((each.candidate.row, each.candidate.prob, each.size) for each in lost.ahead.flights) == rows
+    assert len(lost.agent_loop_manager.asked) == len(flying) and not flying & set(lost.ahead.uids)
+    train(lost, 1)
+    shutil.move(kept, queue)
+
+    class Twice(type(made)):
+        """Wrong: what is in flight is asked for again, whether or not verl's queue has it."""
+
+        def _reissue_inflight_prompts(self, partition_id="train"):
+            row_Q = torch.tensor([each.candidate.row for each in self.ahead.flights])
+            uids = self.ahead.uids
+            return self._submit_batch_to_rollout(self._ask_instead_of(uids, len(uids), row_Q))
+
+    import in_process
+
+    monkeypatch.setattr(in_process, "get_trainer_cls", lambda mode: Twice)
+    twice = trainer(toy, COLOCATE, *options, agents=Several)
+    assert len(twice._queued) == 2 * len(flying)  # the old ones and the new
+
+
+def test_a_resumed_run_without_its_record_is_refused_and_so_is_another_trainer(toy, tmp_path):
+    options = (*SIZES, *RATES, f"trainer.default_local_dir={tmp_path}", "trainer.resume_mode=auto")
+    made = trainer(toy, COLOCATE, *options, "trainer.save_freq=1", agents=Server)
+    train(made, 1)
+    with (
+        said("trainer_mode"),
+        pytest.raises(CheckpointError, match=r"8 prompts in flight.*trainer_mode=dynamic_pruning_colocate_async"),
+    ):
+        trainer(toy, "dynamic_pruning", *options)
+    with said("trainer_mode"), pytest.raises(CheckpointError, match=r"parameter_sync_step=2 where it has 1"):
+        trainer(toy, SEPARATE, *options, *APART, agents=Server)
+    (tmp_path / "global_step_1" / "dppo_state.json").unlink()
+    with (
+        said("was not written with"),
+        pytest.raises(CheckpointError, match=r"rm -r .*queue"),
+    ):
+        trainer(toy, COLOCATE, *options, agents=Server)
+    shutil.rmtree(tmp_path / "global_step_1" / "transfer_queue")
+    with said("was not written with"):
+        fresh = trainer(toy, COLOCATE, *options, agents=Server)
+    assert fresh.global_steps == 2 and fresh.ahead.asked == 2 and len(fresh.ahead.flights) == 8
+
+
+def test_a_synchronous_run_goes_on_with_prompts_asked_for_ahead(toy, tmp_path):
+    options = (*SIZES, *RATES, f"trainer.default_local_dir={tmp_path}", "trainer.resume_mode=auto")
+    made = trainer(toy, "dynamic_pruning", *options, "trainer.save_freq=2")
+    train(made, 2)
+    with said("trainer_mode: 'sync' -> 'colocate_async'"):
+        resumed = trainer(toy, COLOCATE, *options, agents=Server)
+    assert resumed.ahead.asked == 3 and resumed.source.history.seen_share == 1.0
+    assert any(flight.candidate.prob < 1 for flight in resumed.ahead.flights)  # by the history of the run before
+    train(resumed, 1)
+
+
+class Failing(Server):
+    """Two prompts fail, each time they are asked for."""
+
+    fails = staticmethod(lambda text, step: text in ("0+1=", "0+2="))
+
+
+class Stale(Server):
+    """A prompt comes back when it is too old."""
+
+    late = staticmethod(lambda text, step: text == "0+1=" and step < 4)
+
+
+@pytest.mark.parametrize("server", [Failing, Stale])
+def test_what_verl_drops_is_replaced_with_the_probability_that_it_had(toy, server):
+    options = (*SIZES, *RATES, "data.train_max_samples=64", "trainer.v1.sampler.max_off_policy_threshold=2")
+    made = trainer(toy, COLOCATE, *options, agents=server)
+    replaced, after = [], Ahead.after_replacing
+
+    def told(self, gone, others, uid_Q):
+        found = after(self, gone, others, uid_Q)
+        before = {flight.uid: flight for flight in self.flights}
+        new = {flight.uid: flight for flight in found.flights}
+        replaced.extend((before[old], new[uid]) for old, uid in zip(gone, uid_Q, strict=True))
+        return found
+
+    Ahead.after_replacing = told
+    try:
+        logged = train(made, 5)
+    finally:
+        Ahead.after_replacing = after
+    assert replaced and all(old.candidate.prob == new.candidate.prob for old, new in replaced)
+    assert all((old.size, old.block) == (new.size, new.block) for old, new in replaced)
+    assert made.source.stream.offset == 8 * made.ahead.asked + len(replaced)  # the next prompts of the stream, in order
+    dropped = {name for each in logged for name in each if name.endswith("/evicted_samples")}
+    assert f"training/{'rollout_failure' if server is Failing else 'off_policy'}/evicted_samples" in dropped
+    assert sum(each.get(name, 0) for each in logged for name in dropped) == len(replaced)
+    with pytest.raises(EngineError, match="asks for 3 prompts in the place of others, and 0"):
+        made._next_train_batch(3)
+
+
+def test_groups_that_verl_filters_are_replaced(toy, monkeypatch):
+    import in_process
+
+    monkeypatch.setattr(in_process, "compute_score", lambda *given: 1.0 if int(given[2]) % 3 == 0 else len(given[1]))
+    options = (*SIZES, "data.train_max_samples=64", f"{PRUNING}.completion_prune_rate=0.5")
+    options += ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
+    made = trainer(toy, COLOCATE, *options, f"{PRUNING}.accept_bias=True", agents=Server)
+    seen = spied(made)
+    logged = train(made, 3)
+    assert all(each["rollout/zero_signal_groups"] == 0 for each in logged)
+    assert sum(each.get("training/filter_groups/evicted_samples", 0) for each in logged) > 0
+    assert all(len(rows) == 8 and set(weights) == {1.0} for _, rows, _, weights, _ in seen)
+
+
+def test_a_baseline_and_sizes_from_history(toy, monkeypatch):
+    options = (*SIZES, "data.train_max_samples=16", f"{PRUNING}.method=dppo_history_sizes")
+    made = trainer(toy, COLOCATE, *options, "actor_rollout_ref.rollout.n=4", agents=Late)
+    logged = train(made, 5)
+    assert logged[-1]["actor/grad_norm"] > 0
+    assert {flight.size for flight in made.ahead.flights} | set(made.asked.size_Q) != {4}
+    assert {call[2] for call in made.actor_rollout_wg.calls} == {16}
+
+
+# -- the gradient ------------------------------------------------------------------------------------------------------
+
+PAIRS = {(0, 1): 0.5, (0, 2): 0.3, (1, 2): 0.2}
+PROB = torch.tensor([0.8, 0.7, 0.5], dtype=torch.float64)
+THREE = ("data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch_size=3", "actor_rollout_ref.rollout.n=2")
+THREE += (f"{PRUNING}.completion_prune_rate=0.0", "data.train_max_samples=6", "trainer.total_training_steps=8")
+
+
+class Frozen(Server):
+    """What a prompt gives does not depend on the step: the same rollouts for every draw."""
+
+    def _sessions(self, model, prompt, text, size):
+        trainer, step = self.trainer, self.trainer.global_steps
+        trainer.global_steps = 1
+        super()._sessions(model, prompt, text, size)
+        trainer.global_steps = step
+
+
+def updates_of(made, gradients, keep_B, weights=None):
+    """The gradient of each of two updates, where the draws of both blocks are told."""
+    STORE.clear()
+    made.ahead = replace(made.ahead, asked=0, flights=(), due=())
+    made.source.stream.load_state_dict({"epoch": 0, "offset": 0})
+    made.agent_loop_manager.waiting.clear()
+    told = iter(keep_B)
+
+    def block(number, **options):
+        row_P, keep = made.source.stream.take(3), next(told)
+        keep_P = torch.tensor([place in keep for place in range(3)])
+        prob_P = torch.ones(3, dtype=torch.float64) if len(keep) == 3 else PROB
+        weight_P = torch.where(keep_P, 1 / prob_P, 0.0)
+        draw = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=weight_P)
+        return drawn_block(Block(candidates=made.source.history.candidates(row_P, number), draw=draw), 2)
+
+    made.source.block = block
+    for _ in range(2):
+        made._add_batch_to_generate()
+    if weights is not None:
+        flights = zip(made.ahead.flights, weights(made.ahead.flights), strict=True)
+        made.ahead = replace(
+            made.ahead, flights=tuple(replace(f, candidate=replace(f.candidate, weight=w)) for f, w in flights)
+        )
+    for number in (1, 2):
+        made.global_steps = number
+        batch = made._step_once({}, {}, 3)
+        transfer_queue.kv_clear(batch.keys, batch.partition_id)
+    found = [each.double() for each in gradients]
+    gradients.clear()
+    return found
+
+
+def of_the_step_that_trains(flights):
+    """Wrong: weights by the place in the update that takes a group, in place of those it was asked with."""
+    return [1 / float(PROB[place % 2]) for place in range(len(flights))]
+
+
+def forgotten(flights):
+    """Wrong: no weights."""
+    return [1.0 for _ in flights]
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "seq-mean-token-sum-norm"])
+@pytest.mark.parametrize("terms", [(), ("actor_rollout_ref.actor.use_kl_loss=True",)])
+def test_the_mean_over_every_draw_of_prompts_is_the_gradient_of_all_of_them(toy, aggregation, terms):
+    """Two blocks, whose groups come back mixed and are trained in two updates; the policy stays where it is."""
+    options = (*THREE, f"actor_rollout_ref.actor.loss_agg_mode={aggregation}", *terms)
+    options += ("actor_rollout_ref.actor.loss_scale_factor=12", "trainer.v1.colocate_async.num_warmup_batches=0")
+    made = trainer(toy, COLOCATE, *options, agents=Frozen)
+    gradients = record_gradients(made.actor_rollout_wg.worker)
+    everything = (0, 1, 2)
+    full = sum(updates_of(made, gradients, (everything, everything)))
+    back = made.agent_loop_manager.back
+    assert [text for _, text in back] != [f"0+{number}=" for number in range(6)]
+    found = {}
+    for weights in (None, of_the_step_that_trains, forgotten):
+        mean = 0.0
+        for (one, p), (two, q) in product(PAIRS.items(), repeat=2):
+            mean = mean + p * q * sum(updates_of(made, gradients, (one, two), weights))
+        found[weights] = float((mean - full).norm() / full.norm())
+    print(aggregation, *terms, *(f"{bias:.1e}" for bias in found.values()))
+    assert found[None] < 1e-6 and found[of_the_step_that_trains] > 0.02 and found[forgotten] > 0.02
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "named"),
+    [
+        (COLOCATE, ("trainer.v1.colocate_async.num_warmup_batches=1.5",), "colocate_async.num_warmup_batches=1.5"),
+        (COLOCATE, ("actor_rollout_ref.hybrid_engine=False",), "hybrid_engine=False"),
+        (COLOCATE, ("data.gen_batch_size=8",), "data.gen_batch_size=8"),
+        (SEPARATE, ("trainer.v1.separate_async.parameter_sync_step=4",), "parameter_sync_step=4"),
+        (SEPARATE, ("trainer.v1.separate_async.hybrid_rollout.enable_switch=True", RATES[0]), "enable_switch=True"),
+    ],
+)
+def test_what_is_not_served_is_refused_at_the_start(toy, mode, options, named):
+    with pytest.raises(ConfigError, match=named) as caught:
+        trainer(toy, mode, *SIZES, *MODES[mode], *options)
+    assert "Write " in str(caught.value) and f"trainer.v1.trainer_mode={mode}" in str(caught.value)
+
+
+def test_the_start_says_that_prompts_are_asked_for_ahead_and_what_is_biased_about_it(toy, capsys):
+    one = ("actor_rollout_ref.actor.ppo_mini_batch_size=8", "trainer.v1.colocate_async.num_warmup_batches=2")
+    with said("prompts are drawn once for several optimizer steps"):
+        trainer(toy, COLOCATE, *SIZES, *one, *RATES, agents=Server)
+    assert "dppo | prompts are asked for 2 blocks ahead" in capsys.readouterr().out

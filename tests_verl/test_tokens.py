@@ -1,0 +1,297 @@
+"""Tokens left out on verl: the mean over cuts is verl's gradient, and each pass goes over the prefixes alone."""
+
+from dataclasses import replace
+
+import in_process
+import pytest
+import torch
+from in_process import PRUNING, STORE, get, parameters, put, train, trainer
+from steps import CUTS, ONE_STEP, POINTS, OffPolicy, all_draws, bias, stock_and_ours
+from verl.trainer.ppo import core_algos
+from verl.workers.config import ActorConfig
+
+import dppo.verl.sent
+from dppo.errors import ConfigError
+from dppo.objective import DR_GRPO, mixes_tokens
+from dppo.verl.layout import cut_rows, place
+from dppo.verl.passes import PlannedPasses
+from dppo.verl.support import MIXING_LOSSES, ROW_LOSSES
+
+EXACT, ROUNDED, SEEN = 1e-6, 1e-5, 0.02
+ACTOR = "actor_rollout_ref.actor"
+KL = (f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.1")
+ALL_TERMS = (*KL, f"{ACTOR}.entropy_coeff=0.01")
+RATIOS = ("algorithm.rollout_correction.rollout_is=token",)
+PADDED = ("actor_rollout_ref.model.use_remove_padding=False",)
+CASES = {
+    "token-mean, policy": ("token-mean", ()),
+    "token-mean, KL and entropy": ("token-mean", ALL_TERMS),
+    "token-sum, KL": ("token-sum", KL),
+    "seq-mean-token-mean, policy": ("seq-mean-token-mean", ()),
+    "seq-mean-token-mean, KL and entropy": ("seq-mean-token-mean", ALL_TERMS),
+    "seq-mean-token-mean, ratios, padded": ("seq-mean-token-mean", (*RATIOS, *PADDED)),
+    "seq-mean-token-sum, ratios": ("seq-mean-token-sum", RATIOS),
+    "seq-mean-token-sum-norm, KL and entropy, padded": ("seq-mean-token-sum-norm", (*ALL_TERMS, *PADDED)),
+    "bypass": ("seq-mean-token-sum", (f"{ACTOR}.policy_loss.loss_mode=cispo", f"{RATIOS[0][:28]}.bypass_mode=True")),
+}
+
+
+class Noted(OffPolicy):
+    """Notes the tokens of each row that a pass is given, prompt and completion."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.lengths = []
+
+    def data(self, batch):
+        data = super().data(batch)
+        length = data["input_ids"].offsets().diff()
+        assert torch.equal(length, torch.tensor([tag["seq_len"] for tag in batch.tags]))
+        for name in ("responses", "response_mask", "loss_mask"):
+            assert torch.equal(data[name].offsets().diff(), length - data["prompts"].offsets().diff())
+        assert all(torch.equal(row, torch.arange(len(row))) for row in data["position_ids"].unbind())
+        self.lengths.append(dict(zip(batch.keys, length.tolist(), strict=True)))
+        return data
+
+
+def options_of(mode, terms):
+    return (f"{ACTOR}.loss_agg_mode={mode}", f"{ACTOR}.loss_scale_factor=12", *terms)
+
+
+def mean_of_cuts(step, gradients):
+    """The mean gradient over every outcome of the cuts."""
+    mean = 0.0
+    for point in range(POINTS):
+        step.cut(point)
+        mean = mean + gradients.pop().double() / POINTS
+    return mean
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_mean_over_every_cut_is_verls_gradient_and_each_is_that_of_whole_rows_before_the_update(case, toy):
+    (full,), step, gradients, _ = stock_and_ours(toy, *options_of(*CASES[case]), ours=(CUTS,))
+    mean, furthest, kept = 0.0, 0.0, set()
+    for point in range(POINTS):
+        step.cut(point)
+        ours = gradients.pop().double()
+        mean, kept = mean + ours / POINTS, kept | {(step.metrics["rows/sent"], step.metrics["rows/tokens_share"])}
+        step.made.waits_for = "the other order"
+        step.cut(point)
+        furthest = max(furthest, bias(gradients.pop().double(), ours))
+        step.made.waits_for = ""
+    print(f"{case}: bias {bias(mean, full):.1e}, furthest from whole rows {furthest:.1e}")
+    assert bias(mean, full) < EXACT and furthest < ROUNDED
+    assert len({rows for rows, _ in kept}) > 1 and min(share for _, share in kept) < 0.5  # some are cut at 0
+    assert not any(STORE[name] for name in STORE if name != "train")
+
+
+def drawn_lengths(step):
+    """Of each optimizer step, the tokens of each row that is drawn: its prompt and the completion up to the cut."""
+    found = []
+    for draw in step.plan.token_draws:
+        keys = asked_order(step)
+        found.append(
+            {
+                key: tag_of(step)[key]["prompt_len"] + int(length)
+                for key, length in zip(keys, draw.length_N, strict=True)
+                if length
+            }
+        )
+    return found
+
+
+def tag_of(step):
+    return dict(zip(step.batch.keys, step.batch.tags, strict=True))
+
+
+def asked_order(step):
+    """Keys in the order of prompts and sessions, which draws are made in."""
+    return sorted(step.batch.keys, key=lambda key: (step.made.asked.uid_Q.index(key.split("_")[0]), key))
+
+
+def plans_kept(step, monkeypatch):
+    """Keep the plan of each step."""
+    plan = step.made._plan
+
+    def kept(found):
+        step.plan = plan(found)
+        return step.plan
+
+    monkeypatch.setattr(step.made, "_plan", kept)
+
+
+def test_each_pass_goes_over_the_prefix_that_is_drawn_and_over_no_other_token(toy, monkeypatch):
+    _, step, gradients, _ = stock_and_ours(toy, *KL, group=Noted, ours=(CUTS,))
+    plans_kept(step, monkeypatch)
+    group, shares = step.made.actor_rollout_wg, set()
+    for point in range(POINTS):
+        group.lengths.clear()
+        step.cut(point)
+        (kept,) = drawn_lengths(step)
+        assert [name for name, _ in group.passes] == ["old", "ref", "update"]
+        assert group.lengths == [kept] * 3
+        whole = {key: tag["seq_len"] for key, tag in tag_of(step).items()}
+        assert step.metrics["rows/tokens_share"] == pytest.approx(sum(kept.values()) / sum(whole.values()))
+        assert step.metrics["global_seqlen/mean"] == sum(kept.values())
+        shares.add(step.metrics["prune/token_kept_share"])
+    assert len(shares) > 1 and max(shares) <= 1 and gradients
+
+
+def test_several_passes_over_the_batch_have_cuts_of_their_own_and_old_ones_reach_as_far_as_any(toy, monkeypatch):
+    options = (f"{ACTOR}.ppo_epochs=2", *options_of("seq-mean-token-mean", KL))
+    full, step, gradients, _ = stock_and_ours(toy, *options, group=Noted, ours=(CUTS,))
+    plans_kept(step, monkeypatch)
+    group, first, second, differing = step.made.actor_rollout_wg, 0.0, 0.0, 0
+    for point in range(POINTS):
+        group.lengths.clear()
+        step.cut(point, (point + 1) % POINTS)
+        mine, other = drawn_lengths(step)
+        union = {key: max(mine.get(key, 0), other.get(key, 0)) for key in mine | other}
+        assert [name for name, _ in group.passes] == ["old", "ref", "update", "update"]
+        assert group.lengths == [union, union, mine, other]
+        differing += mine != other
+        second, first = second + gradients.pop().double() / POINTS, first + gradients.pop().double() / POINTS
+    assert bias(first, full[0]) < EXACT and bias(second, full[0]) < EXACT and differing
+
+
+def test_completions_are_dealt_to_mini_batches_and_cut_within_each(toy):
+    sizes = (f"{ACTOR}.ppo_mini_batch_size=1", *options_of("seq-mean-token-mean", KL))
+    full, step, gradients, _ = stock_and_ours(toy, *sizes, ours=(CUTS,))
+    mean = 0.0
+    for point in range(POINTS):
+        step.cut(point)
+        assert len(gradients) == len(full) == 2
+        mean = mean + (gradients.pop() + gradients.pop()).double() / POINTS
+    assert bias(mean, sum(full)) < EXACT  # verl's own mini-batches have other completions
+
+
+def test_completions_pruned_and_cut(toy):
+    """Both draws of one step: their weights multiply."""
+    rate = f"{PRUNING}.completion_prune_rate=0.5"
+    (full,), step, gradients, _ = stock_and_ours(toy, *options_of("seq-mean-token-mean", KL), ours=(CUTS, rate))
+    mean = 0.0
+    for chance, keep_N in all_draws():
+        step.drawn(keep_N)
+        gradients.clear()
+        for point in range(POINTS):
+            step.cut(point)
+            mean = mean + chance * gradients.pop().double() / POINTS
+    assert bias(mean, full) < EXACT
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_tokens_without_loss_are_gone_through_and_counted_nowhere(toy, mode, monkeypatch):
+    monkeypatch.setattr(in_process.Agents, "silent", slice(2, 5))
+    (full,), step, gradients, _ = stock_and_ours(toy, *options_of(mode, KL), ours=(CUTS,))
+    assert {int((row["response_mask"] == 0).sum()) for _, row in STORE["train"].values() if "rm_scores" in row} >= {3}
+    assert bias(mean_of_cuts(step, gradients), full) < EXACT
+
+
+def one_weight_per_completion(*given):
+    cut = cut_rows(*given)
+    return replace(cut, weight_NT=cut.weight_NT[:, :1].expand_as(cut.weight_NT))
+
+
+def test_wrong_twin_one_weight_per_completion_is_seen(toy, monkeypatch):
+    (full,), step, gradients, _ = stock_and_ours(toy, ours=(CUTS,))
+    assert bias(mean_of_cuts(step, gradients), full) < EXACT
+    monkeypatch.setattr(dppo.verl.sent, "cut_rows", one_weight_per_completion)
+    assert bias(mean_of_cuts(step, gradients), full) > SEEN
+
+
+def test_wrong_twins_means_over_the_tokens_before_the_cut_are_seen(toy, monkeypatch):
+    (full,), step, gradients, _ = stock_and_ours(toy, *options_of("seq-mean-token-mean", ()), ours=(CUTS,))
+    step.made.method = replace(step.made.method, normaliser=DR_GRPO)  # not told that verl divides by a row's tokens
+    assert bias(mean_of_cuts(step, gradients), full) > SEEN
+    (full,), step, gradients, _ = stock_and_ours(toy, *options_of("token-mean", ()), ours=(CUTS,))
+    monkeypatch.setattr(
+        dppo.verl.sent, "place", lambda *given, tokens_U, scale: place(*given, tokens_U=None, scale=scale)
+    )
+    assert bias(mean_of_cuts(step, gradients), full) > SEEN
+
+
+def test_wrong_twin_a_cut_that_the_update_does_not_see_is_seen(toy, monkeypatch):
+    """The update goes over whole rows, whose last tokens no pass before it has looked at."""
+    (full,), step, gradients, _ = stock_and_ours(toy, ours=(CUTS,))
+
+    def whole_rows(self, placement, batch):
+        old = get(batch.keys, batch.partition_id, ["old_log_probs"])["old_log_probs"].unbind()
+        masks = get(batch.keys, "train", ["response_mask"])
+        missing = [len(mask) - len(row) for mask, row in zip(masks["response_mask"].unbind(), old, strict=True)]
+        padded = [torch.nn.functional.pad(row, (0, count)) for row, count in zip(old, missing, strict=True)]
+        masks["old_log_probs"] = torch.nested.as_nested_tensor(padded, layout=torch.jagged)
+        return put(batch.keys, "train", masks.select("old_log_probs"))
+
+    weighted = PlannedPasses._weighted
+    monkeypatch.setattr(PlannedPasses, "_rows_of", whole_rows)
+    monkeypatch.setattr(
+        PlannedPasses, "_weighted", lambda self, placement, rows: weighted(self, replace(placement, cut=None), rows)
+    )
+    assert bias(mean_of_cuts(step, gradients), full) > SEEN
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"])
+def test_entropy_of_what_is_kept_stands_for_that_of_all(toy, mode):
+    _, step, _, metrics = stock_and_ours(toy, *options_of(mode, KL), ours=(CUTS,))
+    total = weights = 0.0
+    for point in range(POINTS):  # a ratio: its two sums are each exact in expectation
+        step.cut(point)
+        sent = step.made.sent
+        weight_B = sent.weight_NT.sum(1)  # every completion token carries loss here
+        weight = float((weight_B if mode == "token-mean" else weight_B / sent.tokens_N).sum())
+        total, weights = total + step.metrics["actor/entropy"] * weight, weights + weight
+    assert total / weights == pytest.approx(metrics["actor/entropy"], rel=1e-5)
+
+
+@pytest.mark.parametrize("level", [("token_prune_rate=0.5",), ("token_prune_rate=auto",), ("method=nat_rpc",)])
+def test_runs_train_and_log_what_was_left_out(toy, level):
+    sizes = ("data.train_batch_size=4", f"{ACTOR}.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=4")
+    made = trainer(toy, "dynamic_pruning", *sizes, *KL, *(f"{PRUNING}.{option}" for option in level))
+    before = parameters(made)
+    for logged in train(made, 2):
+        assert 0 < logged["prune/token_kept_share"] <= 1 and logged["prune/head_share"] <= 1
+        assert logged["prune/largest_token_weight"] >= 1 and logged["actor/grad_norm"] > 0
+        assert logged["prune/tokens_trained"] > 0 and "prune/token_added_variance" in logged
+        if "auto" not in level[0]:
+            assert logged["prune/token_rate"] == 0.5 and logged["rows/tokens_share"] < 1
+    assert not torch.equal(parameters(made), before) and not any(STORE[name] for name in STORE if name != "train")
+
+
+def test_the_start_says_what_is_left_out_and_refuses_images(toy, capsys):
+    made = trainer(toy, "dynamic_pruning", *ONE_STEP, CUTS)
+    assert "dppo | tokens: 0.4 of the tokens behind a cut (best_cuts" in capsys.readouterr().out
+    made.processor = object()
+    with pytest.raises(ConfigError, match="token_prune_rate=0"):
+        made.on_init_end()
+    with pytest.raises(ConfigError, match="calculate_log_probs=True"):
+        trainer(toy, "dynamic_pruning", *ONE_STEP, CUTS, "actor_rollout_ref.rollout.calculate_log_probs=False")
+    trainer(
+        toy,
+        "dynamic_pruning",
+        *ONE_STEP,
+        f"{PRUNING}.method=nat_rpc",
+        "actor_rollout_ref.rollout.calculate_log_probs=False",
+    )
+
+
+def test_losses_that_are_refused_are_those_that_look_at_several_tokens(monkeypatch):
+    summed = []
+    monkeypatch.setattr(core_algos, "agg_loss", lambda loss_mat, **_: summed.append(loss_mat) or loss_mat.sum())
+    clips = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}
+
+    def loss_of(mode, **correction):
+        """verl's loss of each token, before it is summed."""
+        config = ActorConfig(strategy="fsdp", ppo_micro_batch_size_per_gpu=1, rollout_n=1, **clips)
+        config.policy_loss.__dict__.update(loss_mode=mode, dro_beta=0.5, rollout_correction=correction)
+
+        def loss(tokens):
+            advantage_BT = tokens.advantage_B[:, None].expand_as(tokens.logp_BT)
+            given = tokens.old_logp_BT, tokens.logp_BT, advantage_BT, tokens.mask_BT
+            core_algos.get_policy_loss_fn(mode)(*given, "token-sum", config)
+            return summed.pop()
+
+        return loss
+
+    assert {mode for mode in ROW_LOSSES if mixes_tokens(loss_of(mode))} == set(MIXING_LOSSES) == {"gspo"}
+    assert mixes_tokens(loss_of("bypass_mode", rollout_is="sequence", loss_type="reinforce"))
+    assert not mixes_tokens(loss_of("bypass_mode", rollout_is="token", loss_type="reinforce"))
