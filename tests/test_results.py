@@ -94,6 +94,49 @@ def test_the_first_table_is_that_of_the_file():
     assert headline(record) not in PAGE
 
 
+REGIME_NAMES = {
+    "trl_g8": "TRL, groups of 8",
+    "control": "GRPO, packed: **the control**",
+    "default": "dppo, default",
+    "tokens": "dppo, `token_prune_rate: auto`",
+}
+
+
+def regime_table(point):
+    """Final accuracies of a regime after equal seconds, and what those that share the control's steps have of it."""
+    rows = []
+    for name, label in REGIME_NAMES.items():
+        own = point["overrides"][name]
+        shape = f"{own['per_device_train_batch_size'] // own['num_generations']} x {own['num_generations']}"
+        cells = [shape, str(own["max_steps"]), tables.cell(point["final_accuracy"][name], "mean", "{:.3f}")]
+        if name in point["step_ratio"]:
+            cells += [tables.cell(point["accuracy_difference"][name], "mean", "{:+.1f}", 100)]
+            cells += [tables.cell(point["step_ratio"][name], "mean", "{:.2f}")]
+        rows.append([label, *cells, *[""] * (5 - len(cells))])
+    headings = ("prompts x completions", "steps", "final accuracy", "difference, pp", "step, times as fast")
+    return tables.table(("trainer", *headings), rows)
+
+
+def test_the_table_of_the_kl_term_is_that_of_its_file():
+    point = read("regimes")["regimes"]["kl"]
+    sooner = [
+        f"{point[f'against_{name}'][end]:.2f}" for name in ("control", "trl_g8") for end in ("median", "low", "high")
+    ]
+    assert regime_table(point) in PAGE
+    assert (
+        "{} times sooner [{}, {}]".format(*sooner[:3]) in PAGE
+        and "{} times sooner [{}, {}]".format(*sooner[3:]) in PAGE
+    )
+    ahead = tables.cell(point["accuracy_difference"]["default"], "mean", "{:+.1f}", 100).replace(" ", " pp ", 1)
+    once = "**{:.1f} times sooner** [{:.1f}, {:.1f}]".format(
+        *(point["against_control"][end] for end in ("median", "low", "high"))
+    )
+    assert ahead in README and once in README
+    assert f"{point['silent_share']:.0%} of the groups" in PAGE and f"took {point['step_share']:.0%} of" in PAGE
+    point["final_accuracy"]["control"]["mean"] += 0.01
+    assert regime_table(point) not in PAGE
+
+
 def readme_cells(tasks, steps, checks, plans):
     """What the README's table of results says, from the files."""
     for task in ("embedded", "embedded_sparse"):
