@@ -113,7 +113,7 @@ ON_ROWS = {"get_train_dataloader", "get_batch_samples", "compute_loss", "loss_is
 @pytest.mark.parametrize(
     ("ours", "replaced"),
     [
-        ((DPPOTrainer, TrainingLoop), {"train", "training_step"}),
+        ((DPPOTrainer, TrainingLoop), {"train", "training_step", "log"}),
         ((RowTrainer, DPPOSFTTrainer, DPPODPOTrainer), ON_ROWS),
     ],
 )
