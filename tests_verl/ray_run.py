@@ -28,6 +28,7 @@ PATIENCE = {
     "RAY_agent_register_timeout_ms": "600000",
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # a cluster of this machine alone
 }
 """Ray gives up on processes that take half a minute to start, which on two busy cores they do."""
 PORTS = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "metrics-export-port", "runtime-env-agent-port")

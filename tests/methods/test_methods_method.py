@@ -30,6 +30,17 @@ def test_rounds_are_biased_whatever_else_is_pruned_and_prune_no_prompts_themselv
         DAPO.with_rates(prompt=0.5)
 
 
+def test_a_normaliser_that_is_biased_under_prompt_pruning_names_one_that_is_not():
+    """None of ours is. Where the method brings its normaliser itself the option would be refused, and is not named."""
+    method = DPPO.with_rates(prompt=0.3, completion=0.0)
+    assert not any(replace(method, normaliser=each).biases() for each in NORMALISERS.values())
+    yours = replace(method, normaliser=replace(NORMALISERS["dapo"], prompt_exact=False, reason="it counts survivors"))
+    (bias,) = yours.biases()
+    assert "it counts survivors" in bias and "loss_type: dr_grpo" in bias
+    own = replace(yours, fixes=frozenset({*yours.fixes, "normaliser"}))
+    assert "loss_type" not in own.biases()[0] and not yours.with_rates(prompt=0.0).biases()
+
+
 def test_a_router_loss_is_biased_under_any_pruning():
     """Tested where it is computed; here, that it is said."""
     for method in (DPPO, PRUNED, PRUNED.with_rates(completion=0.0)):
