@@ -1,5 +1,6 @@
 """Which losses of a token look at other tokens of its completion: leaving one out would change the others."""
 
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -12,19 +13,26 @@ DRIFTS = (1e-3, 0.3, 30.0)
 """How far the left-out token's log-probabilities are apart, in nats: near, inside a clip, beyond any limit."""
 
 
-@lru_cache(maxsize=64)  # a method is made anew in each step that chooses a rate
 def mixes_tokens(loss: TokenLoss) -> bool:
     """Whether the loss or the gradient of a token changes when another token of its completion is masked.
 
-    Found by trying, once for each loss: completions of three tokens with advantages of both signs, of which the last
-    drifts by little, some and very much, with and without the rollout engine's probabilities.
+    Found by trying, once for each loss that can be hashed: completions of three tokens with advantages of both signs,
+    of which the last drifts by little, some and very much, with and without the rollout engine's probabilities.
     """
+    return _known(loss) if isinstance(loss, Hashable) else _tried(loss)
+
+
+def _tried(loss: TokenLoss) -> bool:
     return any(
         not torch.equal(_kept(loss, tokens, part=True), _kept(loss, tokens, part=False))
         for drift in DRIFTS
         for engine in (True, False)
         for tokens in (_completions(drift, engine=engine),)
     )
+
+
+_known = lru_cache(maxsize=64)(_tried)
+"""A method is made anew in each step that chooses a rate."""
 
 
 def _completions(drift: float, *, engine: bool) -> Tokens:

@@ -1,6 +1,7 @@
 """Tokens left out of completions: cuts and head sampling, ours and NAT's, by every outcome through the step."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -123,6 +124,15 @@ def test_no_token_is_likelier_than_the_one_before_it(rule):
 
 def test_losses_that_look_at_other_tokens_are_found_and_refused():
     assert not mixes_tokens(clipped_surrogate) and mixes_tokens(vespo)
+
+    @dataclass  # one that cannot be hashed
+    class Scaled:
+        loss: Any
+
+        def __call__(self, tokens):
+            return 2 * self.loss(tokens)
+
+    assert not mixes_tokens(Scaled(clipped_surrogate)) and mixes_tokens(Scaled(vespo))
     assert not any(mixes_tokens(METHODS[name].token_loss) for name in ("grpo", "dapo", "dppo_divergence_ppo_kl"))
     for changes in (
         {"token_loss": METHODS["gspo"].token_loss},
