@@ -205,8 +205,12 @@ def test_a_regime_by_hand(tmp_path):
     assert point["against_trl_g8"]["median"] == pytest.approx(80 / 20)
     assert point["step_share"] == pytest.approx(1 / 3) and point["silent_share"] == 0.25 and point["seeds"] == 3
     assert [point["step_ratio"][name]["mean"] for name in ("default", "tokens")] == pytest.approx([2.0, 4.0])
-    assert point["accuracy_difference"]["default"]["mean"] == pytest.approx(0.1)
-    assert len(regimes.table({"kl": point}).rows) == 1 and json.dumps(point, allow_nan=False)
+    # At the 40 s of the default the control has gained half of its .5.
+    assert point["equal_seconds"]["default"]["difference"]["mean"] == pytest.approx(0.6 - 0.25)
+    assert "| kl | 33% | 25% | 2.00 [2.00, 2.00] | 2.40 [2.40, 2.40] | 4.00 [4.00, 4.00] |" in regimes.summary(
+        {"kl": point}
+    )
+    assert json.dumps(point, allow_nan=False)
 
 
 @pytest.mark.parametrize("name", regimes.REGIMES)

@@ -110,7 +110,7 @@ def regime_table(point):
         shape = f"{own['per_device_train_batch_size'] // own['num_generations']} x {own['num_generations']}"
         cells = [shape, str(own["max_steps"]), tables.cell(point["final_accuracy"][name], "mean", "{:.3f}")]
         if name in point["step_ratio"]:
-            cells += [tables.cell(point["accuracy_difference"][name], "mean", "{:+.1f}", 100)]
+            cells += [tables.cell(point["equal_seconds"][name]["difference"], "mean", "{:+.1f}", 100)]
             cells += [tables.cell(point["step_ratio"][name], "mean", "{:.2f}")]
         rows.append([label, *cells, *[""] * (5 - len(cells))])
     headings = ("prompts x completions", "steps", "final accuracy", "difference, pp", "step, times as fast")
@@ -127,7 +127,7 @@ def test_the_table_of_the_kl_term_is_that_of_its_file():
         "{} times sooner [{}, {}]".format(*sooner[:3]) in PAGE
         and "{} times sooner [{}, {}]".format(*sooner[3:]) in PAGE
     )
-    ahead = tables.cell(point["accuracy_difference"]["default"], "mean", "{:+.1f}", 100).replace(" ", " pp ", 1)
+    ahead = tables.cell(point["equal_seconds"]["default"]["difference"], "mean", "{:+.1f}", 100).replace(" ", " pp ", 1)
     once = "**{:.1f} times sooner** [{:.1f}, {:.1f}]".format(
         *(point["against_control"][end] for end in ("median", "low", "high"))
     )

@@ -8,15 +8,14 @@ REGIME is a name of ``REGIMES``. Each is tuned, then run with ``regimes.yaml``; 
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from answer_judge.files import write_json
+from benchmarks.learning.tables import cell, speedup, table
 from benchmarks.shared import Record, options
 from dppo_lab.runs.reader import read_logs
 from dppo_lab.statistics import seed_interval
@@ -71,59 +70,42 @@ def point(record: Record, silent: float) -> Record:
     phases = [run["phases"] for run in first["runs"]]
     opponents = {name: found[name] for name, found in record["best_against"].items()}
     return {
-        **{f"against_{name}": _interval(found) for name, found in opponents.items()},
+        **{f"against_{name}": {part: found[part] for part in OF_RATIO} for name, found in opponents.items()},
         "step_share": float(np.mean([1 - each["rollout"] / sum(each.values()) for each in phases])),
         "silent_share": silent,
         "seeds": len(record["seeds"]),
-        "step_ratio": {name: _over_seeds(first, methods[name], _step_ratio) for name in others},
-        "accuracy_difference": {name: _over_seeds(first, methods[name], _difference) for name in others},
-        "equal_updates": {name: methods[name]["equal_updates"] for name in others},
+        "step_ratio": {name: _step_ratio(first, methods[name]) for name in others},
+        **{what: {name: methods[name][what] for name in others} for what in ("equal_updates", "equal_seconds")},
         "final_accuracy": {name: methods[name]["final"] for name in methods},
         "overrides": {name: methods[name]["overrides"] for name in methods},
         "environment": record["environment"],
     }
 
 
-def _interval(found: Record) -> Record:
-    return {name: found[name] for name in ("median", "low", "high", "reached")}
+OF_RATIO = ("median", "low", "high", "at_most", "reached", "per_seed", "missing")
+"""What is kept of a ratio of seconds to a target."""
 
 
-def _written(found: Record) -> str:
-    """A ratio with its interval; ``None`` where too few runs got there."""
-    median, low, high = (None if found[name] is None else round(found[name], 2) for name in ("median", "low", "high"))
-    return f"{median} [{low}, {high}]"
+def _step_ratio(first: Record, other: Record) -> Record:
+    """Seconds of a step of the first over those of the other, over seeds."""
 
+    def seconds(run: Record) -> float:
+        return run["curve"][-1]["seconds"] / run["curve"][-1]["step"]
 
-Run = Record
-"""One of a comparison: its ``curve``, ``phases`` and more."""
-
-
-def _over_seeds(first: Record, other: Record, figure: Callable[[Run, Run], float]) -> Record:
     pairs = zip(first["runs"], other["runs"], strict=True)
-    return seed_interval({before["seed"]: figure(before, after) for before, after in pairs}).as_json()
+    return seed_interval({before["seed"]: seconds(before) / seconds(after) for before, after in pairs}).as_json()
 
 
-def _step_ratio(before: Run, after: Run) -> float:
-    """Seconds of a step of the first over those of the second."""
-    ends = [run["curve"][-1] for run in (before, after)]
-    return ends[0]["seconds"] / ends[0]["step"] / (ends[1]["seconds"] / ends[1]["step"])
-
-
-def _difference(before: Run, after: Run) -> float:
-    return after["curve"][-1]["accuracy"] - before["curve"][-1]["accuracy"]
-
-
-def table(points: Mapping[str, Record]) -> Table:
-    """A row for each regime."""
-    found = Table(
-        "regime", "pruning can reach", "silent", "step, times as fast", "to the control's accuracy", "to TRL's"
-    )
+def summary(points: Mapping[str, Record]) -> str:
+    """A row for each regime, in Markdown."""
+    rows = []
     for name, each in points.items():
-        step, ends = each["step_ratio"]["default"], [each["against_control"], each.get("against_trl_g8")]
-        intervals = [_written(end) if end else "not run" for end in ends]
+        ends = [each.get(f"against_{opponent}") for opponent in (CONTROL, STOCK)]
         shares = [f"{each['step_share']:.0%}", f"{each['silent_share']:.0%}"]
-        found.add_row(name, *shares, f"{step['mean']:.2f} [{step['low']:.2f}, {step['high']:.2f}]", *intervals)
-    return found
+        step = cell(each["step_ratio"]["default"], "mean", "{:.2f}")
+        rows.append([name, *shares, step, *(speedup(end, end["missing"]) if end else "not run" for end in ends)])
+    headings = ("regime", "pruning can reach", "silent", "step, times as fast", "to the control's accuracy", "to TRL's")
+    return table(headings, rows)
 
 
 def main() -> int:
@@ -144,7 +126,7 @@ def main() -> int:
         points[name] = point(record, silent_share(given.folder / name, record["seeds"]))
         if given.output is not None:
             write_json(given.output, {"regimes": points})
-    Console().print(table(points))
+    print(summary(points))
     return 0
 
 
