@@ -229,9 +229,8 @@ def outcome(case: Case, trainer_class: Any, config_class: Any) -> tuple[str, str
             kinds = {each.__name__ for each in type(error).__mro__}
             if case.raises and case.raises[0] in kinds and case.raises[1] in str(error):
                 return "passes", ""
-            return "refused" if isinstance(
-                error, DPPOError
-            ) else "fails", f"{type(error).__name__}: {in_one_line(error)}"[:300]
+            verdict = "refused" if isinstance(error, DPPOError) else "fails"
+            return verdict, f"{type(error).__name__}: {in_one_line(error)}"[:300]
     return ("fails", "nothing was raised") if case.raises else ("passes", "")
 
 

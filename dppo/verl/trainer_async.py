@@ -1,4 +1,4 @@
-"""verl's asynchronous trainers with both levels of pruning: prompts are asked for ahead of the step they train in.
+"""verl's asynchronous trainers with pruning: prompts are asked for ahead of the step they train in.
 
 verl asks for a block of prompts in each step, trains on whichever groups are back, and puts other prompts in the place
 of groups that failed or are stale. ``Ahead`` knows with which probability each prompt in flight was asked.

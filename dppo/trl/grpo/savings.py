@@ -10,10 +10,8 @@ from dppo.errors import CheckpointError, duration
 from dppo.evidence import MEASURED, Evidence, TokenCosts
 from dppo.methods import Method
 from dppo.pruning import PROMPT_AUTO, Pruning, ceiling_of
+from dppo.pruning.ceiling import FEWEST
 from dppo.step import StepPlan
-
-FEW = 16
-"""Units below which a ceiling says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +133,7 @@ def more_to_be_had(method: Method, completions: Evidence | None, visits: Evidenc
         ("prompt", method.prompts, visits if method.rounds is None else None),
     )
     for name, level, evidence in levels:
-        if evidence is None or len(evidence) < FEW:
+        if evidence is None or len(evidence) < FEWEST:
             continue
         ceiling, field = ceiling_of(evidence), f"{name}_prune_rate"
         if ceiling.low < PROMPT_AUTO.least_gain:

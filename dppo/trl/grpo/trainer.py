@@ -355,10 +355,11 @@ class DPPOTrainer(TrainingLoop, Joints):
         with self.recorder.phase("train"):
             result = super().train(*args, **kwargs)
         self._account()
-        visits = None if self.source is None else self.source.visits
-        lines = self.savings.lines(self.meter.costs)
-        for line in [*lines, f"more to be had: {more_to_be_had(self.method, self.evidence, visits)}"] if lines else []:
-            self.accelerator.print(f"dppo | {line}")
+        if lines := self.savings.lines(self.meter.costs):
+            visits = None if self.source is None else self.source.visits
+            more = more_to_be_had(self.method, self.evidence, visits)
+            for line in (*lines, f"more to be had: {more}"):
+                self.accelerator.print(f"dppo | {line}")
         return result
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
