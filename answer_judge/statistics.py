@@ -4,13 +4,11 @@
 |---|---|
 | ``problem_interval`` | over the problems of a benchmark, of a mean: the percentile bootstrap |
 | ``benchmark_interval`` | the same for the unweighted mean of several benchmarks |
-| ``normal_interval`` | over many problems, of a mean: normal, without draws, for curves that ask at every point |
 
 Over hundreds of problems they agree, but all problems of a set may be right or all wrong, and then resamples do not
 differ at all: ``benchmark_interval`` says what it does there.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -106,14 +104,3 @@ def bootstrap_means(value_P: np.ndarray, rng: np.random.Generator, resamples: in
     at_once = max(1, _CELLS // len(distinct))
     parts = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
     return np.concatenate([rng.multinomial(problems, shares, size=part) @ distinct for part in parts]) / problems
-
-
-def normal_interval(value_P: Sequence[float] | np.ndarray, span: tuple[float, float] = SHARES) -> Estimate:
-    """The mean over (P,) problems with its normal interval, from the spread of their figures; within ``span``.
-
-    Right when problems are a random sample, however many samples each was given. Of one problem it is all of ``span``.
-    """
-    value_P = np.asarray(value_P, dtype=np.float64)
-    mean = float(value_P.mean())
-    half = 1.96 * float(value_P.std(ddof=1)) / math.sqrt(len(value_P)) if len(value_P) > 1 else math.inf
-    return Estimate(mean, max(span[0], mean - half), min(span[1], mean + half))

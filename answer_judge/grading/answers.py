@@ -3,6 +3,7 @@
 import re
 from collections import deque
 
+from answer_judge.grading.changes import unsays
 from answer_judge.grading.patterns import pattern
 
 _TOKEN = pattern(
@@ -63,12 +64,19 @@ _REASON = pattern(
     {"5, since 2 + 3 = 5": ", since ", "5 because it is": " because "},
 )
 _GAP = r"\s|\$|\\[()\[\] ,;]|\\q?quad"
-_LINK = r"[,;]|and|or|\\text\{\s*,?\s*(?:and|or)\s*\}|(?:\*\*|[Pp]art )?\((?:[b-h]|i{1,3}|iv|vi?)\)(?:[.:]|\*\*)*"
+_PART = r"(?:\*\*)?(?:[Pp]art )?\((?:[b-h]|i{1,3}|iv|vi?)\)(?:[.:]|\*\*)*"
+_LINK = rf"[,;]|and|or|\\text\{{\s*,?\s*(?:and|or)\s*\}}|{_PART}"
 _JOINT = pattern(
     rf"(?:{_GAP})*(?:{_LINK})(?:{_GAP}|{_LINK})*",
     {"$, and $": "$, and $", r" \text{ or } ": r" \text{ or } ", "$\n\n(b) $": "$\n\n(b) $"},
 )
-_LONGEST_JOINT = 60
+_NEXT_PART = pattern(
+    rf"(?:{_GAP})*+(?:\.(?:{_GAP})*+)?{_PART}(?:{_GAP})*+"
+    rf"(?:(?P<said>[A-Za-z][A-Za-z', $]{{0,60}})(?: is| are|=|:))?(?:{_GAP})*",
+    ("$. (b) $", "$.\n\n(b) The area of $ABC$ is $", ". (ii) $x = "),
+)
+"""Between the boxes of two parts: a full stop, the name of the part, and a few words."""
+_LONGEST_JOINT = 100
 _MOST_BOXES = 32
 _VISIBLE = pattern(r"\s*\S", ("  x",))
 _INTEGER = pattern(r"[-+]?[0-9]{1,40}", ("-007",))
@@ -108,7 +116,10 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def joined_boxes(text: str) -> str | None:
-    r"""The last box and those joined to it by commas, "and", "or" or "(b)", as one list; None where it stands alone."""
+    r"""The last box and those joined to it by commas, "and", "or" or "(b)", as one list; None where it stands alone.
+
+    A full stop may stand before "(b)", and a few words with "is" behind it.
+    """
     boxes = _boxes(text)
     if not boxes:
         return None
@@ -117,11 +128,19 @@ def joined_boxes(text: str) -> str | None:
         start, end, *_ = box
         if end > left:
             continue  # around it
-        if left - end > _LONGEST_JOINT or not _JOINT.fullmatch(text, end, left) or len(contents) == _MOST_BOXES:
+        if not _joins(text, end, left) or len(contents) == _MOST_BOXES:
             break
         contents.append(_content(text, box))
         left = start
     return ", ".join(reversed(contents)) if len(contents) > 1 else None
+
+
+def _joins(text: str, start: int, end: int) -> bool:
+    """Whether what stands between two boxes makes one list of them."""
+    if end - start > _LONGEST_JOINT:
+        return False
+    part = _NEXT_PART.fullmatch(text, start, end)
+    return bool(_JOINT.fullmatch(text, start, end) or (part and not unsays(part["said"] or "")))
 
 
 def after_hashes(text: str) -> str | None:

@@ -142,7 +142,10 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
         if not found or not (found[1] is not None or labels or _is_unit_word(found[2])):
             break
         value, names = value[: found.start()].rstrip(), value[found.start() :] + " " + names
-    if names and value and (scales_money(names) or not _counts_things(parse_unit(names).label)):
+    label = parse_unit(names).label if names else ""
+    if label and _calculates(names):
+        return None
+    if names and value and (scales_money(names) or not _counts_things(label)):
         raise Unreadable(f"{names.strip()[:60]!r} behind a value")
     if names and (percent := _PERCENT.search(value)):
         return _rest(value[: percent.start()], PERCENT)  # 20\% off
@@ -152,6 +155,19 @@ def split_unit(text: str, labels: bool) -> tuple[str, Unit] | None:
     if not names or (names.lstrip()[:1].isalpha() and not _END_OF_VALUE.search(value)):
         return None
     return _rest(value, parse_unit(names))
+
+
+_BETWEEN = pattern(
+    r"/|\bper\b|\\cdot|\\text\{|\}|\^\s*(?:\{\s*-?\d\s*\}|\d)", {"all/all": "/", "a per a": "per", "{all}^{-1}": "}"}
+)
+
+
+def _calculates(names: str) -> bool:
+    r"""Whether words that are no known unit are factors of a formula: behind a ``\cdot``, or one cancels another."""
+    words = [part.strip().lower().removesuffix("s") for part in _BETWEEN.split(names) if part.strip()]
+    letters = len(words) > 1 and all(map(_ONE_LETTER.fullmatch, words))
+    to_the_zeroth = "^0" in "".join(names.split()).replace("{", "")
+    return names.lstrip().startswith(r"\cdot") or len(set(words)) < len(words) or letters or to_the_zeroth
 
 
 def _counts_things(label: str) -> bool:

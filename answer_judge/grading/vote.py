@@ -150,26 +150,12 @@ class Stopping:
         raise_problems("Stopping", problems)
 
     @property
-    def bias(self) -> str:
-        """Why the expected gradient is not that of rewards for right answers."""
-        reason = "completions are rewarded for the answer that most of their own group gave, not for the right one"
-        if self.fewest == self.most:
-            return reason
-        return (
-            f"{reason}; sampling stops at a lead that the answers themselves make, so groups agree more than the policy"
-        )
-
-    @property
     def lead(self) -> float:
         """The lead in votes at which the posterior reaches ``confidence``, a whole number >= 1; infinite for 1."""
         if self.confidence == 1:
             return math.inf
         needed = math.log(self.confidence / (1 - self.confidence)) / math.log(self.vote_odds)
         return max(math.ceil(needed - _ROUNDING), 1)
-
-    def posterior(self, votes: Iterable[int]) -> float:
-        """Probability, in [0.5, 1], that the leader and not the runner-up is the consensus; votes in any order."""
-        return 1 / (1 + self.vote_odds ** -_lead(votes))
 
     def more(self, votes: Iterable[int], drawn: int) -> int:
         """How many more completions to sample before the next look, of ``drawn`` in [0, most]; 0: the vote is settled.
