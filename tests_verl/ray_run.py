@@ -1,8 +1,8 @@
 """verl's own command from end to end on CPUs, Ray, TransferQueue and agent loops included: ``ray_run.py LOG [MODE]``.
 
-MODE is ``sync``, ``colocate_async`` or ``separate_async``. Two workers train and two samplers sample, with a third
-sampler apart in the last mode; after three steps and a checkpoint the run is killed, and resumed from there for two
-more. Too slow and too dependent on the machine for every change: what runs said is in ``ray_run.log``.
+MODE is ``sync``, ``colocate_async`` or ``separate_async``; more options of verl may follow. Two workers train, two
+sample, a third apart in the last mode; after three steps and a checkpoint the run is killed, and resumed from there
+for two more. Too slow and too dependent on the machine for every change: what runs said is in ``ray_run.log``.
 """
 
 import os
@@ -100,6 +100,7 @@ def write_ports(folder: Path, ports: dict[str, int]) -> None:
 
 SHOWN = ("training/global_step", "actor/pg_loss", "actor/grad_norm", "candidates/reward", "critic/score/mean")
 SHOWN += ("prune/prompts_kept_share", "prune/kept_share", "prune/largest_weight", "rows/sent", "rows/fillers")
+SHOWN += ("prune/token_kept_share", "rows/tokens_share", "prune/other_terms")
 SHOWN += ("rollout/in_flight", "training/rollout_probs_diff_max", "training/off_policy/trajectory_spans/max")
 SHOWN += ("training/off_policy/trajectory_staleness_worst/max",)
 SAID = ("Restored ", "Re-issued ", "Added ")
@@ -165,7 +166,7 @@ def main() -> int:
     try:
         write_ports(folder / "ray", ports)
         time.sleep(20)
-        train = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, STEPS, mode)]
+        train = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, STEPS, mode), *sys.argv[3:]]
         train += [f"+ray_kwargs.ray_init.address=127.0.0.1:{port}", f"hydra.run.dir={folder}/hydra"]
         if code := until_killed(train, env, log):
             return code

@@ -45,10 +45,16 @@ PARTS = {
         "compute_policy_loss_vanilla",
         "compute_policy_loss_gspo",
         "compute_policy_loss_bypass_mode",
+        "kl_penalty",
+        "kl_penalty_forward",
     ),
     "workers/utils/losses.py": ("ppo_loss",),
     "workers/engine_workers.py": ("TrainingWorker.train_mini_batch", "ActorRolloutRefWorker.set_loss_fn"),
     "workers/engine/fsdp/transformer_impl.py": ("FSDPEngine.forward_backward_batch",),
+    "workers/engine/megatron/transformer_impl.py": (
+        *("MegatronEngine._build_tf_config", "MegatronEngine.forward_backward_batch"),
+        "MegatronEngineWithLMHead.postprocess_micro_batch_func",
+    ),
 }
 """What the adapter relies on, by file."""
 

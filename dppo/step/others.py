@@ -10,7 +10,12 @@ from dppo.objective import Tokens
 
 
 def other_terms(
-    method: Method, tokens: Tokens, weight: Tensor, entropy_BT: Tensor | None = None, *, entropy_scale: float = 1.0
+    method: Method,
+    tokens: Tokens,
+    weight: Tensor,
+    entropy_BT: Tensor | None = None,
+    *,
+    entropy_scale: float | Tensor = 1.0,
 ) -> Tensor:
     """(2,) weighted sums of squared gradients: of the other terms, and of what advantages of 1 would have.
 
@@ -24,7 +29,8 @@ def other_terms(
         tokens: of some completions.
         weight: (B,) their weights, one over the probability of having been kept; (B, T) of their tokens.
         entropy_BT: (B, T) nats; needed where the method has an entropy bonus.
-        entropy_scale: denominator of the loss over the number of tokens that the bonus is a mean of, > 0.
+        entropy_scale: denominator of the loss over the number of tokens that the bonus is a mean of, > 0; (B, 1) where
+            it differs by completion.
     """
     mask_BT = tokens.mask_BT != 0
     whole_B = mask_BT.sum(1) if tokens.counted_B is None else tokens.counted_B

@@ -100,6 +100,15 @@ class Ahead:
         return _part(self.due[0].kept, self.due[0].updates_made, self.updates)
 
     @property
+    def _due_groups(self) -> int:
+        """Groups that all updates take that are due: as many as are in flight."""
+        return sum(
+            _part(block.kept, number, self.updates)
+            for block in self.due
+            for number in range(block.updates_made, self.updates)
+        )
+
+    @property
     def uids(self) -> list[str]:
         """verl's names of all prompts in flight."""
         return [flight.uid for flight in self.flights]
@@ -110,9 +119,17 @@ class Ahead:
         Args:
             prompts: the block and its draw.
             uid_Q: verl's names of the prompts that were drawn.
+
+        Raises:
+            ShapeError: fewer prompts were drawn than the block has updates: one of these would train on nothing.
         """
         drawn = candidates(prompts.candidates, prompts.draw)
         kept = [each for each, keep in zip(drawn, prompts.draw.keep_N.tolist(), strict=True) if keep]
+        if len(kept) < self.updates:
+            raise ShapeError(
+                f"{len(kept)} prompts of a block that is split over {self.updates} updates: each needs one. Draw a "
+                f"multiple: source.block(number, generations={self.generations}, multiple={self.updates})."
+            )
         sizes = [self.generations] * len(kept) if prompts.size_Q is None else prompts.size_Q.tolist()
         flights = [
             InFlight(uid=uid, candidate=candidate, size=size, block=len(drawn))
@@ -235,6 +252,10 @@ class Ahead:
                     for block in saved["due"]
                 ),
             )
+            if len(found.flights) != found._due_groups:
+                raise ValueError(
+                    f"updates that are due take {found._due_groups} groups, {len(found.flights)} in flight"
+                )
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"what was in flight is damaged in the checkpoint ({error!r}). Resume from an earlier one: "

@@ -1,7 +1,7 @@
 """What verl's queue holds of a step, read for a plan, and what verl computes on all rows where only some are kept."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,14 +9,16 @@ import transfer_queue  # pyright: ignore[reportMissingImports]
 from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 from verl.protocol import DataProto  # pyright: ignore[reportMissingImports]
-from verl.trainer.ppo.core_algos import agg_loss  # pyright: ignore[reportMissingImports]
+from verl.trainer.ppo.core_algos import agg_loss, kl_penalty  # pyright: ignore[reportMissingImports]
 from verl.trainer.ppo.rollout_corr_helper import (  # pyright: ignore[reportMissingImports]
     compute_rollout_correction_and_add_to_batch,
 )
 from verl.workers.utils.padding import response_to_nested  # pyright: ignore[reportMissingImports]
 
+from dppo.methods import Method
+from dppo.objective import Tokens
 from dppo.pruning import SampledTokens, confidence
-from dppo.step import RolledOut
+from dppo.step import RolledOut, other_terms
 from dppo.types import Rewards
 from dppo.verl.layout import Rows, places
 from dppo.verl.prompts import Asked
@@ -163,6 +165,43 @@ def mean_entropy(batch: Any, weight_BT: Tensor, tokens_B: Tensor, actor: Any) ->
         global_batch_size=(weighted_BT.sum(1) / tokens_B).sum(),
     )
     return float(entropy)
+
+
+def weighed(batch: Any, weight_BT: Tensor, tokens_B: Tensor, method: Method, actor: Any) -> tuple[float, float] | None:
+    """What the KL term and the entropy bonus weigh in all rows with a gradient, estimated from what is kept.
+
+    Args:
+        batch: verl's ``KVBatchMeta``, with old log-probabilities, those of a reference and entropies where they count.
+        weight_BT: (B, 1) weights of its rows, or (B, T) of their completion tokens.
+        tokens_B: (B,) tokens of each that carry loss, those behind a cut included.
+        method: of the run.
+        actor: verl's configuration of the actor.
+
+    Returns:
+        The sums that ``OtherTerms.after`` takes; None where entropies that count are not there, as in bypass mode.
+    """
+    data = _read(batch, [MASK, OLD, "ref_log_prob", "entropy"]).to_padded_tensor()
+    if method.entropy_coef and "entropy" not in data:
+        return None
+    weight_BT, tokens_B = weight_BT[:, : data[MASK].shape[1]], tokens_B.clamp_min(1)
+    tokens = Tokens(
+        logp_BT=data[OLD].double(),
+        old_logp_BT=data[OLD].double(),
+        ref_logp_BT=data["ref_log_prob"].double() if method.beta else None,
+        advantage_B=torch.zeros(len(tokens_B), dtype=torch.float64),
+        mask_BT=data[MASK],
+        counted_B=tokens_B,
+    )
+
+    def kl(tokens: Tokens) -> Tensor:
+        return kl_penalty(tokens.logp_BT, tokens.ref_logp_BT, actor.kl_loss_type)
+
+    scale = 1 / tokens_B[:, None] if method.normaliser.per_sequence else 1.0  # verl's bonus is a mean as its loss is
+    squares = other_terms(
+        replace(method, kl=kl), tokens, weight_BT.double(), data.get("entropy", None), entropy_scale=scale
+    )
+    square, unit = squares.tolist()
+    return square, unit
 
 
 def cut_batch(batch: Any, keys: list[str], completion_B: Tensor, partition: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from dppo.errors import CheckpointError, FileError
 from dppo.files import read_json, write_json
+from dppo.pruning import OtherTerms
 from dppo.step import PromptSource
 from dppo.step.resumed import changed, remembered, warn_of
 from dppo.typed import check_fields
@@ -56,6 +57,8 @@ class VerlState:
     """Place among the prompts, from ``PromptSource.save``."""
     settings: dict[str, Any]
     """What prompts and draws depend on; a resumed run with other settings says so."""
+    others: dict[str, float] = field(default_factory=dict)
+    """What the KL term and the entropy bonus weighed, from ``OtherTerms``; empty before they were looked at."""
     in_flight: dict[str, Any] = field(default_factory=dict)
     """Prompts that were asked for ahead and not trained on, from ``Ahead.saved``; empty where there are none."""
 
@@ -87,7 +90,13 @@ def save(
         in_flight: of ``Ahead.saved``, where prompts are asked for ahead.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state = VerlState(step=step, position=source.save(folder), settings=settings, in_flight=in_flight or {})
+    state = VerlState(
+        step=step,
+        position=source.save(folder),
+        settings=settings,
+        others=asdict(source.others),
+        in_flight=in_flight or {},
+    )
     write_json(folder / STATE_FILE, asdict(state))
 
 
@@ -116,6 +125,7 @@ def load(folder: Path, source: PromptSource, step: int, settings: dict[str, Any]
         return {}
     try:
         state = VerlState(**read_json(path, advice=""))
+        source.others = OtherTerms(**state.others)
     except (FileError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} is damaged ({error}). Resume from an earlier one: trainer.resume_mode=resume_path "

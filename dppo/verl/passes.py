@@ -25,7 +25,7 @@ from dppo.methods import Method
 from dppo.objective import AdvantageRule
 from dppo.rng import step_streams
 from dppo.step import Passes, PromptSource, StepPlan, plan_step
-from dppo.verl.batch import Returned, corrected, cut_batch, jagged, mean_entropy, returned, write_advantages
+from dppo.verl.batch import Returned, corrected, cut_batch, jagged, mean_entropy, returned, weighed, write_advantages
 from dppo.verl.layout import Placement, rows_needed
 from dppo.verl.loss import TOKEN_WEIGHT, WEIGHT, weighted_ppo_loss
 from dppo.verl.prompts import Asked
@@ -134,6 +134,7 @@ class PlannedPasses(PPOTrainer):
         """verl's, once for each pass over the batch that has draws of its own."""
         if self.waits_for:
             self._plan_rows(batch, metrics)
+        self._learn_others(batch, metrics)
         updates: dict[str, list[Any]] = {}
         for placement in self.sent.passes:
             found: dict[str, Any] = {}
@@ -146,6 +147,20 @@ class PlannedPasses(PPOTrainer):
         self._clear(batch, self.sent.whole)
         metrics.update(reduce_metrics(updates))
         return self.sent.whole
+
+    def _learn_others(self, batch: Any, metrics: dict[str, Any]) -> None:
+        """Remember what the KL term and the entropy bonus weigh, for the scores of later steps."""
+        actor, sent, method = self.config.actor_rollout_ref.actor, self.sent, self.method
+        others = (
+            bool(method.beta or method.entropy_coef) and actor.policy_loss.loss_mode != "dro"
+        )  # whose beta is no KL
+        if keeps_all(method) or not others:
+            return
+        row_B = sent.forwarded
+        if (found := weighed(batch, sent.weight_NT[row_B], sent.tokens_N[row_B], method, actor)) is not None:
+            self.source.others = self.source.others.after(*found)
+        if (advantage := self.source.others.advantage) is not None:
+            metrics["prune/other_terms"] = advantage
 
     def _rows_of(self, placement: Placement, batch: Any) -> Any:
         """The rows of a pass of the update: those of the passes before it, and shorter ones where it ends earlier."""

@@ -20,6 +20,8 @@ WHY_NOT = {
 }
 MIXING_LOSSES = ("gspo",)
 """Those of ``ROW_LOSSES`` whose terms look at several tokens of a row, as ``mixes_tokens`` finds."""
+STRATEGIES = ("fsdp", "fsdp2", "megatron")
+"""Engines of verl on which weights were checked."""
 FILTER = "algorithm.filter_groups.enable"
 """verl's option that takes prompts until enough groups differ in reward."""
 CORRECTIONS = ("algorithm.rollout_correction", "actor_rollout_ref.actor.policy_loss.rollout_correction")
@@ -192,11 +194,12 @@ def _step_problems(get: Callable[[str], Any], mode: str) -> list[str]:
     whole, part = get("data.train_batch_size"), get(f"{actor}.ppo_mini_batch_size")
     strategy, fetched = get(f"{actor}.strategy"), get("data.gen_batch_size")
     problems = []
-    if strategy not in ("fsdp", "fsdp2"):
+    if strategy not in STRATEGIES:
         problems.append(
-            f"{actor}.strategy={strategy}: weights were checked on verl's FSDP engine alone. Write "
+            f"{actor}.strategy={strategy}: weights were checked on verl's FSDP and Megatron engines alone. Write "
             f"{actor}.strategy=fsdp2."
         )
+    problems += _megatron_problems(get) if strategy == "megatron" else []
     if not get(f"{actor}.use_dynamic_bsz"):
         problems.append(
             f"{actor}.use_dynamic_bsz=False cuts rows into micro-batches of one size, and as many rows as are kept do "
@@ -233,6 +236,30 @@ def _step_problems(get: Callable[[str], Any], mode: str) -> list[str]:
             "trainer.v1.sampler.custom_sampler.path=null."
         )
     return problems
+
+
+def _megatron_problems(get: Callable[[str], Any]) -> list[str]:
+    """Of verl's Megatron engine: losses inside of the model, and what does not go with any number of rows."""
+    where = "actor_rollout_ref.actor.megatron"
+    router = "the router's loss is made inside of the model, where no weight reaches it"
+    rules = [
+        (
+            "virtual_pipeline_model_parallel_size",
+            (None, 1),
+            "null",
+            "it wants more micro-batches than rows may be kept",
+        ),
+        ("dynamic_context_parallel", (None, False), "False", "it deals rows to ranks by itself, which was not checked"),
+        ("router_replay.mode", (None, "disabled"), "disabled", "replayed routes are of rows and tokens left out, too"),
+        ("vanilla_mbridge", (None, False), "False", router),
+        ("override_transformer_config.moe_router_load_balancing_type", (None, "none"), "none", router),
+        ("override_transformer_config.moe_z_loss_coeff", (None, 0), "null", router),
+    ]
+    return [
+        f"{where}.{name}={value}: {why}. Write {where}.{name}={instead}."
+        for name, served, instead, why in rules
+        if (value := get(f"{where}.{name}")) not in served
+    ]
 
 
 def filter_problems(settings: Any, base: Method) -> list[str]:

@@ -125,10 +125,23 @@ class AsksAhead(PrunedTrainer):
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def _in_flight(self) -> dict[str, Any]:
-        return self.ahead.saved()
+        return self.ahead.saved() | {"identities": self._identities}
+
+    @property
+    def _identities(self) -> list[int]:
+        """Who the prompts in flight are, by content: in another dataset their rows are of others."""
+        known = self.source.history.identities
+        rows = [flight.candidate.row for flight in self.ahead.flights]
+        return [int(known[row]) if row < len(known) else -1 for row in rows]
 
     def _resume_in_flight(self, saved: dict[str, Any], folder: Path) -> None:
         self.ahead = self.ahead.resumed(saved) if saved else replace(self.ahead, asked=self.global_steps)
+        if saved.get("identities", self._identities) != self._identities:
+            raise CheckpointError(
+                f"{folder} has {len(self.ahead.flights)} prompts in flight, whose rows are other prompts in this "
+                "dataset: these would be asked for and remembered in their place. Resume with the data.train_files and "
+                "data.train_max_samples of the checkpoint."
+            )
         unknown = sorted(self._queued - set(self.ahead.uids))
         if unknown:
             raise CheckpointError(

@@ -211,6 +211,9 @@ def test_what_is_in_flight_comes_back_from_json_bit_for_bit():
         lambda saved: saved.pop("due"),
         lambda saved: saved["flights"][0].pop("uid"),
         lambda saved: saved["flights"][0]["candidate"].update(prob="0.5"),
+        lambda saved: saved["flights"].pop(),  # an update would wait for a group that nobody asked for
+        lambda saved: saved.update(flights=[]),
+        lambda saved: saved["due"][0].update(updates_made=1),
     ],
 )
 def test_a_damaged_record_is_refused(damage):
@@ -233,6 +236,13 @@ def test_numbers_by_which_prompts_in_flight_are_weighted_do_not_change_on_the_wa
     with refused(CheckpointError, "4 prompts in flight", named):
         Ahead(**{"prompts": 3, "generations": 2} | now).resumed(saved)
     Ahead(**{"prompts": 3, "generations": 2} | now).resumed(saved | {"flights": [], "due": []})
+
+
+def test_a_block_keeps_a_prompt_for_each_of_its_updates():
+    ahead = Ahead(prompts=4, generations=2, updates=2)
+    with refused(ShapeError, "1 prompts of a block that is split over 2 updates", "multiple=2"):
+        ahead.after_block(block([0, 1, 2], (1,)), ["1"])
+    assert ahead.after_block(block([0, 1, 2], (0, 1)), ["0", "1"]).groups == 1
 
 
 def test_groups_that_nobody_asked_for_and_other_numbers_of_them_are_errors():

@@ -70,7 +70,7 @@ REFUSED = [
         f"{ACTOR}.loss_scale_factor=1024.",
     ),
     ({f"{ACTOR}.use_dynamic_bsz": False}, "use_dynamic_bsz=False cuts", "use_dynamic_bsz=True"),
-    ({f"{ACTOR}.strategy": "megatron"}, "strategy=megatron: weights were checked", "strategy=fsdp2"),
+    ({f"{ACTOR}.strategy": "veomni"}, "strategy=veomni: weights were checked", "strategy=fsdp2"),
     ({f"{ACTOR}.shuffle": True}, "shuffle=True: it deals rows", "shuffle=False"),
     ({f"{ACTOR}.ppo_mini_batch_size": 3}, "data.train_batch_size=8 is not a multiple", "ppo_mini_batch_size=8"),
     ({f"{ACTOR}.use_prefix_grouper": True}, "use_prefix_grouper=True: it needs whole groups", "=False"),
@@ -113,6 +113,26 @@ AHEAD = {
     "trainer.v1.separate_async.hybrid_rollout.enable_switch": False,
 }
 COLOCATE, SEPARATE = "trainer.v1.colocate_async", "trainer.v1.separate_async"
+
+
+INSIDE = "no weight reaches it"
+MEGATRON = {
+    "virtual_pipeline_model_parallel_size": (2, "more micro-batches than rows", "=null."),
+    "dynamic_context_parallel": (True, "deals rows to ranks by itself", "=False."),
+    "router_replay.mode": ("R3", "replayed routes", "=disabled."),
+    "vanilla_mbridge": (True, INSIDE, "=False."),
+    "override_transformer_config.moe_router_load_balancing_type": ("aux_loss", INSIDE, "=none."),
+    "override_transformer_config.moe_z_loss_coeff": (1e-3, INSIDE, "=null."),
+}
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_megatron_is_served_without_losses_inside_of_the_model_and_for_any_number_of_rows(name):
+    value, why, instead = MEGATRON[name]
+    option = {f"{ACTOR}.megatron.{name}": value}
+    (problem,) = problems({f"{ACTOR}.strategy": "megatron"} | option)
+    assert f"megatron.{name}={value}" in problem and why in problem and instead in problem
+    assert not problems({f"{ACTOR}.strategy": "megatron"}) and not problems(option)  # of no other engine
 
 
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])

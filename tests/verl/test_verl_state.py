@@ -56,6 +56,20 @@ def test_a_resumed_source_goes_on_as_the_one_that_was_saved(tmp_path):
     assert [step(fresh, number) for number in range(5, 9)] != whole[4:]
 
 
+def test_what_other_terms_weighed_is_saved_and_a_damaged_one_is_refused(tmp_path):
+    source, again = source_of(Rows(8)), source_of(Rows(8))
+    source.others = source.others.after(0.3, 1.7)
+    save(tmp_path, source, 4, SETTINGS)
+    load(tmp_path, again, 4, SETTINGS)
+    assert again.others == source.others != source_of(Rows(8)).others
+    path = tmp_path / STATE_FILE
+    written = path.read_text()
+    for wrong in ("-0.3", '"much"'):
+        path.write_text(written.replace("0.3", wrong))
+        with refused(CheckpointError, "damaged"):
+            load(tmp_path, again, 4, SETTINGS)
+
+
 def test_settings_that_changed_are_named(tmp_path):
     save(tmp_path, source_of(Rows(8)), 4, SETTINGS)
     with warned("data-parallel ranks: 8 -> 4"):

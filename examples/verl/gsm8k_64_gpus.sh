@@ -1,8 +1,0 @@
-#!/usr/bin/env bash
-# The same on 8 nodes of 8 GPUs, from the head node of a Ray cluster that is up (`ray status` lists 64). NOT RUN.
-# Every node needs `pip install 'dppo[verl]'`: workers import the weighted loss. `fill` keeps rollout batches full, which
-# is what many GPUs want: blocks grow, and about PROMPTS prompts are rolled out in each step.
-set -euo pipefail
-cd "$(dirname "$0")"
-NODES=8 PROMPTS=${PROMPTS:-1024} ./gsm8k_8_gpus.sh \
-    +trainer.v1.sampler.sampler_kwargs.pruning.prompt_mode=fill "$@"
