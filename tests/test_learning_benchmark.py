@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.learning import compare, regimes, tune
+from benchmarks.learning import compare, map, regimes, tune
 from benchmarks.learning.tune import Setting, Tuning, best_setting, overrides
 from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.plan import Comparison, plan, read_config
@@ -217,3 +217,23 @@ def test_a_regime_by_hand(tmp_path):
 def test_every_regime_changes_fields_of_a_run(name):
     fields, _ = read_config(regimes.CONFIG, [f"--{field}={value}" for field, value in regimes.REGIMES[name].items()])
     assert all(str(fields[field]).strip("[]'") == str(value) for field, value in regimes.REGIMES[name].items())
+
+
+def test_the_map_expects_what_a_step_allows():
+    """Nothing where the update is free, at most the whole update, and less where the control skips silent groups."""
+    assert map.expected(0.05, 0.4, every=False) == pytest.approx(1, abs=0.01)
+    under_kl = [map.expected(0.6, silent, every=True) for silent in (0.2, 0.5, 0.8)]
+    assert under_kl == sorted(under_kl) and under_kl[0] > 1 and under_kl[-1] < 1 / (1 - 0.6)
+    assert map.expected(0.6, 0.8, every=False) < 1.1 < 1.5 < under_kl[-1]
+
+
+def test_the_map_says_how_far_the_plan_was_off(tmp_path, monkeypatch):
+    """A regime named with a KL term is compared with the surface of one: the other surface is a third lower."""
+    expected = map.expected(0.6, 0.7, every=True)
+    point = {"step_share": 0.6, "silent_share": 0.7, "against_control": {"median": expected / 1.1, "low": 1, "high": 2}}
+    assert map.errors({"kl": point})["kl"] == pytest.approx(0.1)
+    assert map.errors({"plain": point})["plain"] < -0.2
+    assert f"| kl | 60% | 70% | {expected:.2f} |" in map.show({"kl": point}) and "plan: 10%" in map.show({"kl": point})
+    monkeypatch.setattr(map, "AXIS", map.AXIS[::4])
+    map.draw({"kl": point, "plain": point}, tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 10_000

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.learning import map as regime_map
 from benchmarks.learning import tables
 from dppo_lab.statistics import seed_interval
 
@@ -132,9 +133,20 @@ def test_the_table_of_the_kl_term_is_that_of_its_file():
         *(point["against_control"][end] for end in ("median", "low", "high"))
     )
     assert ahead in README and once in README
-    assert f"{point['silent_share']:.0%} of the groups" in PAGE and f"took {point['step_share']:.0%} of" in PAGE
+    assert f"{point['silent_share']:.0%} of the groups" in PAGE
     point["final_accuracy"]["control"]["mean"] += 0.01
     assert regime_table(point) not in PAGE
+
+
+def test_the_map_of_the_page_is_that_of_its_file():
+    points = read("regimes")["regimes"]
+    rows, error = regime_map.show(points).split("\n\n")
+    assert rows in PAGE and error in PAGE
+    for name in ("default", "tokens"):
+        difference = points["plain"]["equal_seconds"][name]["difference"]
+        assert tables.cell(difference, "mean", "{:+.1f}", 100).replace(" ", " pp ", 1) in " ".join(PAGE.split())
+    points["plain"]["step_share"] = 0.6
+    assert regime_map.show(points).split("\n\n")[0] not in PAGE
 
 
 def readme_cells(tasks, steps, checks, plans):

@@ -24,6 +24,8 @@ CONFIG = Path(__file__).with_suffix(".yaml")
 
 SPARSE = {"model_name_or_path": "scratch:embedded_sparse", "dataset_name": "embedded_sparse"}
 SPARSE |= {"eval_benchmarks": "embedded_sparse", "embedded_problems": 72}
+SILENT = {"model_name_or_path": "scratch:embedded_silent", "dataset_name": "embedded_silent"}
+SILENT |= {"eval_benchmarks": "embedded_silent", "embedded_problems": 400}
 KL, TWICE = {"beta": 0.04}, {"num_iterations": 2}
 REGIMES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
@@ -33,6 +35,8 @@ REGIMES: Mapping[str, Mapping[str, Any]] = {
     "sparse": SPARSE,
     "sparse_kl": SPARSE | KL,
     "sparse_kl_two_passes": SPARSE | KL | TWICE,
+    "silent": SILENT,
+    "silent_kl": SILENT | KL,
 }
 """By name: fields of ``regimes.yaml`` that are changed."""
 CONTROL, STOCK = "control", "trl_g8"

@@ -55,6 +55,7 @@ def prepare_embedded(
         told = None if on_step is None else lambda step, loss: on_step(step / count, loss)
         with one_thread(model):
             warm_up(model, tokenizer, task, seed=seed, steps=count, on_step=told)
+        model.model.norm.weight.data.mul_(task.sureness)  # logits are linear in it
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
 

@@ -7,7 +7,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from dppo.environment import one_thread
-from dppo.verification.subject import Subject, SubjectSampling, frozen_subject
+from dppo.verification.sampling import SubjectSampling
+from dppo.verification.subject import Subject, frozen_subject
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
 from dppo_lab.demo.task import FULL, ArithmeticTask, make_split, reward

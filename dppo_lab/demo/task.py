@@ -6,7 +6,7 @@ operands.
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,10 @@ import numpy as np
 from dppo.errors import DataError
 from dppo.rng import Purpose, generator
 
+WRONG_BY = (30, 60)
+"""A wrong gold answer is beyond the total by at least the first and less than the second: no policy says one."""
+DOUBTS = (0.45, 0.55, 0.65)
+"""Chances that a demonstration has an entry of the table wrong, each of a third of the entries."""
 _BOXED = re.compile(r"\\boxed\{(-?[0-9]{1,6})\}\s*\Z")
 
 
@@ -24,7 +28,7 @@ class ArithmeticProblem:
     question: str
     """Such as ``5+6+5-2=?``."""
     answer: int
-    """The exact total, >= 0."""
+    """The exact total, >= 0; of a problem whose gold answer is wrong, a number beyond every total."""
     level: int
     """Number of operands, >= 2."""
 
@@ -51,7 +55,7 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArithmeticTask:
-    """Which levels are asked, in three bands of equal size, and the teacher a policy is warmed up on."""
+    """Which levels are asked, in three bands, and the teacher a policy is warmed up on."""
 
     easy: tuple[int, ...]
     """Levels that a warmed-up policy nearly always solves."""
@@ -64,6 +68,16 @@ class ArithmeticTask:
     teacher: Teacher
     warm_up_steps: int
     """Steps of ``warm_up`` after which the bands are as named."""
+    sureness: float = 1.0
+    """What logits are multiplied by after the warm-up, > 0: above 1 a policy is surer than its practice made it."""
+    shares: tuple[int, int, int] = (1, 1, 1)
+    """Training problems of each band, easy to hard, in parts of their sum."""
+    held_out_shares: tuple[int, int, int] = (1, 1, 1)
+    """The same of held-out problems."""
+    table: tuple[int, ...] = ()
+    """Digits by which the problems of the middle band may end in a step that is looked up: see ``looked_up``."""
+    wrong_golds: bool = False
+    """Whether training problems of the hard band have a wrong gold answer, ``WRONG_BY`` beyond the total."""
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -104,6 +118,25 @@ epoch. Slips begin sharply, and few sums with much practice make the easy band s
 """
 
 
+SILENT = ArithmeticTask(
+    easy=(3, 4),
+    middle=(6, 7),
+    hard=(6, 7),
+    largest_total=12,
+    teacher=Teacher(sure_steps=7, slip_growth=0.0, largest_total=12),
+    warm_up_steps=1000,
+    sureness=1.1,
+    shares=(5, 3, 2),
+    held_out_shares=(0, 1, 0),
+    table=(2, 3, 4, 5, 6, 7),
+    wrong_golds=True,
+)
+"""With the silent groups reported of large models, as many and as lasting. Of 10 problems 5 are mastered and 2 have
+wrong gold answers. All there is to learn is in the other 3: these stay live for epochs, since each turns on one of 78
+entries of a table that has no rule, and no entry teaches another. Measured in docs/tasks.md.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """Training and held-out problems that share no question."""
@@ -112,34 +145,67 @@ class Split:
     held_out: tuple[ArithmeticProblem, ...]
 
 
+def _checksum(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
 def is_held_out(question: str) -> bool:
     """Whether a question belongs to the held-out quarter, by a checksum of its text: the same for every seed.
 
     Training questions and warm-up demonstrations are never held out, so no run has seen a held-out question.
     """
-    return zlib.crc32(question.encode()) % 4 == 0
+    return _checksum(question) % 4 == 0
 
 
-def draw_problem(level: int, rng: np.random.Generator, *, held_out: bool, largest_total: int = 20) -> ArithmeticProblem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What there is to know of a step that is looked up."""
+
+    right: int
+    wrong: int
+    """What a demonstration says where it has the entry wrong."""
+    doubt: float
+    """The chance of that."""
+
+
+def looked_up(total: int, digit: int) -> Entry:
+    """The entry of the table at ``total*digit``: digits by a checksum, so no entry follows from another."""
+    own = _checksum(f"{total}*{digit}")
+    right, rest = own % 10, own // 10
+    return Entry(right=right, wrong=(right + 1 + rest % 9) % 10, doubt=DOUBTS[rest // 9 % len(DOUBTS)])
+
+
+def draw_problem(
+    level: int,
+    rng: np.random.Generator,
+    *,
+    held_out: bool,
+    largest_total: int = 20,
+    table: tuple[int, ...] = (),
+) -> ArithmeticProblem:
     """A random problem with ``level`` operands, held out or not.
 
-    Every operand is uniform over the signed digits that keep the running total within 0..largest_total.
+    Every operand is uniform over the signed digits that keep the running total within 0..largest_total. With a table
+    the last one is ``*`` and one of its digits, and the answer is the entry at the total before it.
     """
     while True:
         total = int(rng.integers(10))
         question = str(total)
-        for _ in range(level - 1):
+        for _ in range(level - 1 - bool(table)):
             terms = [term for term in range(-9, 10) if 0 <= total + term <= largest_total]
             term = terms[int(rng.integers(len(terms)))]
             total += term
             question += f"{term:+d}"
+        if table:
+            digit = table[int(rng.integers(len(table)))]
+            total, question = looked_up(total, digit).right, f"{question}*{digit}"
         question += "=?"
         if is_held_out(question) == held_out:
             return ArithmeticProblem(question, total, level)
 
 
 def make_split(seed: int, *, train: int = 192, held_out: int = 192, task: ArithmeticTask = FULL) -> Split:
-    """Training and held-out problems for a seed: a third from each band, spread evenly over its levels.
+    """Training and held-out problems for a seed: each band's share of them, spread evenly over its levels.
 
     No question occurs twice, and no held-out question is, as a string, a training question or a warm-up demonstration.
     Training questions may occur in the warm-up; at level 2, with 145 questions in all (100 in ``QUICK``), most do.
@@ -156,14 +222,21 @@ def _distinct(
 ) -> tuple[ArithmeticProblem, ...]:
     """``count`` problems with different questions, in random order."""
     bands = (task.easy, task.middle, task.hard)
+    shares = task.held_out_shares if held_out else task.shares
+    turns = [band for band, share in enumerate(shares) for _ in range(share)]
     found: dict[str, ArithmeticProblem] = {}
     for index in range(count):
-        band = bands[index % len(bands)]
-        level = band[index // len(bands) % len(band)]
+        cycle, turn = divmod(index, len(turns))
+        band = turns[turn]
+        before = cycle * shares[band] + turns[:turn].count(band)
+        level = bands[band][before % len(bands[band])]
         for _ in range(1000):
-            problem = draw_problem(level, rng, held_out=held_out, largest_total=task.largest_total)
+            table = task.table if band == 1 else ()
+            problem = draw_problem(level, rng, held_out=held_out, largest_total=task.largest_total, table=table)
             if problem.question not in found:
-                found[problem.question] = problem
+                wrong = task.wrong_golds and not held_out and band == len(bands) - 1
+                beyond = int(rng.integers(*WRONG_BY)) if wrong else 0
+                found[problem.question] = replace(problem, answer=problem.answer + beyond)
                 break
         else:
             side = "held_out" if held_out else "train"
@@ -177,7 +250,8 @@ def _distinct(
 
 def solution(problem: ArithmeticProblem) -> str:
     """The right answer with every step written out."""
-    return _written(_terms(problem.question), [0] * problem.level)
+    terms = _terms(problem.question)
+    return _written(terms, [0] * len(terms), _last(problem.question), None)
 
 
 def demonstration(problem: ArithmeticProblem, teacher: Teacher, rng: np.random.Generator) -> str:
@@ -186,24 +260,37 @@ def demonstration(problem: ArithmeticProblem, teacher: Teacher, rng: np.random.G
     totals = np.cumsum(terms)
     room = teacher.largest_total - np.maximum.accumulate(totals[::-1])[::-1]  # keeps later totals in range
     offsets = [0]
-    for step in range(1, problem.level):
+    for step in range(1, len(terms)):
         slip = int(rng.integers(1, 4)) if rng.random() < teacher.slip_chance(step) else 0
         offsets.append(min(offsets[-1] + slip, int(room[step])))
-    return _written(terms, offsets)
+    return _written(terms, offsets, _last(problem.question), rng)
 
 
 def _terms(question: str) -> list[int]:
     """The signed operands of a question."""
-    return [int(term) for term in re.findall(r"[+-]?[0-9]", question)]
+    return [int(term) for term in re.findall(r"[+-]?[0-9]", question.partition("*")[0])]
 
 
-def _written(terms: list[int], offsets: list[int]) -> str:
-    """The steps as text, with ``offsets[i]`` added to the running total after operand ``i``."""
+def _last(question: str) -> int | None:
+    """The digit by which the last step is looked up; None where none is."""
+    digit = question.partition("*")[2]
+    return int(digit[0]) if digit else None
+
+
+def _written(terms: list[int], offsets: list[int], digit: int | None, rng: np.random.Generator | None) -> str:
+    """The steps as text, with ``offsets[i]`` added to the running total after operand ``i``.
+
+    A last step by ``digit`` is looked up, with ``rng`` at times wrongly.
+    """
     text, total = "", terms[0]
     for step in range(1, len(terms)):
         after = sum(terms[: step + 1]) + offsets[step]
         text += f"{total}{terms[step]:+d}={after};"
         total = after
+    if digit is not None:
+        entry = looked_up(total, digit)
+        after = entry.wrong if rng is not None and rng.random() < entry.doubt else entry.right
+        text, total = f"{text}{total}*{digit}={after};", after
     return f"{text}\\boxed{{{total}}}"
 
 

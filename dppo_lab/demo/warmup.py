@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from dppo.errors import raise_problems
 from dppo.rng import Purpose, generator
 from dppo.verification.tiny_tokenizer import PAD, TOKENS, encode_questions
-from dppo_lab.demo.task import ArithmeticTask, demonstration, draw_problem
+from dppo_lab.demo.task import ArithmeticProblem, ArithmeticTask, demonstration, draw_problem
 
 BATCH_TOKENS = 512
 """Most tokens in a batch of demonstrations, padding and questions included."""
@@ -60,11 +60,17 @@ def _batches(
     weights /= weights.sum()
     while True:
         levels = rng.choice(task.levels, POOL, p=weights)
-        problems = [draw_problem(int(k), rng, held_out=False, largest_total=task.largest_total) for k in levels]
+        problems = [_practice(task, int(level), rng) for level in levels]
         texts = [demonstration(problem, task.teacher, rng) + str(tokenizer.eos_token) for problem in problems]
         prompts = encode_questions(tokenizer, [problem.question for problem in problems])
         examples = [Example(*pair) for pair in zip(prompts, tokenizer(texts)["input_ids"], strict=True)]
         yield from bucketed(examples, rng, max_tokens=BATCH_TOKENS, pad=TOKENS.index(PAD))
+
+
+def _practice(task: ArithmeticTask, level: int, rng: np.random.Generator) -> ArithmeticProblem:
+    """A problem of a level; where the middle band is looked up, half of those of its levels are."""
+    table = task.table if task.table and level in task.middle and rng.random() < 0.5 else ()
+    return draw_problem(level, rng, held_out=False, largest_total=task.largest_total, table=table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,12 @@ from dppo_lab.demo.rollouts import check_embedded
 
 EMBEDDED = "embedded"
 TASKS: Mapping[str, task.ArithmeticTask] = MappingProxyType(
-    {EMBEDDED: task.FULL, "embedded_quick": task.QUICK, "embedded_sparse": task.SPARSE}
+    {
+        EMBEDDED: task.FULL,
+        "embedded_quick": task.QUICK,
+        "embedded_sparse": task.SPARSE,
+        "embedded_silent": task.SILENT,
+    }
 )
 """Names under which a configuration asks for the task, as ``dataset_name``, ``scratch:...`` and ``eval_benchmarks``."""
 HELD_OUT = 192
@@ -27,7 +32,7 @@ HELD_OUT = 192
 
 
 def held_out_set(name: str, seed: int, limit: int | None) -> ProblemSet:
-    """Held-out problems of an embedded task, drawn by the seed, a third from each band of difficulty.
+    """Held-out problems of an embedded task, drawn by the seed, in the task's shares of its bands of difficulty.
 
     No run of any seed trains on one of them: see ``task.is_held_out``. A ``limit`` of None is ``HELD_OUT``.
     """

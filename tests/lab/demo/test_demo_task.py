@@ -13,11 +13,13 @@ from dppo.rng import generator
 from dppo_lab.demo.task import (
     FULL,
     QUICK,
+    SILENT,
     SPARSE,
     Teacher,
     demonstration,
     draw_problem,
     is_held_out,
+    looked_up,
     make_split,
     reward,
     score,
@@ -141,6 +143,60 @@ def test_most_groups_of_the_sparse_task_are_dead_and_sure_to_stay_so():
         if problem.level in SPARSE.hard
     ]
     assert len(demonstrated) == 120 and sum(demonstrated) == 0
+
+
+def kinds(task, *, held_out=0):
+    """How many problems are mastered, live, and have a wrong gold answer, by what questions and answers say."""
+    split = make_split(0, train=400, held_out=held_out, task=task)
+    found = {"mastered": 0, "live": 0, "wrong": 0}
+    for problem in split.held_out if held_out else split.train:
+        wrong = reward(solution(problem), problem.answer) == 0
+        found["wrong" if wrong else "live" if "*" in problem.question else "mastered"] += 1
+    return found
+
+
+def test_seven_in_ten_problems_of_the_silent_task_have_nothing_to_learn_from():
+    assert kinds(SILENT) == {"mastered": 200, "live": 120, "wrong": 80}
+    assert kinds(replace(SILENT, wrong_golds=False)) == {"mastered": 280, "live": 120, "wrong": 0}
+    assert kinds(replace(SILENT, shares=(1, 1, 1))) != kinds(SILENT)
+    assert kinds(SILENT, held_out=90) == {"mastered": 0, "live": 90, "wrong": 0}
+
+
+def test_what_is_live_is_right_at_times_and_what_is_mastered_always():
+    """An entry is right in 7, 9 or 11 of 20 demonstrations, and otherwise always wrong alike, in the last step."""
+    train, rng = make_split(0, train=100, held_out=0, task=SILENT).train, generator(5)
+    for problem in train:
+        texts = [demonstration(problem, SILENT.teacher, rng) for _ in range(40)]
+        right = sum(map(reward, texts, [problem.answer] * 40))
+        if problem.level in SILENT.easy:
+            assert right == 40
+        elif problem.answer > SILENT.largest_total:
+            assert right == 0 and len({*texts}) == 1
+        else:
+            said = {tuple(steps(text)[:-1]) for text in texts}
+            assert 3 < right < 35 and len({*texts}) == 2 and len(said) == 1
+            assert all(len(steps(text)) == problem.level - 1 for text in texts)
+
+
+def test_no_entry_of_the_table_follows_from_the_others():
+    """Of 78 entries none is doubted more than two in three times, and right ones are spread over the digits."""
+    entries = {(total, digit): looked_up(total, digit) for total in range(13) for digit in SILENT.table}
+    assert all(entry.right != entry.wrong and 0.45 <= entry.doubt <= 0.65 for entry in entries.values())
+    assert all(0 <= answer <= 9 for entry in entries.values() for answer in (entry.right, entry.wrong))
+    assert len({entry.right for entry in entries.values()}) == len({entry.wrong for entry in entries.values()}) == 10
+    rules = [lambda a, b: a * b % 10, lambda a, b: (a + b) % 10, lambda a, b: abs(a - b) % 10]
+    for rule in rules:
+        assert sum(entry.right == rule(*key) for key, entry in entries.items()) < 20
+    assert {entry.doubt for entry in entries.values()} == {0.45, 0.55, 0.65}
+
+
+def test_no_policy_says_a_wrong_gold_answer():
+    train = make_split(0, train=400, held_out=0, task=SILENT).train
+    wrong = [problem for problem in train if problem.answer > SILENT.largest_total]
+    assert len(wrong) == 80 and {problem.level for problem in wrong} == set(SILENT.hard)
+    assert min(problem.answer for problem in wrong) > SILENT.teacher.largest_total
+    assert all(reward(solution(problem), problem.answer) == 0 for problem in wrong)
+    assert not all(reward(solution(problem), problem.answer) == 0 for problem in train)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -1,0 +1,122 @@
+"""Where pruning pays: what the plan expects by two shares of a step, and what was found in each measured regime.
+
+python -m benchmarks.learning.map [--output docs/map.png]
+
+Reads ``benchmarks/results/regimes.json``, prints a table and draws a panel without and one with a KL term.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm
+
+from benchmarks.learning.regimes import REGIMES
+from benchmarks.learning.tables import cell, table
+from benchmarks.shared import Record, options
+from dppo.pruning.ceiling import GRID
+from dppo_lab.planning.from_log import PACKED, figures_of, pass_rates
+from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Level, gain
+from dppo_lab.planning.records import Step
+
+RESULTS = Path(__file__).parents[1] / "results" / "regimes.json"
+GROUP, PROMPTS_OF_STEP, TOKENS = 4, 16, (12.0, 60.0)
+"""Of every regime: completions of a group, prompts of a step, mean tokens of a prompt and of a completion."""
+PASS_RATE = 0.6
+"""Of all completions of a run, about: the surface hardly depends on it."""
+AXIS = np.linspace(0.05, 0.95, 10)
+EDGES = (0.97, 1.03, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.5, 6.0)
+
+
+def expected(reach: float, silent: float, *, every: bool, level: Level = COMPLETIONS) -> float:
+    """The plan's gain over the control at the best rate of a level, at equal noise; 1 where no rate gains.
+
+    Args:
+        reach: share of the control's step that pruning completions can reach, in (0, 1).
+        silent: share of groups of equal rewards, in [0, 1).
+        every: whether completions without an advantage have a gradient, as under a KL term. The control then
+            forwards them, and elsewhere it skips them.
+        level: what is pruned.
+    """
+    figures = figures_of(
+        pass_rates(PASS_RATE, silent, GROUP),
+        (1 - reach, reach, 0.0),
+        TOKENS,
+        completions=PROMPTS_OF_STEP * GROUP,
+        forwarded=1.0 if every else 1 - silent,
+    )
+    step = Step(prompts=PROMPTS_OF_STEP, generations=GROUP, every=every)
+    control = replace(PACKED, forwarded="all") if every else PACKED
+    rates = [GRID * k for k in range(1, int(level.auto.largest / GRID + 1e-6) + 1)]
+    level = replace(level, base=PACKED)
+    return max(1.0, *(gain(figures, step, level.at(rate), 1, control) for rate in rates))
+
+
+def has_kl(regime: str) -> bool:
+    """Whether a regime has a KL term."""
+    return bool(REGIMES[regime].get("beta"))
+
+
+def errors(points: Mapping[str, Record]) -> dict[str, float]:
+    """By regime, the plan's gain for the default over what was found, less one."""
+    return {
+        name: expected(each["step_share"], each["silent_share"], every=has_kl(name)) / found - 1
+        for name, each in points.items()
+        if (found := each["against_control"]["median"])
+    }
+
+
+def show(points: Mapping[str, Record]) -> str:
+    """A row for each regime, in Markdown: shares, the plan's gain and what was found."""
+    rows = []
+    for name, each in points.items():
+        at = each["step_share"], each["silent_share"]
+        gains = [expected(*at, every=has_kl(name), level=level) for level in (COMPLETIONS, PROMPTS)]
+        found = cell(each["against_control"], "median", "{:.2f}")
+        rows.append([name, f"{at[0]:.0%}", f"{at[1]:.0%}", *(f"{one:.2f}" for one in gains), found])
+    error = np.median(np.abs(list(errors(points).values())))
+    headings = ("regime", "pruning can reach", "silent", "planned", "planned, prompts", "found")
+    return table(headings, rows) + f"\n\nMedian error of the plan: {error:.0%}"
+
+
+def draw(points: Mapping[str, Record], path: Path) -> None:
+    """The plan's surface, and the measured regimes as dots in the colour of what was found."""
+    colours = plt.get_cmap("viridis")
+    norm = BoundaryNorm(EDGES, colours.N)
+    figure, places = plt.subplots(1, 2, figsize=(11, 4.8), sharey=True, layout="constrained")
+    for axes, every in zip(places, (False, True), strict=True):
+        gains = [[expected(reach, silent, every=every) for reach in AXIS] for silent in AXIS]
+        surface = axes.contourf(100 * AXIS, 100 * AXIS, gains, EDGES, cmap=colours, norm=norm, extend="both")
+        lines = axes.contour(100 * AXIS, 100 * AXIS, gains, EDGES[1:], colors="white", linewidths=0.6)
+        axes.clabel(lines, fmt="%gx", fontsize=8)
+        _dots(axes, {name: each for name, each in points.items() if has_kl(name) is every}, colours, norm)
+        axes.set_title("with a KL term" if every else "without a KL term")
+        axes.set_xlabel("log-probabilities and update, % of the step of plain GRPO")
+    places[0].set_ylabel("groups of equal rewards, %")
+    figure.colorbar(surface, ax=places, label="times as fast as plain GRPO on packed rows", format="%g")
+    figure.savefig(path, dpi=120)
+
+
+def _dots(axes: Axes, points: Mapping[str, Record], colours: object, norm: BoundaryNorm) -> None:
+    for name, each in points.items():
+        x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
+        axes.scatter(x, y, c=[found], cmap=colours, norm=norm, s=90, edgecolors="white", linewidths=1.5, zorder=3)
+        words = f"{name.replace('_', ' ')}: {found:.2f}x"
+        axes.annotate(words, (x, y), (0, 9), textcoords="offset points", ha="center", color="white", fontsize=9)
+
+
+def main() -> None:
+    """Print the table, and draw."""
+    given = options(__doc__).parse_args()
+    points = json.loads(RESULTS.read_text(encoding="utf-8"))["regimes"]
+    print(show(points))
+    if given.output is not None:
+        draw(points, given.output)
+
+
+if __name__ == "__main__":
+    main()
