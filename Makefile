@@ -51,7 +51,7 @@ docs: .venv-docs/.ready setup  ## the pages, the API reference and a sample repo
 .venv-verl/.ready: pyproject.toml constraints-verl.txt
 	$(PYTHON) -m venv .venv-verl
 	$(VERL)/pip install --quiet --constraint constraints-verl.txt torch
-	$(VERL)/pip install --quiet --constraint constraints-verl.txt --editable '.[verl]' pytest
+	$(VERL)/pip install --quiet --constraint constraints-verl.txt --editable '.[verl]' pytest megatron-core
 	touch $@
 
 test-verl: .venv-verl/.ready  ## the adapter for verl, in an environment of its own: verl and TRL need other versions

@@ -16,6 +16,7 @@ from mkdocs.structure.files import File  # pyright: ignore[reportMissingImports]
 ROOT = Path(__file__).parents[1]
 NOTEBOOK, REPORT = ROOT / "examples" / "first_look.ipynb", ROOT / "build" / "sample_report.html"
 PAGE = re.compile(r"\]\((?:docs/([\w/]+\.(?:md|png))|examples/(first_look)\.ipynb)")
+BADGE = re.compile(r"^!\[[^\]]*\]\(https?://[^)]*\)\n", re.MULTILINE)
 ELSEWHERE = re.compile(r"\[([^\]]*)\]\((?!https?:|#)((?:\.\./)?[\w./-]+)\)")
 
 
@@ -23,7 +24,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the README as the first page, the notebook as another, and the report beside them."""
     if not REPORT.is_file():
         raise PluginError(f"{REPORT.relative_to(ROOT)} is missing. `make docs` writes it before it builds the site.")
-    home = PAGE.sub(lambda found: f"]({found[1] or found[2] + '.md'}", (ROOT / "README.md").read_text())
+    readme = BADGE.sub("", (ROOT / "README.md").read_text())  # they come from another host
+    home = PAGE.sub(lambda found: f"]({found[1] or found[2] + '.md'}", readme)
     page, pictures = notebook_page(json.loads(NOTEBOOK.read_text()))
     files.append(File.generated(config, "index.md", content=home))
     files.append(File.generated(config, "first_look.md", content=page))

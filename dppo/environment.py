@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import platform
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from dppo.errors import ConfigError
+from dppo.install import commit
 
 SMALL = 5_000_000
 """Parameters up to which a model runs on one thread, which is then the fastest, and is copied without a thought."""
@@ -36,7 +36,7 @@ def environment(**facts: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "versions": {name: _version(name) for name in PACKAGES},
-        "commit": _commit(),
+        "commit": commit(),
         **facts,
     }
 
@@ -52,19 +52,6 @@ def _processor() -> str:
     described = Path("/proc/cpuinfo")
     lines = described.read_text().splitlines() if described.exists() else []
     return next((line.split(": ", 1)[1] for line in lines if line.startswith("model name")), platform.processor())
-
-
-def _commit() -> str | None:
-    """The commit this code is checked out at, with ``+`` for uncommitted changes; None outside a checkout."""
-    folder = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How to install what is missing: a line that works for the copy of this library that is running.
+"""Which copy of this library is running: its commit, and how to install what is missing with a line that works for it.
 
 dppo is on no registry, so a line such as ``pip install 'dppo[trl]'`` finds nothing, or a stranger's package.
 """
@@ -7,11 +7,34 @@ import importlib.metadata
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 NAME = "dppo"
+COMMIT_FILE = Path(__file__).with_name("commit.txt")
+"""Written into an sdist and a wheel when they are built; a clone has none."""
+
+
+def commit() -> str | None:
+    """The commit of this copy, with ``+`` for uncommitted changes: as recorded when it was built, else of the clone.
+
+    None where neither is known.
+    """
+    if COMMIT_FILE.is_file():
+        return COMMIT_FILE.read_text(encoding="utf-8").strip()
+    folder = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+    if not (folder.parent / "pyproject.toml").is_file():
+        return None  # not a clone, though perhaps inside one of something else
+    try:
+        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def install_line(extra: str) -> str:

@@ -66,6 +66,27 @@ def test_no_line_sends_a_reader_to_a_registry_for_this_library():
     assert found == {}
 
 
+def test_a_clones_commit_is_gits_and_a_built_copys_is_what_was_recorded(monkeypatch, tmp_path):
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert install.commit().rstrip("+") == head.stdout.strip()
+    recorded = tmp_path / "commit.txt"
+    recorded.write_text("abc1234\n")
+    monkeypatch.setattr(install, "COMMIT_FILE", recorded)
+    assert install.commit() == "abc1234"
+
+
+def test_a_copy_in_an_environment_within_another_repository_has_not_that_ones_commit(no_clone):
+    """The wrong twin asked git, which looks upwards until it finds any repository."""
+    place = Path(install.__file__)
+    place.parent.mkdir(parents=True)
+    subprocess.run(["git", "init", "--quiet", str(place.parents[2])], check=True)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "-m", "x"], cwd=place.parents[2], check=True)
+    assert install.commit() is None
+    (place.parents[1] / "pyproject.toml").touch()
+    assert install.commit()
+
+
 WITHOUT = """
 import sys
 class Missing:

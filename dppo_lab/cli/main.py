@@ -9,7 +9,7 @@ from importlib import import_module
 
 from dppo import __version__
 from dppo.errors import did_you_mean
-from dppo.install import install_line
+from dppo.install import commit, install_line
 from dppo_lab.cli import INTERRUPTED, NOT_READ
 from dppo_lab.errors import EXPLAINED
 
@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": "methods side by side from one start, TRL's trainer among them: dppo compare CONFIG.yaml --seeds 5",
     "demo": "TRL's trainer, a control and DPPO for equal seconds on a task without a download",
     "eval": "accuracy on mathematics benchmarks: dppo eval MODEL --benchmarks math500,aime24",
+    "example": "a configuration to begin with, written into the current folder: dppo example [NAME]",
     "plan": "what a run will cost and what pruning can save, before it starts: dppo plan CONFIG.yaml",
     "report": "one page about runs or a comparison: dppo report RUN_OR_COMPARISON [--output FILE.html]",
     "train": "train a model: dppo train CONFIG.yaml [--any_field value]",
@@ -67,7 +68,7 @@ def _run(words: list[str]) -> int:
         print(usage())
         return 0 if words else 2
     if words[0] == "--version":
-        print(__version__)
+        print(f"dppo {__version__}, commit {commit() or 'unknown'}")
         return 0
     if words[0] not in COMMANDS:
         meant = did_you_mean(words[0], COMMANDS)

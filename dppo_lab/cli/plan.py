@@ -13,6 +13,7 @@ from rich.table import Table
 from answer_judge.files import explaining, write_json, write_text
 from dppo.errors import ConfigError
 from dppo_lab.cli.words import read_words, wide_console
+from dppo_lab.shipped import offered
 
 PLAN_FILE, PAGE_FILE = "plan.json", "plan.html"
 NARROWEST = 150
@@ -75,7 +76,7 @@ def main(words: Sequence[str]) -> int:
 def _check(config: str | None, options: argparse.Namespace) -> None:
     """Check options before anything is read."""
     if config is None:
-        raise ConfigError("no configuration is named. Try dppo plan examples/embedded.yaml")
+        raise ConfigError(f"no configuration is named. Try dppo plan {offered('examples/embedded.yaml')}")
     if options.generations is not None:
         raise ConfigError("--generations goes with --log. Try --num_generations, the field of the configuration.")
     named = [f"--{name}" for name in ("pilot", "run", "figures") if getattr(options, name) is not None]

@@ -10,6 +10,7 @@ from rich.progress import Progress
 from dppo.errors import ConfigError
 from dppo_lab.cli import INTERRUPTED
 from dppo_lab.cli.words import read_words
+from dppo_lab.shipped import offered
 
 
 def main(words: Sequence[str]) -> int:
@@ -28,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--batch_size", type=int, help="completions at once (default: the engine's)")
     config, options, fields = read_words(parser, words)
     if config is None:
-        raise ConfigError("no configuration is named. Try dppo values examples/a_star_po.yaml")
+        raise ConfigError(f"no configuration is named. Try dppo values {offered('examples/a_star_po.yaml')}")
     from dppo_lab.demo.scratch import SCRATCH
     from dppo_lab.runs.parsing import parse_run
     from dppo_lab.runs.values import estimate_values, values_path

@@ -9,19 +9,20 @@ from typing import Any
 from answer_judge.files import write_json
 from dppo.environment import environment
 from dppo.errors import ConfigError
+from dppo.trl.checkpoints.lock import LOCK_FILE, WRITER_FILE
 from dppo_lab.comparison.contestants import SEEDED, SHARED, Contestant, choose
 from dppo_lab.comparison.folder import COMPARISON_FILE, CONFIG_FILE, RUNS, STARTS
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.folder import FORMAT, STOCK
-from dppo_lab.runs.lock import LOCK_FILE, WRITER_FILE
 from dppo_lab.runs.parsing import COMPARISON, read_file, read_flags
 from dppo_lab.runs.parts import load_rewards, load_rollouts
 from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.reader import read_record
+from dppo_lab.shipped import EXAMPLES
 
-QUICK = Path(__file__).with_name("quick.yaml")
+QUICK = EXAMPLES / "embedded_compare.yaml"
 """The comparison without a configuration; the file in ``examples`` is a link to it."""
 
 

@@ -17,6 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from answer_judge.errors import FileError
 from answer_judge.files import write_json, write_text
 from dppo.trl.checkpoints.files import latest_checkpoint
+from dppo.trl.checkpoints.lock import sole_writer_of
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.comparison.contestants import Contestant
@@ -26,7 +27,6 @@ from dppo_lab.comparison.results import result_of, summarise
 from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.folder import FORMAT, RUN_FILE, TOTALS
 from dppo_lab.runs.follow import Follow
-from dppo_lab.runs.lock import sole_writer_of
 from dppo_lab.runs.parts import prepare_model, train_with
 from dppo_lab.runs.reader import read_record
 

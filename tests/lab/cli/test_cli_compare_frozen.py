@@ -18,7 +18,7 @@ def quick(subject, monkeypatch):
     monkeypatch.setattr("dppo_lab.runs.subject.subject_from_run", lambda run: subject)
 
 
-FEW = ("--rates", "0.5,0.7", "--draws", "100", "--methods", "trl,dapo,cppo,infobatch,dppo")
+FEW = ("--rates", "0.5", "--draws", "100", "--methods", "trl,dapo,cppo,infobatch,dppo")
 
 
 def test_everything_is_printed_and_written(quick, tmp_path, capsys):
@@ -36,13 +36,13 @@ def test_everything_is_printed_and_written(quick, tmp_path, capsys):
         (dashes,) = [line for line in text.splitlines() if line.startswith(name) and " - " in line]
         assert dashes.split() == [name, *["-"] * 11]
     assert {"name": "cppo", "rate_of": "prompts"} in saved["not_taken"]
-    assert saved["passed"] and saved["draws"] == 100 and saved["rates"] == [0.5, 0.7]
-    assert saved["environment"]["command"].startswith("dppo compare --frozen --rates 0.5,0.7") and saved["environment"][
+    assert saved["passed"] and saved["draws"] == 100 and saved["rates"] == [0.5]
+    assert saved["environment"]["command"].startswith("dppo compare --frozen --rates 0.5") and saved["environment"][
         "seeds"
     ] == [0]
     rows = {(r["name"], r["level"], r["prompt_rate"], r["completion_rate"]): r for r in saved["rows"]}
-    assert len(rows) == len(saved["rows"]) == 2 + 2 * 4 + 2 * 4 + 4 * 3
-    row = rows["dppo", "both levels", 0.5, 0.7]
+    assert len(rows) == len(saved["rows"]) == 2 + 4 + 4 + 3
+    row = rows["dppo", "both levels", 0.5, 0.5]
     assert row["verdict"] == "unbiased" and row["squared_bias"] <= row["squared_bias_bound"]
     assert row["bias_low"] <= row["relative_bias"] <= row["bias_high"]
     assert row["added_variance"] > 4 * row["added_variance_error"] > 0

@@ -18,7 +18,7 @@ from dppo_lab.planning.run_plan import pilot_size, pruning_method
 from dppo_lab.runs.parsing import parse_given
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-CONFIG, FIGURES = str(EXAMPLES / "qwen3_4b_math.yaml"), EXAMPLES / "figures" / "qwen3_4b_math.yaml"
+CONFIG, FIGURES = str(EXAMPLES / "qwen3_4b_math" / "train.yaml"), EXAMPLES / "qwen3_4b_math" / "figures.yaml"
 CPU = {"output_dir": "out", "use_cpu": True, "bf16": False, "report_to": "none"}
 EMBEDDED = str(EXAMPLES / "embedded.yaml")
 
@@ -91,7 +91,6 @@ def test_a_plan_ends_with_lines_that_the_configuration_takes(tmp_path, capsys):
     run, base = write_run(tmp_path / "run"), yaml.safe_load(Path(EMBEDDED).read_text())
     rates = {"prompt_prune_rate", "completion_prune_rate"}
     for own, others in (
-        ({}, set()),
         ({"compare": {"methods": {"grpo": {}}}}, set()),
         (
             {"method": "dr_grpo", "prompt_prune_rate": 0, "completion_prune_rate": 0},

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from dppo.methods import METHODS
+from dppo.trl.checkpoints.lock import WRITER_FILE
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.cli.main import main
 from dppo_lab.comparison.plan import QUICK
@@ -137,7 +138,7 @@ def test_bad_input_is_refused_in_a_few_lines_that_name_it(place, monkeypatch, ca
     said = error[error.index(f"dppo {words.split()[0]}: ") :]
     assert not [name for name in named if name not in " ".join(said.split())], said
     assert said.count("\n") <= 3 and len(said) < 700, "a sentence, or a short list of problems"
-    written = [path for path in sorted(place.rglob("*.json*")) if path not in before and path.name != ".writer.json"]
+    written = [path for path in sorted(place.rglob("*.json*")) if path not in before and path.name != WRITER_FILE]
     assert not [path for path in written if path.suffix == ".jsonl"], "nothing was trained or sampled"
 
 

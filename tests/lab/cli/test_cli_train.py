@@ -61,7 +61,7 @@ def test_help_of_the_class_lists_our_fields_with_their_texts_and_not_those_of_tr
 
 
 def test_the_papers_setting_is_planned_without_a_network(tmp_path, capsys):
-    words = [str(EXAMPLES / "qwen3_4b_math.yaml"), "--dry_run", "true", "--output_dir", str(tmp_path / "out")]
+    words = [str(EXAMPLES / "qwen3_4b_math" / "train.yaml"), "--dry_run", "true", "--output_dir", str(tmp_path / "out")]
     assert main(["train", *words]) == 0
     printed = capsys.readouterr().out
     assert "unchecked model Qwen/Qwen3-4B" in printed and "unchecked dataset math" in printed
@@ -73,7 +73,7 @@ def test_the_papers_setting_is_planned_without_a_network(tmp_path, capsys):
 
 def test_a_step_of_several_generations_is_said(tmp_path, capsys):
     """On twice the processes a generation has half of the calls, and the accumulation that was set does not follow."""
-    words = [str(EXAMPLES / "qwen3_4b_math.yaml"), "--dry_run", "true", "--output_dir", str(tmp_path / "out")]
+    words = [str(EXAMPLES / "qwen3_4b_math" / "train.yaml"), "--dry_run", "true", "--output_dir", str(tmp_path / "out")]
     main(["train", *words, "--processes", "16"])
     assert "an optimizer step takes 2 generations: gradient_accumulation_steps=10" in capsys.readouterr().out
     main(["train", *words, "--processes", "16", "--gradient_accumulation_steps", "5"])

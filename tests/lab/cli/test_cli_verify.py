@@ -5,28 +5,36 @@ import json
 import pytest
 
 from dppo.methods import METHODS
-from dppo.verification.checks import LEGEND, Settings
+from dppo.verification import checks
 from dppo.verification.findings import Findings, at_most
 from dppo_lab.cli import verify as command
 from dppo_lab.cli.main import main
 
+FOUND = {
+    "enumeration": [at_most("1 completions, dppo: every outcome", 3e-17, 1e-12, checks.BIAS)],
+    "token": [at_most("1 tokens, dppo, cuts: every outcome", 2e-16, 1e-12, checks.BIAS)],
+    "round": [],
+    "draw": [at_most("2 prompts, dppo, grpo: 160 draws", 0.01, 0.02, checks.SQUARED)],
+    "parity": [at_most("3 nothing pruned, equal to TRL: grpo", 1e-7, 1e-5, checks.DIFFERENCE)],
+}
+"""Instead of the checks that take long, by the part of ``verify`` that finds them."""
+
 
 @pytest.fixture
 def quick(subject, monkeypatch):
-    """The command on a small subject, with few draws and two losses; gives the methods that it checks."""
+    """The command on a small subject, its long checks found already; gives the methods that each was asked for."""
+    asked = []
     monkeypatch.setattr("dppo_lab.demo.subject.embedded_subject", lambda: subject)
-    monkeypatch.setattr("dppo.verification.verify.Settings", lambda: Settings(draws=160, table_draws=4))
-    monkeypatch.setattr(
-        "dppo.verification.checks.LOSSES",
-        {"grpo": {"loss_type": "grpo"}, "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"}},
-    )
-    methods = {"dppo": METHODS["dppo"], "dppo_threshold": METHODS["dppo"]}
-    monkeypatch.setattr("dppo.methods.METHODS", methods)
-    return methods
+    monkeypatch.setattr("dppo.verification.verify.Settings", lambda: checks.Settings(draws=160, table_draws=4))
+    for part, found in FOUND.items():
+        given = lambda *of, found=found: asked.append(of) or found  # noqa: E731
+        monkeypatch.setattr(f"dppo.verification.verify.{part}_checks", given)
+    return asked
 
 
 def test_all_passes_and_everything_is_printed_and_written(quick, tmp_path, capsys):
     assert main(["verify", "--output", str(tmp_path / "report.json")]) == 0
+    assert quick[0] == ((METHODS["dppo"], METHODS["dppo_threshold"]),) and len(quick) == len(FOUND)
     text, saved = capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
     lines = text.splitlines()
     assert saved["passed"] and f"PASS all {len(saved['checks'])} checks" in text
@@ -35,7 +43,7 @@ def test_all_passes_and_everything_is_printed_and_written(quick, tmp_path, capsy
         assert line.startswith("PASS")
         assert f"{check['figure']:.2g}" in line and f"{check['bound']:.2g}" in line
         assert (" > " if "control" in check["name"] else " <= ") in line
-    for title in (*command.SECTIONS.values(), *LEGEND):
+    for title in (*command.SECTIONS.values(), *checks.LEGEND):
         assert title in text
     assert "proportional  abs(A) sqrt(length)" in text and "drawn at random" in text
     assert "…" not in text, "nothing is cut off"

@@ -1,6 +1,6 @@
 """DGPO on a tiny diffusion model: it learns to draw discs and squares, then to draw them where a reward wants them.
 
-    python examples/diffusion/shapes.py --output shapes.png
+    python examples/shapes.py --output shapes.png
 
 Trains a UNet of 0.4 million parameters on synthetic pictures of 16 x 16, then prefers pictures whose shape lies to the
 right, with half of the pictures pruned from each update. Minutes on one CPU core. Needs the extra ``diffusion``.

@@ -1,0 +1,74 @@
+"""``dppo example``: what is listed can be written, runs there, and nothing of a user's is overwritten."""
+
+import os
+from pathlib import Path
+
+import pytest
+from refusals import refused
+
+from dppo.errors import ConfigError
+from dppo_lab import shipped
+from dppo_lab.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_all_examples_are_listed_with_what_they_are_about(capsys):
+    assert main(["example"]) == 0
+    lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    named = dict(line.split(maxsplit=1) for line in lines)
+    assert {"gsm8k", "verl", "code", "countdown", "embedded", "embedded_compare", "custom_reward"} <= named.keys()
+    assert not {"sample_compare", "first_look", "results"} & named.keys()
+    assert named["countdown"] == "A task of your own: Countdown" and all(text.strip() for text in named.values())
+
+
+@pytest.mark.parametrize("name", shipped.examples())
+def test_an_example_is_written_as_it_is(name, tmp_path):
+    written = shipped.write_example(name, tmp_path)
+    assert written and all(path.is_relative_to(tmp_path / "examples") for path in written)
+    for path in written:
+        source = shipped.EXAMPLES / path.relative_to(tmp_path / "examples")
+        assert path.read_bytes() == source.read_bytes() and not path.is_symlink()
+        assert os.access(path, os.X_OK) == os.access(source, os.X_OK)
+    assert shipped.write_example(name, tmp_path) == written, "a second time changes nothing"
+
+
+def test_what_an_error_names_is_there_after_the_command_it_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "nope.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "Try examples/embedded.yaml (dppo example embedded writes it)" in said
+    assert main(["example", "embedded"]) == 0 and main(["train", "examples/embedded.yaml", "--dry_run"]) == 0
+    assert "How to run it is in its first lines." in capsys.readouterr().out
+
+
+def test_a_task_of_ones_own_is_found_where_it_was_written(tmp_path, monkeypatch, capsys):
+    """Its configuration names its files from the current folder."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["example", "countdown"]) == 0
+    assert f"How to run it: {Path('examples/countdown/README.md')}" in capsys.readouterr().out
+    assert main(["train", "examples/countdown/countdown.yaml", "--dry_run"]) == 0
+    assert "rewards: right" in capsys.readouterr().out
+
+
+def test_a_changed_file_is_left_alone(tmp_path):
+    shipped.write_example("code", tmp_path)
+    mine = tmp_path / "examples" / "code" / "train.yaml"
+    mine.write_text("mine: true\n")
+    (tmp_path / "examples" / "code" / "README.md").unlink()
+    with refused(ConfigError, "train.yaml", "differs"):
+        shipped.write_example("code", tmp_path)
+    assert mine.read_text() == "mine: true\n" and not (tmp_path / "examples" / "code" / "README.md").exists()
+
+
+def test_an_unknown_name_is_refused_with_a_near_one(tmp_path):
+    with refused(ConfigError, "'contdown'", "Did you mean countdown?", "dppo example"):
+        shipped.write_example("contdown", tmp_path)
+
+
+def test_a_folder_without_a_readme_is_no_example(tmp_path, monkeypatch):
+    """Such as one of which git has removed the files and left what Python compiled."""
+    (tmp_path / "gone" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "mine.yaml").write_text("# Mine.\n")
+    monkeypatch.setattr(shipped, "EXAMPLES", tmp_path)
+    assert shipped.examples().keys() == {"mine"}

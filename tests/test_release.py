@@ -1,0 +1,138 @@
+"""What is released: an sdist that builds the wheel by itself, and a wheel that works where there is no clone."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from pages import blocks
+
+import answer_judge
+import dppo
+from dppo.install import COMMIT_FILE, commit
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "trl"))
+
+from conftest_trl import tiny_path  # noqa: E402
+
+__all__ = ["tiny_path"]
+PACKAGES = ("dppo", "answer_judge", "dppo_lab")
+LEFT_OUT = re.compile(r"examples/(sample_compare/.*|.*\.ipynb)")
+
+
+def test_one_version_is_written_everywhere_and_the_changelog_begins_with_it():
+    assert answer_judge.__version__ == dppo.__version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == dppo.__version__
+    headings = re.findall(r"^## (\S+)", changes := (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert headings[0] in ("Unreleased", dppo.__version__) and dppo.__version__ in headings
+    assert len(changes.partition(f"## {dppo.__version__}")[2].splitlines()) <= 120, "it is for users, who read a page"
+
+
+def ran(words, folder, **variables):
+    """What a command prints, without this clone among the modules it finds."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")}
+    done = subprocess.run([*map(str, words)], cwd=folder, env=kept | variables, capture_output=True, text=True)
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The sdist, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    ran([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], folder)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
+
+
+def tracked(*folders):
+    """Files of the clone by path, with those of ``examples`` where the wheel has them."""
+    listed = ran(["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders], ROOT).splitlines()
+    kept = [path for path in listed if (ROOT / path).is_file() and not LEFT_OUT.fullmatch(path)]
+    return {re.sub(r"^examples/", "dppo_lab/examples/", path): path for path in kept}
+
+
+def test_every_file_of_the_packages_and_all_examples_are_in_both(built):
+    sdist, wheel = built
+    files = tracked(*PACKAGES, "examples")
+    assert any(path.endswith("template.html") for path in files) and "dppo_lab/examples/embedded.yaml" in files
+    with zipfile.ZipFile(wheel) as packed:
+        inside = {name: packed.read(name) for name in packed.namelist()}
+    assert {path for path in files if path not in inside} == set()
+    assert all(inside[path] == (ROOT / source).read_bytes() for path, source in files.items())
+    own = {name for name in inside if name.split("/")[0] in PACKAGES}
+    assert own - files.keys() == {f"dppo/{COMMIT_FILE.name}"}, "and nothing else but the commit"
+    assert {name.split("/")[0] for name in inside} == {*PACKAGES, f"dppo-{dppo.__version__}.dist-info"}
+    with tarfile.open(sdist) as packed:
+        members = {member.name.partition("/")[2]: member for member in packed.getmembers()}
+    assert {
+        *files.values(),
+        "pyproject.toml",
+        "hatch_build.py",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+    } <= members.keys()
+    assert not [name for name, member in members.items() if member.issym() or member.islnk()]
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Programs of an environment with the wheel, where the packages it needs are those of this one."""
+    folder = tmp_path_factory.mktemp("environment")
+    ran([sys.executable, "-m", "venv", "--without-pip", folder], folder)
+    python = folder / "bin" / "python"
+    ran([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", built[1]], folder)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "needed.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    return folder / "bin"
+
+
+@pytest.mark.slow
+def test_the_wheel_is_what_is_imported_and_knows_its_commit(installed, tmp_path):
+    names = ", ".join(PACKAGES)
+    code = f"import {names}; print(*(each.__file__ for each in ({names})), sep='\\n')"
+    found = ran([installed / "python", "-c", code], tmp_path).splitlines()
+    assert len(found) == 3 and all(Path(path).is_relative_to(installed.parent) for path in found)
+    assert ran([installed / "dppo", "--version"], tmp_path) == f"dppo {dppo.__version__}, commit {commit()}\n"
+
+
+@pytest.mark.slow
+def test_examples_of_the_wheel_are_written_and_checked(installed, tmp_path):
+    listed = ran([installed / "dppo", "example"], tmp_path)
+    assert "gsm8k_8_gpus" in listed and "embedded_compare" in listed
+    for name, config in (("countdown", "countdown/countdown.yaml"), ("embedded", "embedded.yaml")):
+        ran([installed / "dppo", "example", name], tmp_path)
+        assert "plan" in ran([installed / "dppo", "train", f"examples/{config}", "--dry_run"], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_demo_of_the_wheel_runs(installed, tmp_path):
+    assert "dppo" in ran([installed / "dppo", "demo", "--quick"], tmp_path)
+    assert list(tmp_path.rglob("results.json"))
+
+
+SETUP = """
+from datasets import Dataset
+dataset = Dataset.from_list([{"prompt": f"w{i} w{i + 1}"} for i in range(8)])
+def my_reward(completions, **_):
+    return [float(len(completion)) for completion in completions]
+"""
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_trains(installed, tmp_path, tiny_path):
+    """With a tiny model, and as the page says for a machine without a GPU."""
+    (block,) = [block for block in blocks(ROOT / "README.md", "python") if "DPPOTrainer(" in block]
+    short = "use_cpu=True, bf16=False, max_steps=2, num_generations=4, per_device_train_batch_size=8, report_to='none'"
+    code = block.replace("Qwen/Qwen3-0.6B", tiny_path)
+    code = code.replace('DPPOConfig("out")', f'DPPOConfig("out", {short}, max_completion_length=8)')
+    assert tiny_path in code and short in code
+    ran([installed / "python", "-c", SETUP + code], tmp_path)
+    assert (tmp_path / "out" / "checkpoint-2").is_dir()
