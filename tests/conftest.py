@@ -1,6 +1,8 @@
 import gc
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -22,7 +24,8 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 @pytest.fixture(scope="session")
 def subject():
     """Six prompts with four completions each of the untrained embedded model, none of them rewarded: seconds."""
-    from dppo.verification.subject import SubjectSampling, frozen_subject
+    from dppo.verification.sampling import SubjectSampling
+    from dppo.verification.subject import frozen_subject
     from dppo.verification.tiny_model import build_model
     from dppo.verification.tiny_tokenizer import build_tokenizer
 
@@ -73,6 +76,30 @@ def real_data():
     if not SHARED.is_dir():
         pytest.skip("the real data sets are not beside this checkout")
     return SHARED
+
+
+HOLD = """
+import runpy, sys
+from pathlib import Path
+lock = runpy.run_path(sys.argv[2])  # the file alone, since importing its package takes seconds
+with lock["sole_writer_of"](Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path, monkeypatch):
+    """A process that writes the folder ``out`` until its input ends."""
+    from dppo.trl.checkpoints import lock
+
+    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", HOLD, str(tmp_path / "out"), lock.__file__]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as made:
+        assert made.stdout.readline() == "held\n"
+        yield made
+        made.kill()
 
 
 ran: set[str] = set()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "answer_judge/README.md")]
-PAGES += sorted((ROOT / "docs").rglob("*.md"))
+PAGES += sorted((ROOT / "docs").rglob("*.md")) + sorted((ROOT / "examples").glob("*/README.md"))
 LANGUAGES = {"python", "bash", "yaml", "json", "text", "bibtex"}
 """``text`` is what nobody types: output, trees of files, arrows between parts."""
 _FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```[ ]*$", re.DOTALL | re.MULTILINE)
@@ -57,7 +57,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return [block.code for block in all_blocks(page) if block.language == language]
 
 
-def lines_of(block: Block) -> list[str]:
+def lines_of(code: str) -> list[str]:
     """The commands of a shell block: lines that go on joined, comments left out, nothing empty."""
-    text = re.sub(r"(^|\s)#.*", "", block.code.replace("\\\n", " "), flags=re.MULTILINE)
+    text = re.sub(r"(^|\s)#.*", "", code.replace("\\\n", " "), flags=re.MULTILINE)
     return [line.strip() for line in text.splitlines() if line.strip()]

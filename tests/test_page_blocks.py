@@ -117,7 +117,7 @@ def line_problems(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("block", SHELL, ids=lambda block: block.place)
 def test_lines_of_shell_parse_and_name_what_is_there(block, monkeypatch):
-    lines = lines_of(block)
+    lines = lines_of(block.code)
     found = {line: problems for line in lines if (problems := line_problems(line, monkeypatch))}
     if block.marked:  # commands of others, which nobody checks here; ours among them are checked all the same
         found = {line: wrong for line, wrong in found.items() if not any(map(NOBODYS.search, wrong))}
@@ -147,8 +147,8 @@ def test_wrong_lines_of_shell_are_found(wrong, monkeypatch, capsys):
 def settings(block: Block) -> dict:
     """The fields of a YAML block on top of an example that they fit."""
     fields = yaml.safe_load(block.code)
-    base = "qwen3_4b_math" if "use_vllm" in fields else "embedded"
-    return {**read_file(ROOT / "examples" / f"{base}.yaml"), **fields}
+    base = "qwen3_4b_math/train.yaml" if "use_vllm" in fields else "embedded.yaml"
+    return {**read_file(ROOT / "examples" / base), **fields}
 
 
 def setting_problems(block: Block, folder: Path) -> list[str]:

@@ -2,14 +2,13 @@
 
 import math
 from collections import Counter
-from dataclasses import astuple
 from itertools import product
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from answer_judge.statistics import benchmark_interval, bootstrap_means, normal_interval, problem_interval
+from answer_judge.statistics import benchmark_interval, bootstrap_means, problem_interval
 from dppo.rng import Purpose, generator
 from dppo_lab.statistics import expanded_tail, percentile_ends, seed_interval
 
@@ -105,13 +104,3 @@ def test_average_weighs_benchmarks_alike():
     assert found.low < found.value - deviation and found.high > found.value + deviation
     pooled = problem_interval(np.concatenate(list(sets.values())), np.random.default_rng(0))
     assert abs(pooled.value - found.value) > 0.1
-
-
-def test_normal_interval_by_hand():
-    # Means per problem 0, 1/2, 1/2, 1: mean 1/2, standard deviation sqrt(1/6), standard error sqrt(1/24).
-    found = normal_interval([0.0, 0.5, 0.5, 1.0])
-    half = 1.96 / math.sqrt(24)
-    assert astuple(found) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
-    assert astuple(normal_interval([1.0, 1.0, 1.0])) == (1.0, 1.0, 1.0)
-    assert astuple(normal_interval([1.0])) == (1.0, 0.0, 1.0)
-    assert astuple(normal_interval([0.0], (-1.0, 1.0))) == (0.0, -1.0, 1.0)

@@ -2,9 +2,10 @@
 
 python -m benchmarks.speed.tokens [--quick] [--output FILE.json]
 
-``added_variance`` is ``E|g_drawn - g|^2`` over the sum of the completions' squared gradients, on the embedded task with
-groups of 4, at the start, after 60 and after 120 steps; the later two also under a KL term to the start (k3, beta
-0.04), which gives every completion a gradient. ``step`` compares a training step on the same completions, in turns.
+``added_variance`` is ``E|g_drawn - g|^2`` over the sum of the completions' squared gradients, by the draws and the
+gradients of tokens of ``dppo compare --frozen``: on the embedded task with groups of 4, at the start, after 60 and
+after 120 steps; the later two also under a KL term to the start (k3, beta 0.04), which gives every completion one.
+``step`` compares a training step on the same completions, in turns.
 ``head`` is one forward and backward of a model with a vocabulary of 152k: all labels by a plain head, all by the fused
 one, and 15% of them.
 """
@@ -14,8 +15,8 @@ import copy
 import json
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3ForCausalLM
 
 from answer_judge.files import write_json
@@ -31,144 +33,118 @@ from benchmarks.speed.cases import highest_resident_mib, in_own_process, qwen3
 from benchmarks.speed.step import QUICK_SETTING, Setting, build_bench, ours, run_backend
 from dppo.environment import environment
 from dppo.evidence import OtherTerms
-from dppo.methods import METHODS
+from dppo.methods import METHODS, Method
 from dppo.objective import DR_GRPO, Tokens
 from dppo.packing.head import add_scored_head
 from dppo.packing.rows import UNSCORED
-from dppo.pruning import SampledTokens, TokenPruning, advantage_with_confidence, confidence, random_prefix
-from dppo.pruning.prune import Pruning
-from dppo.rng import Purpose, generator, torch_generator
+from dppo.pruning import Pruning, TokenPruning, advantage_with_confidence, random_prefix
 from dppo.step import other_terms
-from dppo.types import Completions
+from dppo.verification.frozen import sample
+from dppo.verification.frozen_tokens import TokenGradients, sample_tokens, token_gradients
+from dppo.verification.gradients import log_probs
+from dppo.verification.sampling import SubjectSampling
+from dppo.verification.subject import Subject, frozen_subject
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer, encode_questions
-from dppo_lab.demo.decode import Rollout, sample
-from dppo_lab.demo.evaluate import MAX_NEW_TOKENS, rewards_of
-from dppo_lab.demo.task import FULL, QUICK, make_split
+from dppo_lab.demo.evaluate import MAX_NEW_TOKENS
+from dppo_lab.demo.task import FULL, QUICK, ArithmeticProblem, make_split, reward
 from dppo_lab.demo.warmup import warm_up
 from examples.engine import Loop
 
-SEED, GROUPS, GENERATIONS, CHUNK = 1, 96, 4, 48
+SEED, GROUPS, GENERATIONS = 1, 96, 4
 VOCABULARY = 151_936
 """Words of Qwen3."""
 KEPT = (0.7, 0.5, 0.3)
 STAGES = ("start", "later", "last")
 BETA = 0.04
-Draw = Callable[[np.random.Generator], tuple[Tensor, float]]
-"""(N, T) weights of tokens, and the share of the tokens that is trained on."""
+WAYS: dict[str, Pruning | TokenPruning] = {
+    **{
+        f"completions {kept:g}": Pruning(rate=1 - kept, score=advantage_with_confidence, budget="tokens", floor=0.05)
+        for kept in KEPT
+    },
+    **{f"cuts {kept:g}": TokenPruning(rate=1 - kept) for kept in KEPT},
+    "random prefix 0.5": TokenPruning(rate=0.5, cut_rule=random_prefix),
+    "head 0.15": TokenPruning(head_rate=0.85),
+    "cuts 0.5, head 0.15": TokenPruning(rate=0.5, head_rate=0.85),
+}
+"""Ways to leave tokens out, by name and by the share that they keep."""
 
 
-class Sampled:
-    """Completions with a gradient of some groups of the embedded task, under a policy; with a reference a KL term."""
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Rollouts of a policy that stands still, and the gradient of each of their S tokens."""
 
-    def __init__(self, model: Qwen3ForCausalLM, problems: Any, reference: Qwen3ForCausalLM | None = None) -> None:
-        self.model, tokenizer = model, build_tokenizer()
-        prompts = encode_questions(tokenizer, [problem.question for problem in problems])
-        rng = torch_generator(SEED, Purpose.ROLLOUT)
-        made: Rollout = sample(model, prompts, rng, samples=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS)
-        reward_PG = rewards_of(made, tokenizer, [p for p in problems for _ in range(GENERATIONS)]).view(-1, GENERATIONS)
-        scaled_PG = (reward_PG - reward_PG.mean(1, keepdim=True)) / (reward_PG.std(1, keepdim=True) + 1e-4)
-        live = (torch.ones_like(scaled_PG) if reference else scaled_PG).flatten().nonzero()[:, 0]
-        self.advantage_N = scaled_PG.flatten()[live].double()
-        self.prompts = [prompts[int(row) // GENERATIONS] for row in live]
-        self.group_N, self.length_N, self.token_NT = live // GENERATIONS, made.length_N[live], made.token_NT[live]
-        self.tokens = SampledTokens(logp_NT=made.logp_NT[live], mask_NT=made.mask_NT[live].bool())
-        self.slope_NT, self.scale_N = self.advantage_N[:, None] * self.tokens.mask_NT, self.advantage_N
+    subject: Subject
+    method: Method
+    tokens: TokenGradients
+    slope_S: Tensor
+    """(S,) float64 what multiplies the gradient of each token's log-probability, in the unit of the advantage."""
+
+    @classmethod
+    def of(
+        cls, policy: Qwen3ForCausalLM, problems: Sequence[ArithmeticProblem], reference: Qwen3ForCausalLM | None = None
+    ) -> "Stage":
+        """Of groups of the embedded task; with a reference under a KL term to it, which every completion has."""
+        tokenizer = build_tokenizer()
+
+        def scorer(prompt: list[int], tokens: list[list[int]]) -> Tensor:
+            texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            return torch.tensor([[reward(text, problems[p].answer)] for text, p in zip(texts, prompt, strict=True)])
+
+        questions = encode_questions(tokenizer, [problem.question for problem in problems])
+        sampling = SubjectSampling(
+            generations=GENERATIONS, max_new_tokens=MAX_NEW_TOKENS, seed=SEED, limit_seconds=float("inf")
+        )
+        subject = frozen_subject(policy, tokenizer, questions, scorer, sampling=sampling, title="embedded")
+        method = replace(METHODS["grpo"], normaliser=DR_GRPO, beta=0.0 if reference is None else BETA)
+        advantage_N = method.advantages(subject.rewards, subject.context)
+        tokens = token_gradients(subject, method.live(advantage_N))
+        slope_NT = -advantage_N[:, None].expand(tokens.known_NT.shape)
         if reference is not None:
-            self._add_kl(reference)
-        self.moment_NT = self.tokens.moments(self.scale_N)
+            ref_NT = _log_probs(reference, subject)
+            slope_NT = slope_NT + BETA * (1 - (ref_NT - tokens.sampled.logp_NT).exp())
+            seen = Tokens(
+                logp_BT=tokens.sampled.logp_NT,
+                old_logp_BT=tokens.sampled.logp_NT,
+                advantage_B=advantage_N.float(),
+                mask_BT=tokens.sampled.mask_NT.float(),
+                ref_logp_BT=ref_NT,
+            )
+            others = OtherTerms().after(*other_terms(method, seen, torch.ones(len(advantage_N))).tolist())
+            subject = replace(subject, context=replace(subject.context, others=others))
+        return cls(subject=subject, method=method, tokens=tokens, slope_S=slope_NT[tokens.known_NT].double())
 
-    def _add_kl(self, reference: Qwen3ForCausalLM) -> None:
-        """Each token's slope with its k3 term, and the size of that term as scores learn it."""
-        ref_NT = torch.zeros_like(self.tokens.logp_NT)
-        with torch.no_grad():
-            for rows in self._chunks(torch.ones(len(self.length_N))):
-                for row, logp_T in zip(rows, self._log_probs(reference, rows), strict=True):
-                    ref_NT[row, : len(logp_T)] = logp_T
-        logp_NT, mask_NT = self.tokens.logp_NT, self.tokens.mask_NT
-        self.slope_NT = self.slope_NT - BETA * (1 - (ref_NT - logp_NT).exp()) * mask_NT
-        seen = Tokens(
-            logp_BT=logp_NT,
-            old_logp_BT=logp_NT,
-            advantage_B=self.advantage_N.float(),
-            mask_BT=mask_NT.float(),
-            ref_logp_BT=ref_NT,
-        )
-        method = replace(METHODS["dppo"], normaliser=DR_GRPO, beta=BETA)
-        other = OtherTerms().after(*other_terms(method, seen, torch.ones(len(logp_NT))).tolist()).advantage
-        self.scale_N = (self.advantage_N.square() + (other or 0.0) ** 2).sqrt()
+    def weights(self, way: Pruning | TokenPruning, draws: int) -> Tensor:
+        """(M, S) weights of the tokens in independent draws."""
+        if isinstance(way, TokenPruning):
+            return sample_tokens(self.subject, self.tokens, replace(self.method, tokens=way), draws, SEED).weight_MN
+        drawn = sample(self.subject, replace(self.method, completions=way), draws, SEED)
+        return drawn.weight_MN[:, self.tokens.known_NT.nonzero()[:, 0]]
 
-    def _chunks(self, chosen_N: Tensor) -> list[list[int]]:
-        """Numbers of some completions, those of about one length together."""
-        rows = sorted(chosen_N.nonzero()[:, 0].tolist(), key=lambda row: int(self.length_N[row]))
-        return [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
+    def added_variance(self, weight_MS: Tensor) -> dict[str, float]:
+        """Over the sum of the completions' squared gradients, with its error; and the share of tokens with loss."""
+        owner_S, slope_S1 = self.tokens.known_NT.nonzero()[:, 0], self.slope_S[:, None]
+        whole_NK = torch.zeros(len(self.tokens.known_NT), self.tokens.gradient_SK.shape[1], dtype=torch.float64)
+        whole_NK.index_add_(0, owner_S, slope_S1 * self.tokens.gradient_SK)
+        off_MK = ((weight_MS - 1) * self.slope_S) @ self.tokens.gradient_SK
+        off_M = off_MK.square().sum(1) / whole_NK.square().sum()
+        error = float(off_M.std()) / len(off_M) ** 0.5
+        return {"value": float(off_M.mean()), "error": error, "kept": float((weight_MS > 0).double().mean())}
 
-    def _log_probs(self, model: Qwen3ForCausalLM, rows: list[int]) -> list[Tensor]:
-        """Of the tokens of some completions, (T,) each."""
-        ids = [self.prompts[row] + self.token_NT[row, : self.length_N[row]].tolist() for row in rows]
-        input_BT = torch.zeros(len(rows), max(map(len, ids)), dtype=torch.long)
-        for place, sequence in enumerate(ids):
-            input_BT[place, : len(sequence)] = torch.tensor(sequence)
-        logp_BTV = model(input_ids=input_BT, use_cache=False).logits[:, :-1].log_softmax(-1)
-        logp_BT = logp_BTV.gather(-1, input_BT[:, 1:, None])[..., 0]
-        ends = [len(sequence) - 1 for sequence in ids]
-        return [
-            logp_T[end - int(self.length_N[row]) : end] for row, end, logp_T in zip(rows, ends, logp_BT, strict=True)
+
+def _log_probs(model: Qwen3ForCausalLM, subject: Subject) -> Tensor:
+    """(N, T) log-probabilities of a subject's tokens under another policy, 0 where there is none."""
+    with torch.no_grad():
+        found = [
+            log_probs(model, subject.prompt_tokens[row // GENERATIONS], tokens)
+            for row, tokens in enumerate(subject.completion_tokens)
         ]
-
-    def gradient(self, weight_NT: Tensor) -> Tensor:
-        """Of the sum of weighted token losses, float64; completions without a weight are not forwarded."""
-        self.model.zero_grad()
-        factor_NT = (self.slope_NT * weight_NT).float()
-        for rows in self._chunks((weight_NT > 0).any(1)):
-            losses = zip(rows, self._log_probs(self.model, rows), strict=True)
-            torch.stack([logp_T @ factor_NT[row, : len(logp_T)] for row, logp_T in losses]).sum().backward()
-        zero = torch.zeros(1)
-        parts = [zero if p.grad is None else p.grad.flatten() for p in self.model.parameters()]
-        return torch.cat(parts).double()
-
-    def completions(self, kept: float, rng: np.random.Generator) -> tuple[Tensor, float]:
-        """Whole completions by their confidence scores, for a share of the tokens."""
-        level = Pruning(rate=1 - kept, score=advantage_with_confidence, budget="tokens", floor=0.05)
-        draw = level.draw(
-            Completions(
-                advantage_N=self.scale_N,
-                tokens_N=self.length_N,
-                group_N=self.group_N,
-                live_N=torch.ones(len(self.length_N), dtype=torch.bool),
-                confidence_N=confidence(self.tokens.logp_NT, self.tokens.mask_NT),
-            ),
-            rng,
-        )
-        return draw.weight_N[:, None] * self.tokens.mask_NT, float(self.length_N[draw.keep_N].sum())
-
-    def drawn(self, level: TokenPruning, rng: np.random.Generator) -> tuple[Tensor, float]:
-        """Tokens by a level of token pruning."""
-        draw = level.draw(self.moment_NT, self.tokens.span_NT, rng)
-        share = (draw.weight_NT > 0).sum() if not level.rate else draw.length_N.sum()
-        return draw.weight_NT, float(share)
-
-
-def added_variance(found: Sampled, draws: dict[str, Draw], repeats: int) -> dict[str, dict[str, float]]:
-    """True added variance over the sum of squared gradients of completions, and the share of tokens kept."""
-    full = found.gradient(found.tokens.mask_NT.double())
-    one_NN, total = torch.eye(len(found.length_N)), int(found.length_N.sum())
-    base = sum(float(found.gradient(row_N[:, None] * found.tokens.mask_NT).square().sum()) for row_N in one_NN)
-    made = {}
-    for name, draw in draws.items():
-        off, kept = [], []
-        for repeat in range(repeats):
-            weight_NT, tokens = draw(generator(SEED, Purpose.CHECK, repeat))
-            off.append(float((found.gradient(weight_NT) - full).square().sum()) / base)
-            kept.append(tokens / total)
-        error = float(np.std(off, ddof=1) / len(off) ** 0.5)
-        made[name] = {"value": float(np.mean(off)), "error": error, "kept": float(np.mean(kept))}
-    return made
+    return pad_sequence(found, batch_first=True)
 
 
 def variances(quick: bool) -> dict[str, Any]:
     """``added_variance`` at three stages, and under a KL term where the policy has left the start."""
-    task, each, repeats = (QUICK, 4, 3) if quick else (FULL, 60, 12)
+    task, each, groups, draws = (QUICK, 4, 12, 50) if quick else (FULL, 60, GROUPS, 300)
     model, tokenizer = build_model(SEED), build_tokenizer()
     warm_up(model, tokenizer, task, seed=SEED, steps=120 if quick else task.warm_up_steps)
     problems = make_split(SEED, train=192, held_out=0, task=task).train
@@ -180,25 +156,20 @@ def variances(quick: bool) -> dict[str, Any]:
             loop.step(4e-4)
         policy = Qwen3ForCausalLM(model.config)
         policy.load_state_dict({name: trained.state_dict()[name] for name in policy.state_dict()})
-        found[stage] = at_stage(stage, Sampled(policy, problems[:GROUPS]), repeats)
+        found[stage] = at_stage(stage, Stage.of(policy, problems[:groups]), draws)
         if stage != STAGES[0]:
-            found[f"{stage}_kl"] = at_stage(f"{stage}, KL", Sampled(policy, problems[:GROUPS], model), repeats)
+            found[f"{stage}_kl"] = at_stage(f"{stage}, KL", Stage.of(policy, problems[:groups], model), draws)
     return found
 
 
-def at_stage(stage: str, batch: Sampled, repeats: int) -> dict[str, Any]:
+def at_stage(name: str, stage: Stage, draws: int) -> dict[str, Any]:
     """Added variance of every way to leave out tokens, by the share that it keeps."""
-    draws: dict[str, Draw] = {}
-    for kept in KEPT:
-        draws[f"completions {kept:g}"] = partial(batch.completions, kept)
-        draws[f"cuts {kept:g}"] = partial(batch.drawn, TokenPruning(rate=1 - kept))
-    draws["random prefix 0.5"] = partial(batch.drawn, TokenPruning(rate=0.5, cut_rule=random_prefix))
-    draws["head 0.15"] = partial(batch.drawn, TokenPruning(head_rate=0.85))
-    draws["cuts 0.5, head 0.15"] = partial(batch.drawn, TokenPruning(rate=0.5, head_rate=0.85))
-    rows = added_variance(batch, draws, repeats)
-    print(f"{stage}: {len(batch.length_N)} completions with a gradient, {int(batch.length_N.sum())} tokens", flush=True)
-    for name, row in rows.items():
-        print(f"  {name:24} {row['value']:8.4f} +- {row['error']:.4f}  kept {row['kept']:.2f}", flush=True)
+    live, tokens = int(stage.tokens.known_NT.any(1).sum()), len(stage.slope_S)
+    print(f"{name}: {live} completions with a gradient, {tokens} tokens", flush=True)
+    rows = {}
+    for way, pruning in WAYS.items():
+        row = rows[way] = stage.added_variance(stage.weights(pruning, draws))
+        print(f"  {way:24} {row['value']:8.4f} +- {row['error']:.4f}  kept {row['kept']:.2f}", flush=True)
     return {f"{kept:g}": rows[f"cuts {kept:g}"]["value"] for kept in KEPT} | {"draws": rows}
 
 

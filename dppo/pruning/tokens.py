@@ -157,10 +157,15 @@ class TokenPruning:
         """Whether any token of a kept completion may be left out."""
         return bool(self.rate or self.head_rate)
 
-    def at_rate(self, rate: float) -> "TokenPruning":
-        """Cuts at another rate, given and not chosen; a floor that it does not allow becomes half of what is kept."""
-        floor = self.floor if self.floor <= 1 - rate else (1 - rate) / 2
-        return replace(self, rate=rate, floor=floor, auto=None)
+    def at_rate(self, rate: float, head_rate: float | None = None) -> "TokenPruning":
+        """Cuts at another rate, given and not chosen, and the head's where one is named; floors give way.
+
+        No floor is above half of what its rate keeps, so that there is something to choose.
+        """
+        level = replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
+        if head_rate is None:
+            return level
+        return replace(level, head_rate=head_rate, head_floor=min(self.head_floor, (1 - head_rate) / 2))
 
     def scaled(self, factor: float) -> "TokenPruning":
         """Both rates times ``factor``, in [0, 1]: for schedules."""

@@ -5,8 +5,10 @@ How completions are laid out, that all ranks run as many forward passes, and wha
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from dppo.packing import Kernel
 from dppo.packing.check import check_head, check_rows
 from dppo.packing.forward import Scored
 from dppo.trl.batch import MicroBatch, RankBatch, correction, fill_log_probs, log_correction
-from dppo.trl.checkpoints.hooks import CheckpointHooks
+from dppo.trl.checkpoints.hooks import CheckpointHooks, sole_writers_of
 from dppo.trl.hooks import add_figures, reference_model
 from dppo.trl.layouts import Layout, PaddedLayout, RowLayout, choose_layout, learns_prompts
 from dppo.trl.metrics import PhaseClock
@@ -261,13 +263,16 @@ class TrainingLoop(CheckpointHooks):
 
         Raises:
             CheckpointError: there is none, or it is damaged, or it lacks something without ``accept_missing``.
+            ConfigError: another process trains into ``output_dir``, and checkpoints are saved there.
         """
-        checkpoint = self.checked(resume_from_checkpoint)
-        self.forwards.enter()
-        try:
-            return super().train(checkpoint, *args, **kwargs)
-        finally:
-            self.forwards.leave()
+        saves = self.args.save_strategy != "no"
+        with sole_writers_of(Path(self.args.output_dir or ".")) if saves else nullcontext():
+            checkpoint = self.checked(resume_from_checkpoint)
+            self.forwards.enter()
+            try:
+                return super().train(checkpoint, *args, **kwargs)
+            finally:
+                self.forwards.leave()
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """TRL's training step, timed: what no other phase has claimed is forward and backward."""

@@ -107,8 +107,7 @@ def at_token_rates(method: Method, rate: float, head_rate: float) -> Method | No
     level = method.tokens
     if level.cut_rule is random_prefix and rate > MOST_OF_PREFIX:
         return None
-    floors = {"floor": min(level.floor, (1 - rate) / 2), "head_floor": min(level.head_floor, (1 - head_rate) / 2)}
-    return replace(method.with_rates(completion=0.0), tokens=replace(level, rate=rate, head_rate=head_rate, **floors))
+    return replace(method.with_rates(completion=0.0), tokens=level.at_rate(rate, head_rate))
 
 
 def takes_tokens(method: Method) -> tuple[bool, bool]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.environment import one_thread
@@ -19,6 +18,7 @@ from dppo.rng import Purpose, generator
 from dppo.step import RolledOut, completions_of, signals
 from dppo.types import Candidates, Completions, Rewards
 from dppo.verification.gradients import Folding, gram, log_probs, score_gradients, trained_parameters
+from dppo.verification.sampling import SubjectSampling, generate
 
 FEWEST_LIVE = 12
 """With fewer completions of non-zero advantage, rewards are drawn at random: there would be nothing to prune."""
@@ -26,19 +26,6 @@ FEWEST_LIVE = 12
 Scorer = Callable[[list[int], list[list[int]]], Tensor]
 """``scorer(prompt, tokens)``: for each of N completions the index of its prompt and its token ids, to the rewards of
 each function, (N, F) with NaN where there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubjectSampling:
-    """How a subject's completions are generated."""
-
-    generations: int = 8
-    """G, completions per prompt, >= 2."""
-    max_new_tokens: int = 64
-    temperature: float = 1.0
-    seed: int = 0
-    limit_seconds: float = 40.0
-    """For generation, and again for the gradients: completions are cut short, and prompts left out, after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +80,7 @@ class Subject:
     @property
     def tokens_N(self) -> Tensor:
         """(N,) tokens of each completion."""
-        return torch.tensor([len(tokens) for tokens in self.completion_tokens])
+        return lengths(self.completion_tokens)
 
     def rolled_out(self, keep_P: Tensor | None = None) -> RolledOut:
         """The rollouts of some prompts, as an engine would hand them to ``plan_step``."""
@@ -151,41 +138,61 @@ def frozen_subject(
     _check(model, prompts, sampling)
     model.eval()
     count = sampling.generations
-    with one_thread(model):
-        tokens = generate(model, tokenizer, prompts, 2 * count, sampling)
-    row = [prompt for prompt in range(len(prompts)) for _ in range(2 * count)]
-    reward_P2GF = scorer(row, tokens).double().view(len(prompts), 2, count, len(reward_weights))
-    now = [tokens[i] for i in range(len(tokens)) if i % (2 * count) >= count]
-    pairs = [(prompts[i // count], completion) for i, completion in enumerate(now)]
+    earlier_tokens, now_tokens, reward_P2GF = _two_sets(
+        model, tokenizer, prompts, scorer, sampling, len(reward_weights)
+    )
+    pairs = [(prompts[i // count], completion) for i, completion in enumerate(now_tokens)]
     limits = {"group": count, "limit_seconds": sampling.limit_seconds}
     with one_thread(model):
         gradient_NK, logp_N = score_gradients(model, pairs, temperature=sampling.temperature, **limits)
     done = len(logp_N) // count
     notes = [] if done == len(prompts) else [f"Time was up after {done} of {len(prompts)} prompts."]
-    earlier, now_rewards, drawn = _rewards(reward_P2GF[:done], reward_weights, sampling.seed)
+    earlier, now, drawn = _rewards(reward_P2GF[:done], reward_weights, sampling.seed)
     notes += ["Rewards hardly differed within groups, so they were drawn at random instead."] * drawn
-    length_N = torch.tensor([len(completion) for completion in tokens]).view(len(prompts), 2, count)[:done]
+    earlier_tokens, now_tokens = earlier_tokens[: done * count], now_tokens[: done * count]
     logp_NT = torch.nn.utils.rnn.pad_sequence(logp_N, batch_first=True)
-    mask_NT = torch.arange(logp_NT.shape[1]) < length_N[:, 1].flatten()[:, None]
     return Subject(
         title=title,
         notes=tuple(notes),
         model=model,
         tokenizer=tokenizer,
         prompt_tokens=tuple(prompts[:done]),
-        completion_tokens=tuple(now[: done * count]),
-        rewards=now_rewards,
+        completion_tokens=tuple(now_tokens),
+        rewards=now,
         context=known_after(earlier),
         generations=count,
-        confidence_N=confidence(logp_NT, mask_NT),
+        confidence_N=confidence(logp_NT, torch.arange(logp_NT.shape[1]) < lengths(now_tokens)[:, None]),
         gram_NN=gram(gradient_NK),
-        candidates=_after(earlier, length_N[:, 0].flatten(), TOKEN_SUM),
-        earlier_tokens=tuple(tokens[i] for i in range(2 * count * done) if i % (2 * count) < count),
+        candidates=_after(earlier, lengths(earlier_tokens), TOKEN_SUM),
+        earlier_tokens=tuple(earlier_tokens),
         earlier_rewards=earlier,
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
         folded=not Folding(trained_parameters(model)).exact,
     )
+
+
+def _two_sets(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    scorer: Scorer,
+    sampling: SubjectSampling,
+    functions: int,
+) -> tuple[list[list[int]], list[list[int]], Tensor]:
+    """Completions of the earlier set and of the one now, and (P, 2, G, F) rewards of both."""
+    count = sampling.generations
+    with one_thread(model):
+        tokens = generate(model, tokenizer, prompts, 2 * count, sampling)
+    row = [prompt for prompt in range(len(prompts)) for _ in range(2 * count)]
+    reward_P2GF = scorer(row, tokens).double().view(len(prompts), 2, count, functions)
+    earlier, now = ([each for i, each in enumerate(tokens) if i // count % 2 == part] for part in (0, 1))
+    return earlier, now, reward_P2GF
+
+
+def lengths(completions: Sequence[list[int]]) -> Tensor:
+    """(N,) tokens of each completion."""
+    return torch.tensor([len(tokens) for tokens in completions])
 
 
 def _rewards(reward_P2GF: Tensor, weights: Sequence[float], seed: int) -> tuple[Rewards, Rewards, bool]:
@@ -251,8 +258,8 @@ def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHist
 
 def remembered(subject: Subject, method: Method) -> Candidates:
     """The candidates as a method's own training would know them after the earlier set of rollouts."""
-    tokens_N = torch.tensor([len(tokens) for tokens in subject.earlier_tokens])
     needed = method.score is advantage_with_confidence
+    tokens_N = lengths(subject.earlier_tokens)
     return _after(subject.earlier_rewards, tokens_N, method, _earlier_confidence(subject) if needed else None)
 
 
@@ -266,53 +273,3 @@ def _earlier_confidence(subject: Subject) -> Tensor:
         ]
     found = [confidence(logp_T.cpu()[None], torch.ones(1, len(logp_T))) for logp_T in logp_N]
     return torch.cat(found)
-
-
-@torch.no_grad()
-def generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: list[list[int]],
-    count: int,
-    sampling: SubjectSampling,
-) -> list[list[int]]:
-    """``count`` sampled completions of each prompt, as token ids up to and with the end token.
-
-    transformers samples from torch's global generator: it is seeded here and put back afterwards.
-    """
-    configured = model.generation_config.eos_token_id if model.generation_config else None
-    ends = cast(Any, tokenizer.eos_token_id if configured is None else configured)
-    pad = tokenizer.pad_token_id
-    if pad is None:
-        pad = ends if isinstance(ends, int) else (ends or [0])[0]
-    width = max(map(len, prompts))
-    padded = [[pad] * (width - len(prompt)) + prompt for prompt in prompts]
-    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    settings = GenerationConfig(
-        do_sample=True,
-        temperature=sampling.temperature,
-        top_k=0,
-        top_p=1.0,
-        num_return_sequences=count,
-        max_new_tokens=sampling.max_new_tokens,
-        max_time=sampling.limit_seconds,
-        pad_token_id=pad,
-        eos_token_id=ends,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(int(generator(sampling.seed, Purpose.CHECK, 3).integers(2**62)))
-        output = cast(Any, model).generate(
-            torch.tensor(padded, device=model.device),
-            attention_mask=torch.tensor(mask, device=model.device),
-            generation_config=settings,
-        )
-    last: set[int] = {ends} if isinstance(ends, int) else set(ends or ())
-    return [_until_end(tokens, last) for tokens in output[:, width:].tolist()]
-
-
-def _until_end(tokens: list[int], ends: set[int]) -> list[int]:
-    """The tokens up to and with the first end token."""
-    for place, token in enumerate(tokens):
-        if token in ends:
-            return tokens[: place + 1]
-    return tokens

@@ -13,8 +13,9 @@ from dppo_lab.planning.costs import Costs
 from dppo_lab.planning.model import Figures
 from dppo_lab.planning.workload import Kind, Workload, log_normal_curve
 from dppo_lab.runs.parsing import read_file
+from dppo_lab.shipped import offered
 
-EXAMPLE = "examples/figures/qwen3_4b_math.yaml"
+EXAMPLE = "examples/gsm8k/figures.yaml"
 SHARES = 1e-6
 """How far from 1 shares may sum."""
 
@@ -54,7 +55,7 @@ class ByHand:
     def __post_init__(self) -> None:
         problems = setting_problems(self)
         if not isinstance(self.sources, Mapping):
-            problems.append(f"sources={self.sources!r} must be a mapping, as in {EXAMPLE}.")
+            problems.append(f"sources={self.sources!r} must be a mapping, as in {offered(EXAMPLE)}.")
         elif unknown := set(self.sources) - {each.name for each in fields(self)}:
             problems += [f"sources: {name!r} is no figure." for name in sorted(unknown, key=str)]
         if isinstance(self.pass_rates, Mapping):
@@ -107,7 +108,7 @@ def read_figures(path: str | Path) -> ByHand:
     problems = [f"{name!r} is no figure" for name in sorted(given.keys() - {each.name for each in fields(ByHand)})]
     problems += [f"{name} is missing" for name in sorted(needed - {name for name in given if given[name] is not None})]
     if problems:
-        raise ConfigError(f"{path}: {'; '.join(problems)}. All of them are in {EXAMPLE}")
+        raise ConfigError(f"{path}: {'; '.join(problems)}. All of them are in {offered(EXAMPLE)}")
     return ByHand(**given)
 
 
@@ -120,7 +121,7 @@ def _problems_of(pass_rates: Mapping[Any, Any]) -> list[str]:
     ]
     total = 0.0 if wrong else sum(pass_rates.values())
     if not wrong and abs(total - 1) > SHARES:
-        wrong.append(f"pass_rates: shares sum to {total:g} and must sum to 1, as in {EXAMPLE}.")
+        wrong.append(f"pass_rates: shares sum to {total:g} and must sum to 1, as in {offered(EXAMPLE)}.")
     return wrong
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import betaln
 from scipy.stats import beta as beta_distribution
 
@@ -32,6 +33,8 @@ REACH = (0.25, 0.9)
 FLAT = (0.3, 0.8)
 """Share of groups of equal rewards, as papers report it, where a log does not say."""
 PHASES = ("old", "reference", "update")
+PER_STEP = 64
+"""Prompts of a step: shares of seconds do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ def plan_log(log: RunLog, *, generations: int | None = None) -> LogPlan:
     worlds = [
         _world(each, group, rng if number else None) for number, each in enumerate([steps, *_resamples(steps, rng)])
     ]
-    step = Step(prompts=64, generations=group, every=bool(log.known("kl")) and max(map(abs, log.known("kl"))) > 0)
+    step = Step(prompts=PER_STEP, generations=group, every=bool(log.known("kl")) and max(map(abs, log.known("kl"))) > 0)
     if step.every:
         unknown.append(
             "The run has a KL term, so that completions without an advantage have a gradient too: nothing is skipped "
@@ -109,33 +112,56 @@ def _world(steps: Sequence[StepFigures], group: int, rng: Any) -> World:
     pass_rate = min(max((mean("reward", 0.5) - low) / (high - low), 1e-3), 1 - 1e-3)
     flat = min(max(mean("flat", any_of(FLAT)), 0.0), 1 - 1e-3)
     response, prompt = max(mean("response", 1.0), 1.0), max(mean("prompt", 1.0), 1.0)
-    kinds = tuple(
-        Kind(share=1 / KINDS, pass_rate=rate, right_tokens=response, wrong_tokens=response)
-        for rate in pass_rates(pass_rate, flat, group)
-    )
     rollout, reach = mean("rollout", math.nan), sum(mean(name, 0.0) for name in PHASES)
     if not reach or math.isnan(rollout):
         share = any_of(REACH)
         rollout, reach, rest = 0.95 * (1 - share), share, 0.05 * (1 - share)
     else:
         rest = max(mean("whole", rollout + reach) - rollout - reach, 0.0)
-    completions = 64 * group
-    costs = Costs(
-        rollout_fixed=0.0,
-        rollout_token=rollout / (completions * response),
-        completion=0.0,
-        update_fixed=0.0,
-        row_token=reach / (completions * (response + prompt - 1)),
-        padded_token=0.0,
-        rest=rest,
+    figures = figures_of(
+        pass_rates(pass_rate, flat, group), (rollout, reach, rest), (prompt, response), completions=PER_STEP * group
     )
-    workload = Workload(
-        kinds=kinds,
-        prompt_tokens=prompt,
-        longest_prompt=log_normal_curve(prompt, 0.5),
-        longest_completion=log_normal_curve(response, 0.5),
+    return World(figures=figures, flat=flat, pass_rate=pass_rate)
+
+
+def figures_of(
+    rates: Sequence[float],
+    seconds: tuple[float, float, float],
+    tokens: tuple[float, float],
+    *,
+    completions: float,
+    forwarded: float = 1.0,
+) -> Figures:
+    """What a plan is computed from, for a step whose seconds go by tokens.
+
+    Args:
+        rates: equally likely pass rates of prompts.
+        seconds: of the rollout, of all that forwards completions, and of the rest of a step.
+        tokens: mean of a prompt and of a completion, >= 1.
+        completions: that the step makes.
+        forwarded: share of them that it forwards, in (0, 1].
+    """
+    (rollout, reach, rest), (prompt, response) = seconds, tokens
+    return Figures(
+        workload=Workload(
+            kinds=tuple(
+                Kind(share=1 / len(rates), pass_rate=rate, right_tokens=response, wrong_tokens=response)
+                for rate in rates
+            ),
+            prompt_tokens=prompt,
+            longest_prompt=log_normal_curve(prompt, 0.5),
+            longest_completion=log_normal_curve(response, 0.5),
+        ),
+        costs=Costs(
+            rollout_fixed=0.0,
+            rollout_token=rollout / (completions * response),
+            completion=0.0,
+            update_fixed=0.0,
+            row_token=reach / (forwarded * completions * (response + prompt - 1)),
+            padded_token=0.0,
+            rest=rest,
+        ),
     )
-    return World(figures=Figures(workload=workload, costs=costs), flat=flat, pass_rate=pass_rate)
 
 
 def pass_rates(mean: float, flat: float, group: int) -> list[float]:
@@ -147,15 +173,14 @@ def pass_rates(mean: float, flat: float, group: int) -> list[float]:
         group: completions of a group, >= 2.
     """
 
-    def share(strength: float) -> float:
-        a, b = mean * strength, (1 - mean) * strength
+    def share(log_strength: float) -> float:
+        a, b = mean * math.exp(log_strength), (1 - mean) * math.exp(log_strength)
         return math.exp(betaln(a + group, b) - betaln(a, b)) + math.exp(betaln(a, b + group) - betaln(a, b))
 
-    low, high = math.log(1e-3), math.log(1e4)
-    for _ in range(60):  # the share only falls with the strength
-        middle = (low + high) / 2
-        low, high = (middle, high) if share(math.exp(middle)) > flat else (low, middle)
-    strength = math.exp(high)
+    weakest, strongest = math.log(1e-3), math.log(1e4)  # the share only falls with the strength
+    wanted = min(max(flat, share(strongest)), share(weakest))
+    root: Any = brentq(lambda log_strength: share(log_strength) - wanted, weakest, strongest, xtol=1e-12)
+    strength = math.exp(root)
     place = (np.arange(KINDS) + 0.5) / KINDS
     return beta_distribution.ppf(place, mean * strength, (1 - mean) * strength).clip(0.0, 1.0).tolist()
 

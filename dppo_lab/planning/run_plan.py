@@ -1,9 +1,8 @@
 """The plan of a configuration from one source of figures: what ``dppo plan`` calls."""
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from dppo.trl.grpo.objective import fields_of
 from dppo.trl.grpo.plan import generation_sizes
 from dppo_lab.planning.by_hand import read_figures
 from dppo_lab.planning.costs import free_tokens
-from dppo_lab.planning.model import Plan, Rates, make_plan
-from dppo_lab.planning.observed import observed_run
+from dppo_lab.planning.model import Figures, Plan, Rates, make_plan
+from dppo_lab.planning.observed import Observed, observed_run
 from dppo_lab.planning.pilot import run_pilot
 from dppo_lab.planning.records import PILOT, Length, Prices, Step, check_pilot
 from dppo_lab.runs.arguments import Run
@@ -47,49 +46,77 @@ def plan_run(
     fields.pop(COMPARISON, None)  # what is compared with it makes no difference to a run
     run = parse_given({**fields, "dry_run": True})
     raise_all("this plan", [*model_problems(run), *data_problems(run)])
-    step, limit = step_of(run), float(run.training.max_completion_length or 1e9)
-    prices = Prices(gpus=gpus or run.data.processes or 1, gpu_hour=gpu_hour, watts=watts)
-    title = f"{run.model.model_name_or_path} on {run.data.dataset_path or run.data.dataset_name}"
-    title = f"{title}, {step.prompts} prompts x {step.generations} completions a step"
-    planned = functools.partial(
-        make_plan,
-        step=step,
-        prices=prices,
-        rates=rates_of(run),
-        method=pruning_method(run.training.method),
-        title=title,
-    )
     if by_hand is not None:
-        given = read_figures(by_hand)
-        return planned(
-            given.figures(limit),
-            [],
-            length=length_of(run, step, given.dataset_prompts or dataset_prompts(run)),
-            source=f"figures given by hand in {by_hand}",
-            estimate=True,
-            notes=given.said(),
-        )
-    if folder is not None:
-        length = length_of(run, step, _prompts(run, folder))
-        seen, source = observed_run(read_run(folder)), f"records of {folder}"
+        found = _by_hand(run, by_hand)
+    elif folder is not None:
+        prompts = _prompts(run, folder)
+        found = _measured(run, observed_run(read_run(folder)), prompts, f"records of {folder}", progress)
     else:
         prompts = len(load_dataset(run))
         pilot = pilot_size(pilot, prompts)
-        length = length_of(run, step, prompts)
-        seen, source = run_pilot(fields, pilot, progress=progress), f"a pilot of {pilot} prompts"
+        seen = run_pilot(fields, pilot, progress=progress)
+        found = _measured(run, seen, prompts, f"a pilot of {pilot} prompts", progress)
+    step, title = step_of(run), f"{run.model.model_name_or_path} on {run.data.dataset_path or run.data.dataset_name}"
+    return make_plan(
+        found.figures,
+        found.samples,
+        step=step,
+        length=found.length,
+        prices=Prices(gpus=gpus or run.data.processes or found.processes, gpu_hour=gpu_hour, watts=watts),
+        rates=rates_of(run),
+        title=f"{title}, {step.prompts} prompts x {step.generations} completions a step",
+        source=found.name,
+        method=pruning_method(run.training.method),
+        estimate=found.estimate,
+        notes=found.notes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a plan is made from."""
+
+    name: str
+    figures: Figures
+    samples: Sequence[Figures] = ()
+    """The figures in resamples of what was measured; none where nothing was."""
+    length: Length
+    processes: int = 1
+    estimate: bool = False
+    notes: tuple[str, ...]
+
+
+def _by_hand(run: Run, file: Path) -> Source:
+    """Figures given in a file."""
+    given = read_figures(file)
+    return Source(
+        name=f"figures given by hand in {file}",
+        figures=given.figures(_limit(run)),
+        length=length_of(run, step_of(run), given.dataset_prompts or dataset_prompts(run)),
+        estimate=True,
+        notes=given.said(),
+    )
+
+
+def _measured(run: Run, seen: Observed, prompts: int | None, where: str, progress: Callable[[str], None]) -> Source:
+    """Figures of records or of a pilot; ``prompts`` are those of the training set."""
+    length = length_of(run, step_of(run), prompts)
     progress("computing")
-    if gpus is None and run.data.processes is None:
-        prices = replace(prices, gpus=seen.processes)
-    figures = seen.figures(limit)
+    figures = seen.figures(_limit(run))
     found = (f"found in the records, by the run's own score: {row}" for row in seen.ceilings)
-    return planned(
-        figures,
-        seen.resampled(limit),
+    return Source(
+        name=f"{where}: {len(seen.groups):,} groups, {len(seen.timed):,} timed steps",
+        figures=figures,
+        samples=seen.resampled(_limit(run)),
         length=length,
-        prices=prices,
-        source=f"{source}: {len(seen.groups):,} groups, {len(seen.timed):,} timed steps",
+        processes=seen.processes,
         notes=(*seen.notes, *free_tokens(seen.timed, figures.costs), *found),
     )
+
+
+def _limit(run: Run) -> float:
+    """Most tokens of a completion."""
+    return float(run.training.max_completion_length or 1e9)
 
 
 def pilot_size(asked: int | None, prompts: int) -> int:

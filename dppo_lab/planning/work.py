@@ -239,7 +239,7 @@ def _noise(workload: Workload, step: Step, option: Option, cells: Cells, prob_2X
     return cells.moment(prob_2X) / whole if whole > 0 else 1.0
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=256)  # every resample of a plan is asked for under each of its options
 def _whole(workload: Workload, step: Step) -> float:
     """Second moment of the gradient of a step that prunes nothing."""
     cells = cells_of(workload, step, UNPRUNED)

@@ -4,6 +4,7 @@ Kinds of prompts are estimated from groups that were rolled out: pass rates with
 and mean lengths by outcome.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -167,10 +168,19 @@ def longest_curve(length_N: np.ndarray, limit: float = math.inf) -> tuple[float,
     """
     length_N = np.sort(np.minimum(length_N, limit))
     below_N = np.arange(len(length_N) + 1) / len(length_N)
-    return tuple(float(length_N @ np.diff(below_N ** (2**doubling))) for doubling in range(DOUBLINGS))
+    curve = []
+    for _ in range(DOUBLINGS):
+        curve.append(float(length_N @ np.diff(below_N)))
+        below_N = below_N**2
+    return tuple(curve)
 
 
 def log_normal_curve(mean: float, spread: float, limit: float = math.inf) -> tuple[float, ...]:
     """As ``longest_curve``, for log-normal lengths: their mean, and the standard deviation of their logarithm."""
+    return tuple(mean * each for each in _curve_of_mean_one(spread, limit / mean))
+
+
+@functools.cache
+def _curve_of_mean_one(spread: float, limit: float) -> tuple[float, ...]:
     place_N = (np.arange(2**16) + 0.5) / 2**16
-    return longest_curve(np.exp(math.log(mean) - spread**2 / 2 + spread * ndtri(place_N)), limit)
+    return longest_curve(np.exp(spread * ndtri(place_N) - spread**2 / 2), limit)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from datasets import Dataset
 from transformers import AutoConfig
 
+from answer_judge.evaluation import choose
 from answer_judge.problems.loading import is_local
 from dppo.install import install_line
 from dppo.trl.grpo.plan import step_plan
@@ -129,6 +130,7 @@ def _parts(run: Run, dataset: Dataset | None) -> Iterator[Finding]:
         yield Finding("ok", f"evaluation on {evaluated}: {len(load_dataset(run, held_out=True))} problems")
     benchmarks = data.eval_benchmarks or []
     if benchmarks and not data.eval_benchmark_data and not all("=" in name or name in TASKS for name in benchmarks):
+        choose(benchmarks, [], folder=None)  # refuses a name that is none
         yield Finding("unchecked", f"benchmarks {', '.join(benchmarks)}: fetched from the hub when the run starts")
     elif benchmarks:
         sets = [f"{len(found.problems)} of {found.benchmark.name}" for found in load_benchmarks(run)]

@@ -23,6 +23,7 @@ from dppo.trl.grpo.config import DPPOConfig
 from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.fields import RunArguments
 from dppo_lab.runs.words import check_config, split_words
+from dppo_lab.shipped import offered
 
 Config = TypeVar("Config", bound=GRPOConfig)
 COMPARISON = "compare"
@@ -87,9 +88,9 @@ def read_file(path: str | Path, *, example: str = "examples/embedded.yaml") -> d
     try:
         read = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}). Try {example}") from error
+        raise ConfigError(f"{path} cannot be read ({error.strerror}). Try {offered(example)}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}. Try {example}") from error
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}. Try {offered(example)}") from error
     if not isinstance(read, dict):
         raise ConfigError(f"{path} must hold fields, such as method: dppo")
     return {str(name): value for name, value in read.items()}

@@ -3,13 +3,11 @@
 import importlib
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_peft_config, get_quantization_config
@@ -21,6 +19,8 @@ from dppo.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from dppo.methods import METHODS
 from dppo.rng import Purpose, generator
 from dppo.trl.checkpoints.files import STATE, asked_for, latest_checkpoint
+from dppo.trl.checkpoints.hooks import sole_writers_of
+from dppo.trl.checkpoints.lock import LOCK_FILE, WRITER_FILE
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.demo import task
@@ -31,7 +31,6 @@ from dppo_lab.runs.arguments import AnyRun, Run, program_limits
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS
-from dppo_lab.runs.lock import LOCK_FILE, WRITER_FILE, sole_writer_of
 from dppo_lab.runs.models import chat_options, load_tokenizer, made_from_scratch, model_of, positions, prompt_tokens
 from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.recorder import RunRecorder
@@ -321,24 +320,8 @@ def train_with(
             f"--num_processes {run.data.processes} -m dppo_lab.cli.main train CONFIG.yaml"
         )
     check_run(run)
-    with _locked(Path(run.training.output_dir or "")):
+    with sole_writers_of(Path(run.training.output_dir or "")):
         return _train(kind, run, progress, prepare, now)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """As ``sole_writer_of``: the first process holds the lock, and all learn of a refusal."""
-    state, refusal = PartialState(), [""]
-    with ExitStack() as held:
-        if state.is_main_process:
-            try:
-                held.enter_context(sole_writer_of(folder, lambda line: state.print(f"dppo | {line}")))
-            except ConfigError as error:
-                refusal = [str(error)]
-        broadcast_object_list(refusal)
-        if refusal[0]:
-            raise ConfigError(refusal[0])
-        yield
 
 
 def _train(

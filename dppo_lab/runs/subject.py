@@ -23,7 +23,8 @@ from dppo.environment import SMALL
 from dppo.errors import ConfigError
 from dppo.rewards import guarded
 from dppo.rng import Purpose, generator
-from dppo.verification.subject import Scorer, Subject, SubjectSampling, frozen_subject
+from dppo.verification.sampling import SubjectSampling
+from dppo.verification.subject import Scorer, Subject, frozen_subject
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.demo.subject import quick_policy
 from dppo_lab.runs.arguments import Run

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dppo.errors import ConfigError
+from dppo_lab.shipped import offered
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -15,7 +16,7 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
 def check_config(path: str | Path, *, example: str = "examples/embedded.yaml") -> None:
     """Raise a ``ConfigError`` where there is no such file; it names ``example`` as one that works."""
     if not Path(path).exists():
-        raise ConfigError(f"there is no configuration file {path}. Try {example}")
+        raise ConfigError(f"there is no configuration file {path}. Try {offered(example)}")
 
 
 def check_output(output: Path) -> None:

@@ -20,7 +20,7 @@ from dppo.objective import group_advantages
 from dppo.rng import Purpose, generator, torch_generator
 from dppo.types import Rewards
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "diffusion" / "shapes.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "shapes.py"
 SHAPES = runpy.run_path(str(EXAMPLE))
 
 

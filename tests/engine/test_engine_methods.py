@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from mechanisms import one_of_each
 
 from dppo.methods import METHODS
 from dppo.rng import Purpose, torch_generator
@@ -15,7 +16,7 @@ def coin(row_Q, step):
 SERVED = [name for name, method in METHODS.items() if not (method.needs_reference or method.tokens.active)]
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", one_of_each(SERVED))
 def test_every_preset_takes_steps(name, still):
     method = METHODS[name]
     if method.rounds is None:

@@ -1,21 +1,7 @@
-import os
-import subprocess
-import sys
-
 import pytest
 
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
-from dppo_lab.runs import lock
-
-HOLD = """
-import sys
-from pathlib import Path
-from dppo_lab.runs.lock import sole_writer_of
-with sole_writer_of(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 def save_untrained(folder, seed=0):
@@ -44,15 +30,3 @@ def made_quickly(monkeypatch):
     for name in ("prepare_embedded", "prepare_text"):
         monkeypatch.setattr(f"dppo_lab.runs.models.{name}", prepare)
     return made
-
-
-@pytest.fixture
-def holder(tmp_path, monkeypatch):
-    """A process that writes the folder ``out`` until its input ends."""
-    monkeypatch.setattr(lock, "PATIENCE", 0.1)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-c", HOLD, str(tmp_path / "out")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as made:
-        assert made.stdout.readline() == "held\n"
-        yield made
-        made.kill()

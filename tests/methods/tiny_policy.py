@@ -8,6 +8,7 @@ Three prompts with 3, 2 and 2 completions and two reward functions, in float64 a
 The first prompt's last completion has advantage 0. Three prompts, since with two the threshold rule keeps both.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from dppo.pruning import PromptPruning, Pruning, SampledTokens, TokenDraw, Token
 from dppo.rng import Purpose
 from dppo.step import Passes, RolledOut, StepPlan, completions_of, drawn_block, micro_batch_loss, plan_step
 from dppo.types import Block, Candidates, Rewards
+from dppo.verification.frozen import remembering
 
 GROUP_N = np.array([0, 0, 0, 1, 1, 2, 2])
 P, N, T, V = 3, len(GROUP_N), 4, 5
@@ -271,18 +273,16 @@ def every_mask(design):
     return replace(design, draw=draw), chances
 
 
-POINTS = N * T + 1
-"""Most different probabilities of tokens, and one."""
-
-
 def every_cut(level: TokenPruning, outcomes: int):
     """``level`` with its draw replaced: a generator that is the number ``k`` stands for the outcome ``k // outcomes``.
 
     All completions share one uniform number for their cuts, and all tokens another for the head, so there is an outcome
     for each pair of pieces between their probabilities. The gradient is linear in the weights of tokens, so its mean is
-    that of any draw with these probabilities. The chances are collected in the second value.
+    that of any draw with these probabilities. The chances are collected in the second value, and in the third the most
+    pieces of the head and of the cuts: a step with an outcome for each draw of completions finds out.
     """
     chances: dict[int, float] = {}
+    most = [1, 1]
 
     class EveryCut(TokenPruning):
         def draw(self, moment_NT, span_NT, rng):
@@ -290,13 +290,12 @@ def every_cut(level: TokenPruning, outcomes: int):
             head_NT = span_NT.double()
             if self.head_rate:
                 head_NT = self.head_rule(moment_NT, span_NT, self.head_rate, self.head_floor)
-            number, chance = rng // outcomes, 1.0
-            at = divmod(number, POINTS) if self.rate and self.head_rate else (number, number)
-            keep_NT = span_NT
-            for rate, place, prob_NT in zip((self.head_rate, self.rate), at, (head_NT, reach_NT), strict=True):
-                if not rate:
-                    continue
+            keep_NT, chance = span_NT, 1.0
+            for which, (place, prob_NT) in enumerate(
+                zip(divmod(rng // outcomes, most[1]), (head_NT, reach_NT), strict=True)
+            ):
                 edges = torch.cat([torch.tensor([0.0, 1.0]).double(), prob_NT[span_NT].double()]).unique()
+                most[which] = max(most[which], len(edges) - 1)
                 piece = edges[place : place + 2]
                 chance *= float(piece[1] - piece[0]) if len(piece) == 2 else 0.0
                 keep_NT = keep_NT & (prob_NT > piece.mean())
@@ -306,7 +305,7 @@ def every_cut(level: TokenPruning, outcomes: int):
             length_N = (keep_NT * torch.arange(1, T + 1)).amax(1)
             return TokenDraw(length_N=length_N, reach_N=reach_NT[:, 0], prob_NT=prob_NT, weight_NT=weight_NT)
 
-    return EveryCut(**{each.name: getattr(level, each.name) for each in fields(TokenPruning)}), chances
+    return EveryCut(**{each.name: getattr(level, each.name) for each in fields(TokenPruning)}), chances, most
 
 
 def by_chance(level) -> bool:
@@ -346,20 +345,25 @@ def after(method: Method, chance: float, draw) -> Planned:
     if by_chance(method.completions) and (live := int(completions_of(method, rolled_out, context).live_N.sum())):
         outcomes = 2**live
         design, chances = every_mask(method.completions.design)
-        drawn = replace(method, completions=replace(method.completions, design=design))
+        drawn = replace(method, completions=remembering(replace(method.completions, design=design)))
     pieces, of_cuts = 1, {}
+
+    def step() -> StepPlan:
+        return plan_step(
+            drawn,
+            rolled_out,
+            prompts,
+            streams=lambda purpose, index: index if purpose == Purpose.TOKEN_DRAW else index % outcomes,
+            max_tokens=T,
+            passes=Passes(passes=outcomes * pieces),
+        )
+
     if method.tokens.active:
-        level, of_cuts = every_cut(method.tokens, outcomes)
-        both = method.tokens.rate and method.tokens.head_rate
-        pieces, drawn = POINTS ** (2 if both else 1), replace(drawn, tokens=level)
-    plan = plan_step(
-        drawn,
-        rolled_out,
-        prompts,
-        streams=lambda purpose, index: index if purpose == Purpose.TOKEN_DRAW else index % outcomes,
-        max_tokens=T,
-        passes=Passes(passes=outcomes * pieces),
-    )
+        level, of_cuts, most = every_cut(method.tokens, outcomes)
+        drawn = replace(drawn, tokens=level)
+        step()
+        pieces = math.prod(most)
+    plan = step()
     chance_U = [chances[k % outcomes] * of_cuts.get(k, 1.0) for k in range(outcomes * pieces)]
     return Planned(**known, chance_U=torch.tensor(chance_U, dtype=torch.float64), plan=plan)
 

@@ -157,10 +157,6 @@ class Batch:
     def completion_tokens(self) -> list[int]:
         return [len(c) for c in self.completions]
 
-    @property
-    def mask_NC(self) -> Tensor:
-        return torch.arange(self.width) < torch.tensor(self.completion_tokens)[:, None]
-
 
 # Prompt tokens and completion tokens of each group: a prompt of one token, completions of one token, a prompt longer
 # than the window, a group of one. The last group repeats the first group's prompt under its own number.

@@ -3,56 +3,60 @@
 import pytest
 import torch
 
-from benchmarks.speed import tokens
-from benchmarks.speed.tokens import BETA, GENERATIONS, Sampled, added_variance
+from benchmarks.speed import tokens as benchmark
+from benchmarks.speed.tokens import BETA, GENERATIONS, Stage
 from dppo.pruning import TokenPruning
+from dppo.rng import Purpose, torch_generator
+from dppo.verification.frozen_tokens import Fold
+from dppo.verification.gradients import log_probs, trained_parameters
 from dppo.verification.tiny_model import build_model
 from dppo_lab.demo.task import QUICK, make_split
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "kl"])
-def found(request):
-    """Of a policy that was never trained and is never right: every second completion of two groups is said to be."""
+def reference(request):
+    return build_model(2) if request.param else None
+
+
+@pytest.fixture(scope="module")
+def found(reference):
+    """Of a policy that was never trained and is never right: its rewards are random ones."""
     problems = make_split(1, train=3, held_out=0, task=QUICK).train
-    said = torch.tensor([0.0, 1.0] * GENERATIONS + [0.0] * GENERATIONS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokens, "rewards_of", lambda made, tokenizer, asked: said)
-        sampled = Sampled(build_model(1), problems, build_model(2) if request.param else None)
-    assert len(sampled.length_N) == (3 if request.param else 2) * GENERATIONS, "flat groups have a gradient under KL"
-    return sampled
+        patch.setattr(benchmark, "MAX_NEW_TOKENS", 10)
+        stage = Stage.of(build_model(1), problems, reference)
+    live = int(stage.tokens.known_NT.any(1).sum())
+    assert (live == 3 * GENERATIONS) or reference is None, "flat groups have a gradient under KL"
+    return stage
 
 
-def test_its_gradient_is_that_of_the_loss(found):
-    """The wrong twin forgets the slope of the first token."""
-    model, expected = found.model, 0.0
-    for row in range(len(found.length_N)):
-        n, prompt = int(found.length_N[row]), found.prompts[row]
-        ids = torch.tensor([prompt + found.token_NT[row, :n].tolist()])
-        logp_TV = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-        expected += (logp_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0] * found.slope_NT[row, :n]).sum()
-    full = torch.cat([part.flatten() for part in torch.autograd.grad(expected, list(model.parameters()))]).double()
-    mask_NT = found.tokens.mask_NT.double()
-    assert float((found.gradient(mask_NT) - full).norm() / full.norm()) < 1e-4
-    mask_NT[:, 0] = 0
-    assert float((found.gradient(mask_NT) - full).norm() / full.norm()) > 1e-2
+def test_its_gradient_is_that_of_the_loss(found, reference):
+    """The wrong twins forget the slope of the first token, or that of the KL term."""
+    subject, loss = found.subject, 0.0
+    advantage_N = found.method.advantages(subject.rewards, subject.context)
+    for row, tokens in enumerate(subject.completion_tokens):
+        prompt = subject.prompt_tokens[row // GENERATIONS]
+        logp_T = log_probs(subject.model, prompt, tokens)
+        loss = loss - advantage_N[row] * logp_T.sum()
+        if reference is not None:
+            away_T = log_probs(reference, prompt, tokens).detach() - logp_T
+            loss = loss + BETA * (away_T.exp() - away_T - 1).sum()
+    parameters, rng = trained_parameters(subject.model), torch_generator(0, Purpose.CHECK, 4)
+    folds = [Fold.made(parameter.numel(), rng) for parameter in parameters]
+    parts = torch.autograd.grad(loss, parameters)
+    wanted = sum(fold(part.flatten()[None]) for fold, part in zip(folds, parts, strict=True))[0].double()
+
+    def off(slope_S):
+        return float((slope_S @ found.tokens.gradient_SK - wanted).norm() / wanted.norm())
+
+    assert off(found.slope_S) < 1e-4
+    owner_S, place_S = found.tokens.known_NT.nonzero().unbind(1)
+    assert off(found.slope_S * (place_S > 0)) > 1e-2
+    assert reference is None or off(-advantage_N[owner_S]) > 1e-2
 
 
 def test_nothing_left_out_adds_nothing(found):
-    draws = {
-        "all": lambda rng: (found.tokens.mask_NT.double(), float(found.length_N.sum())),
-        "half": lambda rng: found.drawn(TokenPruning(rate=0.5), rng),
-    }
-    rows = added_variance(found, draws, 3)
-    assert rows["all"] == {"value": pytest.approx(0, abs=1e-9), "error": pytest.approx(0, abs=1e-9), "kept": 1.0}
-    assert rows["half"]["value"] > 1e-3 and rows["half"]["kept"] == pytest.approx(0.5, abs=0.1)
-
-
-def test_the_slope_of_the_kl_term_is_that_of_k3(found):
-    row, logp_NT = 0, found.tokens.logp_NT.clone().requires_grad_()
-    with torch.no_grad():
-        away_T = found._log_probs(build_model(2), [row])[0] - logp_NT[row, : int(found.length_N[row])]
-    beta = BETA if len(found.length_N) == 3 * GENERATIONS else 0.0
-    logp_T = logp_NT[row, : len(away_T)]
-    away_T = away_T.detach() + logp_T.detach() - logp_T
-    (-found.advantage_N[row] * logp_T + beta * (away_T.exp() - away_T - 1)).sum().backward()
-    assert torch.allclose(-found.slope_NT[row, : len(away_T)], logp_NT.grad[row, : len(away_T)].double(), atol=1e-5)
+    row = found.added_variance(torch.ones(3, len(found.slope_S), dtype=torch.float64))
+    assert row == {"value": pytest.approx(0, abs=1e-9), "error": pytest.approx(0, abs=1e-9), "kept": 1.0}
+    half = found.added_variance(found.weights(TokenPruning(rate=0.5), 20))
+    assert half["value"] > 1e-3 and half["kept"] == pytest.approx(0.5, abs=0.1)

@@ -17,6 +17,7 @@ import dppo
 from dppo.trl import DPPODPOTrainer, DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.checkpoints.hooks import CheckpointHooks
 from dppo.trl.forwards import TrainingLoop
+from dppo.trl.grpo.saved import SavedGeneration
 from dppo.trl.hooks import RELIED_ON, RELIED_ON_FOR_PAIRS, RELIED_ON_FOR_ROWS, WATCHED, Joints
 from dppo.trl.rows.trainer import RowTrainer
 
@@ -98,7 +99,7 @@ def test_no_other_file_knows_a_name_that_trl_keeps_private():
     assert {"_step", "_metrics", "_logs", "_generate_and_score_completions", "_is_vlm"} <= private
     hooks, checkpoints = root / "trl" / "hooks.py", root / "trl" / "checkpoints" / "hooks.py"
     assert {"_step", "_metrics"} <= used_in(hooks), "the search finds them where they are"
-    names = ("trainer", "stock", "loop", "row_trainer", "sft", "dpo")
+    names = ("forwards", "grpo/trainer", "grpo/saved", "grpo/stock", "rows/trainer", "rows/sft", "rows/dpo")
     trainers = [root / "trl" / f"{name}.py" for name in names]  # elsewhere ``self`` is no trainer
     files = [file for file in root.rglob("*.py") if file.parent != root / "verl"]  # of another engine's trainer
     used = {file: used_in(file, of_self=file in trainers) for file in files}
@@ -113,7 +114,7 @@ ON_ROWS = {"get_train_dataloader", "get_batch_samples", "compute_loss", "loss_is
 @pytest.mark.parametrize(
     ("ours", "replaced"),
     [
-        ((DPPOTrainer, TrainingLoop), {"train", "training_step", "log"}),
+        ((DPPOTrainer, SavedGeneration, TrainingLoop), {"train", "training_step", "log"}),
         ((RowTrainer, DPPOSFTTrainer, DPPODPOTrainer), ON_ROWS),
     ],
 )

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest_trl import CONFIG, GENERATIONS, length_reward, logged, problems, relative_difference, scripted
+from mechanisms import one_of_each
 from test_trl_contract import gradients
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
@@ -24,7 +25,7 @@ def run(name, path, tmp_path, **options):
     return gradients(DPPOTrainer, DPPOConfig, path, tmp_path, **settings(name, accept_bias=True, **options))
 
 
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", one_of_each(NEW))
 def test_every_method_trains_and_says_whether_it_is_biased(name, tiny_path, tmp_path, capsys):
     steps, trainer = run(name, tiny_path, tmp_path, max_steps=2, prompts=8, beta=0.1 if name == "pods" else 0.0)
     assert len(steps) == 2 and all(g.isfinite().all() for step in steps for g in step.values())
@@ -64,9 +65,6 @@ def test_pods_is_stock_trl_on_the_groups_that_are_left(tiny_path, tmp_path):
     assert set(trainer.in_use.batch.weight_UB.unique().tolist()) <= {0.0, 2.0}
     whole, _ = run("cppo", tiny_path, tmp_path, completion_prune_rate=0.5)
     assert relative_difference(whole[0], twice) > 1e-2
-
-
-# CPPO's codes.
 
 
 # Schedules and the advantage transform.

@@ -11,7 +11,7 @@ from trl import GRPOConfig, GRPOTrainer
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.rollouts import rank_batch
 
-DRAWS = 120
+DRAWS = 60
 
 
 class ManyDraws(DPPOTrainer):
@@ -50,7 +50,7 @@ def squared_bias_over_variance(draws, full):
     return float((mean - full).square().sum() / (draws - mean).square().sum(1).mean())
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "dppo_threshold"}, {"sampling_design": "poisson"}, {"beta": 0.1}])
+@pytest.mark.parametrize("options", [{}, {"beta": 0.1}], ids=["plain", "kl"])
 def test_mean_over_draws_is_the_full_gradient(options, tiny_path, tmp_path):
     full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0, **options)[0]
     draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, **options)

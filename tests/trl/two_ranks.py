@@ -73,10 +73,10 @@ def main(path: str, folder: str) -> None:
 
     results["auto resumed"] = auto_resumed(path, Path(folder, "auto"))
 
-    for rate, dealing in ((0.0, over_ranks), (0.5, over_ranks), (0.5, at_home)):
-        name = f"uneven {rate} {dealing.__name__}"
+    for dealing in (over_ranks, at_home):
+        name = f"uneven {dealing.__name__}"
         trainer_module.over_ranks = dealing
-        results[name], steps = uneven(path, folder, completion_prune_rate=rate, **half)
+        results[name], steps = uneven(path, folder, completion_prune_rate=0.5, **half)
         torch.save(steps, Path(folder, f"{name} rank {dist.get_rank()}.pt"))
     trainer_module.over_ranks = over_ranks
     for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):

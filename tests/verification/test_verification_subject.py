@@ -11,7 +11,8 @@ from refusals import refused
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, advantage_with_confidence, advantage_with_length
-from dppo.verification.subject import SubjectSampling, frozen_subject, random_rewards, remembered
+from dppo.verification.sampling import SubjectSampling
+from dppo.verification.subject import frozen_subject, random_rewards, remembered
 
 
 def test_a_subject_without_rewards_says_that_they_are_random(subject):

@@ -2,19 +2,22 @@
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from accelerate.utils import gather_object
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.training_args import OptimizerNames
 from trl.trainer.base_trainer import _BaseTrainer
 
-from dppo.errors import CheckpointError
+from dppo.errors import CheckpointError, ConfigError
 from dppo.files import write_text
 from dppo.trl.checkpoints import files
 from dppo.trl.checkpoints.files import STATE, latest_checkpoint, reading, writing
+from dppo.trl.checkpoints.lock import sole_writer_of
 from dppo.trl.checkpoints.state import saved_by, saved_settings
 from dppo.trl.grpo.config import DPPOConfig
 
@@ -191,3 +194,23 @@ class CheckpointHooks(_BaseTrainer):
         if checkpoint is not None:
             with reading(Path(checkpoint), "the state of the random number generators"):
                 super()._load_rng_state(checkpoint)
+
+
+@contextmanager
+def sole_writers_of(folder: Path) -> Iterator[None]:
+    """As ``sole_writer_of`` for all processes of a run together: the first holds the lock, and all learn of a refusal.
+
+    Raises:
+        ConfigError: as there, in every process.
+    """
+    state, refusal = PartialState(), [""]
+    with ExitStack() as held:
+        if state.is_main_process:
+            try:
+                held.enter_context(sole_writer_of(folder, lambda line: state.print(f"dppo | {line}")))
+            except ConfigError as error:
+                refusal = [str(error)]
+        broadcast_object_list(refusal)
+        if refusal[0]:
+            raise ConfigError(refusal[0])
+        yield

@@ -1,12 +1,9 @@
 """``DPPOTrainer``: TRL's ``GRPOTrainer`` with both levels of pruning. Hooks only; whatever TRL does, TRL still does."""
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -16,16 +13,14 @@ from torch import Tensor
 from dppo.context import StepContext
 from dppo.environment import load_vllm
 from dppo.errors import ConfigError
-from dppo.pruning import Evidence, OtherTerms, TokenCosts
+from dppo.pruning import Evidence, OtherTerms
 from dppo.rng import step_streams
 from dppo.step import PromptSource, StepPlan, StepPrompts, micro_batch_loss, other_terms, plan_step, whole_block
-from dppo.trl.batch import MicroBatch, RankBatch
-from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
-from dppo.trl.forwards import ForwardPasses, TrainingLoop
+from dppo.trl.batch import MicroBatch
+from dppo.trl.forwards import ForwardPasses
 from dppo.trl.grpo.config import DPPOConfig
-from dppo.trl.grpo.costs import CostMeter, at_cost, forwarded
-from dppo.trl.grpo.plan import CeilingLines, Cycle, card_section, step_plan
-from dppo.trl.grpo.prompts import check_lengths, check_prompts, content_of, prompt_source
+from dppo.trl.grpo.plan import CeilingLines, Cycle
+from dppo.trl.grpo.prompts import check_lengths, check_prompts, prompt_source
 from dppo.trl.grpo.records import generation_of
 from dppo.trl.grpo.rollouts import (
     GeneratedBatch,
@@ -36,8 +31,9 @@ from dppo.trl.grpo.rollouts import (
     read_examples,
     rolled_out,
 )
-from dppo.trl.grpo.sampler import precision_line, start_named
-from dppo.trl.grpo.savings import Savings, more_to_be_had
+from dppo.trl.grpo.sampler import start_named
+from dppo.trl.grpo.saved import InUse, SavedGeneration
+from dppo.trl.grpo.savings import CostMeter, Savings
 from dppo.trl.hooks import Joints
 from dppo.trl.metrics import RECORD, FullBatch, LossFigures, logs_next_step, share_done
 from dppo.trl.safeguards import (
@@ -53,19 +49,7 @@ from dppo.typed import check
 from dppo.types import Block, Rewards
 
 
-@dataclass(frozen=True, kw_only=True)
-class InUse:
-    """The generation that is being trained on."""
-
-    batch: RankBatch
-    """This rank's part."""
-    plan: StepPlan | None
-    """Of all ranks; None after a resume in the middle of it: what it says is in the batch."""
-    draw_figures: Sequence[Mapping[str, float]]
-    """Of each draw, for the logs."""
-
-
-class DPPOTrainer(TrainingLoop, Joints):
+class DPPOTrainer(SavedGeneration, Joints):
     """GRPO that skips prompts before rollout and completions before the update, and reweights what it keeps.
 
     A TRL script runs with this class and ``DPPOConfig`` in place of ``GRPOTrainer`` and ``GRPOConfig``; all arguments
@@ -149,27 +133,6 @@ class DPPOTrainer(TrainingLoop, Joints):
         end_at_exit()
         self._announce()
 
-    def _announce(self) -> None:
-        """Print the plan once, on the main process; what is biased without having been accepted is warned of."""
-        rows = None if self.source is None else self.source.stream.size
-        for line in [*step_plan(self.args, self.method, prompts_in_dataset=rows), str(self.forwards.layout)]:
-            self.accelerator.print(f"dppo | {line}")
-        if self.use_vllm and self.accelerator.is_main_process and (line := precision_line(self)):
-            warnings.warn(line, stacklevel=3)
-        accepted = self.method.selection_bias
-        for reason in (reason for reason in self.biases if reason not in accepted):
-            warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
-
-    @property
-    def _chooses(self) -> bool:
-        """Whether a rate for completions, or for their tokens, is chosen."""
-        return any(getattr(level, "auto", None) is not None for level in (self.method.completions, self.method.tokens))
-
-    @property
-    def biases(self) -> tuple[str, ...]:
-        """Every reason why the expected gradient is not the full batch's; empty where it is."""
-        return self.method.biases(self.cycle.passes.steps)
-
     # -- a generation: prompts, completions, draws --------------------------------------------------------------
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -215,15 +178,6 @@ class DPPOTrainer(TrainingLoop, Joints):
         with self.clock("log_probs"):
             ready = self.forwards.with_log_probs(batch)
         return InUse(batch=ready, plan=plan, draw_figures=plan.draw_figures)
-
-    def _account(self) -> None:
-        """Add the generation that was trained on to what tokens cost and to what was saved; all ranks together."""
-        plan = None if self.in_use is None else self.in_use.plan
-        if plan is not None and self._accounted < self.generation:
-            self._accounted = self.generation
-            self.meter.generation(plan)
-            self._at_costs(self.meter.costs)
-            self.savings = self.savings.after(plan, forwarded(plan), self.meter.spent())
 
     def _roll_out_step(self, examples: list[dict[str, Any]]) -> tuple[StepPrompts, GeneratedBatch]:
         """The prompts of a generation and their completions: the loader's, of one block, or of rounds."""
@@ -348,107 +302,8 @@ class DPPOTrainer(TrainingLoop, Joints):
         part = self.current_gradient_accumulation_steps / (self.args.steps_per_generation or 1)
         return loss * (self.accelerator.num_processes / part)
 
-    # -- around TRL's loop --------------------------------------------------------------------------------------
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As ``TrainingLoop``, told to the recorder."""
-        with self.recorder.phase("train"):
-            result = super().train(*args, **kwargs)
-        self._account()
-        if lines := self.savings.lines(self.meter.costs):
-            visits = None if self.source is None else self.source.visits
-            more = more_to_be_had(self.method, self.evidence, visits)
-            for line in (*lines, f"more to be had: {more}"):
-                self.accelerator.print(f"dppo | {line}")
-        return result
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's, with what was saved so far in every record of training."""
-        training = cast(torch.nn.Module, self.model).training and "train_runtime" not in logs
-        super().log(logs | self.savings.figures(self.meter.costs) if training else logs, *args, **kwargs)
-
     @contextmanager
     def generating(self) -> Iterator[None]:
         """Completions are generated by the model with the attention it was loaded with."""
         with self.forwards.layout.generating():
             yield
-
-    # -- checkpoints --------------------------------------------------------------------------------------------
-
-    def card(self) -> str:
-        """Method, rates, biases and paper, for the card of the model."""
-        return card_section(self.method, self.cycle.passes.steps)
-
-    @cached_property
-    def content(self) -> str | None:
-        """A fingerprint of all prompts and of the other columns; None for a streamed dataset."""
-        return (
-            None
-            if self.source is None
-            else content_of(cast(Dataset, self.train_dataset), self.source.history.identities)
-        )
-
-    def save_extra(self, folder: Path) -> None:
-        """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
-        folder.mkdir(parents=True, exist_ok=True)
-        calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
-        if not calls:
-            self._account()
-        costs = self._at_costs(self.meter.settle())
-        if calls and self.in_use is not None:
-            self.in_use.batch.save(batch_file(folder, rank))
-        if not self.accelerator.is_main_process:
-            return
-        state = RunState(
-            generation=self.generation,
-            calls=calls,
-            position=None if self.source is None else self.source.save(folder),
-            evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
-            others=asdict(self.others),
-            costs=asdict(costs),
-            savings=asdict(self.savings),
-            skipped=self.guard.skipped,
-            settings=settings_of(self),
-            draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
-            listed=True,
-        )
-        write_state(folder, state)
-
-    def _at_costs(self, costs: TokenCosts) -> TokenCosts:
-        """Choose by these costs from here on, unless the configuration says what a rollout costs."""
-        self.meter.restore(costs)
-        if self.args.rollout_cost is None:
-            self.method = at_cost(self.method, costs)
-        return costs
-
-    def load_extra(self, folder: Path) -> None:
-        """Put the trainer where the checkpoint was taken, in the middle of a generation if need be.
-
-        A checkpoint of TRL's own trainer has no state of ours: the run goes on with an empty history and says so.
-        Under other settings the run goes on with those it can, and says which; where batches are others, a generation
-        in use is rolled out again.
-
-        Raises:
-            CheckpointError: if a file is damaged or missing, or the history is of another dataset, or a generation in
-                use of another number of processes.
-        """
-        state = read_state(folder)
-        if state is None:
-            return
-        lost = any("optimizer" in part for part in self.lacking)
-        goes_on = batch_goes_on(folder, state, settings_of(self), new_optimizer=lost)
-        if self.source is not None and state.position is not None:
-            self.source.load(folder, state.position)
-        self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
-        self._at_costs(TokenCosts.of_saved(state.costs))
-        self.savings = Savings.of_saved(state.savings)
-        self.others = OtherTerms(**state.others)
-        if self.source is not None:
-            self.source.others = self.others
-        self.generation, self.guard.skipped = state.generation, state.skipped
-        if goes_on:
-            file = batch_file(folder, self.accelerator.process_index)
-            figures = [{k: math.nan if v is None else v for k, v in each.items()} for each in state.draw_figures]
-            batch = RankBatch.load(file, self.accelerator.device)
-            self.in_use = InUse(batch=batch, plan=None, draw_figures=figures)
-            self.calls = state.calls

@@ -71,8 +71,7 @@ def test_draws_without_the_history_of_their_full_batch_are_wrong(subject, monkey
     assert wrong == set(HISTORY)
 
 
-@pytest.mark.parametrize("weighting", [DOUBLED, FORGOTTEN], ids=["doubled", "forgotten"])
-@pytest.mark.parametrize("level", ["completions", "prompts"])
+@pytest.mark.parametrize(("weighting", "level"), [(DOUBLED, "completions"), (FORGOTTEN, "prompts")])
 def test_a_method_that_lies_about_its_bias_is_named(subject, weighting, level):
     """The wrong twin of a method that is unbiased: it declares nothing, and its weights are wrong at one level."""
 
@@ -93,6 +92,10 @@ def test_false_alarms_are_shared_among_the_rows_with_chance(grid, subject):
     (row,) = [row for row in grid.measured if (row.name, row.level) == ("dppo", PrunedLevel.BOTH)]
     (line,) = [line for line in grid.lines if line.name == "dppo"]
     (both,) = [made for _, _, made in cells([line], [0.5]) if made.prompts.rate == made.completions.rate == 0.5]
+    pairs = [
+        (made.prompts.rate, made.completions.rate) for _, level, made in cells([line], [0.3, 0.7]) if "both" in level
+    ]
+    assert pairs == [(0.3, 0.3), (0.3, 0.7), (0.7, 0.3), (0.7, 0.7)], "of prompts, then of completions"
     bias = bias_of(sample(line.subject, both, QUICK.draws, 0), root(subject.gram_NN))
     assert row.squared_bias_bound == bias.bound(1e-3 / grid.tests) and row.chance_without_bias == bias.chance
 

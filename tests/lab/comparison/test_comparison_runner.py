@@ -9,13 +9,13 @@ from refusals import refused
 from safetensors.torch import load_file
 
 from dppo.errors import ConfigError
+from dppo.trl.checkpoints import lock
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.comparison import runner
 from dppo_lab.comparison.plan import plan
 from dppo_lab.comparison.runner import run_comparison
 from dppo_lab.demo import rollouts
-from dppo_lab.runs import lock
 
 FIELDS = {
     "dataset_name": "embedded_quick",
@@ -193,7 +193,7 @@ def test_a_second_comparison_in_a_folder_is_refused_and_a_killed_one_taken_over(
     comparison = make(methods=("dppo",), max_steps=1)
     (folder := comparison.folder).joinpath("comparison.json").write_text("{}")
     before = sorted(folder.rglob("*"))
-    with refused(ConfigError, f"process {holder.pid} on", "since", f"--output_dir {folder}"):
+    with refused(ConfigError, f"process {holder.pid} on", "since", f"output_dir: {folder}"):
         run_comparison(comparison)
     assert sorted(folder.rglob("*")) == before and folder.joinpath("comparison.json").read_text() == "{}"
     holder.kill()

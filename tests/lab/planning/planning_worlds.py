@@ -1,12 +1,16 @@
 """A workload and costs that a pencil can check."""
 
+from dataclasses import asdict, replace
+
 import numpy as np
 import torch
 
 from dppo.pruning.cuts import token_moments
-from dppo_lab.planning.costs import Costs
+from dppo_lab.planning.costs import Costs, Timed
 from dppo_lab.planning.model import Figures
+from dppo_lab.planning.records import Step
 from dppo_lab.planning.tokens import TokenSample
+from dppo_lab.planning.work import work_of
 from dppo_lab.planning.workload import Kind, Workload
 
 
@@ -29,6 +33,20 @@ COSTS = Costs(
     rest=0.2,
 )
 WORLD = Figures(workload=MIXED, costs=COSTS)
+STEP = Step(prompts=16, generations=8)
+
+
+def timed(option, prompts, costs=COSTS, tokens=None):
+    """A step of ``MIXED`` under an option, timed as these costs say."""
+    work = work_of(MIXED, replace(STEP, prompts=prompts), option, tokens)
+    return Timed(
+        **asdict(costs.seconds(work, option, 1)),
+        layout=option.layout,
+        generated=work.generated,
+        completions=work.completions,
+        forwarded=work.forwarded,
+        scored=work.scored,
+    )
 
 
 def tokens_of(unsure=0.1, seed=0, count=96):

@@ -4,37 +4,23 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from planning_worlds import COSTS, MIXED, WORLD, workload
+from planning_worlds import COSTS, MIXED, STEP, WORLD, timed, workload
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo_lab.planning.costs import Timed, fitted, free_tokens
+from dppo_lab.planning.costs import fitted, free_tokens
 from dppo_lab.planning.model import EXACT, Figures, gain, make_plan
 from dppo_lab.planning.observed import Observed
-from dppo_lab.planning.records import Length, Option, Prices, Step
-from dppo_lab.planning.work import work_of
+from dppo_lab.planning.records import Length, Option, Prices
 from dppo_lab.planning.workload import Groups, log_normal_curve, longest_curve, longest_of
 from dppo_lab.planning.written import as_json, findings, pasted
 
-STEP = Step(prompts=16, generations=8)
 LENGTH = Length(steps=100, first_epoch=20)
 
 
 def planned(figures=WORLD, samples=(), step=STEP, length=LENGTH, **prices):
     prices = Prices(**({"gpus": 1} | prices))
     return make_plan(figures, list(samples), step, length, prices, (0.5, 0.3, None, None), title="t", source="s")
-
-
-def timed(option, prompts):
-    work = work_of(MIXED, replace(STEP, prompts=prompts), option)
-    return Timed(
-        **asdict(COSTS.seconds(work, option, 1)),
-        layout=option.layout,
-        generated=work.generated,
-        completions=work.completions,
-        forwarded=work.forwarded,
-        scored=work.scored,
-    )
 
 
 def test_costs_are_recovered_from_steps_of_two_sizes_and_a_padded_one():

@@ -4,27 +4,25 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from planning_worlds import COSTS, MIXED, sample_of, tokens_of
+from planning_worlds import COSTS, MIXED, STEP, sample_of, timed, tokens_of
 
 from dppo.pruning import TokenPruning
 from dppo.pruning.cuts import draw_tokens
 from dppo.rng import Purpose, generator
-from dppo_lab.planning.costs import Timed, fitted
+from dppo_lab.planning.costs import fitted
 from dppo_lab.planning.model import Figures, make_plan
-from dppo_lab.planning.records import Length, Option, Prices, Step
+from dppo_lab.planning.records import Length, Option, Prices
 from dppo_lab.planning.work import work_of
 from dppo_lab.planning.written import as_json, findings, pasted
 
-STEP, LENGTH = Step(prompts=16, generations=8), Length(steps=100, first_epoch=20)
+LENGTH = Length(steps=100, first_epoch=20)
 CUTS, BOTH = Option(name="cuts", token_rate=0.5), Option(name="cuts and head", token_rate=0.5, head_rate=0.85)
 
 
 @pytest.mark.parametrize("rates", [(0.5, 0.0), (0.3, 0.0), (0.0, 0.85), (0.5, 0.85)])
 def test_what_is_kept_is_what_the_library_draws(rates):
     span_NT, moment_NT = tokens_of()
-    level = TokenPruning(
-        rate=rates[0], head_rate=rates[1], floor=min(0.05, (1 - rates[0]) / 2), head_floor=min(0.02, (1 - rates[1]) / 2)
-    )
+    level = TokenPruning().at_rate(*rates)
     reach_NT, head_NT = level.probabilities(moment_NT, span_NT)
     prob_NT = reach_NT if head_NT is None else reach_NT * head_NT
     found = sample_of(span_NT, moment_NT).kept(Option(name="x", token_rate=rates[0], head_rate=rates[1]), STEP)
@@ -55,22 +53,10 @@ def test_a_resample_counts_completions_as_if_they_were_there_as_often():
     assert counted.ceiling("head") > 1.5
 
 
-def timed(costs, tokens, option, prompts=16):
-    work = work_of(MIXED, replace(STEP, prompts=prompts), option, tokens)
-    return Timed(
-        **asdict(costs.seconds(work, option, 1)),
-        layout="rows",
-        generated=work.generated,
-        completions=work.completions,
-        forwarded=work.forwarded,
-        scored=work.scored,
-    )
-
-
 def test_the_head_has_its_price_where_some_steps_left_most_tokens_from_it():
     costs, tokens = replace(COSTS, head_token=3e-3), sample_of(*tokens_of())
-    plain = [timed(costs, tokens, Option(name="x"), prompts) for prompts in (8, 16, 16)]
-    sampled = [*plain, *(timed(costs, tokens, Option(name="h", head_rate=0.85), prompts) for prompts in (8, 16, 16))]
+    plain = [timed(Option(name="x"), prompts, costs, tokens) for prompts in (8, 16, 16)]
+    sampled = [*plain, *(timed(Option(name="h", head_rate=0.85), prompts, costs, tokens) for prompts in (8, 16, 16))]
     found = fitted(sampled)
     assert found.head_token == pytest.approx(3e-3) and found.row_token == pytest.approx(COSTS.row_token)
     slow = [*sampled[:-1], replace(sampled[-1], update=0.5 * sampled[-1].update)]

@@ -102,8 +102,6 @@ def test_only_flags_that_are_given_are_read_and_they_win(tmp_path):
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_example_parses(path, tmp_path):
-    if path.stem == "fsdp2":
-        pytest.skip("a configuration of accelerate")
     fields, contestants = read_config(path)
     assert fields["method"].startswith("dppo") and bool(contestants) == (path.stem == "embedded_compare")
     if contestants:

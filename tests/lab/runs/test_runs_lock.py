@@ -9,8 +9,8 @@ from refusals import refused
 from small_runs import small_words
 
 from dppo.errors import ConfigError
-from dppo_lab.runs import lock
-from dppo_lab.runs.lock import sole_writer_of
+from dppo.trl.checkpoints import lock
+from dppo.trl.checkpoints.lock import sole_writer_of
 from dppo_lab.runs.parsing import parse_run
 from dppo_lab.runs.parts import output_checkpoint, train
 
@@ -26,7 +26,7 @@ def test_a_second_writer_is_refused_and_changes_nothing(tmp_path, holder, words,
     (tmp_path / "out" / "checkpoint-1").mkdir()
     (tmp_path / "out" / "checkpoint-1" / "trainer_state.json").write_text("{}")
     before = sorted(tmp_path.rglob("*"))
-    with refused(ConfigError, f"process {holder.pid} on {socket.gethostname()} since", f"--output_dir {tmp_path}"):
+    with refused(ConfigError, f"process {holder.pid} on {socket.gethostname()} since", f"output_dir: {tmp_path}"):
         train(parse_run([*words, *more]))
     assert sorted(tmp_path.rglob("*")) == before
 

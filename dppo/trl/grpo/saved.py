@@ -1,0 +1,181 @@
+"""What ``DPPOTrainer`` says of its run, what it counts, and its part of a checkpoint."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dppo.methods import Method
+from dppo.pruning import Evidence, OtherTerms, TokenCosts
+from dppo.step import PromptSource, StepPlan
+from dppo.trl.batch import RankBatch
+from dppo.trl.checkpoints.state import RunState, batch_file, batch_goes_on, read_state, settings_of, write_state
+from dppo.trl.forwards import TrainingLoop
+from dppo.trl.grpo.config import DPPOConfig
+from dppo.trl.grpo.plan import Cycle, card_section, step_plan
+from dppo.trl.grpo.prompts import content_of
+from dppo.trl.grpo.records import Recorder
+from dppo.trl.grpo.sampler import precision_line
+from dppo.trl.grpo.savings import CostMeter, Savings, at_cost, forwarded, more_to_be_had
+from dppo.trl.safeguards import NonFiniteGuard
+
+
+@dataclass(frozen=True, kw_only=True)
+class InUse:
+    """The generation that is being trained on."""
+
+    batch: RankBatch
+    """This rank's part."""
+    plan: StepPlan | None
+    """Of all ranks; None after a resume in the middle of it: what it says is in the batch."""
+    draw_figures: Sequence[Mapping[str, float]]
+    """Of each draw, for the logs."""
+
+
+class SavedGeneration(TrainingLoop):
+    """A trainer that says what it will do and has saved, and whose generation in use outlives a checkpoint."""
+
+    args: DPPOConfig
+    accelerator: Any
+    model: Any
+    recorder: Recorder
+    train_dataset: Any
+    use_vllm: bool
+    lacking: Sequence[str]
+    method: Method
+    cycle: Cycle
+    source: PromptSource | None
+    meter: CostMeter
+    savings: Savings
+    evidence: Evidence | None
+    others: OtherTerms
+    guard: NonFiniteGuard
+    in_use: InUse | None
+    generation: int
+    _accounted: int
+
+    if TYPE_CHECKING:  # of Joints
+
+        @property
+        def calls(self) -> int: ...
+        @calls.setter
+        def calls(self, calls: int) -> None: ...
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """Every reason why the expected gradient is not the full batch's; empty where it is."""
+        return self.method.biases(self.cycle.passes.steps)
+
+    def _announce(self) -> None:
+        """Print the plan once, on the main process; what is biased without having been accepted is warned of."""
+        rows = None if self.source is None else self.source.stream.size
+        for line in [*step_plan(self.args, self.method, prompts_in_dataset=rows), str(self.forwards.layout)]:
+            self.accelerator.print(f"dppo | {line}")
+        if self.use_vllm and self.accelerator.is_main_process and (line := precision_line(self)):
+            warnings.warn(line, stacklevel=3)
+        accepted = self.method.selection_bias
+        for reason in (reason for reason in self.biases if reason not in accepted):
+            warnings.warn(f"{reason}. Unbiased settings: docs/choose.md.", stacklevel=3)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``TrainingLoop``, told to the recorder."""
+        with self.recorder.phase("train"):
+            result = super().train(*args, **kwargs)
+        self._account()
+        if lines := self.savings.lines(self.meter.costs):
+            visits = None if self.source is None else self.source.visits
+            more = more_to_be_had(self.method, self.evidence, visits)
+            for line in (*lines, f"more to be had: {more}"):
+                self.accelerator.print(f"dppo | {line}")
+        return result
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's, with what was saved so far in every record of training."""
+        training = self.model.training and "train_runtime" not in logs
+        super().log(logs | self.savings.figures(self.meter.costs) if training else logs, *args, **kwargs)
+
+    def _account(self) -> None:
+        """Add the generation that was trained on to what tokens cost and to what was saved; all ranks together."""
+        plan = None if self.in_use is None else self.in_use.plan
+        if plan is not None and self._accounted < self.generation:
+            self._accounted = self.generation
+            self.meter.generation(plan)
+            self._at_costs(self.meter.costs)
+            self.savings = self.savings.after(plan, forwarded(plan), self.meter.spent())
+
+    def card(self) -> str:
+        """Method, rates, biases and paper, for the card of the model."""
+        return card_section(self.method, self.cycle.passes.steps)
+
+    @cached_property
+    def content(self) -> str | None:
+        """A fingerprint of all prompts and of the other columns; None for a streamed dataset."""
+        return None if self.source is None else content_of(self.train_dataset, self.source.history.identities)
+
+    def save_extra(self, folder: Path) -> None:
+        """Write our part of a checkpoint: shared state once, each rank's generation in use by itself."""
+        folder.mkdir(parents=True, exist_ok=True)
+        calls, rank = self.calls % self.cycle.length, self.accelerator.process_index
+        if not calls:
+            self._account()
+        costs = self._at_costs(self.meter.settle())
+        if calls and self.in_use is not None:
+            self.in_use.batch.save(batch_file(folder, rank))
+        if not self.accelerator.is_main_process:
+            return
+        state = RunState(
+            generation=self.generation,
+            calls=calls,
+            position=None if self.source is None else self.source.save(folder),
+            evidence=self.evidence.saved() if self.source is None and self.evidence is not None else None,
+            others=asdict(self.others),
+            costs=asdict(costs),
+            savings=asdict(self.savings),
+            skipped=self.guard.skipped,
+            settings=settings_of(self),
+            draw_figures=[dict(each) for each in self.in_use.draw_figures] if calls and self.in_use else [],
+            listed=True,
+        )
+        write_state(folder, state)
+
+    def _at_costs(self, costs: TokenCosts) -> TokenCosts:
+        """Choose by these costs from here on, unless the configuration says what a rollout costs."""
+        self.meter.restore(costs)
+        if self.args.rollout_cost is None:
+            self.method = at_cost(self.method, costs)
+        return costs
+
+    def load_extra(self, folder: Path) -> None:
+        """Put the trainer where the checkpoint was taken, in the middle of a generation if need be.
+
+        A checkpoint of TRL's own trainer has no state of ours: the run goes on with an empty history and says so.
+        Under other settings the run goes on with those it can, and says which; where batches are others, a generation
+        in use is rolled out again.
+
+        Raises:
+            CheckpointError: if a file is damaged or missing, or the history is of another dataset, or a generation in
+                use of another number of processes.
+        """
+        state = read_state(folder)
+        if state is None:
+            return
+        lost = any("optimizer" in part for part in self.lacking)
+        goes_on = batch_goes_on(folder, state, settings_of(self), new_optimizer=lost)
+        if self.source is not None and state.position is not None:
+            self.source.load(folder, state.position)
+        self.evidence = None if state.evidence is None else Evidence.of_saved(state.evidence)
+        self._at_costs(TokenCosts.of_saved(state.costs))
+        self.savings = Savings.of_saved(state.savings)
+        self.others = OtherTerms(**state.others)
+        if self.source is not None:
+            self.source.others = self.others
+        self.generation, self.guard.skipped = state.generation, state.skipped
+        if goes_on:
+            file = batch_file(folder, self.accelerator.process_index)
+            figures = [{k: math.nan if v is None else v for k, v in each.items()} for each in state.draw_figures]
+            batch = RankBatch.load(file, self.accelerator.device)
+            self.in_use = InUse(batch=batch, plan=None, draw_figures=figures)
+            self.calls = state.calls

@@ -1,0 +1,116 @@
+"""A script's own ``trainer.train()`` is the only writer of its folder, as ``dppo train`` is."""
+
+import errno
+import os
+import signal
+import socket
+import threading
+
+import pytest
+import test_trl_dpo
+import test_trl_sft
+from refusals import refused
+from sft_runs import solutions
+from test_trl_resume import trainer
+
+from dppo.errors import ConfigError
+from dppo.trl.checkpoints import lock
+from dppo.trl.checkpoints.lock import LOCK_FILE, WRITER_FILE, sole_writer_of
+
+QUICK = dict(max_steps=2, save_steps=1)
+
+
+def on_prompts(path, folder, **options):
+    return trainer(path, folder, seen=[], **QUICK, **options)
+
+
+def on_rows(path, folder, **options):
+    return test_trl_sft.ours(path, folder, data=solutions(8), save_strategy="steps", **QUICK, **options)
+
+
+def on_pairs(path, folder, **options):
+    return test_trl_dpo.ours(path, folder, data=test_trl_dpo.pairs(8), save_strategy="steps", **QUICK, **options)
+
+
+@pytest.mark.parametrize("make", [on_prompts, on_rows, on_pairs])
+def test_a_second_writer_is_refused_and_changes_nothing(make, tiny_path, tmp_path, holder):
+    made = make(tiny_path, tmp_path / "out")
+    before = sorted(tmp_path.rglob("*"))
+    with refused(ConfigError, f"process {holder.pid} on {socket.gethostname()} since", f"output_dir: {tmp_path}"):
+        made.train()
+    assert sorted(tmp_path.rglob("*")) == before and made.state.global_step == 0
+    holder.communicate("")
+    made.train()
+    assert made.state.global_step == 2
+
+
+def test_a_run_that_saves_nothing_needs_no_folder_of_its_own(tiny_path, tmp_path, holder):
+    made = on_prompts(tiny_path, tmp_path / "out", save_strategy="no")
+    made.train()
+    assert made.state.global_step == 2
+
+
+def test_what_a_killed_writer_left_is_taken_over_with_a_line(tiny_path, tmp_path, holder, capsys):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert (tmp_path / "out" / WRITER_FILE).exists()
+    on_prompts(tiny_path, tmp_path / "out").train()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "taken over" in line]
+    assert line.startswith("dppo | ") and f"process {holder.pid} on" in line
+
+
+def test_a_process_resumes_and_a_run_that_failed_leaves_the_folder_free(tiny_path, tmp_path, capsys):
+    def broken(*given, **columns):
+        raise ValueError("no reward")
+
+    with refused(Exception, "no reward"):
+        on_prompts(tiny_path, tmp_path, reward=broken).train()
+    assert set(os.listdir(tmp_path)) == {LOCK_FILE}
+    made = on_prompts(tiny_path, tmp_path)
+    made.train()
+    made.train(resume_from_checkpoint=True)
+    again = on_prompts(tiny_path, tmp_path)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert again.state.global_step == 2 and "taken over" not in capsys.readouterr().out
+
+
+def test_a_lock_that_the_process_holds_already_is_enough_and_stays(tiny_path, tmp_path):
+    """As ``dppo train`` does, from before the model is loaded."""
+    with sole_writer_of(tmp_path):
+        on_prompts(tiny_path, tmp_path).train()
+        assert (tmp_path / WRITER_FILE).exists()
+    assert not (tmp_path / WRITER_FILE).exists()
+
+
+def test_another_thread_is_another_writer(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+    errors = []
+
+    def enter():
+        try:
+            with sole_writer_of(tmp_path):
+                pass
+        except ConfigError as error:
+            errors.append(str(error))
+
+    with sole_writer_of(tmp_path):
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+    assert len(errors) == 1 and f"process {os.getpid()} on" in errors[0]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EACCES])
+def test_a_file_system_without_locks_is_said_and_any_other_failure_refused(number, tmp_path, monkeypatch):
+    def fails(*given, **options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lock.FileLock, "acquire", fails)
+    told = []
+    if number == errno.EACCES:
+        with refused(ConfigError, "cannot be locked", os.strerror(number)), sole_writer_of(tmp_path, told.append):
+            pass
+    else:
+        with sole_writer_of(tmp_path, told.append):
+            assert not (tmp_path / WRITER_FILE).exists()
+    assert [os.strerror(number) in line for line in told] == [True] * (number != errno.EACCES)
