@@ -4,6 +4,7 @@ import json
 import math
 import os
 import resource
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -158,30 +159,32 @@ def test_two_sole_writers(tmp_path):
         assert list(files.read_lines(path)) == ROWS
 
 
-@pytest.fixture
-def room():
-    """Limits the size of files, as a disk that is full would."""
+@contextmanager
+def room(size):
+    """Limits the size of files, as a disk that is full would; not beyond the block, where pytest writes its own."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("bytes_left", [0, 500])
-def test_the_limit_of_the_kernel_leaves_whole_lines(tmp_path, bytes_left, room):
+def test_the_limit_of_the_kernel_leaves_whole_lines(tmp_path, bytes_left):
     path = tmp_path / "a.jsonl"
     files.append_lines(path, ROWS[:2])
-    room(path.stat().st_size + bytes_left)
-    with refused(FileError, "File too large", "it is whole"), files.explaining(path, "it is whole"):
-        files.append_lines(path, ROWS * 3)
-    with refused(FileError, "File too large"), files.explaining(tmp_path / "b.json", "not there"):
-        files.write_json(tmp_path / "b.json", {"a": "x" * 100_000})
+    with room(path.stat().st_size + bytes_left):
+        with refused(FileError, "File too large", "it is whole"), files.explaining(path, "it is whole"):
+            files.append_lines(path, ROWS * 3)
+        with refused(FileError, "File too large"), files.explaining(tmp_path / "b.json", "not there"):
+            files.write_json(tmp_path / "b.json", {"a": "x" * 100_000})
     assert list(files.read_lines(path)) == ROWS[:2] and list(tmp_path.iterdir()) == [path]
 
 
-def test_the_plain_way_leaves_half_a_line(tmp_path, room):
+def test_the_plain_way_leaves_half_a_line(tmp_path):
     """What the test above would see of a writer that does not take lines back."""
     path = tmp_path / "a.jsonl"
-    room(500)
-    with pytest.raises(OSError, match="File too large"), path.open("wb", buffering=0) as file:
+    with room(500), pytest.raises(OSError, match="File too large"), path.open("wb", buffering=0) as file:
         files._write_all(file, "".join(files.encoded(row) + "\n" for row in ROWS * 3).encode())
     assert path.stat().st_size == 500 and not path.read_bytes().endswith(b"\n")
