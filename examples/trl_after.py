@@ -1,4 +1,4 @@
-"""The same script with its import changed: half of the completions that have a gradient are pruned, and reweighted.
+"""The same script with its import changed: of completions with a gradient each step trains on as many as pay.
 
 python examples/trl_after.py Qwen/Qwen3-0.6B questions.jsonl
 """

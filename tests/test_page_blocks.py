@@ -96,12 +96,13 @@ def line_problems(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         named = {extra for found in re.findall(r"\[([\w,]+)\]", line) for extra in found.split(",")}
         return [f"no extra {extra}" for extra in named - EXTRAS]
     if words[:2] == ["accelerate", "launch"]:
-        place = words.index("dppo_lab.cli.main")
+        script = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
+        place = words.index("dppo_lab.cli.main") if script is None else script
         try:
             launch_command_parser().parse_args(words[2 : place + 1])
         except SystemExit:
             return [f"accelerate refuses {line}"]
-        return missing + dppo_problems(words[place + 1 :], monkeypatch)
+        return missing + (dppo_problems(words[place + 1 :], monkeypatch) if script is None else [])
     if first == "python" and rest[0] == "-m":
         if rest[1].startswith("benchmarks."):
             return missing + benchmark_problems(rest[1], rest[2:], monkeypatch)
@@ -134,6 +135,7 @@ def test_lines_of_shell_parse_and_name_what_is_there(block, monkeypatch):
         "make demos",
         "pip install -e '.[tlr]'",
         "accelerate launch --num_process_ 8 -m dppo_lab.cli.main train CONFIG.yaml",
+        "accelerate launch --num_processes 8 examples/no_such_script.py MODEL",
         "python -m dppo.verl.plug",
         "python -m benchmarks.speed.step --quickly",
         "python -m benchmarks.learning.tune benchmarks/learning/no_such.yaml --output tuned.yaml",

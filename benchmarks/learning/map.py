@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm
+from matplotlib.patheffects import withStroke
 
 from benchmarks.learning.regimes import REGIMES
 from benchmarks.learning.tables import cell, table
@@ -77,9 +78,9 @@ def show(points: Mapping[str, Record]) -> str:
         at = each["step_share"], each["silent_share"]
         gains = [expected(*at, every=has_kl(name), level=level) for level in (COMPLETIONS, PROMPTS)]
         found = cell(each["against_control"], "median", "{:.2f}")
-        rows.append([name, f"{at[0]:.0%}", f"{at[1]:.0%}", *(f"{one:.2f}" for one in gains), found])
+        rows.append([name, found, *(f"{one:.2f}" for one in gains), f"{at[0]:.0%}", f"{at[1]:.0%}"])
     error = np.median(np.abs(list(errors(points).values())))
-    headings = ("regime", "pruning can reach", "silent", "planned", "planned, prompts", "found")
+    headings = ("regime", "found", "planned", "planned, prompts", "pruning can reach", "silent")
     return table(headings, rows) + f"\n\nMedian error of the plan: {error:.0%}"
 
 
@@ -92,7 +93,8 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
         gains = [[expected(reach, silent, every=every) for reach in AXIS] for silent in AXIS]
         surface = axes.contourf(100 * AXIS, 100 * AXIS, gains, EDGES, cmap=colours, norm=norm, extend="both")
         lines = axes.contour(100 * AXIS, 100 * AXIS, gains, EDGES[1:], colors="white", linewidths=0.6)
-        axes.clabel(lines, fmt="%gx", fontsize=8)
+        for label in axes.clabel(lines, fmt="%gx", fontsize=8, colors="white"):
+            label.set_path_effects([withStroke(linewidth=2, foreground="black")])
         _dots(axes, {name: each for name, each in points.items() if has_kl(name) is every}, colours, norm)
         axes.set_title("with a KL term" if every else "without a KL term")
         axes.set_xlabel("log-probabilities and update, % of the step of plain GRPO")
@@ -102,11 +104,13 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
 
 
 def _dots(axes: Axes, points: Mapping[str, Record], colours: object, norm: BoundaryNorm) -> None:
-    for name, each in points.items():
+    for number, (name, each) in enumerate(points.items()):
         x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
         axes.scatter(x, y, c=[found], cmap=colours, norm=norm, s=90, edgecolors="white", linewidths=1.5, zorder=3)
         words = f"{name.replace('_', ' ')}: {found:.2f}x"
-        axes.annotate(words, (x, y), (0, 9), textcoords="offset points", ha="center", color="white", fontsize=9)
+        box = {"boxstyle": "round,pad=0.2", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
+        place = {"xytext": (0, -20 if number % 2 else 12), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(words, (x, y), **place, color="white", fontsize=9, bbox=box, zorder=4)
 
 
 def main() -> None:

@@ -101,7 +101,7 @@ def seconds(record: Found, names: Sequence[str]) -> str:
 def summary(record: Found, names: Sequence[str], labels: Mapping[str, str] = LABELS) -> str:
     """A row for each method: its setting, final accuracy, how much sooner it is than the first target's, a step."""
     target = next(iter(record["targets"]))
-    headings = ("trainer", "prompts x completions, rate", "final accuracy", "times sooner", "reached")
+    headings = ("trainer", "prompts x completions, learning rate", "final accuracy", "times sooner", "reached")
     rows = []
     for name in names:
         fields, found = record["methods"][name]["overrides"], record["speedup"][target][name]

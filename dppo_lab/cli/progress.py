@@ -36,7 +36,7 @@ def shown(figures: Mapping[str, float]) -> list[str]:
     """What a run's newest figures say that one can act on; the loss of a warm-up, and not where there are rewards."""
     words = [f"reward {figures[name]:.3f}" for name in REWARDS if name in figures][:1]
     words = words or [f"loss {figures[name]:.3f}" for name in ("loss",) if name in figures]
-    words += [f"accuracy {figures[name]:.3f}" for name in ACCURACIES if name in figures][:1]
+    words += [f"last accuracy {figures[name]:.3f}" for name in ACCURACIES if name in figures][:1]
     kept = [
         f"{figures[name]:.0%} of {what}"
         for name, what in KEPT

@@ -112,7 +112,7 @@ def coverage(contents: Contents) -> str:
     seeds = min((n for group in contents.groups if (n := len(averaged(group))) >= FEWEST), default=None)
     if seeds is None:
         return ""
-    return f"95% is meant: an interval over {seeds} seeds can cover {most_covered(seeds):.0%} at most."
+    return f"With {seeds} seeds an interval of 95% holds the truth in {most_covered(seeds):.0%} of cases at most."
 
 
 def as_percent(axes: Axes) -> None:

@@ -49,7 +49,7 @@ def test_lines_come_now_and_then_and_at_the_end():
 def test_what_is_shown_is_what_one_can_act_on():
     assert shown(FIGURES | SAVED | {"candidates/reward": 0.45, "eval/average/pass@1": 0.6}) == [
         "reward 0.450",
-        "accuracy 0.600",
+        "last accuracy 0.600",
         "kept 80% of prompts and 48% of completions",
         "saved 31% of the step so far, 2 h 10 min of 6 h 59 min",
     ]
