@@ -117,6 +117,15 @@ class Evidence:
             joined["group_N"] = group_N[-most:].unique(return_inverse=True)[1]
         return Evidence(**joined)
 
+    @property
+    def exact(self) -> bool:
+        """Whether no more was found of any unit than was expected."""
+        return torch.equal(self.expected_N, self.found_N)
+
+    def part(self, chosen_N: Tensor) -> "Evidence":
+        """The units at which ``chosen_N``, (N,) bool, is True, each by itself."""
+        return Evidence(**{name: getattr(self, name)[chosen_N] for name in COLUMNS})
+
     def _groups(self) -> Tensor:
         return torch.arange(len(self)) if self.group_N is None else self.group_N
 

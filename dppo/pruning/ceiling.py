@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dppo.errors import raise_problems
 from dppo.evidence import Evidence
+from dppo.pruning.calibration import calibrated
 from dppo.typed import check_fields
 
 TAIL = 0.025
@@ -22,8 +23,6 @@ GRID = 0.1
 """Distance between the rates that are looked at."""
 FEWEST = 16
 """Units below which no ceiling is given."""
-KINDS, KIND_UNITS = 8, 16
-"""Most kinds of units that are told apart by what was expected of them, and the fewest units of each beyond two."""
 LARGEST = 0.8
 """The largest rate that ``auto`` looks at where nothing else is said."""
 
@@ -224,39 +223,3 @@ def _calibrated_ratios(weight_MN: np.ndarray, evidence: Evidence) -> np.ndarray:
     """(M,) ceilings, with V and c as they were found where as much was expected."""
     value = calibrated(weight_MN, evidence.expected_N.numpy(), evidence.found_N.numpy())
     return _ratios(weight_MN, value, calibrated(weight_MN, evidence.expected_cost_N.numpy(), evidence.cost_N.numpy()))
-
-
-def calibrated(weight_MN: np.ndarray, expected_N: np.ndarray, found_N: np.ndarray) -> np.ndarray:
-    """(M, N) expectations that are right on average: means of what was found, by expectation, which never fall.
-
-    Noise in what was expected makes units look more different than they are, and a strong prior less. Where what was
-    expected says nothing about what was found, all units are equal here.
-
-    Source: isotonic regression over quantiles; Barlow et al., Statistical Inference under Order Restrictions (1972).
-    """
-    if np.array_equal(expected_N, found_N):
-        return np.broadcast_to(found_N, weight_MN.shape)
-    kinds = max(2, min(KINDS, len(expected_N) // KIND_UNITS))
-    edges = np.quantile(expected_N, np.arange(1, kinds) / kinds)
-    kinds_there, kind_N = np.unique(np.searchsorted(edges, expected_N), return_inverse=True)
-    belongs = (kind_N[:, None] == np.arange(len(kinds_there))).astype(np.float64)
-    weight, total = weight_MN @ belongs, weight_MN @ (belongs * found_N[:, None])
-    return _rising(weight, total)[:, kind_N]
-
-
-def _rising(weight: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Isotonic means of kinds in their order, from weights and weighted totals, for each repetition.
-
-    The value of a kind is the largest, over where a run of kinds begins at or before it, of the smallest mean of such a
-    run, over where it ends at or after it.
-    """
-    zero = np.zeros((len(weight), 1))
-    weight, total = (np.concatenate([zero, each.cumsum(1)], axis=1) for each in (weight, total))
-    kinds = weight.shape[1] - 1
-    found = np.zeros((len(weight), kinds))
-    for kind in range(kinds):
-        run_weight = weight[:, None, kind + 1 :] - weight[:, : kind + 1, None]
-        run_total = total[:, None, kind + 1 :] - total[:, : kind + 1, None]
-        means = np.divide(run_total, run_weight, out=np.full_like(run_total, np.inf), where=run_weight > 0)
-        found[:, kind] = means.min(2).max(1)
-    return np.where(np.isfinite(found), np.maximum(found, 0.0), 0.0)  # of kinds that are not there

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dppo.errors import DesignError, raise_problems
 from dppo.evidence import Evidence
+from dppo.pruning.calibration import Calibration, by_others
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, Auto, Choice, choose
 from dppo.pruning.designs import PIVOTAL, WHOLE, Design, neighbours
 from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
@@ -150,10 +151,14 @@ class _Level:
         It is fixed before the draw by numbers that the draw has no part in, so the draw is unbiased at it. Evidence is
         of completions with a gradient, of this step and of earlier ones, or of earlier visits of prompts.
         """
-        score_N, cost_N = evidence.expected_N.sqrt(), evidence.expected_cost_N
+        score_N, cost_N = self._foreseen(evidence), evidence.expected_cost_N
         auto = self.auto or self.usual_auto
         largest = auto.largest if self.auto is None else self.rate
         return choose(auto, evidence, lambda rate: self._probabilities(score_N, cost_N, rate), largest)
+
+    def _foreseen(self, evidence: Evidence) -> Tensor:
+        """(N,) what a draw would have ranked units of the evidence by."""
+        return evidence.expected_N.sqrt()
 
     def at_chosen_rate(self, evidence: Evidence) -> Self:
         """This pruning where its rate is given, else at the rate of ``choice``."""
@@ -238,6 +243,10 @@ class PromptPruning(_Level):
 
     usual_auto: ClassVar[Auto] = PROMPT_AUTO
 
+    calibration: Calibration | None = None
+    """What prompts are worth by what those gave of which history expected as much; ``auto`` sets it at the rate that it
+    chooses. None for what history expects as it is."""
+
     def draw(self, candidates: Candidates, rng: np.random.Generator, *, multiple: int = 1) -> Draw:
         """Choose the prompts to roll out. Prompts without a history always are.
 
@@ -278,6 +287,15 @@ class PromptPruning(_Level):
         # Neighbours exclude each other in a pivotal draw: alike prompts side by side spread the sample over all kinds.
         row_P = torch.from_numpy(np.lexsort((candidates.signal_P.numpy(), seen_P.numpy())))
         return self._select(row_P, prob_P[row_P], candidates.signal_P.double()[row_P], size, rng)
+
+    def at_chosen_rate(self, evidence: Evidence) -> "PromptPruning":
+        """As at every level; at a rate that was chosen, expectations are calibrated by the same evidence."""
+        chosen = _Level.at_chosen_rate(self, evidence)  # super() knows no class with slots
+        learned = self.auto is not None and chosen.rate and not evidence.exact
+        return replace(chosen, calibration=Calibration.of(evidence)) if learned else chosen
+
+    def _foreseen(self, evidence: Evidence) -> Tensor:
+        return evidence.expected_N.sqrt() if evidence.exact else by_others(evidence).sqrt()
 
     def half(self, evidence: Evidence) -> Tensor:
         """(N,) probabilities that this rule and floor give to units at a rate of one half, by what was expected."""
@@ -323,7 +341,10 @@ class PromptPruning(_Level):
 
     def _seen_probabilities(self, candidates: Candidates) -> Tensor:
         seen_P = candidates.seen_P
-        return self._probabilities(candidates.signal_P[seen_P].double(), candidates.tokens_P[seen_P].double())
+        signal_R, tokens_R = candidates.signal_P[seen_P].double(), candidates.tokens_P[seen_P].double()
+        if self.calibration is not None:
+            signal_R = self.calibration(signal_R.square()).sqrt()
+        return self._probabilities(signal_R, tokens_R)
 
     def _seen_sum(self, candidates: Candidates, rate: float) -> float:
         return replace(self, rate=rate)._seen_probabilities(candidates).sum().item()

@@ -4,6 +4,7 @@
 operands.
 """
 
+import math
 import re
 import zlib
 from dataclasses import dataclass, replace
@@ -264,6 +265,16 @@ def demonstration(problem: ArithmeticProblem, teacher: Teacher, rng: np.random.G
         slip = int(rng.integers(1, 4)) if rng.random() < teacher.slip_chance(step) else 0
         offsets.append(min(offsets[-1] + slip, int(room[step])))
     return _written(terms, offsets, _last(problem.question), rng)
+
+
+def teacher_rate(problem: ArithmeticProblem, task: ArithmeticTask) -> float:
+    """Chance, in [0, 1], that a demonstration has the gold answer; a slip that is cut to nothing counts as one."""
+    right, digit = solution(problem), _last(problem.question)
+    if reward(right, problem.answer) == 0:
+        return 0.0
+    doubt = 0.0 if digit is None else looked_up(sum(_terms(problem.question)), digit).doubt
+    steps = range(1, len(_terms(problem.question)))
+    return math.prod(1 - task.teacher.slip_chance(step) for step in steps) * (1 - doubt)
 
 
 def _terms(question: str) -> list[int]:

@@ -45,11 +45,19 @@ def held_out_set(name: str, seed: int, limit: int | None) -> ProblemSet:
     return ProblemSet(Benchmark(name=name, template="{problem}", samples=1), problems, content, ())
 
 
-def embedded_rows(problems: Sequence[task.ArithmeticProblem]) -> Dataset:
-    """Problems of the embedded task as a dataset with a conversational ``prompt`` and an ``answer``."""
+def embedded_rows(problems: Sequence[task.ArithmeticProblem], name: str = EMBEDDED) -> Dataset:
+    """Problems of an embedded task as a dataset with a conversational ``prompt`` and an ``answer``.
+
+    ``teacher_rate`` is what public sets have as the solve rate of another model, for ``prompt_prior``.
+    """
     return Dataset.from_list(
         [
-            {"prompt": [{"role": "user", "content": p.question}], "answer": str(p.answer), "level": p.level}
+            {
+                "prompt": [{"role": "user", "content": p.question}],
+                "answer": str(p.answer),
+                "level": p.level,
+                "teacher_rate": task.teacher_rate(p, TASKS[name]),
+            }
             for p in problems
         ]
     )

@@ -92,7 +92,7 @@ def load_dataset(run: AnyRun, *, tokenizer: Any = None, held_out: bool = False) 
     path = data.eval_dataset_path if held_out else data.dataset_path
     if name in TASKS and path is None:
         split = task.make_split(training.seed, train=data.embedded_problems, task=TASKS[name])
-        return embedded_rows(split.held_out if held_out else split.train)
+        return embedded_rows(split.held_out if held_out else split.train, name)
     rewards = data.reward_funcs or []
     # A checker judges without an answer, but another reward next to it may read one.
     needs_answers = not any(map(is_check, rewards)) or bool({"accuracy", "code_tests"} & {*rewards})

@@ -34,7 +34,7 @@ def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
     flat_P, keep_P = (torch.cat(list(each)) for each in zip(
         *((prompts.candidates.row_P % 3 == 0, prompts.draw.keep_N) for prompts in pruned), strict=True
     ))  # fmt: skip
-    assert keep_P[flat_P].double().mean() < 0.75 < 0.9 < keep_P[~flat_P].double().mean()
+    assert keep_P[flat_P].double().mean() < 0.5 < 0.85 < keep_P[~flat_P].double().mean()
 
 
 def test_a_run_that_forgot_what_prompts_gave_would_be_seen(tmp_path):

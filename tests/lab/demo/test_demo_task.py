@@ -24,6 +24,7 @@ from dppo_lab.demo.task import (
     reward,
     score,
     solution,
+    teacher_rate,
 )
 
 LEVELS = (2, 3, 5, 8, 12)
@@ -176,6 +177,18 @@ def test_what_is_live_is_right_at_times_and_what_is_mastered_always():
             said = {tuple(steps(text)[:-1]) for text in texts}
             assert 3 < right < 35 and len({*texts}) == 2 and len(said) == 1
             assert all(len(steps(text)) == problem.level - 1 for text in texts)
+
+
+@pytest.mark.parametrize("task", [QUICK, SILENT])
+def test_the_teachers_rate_is_how_often_it_is_right(task):
+    """Slips that are cut to nothing make the teacher of ``QUICK`` a little better than its rate."""
+    rng = generator(5)
+    for problem in make_split(0, train=12, held_out=0, task=task).train:
+        right = sum(reward(demonstration(problem, task.teacher, rng), problem.answer) for _ in range(400)) / 400
+        rate = teacher_rate(problem, task)
+        assert rate - 0.1 < right < rate + (0.1 if task is SILENT else 0.2)
+        if problem.answer > task.largest_total:
+            assert rate == 0.0
 
 
 def test_no_entry_of_the_table_follows_from_the_others():

@@ -1,0 +1,116 @@
+"""What units turned out to be worth where as much was expected of them: expectations that are right on average."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo.evidence import Evidence
+from dppo.rng import Purpose, generator
+from dppo.typed import check_fields
+
+KINDS, KIND_UNITS = 8, 16
+"""Most kinds of units that are told apart by what was expected of them, and the fewest units of each beyond two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """From what a history expects of a unit's V to what such units gave: a step function that never falls.
+
+    A history mixes what a prompt gave with the mean over all prompts, so after one visit it still expects two thirds of
+    the mean of a prompt that gave nothing. Where nine of ten such prompts give nothing again, that is far too much.
+    What is learned here is a mean over prompts, weighted by one over the probability of being asked, so a rare success
+    counts for all that are like it: no prompt is given up for its own record.
+
+    Source: isotonic regression over quantiles; Barlow et al., Statistical Inference under Order Restrictions (1972).
+    """
+
+    edge_K: Tensor
+    """(K - 1,) float64 ascending, between neighbouring kinds."""
+    value_K: Tensor
+    """(K,) float64 ascending, V of each kind, >= 0."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Calibration.of(evidence)")
+
+    def __call__(self, expected_N: Tensor) -> Tensor:
+        """(N,) float64 V, >= 0, of units of which (N,) was expected."""
+        return self.value_K[torch.searchsorted(self.edge_K, expected_N.double())]
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> "Calibration":
+        """What some units gave, each kind's mean mixed with one unit of the mean over all (Laplace's rule).
+
+        Args:
+            evidence: of at least one unit.
+        """
+        expected_N, found_N = evidence.expected_N.numpy(), evidence.found_N.numpy()
+        edge_K, kind_N = kinds_of(expected_N)
+        weight_N = evidence.weight_N.numpy()
+        weight_K, total_K = (np.bincount(kind_N, each_N) for each_N in (weight_N, weight_N * found_N))
+        one, mean = weight_N.mean(), total_K.sum() / weight_K.sum()
+        value_K = rising((weight_K + one)[None], (total_K + one * mean)[None])[0]
+        return cls(edge_K=torch.from_numpy(edge_K), value_K=torch.from_numpy(value_K))
+
+
+def by_others(evidence: Evidence) -> Tensor:
+    """(N,) float64 V of each unit as the other half of the units calibrates it: what a unit gave is not in its own.
+
+    By its own half, noise would look like something to go by, and a rate would be chosen where none gains. Halves are
+    drawn with a fixed seed: equal evidence gives equal numbers, and no order of a dataset is in step with them.
+
+    Args:
+        evidence: of at least two units.
+    """
+    half_N = torch.from_numpy(generator(0, Purpose.CHECK, len(evidence)).permutation(len(evidence)) % 2)
+    value_N = torch.zeros(len(evidence), dtype=torch.float64)
+    for half in (0, 1):
+        own_N = half_N == half
+        value_N[own_N] = Calibration.of(evidence.part(~own_N))(evidence.expected_N[own_N])
+    return value_N
+
+
+def calibrated(weight_MN: np.ndarray, expected_N: np.ndarray, found_N: np.ndarray) -> np.ndarray:
+    """(M, N) expectations that are right on average: means of what was found, by expectation, which never fall.
+
+    Noise in what was expected makes units look more different than they are, and a strong prior less. Where what was
+    expected says nothing about what was found, all units are equal here.
+    """
+    if np.array_equal(expected_N, found_N):
+        return np.broadcast_to(found_N, weight_MN.shape)
+    kind_N = kinds_of(expected_N)[1]
+    belongs = (kind_N[:, None] == np.arange(kind_N.max() + 1)).astype(np.float64)
+    weight, total = weight_MN @ belongs, weight_MN @ (belongs * found_N[:, None])
+    return rising(weight, total)[:, kind_N]
+
+
+def kinds_of(expected_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(K - 1,) edges and (N,) the kind of each unit, by quantiles of what was expected; every kind has a unit.
+
+    Edges are midway between neighbours, so that a rounding moves no unit into another kind.
+    """
+    kinds = max(2, min(KINDS, len(expected_N) // KIND_UNITS))
+    edges = np.quantile(expected_N, np.arange(1, kinds) / kinds)
+    _, kind_N = np.unique(np.searchsorted(edges, expected_N), return_inverse=True)
+    ends = [(expected_N[kind_N == kind].min(), expected_N[kind_N == kind].max()) for kind in range(kind_N.max() + 1)]
+    return np.array([(before[1] + after[0]) / 2 for before, after in pairwise(ends)]), kind_N
+
+
+def rising(weight: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Isotonic means of kinds in their order, from (M, K) weights and weighted totals, for each repetition.
+
+    The value of a kind is the largest, over where a run of kinds begins at or before it, of the smallest mean of such a
+    run, over where it ends at or after it.
+    """
+    zero = np.zeros((len(weight), 1))
+    weight, total = (np.concatenate([zero, each.cumsum(1)], axis=1) for each in (weight, total))
+    kinds = weight.shape[1] - 1
+    found = np.zeros((len(weight), kinds))
+    for kind in range(kinds):
+        run_weight = weight[:, None, kind + 1 :] - weight[:, : kind + 1, None]
+        run_total = total[:, None, kind + 1 :] - total[:, : kind + 1, None]
+        means = np.divide(run_total, run_weight, out=np.full_like(run_total, np.inf), where=run_weight > 0)
+        found[:, kind] = means.min(2).max(1)
+    return np.where(np.isfinite(found), np.maximum(found, 0.0), 0.0)  # of kinds that are not there

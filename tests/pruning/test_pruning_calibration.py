@@ -1,0 +1,100 @@
+"""What visits gave calibrates what is expected: by hand, and where there is nothing to be learned."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from dppo.evidence import Evidence
+from dppo.pruning import PROMPT_AUTO, PromptPruning
+from dppo.pruning.calibration import Calibration, by_others
+from dppo.pruning.ceiling import choose
+from dppo.types import Candidates
+
+
+def visits(expected_N, found_N, weight_N=None):
+    """Visits at equal costs; each stands for ``weight_N`` prompts, 1 by default."""
+    found_N = torch.as_tensor(found_N, dtype=torch.float64)
+    evidence = Evidence.known(found_N, torch.ones(len(found_N)))
+    weight_N = evidence.weight_N if weight_N is None else torch.as_tensor(weight_N, dtype=torch.float64)
+    return replace(evidence, expected_N=torch.as_tensor(expected_N, dtype=torch.float64), weight_N=weight_N)
+
+
+def two_kinds(units=128, live=1 / 8):
+    """Of half of the units .6 is expected and nothing found; of the others 1, and in every ``1 / live`` of them 1."""
+    every = round(1 / live)
+    expected = [0.6, 1.0] * (units // 2)
+    return visits(expected, [float(i % 2 and i // 2 % every == 0) for i in range(units)])
+
+
+def test_a_calibration_by_hand():
+    """Nothing found of 64 and 8 of 64, each with one unit of the mean over all, 8 in 128, added."""
+    calibration = Calibration.of(two_kinds())
+    assert calibration(torch.tensor([0.1, 0.6, 0.9, 5.0])).tolist() == pytest.approx(
+        [(1 / 16) / 65, (1 / 16) / 65, (8 + 1 / 16) / 65, (8 + 1 / 16) / 65]
+    )
+
+
+def test_a_rare_success_counts_for_the_prompts_it_stands_for():
+    """One of 64 visits gave something where nothing was expected. Asked one time in ten it stands for ten prompts."""
+    once = [0.0] * 63 + [1.0]
+    rare = visits([0.1] * 64 + [1.0] * 64, once + [1.0] * 64, [10.0] * 64 + [1.0] * 64)
+    low, high = Calibration.of(rare)(torch.tensor([0.1, 1.0])).tolist()
+    one, mean = 704 / 128, (10 + 64) / 704
+    assert low == pytest.approx((10 + one * mean) / (640 + one))
+    assert high == pytest.approx((64 + one * mean) / (64 + one))
+    wrong = Calibration.of(replace(rare, weight_N=torch.ones(128, dtype=torch.float64)))
+    assert wrong(torch.tensor([0.1])).item() < 2 * low
+    spread = visits([0.1] * 64 + [1.0] * 64, once + [1.0] * 64)
+    assert Calibration.of(spread)(torch.tensor([0.1])).item() == pytest.approx((1 + 65 / 128) / 65)
+
+
+def test_expectations_never_fall_where_more_was_expected():
+    found = [2.0] * 32 + [1.0] * 32 + [4.0] * 32
+    value_N = Calibration.of(visits([1.0] * 32 + [2.0] * 32 + [3.0] * 32, found))(torch.tensor([1.0, 2.0, 3.0]))
+    assert value_N[0] == value_N[1] < value_N[2]
+
+
+def by_itself(level, evidence, rate):
+    """The wrong twin: probabilities at a rate by what the same units gave."""
+    value_N = Calibration.of(evidence)(evidence.expected_N)
+    return level._probabilities(value_N.sqrt(), evidence.cost_N, rate)
+
+
+def test_noise_is_nothing_to_go_by():
+    """Of 100 sets of noise, calibrated by themselves many would be pruned; by their other half hardly any is."""
+    rng, level = torch.Generator().manual_seed(0), PromptPruning(rate=0.8, auto=PROMPT_AUTO)
+    chosen = {"other half": 0, "itself": 0}
+    for _ in range(100):
+        noise = visits(torch.rand(128, generator=rng), (torch.rand(128, generator=rng) < 0.1).double())
+        wrong = choose(PROMPT_AUTO, noise, partial(by_itself, level, noise), 0.8)
+        chosen["other half"] += level.choice(noise).rate > 0
+        chosen["itself"] += wrong.rate > 0
+    assert chosen["other half"] <= 5 < chosen["itself"]
+    value_N = by_others(noise)
+    changed = noise.found_N.clone()
+    changed[7] = 50.0
+    assert by_others(replace(noise, found_N=changed))[7] == value_N[7], "what a unit gave is not in its own"
+
+
+def candidates(units=16):
+    expected = torch.tensor([0.6, 1.0] * (units // 2), dtype=torch.float64)
+    seen = torch.ones(units, dtype=torch.bool)
+    return Candidates(row_P=torch.arange(units), signal_P=expected.sqrt(), tokens_P=torch.ones(units), seen_P=seen)
+
+
+def test_auto_draws_by_what_was_found():
+    """Of prompts that history holds for .6 of the others, nothing came: they are asked one time in ten."""
+    level = PromptPruning(rate=0.8, auto=PROMPT_AUTO).at_chosen_rate(two_kinds(256))
+    level = replace(level, rate=0.4)
+    prob_P = level._seen_probabilities(candidates())
+    assert prob_P[1] / prob_P[0] > 5
+    plain_P = replace(level, calibration=None)._seen_probabilities(candidates())
+    assert plain_P[1] / plain_P[0] < 1.4, "as history has it, they are nearly alike"
+
+
+def test_a_given_rate_draws_by_history():
+    assert PromptPruning(rate=0.4).at_chosen_rate(two_kinds()).calibration is None
+    off = PromptPruning(rate=0.8, auto=PROMPT_AUTO).at_chosen_rate(two_kinds(32))
+    assert off.rate == 0 and off.calibration is None
