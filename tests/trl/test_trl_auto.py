@@ -95,7 +95,8 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
 
     records = [record for record in lines(tmp_path / "a", "metrics.jsonl") if "loss" in record]
     kept = [record["prune/prompts_kept_share"] for record in records]
-    assert kept[:4] == [1.0] * 4 and max(kept[4:]) < 1.0, "two steps of visits make eight"
+    assert kept[:4] == [1.0] * 4 and kept[4] < 1.0, "two steps of visits make eight"
+    assert sum(share < 1.0 for share in kept[4:]) >= 3
     assert all((record["prune/prompt_rate"] > 0) == (share < 1) for record, share in zip(records, kept, strict=True))
     assert "prune/prompt_ceiling" not in records[4] and records[-1]["prune/prompt_ceiling"] > 1.5
     assert all(record["prune/completion_ceiling"] >= 1.0 for record in records)
