@@ -1,12 +1,16 @@
 """What the benchmark of the task with silent groups reads off rewards, and that its page says what its file says."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.learning import tasks
 from dppo_lab.demo.task import SILENT, make_split
+
+ROOT = Path(__file__).parents[1]
 
 
 def looks(*rows):
@@ -37,3 +41,12 @@ def test_what_is_silent_and_stays_so_by_hand():
     assert row["right_live_start"] == 0.5 and row["right_live_end"] == 7 / 8 and row["silent_live"] == [0.0, 1.0, 0.0]
     assert row["right_mastered_end"] == 1.0 and row["right_wrong_gold_end"] == 1 / 16
     assert [row[f"share_{kind}"] for kind in tasks.KINDS] == pytest.approx([0.4, 0.2, 0.4])
+
+
+def test_the_page_says_what_its_file_says():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "tasks.json").read_text())["rows"]
+    found = [row for row in rows if row["task"] == tasks.TASK]
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    assert len(found) >= 3 and [line for line in tasks.page_rows(found) if line not in page] == []
+    assert min(min(row["right_mastered_start"], row["right_mastered_end"]) for row in found) >= 0.999
+    assert any(line not in page for line in tasks.page_rows(found[:1]))

@@ -18,6 +18,7 @@ from typing import Any
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental in TRL, and says so every time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import TrainerCallback, set_seed
@@ -141,6 +142,27 @@ def seen(reward_EPG: Sequence[Tensor], kinds: Sequence[str]) -> Record:
     }
 
 
+def page_rows(rows: Sequence[Record]) -> list[str]:
+    """The rows of the page's table, in Markdown: means over seeds (lowest to highest)."""
+
+    def over(values: Sequence[float]) -> str:
+        return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+    def of(name: str) -> str:
+        return over([row[name] for row in rows])
+
+    kinds = ("mastered", "live", "wrong_gold")
+    stays = over([share for row in rows for share in row["still_dead"]])
+    ends = [", ".join(of(f"right_{kind}_{end}") for kind in kinds) for end in ("start", "end")]
+    return [
+        f"| groups of 8 without signal at the start, at the end | {of('dead_at_8')}, {of('dead_end')} |",
+        f"| of these, still so after the next epoch, of 8 epochs | {stays} |",
+        f"| share right at the start: mastered, live, wrong gold | {ends[0]} |",
+        f"| the same at the end | {ends[1]} |",
+        f"| held-out accuracy: start, end | {of('accuracy_start')}, {of('accuracy_end')} |",
+    ]
+
+
 def main() -> int:
     """Measure, and put the rows into the file in place of earlier ones of the task."""
     parser = options(__doc__)
@@ -155,6 +177,7 @@ def main() -> int:
         rows.append(measure(seed, given.folder / f"{TASK}-{seed}", given.learning_rate))
         print(rows[-1], flush=True)
         write(given.output, [*others, *rows], sorted({int(row["seed"]) for row in [*others, *rows]}))
+    print("\n".join(page_rows(rows)))
     return 0
 
 
