@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import nbformat
+import pytest
 from matplotlib import pyplot
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "first_look.ipynb"
@@ -34,6 +35,7 @@ def check(printed: str, pictures: int, fall: float) -> None:
     assert pictures == 3 and "no gradient" in printed and "of them on one core" in printed
 
 
+@pytest.mark.slow
 def test_its_cells_run_at_a_small_size(tmp_path, monkeypatch, capsys):
     """In this process, without a kernel."""
     pictures, names = [], {}

@@ -112,6 +112,7 @@ def test_importing_the_adapter_without_trl_says_what_to_install():
     )
 
 
+@pytest.mark.slow
 def test_a_report_is_read_with_its_own_extra_alone(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "prune/kept_share": 0.5}\n')
     heavy = {"trl", "transformers", "datasets", "accelerate", "peft", "math_verify", "rich", "yaml", "pandas"}

@@ -69,7 +69,7 @@ def test_wrong_twins_are_found(subject, tokens, monkeypatch, wrong):
 def test_the_table_has_tokens_where_a_method_for_them_is_named(subject):
     contestants = choose(["dppo", "nat_urs", "nat_rpc", "cppo"], {}, {})
     lines = lines_of(contestants, methods_of(contestants, BUILD, {}), subject, BUILD)[:4]
-    found = compare_frozen(lines, DPPO, FrozenSettings(rates=(0.3, 0.7), draws=DRAWS))
+    found = compare_frozen(lines, DPPO, FrozenSettings(rates=(0.3, 0.7), draws=DRAWS // 3))
     rows = {(row.name, row.level, row.token_rate or row.head_rate): row for row in found.measured}
     assert found.passed
     of_tokens = {key for key in rows if key[1] in (PrunedLevel.TOKENS, PrunedLevel.HEAD)}
