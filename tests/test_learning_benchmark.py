@@ -200,7 +200,8 @@ def test_a_regime_by_hand(tmp_path):
     )
     found = Comparison(folder=folder, contestants=contestants, seeds=SEEDS[:3], config={})
     record = compare.record_of(found, "default", ["trl_g8", "control"], ["control", "trl_g8"])
-    point = regimes.point(record, regimes.silent_share(tmp_path, record["seeds"]))
+    silent = {regimes.CONTROL: regimes.silent_share(tmp_path, record["seeds"]), "default": 0.5}
+    point = regimes.point(record, silent)
     assert point["against_control"]["median"] == pytest.approx(80 / (40 * 5 / 6))
     assert point["against_trl_g8"]["median"] == pytest.approx(80 / 20)
     assert point["step_share"] == pytest.approx(1 / 3) and point["silent_share"] == 0.25 and point["seeds"] == 3

@@ -58,13 +58,13 @@ def _module(name: str, *words: str) -> None:
     subprocess.run([sys.executable, "-m", f"benchmarks.learning.{name}", *words], check=True)
 
 
-def silent_share(folder: Path, seeds: list[int]) -> float:
-    """Share of the control's groups whose rewards are all equal, over steps and seeds."""
-    logs = [log for seed in seeds for log in read_logs(folder / "reported" / "runs" / CONTROL / f"seed_{seed}")]
+def silent_share(folder: Path, seeds: list[int], method: str = CONTROL) -> float:
+    """Share of a method's groups whose rewards are all equal, over steps and seeds."""
+    logs = [log for seed in seeds for log in read_logs(folder / "reported" / "runs" / method / f"seed_{seed}")]
     return float(np.mean([log["frac_reward_zero_std"] for log in logs if "frac_reward_zero_std" in log]))
 
 
-def point(record: Record, silent: float) -> Record:
+def point(record: Record, silent: Mapping[str, float]) -> Record:
     """What a comparison says: of each method that shares the control's steps its step and accuracy against it.
 
     ``against_control`` and ``against_trl_g8`` are seconds to the same final accuracy, over those of the default.
@@ -76,7 +76,8 @@ def point(record: Record, silent: float) -> Record:
     return {
         **{f"against_{name}": {part: found[part] for part in OF_RATIO} for name, found in opponents.items()},
         "step_share": float(np.mean([1 - each["rollout"] / sum(each.values()) for each in phases])),
-        "silent_share": silent,
+        "silent_share": silent[CONTROL],
+        "silent_shares": dict(silent),
         "seeds": len(record["seeds"]),
         "step_ratio": {name: _step_ratio(first, methods[name]) for name in others},
         **{what: {name: methods[name][what] for name in others} for what in ("equal_updates", "equal_seconds")},
@@ -127,7 +128,12 @@ def main() -> int:
     points: dict[str, Record] = json.loads(known.read_text(encoding="utf-8"))["regimes"] if known else {}
     for name in given.regimes:
         record = run(name, given.folder, given.seeds, given.methods)
-        points[name] = point(record, silent_share(given.folder / name, record["seeds"]))
+        shares = {
+            each: silent_share(given.folder / name, record["seeds"], each)
+            for each in record["methods"]
+            if each != STOCK
+        }
+        points[name] = point(record, shares)
         if given.output is not None:
             write_json(given.output, {"regimes": points})
     print(summary(points))
