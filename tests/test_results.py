@@ -140,7 +140,11 @@ def test_the_table_of_the_kl_term_is_that_of_its_file():
 
 def test_the_table_of_silent_groups_is_that_of_its_file():
     point = read("regimes")["regimes"]["silent"]
-    for name, label in (("control", "GRPO, packed: **the control**"), ("default", "dppo, default"), ("prior", "*prior*")):
+    for name, label in (
+        ("control", "GRPO, packed: **the control**"),
+        ("default", "dppo, default"),
+        ("prior", "*prior*"),
+    ):
         groups = 16 * (1 - point["silent_shares"][name])
         found = point["equal_updates"].get(name)
         cell = tables.cell(found["difference"], "mean", "{:+.1f}", 100) if found else ""
@@ -160,7 +164,7 @@ def test_the_map_of_the_page_is_that_of_its_file():
     assert regime_map.show(points).split("\n\n")[0] not in PAGE
 
 
-def readme_cells(tasks, steps, checks, plans):
+def readme_cells(tasks, points, checks):
     """What the README's table of results says, from the files."""
     for task in ("embedded", "embedded_sparse"):
         found = tasks["embedded_compare"][task]["default_against"]["trl_g8"]["trl_g8"]
@@ -170,30 +174,38 @@ def readme_cells(tasks, steps, checks, plans):
         once, spread = sooner(found, "{:.1f}").split(" ", 1)
         again = " and ".join(sooner(each, "{:.1f}") for each in repeats)
         yield f"| **{once} times sooner** {spread}; repeats: {again} |"
-    ratio = {row["contestant"]: row for row in steps if (row["figure"], row["backend"]) == ("ratio", "transformers")}
-    both = ratio["DPPO, demo's rates"]
-    yield f"| **{both['median']:.2f} times as fast** ({both['lowest']:.2f} .. {both['highest']:.2f}) |"
-    yield f"exact skipping and packing alone: {ratio['DPPO, rate 0']['median']:.2f} times |"
+    for name in ("kl", "silent_kl"):
+        found = points[name]["against_control"]
+        once = "**{:.1f} times sooner** [{:.1f}, {:.1f}]".format(*(found[end] for end in ("median", "low", "high")))
+        ahead = points[name]["equal_seconds"]["default"]["difference"]
+        yield once
+        yield tables.cell(ahead, "mean", "{:+.1f}", 100).replace(" ", " pp ", 1)
     said = {check["name"]: check for check in checks}
     drawn = said["2 both levels, dppo, grpo: 2000 draws on the model"]
     spread = float(drawn["what"].rpartition(" ")[2])
     yield f"| {drawn['figure']:.4f} +- {spread:.4f} |"
     cppo = said["5 control: CPPO's rule: 500 draws on the model"]
     yield f"which is biased: {cppo['figure']:.2f} |"
-    errors = [abs(row["error"]) for row in plans if "error" in row]
-    yield f"| median error {np.median(errors):.1%}, worst {max(errors):.1%} |"
 
 
 def test_the_readme_has_the_figures_of_the_files():
     tasks = {name: read(name)["tasks"] for name in ("embedded_compare", "embedded_others", "embedded_sizes")}
-    files = tasks, read("step")["rows"], read("verify")["checks"], read("plan")["rows"]
+    files = tasks, read("regimes")["regimes"], read("verify")["checks"]
     assert [cell for cell in readme_cells(*files) if cell not in README] == []
     for task in ("embedded", "embedded_sparse"):
         tasks["embedded_sizes"][task]["best_against"]["trl_g8"]["trl_g8"]["median"] += 1
-    for row, name in [(row, name) for rows in files[1:] for row in rows for name in ("median", "figure", "error")]:
-        if isinstance(row.get(name), float):
-            row[name] += 0.2
+    for name in ("kl", "silent_kl"):
+        files[1][name]["against_control"]["median"] += 0.2
+        files[1][name]["equal_seconds"]["default"]["difference"]["mean"] += 0.2
+    for check in files[2]:
+        check["figure"] += 0.2 if isinstance(check.get("figure"), float) else 0
     assert not any(cell in README for cell in readme_cells(*files))
+
+
+def test_how_well_steps_were_predicted_is_that_of_the_file():
+    errors = [abs(row["error"]) for row in read("plan")["rows"] if "error" in row]
+    page = (ROOT / "docs" / "savings.md").read_text()
+    assert f"off by {np.median(errors):.1%} (median) and {max(errors):.1%} (worst)" in page
 
 
 def test_the_frozen_table_is_that_of_the_file():
