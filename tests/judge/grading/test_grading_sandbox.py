@@ -28,7 +28,7 @@ def test_hostile_answers_end_without_a_crash_or_a_trace(count, tmp_path, monkeyp
     with Verifier(workers=2, limit_seconds=0.6) as hasty:
         reasons = [verdict.reason for verdict in hasty.verify_many(texts, ["31415.92653"] * len(texts))]
         goes_on = any(hasty.verify(r"\boxed{\frac{6}{4}}", "1.5").reason == "right" for _ in range(20))
-    assert len(reasons) == len(texts) and goes_on, "on a busy machine even this may take longer than .6 s, not each time"
+    assert len(reasons) == len(texts) and goes_on, "on a busy machine this may take longer than .6 s, not each time"
     assert set(reasons) <= set(REASONS) - {"right"}
     assert reasons.count("crashed") < 0.2 * len(texts)
     assert list(tmp_path.iterdir()) == []
