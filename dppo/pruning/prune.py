@@ -290,9 +290,10 @@ class PromptPruning(_Level):
 
     def at_chosen_rate(self, evidence: Evidence) -> "PromptPruning":
         """As at every level; at a rate that was chosen, expectations are calibrated by the same evidence."""
-        chosen = _Level.at_chosen_rate(self, evidence)  # super() knows no class with slots
-        learned = self.auto is not None and chosen.rate and not evidence.exact
-        return replace(chosen, calibration=Calibration.of(evidence)) if learned else chosen
+        if self.auto is None:
+            return self
+        chosen = self._chosen(self.choice(evidence).rate)
+        return replace(chosen, calibration=Calibration.of(evidence)) if chosen.rate and not evidence.exact else chosen
 
     def _foreseen(self, evidence: Evidence) -> Tensor:
         return evidence.expected_N.sqrt() if evidence.exact else by_others(evidence).sqrt()
