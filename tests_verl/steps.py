@@ -2,8 +2,9 @@
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import cycle, product
 
 import torch
 from in_process import STORE, LocalGroup, get, put, record_gradients, trainer
@@ -23,7 +24,7 @@ OF_PASSES += ("pruning_weight", "pruning_token_weight", "token_level_rewards")
 class Given:
     """A selection of completions whose draws are told, one after the other."""
 
-    keep_UN: tuple[torch.Tensor, ...]
+    told: Iterator[torch.Tensor]
     rate: float = 0.5
     bias: str = ""
     weighted: bool = True
@@ -32,14 +33,9 @@ class Given:
         return replace(self, rate=rate)
 
     def draw(self, completions, rng):
-        keep_N = self.keep_UN[draws_made(self) % len(self.keep_UN)]
+        keep_N = next(self.told)
         weight_N = torch.where(keep_N, 1 / PROB_N if self.weighted else torch.ones_like(PROB_N), 0.0)
         return Draw(keep_N=keep_N, prob_N=PROB_N, weight_N=weight_N)
-
-
-def draws_made(given, made={}):  # noqa: B006  counts, by selection
-    made[id(given)] = made.get(id(given), -1) + 1
-    return made[id(given)]
 
 
 def all_draws():
@@ -141,7 +137,7 @@ class Step:
 
     def drawn(self, *keep_UN, weighted=True):
         """One step whose draws are told."""
-        self.made.method = replace(self.made.method, completions=Given(keep_UN=keep_UN, weighted=weighted))
+        self.made.method = replace(self.made.method, completions=Given(told=cycle(keep_UN), weighted=weighted))
         return self.run()
 
 

@@ -1,6 +1,7 @@
 """The plan before verl's passes: they go over the rows that are kept, and the gradient's mean is still verl's."""
 
 from dataclasses import replace
+from itertools import cycle
 
 import in_process
 import pytest
@@ -215,7 +216,7 @@ def test_draws_that_are_told_are_made(toy):
     (full,), step, gradients, _ = stock_and_ours(toy)
     forgotten = mean_of_draws(step, gradients, run=lambda keep_N: step.drawn(keep_N, weighted=False))
     assert bias(forgotten, full) > 0.1
-    step.made.method = replace(step.made.method, completions=Given(keep_UN=(PROB_N == 1,)))
+    step.made.method = replace(step.made.method, completions=Given(told=cycle((PROB_N == 1,))))
     step.run()
     assert step.metrics["rows/sent"] == 4
 
