@@ -13,13 +13,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, Colormap
 from matplotlib.patheffects import withStroke
 
 from benchmarks.learning.regimes import REGIMES
 from benchmarks.learning.tables import cell, table
 from benchmarks.shared import Record, options
-from dppo.pruning.ceiling import GRID
+from dppo.pruning.ceiling import rates_to
 from dppo_lab.planning.from_log import PACKED, figures_of, pass_rates
 from dppo_lab.planning.model import COMPLETIONS, PROMPTS, Level, gain
 from dppo_lab.planning.records import Step
@@ -52,9 +53,8 @@ def expected(reach: float, silent: float, *, every: bool, level: Level = COMPLET
     )
     step = Step(prompts=PROMPTS_OF_STEP, generations=GROUP, every=every)
     control = replace(PACKED, forwarded="all") if every else PACKED
-    rates = [GRID * k for k in range(1, int(level.auto.largest / GRID + 1e-6) + 1)]
     level = replace(level, base=PACKED)
-    return max(1.0, *(gain(figures, step, level.at(rate), 1, control) for rate in rates))
+    return max(1.0, *(gain(figures, step, level.at(rate), 1, control) for rate in rates_to(level.auto.largest)))
 
 
 def has_kl(regime: str) -> bool:
@@ -91,7 +91,7 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
     figure, places = plt.subplots(1, 2, figsize=(11, 4.8), sharey=True, layout="constrained")
     for axes, every in zip(places, (False, True), strict=True):
         gains = [[expected(reach, silent, every=every) for reach in AXIS] for silent in AXIS]
-        surface = axes.contourf(100 * AXIS, 100 * AXIS, gains, EDGES, cmap=colours, norm=norm, extend="both")
+        axes.contourf(100 * AXIS, 100 * AXIS, gains, EDGES, cmap=colours, norm=norm, extend="both")
         lines = axes.contour(100 * AXIS, 100 * AXIS, gains, EDGES[1:], colors="white", linewidths=0.6)
         for label in axes.clabel(lines, fmt="%gx", fontsize=8, colors="white"):
             label.set_path_effects([withStroke(linewidth=2, foreground="black")])
@@ -99,11 +99,12 @@ def draw(points: Mapping[str, Record], path: Path) -> None:
         axes.set_title("with a KL term" if every else "without a KL term")
         axes.set_xlabel("log-probabilities and update, % of the step of plain GRPO")
     places[0].set_ylabel("groups of equal rewards, %")
-    figure.colorbar(surface, ax=places, label="times as fast as plain GRPO on packed rows", format="%g")
+    bar = figure.colorbar(ScalarMappable(norm, colours), ax=places, extend="both", format="%g")
+    bar.set_label("times as fast as plain GRPO on packed rows")
     figure.savefig(path, dpi=120)
 
 
-def _dots(axes: Axes, points: Mapping[str, Record], colours: object, norm: BoundaryNorm) -> None:
+def _dots(axes: Axes, points: Mapping[str, Record], colours: Colormap, norm: BoundaryNorm) -> None:
     for number, (name, each) in enumerate(points.items()):
         x, y, found = 100 * each["step_share"], 100 * each["silent_share"], each["against_control"]["median"]
         axes.scatter(x, y, c=[found], cmap=colours, norm=norm, s=90, edgecolors="white", linewidths=1.5, zorder=3)

@@ -163,7 +163,7 @@ def gemma3(ids: dict[str, Any]) -> tuple[Any, Any]:
     config = transformers.Gemma3Config(
         text_config=text, vision_config=SMALL | dict(image_size=32, patch_size=8), mm_tokens_per_image=4,
         image_token_index=image, boi_token_index=image + 1, eoi_token_index=image + 2,
-        eos_token_id=ids["eos_token_id"], pad_token_id=ids["pad_token_id"],
+        **{name: ids[name] for name in ("eos_token_id", "pad_token_id")},
     )  # fmt: skip
     images = transformers.Gemma3ImageProcessor(size={"height": 32, "width": 32}, image_seq_length=4)
     template = PICTURES.replace("'<image>'", "'<boi>'")
@@ -177,7 +177,7 @@ def llava(ids: dict[str, Any]) -> tuple[Any, Any]:
     config = transformers.LlavaConfig(
         text_config=text, vision_config=SMALL | dict(model_type="clip_vision_model", image_size=32, patch_size=8),
         image_token_index=tokenizer().convert_tokens_to_ids("<image>"),
-        eos_token_id=ids["eos_token_id"], pad_token_id=ids["pad_token_id"],
+        **{name: ids[name] for name in ("eos_token_id", "pad_token_id")},
     )  # fmt: skip
     images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
     made = transformers.LlavaProcessor(

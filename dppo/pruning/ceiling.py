@@ -160,6 +160,11 @@ class Choice:
     """The choice in words, to follow the ceiling."""
 
 
+def rates_to(largest: float) -> list[float]:
+    """The rates that are looked at: ``GRID``, twice that, and so on up to ``largest``."""
+    return [round(GRID * k, 6) for k in range(1, int(largest / GRID + 1e-6) + 1)]
+
+
 def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], largest: float) -> Choice:
     """The smallest rate that has nearly all that pruning can gain, 0 where that is not worth having.
 
@@ -174,8 +179,7 @@ def choose(auto: Auto, evidence: Evidence, prob_at: Callable[[float], Tensor], l
     """
     if len(evidence) < max(auto.fewest, 1):
         return Choice(rate=0.0, why=f"unpruned, with {len(evidence)} of the {auto.fewest} units that a choice needs")
-    rates = [round(GRID * k, 6) for k in range(1, int(largest / GRID + 1e-6) + 1)]
-    terms = {rate: _terms(prob_at(rate), evidence.found_N, evidence.cost_N) for rate in rates}
+    terms = {rate: _terms(prob_at(rate), evidence.found_N, evidence.cost_N) for rate in rates_to(largest)}
     once_1N, paid_N = evidence.weight_N.numpy()[None], auto.rollout_cost * evidence.paid_N.numpy()
     # Rounded: what ranks compare must not hang on the last bits of a sum.
     gains = {0.0: 1.0} | {

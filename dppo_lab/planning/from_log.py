@@ -15,7 +15,7 @@ from scipy.special import betaln
 from scipy.stats import beta as beta_distribution
 
 from answer_judge.statistics import Estimate
-from dppo.pruning.ceiling import GRID, TAIL
+from dppo.pruning.ceiling import TAIL, rates_to
 from dppo.rng import Purpose, generator
 from dppo_lab.planning.costs import Costs
 from dppo_lab.planning.logs import RunLog, StepFigures
@@ -196,7 +196,7 @@ def _saved_exactly(figures: Figures, step: Step) -> float:
 
 def _best(level: Level, worlds: Sequence[World], step: Step) -> tuple[float, Estimate]:
     """The rate of a level that gains most over exact skipping, and what it saves of a step so taken; 0 for none."""
-    rates = [round(GRID * k, 6) for k in range(1, int(level.auto.largest / GRID + 1e-6) + 1)]
+    rates = rates_to(level.auto.largest)
     level = replace(level, base=PACKED)
 
     def gained(world: World, rate: float) -> float:

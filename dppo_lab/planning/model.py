@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from answer_judge.statistics import Estimate
-from dppo.pruning.ceiling import COMPLETION_AUTO, GRID, PROMPT_AUTO, TAIL, Auto
+from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, TAIL, Auto, rates_to
 from dppo.pruning.tokens import TOKEN_AUTO
 from dppo_lab.planning.costs import Costs
 from dppo_lab.planning.records import EVERYTHING, Kept, Length, Option, Prices, Seconds, Step, Work
@@ -263,7 +263,7 @@ def _kept_by_rate(tokens: TokenSample | None, step: Step, option: Option) -> tup
         return ((0.0, tokens.kept(option, step)),)
     if not tokens.scored:
         return ()
-    rates = sorted({option.completion_rate, *(round(GRID * k, 6) for k in range(1, 10))})
+    rates = sorted({option.completion_rate, *rates_to(COMPLETION_AUTO.largest)})
     return ((0.0, EVERYTHING), *((rate, tokens.kept(replace(option, completion_rate=rate), step)) for rate in rates))
 
 
@@ -296,7 +296,7 @@ def _advice(
     worlds: Sequence[Figures], step: Step, gpus: int, level: Level, length: Length, own: float | None
 ) -> Advice:
     """The smallest rate with nearly the best gain; 0 if its interval starts below what is worth having, as ``auto``."""
-    rates = [round(GRID * k, 6) for k in range(1, int(level.auto.largest / GRID + 1e-6) + 1)]
+    rates = rates_to(level.auto.largest)
     gains = {rate: gain(worlds[0], step, level.at(rate), gpus, level.base) for rate in rates}
     best = max(gains.values())
     enough = [rate for rate in rates if gains[rate] >= 1 + level.auto.enough * (best - 1)]
