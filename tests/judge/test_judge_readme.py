@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pages import ROOT, all_blocks
 
 PYTHON = [block for block in all_blocks(ROOT / "answer_judge" / "README.md") if block.language == "python"]
@@ -32,6 +33,7 @@ def run_alone(code, folder):
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_it_runs_by_itself(tmp_path):
     ran = run_alone("\n".join([*(block.code for block in PYTHON if not block.marked), EVALUATION]), tmp_path)
     assert ran.returncode == 0, ran.stderr

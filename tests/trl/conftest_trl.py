@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,16 @@ def two_processes(script: str, *words: object) -> None:
     assert done.returncode == 0, done.stderr.decode()[-4000:]
 
 
+def one_in(count: int, cases: Mapping) -> list:
+    """Parameters of a table of equalities with TRL: one case in so many with every change, the others are slow."""
+    marks = [() if number % count == 0 else pytest.mark.slow for number in range(len(cases))]
+    return [pytest.param(case, id=name, marks=mark) for (name, case), mark in zip(cases.items(), marks, strict=True)]
+
+
+PADDED_TOO = ["rows", pytest.param("padded", marks=pytest.mark.slow)]
+"""Layouts, of which one is tried with every change."""
+
+
 def problems(count: int) -> Dataset:
     """``count`` distinct prompts of different lengths, with an answer column."""
     return Dataset.from_list(
@@ -133,6 +144,7 @@ SHORT = dict(
     use_cpu=True,
     bf16=False,
     seed=3,
+    gradient_checkpointing=False,
 )
 """Settings of a short run on a CPU."""
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=True, bf16=False)

@@ -62,6 +62,7 @@ CONTRACT = {
     "truncated": {"max_length": 6},
     "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2, "max_steps": 2},
     "small rows": {"max_tokens_per_row": 20},
+    "checkpointing": {"gradient_checkpointing": True},
 }
 
 

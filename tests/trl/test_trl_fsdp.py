@@ -13,6 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 
+pytestmark = pytest.mark.slow  # another start of two processes: tests/trl/test_trl_ranks.py is quick
+
 
 @pytest.fixture(scope="module")
 def folder(tiny_path, tmp_path_factory):

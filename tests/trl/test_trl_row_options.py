@@ -5,7 +5,7 @@ import shutil
 import pytest
 import test_trl_dpo as dpo
 import torch
-from conftest_trl import WORDS, relative_difference
+from conftest_trl import WORDS, one_in, relative_difference
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig
 from refusals import refused
@@ -64,7 +64,7 @@ SERVED = {
 
 
 @pytest.mark.filterwarnings("ignore:The `'keep_end'` truncation mode:FutureWarning")
-@pytest.mark.parametrize("options", SERVED.values(), ids=SERVED)
+@pytest.mark.parametrize("options", one_in(3, SERVED))
 def test_supervised_options_are_trls(options, tiny_path, tmp_path):
     assert apart(stock, ours, tiny_path, tmp_path, **options)[0] < 1e-5
 
@@ -94,7 +94,7 @@ OF_PAIRS = {
 }
 
 
-@pytest.mark.parametrize("options", OF_PAIRS.values(), ids=OF_PAIRS)
+@pytest.mark.parametrize("options", one_in(3, OF_PAIRS))
 def test_options_for_pairs_are_trls(options, tiny_path, tmp_path):
     assert apart(dpo.stock, dpo.ours, tiny_path, tmp_path, **options)[0] < 1e-5
 

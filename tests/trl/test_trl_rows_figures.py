@@ -3,7 +3,7 @@
 import pytest
 import test_trl_dpo as dpo
 import torch
-from conftest_trl import logged
+from conftest_trl import logged, one_in
 from sft_runs import ours, stock, texts, trained
 from test_trl_contract import gradients, split
 from trl import GRPOConfig, GRPOTrainer
@@ -30,7 +30,7 @@ def compared(us, them, *, but=()):
     }
 
 
-@pytest.mark.parametrize("options", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("options", one_in(2, ROWS))
 @pytest.mark.parametrize("kind", OF_RUN)
 def test_figures_of_trainers_on_rows_are_trls(kind, options, tiny_path, tmp_path):
     make_theirs, make_ours = OF_RUN[kind]
@@ -63,7 +63,7 @@ NOT_FORWARDED = ("entropy",)
 """Without a reference completions without an advantage are not forwarded: it is a mean over the others."""
 
 
-@pytest.mark.parametrize("options", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("options", one_in(3, GROUPS))
 def test_figures_of_groups_are_trls(options, tiny_path, tmp_path):
     _, them = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
     _, us = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
@@ -89,7 +89,7 @@ def several(options, tiny_path, tmp_path):
     return us, them
 
 
-@pytest.mark.parametrize("options", SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize("options", one_in(3, SEVERAL))
 def test_figures_of_steps_of_several_micro_batches_are_trls(options, tiny_path, tmp_path):
     """Means over TRL's micro-batches: each completion counts in the one that TRL deals it to."""
     us, them = several(options, tiny_path, tmp_path)

@@ -24,6 +24,7 @@ CONTRACT = {
     "in order": {"train_sampling_strategy": "sequential"},
     "prompts too": {"completion_only_loss": False},
     "truncated": {"max_length": 6},
+    "checkpointing": {"gradient_checkpointing": True},
 }
 
 

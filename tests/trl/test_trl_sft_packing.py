@@ -3,7 +3,7 @@
 import pytest
 import test_trl_dpo as dpo
 import torch
-from conftest_trl import logged, relative_difference
+from conftest_trl import PADDED_TOO, logged, one_in, relative_difference
 from refusals import refused
 from sft_runs import Fixed, ours, solutions, stock, texts, trained
 from transformers import TrainingArguments
@@ -37,8 +37,8 @@ def same(theirs, mine, tiny_path, tmp_path, *, layout="rows", figures=FIGURES, *
     return us
 
 
-@pytest.mark.parametrize("layout", ["rows", "padded"])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("layout", PADDED_TOO)
+@pytest.mark.parametrize("options", one_in(2, OPTIONS))
 def test_with_nothing_dropped_steps_and_figures_are_trls(options, layout, tiny_path, tmp_path):
     us = same(stock, ours, tiny_path, tmp_path, layout=layout, **options)
     if layout == "rows":

@@ -31,7 +31,7 @@ def test_a_process_that_is_left_over_is_seen(sandbox):
 
     before = filtered(LIMITS.memory_mb)
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(sandbox.run, task("import time\ntime.sleep(8)"))
+        running = thread.submit(sandbox.run, task("import time\ntime.sleep(4)"))
         seen = set()
         while not seen and not running.done():
             seen = filtered(LIMITS.memory_mb) - before

@@ -65,6 +65,7 @@ def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
     assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 2 rows are biased without saying so" in text
 
 
+@pytest.mark.slow
 def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
     config = tmp_path / "run.yaml"
     config.write_text(

@@ -154,7 +154,9 @@ def raising(train_with, name, error, at=None):
     return failing
 
 
-@pytest.mark.parametrize(("name", "again"), [("dppo", [3, 4]), ("trl", [1, 2, 3, 4])])
+@pytest.mark.parametrize(
+    ("name", "again"), [("dppo", [3, 4]), pytest.param("trl", [1, 2, 3, 4], marks=pytest.mark.slow)]
+)
 def test_a_stopped_comparison_goes_on_from_the_checkpoint(make, monkeypatch, name, again):
     """TRL's own run starts again: resumed after its first epoch of three steps it would replay it."""
     saved = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4}
