@@ -75,7 +75,7 @@ def _spend(log_slope: np.ndarray, cost: np.ndarray, budget: float, floor: np.nda
     bend = np.sort(np.concatenate([leaves_floor, reaches_one]))
 
     def at(log_c: float) -> np.ndarray:
-        return np.clip(np.exp(np.minimum(log_c + log_slope, 0.0)), floor, 1.0)
+        return np.maximum(np.exp(np.minimum(log_c + log_slope, 0.0)), floor)
 
     low, high = 0, len(bend) - 1
     while high - low > 1:
@@ -210,13 +210,13 @@ def finite(name: str, value_N: Tensor) -> np.ndarray:
 
 def _floors(floor: float | Tensor, units: int) -> np.ndarray:
     """(units,) float64 lowest probability of each."""
-    given_N = torch.as_tensor(floor, dtype=torch.float64)
-    if given_N.dim() and len(given_N) != units:
-        raise ShapeError(f"floor has {len(given_N)} entries and size has {units}: they must be equal")
-    if not ((given_N > 0) & (given_N <= 1)).all():
-        wrong = given_N[~((given_N > 0) & (given_N <= 1))].flatten()[0]
-        raise DesignError(f"floor={wrong:g} must be in (0, 1]. Try floor=0.1.")
-    return given_N.expand(units).numpy().copy()
+    if isinstance(floor, Tensor) and floor.dim() and len(floor) != units:
+        raise ShapeError(f"floor has {len(floor)} entries and size has {units}: they must be equal")
+    given = np.broadcast_to(floor.detach().double().numpy() if isinstance(floor, Tensor) else floor, units)
+    outside = given[~((given > 0) & (given <= 1))]
+    if len(outside):
+        raise DesignError(f"floor={outside[0]:g} must be in (0, 1]. Try floor=0.1.")
+    return given.astype(np.float64)
 
 
 def _costs(size_N: Tensor, cost_N: Tensor | None) -> np.ndarray:
