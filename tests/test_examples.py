@@ -70,6 +70,7 @@ def test_the_method_without_a_trainer_learns(run):
     assert rewards[0] < 0.6 < 0.8 < rewards[1]
 
 
+@pytest.mark.slow
 def test_preferences_are_a_right_answer_and_a_wrong_one(run, verifier):
     """After few steps the policy is right now and then, and never always."""
     printed = run("preferences.py", "pairs.jsonl", "--questions", "24", "--warm_up", "40")

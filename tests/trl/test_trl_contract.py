@@ -3,7 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from conftest_trl import GENERATIONS, SHORT, GradientRecorder, length_reward, problems, relative_difference, scripted
+from conftest_trl import (
+    GENERATIONS,
+    SHORT,
+    GradientRecorder,
+    length_reward,
+    one_in,
+    problems,
+    relative_difference,
+    scripted,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -118,7 +127,7 @@ OFF_POLICY = {
 }
 
 
-@pytest.mark.parametrize("options", OFF_POLICY.values(), ids=OFF_POLICY.keys())
+@pytest.mark.parametrize("options", one_in(2, OFF_POLICY))
 def test_off_policy_gradient_equals_trl(options, tiny_path, tmp_path):
     """The second of two passes: ratios differ from 1 there, so every term of the loss shows."""
     differences, _ = compare(tiny_path, tmp_path, **options, num_iterations=2, max_steps=2, learning_rate=0.3)

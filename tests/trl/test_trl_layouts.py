@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest_trl import logged, relative_difference, scripted
+from conftest_trl import PADDED_TOO, logged, relative_difference, scripted
 from peft import LoraConfig, get_peft_model
 from refusals import refused, warned
 from test_trl_contract import TOLERANCE, compare, gradients
@@ -73,7 +73,7 @@ class TestWhichLayout:
 class TestRouterLoss:
     """The load-balancing loss of a mixture of experts: TRL's where nothing is pruned, declared where something is."""
 
-    @pytest.mark.parametrize("layout", ["rows", "padded"])
+    @pytest.mark.parametrize("layout", PADDED_TOO)
     @pytest.mark.parametrize("options", [{}, {"num_iterations": 2, "max_steps": 2}], ids=["one pass", "two passes"])
     def test_unpruned_it_is_that_of_trl(self, layout, options, tiny_path, tmp_path, forwarded):
         path = saved(mixture(), tiny_path, tmp_path / "model")

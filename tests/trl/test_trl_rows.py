@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from conftest_trl import logged, scripted
+from conftest_trl import PADDED_TOO, logged, scripted
 from test_trl_contract import TOLERANCE, compare, gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer
@@ -139,13 +139,13 @@ PASSES = dict(reward=by_place, num_iterations=2, max_steps=2, beta=0.1, loss_typ
 class TestOddBatches:
     """Whatever is rolled out, the gradient is TRL's; where nothing is left, it is zero and the run goes on."""
 
-    @pytest.mark.parametrize("budget", [None, 24])
+    @pytest.mark.parametrize("budget", [None, pytest.param(24, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("kind", ODD)
     def test_gradient_equals_trl(self, kind, budget, tiny_path, tmp_path, forwarded):
         differences, _ = compare(tiny_path, tmp_path, ours={"max_tokens_per_row": budget}, **ODD[kind], **PASSES)
         assert max(differences) < TOLERANCE and forwarded
 
-    @pytest.mark.parametrize("layout", ["rows", "padded"])
+    @pytest.mark.parametrize("layout", PADDED_TOO)
     @pytest.mark.parametrize(
         "options",
         [

@@ -43,6 +43,7 @@ def test_stock_trl_the_control_and_the_default_are_trained_and_shown(run, tmp_pa
     assert not (tmp_path / "runs" / "trl" / "seed_0" / "left over").exists(), "trained anew"
 
 
+@pytest.mark.slow
 def test_a_side_ends_with_its_seconds_and_counts_as_finished(run):
     """Any first step takes more than a picosecond, on every machine."""
     _, shown, results = run(1e-12, max_steps=9)
