@@ -8,7 +8,7 @@ REGIME is a name of ``REGIMES``. Each is tuned, then run with ``regimes.yaml``; 
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ REGIMES: Mapping[str, Mapping[str, Any]] = {
 }
 """By name: fields of ``regimes.yaml`` that are changed."""
 CONTROL, STOCK = "control", "trl_g8"
+CURVE_POINTS = 25
+"""Of a mean learning curve."""
 
 
 def run(regime: str, folder: Path, seeds: int, methods: str) -> Record:
@@ -82,6 +84,7 @@ def point(record: Record, silent: Mapping[str, float]) -> Record:
         "step_ratio": {name: _step_ratio(first, methods[name]) for name in others},
         **{what: {name: methods[name][what] for name in others} for what in ("equal_updates", "equal_seconds")},
         "final_accuracy": {name: methods[name]["final"] for name in methods},
+        "curves": {name: mean_curve([run["curve"] for run in methods[name]["runs"]]) for name in methods},
         "overrides": {name: methods[name]["overrides"] for name in methods},
         "environment": record["environment"],
     }
@@ -89,6 +92,20 @@ def point(record: Record, silent: Mapping[str, float]) -> Record:
 
 OF_RATIO = ("median", "low", "high", "at_most", "reached", "per_seed", "missing")
 """What is kept of a ratio of seconds to a target."""
+
+
+def mean_curve(curves: Sequence[Sequence[Record]]) -> list[list[float]]:
+    """Seconds, mean accuracy over seeds and the ends of its 95% interval, as far as every run goes."""
+    rows = []
+    for second in np.linspace(0, min(curve[-1]["seconds"] for curve in curves), CURVE_POINTS):
+        at = {
+            seed: float(np.interp(second, [each["seconds"] for each in curve], [each["accuracy"] for each in curve]))
+            for seed, curve in enumerate(curves)
+        }
+        found = seed_interval(at).as_json()
+        ends = (found["mean"] if found[end] is None else found[end] for end in ("low", "high"))
+        rows.append([round(float(value), 5) for value in (second, found["mean"], *ends)])
+    return rows
 
 
 def _step_ratio(first: Record, other: Record) -> Record:
