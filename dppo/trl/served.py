@@ -112,6 +112,11 @@ def unserved_models(trainer: GRPOTrainer) -> list[str]:
                 "train. Take lm_head out of target_modules, or train it in full: modules_to_save=['lm_head'].",
             ),
             (
+                trainer._tokenizer.eos_token_id is None,
+                "the tokenizer has no end-of-sequence token, so no completion would end. Set one of its tokens: "
+                "tokenizer.eos_token = '<|endoftext|>'.",
+            ),
+            (
                 _lacks_chat_template(trainer),
                 "prompts are conversations, and the tokenizer has no chat template to write them as text. Give prompts "
                 "as text: dataset.map(lambda row: {'prompt': row['prompt'][-1]['content']}), or set its chat_template.",

@@ -1,6 +1,5 @@
 """What is served of TRL: the versions, the ranges of its fields, and the options refused, with what to use instead."""
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -50,14 +49,8 @@ def check_trl_version(installed: str = trl.__version__) -> None:
         )
 
 
-def unsupported_options(args: GRPOConfig, *, generation_batch_given: bool) -> list[str]:
-    """One sentence per TRL option in ``args`` that would be silently wrong here; empty when all are served.
-
-    Args:
-        args: checked by TRL.
-        generation_batch_given: whether ``generation_batch_size`` was set, and not ``steps_per_generation``.
-    """
-    steps, accumulation = args.steps_per_generation or 1, args.gradient_accumulation_steps
+def unsupported_options(args: GRPOConfig) -> list[str]:
+    """One sentence per TRL option in ``args`` that would be silently wrong here; empty when all are served."""
     rules: list[tuple[bool, str]] = [
         (
             args.top_entropy_quantile < 1.0,
@@ -69,22 +62,6 @@ def unsupported_options(args: GRPOConfig, *, generation_batch_given: bool) -> li
             "use_adaptive_entropy moves its coefficient by the entropy of all completions, most of which are not "
             "forwarded here. Use a fixed coefficient: use_adaptive_entropy: false, entropy_coef: 0.01.",
         ),
-        (
-            steps % accumulation != 0 and (accumulation % steps != 0 or args.num_iterations > 1),
-            f"steps_per_generation={steps} and gradient_accumulation_steps={accumulation}: an optimizer step would mix "
-            f"parts of two generations unevenly. Use {_even_steps(args, generation_batch_given)}.",
-        ),
         (args.use_liger_kernel, LIGER),
     ]
     return [sentence for wrong, sentence in rules if wrong]
-
-
-def _even_steps(args: GRPOConfig, generation_batch_given: bool) -> str:
-    """A setting whose optimizer steps are whole parts of one generation of whole groups."""
-    per_call = args.per_device_train_batch_size * args.world_size
-    # The fewest multiples of an optimizer step's completions that hold whole groups.
-    groups = int(args.num_generations or 1)
-    per_step = per_call * args.gradient_accumulation_steps
-    times = groups // math.gcd(per_step, groups)
-    steps = times * args.gradient_accumulation_steps
-    return f"generation_batch_size: {per_call * steps}" if generation_batch_given else f"steps_per_generation: {steps}"

@@ -45,7 +45,7 @@ def plan_run(
     fields = given_fields(words)
     fields.pop(COMPARISON, None)  # what is compared with it makes no difference to a run
     run = parse_given({**fields, "dry_run": True})
-    raise_all("this plan", [*model_problems(run), *data_problems(run)])
+    raise_all("this plan", [*model_problems(run), *data_problems(run), *_step_problems(run)])
     if by_hand is not None:
         found = _by_hand(run, by_hand)
     elif folder is not None:
@@ -152,6 +152,18 @@ def step_of(run: Run) -> Step:
         token_power=0.0 if training.loss_type == "grpo" else 1.0,
         scaled="group" if str(training.scale_rewards) in ("group", "True", "true") else "none",
     )
+
+
+def _step_problems(run: Run) -> list[str]:
+    """Optimizer steps that take more than one generation: prices are those of steps within one."""
+    training = run.training
+    steps, accumulated = training.steps_per_generation or 1, training.gradient_accumulation_steps
+    if steps % accumulated == 0:
+        return []
+    return [
+        f"steps_per_generation={steps} and gradient_accumulation_steps={accumulated}: an optimizer step takes parts of "
+        f"several generations, which is not planned. Write steps_per_generation: {math.lcm(steps, accumulated)}"
+    ]
 
 
 def floors_of(asked: float | None) -> dict[str, Any]:

@@ -4,10 +4,11 @@ import threading
 
 import pytest
 import torch
-from conftest_trl import CONFIG, GENERATIONS, length_reward, problems, scripted
+from conftest_trl import CONFIG, GENERATIONS, SHORT, length_reward, problems, scripted
 from datasets import Dataset, IterableDataset
 from refusals import refused
 from test_trl_contract import gradients
+from transformers import AutoTokenizer
 from trl import GRPOConfig
 
 from dppo.errors import ConfigError, DataError, RewardError
@@ -36,7 +37,7 @@ REFUSED = [
     (DPPOConfig, dict(deepspeed="zero2.json"), "Use DDP or FSDP2"),
     (DPPOConfig, dict(method="cppo"), "accept_bias"),
     (DPPOConfig, dict(method="dapo"), "accept_bias=True"),
-    (DPPOConfig, dict(steps_per_generation=3, gradient_accumulation_steps=2), "two"),
+    (DPPOConfig, dict(top_entropy_quantile=0.2), "top_entropy_quantile: 1.0"),
     (DPPOConfig, dict(prompt_prune_rate="some"), "prompt_prune_rate=some"),
     (DPPOConfig, dict(method="cppo", accept_bias=True, completion_prune_rate="auto"), "method='dppo'"),
     (DPPOConfig, dict(prompt_prune_rate="auto", prune_floor=0.3), "prune_floor=0.3"),
@@ -118,6 +119,19 @@ def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
     )
     trainer.train()
     assert trainer.state.global_step == 2 and trainer.source is None
+
+
+def test_a_tokenizer_without_an_end_is_refused(tiny_path, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_path)
+    tokenizer.eos_token = None
+    with refused(ConfigError, "no end-of-sequence token", "tokenizer.eos_token ="):
+        DPPOTrainer(
+            tiny_path,
+            length_reward,
+            DPPOConfig(str(tmp_path), **SHORT),
+            problems(4),
+            processing_class=tokenizer,
+        )
 
 
 def test_a_broken_reward_is_named(tiny_path, tmp_path):

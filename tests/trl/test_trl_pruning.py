@@ -1,5 +1,6 @@
 """Pruning inside the trainer: unbiased in expectation, exact bookkeeping, and both levels at work."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -95,11 +96,28 @@ def test_passes_draw_anew(tiny_path, tmp_path):
     assert first.sum() == second.sum() and not torch.equal(first, second)
 
 
-def test_two_generations_in_one_step_equal_trl(tiny_path, tmp_path):
-    """gradient_accumulation_steps = 2 * steps_per_generation: a step's gradient is the mean of two generations'."""
-    options = dict(per_device_train_batch_size=32, steps_per_generation=1, gradient_accumulation_steps=2)
-    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, loss_type="grpo", **options)
-    mine, _ = gradients(
-        DPPOTrainer, DPPOConfig, tiny_path, tmp_path, loss_type="grpo", completion_prune_rate=0.0, **options
-    )
-    assert relative_difference(mine[0], stock[0]) < 1e-5
+CYCLES = {
+    "two generations": (3, dict(steps_per_generation=1, gradient_accumulation_steps=2)),
+    "one and a half": (2, dict(steps_per_generation=2, gradient_accumulation_steps=3)),
+    "two thirds": (3, dict(steps_per_generation=3, gradient_accumulation_steps=2)),
+    "three quarters, twice": (2, dict(steps_per_generation=4, gradient_accumulation_steps=3, num_iterations=2)),
+    "both passes": (3, dict(steps_per_generation=2, gradient_accumulation_steps=4, num_iterations=2)),
+}
+"""What an optimizer step takes of a generation, and prompts of a generation."""
+
+
+@pytest.mark.parametrize(("groups", "cycle"), CYCLES.values(), ids=CYCLES)
+def test_steps_of_parts_of_generations_equal_trl(groups, cycle, tiny_path, tmp_path):
+    """Summed over an epoch of whole steps: TRL deals prompts and completions in another order."""
+    prompts, calls, accumulated = 6, cycle["steps_per_generation"], cycle["gradient_accumulation_steps"]
+    per_call, steps = groups * GENERATIONS // calls, prompts // groups * calls * cycle.get("num_iterations", 1)
+    options = cycle | dict(prompts=prompts, per_device_train_batch_size=per_call, max_steps=steps // accumulated)
+    options |= dict(loss_type="grpo", learning_rate=0.0)
+    stock, _ = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
+    mine, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
+    assert len(mine) == len(stock) == steps / accumulated
+    whole = [{name: sum(step[name] for step in steps) for name in steps[0]} for steps in (mine, stock)]
+    assert relative_difference(*whole) < 1e-5
+    # A step's part of a generation is as large as TRL's, and each completion is as likely to be in it.
+    together = math.gcd(calls, accumulated)
+    assert trainer.in_use.plan.share_UN.sum(1).unique().tolist() == [per_call * together]

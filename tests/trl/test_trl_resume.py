@@ -57,6 +57,10 @@ def weights(folder):
 CASES = {
     "plain": ({}, (3, 5)),
     "two passes": ({"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}, (2, 5)),
+    "parts of generations": (
+        {"steps_per_generation": 4, "gradient_accumulation_steps": 3, "per_device_train_batch_size": 8},
+        (2, 5),
+    ),
     "fill": ({"prompt_mode": "fill"}, (3,)),
     "difficulty": (
         {"method": "dppo_history", "difficulty_features": "length", "reward_range": [0, 2]},

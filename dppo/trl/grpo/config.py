@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig
@@ -146,8 +145,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         self._fill_in()
         with self._groups_of_one():
             super().__post_init__()
-        unsupported = partial(unsupported_options, self, generation_batch_given=self.generation_batch_given)
-        raise_problems("DPPOConfig", field_problems(self) or unsupported())
+        raise_problems("DPPOConfig", field_problems(self) or unsupported_options(self))
         raise_problems("DPPOConfig", bias_problems(self, self.build_method().selection_bias))
 
     @contextmanager

@@ -1,5 +1,6 @@
 """What a run does and says of itself: the cycle of its calls, the plan of a step, its card, what pruning can save."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +20,16 @@ class Cycle:
 
     passes: Passes
     calls: int
-    """Calls of the loss that make up one optimizer step's share of a generation, >= 1."""
+    """Calls of the loss that make up one share of a generation, >= 1: those that are always of one optimizer step."""
 
     @classmethod
     def of(cls, *, steps_per_generation: int, accumulation: int, iterations: int) -> "Cycle":
-        """That of TRL's ``steps_per_generation``, ``gradient_accumulation_steps`` and ``num_iterations``."""
-        shares = max(1, steps_per_generation // accumulation)
-        return cls(passes=Passes(passes=iterations, shares=shares), calls=steps_per_generation // shares)
+        """That of TRL's ``steps_per_generation``, ``gradient_accumulation_steps`` and ``num_iterations``.
+
+        Where neither divides the other, an optimizer step takes shares of two generations, and each has its own draw.
+        """
+        calls = math.gcd(steps_per_generation, accumulation)
+        return cls(passes=Passes(passes=iterations, shares=steps_per_generation // calls), calls=calls)
 
     @classmethod
     def of_arguments(cls, args: GRPOConfig) -> "Cycle":
@@ -82,19 +86,29 @@ def step_plan(args: Any, method: Method, *, prompts_in_dataset: int | None, proc
         lines.append(f"rates follow a schedule over the run: {in_words(method.schedule)}")
     if args.advantage_power:
         lines.append(f"advantages: {method.advantages.name}, which is another objective than the reward's")
-    steps = cycle.passes.steps
-    lines.append(
-        f"optimizer steps per generation: {steps}" + (" (completions drawn anew for each)" if steps > 1 else "")
-    )
-    calls, accumulated = cycle.calls * cycle.passes.shares, args.gradient_accumulation_steps
-    if accumulated > calls:
-        lines.append(
-            f"an optimizer step takes {accumulated // calls} generations: gradient_accumulation_steps={accumulated} "
-            f"calls, and a generation has {calls}"
-        )
+    lines += _optimizer_lines(cycle, args.gradient_accumulation_steps)
     if prompts_in_dataset is not None and method.prompts.rate:
         lines.append(f"an epoch is {prompts_in_dataset / block:.0f} generations; none is pruned in the first one")
     return lines + [f"biased: {reason}" for reason in reasons]
+
+
+def _optimizer_lines(cycle: Cycle, accumulated: int) -> list[str]:
+    """How the calls of a generation are shared out to optimizer steps of so many calls."""
+    steps, calls = cycle.passes.steps, cycle.calls * cycle.passes.shares
+    if accumulated > cycle.calls and steps > 1:
+        return [
+            f"an optimizer step takes gradient_accumulation_steps={accumulated} calls, and a generation has "
+            f"{cycle.length}: a step may end one generation and begin the next (completions drawn anew every "
+            f"{cycle.calls} calls)"
+        ]
+    each = f"optimizer steps per generation: {steps}" + (" (completions drawn anew for each)" if steps > 1 else "")
+    if accumulated == cycle.calls:
+        return [each]
+    return [
+        each,
+        f"an optimizer step takes {accumulated // calls} generations: gradient_accumulation_steps={accumulated} calls, "
+        f"and a generation has {calls}",
+    ]
 
 
 def generation_sizes(args: Any, processes: int) -> tuple[int, Cycle]:

@@ -28,7 +28,7 @@ class Generation:
     step: int
     """The first optimizer step that trains on it."""
     steps: int
-    """How many optimizer steps do."""
+    """How many optimizer steps do; of parts of several generations, how many draws there are."""
     number: int
     """Generations before it."""
     epoch: float | None

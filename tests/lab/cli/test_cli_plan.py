@@ -124,6 +124,11 @@ def test_a_run_without_groups_is_refused(tmp_path, capsys):
     assert "has no groups" in capsys.readouterr().err
 
 
+def test_steps_of_several_generations_are_not_planned(tmp_path, capsys):
+    assert main(["plan", EMBEDDED, "--gradient_accumulation_steps", "3", "--steps_per_generation", "2"]) == 2
+    assert "steps_per_generation: 6" in capsys.readouterr().err
+
+
 def test_wrong_figures_are_named_all_at_once(tmp_path, capsys):
     path, wrong = tmp_path / "figures.yaml", {"right_tokens": "many", "pass_rates": {0.5: 0.4}, "prompt_tokens": 0.5}
     path.write_text(yaml.safe_dump(yaml.safe_load(FIGURES.read_text()) | wrong))
