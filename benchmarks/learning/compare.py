@@ -1,4 +1,4 @@
-"""``dppo compare`` with CPU seconds of the one thread that trains, and tables against several opponents and targets.
+"""``dppo compare`` with CPU seconds of the one thread that trains, and a record for several opponents and targets.
 
 python -m benchmarks.learning.compare TUNED.yaml [--seeds 5] [--methods trl_g8,dppo_default] [--ours dppo_default]
     [--against trl_g8,trl] [--targets trl_g8] [--output FILE.json] [--any_field value]
@@ -12,15 +12,16 @@ from typing import Any
 import torch
 
 from answer_judge.files import write_json
-from benchmarks.learning.tables import show_all
-from benchmarks.learning.tune import show
+from benchmarks.learning.tables import summary
+from benchmarks.learning.tune import told
 from benchmarks.shared import options
 from dppo.errors import ConfigError
-from dppo_lab.cli.words import listed, read_words
+from dppo_lab.cli.words import listed, read_words, wide_console
 from dppo_lab.comparison.curves import AMOUNTS
 from dppo_lab.comparison.plan import Comparison, plan
 from dppo_lab.comparison.results import curves_of, read_results, summary_of
 from dppo_lab.comparison.runner import run_comparison
+from dppo_lab.comparison.table import NARROWEST, show
 from dppo_lab.comparison.targets import Curves, Target, final_target, ratios, spent
 
 
@@ -62,9 +63,10 @@ def main() -> int:
     config, given, flags = read_words(parser, sys.argv[1:])
     torch.set_num_threads(1)
     compared = plan(config, flags, methods=listed(given.methods), seeds=given.seeds)
-    results = run_comparison(compared, show)
+    results = run_comparison(compared, told)
     record = record_of(compared, given.ours, listed(given.against) or [], listed(given.targets) or [])
-    print(show_all(record))
+    show(results, wide_console(NARROWEST))
+    print(summary(record, record["methods"]))
     if given.output is not None:
         write_json(given.output, record)
     return int(any(run["status"] != "finished" for each in results["methods"].values() for run in each["runs"]))

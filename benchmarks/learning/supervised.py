@@ -12,7 +12,7 @@ what lies beyond an end of them for as long as the end is best.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -27,7 +27,8 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from answer_judge.problems import load_solutions
-from benchmarks.shared import options, write
+from benchmarks.learning.tables import cell
+from benchmarks.shared import Record, options, write
 from dppo.packing import sorted_micro_batches
 from dppo.rng import Purpose, generator
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
@@ -44,32 +45,25 @@ LIMIT = 2.0
 """CPU seconds of a contestant at most, as a multiple of stock's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
-    """A way to train."""
-
-    name: str
-    batch: float = 1.0
-    """Rows of a step, as a share of stock's."""
-    ours: dict[str, Any] | None = None
-    """Fields of ``DPPOSFTConfig``; None for TRL's own trainer."""
-
-
-CONTESTANTS = (
-    Contestant(name="stock"),
-    Contestant(name="stock, 1/2 batch", batch=0.5),
-    Contestant(name="stock, 1/4 batch", batch=0.25),
-    Contestant(name="dense rows", ours={"row_prune_rate": 0.0}),
-    Contestant(name="dense rows, 1/2 batch", batch=0.5, ours={"row_prune_rate": 0.0}),
-    Contestant(name="dense rows, 1/4 batch", batch=0.25, ours={"row_prune_rate": 0.0}),
-    Contestant(name="dppo 0.5", ours={}),
-    Contestant(name="dppo 0.5, 1/4 batch", batch=0.25, ours={}),
-    Contestant(name="uniform 0.5", ours={"method": "uniform"}),
-    Contestant(name="infobatch 0.5", ours={"method": "infobatch", "prune_schedule": "constant"}),
-)
+DENSE = {"row_prune_rate": 0.0}
+CONTESTANTS: dict[str, tuple[float, dict[str, Any] | None]] = {
+    "stock": (1.0, None),
+    "stock, 1/2 batch": (0.5, None),
+    "stock, 1/4 batch": (0.25, None),
+    "dense rows": (1.0, DENSE),
+    "dense rows, 1/2 batch": (0.5, DENSE),
+    "dense rows, 1/4 batch": (0.25, DENSE),
+    "dppo 0.5": (1.0, {}),
+    "dppo 0.5, 1/4 batch": (0.25, {}),
+    "uniform 0.5": (1.0, {"method": "uniform"}),
+    "infobatch 0.5": (1.0, {"method": "infobatch", "prune_schedule": "constant"}),
+}
+"""By name: rows of a step as a share of stock's, and fields of ``DPPOSFTConfig``, None for TRL's own trainer."""
+Curve = list[tuple[float, float]]
+"""CPU seconds and held-out loss, in nats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """Rows to learn from, rows to be judged by, and how long stock learns."""
 
@@ -97,14 +91,8 @@ def task_of(data: str, *, quick: bool) -> Task:
         "labels": [[-100] * len(prompt) + text for prompt, text in short[held_out:]],
     }
     judged = [(prompt + text, len(prompt)) for prompt, text in short[:held_out]]
-    return Task(
-        train=Dataset.from_dict(columns),
-        held_out=judged,
-        tokenizer=tokenizer,
-        batch=batch,
-        epochs=epochs,
-        every=len(short[held_out:]) // 4,
-    )
+    every = len(short[held_out:]) // 4
+    return Task(Dataset.from_dict(columns), judged, tokenizer, batch, epochs, every)
 
 
 @torch.no_grad()
@@ -132,8 +120,7 @@ class Watch(TrainerCallback):
     """Of a step."""
     target: float | None = None
     seconds: float | None = None
-    curve: list[tuple[float, float]] = field(default_factory=list)
-    """CPU seconds and held-out loss."""
+    curve: Curve = field(default_factory=list)
     _start: float = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -155,12 +142,13 @@ class Watch(TrainerCallback):
 
 
 def run(
-    contestant: Contestant, task: Task, *, seed: int, rate: float, target: float | None, seconds: float | None
-) -> list[tuple[float, float]]:
-    """The curve of one run, CPU seconds and held-out loss: stock's epochs without a target, else until it is there."""
-    rows = max(1, round(task.batch * contestant.batch))
+    name: str, task: Task, seed: int, rate: float, *, target: float | None = None, limit: float | None = None
+) -> Curve:
+    """The curve of a contestant: over stock's epochs without a target, else until it is there or past the limit."""
+    share, ours = CONTESTANTS[name]
+    rows = max(1, round(task.batch * share))
     steps = task.epochs * len(task.train) // rows
-    watch = Watch(task, rows, target=target, seconds=seconds)
+    watch = Watch(task, rows, target=target, seconds=limit)
     pad, end = (SPECIAL.index(token) for token in (PAD, EOS))
     model = build_model(seed, model_config(len(task.tokenizer), longest=LONGEST, pad=pad, end=end))
     with TemporaryDirectory() as folder:
@@ -171,15 +159,17 @@ def run(
             save_strategy="no", logging_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         common: dict[str, Any] = dict(train_dataset=task.train, processing_class=task.tokenizer, callbacks=[watch])
-        if contestant.ours is None:
+        if ours is None:
             SFTTrainer(model, SFTConfig(**settings), **common).train()
         else:
-            DPPOSFTTrainer(model, DPPOSFTConfig(**settings, **contestant.ours), **common).train()
+            DPPOSFTTrainer(model, DPPOSFTConfig(**settings, **ours), **common).train()
     return watch.curve
 
 
-def reached(curve: Sequence[tuple[float, float]], target: float) -> float | None:
+def reached(curve: Curve, target: float | None) -> float | None:
     """CPU seconds after which a curve is at the target, linear between evaluations; None where it never is."""
+    if target is None:
+        return None
     if curve[0][1] <= target:
         return curve[0][0]
     for (start, above), (end, loss) in pairwise(curve):
@@ -188,50 +178,36 @@ def reached(curve: Sequence[tuple[float, float]], target: float) -> float | None
     return None
 
 
-@dataclass(frozen=True, order=True)
-class Tried:
-    """What a learning rate reached on the tuning seed; the less the better, seconds before losses."""
+def best_rate(curve_of: Callable[[float], Curve], target: float | None) -> tuple[float, dict[float, Curve]]:
+    """The learning rate that is soonest at the target, or else has the lowest loss, and the curves of all tried.
 
-    seconds: float
-    """To the target; infinite where it was not reached."""
-    loss: float
-    """The last."""
+    Rates beyond an end of ``RATES`` are tried while the end is best.
+    """
+    curves = {rate: curve_of(rate) for rate in RATES}
 
+    def rank(rate: float) -> tuple[float, float]:
+        seconds = reached(curves[rate], target)
+        return math.inf if seconds is None else seconds, curves[rate][-1][1]
 
-def best_rate(tried: Callable[[float], Tried]) -> tuple[float, dict[float, Tried]]:
-    """The best learning rate and what all that were tried reached; beyond an end of ``RATES`` while the end is best."""
-    found = {rate: tried(rate) for rate in RATES}
-    while (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
-        further = best * 2 if best == max(found) else best / 2
-        found[further] = tried(further)
-    return best, found
+    while (best := min(curves, key=rank)) in (min(curves), max(curves)):
+        further = best * 2 if best == max(curves) else best / 2
+        curves[further] = curve_of(further)
+    return best, curves
 
 
-def tuned(task: Task, contestants: Sequence[Contestant]) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """The learning rate of each contestant, stock the first of them, and a row for everything that was tried."""
-    stock, *others = contestants
-    curves: dict[float, list[tuple[float, float]]] = {}
-
-    def run_stock(rate: float) -> Tried:
-        curves[rate] = run(stock, task, seed=TUNING_SEED, rate=rate, target=None, seconds=None)
-        return Tried(seconds=math.inf, loss=curves[rate][-1][1])
-
-    found = {stock.name: best_rate(run_stock)}
-    limit, target = curves[found[stock.name][0]][-1]
-
-    def race(contestant: Contestant, rate: float) -> Tried:
-        curve = run(contestant, task, seed=TUNING_SEED, rate=rate, target=target, seconds=limit)
-        seconds = reached(curve, target)
-        return Tried(seconds=math.inf if seconds is None else seconds, loss=curve[-1][1])
-
-    found |= {each.name: best_rate(partial(race, each)) for each in others}
-    rows = []
-    for name, (best, by_rate) in found.items():
-        for rate, each in by_rate.items():
-            seconds = None if math.isinf(each.seconds) else each.seconds
-            row = {"what": "tuning", "contestant": name, "rate": rate, "loss": each.loss}
-            rows.append(row | {"cpu_seconds": seconds, "chosen": rate == best})
-    return {name: best for name, (best, _) in found.items()}, rows
+def tuned(task: Task) -> tuple[dict[str, float], list[Record]]:
+    """The learning rate of each contestant, and a row for everything that was tried."""
+    target, limit = None, None
+    chosen, rows = {}, []
+    for name in CONTESTANTS:
+        one = partial(run, name, task, TUNING_SEED, target=target, limit=limit)
+        chosen[name], curves = best_rate(one, target)
+        for rate, curve in curves.items():
+            row = {"what": "tuning", "contestant": name, "rate": rate, "loss": curve[-1][1]}
+            rows.append(row | {"cpu_seconds": reached(curve, target), "chosen": rate == chosen[name]})
+        if target is None:  # the first is stock
+            limit, target = curves[chosen[name]][-1]
+    return chosen, rows
 
 
 def main() -> None:
@@ -242,31 +218,28 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     task, seeds = task_of(arguments.data, quick=arguments.quick), SEEDS[: 1 if arguments.quick else arguments.seeds]
-    if arguments.quick:
-        best, rows = dict.fromkeys((each.name for each in CONTESTANTS), 2e-3), []
-    else:
-        best, rows = tuned(task, CONTESTANTS)
-    ratios: dict[str, dict[int, float]] = {each.name: {} for each in CONTESTANTS[1:]}
+    best, rows = (dict.fromkeys(CONTESTANTS, 2e-3), list[Record]()) if arguments.quick else tuned(task)
+    others = list(CONTESTANTS)[1:]
+    ratios: dict[str, dict[int, float]] = {name: {} for name in others}
     for seed in seeds:
-        stock = run(CONTESTANTS[0], task, seed=seed, rate=best["stock"], target=None, seconds=None)
-        target, limit = stock[-1][1], LIMIT * stock[-1][0]
-        needed = reached(stock, target) or stock[-1][0]
+        stock = run("stock", task, seed, best["stock"])
+        seconds, target = stock[-1]
+        needed = reached(stock, target) or seconds
         rows.append({"what": "race", "contestant": "stock", "seed": seed, "target": target, "cpu_seconds": needed})
-        for turn in generator(seed, Purpose.CHECK).permutation(len(CONTESTANTS) - 1):
-            contestant = CONTESTANTS[1 + turn]
-            curve = run(contestant, task, seed=seed, rate=best[contestant.name], target=target, seconds=limit)
+        for turn in generator(seed, Purpose.CHECK).permutation(len(others)):
+            name = others[turn]
+            curve = run(name, task, seed, best[name], target=target, limit=LIMIT * seconds)
             found = reached(curve, target)
-            ratios[contestant.name][seed] = 0.0 if found is None else needed / found
+            ratios[name][seed] = 0.0 if found is None else needed / found
             rows.append(
-                {"what": "race", "contestant": contestant.name, "seed": seed, "rate": best[contestant.name]}
+                {"what": "race", "contestant": name, "seed": seed, "rate": best[name]}
                 | {"target": target, "cpu_seconds": found, "last_loss": curve[-1][1], "ran": curve[-1][0]}
             )
             print(rows[-1], flush=True)
     for name, per_seed in ratios.items():
-        interval = seed_interval(per_seed, np.median)
-        spread = "" if interval.low is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
+        said = cell(seed_interval(per_seed, np.median).as_json("median"), "median", "{:.2f}")
         missed = sum(value == 0 for value in per_seed.values())
-        print(f"{name:24} {interval.centre:.2f}x{spread}{f', {missed} seeds never there' if missed else ''}")
+        print(f"{name:24} {said}{f', {missed} seeds never there' if missed else ''}")
     write(arguments.output, rows, [*seeds, *(() if arguments.quick else [TUNING_SEED])])
 
 

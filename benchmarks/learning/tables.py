@@ -1,11 +1,9 @@
-"""Tables of a comparison against several opponents and targets, in Markdown, from the record of ``compare.py``."""
+"""The table of the pages, in Markdown, from the record of ``compare.py``, and its cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 PHASES = ("rollout", "forward_backward")
-AMOUNTS = {"rollouts": "completions", "rollout_tokens": "their tokens", "tokens_trained": "tokens trained"}
-"""What else than seconds is spent, and what tables call it."""
 LABELS = {
     "trl_g8": "TRL, groups of 8",
     "trl": "TRL, group size tuned",
@@ -34,71 +32,7 @@ LABELS = {
 Found = Mapping[str, Any]
 
 
-def show_all(record: Found) -> str:
-    """All tables of a comparison."""
-    names = list(record["methods"])
-    parts = [f"`{record['best']}` against each opponent", against(record), accuracies(record, names)]
-    for key, target in record["targets"].items():
-        parts += [f"To the {target['what']}:", to_target(record, key, names)]
-    return "\n\n".join([*parts, seconds(record, names)])
-
-
-def against(record: Found) -> str:
-    """One method against each opponent, at each target."""
-    headings = ("opponent", "to the final accuracy of", "seconds", "reached", "restricted mean", *AMOUNTS.values())
-    rows = []
-    for opponent, by_target in record["best_against"].items():
-        for target, found in by_target.items():
-            mean = {**found["restricted_mean"], "median": found["restricted_mean"]["ratio"]}
-            amounts = [speedup(found[over], found["missing"]) for over in AMOUNTS]
-            first = (f"`{opponent}`", f"`{target}`", speedup(found, found["missing"]), found["reached"])
-            rows.append([*first, cell(mean, "median", "{:.2f}"), *amounts])
-    return table(headings, rows)
-
-
-def accuracies(record: Found, names: Sequence[str]) -> str:
-    """Settings, final accuracy and differences to TRL at equal seconds, to the first where that takes no part."""
-    baseline = "trl" if "trl" in record["methods"] else next(iter(record["methods"]))
-    difference = f"difference to `{baseline}` at equal seconds, pp"
-    headings, rows = ("method", "setting", "final accuracy", difference, "biased", "seeds"), []
-    for name in names:
-        method, fields = record["methods"][name], record["methods"][name]["overrides"]
-        group = fields["num_generations"]
-        setting = f"{fields['per_device_train_batch_size'] // group} x {group}, {fields['learning_rate']:g}"
-        figures = (
-            cell(method["final"], "mean", "{:.3f}"),
-            cell(method["equal_seconds"]["difference"], "mean", "{:+.1f}", 100),
-        )
-        seeds = str(sum(run["status"] == "finished" for run in method["runs"]))
-        rows.append([f"`{name}`", setting, *figures, "**yes**" if method["biased"] else "no", seeds])
-    return table(headings, rows)
-
-
-def to_target(record: Found, target: str, names: Sequence[str]) -> str:
-    """What each method spent to a target, and how many times less than the first target's method."""
-    baseline = next(iter(record["targets"]))
-    headings = ("method", f"speedup to `{baseline}`", "reached", "seconds", *AMOUNTS.values())
-    missing, rows = record["targets"][target]["missing"], []
-    for name in names:
-        spent, found = record["to_target"][target][name], record["speedup"][target][name]
-        amounts = [cell(spent[over], "median", "{:,.0f}") for over in ("seconds", *AMOUNTS)]
-        rows.append([f"`{name}`", speedup(found, missing), found["reached"], *amounts])
-    return table(headings, rows) + (f"\n\nno target: {missing}" if missing else "")
-
-
-def seconds(record: Found, names: Sequence[str]) -> str:
-    """Where a step's seconds go: means over all steps of all finished runs."""
-    rows = []
-    for name in names:
-        runs = [run for run in record["methods"][name]["runs"] if run["status"] == "finished"]
-        steps = sum(run["curve"][-1]["step"] for run in runs) or 1
-        completions = sum(run["curve"][-1]["rollouts"] for run in runs) / steps
-        parts = step_seconds(record["methods"][name])
-        rows.append([f"`{name}`", *(f"{value:.3f}" for value in parts), f"{completions:.0f}"])
-    return table(("method", "seconds per step", "rollout", "forward and backward", "completions per step"), rows)
-
-
-def summary(record: Found, names: Sequence[str], labels: Mapping[str, str] = LABELS) -> str:
+def summary(record: Found, names: Iterable[str]) -> str:
     """A row for each method: its setting, final accuracy, how much sooner it is than the first target's, a step."""
     target = next(iter(record["targets"]))
     headings = ("trainer", "prompts x completions, learning rate", "final accuracy", "times sooner", "reached")
@@ -110,7 +44,9 @@ def summary(record: Found, names: Sequence[str], labels: Mapping[str, str] = LAB
         setting = f"{fields['per_device_train_batch_size'] // group} x {group}, {fields['learning_rate']:g}"
         final = cell(record["methods"][name]["final"], "mean", "{:.3f}")
         sooner = speedup(found, record["targets"][target]["missing"])
-        rows.append([labels[name], setting, final, sooner, found["reached"], f"{whole:.2f}", f"{rollout / whole:.0%}"])
+        rows.append(
+            [LABELS.get(name, name), setting, final, sooner, found["reached"], f"{whole:.2f}", f"{rollout / whole:.0%}"]
+        )
     return table((*headings, "s / step", "rollout"), rows)
 
 

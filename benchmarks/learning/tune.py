@@ -124,7 +124,7 @@ class Tuning:
         """What the runs of a method with these fields reached, by seed; those that are missing are trained."""
         contestant = Contestant(name=run, method=self.methods[name].get("method", name), overrides=fields)
         compared = Comparison(folder=self.folder, contestants=(contestant,), seeds=tuple(seeds), config=self.config)
-        run_comparison(compared, show)
+        run_comparison(compared, told)
         return [result_of(compared, contestant, seed) for seed in seeds]
 
     def seconds_per_step(self, name: str, setting: Setting, steps: int, seed: int, kind: str) -> float:
@@ -190,7 +190,7 @@ def named(name: str, setting: Setting) -> str:
     return f"{name}-g{setting.group}-c{setting.completions}-{setting.learning_rate:g}"
 
 
-def show(event: Event) -> None:
+def told(event: Event) -> None:
     """One line for everything that happens, but steps."""
     if event.stage in ("finished", "failed"):
         print(f"{event.number}/{event.runs} {event.name} seed {event.seed}: {event.stage} {event.text}", flush=True)

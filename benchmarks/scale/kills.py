@@ -19,9 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ
 from typing import IO, Any
@@ -30,7 +29,7 @@ import torch
 
 from answer_judge.files import read_lines
 from benchmarks.scale.kill_points import DISK, FIELDS, OF_CHECKPOINTS, POINTS, RANK, RECORDS, Point, run_fields, train
-from benchmarks.shared import options, write
+from benchmarks.shared import Record, options, write
 from dppo.errors import DPPOError
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import build_tokenizer
@@ -41,29 +40,11 @@ LONGEST_WAIT = 60.0
 """Seconds until a rank is interrupted after its peer has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a run that was killed."""
+def in_processes(*works: Callable[[], None]) -> list[tuple[int, str]]:
+    """The signal that ended each of forked processes, or 0, and what it raised or printed last.
 
-    point: str
-    killed: bool
-    """Whether it got there."""
-    resumed_from: str
-    """The newest complete checkpoint, or ``the start``."""
-    equal: bool
-    """Whether weights and records are those of the run left alone."""
-    said: str = ""
-    """The first difference, or the error of a resume."""
-
-
-def in_a_process(work: Callable[[], None]) -> tuple[int, str]:
-    """The signal that ended a forked process, or 0, and what it raised or printed last."""
-    (ended,) = in_processes([work])
-    return ended
-
-
-def in_processes(works: Sequence[Callable[[], None]]) -> list[tuple[int, str]]:
-    """The same for several at a time; one that goes on for long after another has ended is interrupted."""
+    One that goes on for long after another has ended is interrupted.
+    """
     printed = [tempfile.TemporaryFile("w+") for _ in works]  # noqa: SIM115 closed below
     children = [_forked(work, file) for work, file in zip(works, printed, strict=True)]
     statuses: dict[int, int] = {}
@@ -125,8 +106,8 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         yield {key: value for key, value in record.items() if not any(word in key for word in clocks)}
 
 
-def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Outcome]:
-    """Kill and resume at every point."""
+def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Record]:
+    """Kill and resume at every point: whether the run got there, and whether its weights and records are then equal."""
     model, straight = work / "model", work / "straight"
 
     def prepare() -> None:
@@ -135,17 +116,13 @@ def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Outcome]:
         build_tokenizer().save_pretrained(model)
         train(run_fields(straight, model))
 
-    ended = in_a_process(prepare)
-    if ended != (0, ""):
-        raise RuntimeError(f"the run itself does not train: {ended}")
+    whole_run(in_processes(prepare))
     sizes, alone = sizes_of(straight), {1: straight}
     for point in points:
         ranks, folder = 1 + (point.what == RANK), work / point.name.replace(":", "_")
         if ranks not in alone:
             alone[ranks] = work / f"straight_{ranks}"
-            ends = trained(run_fields(alone[ranks], model, ranks), ranks)
-            if any(ended != (0, "") for ended in ends):
-                raise RuntimeError(f"the run does not train on {ranks} ranks: {ends}")
+            whole_run(trained(run_fields(alone[ranks], model, ranks), ranks))
         with small_disk(folder, sizes, point) as whole:
             killed, said = trained(run_fields(folder, model, ranks), ranks, point, sizes)[-1]
             found = parts.latest_checkpoint(folder)
@@ -154,14 +131,20 @@ def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Outcome]:
             wrong = next((f"signal {ended[0]}: {ended[1]}" for ended in again if ended != (0, "")), "")
             difference = wrong or compared(folder, alone[ranks])
         stopped = said.startswith("CheckpointError") if point.what == DISK else killed in (SIGKILL, SIGXFSZ)
-        yield Outcome(
-            point=point.name,
-            killed=stopped,
-            resumed_from="the start" if found is None else found.name,
-            equal=not difference,
-            said=difference or ("" if stopped else f"it was not killed: {said}"),
-        )
+        yield {
+            "point": point.name,
+            "killed": stopped,
+            "resumed_from": "the start" if found is None else found.name,
+            "equal": not difference,
+            "said": difference or ("" if stopped else f"it was not killed: {said}"),
+        }
         shutil.rmtree(folder)
+
+
+def whole_run(ends: list[tuple[int, str]]) -> None:
+    """Stop where the run that is left alone did not get to its end."""
+    if any(ended != (0, "") for ended in ends):
+        raise RuntimeError(f"the run itself does not train: {ends}")
 
 
 def trained(
@@ -182,7 +165,7 @@ def trained(
 
         return work
 
-    return in_processes([rank_of(rank) for rank in range(ranks)])
+    return in_processes(*(rank_of(rank) for rank in range(ranks)))
 
 
 @contextmanager
@@ -218,12 +201,12 @@ def main() -> int:
     found = []
     print("| killed in | resumed from | equal |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as work:
-        for outcome in outcomes(Path(work), asked):
-            found.append(outcome)
-            verdict = "bit for bit" if outcome.equal and outcome.killed else f"**no**: {outcome.said}"
-            print(f"| {outcome.point} | {outcome.resumed_from} | {verdict} |", flush=True)
-    write(arguments.output, [asdict(each) for each in found], seeds=[FIELDS["seed"]])
-    return int(not all(each.equal and each.killed for each in found))
+        for row in outcomes(Path(work), asked):
+            found.append(row)
+            verdict = "bit for bit" if row["equal"] and row["killed"] else f"**no**: {row['said']}"
+            print(f"| {row['point']} | {row['resumed_from']} | {verdict} |", flush=True)
+    write(arguments.output, found, seeds=[FIELDS["seed"]])
+    return int(not all(row["equal"] and row["killed"] for row in found))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
-"""What tests of TRL ask of a trainer besides training it; each is called with a ``Made`` of ``trl_tests``."""
+"""What tests of TRL ask of a trainer besides training it, by name; each is called with a ``Made`` of ``trl_tests``."""
 
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -111,26 +110,3 @@ def examples_of_training_steps(made: Any) -> None:
         trainer.train()
     prompts = material.rows("prompts")["prompt"][:6]
     assert [row["prompt"] for row in seen[0]] == [each for each in prompts for _ in range(4)]
-
-
-CHECKS: dict[str, Callable[[Any], Any]] = {
-    each.__name__: each
-    for each in (
-        plain_arguments,
-        same_adapters,
-        router_coefficient,
-        evaluate_unprepared,
-        evaluate_after_training,
-        train_and_evaluate,
-        packed,
-        labels,
-        one_row_left,
-        short_rows,
-        predict,
-        tags,
-        same_pad,
-        same_end,
-        warns_of_none,
-        examples_of_training_steps,
-    )
-}

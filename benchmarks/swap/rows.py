@@ -217,15 +217,9 @@ def state(completions: list[Any], trainer_state: Any = None, **_: Any) -> list[f
 
 def reward(name: str) -> Any:
     """A reward function, or the folder of a reward model."""
-    functions = {
-        "length": length,
-        "letters": letters,
-        "nothing": nothing,
-        "near": near,
-        "said": said_length,
-        "state": state,
-    }
-    return functions.get(name) or model_folder("reward" if name == "model" else "other_model")
+    if name in ("model", "other_model"):
+        return model_folder("reward" if name == "model" else name)
+    return {each.__name__: each for each in (length, letters, nothing, near, said_length, state)}[name]
 
 
 def multiply(a: int, b: int) -> int:

@@ -16,7 +16,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,8 +34,8 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from benchmarks.shared import options, write
+from benchmarks.swap import checks
 from benchmarks.swap import rows as material
-from benchmarks.swap.checks import CHECKS
 from dppo.errors import DPPOError, in_one_line
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer
 
@@ -169,12 +168,8 @@ class Made:
 
     def run(self) -> None:
         """Everything that the test does; an ``AssertionError`` where it does not come out."""
-        if self.case.does == "train":
-            self.train()
-        elif self.case.does == "make":
-            self.make()
-        else:
-            CHECKS[self.case.does](self)
+        does = self.case.does
+        getattr(self, does)() if does in ("train", "make") else getattr(checks, does)(self)
         logged = {name for row in self.trainer.state.log_history for name in row if row[name] is not None}
         assert set(self.case.logs) <= logged, f"not logged: {set(self.case.logs) - logged}"
 
@@ -239,20 +234,14 @@ def outcome(case: Case, trainer_class: Any, config_class: Any) -> tuple[str, str
     return ("fails", "nothing was raised") if case.raises else ("passes", "")
 
 
-@cache
-def silence() -> None:
-    """No bars and no advice between the lines of the table."""
-    transformers_logging.set_verbosity_error()
-    torch.set_num_threads(1)
-
-
 def main() -> int:
     """Run every case on both trainers, print a table and the counts."""
     parser = options(__doc__)
     parser.add_argument("--only", default="sft,dpo,grpo", help="trainers")
     parser.add_argument("--test", help="only tests whose name begins so")
     arguments = parser.parse_args()
-    silence()
+    transformers_logging.set_verbosity_error()
+    torch.set_num_threads(1)
     found: list[dict[str, Any]] = []
     for case in cases(arguments.only.split(",")):
         if not case.test.startswith(arguments.test or ""):
@@ -261,16 +250,8 @@ def main() -> int:
         verdict, why = ("not here", case.missing) if case.missing else outcome(case, *stock)
         if verdict != "not here":
             verdict, why = outcome(case, *ours) if verdict == "passes" else ("not TRL here", why)
-        found.append(
-            {
-                "trainer": case.kind,
-                "test": case.test,
-                "of": case.chosen,
-                "verdict": verdict,
-                "why": why,
-                "times": case.times,
-            }
-        )
+        about = {"trainer": case.kind, "test": case.test, "of": case.chosen}
+        found.append(about | {"verdict": verdict, "why": why, "times": case.times})
         print(f"| {case.kind} | {case.test} | {case.chosen} | {verdict} | {why} |", flush=True)
     for kind in arguments.only.split(","):
         counts = Counter[str]()
