@@ -19,10 +19,9 @@ from dppo.errors import ConfigError
 from dppo_lab.cli.words import listed, read_words, wide_console
 from dppo_lab.comparison.curves import AMOUNTS
 from dppo_lab.comparison.plan import Comparison, plan
-from dppo_lab.comparison.results import curves_of, read_results, summary_of
+from dppo_lab.comparison.results import Curves, Target, curves_of, final_target, ratios, read_results, spent, summary_of
 from dppo_lab.comparison.runner import run_comparison
 from dppo_lab.comparison.table import NARROWEST, show
-from dppo_lab.comparison.targets import Curves, Target, final_target, ratios, spent
 
 
 def record_of(compared: Comparison, ours: str, opponents: Sequence[str], targets: Sequence[str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dppo_lab.runs.words import check_config, split_words
 if TYPE_CHECKING:
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from dppo_lab.runs.arguments import Run
+    from dppo_lab.runs.parsing import Run
 
 MARKS = {
     "ok": "[green]ok       [/]",

@@ -17,13 +17,8 @@ USUAL_TITLE, OTHERS = "the usual fields of TRL and transformers", "the fields of
 KINDS = {float: "X", int: "N", str: "TEXT", bool: "true|false", list: "A B ..."}
 
 
-class Line(NamedTuple):
-    """A field in the help."""
-
-    name: str
-    kind: str
-    """The placeholder of its value."""
-    text: str
+Line = tuple[str, str, str]
+"""A field in the help: its name, the placeholder of its value, and its text."""
 
 
 class Usual(NamedTuple):
@@ -63,7 +58,7 @@ USUAL = (
 
 def short_help() -> str:
     """Our fields, then the usual ones, without slow imports."""
-    usual = [Line(each.name, KINDS[each.kind], f"{each.text} (default: {each.default})") for each in USUAL]
+    usual = [(each.name, KINDS[each.kind], f"{each.text} (default: {each.default})") for each in USUAL]
     return _page({TASK: lines_of(RunArguments), PRUNING: lines_of(OwnSettings), USUAL_TITLE: usual})
 
 
@@ -75,7 +70,7 @@ def full_help() -> str:
 
     made = DPPOConfig(use_cpu=True, bf16=False)
     own = {each.name for each in fields(OwnSettings)}
-    theirs = [line for line in (*lines_of(DPPOConfig, made), *lines_of(ModelConfig)) if line.name not in own]
+    theirs = [line for line in (*lines_of(DPPOConfig, made), *lines_of(ModelConfig)) if line[0] not in own]
     return _page({TASK: lines_of(RunArguments), PRUNING: lines_of(OwnSettings), OTHERS: theirs})
 
 
@@ -88,7 +83,7 @@ def lines_of(kind: type, made: Any = None) -> Iterator[Line]:
             default = found
         parts = [getattr(part, "__origin__", part) for part in get_args(hints[each.name]) or (hints[each.name],)]
         shown = next((KINDS[part] for part in parts if part in KINDS), "TEXT")
-        yield Line(each.name, shown, with_default(each.metadata.get("help", ""), default))
+        yield each.name, shown, with_default(each.metadata.get("help", ""), default)
 
 
 def _page(groups: dict[str, Iterable[Line]]) -> str:
@@ -100,6 +95,6 @@ def _page(groups: dict[str, Iterable[Line]]) -> str:
     parser.add_argument("--help_all", action="store_true", help="every field")
     for title, lines in groups.items():
         group = parser.add_argument_group(title)
-        for line in lines:
-            group.add_argument(f"--{line.name}", metavar=line.kind, help=line.text)
+        for name, kind, text in lines:
+            group.add_argument(f"--{name}", metavar=kind, help=text)
     return parser.format_help()

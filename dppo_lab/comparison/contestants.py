@@ -14,9 +14,8 @@ from dppo.pruning import Pruning, advantage_with_length
 from dppo.settings import AUTO, DEFAULT_METHOD
 from dppo.trl.grpo.config import DPPOConfig, unread_by
 from dppo.trl.grpo.objective import fields_of
-from dppo_lab.runs.arguments import TRAINING_OURS, AnyRun
 from dppo_lab.runs.folder import STOCK
-from dppo_lab.runs.parsing import parse_fields
+from dppo_lab.runs.parsing import TRAINING_OURS, AnyRun, parse_fields
 
 STOCK_PAPER = METHODS["grpo"].paper
 GIVEN = {"seed", "output_dir", "resume", "resume_from_checkpoint", "overwrite", "dry_run", "processes", "method"}

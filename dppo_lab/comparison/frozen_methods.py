@@ -13,7 +13,7 @@ from dppo.verification.frozen_lines import RATES, Build, FrozenLine, PrunedLevel
 from dppo.verification.frozen_tokens import takes_tokens
 from dppo.verification.subject import Subject
 from dppo_lab.comparison.contestants import TAKEN, Contestant
-from dppo_lab.runs.arguments import Run
+from dppo_lab.runs.parsing import Run
 
 
 def embedded_training() -> DPPOConfig:

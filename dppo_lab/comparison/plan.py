@@ -13,10 +13,9 @@ from dppo.trl.checkpoints.lock import LOCK_FILE, WRITER_FILE
 from dppo_lab.comparison.contestants import SEEDED, SHARED, Contestant, choose
 from dppo_lab.comparison.folder import COMPARISON_FILE, CONFIG_FILE, RUNS, STARTS
 from dppo_lab.demo.scratch import SCRATCH
-from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.folder import FORMAT, STOCK
-from dppo_lab.runs.parsing import COMPARISON, read_file, read_flags
+from dppo_lab.runs.parsing import COMPARISON, AnyRun, read_file, read_flags
 from dppo_lab.runs.parts import load_rewards, load_rollouts
 from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.reader import read_record

@@ -24,9 +24,9 @@ from dppo_lab.comparison.contestants import Contestant
 from dppo_lab.comparison.folder import CONFIG_FILE, RESULTS_FILE
 from dppo_lab.comparison.plan import Comparison, check_folder, open_folder
 from dppo_lab.comparison.results import result_of, summarise
-from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.folder import FORMAT, RUN_FILE, TOTALS
 from dppo_lab.runs.follow import Follow
+from dppo_lab.runs.parsing import AnyRun
 from dppo_lab.runs.parts import prepare_model, train_with
 from dppo_lab.runs.reader import read_record
 
@@ -78,27 +78,22 @@ def run_comparison(
     check_folder(comparison.folder)
     with sole_writer_of(comparison.folder):
         open_folder(comparison, overwrite=overwrite)
-        return _run_all(comparison, progress)
+        order = comparison.order()
+        for number, (seed, contestant) in enumerate(order, 1):
+            event = Event(stage="train", name=contestant.name, seed=seed, number=number, runs=len(order))
+            if result_of(comparison, contestant, seed).finished:
+                progress(replace(event, stage="kept"))
+                continue
 
+            def tell(event: Event = event, **news: Any) -> None:
+                progress(replace(event, **news))
 
-def _run_all(comparison: Comparison, progress: Progress) -> dict[str, Any]:
-    """``run_comparison``, in a folder that no other process writes."""
-    order = comparison.order()
-    for number, (seed, contestant) in enumerate(order, 1):
-        event = Event(stage="train", name=contestant.name, seed=seed, number=number, runs=len(order))
-        if result_of(comparison, contestant, seed).finished:
-            progress(replace(event, stage="kept"))
-            continue
-
-        def tell(event: Event = event, **news: Any) -> None:
-            progress(replace(event, **news))
-
-        make_start(comparison, contestant, seed, tell)
-        train_one(comparison, contestant, seed, tell)
-        write_json(comparison.folder / RESULTS_FILE, summarise(comparison))
-    results = summarise(comparison)
-    write_json(comparison.folder / RESULTS_FILE, results)
-    return results
+            make_start(comparison, contestant, seed, tell)
+            train_one(comparison, contestant, seed, tell)
+            write_json(comparison.folder / RESULTS_FILE, summarise(comparison))
+        results = summarise(comparison)
+        write_json(comparison.folder / RESULTS_FILE, results)
+        return results
 
 
 def make_start(comparison: Comparison, contestant: Contestant, seed: int, tell: Tell) -> None:

@@ -34,9 +34,8 @@ from dppo.trl.served import unserved_tokens
 from dppo_lab.planning.observed import Observed, observed_run, timed_steps
 from dppo_lab.planning.records import check_pilot
 from dppo_lab.planning.tokens import TokenSample
-from dppo_lab.runs.arguments import TRAINING_OURS, Run
 from dppo_lab.runs.follow import Follow
-from dppo_lab.runs.parsing import parse_fields
+from dppo_lab.runs.parsing import TRAINING_OURS, Run, parse_fields
 from dppo_lab.runs.parts import build_trainer, prepare_model
 from dppo_lab.runs.reader import read_run
 from dppo_lab.runs.recorder import RunRecorder

@@ -16,8 +16,8 @@ from answer_judge.evaluation.transformers_engine import of_model
 from answer_judge.problems import Judges
 from dppo.errors import ConfigError
 from dppo.trl.grpo.trainer import DPPOTrainer
-from dppo_lab.runs.arguments import AnyRun, program_limits
 from dppo_lab.runs.embedded import TASKS, EmbeddedJudge, check_alone, embedded_engine, held_out_set
+from dppo_lab.runs.parsing import AnyRun
 
 
 def load_benchmarks(run: AnyRun) -> list[ProblemSet]:
@@ -85,7 +85,7 @@ def benchmark_callback(
         else Judges(
             workers=run.data.reward_workers,
             limit_seconds=run.data.answer_time_limit,
-            limits=program_limits(run.data),
+            limits=run.program_limits,
             accept_weak_sandbox=run.data.accept_weak_sandbox,
         ),
         log=log,

@@ -15,10 +15,10 @@ from dppo.install import install_line
 from dppo.trl.grpo.plan import step_plan
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.errors import EXPLAINED
-from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import load_tokenizer, model_of, model_problems, positions
+from dppo_lab.runs.parsing import Run
 from dppo_lab.runs.parts import fitting, load_dataset, load_rewards, load_rollouts, output_checkpoint
 from dppo_lab.runs.preflight import (
     data_problems,

@@ -16,7 +16,7 @@ from dppo_lab.demo.scratch import SCRATCH, OnStep, prepare_embedded, prepare_tex
 from dppo_lab.runs.embedded import TASKS
 
 if TYPE_CHECKING:
-    from dppo_lab.runs.arguments import AnyRun
+    from dppo_lab.runs.parsing import AnyRun
 
 
 def model_problems(run: "AnyRun") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Configurations: a YAML file and flags become fields, and fields become the checked arguments of a run.
+"""Configurations: a YAML file and flags become fields, and fields become ``Run``, the checked arguments of a run.
 
 A value means the same in a file, as a flag, and in the fields of a comparison: its field's flag parses it.
 """
@@ -6,30 +6,58 @@ A value means the same in a file, as a flag, and in the fields of a comparison: 
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import UnionType
-from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, NoReturn, Union, cast, get_args, get_origin, get_type_hints
 
 import torch
 import yaml
 from trl.scripts.utils import TrlParser
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
+from typing_extensions import TypeVar
 
+from answer_judge.sandbox import Limits
 from dppo.errors import ConfigError, did_you_mean
 from dppo.trl.grpo.config import DPPOConfig
-from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.fields import RunArguments
 from dppo_lab.runs.words import check_config, split_words
 from dppo_lab.shipped import offered
 
-Config = TypeVar("Config", bound=GRPOConfig)
+Config = TypeVar("Config", bound=GRPOConfig, default=DPPOConfig, covariant=True)
+TRAINING_OURS = {f.name for f in fields_of(DPPOConfig)} - {f.name for f in fields_of(GRPOConfig)}
+"""Training fields that TRL's own trainer does not have."""
 COMPARISON = "compare"
 """The block of a configuration that names what is compared."""
 ENVIRONMENT = "env"
 """The block of a configuration that sets environment variables, as in TRL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Generic[Config]):
+    """The parsed arguments of one run, with our trainer or, as a ``Run[GRPOConfig]``, with TRL's own."""
+
+    data: RunArguments
+    training: Config
+    model: ModelConfig
+    without_gpu: bool = False
+    """True for a dry run on a machine without a GPU: settings for one cannot be checked there."""
+
+    @property
+    def sampler_log_probs(self) -> bool:
+        """Whether rollouts bring the log-probabilities that the ``confidence`` score needs."""
+        return self.training.use_vllm or self.data.rollout_func is not None
+
+    @property
+    def program_limits(self) -> Limits:
+        """The limits of one program that the model wrote."""
+        return Limits.of(self.data.program_cpu_seconds, self.data.program_memory_mb)
+
+
+AnyRun = Run[GRPOConfig]
 
 
 class Parser(TrlParser):

@@ -27,11 +27,11 @@ from dppo_lab.demo import task
 from dppo_lab.demo.drafts import LastCompletions
 from dppo_lab.demo.rollouts import EmbeddedRollouts
 from dppo_lab.demo.scratch import SCRATCH, OnStep
-from dppo_lab.runs.arguments import AnyRun, Run, program_limits
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
 from dppo_lab.runs.embedded import EMBEDDED, TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS
 from dppo_lab.runs.models import chat_options, load_tokenizer, made_from_scratch, model_of, positions, prompt_tokens
+from dppo_lab.runs.parsing import AnyRun, Run
 from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.recorder import RunRecorder
 
@@ -73,7 +73,7 @@ def output_checkpoint(run: AnyRun) -> Path | None:
 
 
 def within(checkpoint: Path | None, folder: Path) -> bool:
-    """Whether a run goes on in the folder that its checkpoint is in."""
+    """Whether a run goes on in its checkpoint's own folder."""
     return checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
 
 
@@ -163,7 +163,7 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
         "majority_vote": lambda: _vote(run),
         "code_tests": lambda: judged.code_tests(
             workers=data.reward_workers,
-            limits=program_limits(data),
+            limits=run.program_limits,
             accept_weak_sandbox=data.accept_weak_sandbox,
         ),
         EMBEDDED: lambda: task.score,
@@ -320,32 +320,21 @@ def train_with(
             f"--num_processes {run.data.processes} -m dppo_lab.cli.main train CONFIG.yaml"
         )
     check_run(run)
-    with sole_writers_of(Path(run.training.output_dir or "")):
-        return _train(kind, run, progress, prepare, now)
-
-
-def _train(
-    kind: type[Kind],
-    run: AnyRun,
-    progress: OnStep | None,
-    prepare: Callable[[Kind], None] | None,
-    now: Callable[[], float],
-) -> Kind:
-    """``train_with``, in a folder that no other process writes."""
-    checkpoint = output_checkpoint(run)
-    benchmarks = load_benchmarks(run)
     folder = Path(run.training.output_dir or "")
-    PartialState().wait_for_everyone()  # all have looked before one writes
-    if not within(checkpoint, folder) and PartialState().is_main_process:
-        clear(folder)
-    PartialState().wait_for_everyone()
-    trainer = build_trainer(run, prepare_model(run, progress), kind)
-    about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
-    recorder = RunRecorder(folder, task=about, now=now).attach(trainer)
-    if benchmarks:
-        trainer.add_callback(benchmark_callback(run, trainer, benchmarks, recorder.paused))
-    if prepare is not None:
-        prepare(trainer)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    trainer.save_model(str(folder))
-    return trainer
+    with sole_writers_of(folder):
+        checkpoint = output_checkpoint(run)
+        benchmarks = load_benchmarks(run)
+        PartialState().wait_for_everyone()  # all have looked before one writes
+        if not within(checkpoint, folder) and PartialState().is_main_process:
+            clear(folder)
+        PartialState().wait_for_everyone()
+        trainer = build_trainer(run, prepare_model(run, progress), kind)
+        about = {"model": run.model.model_name_or_path, "dataset": run.data.dataset_path or run.data.dataset_name}
+        recorder = RunRecorder(folder, task=about, now=now).attach(trainer)
+        if benchmarks:
+            trainer.add_callback(benchmark_callback(run, trainer, benchmarks, recorder.paused))
+        if prepare is not None:
+            prepare(trainer)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.save_model(str(folder))
+        return trainer

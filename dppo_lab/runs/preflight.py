@@ -12,9 +12,9 @@ from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods.settings import setting_problems
 from dppo.trl.safeguards import weights_mismatch
 from dppo.trl.support import RANGES
-from dppo_lab.runs.arguments import AnyRun
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import model_problems
+from dppo_lab.runs.parsing import AnyRun
 
 TRACKERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"azure_ml": ("azureml", "azureml-mlflow"), "comet_ml": ("comet", "comet-ml"), "flyte": ("flytekit", "flytekit")}

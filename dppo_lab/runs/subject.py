@@ -27,9 +27,9 @@ from dppo.verification.sampling import SubjectSampling
 from dppo.verification.subject import Scorer, Subject, frozen_subject
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.demo.subject import quick_policy
-from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.follow import no_progress_bars
 from dppo_lab.runs.models import cannot_load, chat_options, hub_options, load_tokenizer, model_of, prompt_tokens
+from dppo_lab.runs.parsing import Run
 from dppo_lab.runs.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
 
 FEW_PARAMETERS = (16, SubjectSampling(generations=8, max_new_tokens=128))

@@ -26,10 +26,10 @@ from dppo.objective import optimal_value
 from dppo.pruning.values import prompt_key
 from dppo.rewards import guarded, identities
 from dppo_lab.demo.scratch import SCRATCH
-from dppo_lab.runs.arguments import Run
 from dppo_lab.runs.benchmarks import sampling_of
 from dppo_lab.runs.embedded import EMBEDDED
 from dppo_lab.runs.models import chat_options, hub_options, load_tokenizer, model_problems, prompt_tokens
+from dppo_lab.runs.parsing import Run
 from dppo_lab.runs.parts import load_dataset, load_rewards, prepare_model
 from dppo_lab.runs.preflight import data_problems, raise_all, weight_problems
 from dppo_lab.runs.subject import scored
@@ -97,7 +97,10 @@ def estimate_values(
     kind = (run.model.model_name_or_path or "").removeprefix(SCRATCH)
     model = prepare_model(run, folder=Path(f"{path}.start") / f"{kind}_{run.training.seed}")
     tokenizer = load_tokenizer(run, model)
-    dataset = _distinct(load_dataset(run, tokenizer=tokenizer))
+    dataset = load_dataset(run, tokenizer=tokenizer)
+    # Rows of equal prompts have equal values: the first of each is sampled.
+    first = {int(identity): row for row, identity in reversed(list(enumerate(identities(dataset["prompt"]))))}
+    dataset = dataset.select(sorted(first.values()))
     spec = ModelSpec(
         model=model,
         dtype=run.model.dtype if run.model.dtype in DTYPES else "auto",
@@ -130,12 +133,6 @@ def unread_problems(run: Run) -> Iterator[str]:
     for name in run.data.reward_funcs or ():
         if name in UNJUDGED:
             yield f"reward_funcs: {name} {UNJUDGED[name]}. Leave {name} out."
-
-
-def _distinct(dataset: Dataset) -> Dataset:
-    """The dataset with the first row of each prompt: rows of equal prompts have equal values."""
-    first = {int(identity): row for row, identity in reversed(list(enumerate(identities(dataset["prompt"]))))}
-    return dataset.select(sorted(first.values()))
 
 
 def _sampled(
