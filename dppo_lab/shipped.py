@@ -30,13 +30,9 @@ def described(path: Path) -> str:
 
 
 def write_example(name: str, folder: Path) -> list[Path]:
-    """Copy an example into ``folder/examples``, where files that are there already and equal stay.
+    """Copy an example into ``folder/examples``, where equal files stay, and give its files as they are called there.
 
-    Returns:
-        the files of the example, as they are called there.
-
-    Raises:
-        ConfigError: there is no such example, or a file of that name with another content.
+    An unknown example, or a file of that name with another content, is a ``ConfigError``.
     """
     found = examples()
     if name not in found:

@@ -42,9 +42,7 @@ def laid_out(work: Work, rows: list[list[int]]) -> Iterator[Row]:
     """The rows, one at a time."""
     for index in rows:
         yield build_row(
-            [work.prompts[i] for i in index],
-            [work.completions[i] for i in index],
-            [work.group_N[i] for i in index],
+            [work.prompts[i] for i in index], [work.completions[i] for i in index], [work.group_N[i] for i in index]
         )
 
 

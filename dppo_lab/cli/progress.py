@@ -74,7 +74,6 @@ class Lines(Board):
         self._said: dict[str, float] = {}
 
     def update(self, name: str, done: float, total: float = 1.0, figures: Mapping[str, float] | None = None) -> None:
-        """As ``Board`` says."""
         task = measured(self._measures, name, done, total)
         last = self._said.setdefault(name, self._now())
         if self._now() - last < (self._every if done < total else 0):
@@ -98,7 +97,6 @@ class Bars(Board):
         self._latest: dict[str, TaskID] = {}
 
     def update(self, name: str, done: float, total: float = 1.0, figures: Mapping[str, float] | None = None) -> None:
-        """As ``Board`` says."""
         self._bars.start()
         task = measured(self._bars, name, done, total)
         self._latest.pop(name, None)

@@ -66,12 +66,7 @@ def embedded_rows(problems: Sequence[task.ArithmeticProblem], name: str = EMBEDD
 class EmbeddedJudge:
     """Judges by the task's own reward, which is exact and cheap, in this process."""
 
-    def verify_many(
-        self,
-        completions: Sequence[str],
-        answers: Sequence[str],
-        **ignored: Any,
-    ) -> list[Verdict]:
+    def verify_many(self, completions: Sequence[str], answers: Sequence[str], **ignored: Any) -> list[Verdict]:
         """A verdict for each completion, a text without special tokens; benchmark and details make no difference."""
         rewards = [task.reward(text, int(answer)) for text, answer in zip(completions, answers, strict=True)]
         named = ["wrong" if "\\boxed" in text else "no_answer" for text in completions]

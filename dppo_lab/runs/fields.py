@@ -40,9 +40,7 @@ class RunArguments:
         None, "Local folder with the benchmarks' files. Default: fetched from the hub."
     )
     eval_benchmark_every: int = setting(
-        50,
-        "Optimizer steps from one evaluation to the next, >= 1; also before and after.",
-        range=POSITIVE,
+        50, "Optimizer steps from one evaluation to the next, >= 1; also before and after.", range=POSITIVE
     )
     eval_benchmark_limit: int | None = setting(
         64, "Most problems of each benchmark, >= 1: the same ones every time.", range=POSITIVE
@@ -82,9 +80,7 @@ class RunArguments:
     reward_workers: int = setting(2, "Processes that verify answers, >= 1.", range=POSITIVE)
     answer_time_limit: float = setting(5.0, "Seconds one answer may take to verify, > 0.", range=POSITIVE)
     program_cpu_seconds: int = setting(
-        5,
-        "CPU seconds one program may take in `code_tests`, >= 1; four times as many by the clock.",
-        range=POSITIVE,
+        5, "CPU seconds one program may take in `code_tests`, >= 1; four times as many by the clock.", range=POSITIVE
     )
     program_memory_mb: int = setting(256, "Memory of one program in `code_tests` in MiB, >= 128.", range=POSITIVE)
     accept_weak_sandbox: bool = setting(

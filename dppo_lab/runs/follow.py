@@ -28,11 +28,9 @@ class Follow(TrainerCallback):
         trainer.add_callback(cls(progress))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` after every optimizer step."""
         self._progress(state.global_step, state.max_steps, dict(self._figures))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Called by ``Trainer`` with each record of figures."""
         self._figures |= {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
         if state.global_step:
             self.on_step_end(args, state, control)

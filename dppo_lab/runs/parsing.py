@@ -85,12 +85,7 @@ class Parser(TrlParser):
 
 def build_parser(config: type[GRPOConfig] = DPPOConfig) -> Parser:
     """The parser of ``dppo train``; for TRL's own trainer with its ``GRPOConfig``."""
-    return Parser(
-        cast(Any, (RunArguments, config, ModelConfig)),
-        prog="dppo train",
-        add_help=False,
-        allow_abbrev=False,
-    )
+    return Parser(cast(Any, (RunArguments, config, ModelConfig)), prog="dppo train", add_help=False, allow_abbrev=False)
 
 
 def parse_run(words: Sequence[str]) -> Run:

@@ -162,9 +162,7 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
         "overlong": lambda: judged.overlong_penalty(longest, data.overlong_cache_tokens),
         "majority_vote": lambda: _vote(run),
         "code_tests": lambda: judged.code_tests(
-            workers=data.reward_workers,
-            limits=run.program_limits,
-            accept_weak_sandbox=data.accept_weak_sandbox,
+            workers=data.reward_workers, limits=run.program_limits, accept_weak_sandbox=data.accept_weak_sandbox
         ),
         EMBEDDED: lambda: task.score,
     }

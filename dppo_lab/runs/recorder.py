@@ -3,7 +3,8 @@
 Totals so far (``total/*``) go into every log. docs/metrics.md has their units.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from answer_judge.files import read_lines
+from answer_judge.files import append_lines, keep_lines, read_lines, write_json
 from dppo.errors import ConfigError
 from dppo.trl.grpo.config import DPPOConfig
 from dppo.trl.grpo.records import Generation, Recorder
@@ -22,7 +23,6 @@ from dppo.trl.grpo.stock import StockWatch
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import logs_at, wall
 from dppo_lab.runs.folder import COMPLETIONS_FILE, METRICS_FILE, PROMPTS_FILE, RUN_FILE, TOTALS, RunFacts
-from dppo_lab.runs.journal import Journal, Stopwatch
 from dppo_lab.runs.written import completion_lines, describe_run, prompt_line
 
 COUNTS = tuple(name for name in TOTALS if name != "seconds")
@@ -199,3 +199,81 @@ class RunRecorder(TrainerCallback, Recorder):
             counts = cast(Tensor, accelerator.reduce(counts, reduction="sum"))
         for name, count in zip(here, counts.tolist(), strict=True):
             self._counts[name] += count
+
+
+class Journal:
+    """Writes JSON to files in a folder, until a write fails: then it warns once and appends no more.
+
+    Numbers that are not finite become null, and values that JSON does not have become text.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.stopped = False
+        """Whether a write has failed."""
+
+    def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add one line per record to the file ``name``. A line that does not fit on the disk is removed again."""
+        if not self.stopped:
+            self._try(name, lambda path: append_lines(path, records, default=str))
+
+    def write(self, name: str, value: Mapping[str, Any]) -> None:
+        """Replace the file ``name`` in one step. It is tried every time, since it says how a run ended."""
+        self._try(name, lambda path: write_json(path, value, default=str))
+
+    def cut(self, name: str, step: int) -> None:
+        """Remove every line of a later step than ``step``, and every damaged line; below 0 all of them."""
+
+        def is_kept(record: Mapping[str, Any]) -> bool:
+            at = record.get("step")
+            return isinstance(at, int) and at <= step
+
+        self._try(name, lambda path: keep_lines(path, is_kept))
+
+    def _try(self, name: str, write: Callable[[Path], None]) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write(self.folder / name)
+        except OSError as error:
+            if not self.stopped:
+                self.stopped = True
+                warnings.warn(
+                    f"cannot write {self.folder / name}: {error}. The record of this run stops here; training goes on.",
+                    stacklevel=3,
+                )
+
+
+class Stopwatch:
+    """Counts training seconds on the clock ``now``: from ``start`` to ``stop``, without those in ``paused``."""
+
+    def __init__(self, now: Callable[[], float] = wall) -> None:
+        self._now = now
+        self._seconds = self._since = 0.0
+        self._running, self._pauses = False, 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._seconds + (self._now() - self._since if self._counting else 0.0)
+
+    @property
+    def _counting(self) -> bool:
+        return self._running and not self._pauses
+
+    def start(self, seconds: float) -> None:
+        """Go on from ``seconds``."""
+        self._seconds, self._since, self._running = seconds, self._now(), True
+
+    def stop(self) -> None:
+        """Count no more."""
+        self._seconds, self._running = self.seconds, False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count nothing within a ``with`` block; pauses may be nested."""
+        self._seconds, self._pauses = self.seconds, self._pauses + 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            self._since = self._now()

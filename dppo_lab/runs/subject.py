@@ -11,12 +11,7 @@ from typing import Any, cast
 import torch
 from peft import get_peft_model
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainerState,
-)
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 from trl.trainer.utils import get_peft_config
 
 from dppo.environment import SMALL

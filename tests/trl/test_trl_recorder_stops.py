@@ -9,7 +9,7 @@ from conftest_trl import length_reward
 from trl_recorder_runs import Stop, StopAfter, lines, make, run_file
 
 from answer_judge import files
-from dppo_lab.runs.journal import Journal
+from dppo_lab.runs.recorder import Journal
 
 STEPS = 6
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS}

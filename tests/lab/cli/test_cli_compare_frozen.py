@@ -7,7 +7,7 @@ import pytest
 from wrong_weights import DOUBLED
 
 from dppo.verification.frozen_lines import TOKEN_LEVELS
-from dppo_lab.cli import compare_frozen as command
+from dppo_lab.cli import compare as command
 from dppo_lab.comparison.frozen_table import LEGEND, TITLES
 
 
@@ -60,7 +60,7 @@ def test_a_bias_that_is_not_declared_fails(quick, monkeypatch, capsys):
             return replace(method, completions=replace(method.completions, weighting=DOUBLED))
 
     monkeypatch.setattr(frozen_methods, "embedded_training", Lying)
-    assert command.main(["--rates", "0.5", "--draws", "100", "--methods", "dppo"]) == 1
+    assert command.frozen(["--rates", "0.5", "--draws", "100", "--methods", "dppo"]) == 1
     text = capsys.readouterr().out
     assert "WRONG dppo (r_q 0, r_o 0.5)" in text and "FAIL 2 rows are biased without saying so" in text
 
@@ -75,7 +75,7 @@ def test_a_configuration_gives_model_loss_and_floor(quick, tmp_path, capsys):
     )
     output = tmp_path / "frozen.json"
     words = [str(config), "--prune_floor", "0.3", "--completion_prune_rate", "0.5", "--rates", "0.5", "--draws", "100"]
-    assert command.main([*words, "--output", str(output)]) == 0
+    assert command.frozen([*words, "--output", str(output)]) == 0
     saved = json.loads(output.read_text())
     rows = [row for row in saved["rows"] if row["name"] == "dppo"]
     assert {row["normaliser"] for row in rows} == {"grpo"}
