@@ -73,11 +73,9 @@ class Looks(TrainerCallback):
         self.reward_EPG: list[Tensor] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` once."""
         self._look()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by ``Trainer`` after every optimizer step."""
         if state.global_step % self._every == 0:
             self._look()
 
@@ -151,9 +149,8 @@ def page_rows(rows: Sequence[Record]) -> list[str]:
     def of(name: str) -> str:
         return over([row[name] for row in rows])
 
-    kinds = ("mastered", "live", "wrong_gold")
     stays = over([share for row in rows for share in row["still_dead"]])
-    ends = [", ".join(of(f"right_{kind}_{end}") for kind in kinds) for end in ("start", "end")]
+    ends = [", ".join(of(f"right_{kind}_{end}") for kind in KINDS) for end in ("start", "end")]
     return [
         f"| groups of 8 without signal at the start, at the end | {of('dead_at_8')}, {of('dead_end')} |",
         f"| of these, still so after the next epoch, of 8 epochs | {stays} |",

@@ -5,7 +5,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,31 +59,24 @@ RECORDS = (METRICS_FILE, PROMPTS_FILE, COMPLETIONS_FILE)
 RANK, DISK = "rank", "disk"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """Where a run is killed."""
-
-    what: str
-    """``rollout``, ``backward``, ``optimizer``, the name of a file, ``RANK`` or ``DISK``."""
-    time: int
-    """Which of these, counted from 1; for ``RANK`` the optimizer step, for ``DISK`` its percent of a checkpoint."""
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return f"{self.what}:{self.time}"
-
-
 POINTS = (
-    *(Point(what="rollout", time=time) for time in (1, 2, 4)),
-    *(Point(what="backward", time=time) for time in (1, 4, 7)),
-    *(Point(what="optimizer", time=time) for time in (2, 5, 8)),
-    *(Point(what=name, time=2 + place % 5) for place, name in enumerate(OF_CHECKPOINTS)),
-    *(Point(what=name, time=2) for name in (*RECORDS, RUN_FILE)),
-    *(Point(what=RANK, time=time) for time in (3, 6)),
-    *(Point(what=DISK, time=time) for time in (30, 60, 120, 150, 230, 290)),
+    *("rollout:1", "rollout:2", "rollout:4", "backward:1", "backward:4", "backward:7"),
+    *("optimizer:2", "optimizer:5", "optimizer:8"),
+    *(f"{name}:{2 + place % 5}" for place, name in enumerate(OF_CHECKPOINTS)),
+    *(f"{name}:2" for name in (*RECORDS, RUN_FILE)),
+    *("rank:3", "rank:6", "disk:30", "disk:60", "disk:120", "disk:150", "disk:230", "disk:290"),
 )
-"""Files of a generation in use, and of its records, are written at every second step."""
+"""Where a run is killed: what it does or which file it writes, and which of these, counted from 1.
+
+For ``RANK`` it is the optimizer step, for ``DISK`` the percent of a checkpoint. Files of a generation in use, and of
+its records, are written at every second step.
+"""
+
+
+def parsed(point: str) -> tuple[str, int]:
+    """What happens at a point, and which of these it is."""
+    what, _, time = point.rpartition(":")
+    return what, int(time)
 
 
 def run_fields(folder: Path, model: Path, ranks: int = 1) -> dict[str, Any]:
@@ -92,7 +85,7 @@ def run_fields(folder: Path, model: Path, ranks: int = 1) -> dict[str, Any]:
     return {**FIELDS, **own, "model_name_or_path": str(model), "output_dir": str(folder)}
 
 
-def train(fields: Mapping[str, Any], point: Point | None = None, sizes: Mapping[str, int] | None = None) -> None:
+def train(fields: Mapping[str, Any], point: str | None = None, sizes: Mapping[str, int] | None = None) -> None:
     """Train a run, or go on with it, and be killed at a point."""
     torch.set_num_threads(1)
     run = parse_fields(dict(fields), DPPOConfig)
@@ -101,19 +94,18 @@ def train(fields: Mapping[str, Any], point: Point | None = None, sizes: Mapping[
     parts.train_with(DPPOTrainer, run, prepare=aimed(point, sizes or {}))
 
 
-def aimed(point: Point | None, sizes: Mapping[str, int]) -> Callable[[DPPOTrainer], None]:
+def aimed(point: str | None, sizes: Mapping[str, int]) -> Callable[[DPPOTrainer], None]:
     """What prepares a trainer to be killed at a point. It runs in a separate process, so nothing is put back."""
     counts: dict[str, int] = {}
-
-    if point is not None and point.what == RANK:
-        point = replace(point, what="optimizer")
+    aim, time = ("", 0) if point is None else parsed(point)
+    aim = "optimizer" if aim == RANK else aim
 
     def reach(what: str) -> None:
         counts[what] = counts.get(what, 0) + 1
-        if point is not None and what == point.what and counts[what] == point.time:
+        if what == aim and counts[what] == time:
             if what in sizes:
                 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and would raise in its place
-                grown = sizes[what] * point.time if what in RECORDS else sizes[what]
+                grown = sizes[what] * time if what in RECORDS else sizes[what]
                 resource.setrlimit(resource.RLIMIT_FSIZE, (grown // 2, grown // 2))
             else:
                 os.kill(os.getpid(), signal.SIGKILL)

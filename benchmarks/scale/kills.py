@@ -28,7 +28,7 @@ from typing import IO, Any
 import torch
 
 from answer_judge.files import read_lines
-from benchmarks.scale.kill_points import DISK, FIELDS, OF_CHECKPOINTS, POINTS, RANK, RECORDS, Point, run_fields, train
+from benchmarks.scale.kill_points import DISK, FIELDS, OF_CHECKPOINTS, POINTS, RANK, RECORDS, parsed, run_fields, train
 from benchmarks.shared import Record, options, write
 from dppo.errors import DPPOError
 from dppo.verification.tiny_model import build_model
@@ -106,7 +106,7 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         yield {key: value for key, value in record.items() if not any(word in key for word in clocks)}
 
 
-def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Record]:
+def outcomes(work: Path, points: Iterable[str]) -> Iterator[Record]:
     """Kill and resume at every point: whether the run got there, and whether its weights and records are then equal."""
     model, straight = work / "model", work / "straight"
 
@@ -119,7 +119,8 @@ def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Record]:
     whole_run(in_processes(prepare))
     sizes, alone = sizes_of(straight), {1: straight}
     for point in points:
-        ranks, folder = 1 + (point.what == RANK), work / point.name.replace(":", "_")
+        what, _ = parsed(point)
+        ranks, folder = 1 + (what == RANK), work / point.replace(":", "_")
         if ranks not in alone:
             alone[ranks] = work / f"straight_{ranks}"
             whole_run(trained(run_fields(alone[ranks], model, ranks), ranks))
@@ -130,9 +131,9 @@ def outcomes(work: Path, points: Iterable[Point]) -> Iterator[Record]:
             again = trained(run_fields(folder, model, ranks), ranks)
             wrong = next((f"signal {ended[0]}: {ended[1]}" for ended in again if ended != (0, "")), "")
             difference = wrong or compared(folder, alone[ranks])
-        stopped = said.startswith("CheckpointError") if point.what == DISK else killed in (SIGKILL, SIGXFSZ)
+        stopped = said.startswith("CheckpointError") if what == DISK else killed in (SIGKILL, SIGXFSZ)
         yield {
-            "point": point.name,
+            "point": point,
             "killed": stopped,
             "resumed_from": "the start" if found is None else found.name,
             "equal": not difference,
@@ -148,7 +149,7 @@ def whole_run(ends: list[tuple[int, str]]) -> None:
 
 
 def trained(
-    fields: Mapping[str, Any], ranks: int, point: Point | None = None, sizes: Mapping[str, int] | None = None
+    fields: Mapping[str, Any], ranks: int, point: str | None = None, sizes: Mapping[str, int] | None = None
 ) -> list[tuple[int, str]]:
     """How the processes of a run ended that goes to its end or to a point; of several ranks the last one dies there."""
     with socket.socket() as free:
@@ -169,13 +170,14 @@ def trained(
 
 
 @contextmanager
-def small_disk(folder: Path, sizes: Mapping[str, int], point: Point) -> Iterator[Callable[[], None]]:
+def small_disk(folder: Path, sizes: Mapping[str, int], point: str) -> Iterator[Callable[[], None]]:
     """A folder, on a small disk where the point is a full one; yields what frees space."""
-    if point.what != DISK:
+    what, percent = parsed(point)
+    if what != DISK:
         yield lambda: None
         return
     folder.mkdir()
-    room = sum(sizes[name] for name in OF_CHECKPOINTS) * point.time // 100 // 4096 * 4096
+    room = sum(sizes[name] for name in OF_CHECKPOINTS) * percent // 100 // 4096 * 4096
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(folder)], check=True)
     try:
         yield lambda: subprocess.run(["mount", "-o", f"remount,size={40 * room}", str(folder)], check=True) and None
@@ -196,8 +198,7 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--points", help="such as rollout:1,optimizer.pt:2; all by default")
     arguments = parser.parse_args()
-    names = arguments.points.split(",") if arguments.points else [point.name for point in POINTS]
-    asked = [Point(what=name.rpartition(":")[0], time=int(name.rpartition(":")[2])) for name in names]
+    asked = arguments.points.split(",") if arguments.points else POINTS
     found = []
     print("| killed in | resumed from | equal |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as work:
