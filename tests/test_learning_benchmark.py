@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import run_folders
 import yaml
 
 from benchmarks.learning import compare, map, regimes, tune
@@ -122,25 +123,15 @@ SEEDS = tuple(range(10, 20))
 
 
 def write_run(folder, name, seed, points):
-    """A finished run; points are (step, seconds, accuracy), 100 completions of 20 tokens to a second, half trained."""
-    place = folder / "runs" / name / f"seed_{seed}"
-    place.mkdir(parents=True)
-    about = {"format": 1, "method": name, "seed": seed, "status": "finished", "biased": [], "paper": "p"}
-    (place / "run.json").write_text(json.dumps({**about, "updates": points[-1][0]}))
-    lines = [
-        {
-            "step": step,
-            "total/seconds": seconds,
-            "total/rollouts": 100 * seconds,
-            "total/rollout_tokens": 2000 * seconds,
-            "total/tokens_trained": 1000 * seconds,
-            "eval/average/pass@1": accuracy,
-            "frac_reward_zero_std": 0.25 if name == "control" else 0.9,
-            **({"time/rollout": 0.2, "time/forward_backward": 0.1} if step else {}),
-        }
-        for step, seconds, accuracy in points
-    ]
-    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    """A finished run; points are (step, seconds, accuracy), 100 completions to a second."""
+
+    def also(step):
+        silent = {"frac_reward_zero_std": 0.25 if name == "control" else 0.9}
+        return silent | ({"time/rollout": 0.2, "time/forward_backward": 0.1} if step else {})
+
+    points = [(step, seconds, 100 * seconds, accuracy) for step, seconds, accuracy in points]
+    about = {"method": name, "seed": seed, "updates": points[-1][0]}
+    run_folders.write_run(folder / "runs" / name / f"seed_{seed}", points, also, **about)
 
 
 def compared(folder):

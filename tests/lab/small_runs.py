@@ -1,12 +1,15 @@
-"""Words of ``dppo train`` for a run that takes seconds on a CPU."""
+"""Fields and words of ``dppo train`` for a run that takes seconds on a CPU, and a reward that it can learn from."""
 
-SMALL = (
-    "--use_cpu true --bf16 false --report_to none --num_generations 4 --per_device_train_batch_size 16 "
-    "--max_completion_length 8 --disable_tqdm true --gradient_checkpointing false"
-)
+SMALL = {"use_cpu": True, "bf16": False, "report_to": "none", "num_generations": 4, "per_device_train_batch_size": 16}
+SMALL |= {"max_completion_length": 8, "gradient_checkpointing": False}
 
 
 def small_words(folder, *more, model="scratch:embedded", dataset="embedded"):
     """A small run into ``folder``; further words win."""
-    named = ["--model_name_or_path", str(model), "--dataset_name", str(dataset), "--output_dir", str(folder)]
-    return [*named, *SMALL.split(), *more]
+    named = {"model_name_or_path": model, "dataset_name": dataset, "output_dir": folder, **SMALL, "disable_tqdm": True}
+    return [*(word for name, value in named.items() for word in (f"--{name}", str(value))), *more]
+
+
+def odd_length(completions, **columns):
+    """0, 1 or 2 by length: something that an untrained policy can learn from."""
+    return [float(len(completion[-1]["content"]) % 3) for completion in completions]

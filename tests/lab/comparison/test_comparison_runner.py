@@ -7,48 +7,39 @@ import torch
 import yaml
 from refusals import refused
 from safetensors.torch import load_file
+from small_runs import SMALL
 
 from dppo.errors import ConfigError
 from dppo.trl.checkpoints import lock
-from dppo.verification.tiny_model import build_model
-from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.comparison import runner
 from dppo_lab.comparison.plan import plan
 from dppo_lab.comparison.runner import run_comparison
 from dppo_lab.demo import rollouts
 
 FIELDS = {
+    **SMALL,
     "dataset_name": "embedded_quick",
     "embedded_problems": 12,
     "eval_benchmarks": ["embedded_quick"],
     "eval_benchmark_limit": 6,
     "eval_benchmark_every": 1,
     "rollout_func": "embedded",
-    "reward_funcs": ["comparison_rewards.odd_length"],
+    "reward_funcs": ["small_runs.odd_length"],
     "loss_type": "dr_grpo",
     "scale_rewards": "none",
-    "num_generations": 4,
-    "per_device_train_batch_size": 16,
-    "max_completion_length": 8,
     "learning_rate": 1e-3,
     "max_steps": 2,
     "logging_steps": 1,
     "save_strategy": "no",
-    "gradient_checkpointing": False,
-    "use_cpu": True,
-    "bf16": False,
-    "report_to": "none",
     "seed": 3,
 }
 
 
-def maker(folder):
+def maker(folder, untrained):
     """Makes comparisons in ``folder`` that start from one untrained model."""
-    build_model(0).save_pretrained(folder / "model")
-    build_tokenizer().save_pretrained(folder / "model")
 
     def comparison(methods=("trl", "dppo"), seeds=1, output="out", **changes):
-        given = {**FIELDS, "model_name_or_path": str(folder / "model"), "output_dir": str(folder / output)}
+        given = {**FIELDS, "model_name_or_path": str(untrained), "output_dir": str(folder / output)}
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump({**given, **changes}))
         return plan(path, methods=methods, seeds=seeds)
@@ -57,14 +48,14 @@ def maker(folder):
 
 
 @pytest.fixture
-def make(tmp_path):
-    return maker(tmp_path)
+def make(tmp_path, untrained):
+    return maker(tmp_path, untrained)
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory):
+def three(tmp_path_factory, untrained):
     """A finished comparison, in this order, with what it told and returned."""
-    make, events = maker(tmp_path_factory.mktemp("three")), []
+    make, events = maker(tmp_path_factory.mktemp("three"), untrained), []
     comparison = make(methods=("cppo", "trl", "dppo"))
     return make, comparison, events, run_comparison(comparison, events.append)
 

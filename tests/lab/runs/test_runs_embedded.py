@@ -21,7 +21,7 @@ from dppo_lab.runs.parts import load_rollouts, train
 @pytest.fixture
 def words(tmp_path, untrained):
     more = "--embedded_problems 12 --rollout_func embedded --max_steps 3 --logging_steps 1 --save_strategy no "
-    more += "--learning_rate 1e-3 --reward_funcs runs_rewards.odd_length"
+    more += "--learning_rate 1e-3 --reward_funcs small_runs.odd_length"
     return small_words(tmp_path / "out", *more.split(), model=untrained, dataset="embedded_quick")
 
 
@@ -42,14 +42,10 @@ def test_a_run_follows_held_out_problems_and_trains_as_without(tmp_path, words):
         train(parse_run([*words, *more, "--overwrite", "true"]))
         weights.append(load_file(tmp_path / "out" / "model.safetensors"))
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    lines = evaluations(tmp_path / "out")
+    logs = map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines())
+    lines = [line for line in logs if "eval/embedded_quick/pass@1" in line]
     assert [line["step"] for line in lines] == [0, 2, 3]
     assert all(line["eval/average/pass@1"] == line["eval/embedded_quick/pass@1"] for line in lines)
-
-
-def evaluations(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "eval/embedded_quick/pass@1" in line]
 
 
 def test_a_run_with_drafts_verifies_what_it_sampled_an_epoch_before(words, monkeypatch):
@@ -67,7 +63,7 @@ def test_a_run_with_drafts_verifies_what_it_sampled_an_epoch_before(words, monke
 @pytest.mark.parametrize(
     ("more", "kind", "said"),
     [
-        ("--draft last_completion --rollout_func runs_rewards.odd_length", "wrong", "only for rollout_func: embedded"),
+        ("--draft last_completion --rollout_func small_runs.odd_length", "wrong", "only for rollout_func: embedded"),
         ("--draft last_completion", "ok", "completions: embedded, with last_completion as draft"),
         ("--eval_benchmarks embedded_quick --eval_benchmark_limit 6", "ok", "6 of embedded_quick"),
     ],
