@@ -52,10 +52,10 @@ def lines_of(
     contestants: Sequence[Contestant], methods: Sequence[Method], subject: Subject, build: Build
 ) -> tuple[FrozenLine, ...]:
     """The lines of the methods asked for, and the controls."""
-    found = [
-        line(contestant.name, method, subject, _taken(contestant))
-        for contestant, method in zip(contestants, methods, strict=True)
-    ]
+    found = []
+    for contestant, method in zip(contestants, methods, strict=True):
+        levels = frozenset(level for level, field in RATES.items() if TAKEN[field](METHODS[contestant.preset]))
+        found.append(line(contestant.name, method, subject, levels))
     if any(map(_leaves_tokens_out, contestants)):
         found = [replace(each, levels=each.levels | _token_levels(each.method)) for each in found]
     return (*found, *control_lines(subject, build))
@@ -70,7 +70,3 @@ def _leaves_tokens_out(contestant: Contestant) -> bool:
 def _token_levels(method: Method) -> frozenset[PrunedLevel]:
     pairs = zip((PrunedLevel.TOKENS, PrunedLevel.HEAD), takes_tokens(method), strict=True)
     return frozenset(level for level, taken in pairs if taken)
-
-
-def _taken(contestant: Contestant) -> frozenset[PrunedLevel]:
-    return frozenset(level for level, field in RATES.items() if TAKEN[field](METHODS[contestant.preset]))

@@ -90,7 +90,8 @@ def summary_of(comparison: Comparison, results: Mapping[str, Results]) -> dict[s
     curves = {name: curves_of(found) for name, found in results.items()}
     baseline, given = comparison.baseline, comparison.target
     first = curves[baseline]
-    target = final_target(baseline, first) if given is None else fixed_target(given, first)
+    fixed = None if given is None else Target(what=f"accuracy {given:g}", per_seed=dict.fromkeys(first, given))
+    target = fixed or final_target(baseline, first)
     places = {what: common_reach(curves, over) for what, over in READOUTS.items()}
     took, speedups = spent(curves, target), ratios(curves, target, baseline)
     key = TO_FINAL if baseline == STOCK and given is None else TO_TARGET
@@ -200,11 +201,6 @@ class Target:
             "per_seed": {str(seed): value for seed, value in self.per_seed.items()},
             "missing": self.missing or None,
         }
-
-
-def fixed_target(accuracy: float, curves: Curves) -> Target:
-    """One accuracy, in [0, 1], for every seed."""
-    return Target(what=f"accuracy {accuracy:g}", per_seed=dict.fromkeys(curves, accuracy))
 
 
 def final_target(name: str, curves: Curves) -> Target:

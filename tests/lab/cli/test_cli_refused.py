@@ -102,8 +102,6 @@ REFUSED = [
     ("values values.yaml --min_p 0.1 --reward_weights 1 2", "these values: 2 problems"),
     ("values values.yaml --rollout_func refused_rewards.roll_out", "rollout_func='refused_rewards.roll_out'"),
     # options of commands
-    ("compare compare.yaml --methods trl,dpppo", "Did you mean dppo?"),
-    ("compare compare.yaml --target 2", "--target 2"),
     ("compare --frozen --methods dppo,greatest", "'greatest'"),
     ("compare --frozen --rates 0.5,half", "--rates 0.5,half"),
     ("compare --frozen --output /nowhere/at/all.json", "no folder /nowhere/at"),

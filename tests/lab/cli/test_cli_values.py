@@ -143,13 +143,11 @@ def test_values_that_are_all_0_fail_and_are_written_all_the_same(words, capsys):
     assert all(line["value"] == 0 for line in written())
 
 
-def test_without_a_configuration_or_a_place_it_says_so(words, capsys, tmp_path):
-    assert main(["values"]) == 2
+def test_without_a_place_it_says_so(words, capsys, tmp_path):
     text = (tmp_path / "run.yaml").read_text().replace("prompt_values: set.values.jsonl\n", "")
     (tmp_path / "run.yaml").write_text(text.replace("method: a_star_po", "method: dppo_history"))
     assert main(words) == 2
-    text = capsys.readouterr().err
-    assert "no configuration is named" in text and "Set prompt_values: problems.values.jsonl" in text
+    assert "Set prompt_values: problems.values.jsonl" in capsys.readouterr().err
     (tmp_path / "sums.jsonl").write_text("".join(f'{{"prompt": "{i}+1=?", "answer": "{i + 1}"}}\n' for i in range(8)))
     assert main([*words, "--dataset_name", "sums.jsonl"]) == 0
     assert len(written("sums.values.jsonl")) == 8, "beside the dataset"

@@ -1,7 +1,5 @@
-"""One writer of a run's folder, with real processes: two are refused, and what a killed one left is taken over."""
+"""One writer of a run's folder, with real processes; what ended or was killed: ``tests/trl/test_trl_lock.py``."""
 
-import os
-import signal
 import socket
 
 import pytest
@@ -29,25 +27,6 @@ def test_a_second_writer_is_refused_and_changes_nothing(tmp_path, holder, words,
     with refused(ConfigError, f"process {holder.pid} on {socket.gethostname()} since", f"output_dir: {tmp_path}"):
         train(parse_run([*words, *more]))
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_the_folder_of_a_writer_that_ended_is_free_and_says_nothing(tmp_path, holder, capsys):
-    holder.communicate("")
-    with sole_writer_of(tmp_path / "out"):
-        assert (tmp_path / "out" / lock.WRITER_FILE).exists()
-    assert capsys.readouterr().out == "" and os.listdir(tmp_path / "out") == [lock.LOCK_FILE]
-
-
-def test_a_killed_writer_leaves_a_lock_that_a_run_takes_over_with_a_line(tmp_path, holder, words, capsys):
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
-    assert (tmp_path / "out" / lock.WRITER_FILE).exists()
-    train(parse_run(words))
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "taken over" in line]
-    assert str(tmp_path / "out") in line and f"process {holder.pid} on" in line
-    assert not (tmp_path / "out" / lock.WRITER_FILE).exists()
-    train(parse_run([*words, "--resume"]))
-    assert "taken over" not in capsys.readouterr().out
 
 
 def test_a_note_that_is_damaged_or_cannot_be_written_stops_nobody(tmp_path, holder, monkeypatch):
