@@ -13,8 +13,8 @@ import io
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -156,18 +156,6 @@ def difference(model: Any, kernel: Any) -> float:
     return worst
 
 
-def verdicts(names: list[str]) -> Iterator[Found]:
-    """Of every type, in every dtype."""
-    for name in names:
-        for dtype in DTYPES:
-            with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-                warnings.simplefilter("ignore")
-                found = judged(name, dtype)
-            yield found
-            if found.verdict == "not built":
-                break
-
-
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"[:160]
 
@@ -182,9 +170,13 @@ def main() -> int:
     names = arguments.only.split(",") if arguments.only else sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     rows: list[Found] = []
     print("| type | dtype | verdict | why |\n|---|---|---|---|")
-    for found in verdicts(names):
-        rows.append(found)
-        print(f"| {found.type} | {found.dtype} | {found.verdict} | {found.why} |", flush=True)
+    for name, dtype in product(names, DTYPES):
+        if rows and rows[-1].type == name and rows[-1].verdict == "not built":
+            continue
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            rows.append(judged(name, dtype))
+        print("| {type} | {dtype} | {verdict} | {why} |".format(**asdict(rows[-1])), flush=True)
     print(f"\n{dict(Counter(found.verdict for found in rows))}")
     write(arguments.output, [asdict(found) for found in rows], seeds=[0, 5])
     return int(any(found.verdict == "wrong" for found in rows))
