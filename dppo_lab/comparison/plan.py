@@ -16,9 +16,9 @@ from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.folder import FORMAT, STOCK
 from dppo_lab.runs.parsing import COMPARISON, AnyRun, read_file, read_flags
-from dppo_lab.runs.parts import load_rewards, load_rollouts
 from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.reader import read_record
+from dppo_lab.runs.rewards import load_rewards, load_rollouts
 from dppo_lab.shipped import EXAMPLES
 
 QUICK = EXAMPLES / "embedded_compare.yaml"

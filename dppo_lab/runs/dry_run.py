@@ -19,8 +19,9 @@ from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import load_tokenizer, model_of, model_problems, positions
 from dppo_lab.runs.parsing import Run
-from dppo_lab.runs.parts import fitting, load_dataset, load_rewards, load_rollouts, output_checkpoint
+from dppo_lab.runs.parts import fitting, load_dataset, output_checkpoint
 from dppo_lab.runs.preflight import data_problems, output_problems, tracker_problems, value_problems, weight_problems
+from dppo_lab.runs.rewards import load_rewards, load_rollouts
 
 TEMPLATE = {True: "with a chat template", False: "without a chat template: prompts will be plain text"}
 Kind = Literal["ok", "wrong", "unchecked", "plan"]

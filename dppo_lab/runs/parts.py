@@ -1,9 +1,7 @@
-"""The parts of a run, each loaded and checked: output folder, data, rewards, rollouts, model, trainer."""
+"""The parts of a run, each loaded and checked: output folder, data, model, trainer; ``rewards`` has what it calls."""
 
-import importlib
 import shutil
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -13,10 +11,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from answer_judge import problems as judged
-from answer_judge.files import current_folder_first
 from answer_judge.problems.checkers import is_check
-from dppo.errors import CheckpointError, ConfigError, DataError, did_you_mean
-from dppo.methods import METHODS
+from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.rng import Purpose, generator
 from dppo.trl.checkpoints.files import STATE, asked_for, latest_checkpoint
 from dppo.trl.checkpoints.hooks import sole_writers_of
@@ -24,20 +20,17 @@ from dppo.trl.checkpoints.lock import LOCK_FILE, WRITER_FILE
 from dppo.trl.grpo.trainer import DPPOTrainer
 from dppo.trl.metrics import wall
 from dppo_lab.demo import task
-from dppo_lab.demo.drafts import LastCompletions
-from dppo_lab.demo.rollouts import EmbeddedRollouts
 from dppo_lab.demo.scratch import SCRATCH, OnStep
 from dppo_lab.runs.benchmarks import benchmark_callback, load_benchmarks
-from dppo_lab.runs.embedded import EMBEDDED, TASKS, embedded_rows
+from dppo_lab.runs.embedded import TASKS, embedded_rows
 from dppo_lab.runs.folder import RECORDS
 from dppo_lab.runs.models import chat_options, load_tokenizer, made_from_scratch, model_of, positions, prompt_tokens
 from dppo_lab.runs.parsing import AnyRun, Run
 from dppo_lab.runs.preflight import check_run
 from dppo_lab.runs.recorder import RunRecorder
+from dppo_lab.runs.rewards import load_rewards, load_rollouts
 
 Kind = TypeVar("Kind", bound=GRPOTrainer)
-LAST_COMPLETION = "last_completion"
-"""The value of ``draft``: a prompt's last completions are verified before the rest is decoded."""
 TEMPLATE_TOKENS = 256
 """More than a chat template adds to a prompt. A token is a byte at least, so that most prompts need not be counted."""
 START_FOLDER = "start"
@@ -149,91 +142,6 @@ def clear(folder: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
     for name in RECORDS:
         (folder / name).unlink(missing_ok=True)
-
-
-def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any]]:
-    """The reward functions of a run, by name or dotted path, checked against the columns of the dataset if given."""
-    data, longest = run.data, run.training.max_completion_length or 0
-    makers: dict[str, Callable[[], Callable[..., Any]]] = {
-        "accuracy": lambda: judged.accuracy_reward(
-            benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
-        ),
-        "format": judged.format_reward,
-        "overlong": lambda: judged.overlong_penalty(longest, data.overlong_cache_tokens),
-        "majority_vote": lambda: _vote(run),
-        "code_tests": lambda: judged.code_tests(
-            workers=data.reward_workers, limits=run.program_limits, accept_weak_sandbox=data.accept_weak_sandbox
-        ),
-        EMBEDDED: lambda: task.score,
-    }
-    names = data.reward_funcs or [EMBEDDED if data.dataset_name in TASKS else "accuracy"]
-    functions = [
-        makers[name]()
-        if name in makers
-        else judged.checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
-        if is_check(name)
-        else imported(name, field="reward_funcs", known=makers)
-        for name in names
-    ]
-    if dataset is not None:
-        judged.check_rewards(dataset, functions)
-        for sandbox in (getattr(function, "sandbox", None) for function in functions):
-            if sandbox is not None:  # it may be refused here, before anything is trained
-                PartialState().print(f"dppo | {sandbox.describe()}")
-    return functions
-
-
-def _vote(run: AnyRun) -> Callable[..., Any]:
-    """The majority vote of a run's groups, which must all have one size: another size is another reward."""
-    own = METHODS.get(getattr(run.training, "method", ""))
-    if own is not None and own.sizes is not None:
-        raise ConfigError(
-            f"reward_funcs: majority_vote is another reward in groups of another size, and method={own.name!r} gives "
-            "prompts as many completions as their history says. Write method: dppo_history"
-        )
-    votes, held_out = run.training.num_generations, run.training.num_generations_eval
-    if run.training.eval_strategy != "no" and held_out not in (None, votes):
-        raise ConfigError(
-            f"reward_funcs: majority_vote rewards by a vote of num_generations={votes}, and another vote, of "
-            f"num_generations_eval={held_out}, is another reward. Write num_generations_eval: {votes}"
-        )
-    data = run.data
-    return judged.majority_vote_reward(
-        votes=votes, benchmark=data.reward_rule, workers=data.reward_workers, limit_seconds=data.answer_time_limit
-    )
-
-
-def imported(name: str, *, field: str, known: Iterable[str]) -> Callable[..., Any]:
-    """The function of a dotted path, looked up in the current folder first; errors name the ``field``."""
-    module, _, attribute = name.rpartition(".")
-    if not module:
-        path = f"Write one of {', '.join(known)}, or the dotted path of a function."
-        raise ConfigError(f"{field}: {name!r} is not known. {did_you_mean(name, known)}{path}")
-    try:
-        with current_folder_first():
-            return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        meant = did_you_mean(attribute, vars(sys.modules[module]) if module in sys.modules else ())
-        raise ConfigError(f"{field}: {name!r} cannot be imported: {error}. {meant}".rstrip()) from error
-
-
-def load_rollouts(run: AnyRun) -> Callable[..., Any] | None:
-    """The ``rollout_func`` of a run, by name or dotted path; None where transformers or vLLM generate."""
-    name, draft = run.data.rollout_func, run.data.draft
-    if draft not in (None, LAST_COMPLETION):
-        raise ConfigError(f"draft={draft!r} is not {LAST_COMPLETION!r}. Leave it out to decode without drafts.")
-    if draft is not None and name != EMBEDDED:
-        raise ConfigError(
-            f"draft: {draft} is only for rollout_func: embedded. Leave it out; vLLM's server has "
-            "--speculative-config of its own, see docs/drafts.md."
-        )
-    if name is None:
-        return None
-    if name != EMBEDDED:
-        return imported(name, field="rollout_func", known=[EMBEDDED])
-    if run.training.use_vllm:
-        raise ConfigError("rollout_func: embedded decodes by itself, use_vllm would start vLLM for nothing. Use one.")
-    return EmbeddedRollouts() if draft is None else EmbeddedRollouts(LastCompletions())
 
 
 def prepare_model(run: AnyRun, progress: OnStep | None = None, folder: Path | None = None) -> str:

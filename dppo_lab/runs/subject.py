@@ -22,10 +22,12 @@ from dppo.verification.sampling import SubjectSampling
 from dppo.verification.subject import Scorer, Subject, frozen_subject
 from dppo_lab.demo.scratch import SCRATCH
 from dppo_lab.demo.subject import quick_policy
+from dppo_lab.runs.embedded import EMBEDDED
 from dppo_lab.runs.follow import no_progress_bars
 from dppo_lab.runs.models import cannot_load, chat_options, hub_options, load_tokenizer, model_of, prompt_tokens
 from dppo_lab.runs.parsing import Run
-from dppo_lab.runs.parts import EMBEDDED, START_FOLDER, load_dataset, load_rewards
+from dppo_lab.runs.parts import START_FOLDER, load_dataset
+from dppo_lab.runs.rewards import load_rewards
 
 FEW_PARAMETERS = (16, SubjectSampling(generations=8, max_new_tokens=128))
 """Prompts and sampling for models that roll out in a second or two."""

@@ -30,8 +30,9 @@ from dppo_lab.runs.benchmarks import sampling_of
 from dppo_lab.runs.embedded import EMBEDDED
 from dppo_lab.runs.models import chat_options, hub_options, load_tokenizer, model_problems, prompt_tokens
 from dppo_lab.runs.parsing import Run
-from dppo_lab.runs.parts import load_dataset, load_rewards, prepare_model
+from dppo_lab.runs.parts import load_dataset, prepare_model
 from dppo_lab.runs.preflight import data_problems, raise_all, weight_problems
+from dppo_lab.runs.rewards import load_rewards
 from dppo_lab.runs.subject import scored
 
 GO_ON = "the same command goes on from what is there"

@@ -15,7 +15,8 @@ from dppo_lab.runs.benchmarks import load_benchmarks
 from dppo_lab.runs.dry_run import dry_run
 from dppo_lab.runs.embedded import held_out_set
 from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import load_rollouts, train
+from dppo_lab.runs.parts import train
+from dppo_lab.runs.rewards import load_rollouts
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from dppo.install import install_line
 from dppo.verification.tiny_tokenizer import build_tokenizer
 from dppo_lab.runs.dry_run import dry_run
 from dppo_lab.runs.parsing import parse_run
-from dppo_lab.runs.parts import clear, fitting, load_dataset, load_rewards, output_checkpoint, train
+from dppo_lab.runs.parts import clear, fitting, load_dataset, output_checkpoint, train
+from dppo_lab.runs.rewards import load_rewards
 
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(12)]
 
