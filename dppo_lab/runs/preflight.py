@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from transformers.integrations import integration_utils
 
+from answer_judge.problems.checkers import is_check
 from answer_judge.problems.loading import is_local
 from dppo.errors import ConfigError, did_you_mean, raise_problems
 from dppo.methods.settings import setting_problems
@@ -15,6 +16,7 @@ from dppo.trl.support import RANGES
 from dppo_lab.runs.embedded import TASKS
 from dppo_lab.runs.models import model_problems
 from dppo_lab.runs.parsing import AnyRun
+from dppo_lab.runs.rewards import REWARDS, imported
 
 TRACKERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"azure_ml": ("azureml", "azureml-mlflow"), "comet_ml": ("comet", "comet-ml"), "flyte": ("flytekit", "flytekit")}
@@ -41,7 +43,15 @@ def preflight_problems(run: AnyRun) -> list[str]:
 
     Nothing is loaded, and nothing stays on the disk.
     """
-    checks = (output_problems, model_problems, data_problems, value_problems, tracker_problems, weight_problems)
+    checks = (
+        output_problems,
+        model_problems,
+        data_problems,
+        value_problems,
+        tracker_problems,
+        weight_problems,
+        reward_problems,
+    )
     # ``DPPOConfig`` has checked its ranges already, TRL's own arguments have not.
     return [*setting_problems(run.training, ranges=RANGES), *(problem for check in checks for problem in check(run))]
 
@@ -103,3 +113,14 @@ def weight_problems(run: AnyRun) -> Iterator[str]:
     """Another number of ``reward_weights`` than of rewards."""
     if wrong := weights_mismatch(run.training.reward_weights, len(run.data.reward_funcs or [""])):
         yield wrong
+
+
+def reward_problems(run: AnyRun) -> Iterator[str]:
+    """Rewards by a name that is not known, or by a path that cannot be imported."""
+    for name in run.data.reward_funcs or ():
+        if name in REWARDS or is_check(name):
+            continue
+        try:
+            imported(name, field="reward_funcs", known=REWARDS)
+        except ConfigError as error:
+            yield str(error)

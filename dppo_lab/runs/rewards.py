@@ -19,6 +19,8 @@ from dppo_lab.demo.rollouts import EmbeddedRollouts
 from dppo_lab.runs.embedded import EMBEDDED, TASKS
 from dppo_lab.runs.parsing import AnyRun
 
+REWARDS = ("accuracy", "format", "overlong", "majority_vote", "code_tests", EMBEDDED)
+"""Names of rewards; any other is a check or a dotted path."""
 LAST_COMPLETION = "last_completion"
 """The value of ``draft``: a prompt's last completions are verified before the rest is decoded."""
 
@@ -44,7 +46,7 @@ def load_rewards(run: AnyRun, dataset: Dataset | None) -> list[Callable[..., Any
         if name in makers
         else judged.checker_reward(name, workers=data.reward_workers, limit_seconds=data.answer_time_limit)
         if is_check(name)
-        else imported(name, field="reward_funcs", known=makers)
+        else imported(name, field="reward_funcs", known=REWARDS)
         for name in names
     ]
     if dataset is not None:

@@ -88,3 +88,9 @@ def test_a_script_learns_of_its_reward_weights_before_the_model_is_loaded(tmp_pa
     args = DPPOConfig(str(tmp_path), use_cpu=True, bf16=False, reward_weights=[1.0, 2.0])
     with refused(ConfigError, "1 reward functions", "reward_weights: [1.0]"):
         DPPOTrainer("/no/such/model", lambda completions, **_: [0.0], args)
+
+
+def test_a_reward_that_is_not_known_is_said_before_a_model_from_scratch_is_warmed_up(tmp_path):
+    run = parse_run(words_of(tmp_path, "--reward_funcs", "accuracy", "acuracy", "math.sqroot", "check:any:thing"))
+    first, second = preflight_problems(run)
+    assert "'acuracy' is not known. Did you mean accuracy?" in first and "'math.sqroot' cannot be imported" in second
