@@ -23,11 +23,7 @@ from dppo.types import Candidates, Completions, Draw
 def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str]:
     """The sentence that refuses a floor above what a rate keeps on average; none where it fits.
 
-    Args:
-        floor: lowest probability of a unit.
-        rate: share that is dropped, in [0, 1).
-        name: of the floor, where a user sets it.
-        keeps: what the rate is called there: ``rate=0.5 keeps``.
+    ``name`` is that of the floor where a user sets it, and ``keeps`` what the rate is called there: ``rate=0.5 keeps``.
     """
     if 0 < floor <= 1 - rate + ROUNDING:
         return []
@@ -122,14 +118,11 @@ class _Level:
         if not self.rate:
             return ""
         share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
+        least = "" if self.least is None else f" ({self.least:g} where nothing is lost)"
         return (
             f"{share} of the {self.budget} pruned, {self.rule.__name__} rule on {scored}, {self.design.name} "
-            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{self._least_words}"
+            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{least}"
         )
-
-    @property
-    def _least_words(self) -> str:
-        return "" if self.least is None else f" ({self.least:g} where nothing is lost)"
 
     def _probabilities(self, score_R: Tensor, tokens_R: Tensor, rate: float | None = None) -> Tensor:
         """(R,) at this rate, or at one that is looked at: then the floor gives way as where it is chosen."""

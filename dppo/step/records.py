@@ -91,16 +91,10 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
     """
     if groups < 1:
         raise ShapeError(f"groups={groups} must be >= 1. Try whole_block(groups=4, completions=32).")
-    one_Q = torch.ones(groups, dtype=torch.float64)
-    row_Q = torch.full((groups,), -1)
-    return StepPrompts(
-        candidates=Candidates(row_P=row_Q, signal_P=one_Q, tokens_P=one_Q, seen_P=torch.zeros(groups).bool()),
-        draw=Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q),
-        row_Q=row_Q,
-        prob_Q=one_Q,
-        weight_Q=one_Q,
-        sequences=completions,
-    )
+    one_Q, unseen_Q = torch.ones(groups, dtype=torch.float64), torch.zeros(groups, dtype=torch.bool)
+    candidates = Candidates(row_P=torch.full((groups,), -1), signal_P=one_Q, tokens_P=one_Q, seen_P=unseen_Q)
+    block = Block(candidates=candidates, draw=Draw(keep_N=~unseen_Q, prob_N=one_Q, weight_N=one_Q))
+    return replace(drawn_block(block, 1), sequences=completions)
 
 
 def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) -> StepPrompts:
@@ -162,14 +156,14 @@ def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams
         sizes.append(group_sizes(found[1].group_N))
         return found[1]
 
-    filled = fill(rounds, wanted, roll_out)
+    keep_Q, collected = fill(rounds, wanted, roll_out)
     draw = joined([block.draw for block in blocks])
     return StepPrompts(
         candidates=joined([block.candidates for block in blocks]),
         draw=draw,
         row_Q=torch.cat([block.row_Q for block in blocks]),
         prob_Q=draw.prob_N[draw.keep_N],
-        weight_Q=filled.keep_Q.double(),
-        sequences=int(torch.cat(sizes)[filled.keep_Q].sum()),
-        collected=filled.collected,
+        weight_Q=keep_Q.double(),
+        sequences=int(torch.cat(sizes)[keep_Q].sum()),
+        collected=collected,
     )

@@ -9,7 +9,6 @@ from tiny_policy import GRPO_BY_HAND
 
 from dppo.methods import METHODS
 from dppo.methods.cppo import kept_tokens
-from dppo.methods.ranking import Kept
 from dppo.objective import group_advantages
 from dppo.rng import generator
 
@@ -84,17 +83,13 @@ def test_cppo_as_in_its_code_for_verl(rate, count):
     assert loss_of(method, step_of(method, *GROUPS)) == pytest.approx(by_hand, abs=1e-12)
 
 
-def weighed(keep_N, tokens_N, group_N):
-    return kept_tokens(Kept(keep_N=keep_N, tokens_N=tokens_N, group_N=group_N))
-
-
 def test_dividing_by_the_tokens_kept_is_biased_with_the_right_weights_too():
     """The wrong twin of a fixed denominator: a ratio of two random numbers, here over every independent draw."""
     value, tokens, prob = (torch.tensor(v).double() for v in ([1, -2, 4], [5, 1, 2], [0.5, 0.5, 0.5]))
     masks = [torch.tensor([bool(n & 1), bool(n & 2), bool(n & 4)]) for n in range(8)]
     exact = (value * tokens).sum() / tokens.sum()
     fixed = sum((keep / prob * value * tokens).sum() for keep in masks) / 8 / tokens.sum()
-    ratio = [weighed(keep, tokens, torch.zeros(3, dtype=torch.int64)) / prob for keep in masks]
+    ratio = [kept_tokens(keep, tokens, torch.zeros(3, dtype=torch.int64)) / prob for keep in masks]
     assert abs(fixed - exact) < 1e-12
     assert abs(sum((w * value * tokens).sum() for w in ratio) / 8 / tokens.sum() - exact) > 0.05
     assert "sums are divided by the tokens that are kept" in CPPO_TRL.biases()[0]

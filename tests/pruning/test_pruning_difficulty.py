@@ -151,20 +151,13 @@ def test_the_expected_gradient_is_that_of_the_mean_reward():
 # Resuming.
 
 
-def refreshed(step):
-    return features(20 + step)
-
-
 def test_a_resumed_run_goes_on_bit_by_bit(tmp_path):
     feature_PD = features()
     found = list(blocks(rates(feature_PD), 12))
     through = taught(DifficultyPredictor(feature_PD), found[:6])
-    through.refresh(refreshed(0))
     through.save(tmp_path / "p.npz")
     resumed, forgetful = DifficultyPredictor(feature_PD), DifficultyPredictor(feature_PD)
-    resumed.load(tmp_path / "p.npz")
-    forgetful.load(tmp_path / "p.npz")
-    forgetful.refresh(feature_PD)  # the wrong twin: features as they were at the start
+    resumed.load(tmp_path / "p.npz")  # the wrong twin starts anew
     for predictor in (through, resumed, forgetful):
         taught(predictor, found[6:], first=6)
     every = np.arange(SIZE)
