@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from one_step import rewards_of
+from arrays import rewards_of
 from refusals import refused
 from tiny_policy import DAPO_BY_HAND
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+from arrays import rewards_of
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_policy import GRPO_BY_HAND, REWARD_NF, WEIGHT_F, at_rates, expectation, relative_error, z_scores
@@ -10,7 +11,6 @@ from tiny_policy import GRPO_BY_HAND, REWARD_NF, WEIGHT_F, at_rates, expectation
 from dppo.methods import METHODS
 from dppo.methods.gdpo import decoupled_advantages
 from dppo.objective import group_advantages
-from dppo.types import Rewards
 
 GDPO, DPPO_GDPO = METHODS["gdpo"], METHODS["dppo_gdpo"]
 NAN = float("nan")
@@ -25,15 +25,6 @@ def decoupled(reward_NF):
 GDPO_BY_HAND = replace(GRPO_BY_HAND, advantage_N=decoupled(REWARD_NF))
 UNBIASED = {"gdpo": False, "dppo_gdpo": False}
 BY_HAND = {"gdpo": GDPO_BY_HAND, "dppo_gdpo": GDPO_BY_HAND}
-
-
-def rewards_of(groups, weights=None):
-    """Groups of lines, one reward per function in each line."""
-    return Rewards(
-        reward_NF=torch.tensor([row for group in groups for row in group], dtype=torch.float64),
-        group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
-        weight_F=None if weights is None else torch.tensor(weights, dtype=torch.float64),
-    )
 
 
 def present(values):
@@ -73,7 +64,7 @@ REWARDS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0, NAN])
     weights=st.sampled_from([[1.0, 1.0], [1.0, 0.25], [2.0, -1.0]]),
 )
 def test_it_is_trls_normalize_then_sum_on_groups_of_any_sizes_with_missing_rewards(groups, weights):
-    got = decoupled_advantages(rewards_of(groups, weights))
+    got = decoupled_advantages(rewards_of(*groups, weights=weights))
     torch.testing.assert_close(
         got, torch.tensor(trl_normalize_then_sum(groups, weights)).double(), rtol=1e-6, atol=1e-6
     )
@@ -82,7 +73,7 @@ def test_it_is_trls_normalize_then_sum_on_groups_of_any_sizes_with_missing_rewar
 def test_without_the_check_for_flat_groups_rounding_would_become_an_advantage():
     flat, other = [[0.1, 0.0]] * 3, [[0.0, 1.0], [1.0, 0.0]]
     assert any(trl_normalize_then_sum([flat, other], [1.0, 1.0])[:3])
-    assert (decoupled_advantages(rewards_of([flat, other]))[:3] == 0).all()
+    assert (decoupled_advantages(rewards_of(flat, other))[:3] == 0).all()
 
 
 def test_without_the_second_normalisation_pruning_prompts_would_be_exact():

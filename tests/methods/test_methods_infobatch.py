@@ -23,6 +23,7 @@ from dppo.verification.enumerate import every_way
 
 UNBIASED = {"infobatch": True}
 INFOBATCH, DPPO = METHODS["infobatch"], METHODS["dppo"]
+ROWS_METHOD, KEPT = ROW_METHODS["infobatch"], ROW_METHODS["infobatch_kept"]
 SIZE = 64
 BLOCK = Candidates(
     row_P=torch.arange(SIZE),
@@ -33,13 +34,31 @@ BLOCK = Candidates(
 """Half of it is below the mean."""
 
 
+def source(method=ROWS_METHOD, size=40, seed=0, seen=True):
+    scores = RecordedScores(np.arange(size, dtype=np.uint64), np.full(size, 10))
+    if seen:
+        scores.record(torch.arange(size), torch.arange(size).double())
+    return RowSource(scores, method, seed=seed)
+
+
+def drawn_prompts(rate):
+    return INFOBATCH.with_rates(prompt=rate).prompts.draw(BLOCK, generator(3, Purpose.CHECK))
+
+
+def drawn_rows(rate):
+    method = replace(ROWS_METHOD, rows=ROWS_METHOD.rows.at_rate(rate))
+    return source(method, size=SIZE).draw(torch.arange(SIZE), step=3, epoch=1)
+
+
+@pytest.mark.parametrize("drawn", [drawn_prompts, drawn_rows])
 @pytest.mark.parametrize("rate", [0.25, 0.5, 0.75])
-def test_infobatch_drops_below_the_mean_and_weighs_by_one_over_what_is_kept(rate):
-    draw = INFOBATCH.with_rates(prompt=rate).prompts.draw(BLOCK, generator(3, Purpose.CHECK))
-    assert draw.keep_N[32:].all() and (draw.weight_N[32:] == 1).all()
-    low_N = draw.keep_N[:32]
-    assert low_N.sum() == 32 * (1 - rate)
-    assert draw.weight_N[:32][low_N].tolist() == pytest.approx([1 / (1 - rate)] * int(low_N.sum()))
+def test_the_papers_formula(rate, drawn):
+    """H_t(z) below the mean: dropped with probability r, else weighted by 1 / (1 - r); above: kept, weight 1."""
+    draw, half = drawn(rate), SIZE // 2
+    assert draw.keep_N[half:].all() and (draw.weight_N[half:] == 1).all()
+    low_N = draw.keep_N[:half]
+    assert low_N.sum() == half * (1 - rate)
+    assert draw.weight_N[:half][low_N].tolist() == pytest.approx([1 / (1 - rate)] * int(low_N.sum()))
     assert draw.weight_N.sum() == pytest.approx(SIZE), "a step stands for all its candidates"
 
 
@@ -59,26 +78,6 @@ def test_the_gradient_is_unbiased_at_every_point_of_a_schedule(schedule):
 
 
 # Rows.
-
-ROWS_METHOD, KEPT = ROW_METHODS["infobatch"], ROW_METHODS["infobatch_kept"]
-
-
-def source(method=ROWS_METHOD, size=40, seed=0, seen=True):
-    scores = RecordedScores(np.arange(size, dtype=np.uint64), np.full(size, 10))
-    if seen:
-        scores.record(torch.arange(size), torch.arange(size).double())
-    return RowSource(scores, method, seed=seed)
-
-
-@pytest.mark.parametrize("rate", [0.25, 0.5, 0.75])
-def test_the_papers_formula(rate):
-    """H_t(z) below the mean: dropped with probability r, else weighted by 1 / (1 - r); above: kept, weight 1."""
-    method = replace(ROWS_METHOD, rows=ROWS_METHOD.rows.at_rate(rate))
-    draw = source(method).draw(torch.arange(40), step=3, epoch=1)
-    assert draw.keep_N[20:].all() and (draw.weight_N[20:] == 1).all()
-    low = draw.keep_N[:20]
-    assert low.sum() == 20 * (1 - rate)
-    assert draw.weight_N[:20][low].tolist() == pytest.approx([1 / (1 - rate)] * int(low.sum()))
 
 
 def test_the_mean_is_the_datasets_and_one_draw_stands_for_an_epoch():

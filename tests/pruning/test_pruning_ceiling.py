@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from pruning_enumeration import boxes_of_level
@@ -32,10 +33,6 @@ from dppo.types import Draw, Rewards
 
 EAGER = Auto(fewest=1, least_gain=1.0)
 """Prunes as soon as it gains anything."""
-
-
-def tensor(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 ONES = torch.ones(400, dtype=torch.float64)

@@ -82,15 +82,6 @@ def test_every_outcome_of_cuts_adds_up_to_the_full_batch_and_wrong_weights_do_no
     assert all(error > 0.1 for error in errors.values()), errors
 
 
-def test_a_cut_that_looks_at_what_was_sampled_after_it_is_biased():
-    """The token that a cut spares must not decide whether it is spared, however its probability is stated."""
-    reach = 0.5
-    value = torch.tensor([1.0, 3.0]).double()  # the second token's gradient, by its two outcomes, 1 in 2 each
-    honest = sum(0.5 * reach * v / reach for v in value)
-    peeking = sum(0.5 * float(v > 2) * v / reach for v in value)  # kept where it is large, half of the time
-    assert honest == pytest.approx(value.mean()) and abs(peeking - value.mean()) > 0.5
-
-
 @pytest.mark.parametrize("head", [None, 0.6])
 def test_drawn_weights_average_to_one(head):
     reach_NT = reach_of()

@@ -1,11 +1,12 @@
 """Pass rates that a dataset carries: believed before the first visit, found out where they mislead, never a bias."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from drafts import draft_of
+from drafts import trained
 from pruning_enumeration import boxes_of_level
 from refusals import refused
 
@@ -37,12 +38,7 @@ def answers(row_Q):
     return Rewards.of_groups(reward_QG)
 
 
-def taught(run, steps, first=0):
-    found = []
-    for step in range(first, first + steps):
-        found.append(run.block(step, generations=GROUP))
-        run.learn(draft_of(run.method, found[-1], answers(found[-1].row_Q), tokens=7), step)
-    return found
+taught = partial(trained, answers=answers, generations=GROUP, tokens=7)
 
 
 def test_a_rate_prunes_from_the_first_step_by_what_the_column_says():

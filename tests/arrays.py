@@ -1,0 +1,19 @@
+"""Small inputs that tests write out: numbers in double precision, and rewards of groups of any sizes."""
+
+import torch
+
+from dppo.types import Rewards
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def rewards_of(*groups, weights=None):
+    """Rewards of groups of any sizes; a reward is a number, or a list with one of each function."""
+    rows = [row if isinstance(row, list) else [float(row)] for group in groups for row in group]
+    return Rewards(
+        reward_NF=tensor(rows),
+        group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
+        weight_F=None if weights is None else tensor(weights),
+    )
