@@ -262,10 +262,9 @@ class TokenCosts:
         return replace(self, fixed=True)
 
     @property
-    def each(self) -> tuple[float, float, float]:
+    def each(self) -> tuple[float, ...]:
         """Seconds of a generated, a scored and a trained token; 0 where there was none."""
-        generated, scored, trained = (s / n if n else 0.0 for s, n in zip(self.seconds, self.tokens, strict=True))
-        return generated, scored, trained
+        return tuple(s / n if n else 0.0 for s, n in zip(self.seconds, self.tokens, strict=True))
 
     @property
     def rollout_cost(self) -> float | None:

@@ -246,6 +246,11 @@ class Draw:
         check_fields(self, "torch.ones(8)")
         check_lengths(self, self.keep_N.numel())
 
+    @classmethod
+    def whole(cls, live_N: Tensor) -> "Draw":
+        """Everything with a gradient kept for certain, at weight 1."""
+        return cls(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:

@@ -17,3 +17,19 @@ def rewards_of(*groups, weights=None):
         group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
         weight_F=None if weights is None else tensor(weights),
     )
+
+
+def present(values):
+    """What is there of some numbers, one at a time."""
+    return [value for value in values if value == value]
+
+
+def mean(values):
+    known = present(values)
+    return sum(known) / len(known) if known else float("nan")
+
+
+def spread(values):
+    """Their deviation with n - 1; without a second value there is none."""
+    known = present(values)
+    return (sum((v - mean(known)) ** 2 for v in known) / (len(known) - 1)) ** 0.5 if len(known) > 1 else float("nan")

@@ -63,7 +63,7 @@ class Ranking:
         """The completions kept: probability 1 for them and 0 for all others."""
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
-            return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
+            return Draw.whole(live_N)
         group_N, score_N = self.compete(completions), self.score(completions).double().numpy()
         dropped = Fraction(self.rate).limit_denominator(MAX_DENOMINATOR)
         keep_N = torch.zeros(len(score_N), dtype=torch.bool)

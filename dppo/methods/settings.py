@@ -245,7 +245,7 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
             score=_score(args, method, sampler_log_probs),
             floor=_floor(args, rate, auto),
             least=LEAST if args.prune_floor is None and completions.rule is proportional else None,
-            auto=auto if auto is None or args.rollout_cost is None else replace(auto, rollout_cost=args.rollout_cost),
+            auto=auto,
             budget=args.completion_budget,
             design=design if completions.design.unbiased else completions.design,
         )
@@ -268,7 +268,6 @@ def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
     if not hasattr(args, "token_prune_rate"):
         return own
     rate, auto = _rate_of(args, "token_prune_rate")
-    auto = auto if auto is None or args.rollout_cost is None else replace(auto, rollout_cost=args.rollout_cost)
     head, floor = args.head_prune_rate, own.floor if args.prune_floor is None else args.prune_floor
     return replace(
         own,
@@ -303,8 +302,10 @@ def _rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
     rate = getattr(args, name)
     if rate != AUTO:
         return rate, None
-    floor = args.prune_floor or 0.0  # one that was asked for is kept at every rate
-    return min(RATES[name].largest, 1 - floor), RATES[name]
+    floor, auto = args.prune_floor or 0.0, RATES[name]  # a floor that was asked for is kept at every rate
+    if name != "prompt_prune_rate" and args.rollout_cost is not None:
+        auto = replace(auto, rollout_cost=args.rollout_cost)
+    return min(auto.largest, 1 - floor), auto
 
 
 def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:

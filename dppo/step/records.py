@@ -15,7 +15,7 @@ from dppo.pruning import Rounds
 from dppo.pruning.rounds import Collected, fill
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
-from dppo.types import Block, Candidates, Draw, Rewards, check_lengths
+from dppo.types import Block, Candidates, Draw, Rewards, check_lengths, each_tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +72,8 @@ class StepPrompts:
 
     def groups_reordered(self, order_Q: Tensor) -> "StepPrompts":
         """The same prompts for groups that lie in another order; candidates and their draw stay as they are."""
-        return replace(
-            self,
-            row_Q=self.row_Q[order_Q],
-            prob_Q=self.prob_Q[order_Q],
-            weight_Q=self.weight_Q[order_Q],
-            size_Q=None if self.size_Q is None else self.size_Q[order_Q],
-            context=self.context.take(order_Q),
-        )
+        turned = each_tensor(self, lambda value_Q: value_Q[order_Q])
+        return replace(turned, context=self.context.take(order_Q))
 
 
 def whole_block(groups: int, completions: int) -> StepPrompts:
@@ -93,7 +87,7 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
         raise ShapeError(f"groups={groups} must be >= 1. Try whole_block(groups=4, completions=32).")
     one_Q, unseen_Q = torch.ones(groups, dtype=torch.float64), torch.zeros(groups, dtype=torch.bool)
     candidates = Candidates(row_P=torch.full((groups,), -1), signal_P=one_Q, tokens_P=one_Q, seen_P=unseen_Q)
-    block = Block(candidates=candidates, draw=Draw(keep_N=~unseen_Q, prob_N=one_Q, weight_N=one_Q))
+    block = Block(candidates=candidates, draw=Draw.whole(~unseen_Q))
     return replace(drawn_block(block, 1), sequences=completions)
 
 

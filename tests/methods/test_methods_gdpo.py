@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from arrays import rewards_of
+from arrays import mean, present, rewards_of, spread
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_policy import GRPO_BY_HAND, REWARD_NF, WEIGHT_F, at_rates, expectation, relative_error, z_scores
@@ -27,30 +27,16 @@ UNBIASED = {"gdpo": False, "dppo_gdpo": False}
 BY_HAND = {"gdpo": GDPO_BY_HAND, "dppo_gdpo": GDPO_BY_HAND}
 
 
-def present(values):
-    return [value for value in values if value == value]
-
-
-def mean(values):
-    return sum(present(values)) / len(present(values)) if present(values) else NAN
-
-
-def deviation(values):
-    """With n - 1; without a second value there is none."""
-    known = present(values)
-    return (sum((v - mean(known)) ** 2 for v in known) / (len(known) - 1)) ** 0.5 if len(known) > 1 else NAN
-
-
 def trl_normalize_then_sum(groups, weights):
     """TRL 1.16, one number at a time; groups may differ in size."""
     totals = []
     for group in groups:
         columns = list(zip(*group, strict=True))
-        scaled = [[(v - mean(column)) / (deviation(column) + 1e-4) for v in column] for column in columns]
+        scaled = [[(v - mean(column)) / (spread(column) + 1e-4) for v in column] for column in columns]
         for row, line in zip(group, zip(*scaled, strict=True), strict=True):
             known = [w * v for w, v in zip(weights, line, strict=True) if v == v]
             totals.append(sum(known) if present(row) else NAN)
-    whitened = [(v - mean(totals)) / (deviation(totals) + 1e-4) for v in totals]
+    whitened = [(v - mean(totals)) / (spread(totals) + 1e-4) for v in totals]
     return [0.0 if v != v else v for v in whitened]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from arrays import rewards_of, tensor
+from arrays import mean, rewards_of, spread, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
@@ -28,16 +28,6 @@ def trl_advantages(lists, weights, scale):
     def total(row):
         given = [w * r for w, r in zip(weights, row, strict=True) if r == r]
         return sum(given) if given else NAN
-
-    def mean(values):
-        present = [v for v in values if v == v]
-        return sum(present) / len(present) if present else NAN
-
-    def spread(values):
-        present = [v for v in values if v == v]
-        if len(present) < 2:
-            return NAN
-        return (sum((v - mean(present)) ** 2 for v in present) / (len(present) - 1)) ** 0.5
 
     totals = [[total(row) for row in group] for group in lists]
     batch, out = spread([v for group in totals for v in group]), []
