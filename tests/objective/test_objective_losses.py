@@ -238,19 +238,15 @@ LOGITS = torch.tensor([0.3, -0.8, 1.1, 0.0], dtype=torch.float64)
 REF_LOGP = torch.tensor([-0.4, 0.9, 0.2, 0.5], dtype=torch.float64).log_softmax(0)
 
 
-def one_of_each(logp, ref, *, old=None, mask=None):
+def one_of_each(logp, ref, *, old=None):
     """One completion whose tokens are all tokens that there are."""
     return Tokens(
         logp_BT=logp[None],
         old_logp_BT=(logp.detach() if old is None else old)[None],
         advantage_B=torch.zeros(1, dtype=torch.float64),
-        mask_BT=torch.ones(1, len(logp)) if mask is None else mask[None],
+        mask_BT=torch.ones(1, len(logp)),
         ref_logp_BT=None if ref is None else ref[None],
     )
-
-
-def kl_of(logp, ref, **given):
-    return k3(one_of_each(logp, ref, **given))[0]
 
 
 def divergence(logp, other):
@@ -281,7 +277,7 @@ def test_gradients_over_all_tokens_are_those_of_the_docstrings():
     logp = leaf.log_softmax(0)
     sampled = logp.exp().detach()
     toward, away = (gradient(divergence(*pair)) for pair in ((REF_LOGP, logp), (logp, REF_LOGP)))
-    mean = gradient((sampled * kl_of(logp, REF_LOGP)).sum())
+    mean = gradient((sampled * k3(one_of_each(logp, REF_LOGP))[0]).sum())
     torch.testing.assert_close(mean, toward, rtol=1e-12, atol=1e-15)
     for wrong, expected in ((logp - REF_LOGP, 0 * toward), ((logp - REF_LOGP).square() / 2, away)):
         got = gradient((sampled * wrong).sum())
@@ -291,7 +287,7 @@ def test_gradients_over_all_tokens_are_those_of_the_docstrings():
 
 def test_a_term_without_a_reference_says_what_to_pass():
     with pytest.raises(ConfigError, match=r"needs ref_logp_BT.*beta=0\.0"):
-        kl_of(LOGITS, None)
+        k3(one_of_each(LOGITS, None))
 
 
 # Weights of pairs.
