@@ -1,6 +1,6 @@
 """What is known of a step's prompts before they are rolled out. No reward and no draw of the step has a part in it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from dppo.errors import DataError, ShapeError
 from dppo.evidence import NO_OTHERS, Evidence, OtherTerms
 from dppo.typed import check_fields
+from dppo.types import each_tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +46,12 @@ class Expected:
 
     def where(self, keep_Q: Tensor, other: "Expected") -> "Expected":
         """The same for some groups, and what another record expects of all others."""
-        names = [field.name for field in fields(self)]
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
         return Expected(**{name: torch.where(keep_Q[:, None], *pair) for name, pair in pairs.items()})
 
     def take(self, group_Q: Tensor) -> "Expected":
         """What was expected of the given groups."""
-        return Expected(**{field.name: getattr(self, field.name)[group_Q] for field in fields(self)})
+        return each_tensor(self, lambda value_QF: value_QF[group_Q])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,8 @@ class StepContext:
 
     def take(self, group_Q: Tensor) -> "StepContext":
         """What is known of the given groups; evidence is about earlier steps and stays."""
-        return StepContext(
-            expected=None if self.expected is None else self.expected.take(group_Q),
-            value_Q=None if self.value_Q is None else self.value_Q[group_Q],
-            evidence=self.evidence,
-            others=self.others,
-        )
+        expected = None if self.expected is None else self.expected.take(group_Q)
+        return replace(self, expected=expected, value_Q=None if self.value_Q is None else self.value_Q[group_Q])
 
 
 NOTHING_KNOWN = StepContext()

@@ -82,17 +82,13 @@ def load_vllm(setting: str, otherwise: str) -> Any:
     """
     from packaging.version import Version  # comes with transformers, which torch alone does without
 
+    advice = f"pip install 'vllm>={VLLM_OLDEST},<{VLLM_BEFORE}', or {otherwise}"
     try:
         vllm: Any = import_module("vllm")
     except ImportError as error:
-        raise ConfigError(
-            f"{setting}: vLLM is not installed ({error}): pip install 'vllm>={VLLM_OLDEST},<{VLLM_BEFORE}', or "
-            f"{otherwise}"
-        ) from error
+        raise ConfigError(f"{setting}: vLLM is not installed ({error}): {advice}") from error
     known = vllm.__version__[:1].isdigit()  # builds from a checkout may have no number
     if known and not Version(VLLM_OLDEST) <= Version(Version(vllm.__version__).base_version) < Version(VLLM_BEFORE):
-        raise ConfigError(
-            f"{setting}: vLLM {vllm.__version__} is not supported, TRL takes {VLLM_OLDEST} <= vLLM < {VLLM_BEFORE}: "
-            f"pip install 'vllm>={VLLM_OLDEST},<{VLLM_BEFORE}', or {otherwise}"
-        )
+        supported = f"TRL takes {VLLM_OLDEST} <= vLLM < {VLLM_BEFORE}"
+        raise ConfigError(f"{setting}: vLLM {vllm.__version__} is not supported, {supported}: {advice}")
     return vllm

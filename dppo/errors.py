@@ -1,6 +1,6 @@
 """Errors that say what is wrong, with which value, and one line that works."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
 
 
@@ -95,6 +95,11 @@ def raise_problems(where: str, problems: list[str]) -> None:
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
         raise ConfigError(f"{where}: {count}\n  - " + "\n  - ".join(problems))
+
+
+def require(where: str, holds: Mapping[str, bool]) -> None:
+    """Raise one ``ConfigError`` that lists each sentence whose condition does not hold; see ``raise_problems``."""
+    raise_problems(where, [problem for problem, fine in holds.items() if not fine])
 
 
 def duration(seconds: float) -> str:

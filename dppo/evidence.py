@@ -13,7 +13,7 @@ from dppo.errors import CheckpointError, ShapeError
 from dppo.groups import each_group
 from dppo.rng import Purpose, generator
 from dppo.typed import check_fields
-from dppo.types import Candidates, Draw, Rewards, check_lengths
+from dppo.types import Candidates, Draw, Rewards, check_lengths, each_tensor
 
 REMEMBERED = 1024
 """Visits kept as evidence about prompts: the latest, since a policy moves on."""
@@ -95,8 +95,7 @@ class Evidence:
             tokens_N: (N,) tokens of each completion.
         """
         keep_P = draw.keep_N
-        known_Q = each_group(lambda total_QG: ~total_QG.isnan().all(1), rewards.group_N, rewards.total_N)
-        visit_Q = candidates.seen_P[keep_P] & known_Q
+        visit_Q = candidates.seen_P[keep_P] & ~rewards.mean_Q.isnan()
         tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), rewards.group_N, tokens_N.double())
         return cls(
             expected_N=candidates.signal_P[keep_P][visit_Q].double().square(),
@@ -124,7 +123,7 @@ class Evidence:
 
     def part(self, chosen_N: Tensor) -> "Evidence":
         """The units at which ``chosen_N``, (N,) bool, is True, each by itself."""
-        return Evidence(**{name: getattr(self, name)[chosen_N] for name in COLUMNS})
+        return each_tensor(replace(self, group_N=None), lambda value_N: value_N[chosen_N])
 
     def _groups(self) -> Tensor:
         return torch.arange(len(self)) if self.group_N is None else self.group_N
@@ -263,10 +262,9 @@ class TokenCosts:
         return replace(self, fixed=True)
 
     @property
-    def each(self) -> tuple[float, float, float]:
+    def each(self) -> tuple[float, ...]:
         """Seconds of a generated, a scored and a trained token; 0 where there was none."""
-        generated, scored, trained = (s / n if n else 0.0 for s, n in zip(self.seconds, self.tokens, strict=True))
-        return generated, scored, trained
+        return tuple(s / n if n else 0.0 for s, n in zip(self.seconds, self.tokens, strict=True))
 
     @property
     def rollout_cost(self) -> float | None:

@@ -151,18 +151,14 @@ def finite_numbers(kind: type, saved: dict[str, Any]) -> Any:
     return kind(**saved)
 
 
-def holds_weights(folder: Path) -> bool:
-    """Whether a folder has a file that transformers reads weights from."""
-    return any(path.suffix in WEIGHT_FILES for path in folder.iterdir())
-
-
 def model_problem(name: str) -> str:
     """What is wrong with the folder that a model's name means; empty where nothing is, or it may be one of the hub."""
     folder = Path(name)
     if folder.is_dir():
-        if not {"config.json", "adapter_config.json"} & {path.name for path in folder.iterdir()}:
+        files = list(folder.iterdir())
+        if not {"config.json", "adapter_config.json"} & {path.name for path in files}:
             return f"model {name}: the folder has no config.json. Name one that save_pretrained or dppo train wrote"
-        if not holds_weights(folder):
+        if not any(path.suffix in WEIGHT_FILES for path in files):
             return f"model {name}: the folder has no weights, such as model.safetensors. Save the model into it again"
     elif name.startswith(("/", ".", "~")) or name.count("/") > 1:  # hub names have at most one slash
         return (

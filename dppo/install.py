@@ -43,7 +43,8 @@ def install_line(extra: str) -> str:
     if (clone / "pyproject.toml").is_file():
         return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
     source = _source()
-    return f"pip install {shlex.quote(f'{NAME}[{extra}] @ {source}')}" if source else _packages_line(extra)
+    words = [f"{NAME}[{extra}] @ {source}"] if source else dict.fromkeys(_packages(extra))
+    return f"pip install {shlex.join(words)}"
 
 
 def _source() -> str:
@@ -57,10 +58,6 @@ def _source() -> str:
     if repository:
         return f"{repository['vcs']}+{noted['url']}@{repository['commit_id']}"
     return str(noted.get("url", ""))
-
-
-def _packages_line(extra: str) -> str:
-    return f"pip install {shlex.join(dict.fromkeys(_packages(extra)))}"
 
 
 def _packages(extra: str) -> Iterator[str]:

@@ -51,7 +51,9 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
         )
     if limit_seconds is not None and not 0 < limit_seconds < math.inf:
         raise ConfigError(f"limit_seconds={limit_seconds} must be above 0 and finite, or None for no limit")
-    target = _innermost(reward)
+    target = reward
+    while isinstance(target, functools.partial):
+        target = target.func
     name = getattr(target, "__name__", type(target).__name__)
 
     @functools.wraps(reward)
@@ -74,12 +76,6 @@ def guarded(reward: Reward, limit_seconds: float | None = None) -> Reward:
     wrapper = call_async if _is_async(target) else call
     wrapper.__name__ = name
     return wrapper
-
-
-def _innermost(reward: Reward) -> Reward:
-    while isinstance(reward, functools.partial):
-        reward = reward.func
-    return reward
 
 
 def _is_async(function: Reward) -> bool:
@@ -155,18 +151,12 @@ def _named(reward: Reward, name: str, limit_seconds: float | None, kwargs: dict[
 def _lacking(reward: Reward, kwargs: dict[str, Any]) -> str:
     """What is wrong with a function that asks for columns that were not given; empty where it has all it asks for."""
     asked = inspect.signature(reward).parameters.values()
-    named = (
-        each.name
-        for each in asked
-        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-    )
-    lacking = [name for name in named if name not in kwargs]
-    if not lacking:
+    needed = [each for each in asked if each.default is each.empty]
+    named = [each.name for each in needed if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    wanted = next((name for name in named if name not in kwargs), None)
+    if wanted is None:
         return ""
-    wanted, columns = (
-        lacking[0],
-        [name for name, value in kwargs.items() if isinstance(value, list) and name not in GIVEN],
-    )
+    columns = [name for name, value in kwargs.items() if isinstance(value, list) and name not in GIVEN]
     return (
         f"asks for the column {wanted!r}, and the dataset has {', '.join(columns) or 'none'}. "
         f"{did_you_mean(wanted, columns)}Rename one: dataset.rename_column({(columns or ['mine'])[0]!r}, {wanted!r})"
@@ -220,12 +210,8 @@ def identities(prompts: Iterable[Any]) -> np.ndarray:
         (rows,) uint64. Among 10 million different prompts two share an identity with probability 3e-6.
     """
     texts = (json.dumps(_present(prompt), sort_keys=True, separators=(",", ":")) for prompt in prompts)
-    return np.fromiter(map(_text_key, texts), dtype=np.uint64)
-
-
-def _text_key(text: str) -> int:
-    """64 bits of a hash of a text, the same in every process."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    hashes = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), dtype=np.uint64)
 
 
 def _present(value: Any) -> Any:

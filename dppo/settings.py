@@ -59,6 +59,9 @@ def setting(
     return made
 
 
+RATE: dict[str, Any] = {"range": "[0, 1)", "choices": (AUTO,), "example": 0.5}
+"""Of a share that is dropped, given or chosen."""
+
 NO_TRACE = (
     *("batch_eval", "bf16_full_eval", "fp16_full_eval", "dataloader_", "dataset_num_proc", "ddp_", "debug"),
     *("disable_tqdm", "do_", "enable_jit", "eval_", "greater_is", "hub_", "include_", "load_best", "local_rank"),
@@ -137,9 +140,7 @@ class OwnSettings:
         "a gradient (zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from "
         "the scores, before the draw, 0 where nothing is to be had. Default: `auto` where the method "
         "draws as `dppo` does, 0.5 for others that prune completions, 0 for the rest.",
-        range="[0, 1)",
-        choices=(AUTO,),
-        example=0.5,
+        **RATE,
     )
     prompt_prune_rate: float | str | None = setting(
         LEFT_OUT,
@@ -147,9 +148,7 @@ class OwnSettings:
         "seen are always rolled out, so this does nothing in the first epoch. `auto`: starts unpruned and is "
         "chosen from what prompts gave when they came back, 0 where nothing is to be had. Default: the method's, "
         "0 for all but `infobatch`, which has 0.5.",
-        range="[0, 1)",
-        choices=(AUTO,),
-        example=0.5,
+        **RATE,
     )
     token_prune_rate: float | str | None = setting(
         LEFT_OUT,
@@ -158,9 +157,7 @@ class OwnSettings:
         "dropped, so completion_prune_rate is 0 where it is left out. Needs the sampler's log-probabilities (vLLM, "
         "rollout_func) and a loss of one token at a time. `auto`: chosen in each step, 0 where nothing is to be had. "
         "Default: the method's own, 0 for all but `nat_rpc`.",
-        range="[0, 1)",
-        choices=(AUTO,),
-        example=0.5,
+        **RATE,
     )
     head_prune_rate: float | None = setting(
         LEFT_OUT,

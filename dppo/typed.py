@@ -6,7 +6,7 @@ import numbers
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self, TypeGuard, cast
 
 from dppo.errors import ConfigError, did_you_mean, raise_problems
 
@@ -29,6 +29,11 @@ class NamedFields:
         return super().__new__(cls)
 
 
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value of a file or a setting is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_fields(record: Any, example: str) -> None:
     """Check the fields of a dataclass against their annotations."""
     for name, hint in _hints(type(record)).items():
@@ -47,16 +52,13 @@ def check(name: str, value: Any, hint: Any, example: str) -> None:
 
 def mismatch(name: str, value: Any, hint: Any, example: str) -> str:
     """What is wrong with a value of another type than its annotation's, as a sentence; empty where it fits."""
-    if _fits(value, hint):
+    kinds = _kinds(hint)
+    if type(value) in kinds or any(_is(value, kind) for kind in kinds):  # the first is the usual case, and fast
         return ""
     shown = repr(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    return f"{name}={shown} is {type(value).__name__}, expected {_name(hint)}. Try {example}"
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    kinds = _kinds(hint)
-    return type(value) in kinds or any(_is(value, kind) for kind in kinds)  # the first is the usual case, and fast
+    words = " or ".join(dict.fromkeys(map(_word, kinds)))
+    return f"{name}={shown} is {type(value).__name__}, expected {words}. Try {example}"
 
 
 @functools.cache
@@ -78,11 +80,6 @@ def _is(value: Any, kind: Any) -> bool:
     if getattr(kind, "_is_protocol", False):
         return all(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
     return isinstance(value, _NUMBERS.get(kind, kind)) and not (isinstance(value, bool) and kind in _NUMBERS)
-
-
-def _name(hint: Any) -> str:
-    """An annotation in words."""
-    return " or ".join(dict.fromkeys(map(_word, _kinds(hint))))
 
 
 def _word(kind: Any) -> str:

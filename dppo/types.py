@@ -31,16 +31,26 @@ with one meaning in the whole library; a digit is that many:
 ``keep`` is always boolean, and ``mask`` is only ever about tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from dppo.errors import RewardError, ShapeError
-from dppo.groups import equal_within_groups, group_count, group_sizes
+from dppo.groups import each_group, equal_within_groups, group_count, group_sizes
 from dppo.typed import check_fields
+
+Record = TypeVar("Record")
+
+
+def each_tensor(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
+    """The same dataclass with every tensor changed; all other fields stay."""
+    given: Any = record
+    values = {field.name: getattr(given, field.name) for field in fields(given)}
+    return replace(given, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
 
 
 def check_lengths(record: Any, length: int) -> None:
@@ -144,6 +154,11 @@ class Rewards:
         return self.reward_NF.double() if self.weight_F is None else self.reward_NF.double() * self.weight_F.double()
 
     @cached_property
+    def mean_Q(self) -> Tensor:
+        """(Q,) float64 mean total of each group, NaN where no function gave a reward."""
+        return each_group(lambda total_QG: total_QG.nanmean(1), self.group_N, self.total_N)
+
+    @cached_property
     def flat_Q(self) -> Tensor:
         """(Q,) True for groups whose totals are equal up to rounding in the precision of the rewards."""
         eps, largest_N = torch.finfo(self.reward_NF.dtype).eps, self._weighted_NF.abs().nan_to_num(0.0).amax(1)
@@ -195,8 +210,7 @@ class Completions:
 
     def take(self, unit_R: Tensor) -> "Completions":
         """The given completions."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: value[unit_R] for name, value in values.items() if isinstance(value, Tensor)})
+        return each_tensor(self, lambda value_N: value_N[unit_R])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +245,11 @@ class Draw:
     def __post_init__(self) -> None:
         check_fields(self, "torch.ones(8)")
         check_lengths(self, self.keep_N.numel())
+
+    @classmethod
+    def whole(cls, live_N: Tensor) -> "Draw":
+        """Everything with a gradient kept for certain, at weight 1."""
+        return cls(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         **dict.fromkeys(("errors", "install", "settings", "groups"), frozenset()),
         "types": {"errors", "groups", "typed"},
         "evidence": {"errors", "groups", "rng", "typed", "types"},
-        "context": {"errors", "evidence", "typed"},
+        "context": {"errors", "evidence", "typed", "types"},
         **dict.fromkeys(("rng", "files", "typed", "rewards"), frozenset({"errors"})),
         "environment": {"errors", "install"},
         **dict.fromkeys(("pruning", "packing", "objective"), SHARED),

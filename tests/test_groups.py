@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
@@ -15,10 +16,6 @@ from dppo.types import Rewards
 
 NAN = float("nan")
 VALUES = st.sampled_from([0.0, 0.1, 0.1 + 0.2, 0.3, 1.0, -2.0, NAN])
-
-
-def tensor(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 @st.composite

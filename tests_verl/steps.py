@@ -10,7 +10,7 @@ import torch
 from in_process import STORE, LocalGroup, get, put, record_gradients, trainer
 
 from dppo.pruning import TokenPruning
-from dppo.pruning.cuts import reach_probabilities
+from dppo.pruning.cuts import best_cuts
 from dppo.types import Draw
 
 ONE_STEP = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=4")
@@ -56,7 +56,7 @@ def in_quarters(moment_NT, span_NT, rate, floor):
     """The best cuts as if doubt fell along each completion, as it does not in the toy, rounded up to probabilities that
     ``POINTS`` outcomes have exactly."""
     moment_NT = moment_NT / span_NT.cumsum(1).clamp_min(1)
-    reach_NT = reach_probabilities(moment_NT, span_NT, (1 - rate) * int(span_NT.sum()), floor=floor)
+    reach_NT = best_cuts(moment_NT, span_NT, rate, floor)
     return (reach_NT * POINTS - 1e-9).ceil() / POINTS
 
 

@@ -18,12 +18,9 @@ def residual_bound(completions: Completions, *, drift: float = 0.1) -> Tensor:
     """(N,) float64 ``(|A| + beta * drift * tokens) * bound``: how large the gradient of a squared residual may be.
 
     The residual is ``beta L - A``, and ``L`` is not known before the forward pass that pruning saves. Where tokens have
-    moved from the reference by ``drift`` on average, ``|L|`` is at most ``drift * tokens``. The gradient of ``L`` goes
-    with ``sqrt(sum_t (1 - p_t)^2)``, where the sampler recorded its probabilities, else with ``sqrt(tokens)``.
-
-    Args:
-        completions: of a step, with the run's ``beta``, the coefficient of the log-ratio in the residual.
-        drift: mean ``|log pi - log ref|`` of a token, in nats, >= 0. A wrong one costs variance, never bias.
+    moved from the reference by ``drift`` nats on average, ``|L|`` is at most ``drift * tokens``. The gradient of ``L``
+    goes with ``sqrt(sum_t (1 - p_t)^2)``, where the sampler recorded its probabilities, else with ``sqrt(tokens)``. A
+    wrong ``drift`` costs variance, never bias.
     """
     tokens_N = completions.tokens_N.double()
     bound_N = tokens_N.sqrt() if completions.confidence_N is None else completions.confidence_N.double()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dppo.methods.grpo import GRPO
-from dppo.methods.ranking import Kept, Ranking, kept_share, largest, mean_of_kept, one_each, whole_prompts
+from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, one_each, whole_prompts
 from dppo.objective import BNPO
 from dppo.pruning import KEPT_MEAN, UNWEIGHTED, absolute_advantage
 from dppo.types import Completions
@@ -28,32 +28,33 @@ def all_but_dropped(completions: int, dropped: Fraction) -> int:
     return completions - int(completions * dropped)
 
 
-def kept_tokens(kept: Kept) -> Tensor:
+def kept_tokens(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
     """(N,) weights that turn a sum over the step's tokens into a mean over the tokens kept in each group.
 
     With one group it is ``tokens / tokens kept``. Groups count alike, however few are kept; one without kept tokens
     has no mean and weighs nothing.
     """
-    group, number_N = kept.group_N.unique(return_inverse=True)
-    tokens_Q = torch.zeros(len(group), dtype=torch.float64).index_add_(0, number_N, kept.tokens_N * kept.keep_N)
-    return kept.keep_N.double() * (kept.tokens_N.sum() / max(len(group), 1) / tokens_Q.clamp_min(1)[number_N])
+    group, number_N = group_N.unique(return_inverse=True)
+    tokens_Q = torch.zeros(len(group), dtype=torch.float64).index_add_(0, number_N, tokens_N * keep_N)
+    return keep_N.double() * (tokens_N.sum() / max(len(group), 1) / tokens_Q.clamp_min(1)[number_N])
 
 
 _SMALL = "completions with a small score are never kept ({}), so their gradient is missing from every step"
+_LARGEST = Ranking(
+    score=absolute_advantage,
+    compete=whole_prompts,
+    choose=largest,
+    count=kept_share,
+    weigh=mean_of_kept,
+    reasons=(_SMALL.format("the largest"), KEPT_MEAN.bias),
+)
 
 CPPO = replace(
     GRPO,
     name="cppo",
     paper="arXiv:2503.22342, CPPO: Accelerating the Training of Group Relative Policy Optimization-Based Reasoning "
     "Models",
-    completions=Ranking(
-        score=absolute_advantage,
-        compete=whole_prompts,
-        choose=largest,
-        count=kept_share,
-        weigh=mean_of_kept,
-        reasons=(_SMALL.format("the largest"), KEPT_MEAN.bias),
-    ),
+    completions=_LARGEST,
     deviations=(
         "ties of abs(A) go to the lowest index, where the paper leaves them open",
         "completions are not allocated anew: no further prompts fill the free places",
@@ -72,10 +73,9 @@ CPPO_TRL = replace(
     CPPO,
     name="cppo_trl",
     paper="arXiv:2503.22342, CPPO, as in its code for TRL",
-    completions=Ranking(
-        score=absolute_advantage,
+    completions=replace(
+        _LARGEST,
         compete=whole_processes,
-        choose=largest,
         count=all_but_dropped,
         weigh=kept_tokens,
         reasons=(
@@ -93,11 +93,9 @@ CPPO_VERL = replace(
     CPPO,
     name="cppo_verl",
     paper="arXiv:2503.22342, CPPO, as in its code for verl",
-    completions=Ranking(
-        score=absolute_advantage,
+    completions=replace(
+        _LARGEST,
         compete=whole_step,
-        choose=largest,
-        count=kept_share,
         weigh=one_each,
         reasons=(_SMALL.format("the largest"), UNWEIGHTED.bias),
     ),

@@ -18,10 +18,7 @@ def deviating(rewards: Rewards) -> Tensor:
     Source: DAPO, section 3.2, where 0 < right < G; groups of one as in its code.
     """
     single_Q = group_sizes(rewards.group_N) == 1
-    scored_Q = rewards.total_N.new_zeros(rewards.groups).index_add(
-        0, rewards.group_N, (~rewards.total_N.isnan()).double()
-    )
-    return ~rewards.flat_Q | (single_Q & (scored_Q > 0))
+    return ~rewards.flat_Q | (single_Q & ~rewards.mean_Q.isnan())
 
 
 DAPO_LOSS = replace(

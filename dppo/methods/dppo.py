@@ -70,12 +70,7 @@ DPPO_UNWEIGHTED = replace(
 def on_top_of(base: Method, pruning: Method = DPPO) -> Method:
     """``base`` with the pruning of another method at both levels: its loss, advantages and normaliser stay.
 
-    Args:
-        base: gives the objective, as ``GRPO``, ``DAPO_LOSS`` or ``GSPO``.
-        pruning: gives what is dropped, as ``DPPO`` or ``DPPO_THRESHOLD``.
-
-    Returns:
-        A method called after both, ``dppo_dapo`` for example. Rates are those of ``pruning``.
+    The method is called after both, ``dppo_dapo`` for example. Rates are those of ``pruning``.
 
     Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
     """

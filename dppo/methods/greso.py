@@ -30,9 +30,8 @@ def by_variance(rewards: Rewards, low: float, high: float) -> Tensor:
 
     Source: GRESO, section 4.1.
     """
-    mean_Q = _means(rewards)
-    flat_Q = rewards.flat_Q & ~mean_Q.isnan()
-    return _graded(flat_Q & (mean_Q > (low + high) / 2), flat_Q)
+    flat_Q = rewards.flat_Q & ~rewards.mean_Q.isnan()
+    return _graded(flat_Q & (rewards.mean_Q > (low + high) / 2), flat_Q)
 
 
 def by_mean(rewards: Rewards, low: float, high: float, *, easy: float = 0.98, hard: float = 0.11) -> Tensor:
@@ -40,8 +39,8 @@ def by_mean(rewards: Rewards, low: float, high: float, *, easy: float = 0.98, ha
 
     Source: GRESO's code, whose rewards are 0, 0.1 (well-formed) and 1 (right).
     """
-    mean_Q = _means(rewards)
-    return _graded(mean_Q >= easy, (mean_Q >= easy) | (mean_Q <= hard))
+    easy_Q = rewards.mean_Q >= easy
+    return _graded(easy_Q, easy_Q | (rewards.mean_Q <= hard))
 
 
 def by_value(rewards: Rewards, low: float, high: float, *, easy: float = 1.0, hard: float = 0.1) -> Tensor:
@@ -54,11 +53,6 @@ def by_value(rewards: Rewards, low: float, high: float, *, easy: float = 1.0, ha
         return each_group(lambda is_QG: is_QG.all(1), rewards.group_N, rewards.total_N.float() == value)
 
     return _graded(all_are(easy), all_are(easy) | all_are(hard))
-
-
-def _means(rewards: Rewards) -> Tensor:
-    """(Q,) mean reward of each group, NaN where there is none."""
-    return each_group(lambda total_QG: total_QG.nanmean(1), rewards.group_N, rewards.total_N)
 
 
 def _graded(easy_Q: Tensor, either_Q: Tensor) -> Tensor:
@@ -127,9 +121,7 @@ class StreakSkipping:
         return Exploration(easy=self.first, hard=self.first)
 
     def chances(self, streak_P: Tensor, learned: Exploration) -> Tensor:
-        """(P, 2) float64 probabilities of being rolled out after easy groups and after hard ones, in a row.
-
-        The exploration probability to the power of the streak, at least the floor; without a streak it is 1.
+        """(P, 2) float64 exploration probabilities of easy and hard to the power of the streak, at least the floor.
 
         Source: GRESO, equation 5; two coins as in its code.
         """
@@ -137,18 +129,10 @@ class StreakSkipping:
         return torch.stack([explore ** z_P.double() for explore, z_P in sides], 1).clamp_min(self.floor)
 
     def learn(self, learned: Exploration, rewards: Rewards, *, epochs: float) -> tuple[Tensor, Exploration]:
-        """What the groups of a step mean for their prompts' runs, and the exploration of the next step.
+        """(Q,) EASY, HARD or NEITHER of all groups rolled out, and the exploration of the next step.
 
         A probability goes down where at least the aimed-at share of groups was of its kind, and up where fewer were. In
-        the first epoch, in which nothing was skipped for its run, it stays.
-
-        Args:
-            learned: the exploration of this step.
-            rewards: of all groups rolled out, those that the step does without included.
-            epochs: taken from the stream by now.
-
-        Returns:
-            (Q,) EASY, HARD or NEITHER for ``PromptHistory.update``, and the new exploration.
+        the first epoch, in which nothing was skipped for its run, it stays. ``epochs`` are those taken by now.
 
         Source: GRESO, section 4.2, with the constants of its code.
         """
@@ -190,12 +174,8 @@ def adaptive(
 ) -> RoundRequest:
     """As many prompts as the round before suggests: at most the usual number, and if that is enough, for the last time.
 
-    Where no group of the round before counts it says nothing about how many are needed: the usual number then.
-
-    Args:
-        collected: what there is.
-        margin: what the estimate is multiplied by, to be rather too many.
-        least: fewest prompts of a round, as a share of the groups that a step wants.
+    Where no group of the round before counts it says nothing about how many are needed: the usual number then. The
+    estimate is multiplied by ``margin``; no round has fewer prompts than the share ``least`` of the groups wanted.
 
     Source: GRESO, section 4.3, with the constants of its code.
     """

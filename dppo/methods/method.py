@@ -231,11 +231,9 @@ class Method:
         )
 
     def with_rates(self, *, prompt: float | None = None, completion: float | None = None) -> "Method":
-        """The same method at other pruning rates; None leaves a rate as it is.
+        """The same method at other pruning rates, in [0, 1); None leaves a rate as it is.
 
-        Args:
-            prompt: share of the candidate prompts that is not rolled out (r_q), in [0, 1).
-            completion: share of the completions with a gradient that is not trained on (r_o), in [0, 1).
+        Those are the shares of prompts not rolled out (r_q), and of completions with a gradient not trained on (r_o).
 
         Raises:
             ConfigError: a rate is out of range.
@@ -252,11 +250,8 @@ class Method:
     def loss(self, tokens: Tokens) -> Tensor:
         """(B, T) loss of each token, policy and KL term: what a completion's weight multiplies, for ``weighted_sum``.
 
-        Args:
-            tokens: of a micro-batch; with log-probabilities of the reference where beta is above 0.
-
         Raises:
-            ConfigError: beta is above 0 and there are none.
+            ConfigError: beta is above 0 and there are no log-probabilities of a reference.
         """
         loss_BT = self.token_loss(tokens)
         return loss_BT + self.beta * self.kl(tokens) if self.beta else loss_BT

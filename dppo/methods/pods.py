@@ -29,10 +29,8 @@ def above_lowest(completions: Completions) -> Tensor:
 def widest(score_G: np.ndarray, kept: int) -> np.ndarray:
     """Places of the ``kept`` scores of largest variance: the i highest and the others from below, in O(G log G).
 
-    Of all i with the largest variance the smallest is taken, and of equal scores those with the lowest index.
-
-    Returns:
-        Places; of scores [0, 1, 5, 6] and 2 kept, 0 and 3.
+    Of all i with the largest variance the smallest is taken, and of equal scores those with the lowest index: of scores
+    [0, 1, 5, 6] and 2 kept, places 0 and 3.
 
     Source: PODS, max-variance down-sampling.
     """

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dppo.errors import raise_problems
 from dppo.methods.method import in_words
-from dppo.pruning import DETERMINISTIC, Score
+from dppo.pruning import DETERMINISTIC, KEPT_MEAN, Score
 from dppo.typed import check_fields
 from dppo.types import Completions, Draw
 
@@ -22,20 +22,8 @@ Choose = Callable[[np.ndarray, int], np.ndarray]
 """``choose(score_G, kept)``: places of the completions kept among those that compete, given how many are."""
 Count = Callable[[int, Fraction], int]
 """``count(completions, dropped)``: how many of some completions are kept, given the share to drop."""
-Weigh = Callable[["Kept"], Tensor]
-"""``weigh(kept) -> weight_N``, float64."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """The outcome of a ranking, which weights are made of."""
-
-    keep_N: Tensor
-    """(N,) bool."""
-    tokens_N: Tensor
-    """(N,) float64 tokens that carry loss, >= 0."""
-    group_N: Tensor
-    """(N,) integer: completions with equal numbers competed with each other."""
+Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""``weigh(keep_N, tokens_N, group_N) -> weight_N``, float64: of tokens that carry loss, float64, and who competed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +63,7 @@ class Ranking:
         """The completions kept: probability 1 for them and 0 for all others."""
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
-            return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
+            return Draw.whole(live_N)
         group_N, score_N = self.compete(completions), self.score(completions).double().numpy()
         dropped = Fraction(self.rate).limit_denominator(MAX_DENOMINATOR)
         keep_N = torch.zeros(len(score_N), dtype=torch.bool)
@@ -83,8 +71,8 @@ class Ranking:
             row_G = (group_N == group).nonzero()[:, 0]
             count = self.count(len(row_G), dropped)
             keep_N[row_G[torch.from_numpy(self.choose(score_N[row_G.numpy()], count))]] = True
-        kept = Kept(keep_N=keep_N, tokens_N=completions.tokens_N.double(), group_N=group_N)
-        return Draw(keep_N=keep_N, prob_N=keep_N.double(), weight_N=self.weigh(kept))
+        weight_N = self.weigh(keep_N, completions.tokens_N.double(), group_N)
+        return Draw(keep_N=keep_N, prob_N=keep_N.double(), weight_N=weight_N)
 
     def __str__(self) -> str:
         return (
@@ -108,11 +96,11 @@ def kept_share(completions: int, dropped: Fraction) -> int:
     return int(completions * (1 - dropped))
 
 
-def mean_of_kept(kept: Kept) -> Tensor:
+def mean_of_kept(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
     """(N,) ``N / kept`` where kept: a mean over the survivors."""
-    return kept.keep_N.double() * (kept.keep_N.numel() / max(int(kept.keep_N.sum()), 1))
+    return KEPT_MEAN(keep_N, keep_N.double())
 
 
-def one_each(kept: Kept) -> Tensor:
+def one_each(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
     """(N,) 1 where kept, over a denominator that counts all."""
-    return kept.keep_N.double()
+    return keep_N.double()

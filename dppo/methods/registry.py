@@ -25,8 +25,7 @@ from dppo.methods.greso import GRESO, GRESO_COMPAT
 from dppo.methods.grpo import GRPO
 from dppo.methods.gspo import GSPO
 from dppo.methods.history import DPPO_HISTORY, DPPO_HISTORY_SCALED, DPPO_HISTORY_SIZES, GRPO_HISTORY
-from dppo.methods.infobatch import INFOBATCH
-from dppo.methods.infobatch_rows import INFOBATCH_KEPT_ROWS, INFOBATCH_ROWS
+from dppo.methods.infobatch import INFOBATCH, INFOBATCH_KEPT_ROWS, INFOBATCH_ROWS
 from dppo.methods.nat import NAT_RPC, NAT_URS
 from dppo.methods.pods import PODS
 from dppo.methods.rows import DPPO_ROWS, UNIFORM_ROWS

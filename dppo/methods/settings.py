@@ -125,28 +125,23 @@ def fill_in(args: Any) -> None:
     base = METHODS[args.method]
     if getattr(args, "token_prune_rate", None) and args.completion_prune_rate is None:
         args.completion_prune_rate = 0.0  # what is cut at 0 is dropped: one draw does both
-    for name in _rates(args):
-        if getattr(args, name) is None:
-            setattr(args, name, _default_rate(name, base))
-    if getattr(args, "head_prune_rate", 0.0) is None:
-        args.head_prune_rate = base.tokens.head_rate
     drawn = base.completions if isinstance(base.completions, Pruning) else Pruning()
-    if args.completion_budget is None:
-        args.completion_budget = drawn.budget
-    if args.sampling_design is None:
-        args.sampling_design = drawn.design.name if drawn.design.unbiased else PIVOTAL.name
+    own = {
+        "prompt_prune_rate": base.prompts.rate,
+        "completion_prune_rate": AUTO if drawn == METHODS["dppo"].completions else base.completions.rate,
+        "token_prune_rate": base.tokens.rate,
+        "head_prune_rate": base.tokens.head_rate,
+        "completion_budget": drawn.budget,
+        "sampling_design": drawn.design.name if drawn.design.unbiased else PIVOTAL.name,
+    }
+    for name, value in own.items():
+        if getattr(args, name, value) is None:
+            setattr(args, name, value)
 
 
 def _rates(args: Any) -> list[str]:
     """The settings of ``RATES`` that a trainer has."""
     return [name for name in RATES if hasattr(args, name)]
-
-
-def _default_rate(name: str, base: Method) -> float | str:
-    """``auto`` for completions drawn by the rule of ``dppo``, else the method's own."""
-    if name == "completion_prune_rate":
-        return AUTO if base.completions == METHODS["dppo"].completions else base.completions.rate
-    return base.prompts.rate if name == "prompt_prune_rate" else base.tokens.rate
 
 
 def read_rates(args: Any) -> None:
@@ -245,7 +240,7 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
             score=_score(args, method, sampler_log_probs),
             floor=_floor(args, rate, auto),
             least=LEAST if args.prune_floor is None and completions.rule is proportional else None,
-            auto=auto if auto is None or args.rollout_cost is None else replace(auto, rollout_cost=args.rollout_cost),
+            auto=auto,
             budget=args.completion_budget,
             design=design if completions.design.unbiased else completions.design,
         )
@@ -268,7 +263,6 @@ def _tokens(args: Any, own: TokenPruning) -> TokenPruning:
     if not hasattr(args, "token_prune_rate"):
         return own
     rate, auto = _rate_of(args, "token_prune_rate")
-    auto = auto if auto is None or args.rollout_cost is None else replace(auto, rollout_cost=args.rollout_cost)
     head, floor = args.head_prune_rate, own.floor if args.prune_floor is None else args.prune_floor
     return replace(
         own,
@@ -303,8 +297,10 @@ def _rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
     rate = getattr(args, name)
     if rate != AUTO:
         return rate, None
-    floor = args.prune_floor or 0.0  # one that was asked for is kept at every rate
-    return min(RATES[name].largest, 1 - floor), RATES[name]
+    floor, auto = args.prune_floor or 0.0, RATES[name]  # a floor that was asked for is kept at every rate
+    if name != "prompt_prune_rate" and args.rollout_cost is not None:
+        auto = replace(auto, rollout_cost=args.rollout_cost)
+    return min(auto.largest, 1 - floor), auto
 
 
 def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:

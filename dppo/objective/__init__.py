@@ -20,7 +20,6 @@ from dppo.objective.baselines import (
     history_scaled_advantages,
 )
 from dppo.objective.divergence import Divergence, binary_kl, binary_tv, divergence_ppo
-from dppo.objective.kl import k3
 from dppo.objective.losses import (
     Ratio,
     TokenLoss,
@@ -28,6 +27,7 @@ from dppo.objective.losses import (
     cispo,
     clipped_surrogate,
     clipped_tokens,
+    k3,
     off_policy_masked,
     sapo,
     sequence_ratio,

@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from dppo.context import NOTHING_KNOWN, StepContext
-from dppo.errors import ConfigError, ShapeError, raise_problems
+from dppo.errors import ConfigError, ShapeError, raise_problems, require
 from dppo.groups import each_group
 from dppo.types import Rewards
 
@@ -47,9 +47,14 @@ def group_advantages(
     Source: DeepSeekMath (arXiv:2402.03300), section 4.1.2; without the division Dr. GRPO (arXiv:2503.20783); with
         the standard deviation of the batch Lite PPO (arXiv:2508.08221).
     """
-    _check_settings(scale, ddof, eps)
+    ranges = {
+        f"scale={scale!r} is not one of 'group', 'batch', 'none'. Write scale='group'.": scale in get_args(Scale),
+        f"ddof={ddof!r} must be 0 or 1. Write ddof=1 for what TRL and verl compute.": ddof in (0, 1),
+        f"eps={eps!r} must be >= 0. Write eps=1e-4.": eps >= 0,
+    }
+    require("group_advantages", ranges)
     total_N, group_N = rewards.total_N, rewards.group_N
-    advantage_N = total_N - each_group(lambda total_QG: total_QG.nanmean(1), group_N, total_N)[group_N]
+    advantage_N = total_N - rewards.mean_Q[group_N]
     if scale == "group":
         advantage_N = advantage_N / (each_group(partial(deviation, ddof=ddof), group_N, total_N)[group_N] + eps)
     elif scale == "batch":
@@ -68,11 +73,8 @@ def powered(advantage: Tensor, *, power: float) -> Tensor:
     """``A * abs(A)^power``, of the shape given: above 0 it stresses rare outcomes, whose advantages are large.
 
     Advantages of a group then no longer sum to 0, so the objective is another one than that of the rewards: with m of
-    G right, powers above 0 pull towards what is rare in a group, right or wrong.
-
-    Args:
-        advantage: of any shape.
-        power: finite and > -1; 0 changes nothing.
+    G right, powers above 0 pull towards what is rare in a group, right or wrong. Powers are finite and > -1; 0 changes
+    nothing.
 
     Raises:
         ConfigError: a power out of range.
@@ -108,11 +110,7 @@ class AdvantageRule:
         return self.from_history or self.from_values
 
     def __call__(self, rewards: Rewards, context: StepContext) -> Tensor:
-        """Advantages (N,) of the rewards of whole groups.
-
-        Args:
-            rewards: of whole groups.
-            context: what was known of the groups before they were rolled out; ``NOTHING_KNOWN`` where nothing was.
+        """Advantages (N,) of the rewards of whole groups; ``context`` is ``NOTHING_KNOWN`` where nothing was.
 
         Raises:
             ShapeError: ``compute`` gave something else than one number per completion.
@@ -129,11 +127,7 @@ class AdvantageRule:
 
 
 def emphasised(rule: AdvantageRule, power: float) -> AdvantageRule:
-    """The rule with each advantage replaced by ``A * abs(A)^power``. Pruning this objective is as exact as its own.
-
-    Args:
-        rule: gives the advantages.
-        power: finite and > -1; 0 gives the rule itself back.
+    """The rule with each advantage ``powered``; 0 gives it back. Pruning this objective is as exact as its own.
 
     Raises:
         ConfigError: a power out of range.
@@ -179,14 +173,3 @@ class Statistics:
 
 WHOLE_GROUPS = Statistics()
 """What was dropped still counts in means and deviations."""
-
-
-def _check_settings(scale: str, ddof: int, eps: float) -> None:
-    problems = []
-    if scale not in ("group", "batch", "none"):
-        problems.append(f"scale={scale!r} is not one of 'group', 'batch', 'none'. Write scale='group'.")
-    if ddof not in (0, 1):
-        problems.append(f"ddof={ddof!r} must be 0 or 1. Write ddof=1 for what TRL and verl compute.")
-    if not eps >= 0:
-        problems.append(f"eps={eps!r} must be >= 0. Write eps=1e-4.")
-    raise_problems("group_advantages", problems)

@@ -22,12 +22,8 @@ def history_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     ``v / worth`` from history, ``v`` the variance of one reward, and ``w`` by their precisions:
     ``w = (n - 1) / (n - 1 + worth)``. It never sees completion i, and ``m``, ``worth`` and n were settled before the
     rollout, so the expected gradient is that of the mean reward for every n, 1 included. Several functions each have
-    their own baseline; the advantages are summed with their weights.
-
-    Args:
-        rewards: of whole groups.
-        context: with what history expected of them. Without that the baseline is the siblings' mean alone, and a group
-            of one has an advantage of 0.
+    their own baseline; the advantages are summed with their weights. Where history expected nothing the baseline is the
+    siblings' mean alone, and a group of one has an advantage of 0.
 
     Returns:
         (N,) float64; a completion that no function scored gets 0, and one that some did not score counts without them.
@@ -56,18 +52,11 @@ def history_scaled_advantages(rewards: Rewards, context: StepContext, *, eps: fl
     """``history_advantages`` over a standard deviation that history expected of the prompt, plus ``eps``.
 
     It re-weights prompts by numbers settled beforehand: another objective than the group's own deviation, which differs
-    with the size of the group. Functions count as independent: their weighted variances are added.
-
-    Args:
-        rewards: of whole groups.
-        context: with what history expected of them; without that nothing is divided by.
-        eps: added to the standard deviation, > 0.
-
-    Returns:
-        (N,) float64.
+    with the size of the group. Functions count as independent: their weighted variances are added. (N,) float64; where
+    history expected nothing, nothing is divided by.
 
     Raises:
-        ConfigError: ``eps`` out of range.
+        ConfigError: ``eps`` is not > 0.
     """
     if not (math.isfinite(eps) and eps > 0):
         raise_problems("history_scaled_advantages", [f"eps={eps!r} must be > 0. Write eps={DEVIATION_FLOOR}."])

@@ -30,10 +30,6 @@ def binary_kl(behaviour_logp: Tensor, logp: Tensor) -> Tensor:
 
     ``mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))``; infinite only where a policy has become certain.
 
-    Args:
-        behaviour_logp: log-probabilities under the policy that sampled, in nats, any shape.
-        logp: of the same tokens under the policy in training.
-
     Source: Rethinking the Trust Region in LLM Reinforcement Learning (arXiv:2602.04879).
     """
     mu, other, other_now = behaviour_logp.exp(), -torch.expm1(behaviour_logp), -torch.expm1(logp)

@@ -1,4 +1,4 @@
-"""Per-token policy losses, to be minimised. They map one record to (B, T) values; nothing here reduces.
+"""Per-token policy losses, to be minimised, and the KL term: one record to (B, T) values. Nothing here reduces.
 
 A loss reads of ``Tokens`` what it needs; its constants are keywords: bind them with ``functools.partial`` to put a loss
 into a ``Method``. Values at masked tokens are meaningless but finite, and no gradient reaches them through the ratio:
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dppo.errors import ConfigError
 from dppo.typed import check_fields
 
 
@@ -94,10 +95,7 @@ def clipped_surrogate(
 def cispo(tokens: Tokens, *, ratio: Ratio = token_ratio, ratio_max: float = 5.0) -> Tensor:
     """(B, T) loss of each token, ``-min(ratio, ratio_max) * A * logp``, with the capped ratio held constant.
 
-    Args:
-        tokens: what was sampled.
-        ratio: of each token, or of each completion.
-        ratio_max: the cap itself, > 0, not an addition to 1. TRL calls it ``epsilon_high``.
+    ``ratio_max`` is the cap itself, > 0, not an addition to 1. TRL calls it ``epsilon_high``.
 
     Source: MiniMax-M1 (arXiv:2506.13585), section 3.1; the cap is one-sided as in TRL.
     """
@@ -110,11 +108,8 @@ def sapo(
 ) -> Tensor:
     """(B, T) loss of each token, ``-A * 4 / t * sigmoid(t * (ratio - 1))``: a soft gate in place of clipping.
 
-    Args:
-        tokens: what was sampled.
-        ratio: of each token, or of each completion.
-        temperature_pos: t where the advantage is above 0, > 0; larger values close the gate sooner.
-        temperature_neg: t elsewhere, > 0.
+    t > 0 is ``temperature_pos`` where the advantage is above 0 and ``temperature_neg`` elsewhere; larger values close
+    the gate sooner.
 
     Source: SAPO (arXiv:2511.20347), as in TRL.
     """
@@ -163,10 +158,8 @@ def vespo_weight(tokens: Tokens, *, k_pos: float, lambda_pos: float, k_neg: floa
 def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> Tensor:
     """(B, T) ``loss``, 0 for completions of negative advantage that the policy has drifted too far away from.
 
-    Args:
-        tokens: what was sampled; drift is measured against the rollout engine where it is told, else the old policy.
-        loss: of each token.
-        threshold: largest mean of ``log mu - log pi`` over a completion's tokens that is kept, in nats.
+    ``threshold`` is the largest mean of ``log mu - log pi`` over a completion's tokens that is kept, in nats; ``mu`` is
+    the rollout engine where it is told, else the old policy.
 
     Source: DeepSeek-V3.2 (arXiv:2512.02556), off-policy sequence masking, as in TRL.
     """
@@ -177,14 +170,33 @@ def off_policy_masked(tokens: Tokens, *, loss: TokenLoss, threshold: float) -> T
     return loss(tokens).masked_fill(~kept_B1, 0.0)
 
 
+def k3(tokens: Tokens, *, ratio: Ratio | None = None) -> Tensor:
+    """(B, T) ``exp(d) - d - 1`` in nats, with ``d = ref_logp - logp``: unbiased in value, >= 0. GRPO's KL term.
+
+    In expectation over on-policy tokens its gradient is that of the other direction, KL(reference || policy), unless it
+    is multiplied by the ratio, gradient included, which corrects for tokens that an older policy sampled: TRL's
+    ``use_bias_correction_kl``. Derived in docs/estimators.md.
+
+    Raises:
+        ConfigError: there are no log-probabilities of a reference.
+
+    Source: Schulman, "Approximating KL divergence" (2020); DeepSeekMath (arXiv:2402.03300), equation 4; multiplied by
+        the ratio, DeepSeek-V3.2 (arXiv:2512.02556).
+    """
+    if tokens.ref_logp_BT is None:
+        raise ConfigError(
+            "a KL term (beta above 0) needs ref_logp_BT, the reference policy's log-probabilities: pass them, or set "
+            "beta=0.0."
+        )
+    d_BT = _masked(tokens.ref_logp_BT - tokens.logp_BT, tokens)
+    kl_BT = d_BT.expm1() - d_BT
+    return kl_BT if ratio is None else kl_BT * ratio(tokens)
+
+
 def clipped_tokens(
     tokens: Tokens, *, ratio: Ratio = token_ratio, clip_low: float = 0.2, clip_high: float = 0.2
 ) -> tuple[Tensor, Tensor]:
-    """Which tokens, or completions, clipping leaves without a gradient, at the lower and at the upper bound.
-
-    Returns:
-        Two bool tensors of the shape of the ratio.
-    """
+    """Which tokens, or completions, clipping leaves without a gradient, at the lower and at the upper bound."""
     with torch.no_grad():
         found, advantage_B1 = ratio(tokens), tokens.advantage_B[:, None]
     return (found < 1 - clip_low) & (advantage_B1 < 0), (found > 1 + clip_high) & (advantage_B1 > 0)

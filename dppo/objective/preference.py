@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dppo.errors import raise_problems
+from dppo.errors import require
 
 
 def margin_weights(
@@ -26,8 +26,7 @@ def margin_weights(
 
     Source: in the style of Margin-Adaptive DPO, arXiv:2510.05342.
     """
-    problems = [] if scale > 0 else [f"scale={scale:g} must be > 0. Write scale=1.0."]
-    if not 0 < lowest <= 1 <= highest:
-        problems.append(f"lowest={lowest:g}, highest={highest:g}: need 0 < lowest <= 1 <= highest. Write 0.2 and 1.8.")
-    raise_problems("margin_weights", problems)
+    bounds = f"lowest={lowest:g}, highest={highest:g}: need 0 < lowest <= 1 <= highest. Write 0.2 and 1.8."
+    scaled = f"scale={scale:g} must be > 0. Write scale=1.0."
+    require("margin_weights", {scaled: scale > 0, bounds: 0 < lowest <= 1 <= highest})
     return (2 * torch.sigmoid(-(margin_B - centre) / scale)).clamp(lowest, highest)

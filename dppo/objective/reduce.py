@@ -1,7 +1,7 @@
 """From per-token losses to one number: a weighted sum, over a denominator that was fixed before anything was pruned."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -67,23 +67,20 @@ def weighted_sum(
     return (sum_B if by_token else sum_B * weight).sum()
 
 
-def _sequences(sequences: int, tokens: float, max_tokens: int) -> float:
-    return float(sequences)
-
-
-def _tokens(sequences: int, tokens: float, max_tokens: int) -> float:
-    return max(float(tokens), 1.0)
-
-
-def _longest(sequences: int, tokens: float, max_tokens: int) -> float:
-    return float(sequences * max_tokens)
-
-
-GRPO_MEAN = Normaliser(name="grpo", per_sequence=True, denominator=_sequences, prompt_exact=True)
-DR_GRPO = Normaliser(name="dr_grpo", per_sequence=False, denominator=_longest, prompt_exact=True)
-DAPO_TOKENS = Normaliser(name="dapo", per_sequence=False, denominator=_tokens, prompt_exact=True, counts_tokens=True)
-BNPO = Normaliser(name="bnpo", per_sequence=False, denominator=_tokens, prompt_exact=True, counts_tokens=True)
-LUSPO = Normaliser(name="luspo", per_sequence=False, denominator=_sequences, prompt_exact=True)
+GRPO_MEAN = Normaliser(
+    name="grpo",
+    per_sequence=True,
+    denominator=lambda sequences, tokens, max_tokens: float(sequences),
+    prompt_exact=True,
+)
+LUSPO = replace(GRPO_MEAN, name="luspo", per_sequence=False)
+DR_GRPO = replace(
+    LUSPO, name="dr_grpo", denominator=lambda sequences, tokens, max_tokens: float(sequences * max_tokens)
+)
+DAPO_TOKENS = replace(
+    LUSPO, name="dapo", denominator=lambda sequences, tokens, max_tokens: max(float(tokens), 1.0), counts_tokens=True
+)
+BNPO = replace(DAPO_TOKENS, name="bnpo")
 
 NORMALISERS = {each.name: each for each in (GRPO_MEAN, DR_GRPO, DAPO_TOKENS, BNPO, LUSPO)}
 """By TRL's ``loss_type``. ``bnpo`` divides by all tokens of the step here, as TRL does with one micro-batch."""

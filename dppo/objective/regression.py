@@ -45,12 +45,10 @@ def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
 def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     """(N,) float64 each completion's total reward minus the value of its prompt; its group has no part in it.
 
-    Args:
-        rewards: of whole groups of any size, 1 included. A completion that no function scored gets 0.
-        context: with ``value_Q``.
+    Groups have any size, 1 included. A completion that no function scored gets 0.
 
     Raises:
-        ConfigError: there are no values.
+        ConfigError: ``context`` has no values.
 
     Source: A*-PO (arXiv:2505.20686), stage 2.
     """

@@ -12,7 +12,7 @@ from dppo.pruning.ceiling import (
     efficiency,
     selection_ceiling,
 )
-from dppo.pruning.cuts import TokenDraw
+from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt
 from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, Design
 from dppo.pruning.difficulty import DifficultyPredictor
 from dppo.pruning.features import column_features, length_features
@@ -34,15 +34,7 @@ from dppo.pruning.scores import (
 )
 from dppo.pruning.sizes import GroupSizes
 from dppo.pruning.stream import PromptStream
-from dppo.pruning.tokens import (
-    TOKEN_AUTO,
-    SampledTokens,
-    TokenPruning,
-    all_alike,
-    best_cuts,
-    by_doubt,
-    random_prefix,
-)
+from dppo.pruning.tokens import TOKEN_AUTO, SampledTokens, TokenPruning, all_alike, random_prefix
 from dppo.pruning.values import PromptValues
 from dppo.pruning.weights import (
     INVERSE_PROBABILITY,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from dppo.errors import raise_problems
+from dppo.errors import raise_problems, require
 from dppo.evidence import Evidence
 from dppo.pruning.calibration import calibrated
 from dppo.typed import check_fields
@@ -60,16 +60,10 @@ def efficiency(prob_N: Tensor, value_N: Tensor, cost_N: Tensor, *, paid: float =
 
 
 def gain_of(evidence: Evidence, prob_N: Tensor) -> "Ceiling":
-    """What probabilities that went by what was expected were worth by what was found, with its 95% interval.
-
-    Args:
-        evidence: of the units.
-        prob_N: (N,) in (0, 1], a function of what was expected alone.
-    """
+    """What probabilities (N,) that went by what was expected alone were worth by what was found."""
     terms = _terms(prob_N, evidence.found_N, evidence.cost_N)
     value = float(_gains(evidence.weight_N.numpy()[None] @ terms, 0.0)[0])
-    low, high = np.quantile(_gains(evidence.resampled_sums(terms), 0.0), (TAIL, 1 - TAIL))
-    return Ceiling(value=value, low=min(float(low), value), high=max(float(high), value), units=len(evidence))
+    return Ceiling.of(value, _gains(evidence.resampled_sums(terms), 0.0), len(evidence))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +77,12 @@ class Ceiling:
     units: int
     """What it is from: visits of prompts with a history, or completions with a gradient."""
 
+    @classmethod
+    def of(cls, value: float, resampled_M: np.ndarray, units: int) -> "Ceiling":
+        """With the interval that the values of resamples give."""
+        low, high = np.quantile(resampled_M, (TAIL, 1 - TAIL))
+        return cls(value=value, low=min(float(low), value), high=max(float(high), value), units=units)
+
     def __str__(self) -> str:
         return f"{self.value:.2f}x ({self.low:.2f} to {self.high:.2f})"
 
@@ -94,9 +94,7 @@ def ceiling_of(evidence: Evidence) -> Ceiling:
     """
     if not len(evidence):
         raise_problems("ceiling_of", ["there are no units. Try ceiling_of(Evidence.known(value_N, tokens_N))."])
-    value = point_ceiling(evidence)
-    low, high = np.quantile(_calibrated_ratios(evidence.resampled(), evidence), (TAIL, 1 - TAIL))
-    return Ceiling(value=value, low=min(float(low), value), high=max(float(high), value), units=len(evidence))
+    return Ceiling.of(point_ceiling(evidence), _calibrated_ratios(evidence.resampled(), evidence), len(evidence))
 
 
 def point_ceiling(evidence: Evidence) -> float:
@@ -125,18 +123,14 @@ class Auto:
 
     def __post_init__(self) -> None:
         check_fields(self, "Auto(least_gain=1.05)")
-        problems = []
-        if not 1 <= self.least_gain < np.inf:
-            problems.append(f"least_gain={self.least_gain:g} must be >= 1. Try least_gain=1.05.")
-        if not 0 < self.enough <= 1:
-            problems.append(f"enough={self.enough:g} must be in (0, 1]. Try enough=0.95.")
-        if self.fewest < 1:
-            problems.append(f"fewest={self.fewest} must be >= 1. Try fewest=64.")
-        if not 0 <= self.rollout_cost < np.inf:
-            problems.append(f"rollout_cost={self.rollout_cost:g} must be >= 0. Try rollout_cost=1.0.")
-        if not 0 < self.largest < 1:
-            problems.append(f"largest={self.largest:g} must be in (0, 1). Try largest=0.8.")
-        raise_problems("Auto", problems)
+        ranges = {
+            f"least_gain={self.least_gain:g} must be >= 1. Try least_gain=1.05.": 1 <= self.least_gain < np.inf,
+            f"enough={self.enough:g} must be in (0, 1]. Try enough=0.95.": 0 < self.enough <= 1,
+            f"fewest={self.fewest} must be >= 1. Try fewest=64.": self.fewest >= 1,
+            f"rollout_cost={self.rollout_cost:g} must be >= 0. Try rollout_cost=1.0.": 0 <= self.rollout_cost < np.inf,
+            f"largest={self.largest:g} must be in (0, 1). Try largest=0.8.": 0 < self.largest < 1,
+        }
+        require("Auto", ranges)
 
 
 PROMPT_AUTO = Auto()

@@ -9,7 +9,7 @@ sum over tokens is that of the full batch.
 ``moment`` is a guess of the second moment of a token's gradient: ``token_moments``.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,75 +18,63 @@ from torch import Tensor
 from dppo.errors import DesignError, ShapeError
 from dppo.pruning.designs import SYSTEMATIC, Design
 from dppo.pruning.probabilities import finite, inclusion_probabilities
+from dppo.types import each_tensor
 
 
 def token_moments(advantage_N: Tensor, logp_NT: Tensor, mask_NT: Tensor) -> Tensor:
     """(N, T) float64 ``(A * (1 - p_t))^2``, 0 at tokens without loss: a token the policy was sure of has no gradient.
 
-    Args:
-        advantage_N: (N,) of whole groups; divided by the completion's tokens where the loss takes a mean within it.
-        logp_NT: (N, T) log-probabilities of the sampled tokens, in nats, <= 0; any value where the mask is 0.
-        mask_NT: (N, T) 1 for tokens that carry loss, else 0.
+    Advantages (N,) are those of whole groups, divided by the completion's tokens where the loss takes a mean within it;
+    log-probabilities of the sampled tokens, in nats, have any value where the mask is 0.
     """
     doubt_NT = torch.where(mask_NT.bool(), -torch.expm1(logp_NT.double()), 0.0)
     return (advantage_N.double()[:, None] * doubt_NT).square()
 
 
-def reach_probabilities(
-    moment_NT: Tensor, mask_NT: Tensor, budget: float, *, floor: float, cost_NT: Tensor | None = None
-) -> Tensor:
-    """Probabilities of reaching each token that cost ``budget`` on average, with the least added variance.
+def best_cuts(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
+    """Probabilities of reaching each token that leave out a share on average, with the least added variance.
 
-    Minimises ``sum moment_t / reach_t`` under ``sum cost_t * reach_t == budget`` over probabilities that never rise
-    along a completion. The optimum pools neighbouring tokens until moment over cost never rises (isotonic regression),
-    and is proportional to the root of what is pooled, one constant for all completions.
+    Minimises ``sum moment_t / reach_t`` for that mean of ``reach_t``, over probabilities that never rise along a
+    completion. The optimum pools neighbouring tokens until their moment never rises (isotonic regression), and is
+    proportional to the root of what is pooled, one constant for all completions.
 
     Args:
         moment_NT: (N, T) finite and >= 0; second moments, any scale.
         mask_NT: (N, T) bool; a completion's tokens, without gaps from its first to its last.
-        budget: mean cost of the tokens reached, in [floor * total cost, total cost].
+        rate: share of the tokens that is not reached on average, in [0, 1 - floor].
         floor: lowest probability, in (0, 1]; no weight exceeds ``1 / floor``.
-        cost_NT: (N, T) > 0 at tokens, cost of reaching each when the one before was reached; the first token's may
-            include its prompt's. None means 1 each.
 
     Returns:
-        (N, T) float64 in [floor, 1] at tokens, 0 elsewhere. Moments [[4, 1, 1], [1, 1, 0]] with a budget of 4 tokens
-        and a floor of 0.1 give [[1, .72, .72], [.72, .72, .1]], rounded.
+        (N, T) float64 in [floor, 1] at tokens, 0 elsewhere. Moments [[4, 1, 1], [1, 1, 0]] with a rate of 1/3 and a
+        floor of 0.1 give [[1, .72, .72], [.72, .72, .1]], rounded.
 
     Raises:
         ShapeError: shapes do not match, or a completion has a gap.
-        DesignError: negative or non-finite moments, or a budget out of reach.
+        DesignError: negative or non-finite moments, or a rate out of reach.
 
     Source: pool adjacent violators, Barlow et al. (1972), for the order; Neyman (1934) for the allocation.
     """
     _check_tokens(moment_NT, mask_NT)
     moment = finite("moment", moment_NT[mask_NT])
-    cost = np.ones(len(moment)) if cost_NT is None else finite("cost", cost_NT[mask_NT])
     owner = mask_NT.nonzero()[:, 0].numpy()
-    slope = np.sqrt(pooled(moment, cost, owner))
-    reach = inclusion_probabilities(
-        torch.from_numpy(slope * np.sqrt(cost)), budget, floor=floor, cost_N=torch.from_numpy(cost)
-    )
+    pool_moment, pool_cost, block = pool_numbers(moment, np.ones(len(moment)), owner)
+    slope = np.sqrt(pool_moment / pool_cost)[block]
     reach_NT = torch.zeros(mask_NT.shape, dtype=torch.float64)
+    reach_NT[mask_NT] = inclusion_probabilities(torch.from_numpy(slope), (1 - rate) * len(slope), floor=floor)
     # Rounding of the allocation may lift a token by an ulp over the one before it.
-    reach_NT[mask_NT] = reach
     return reach_NT.cummin(1).values.masked_fill(~mask_NT, 0.0)
 
 
-def pooled(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """``moment / cost`` of each token, neighbours pooled until it never rises along a completion.
+def pool_numbers(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Neighbours pooled until moment over cost never rises along a completion.
 
     Args:
         moment: (tokens of all completions,) >= 0, completion after completion.
         cost: of each, > 0.
         owner: its completion, ascending.
-    """
-    moment, cost, block = pool_numbers(moment, cost, owner)
-    return (moment / cost)[block]
 
-
-def pool_numbers(moment: np.ndarray, cost: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Moment and cost of each pool of neighbours, and the pool of each token, ascending.
+    Returns:
+        Moment and cost of each pool, and the pool of each token, ascending.
 
     Source: pool adjacent violators; neighbours that violate the order have one value at the optimum, so all of them
         are pooled at once.
@@ -109,10 +97,6 @@ def draw_cuts(reach_NT: Tensor, rng: np.random.Generator) -> Tensor:
     Each completion has one uniform number, and reaches the tokens whose probability is above it. The numbers are spread
     evenly over the completions (one in each N-th of the unit interval, in random order), so that the tokens kept in a
     step vary little.
-
-    Args:
-        reach_NT: (N, T) from ``reach_probabilities``.
-        rng: source of randomness; one permutation and N uniforms are drawn.
     """
     count = len(reach_NT)
     uniform_N = torch.from_numpy((rng.permutation(count) + rng.random(count)) / max(count, 1))
@@ -134,12 +118,9 @@ class TokenDraw:
 
     @classmethod
     def of(cls, keep_NT: Tensor, reach_NT: Tensor, prob_NT: Tensor) -> "TokenDraw":
-        """The draw that keeps some tokens.
+        """The draw that keeps some tokens, none of probability 0.
 
-        Args:
-            keep_NT: (N, T) bool, tokens that reach the loss; none of probability 0.
-            reach_NT: (N, T) probability of reaching each token.
-            prob_NT: (N, T) float64 that times its probability of reaching the head.
+        ``reach_NT`` are the probabilities of reaching each token, ``prob_NT`` those times that of reaching the head.
         """
         weight_NT = torch.where(keep_NT, prob_NT.clamp_min(torch.finfo(torch.float64).tiny).reciprocal(), 0.0)
         count, width = keep_NT.shape
@@ -152,11 +133,7 @@ class TokenDraw:
 
     def scattered(self, unit_R: Tensor, size: int) -> "TokenDraw":
         """A draw among some completions as one over all ``size``; the others are dropped, with probability 0."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        wide = {name: value.new_zeros(size, *value.shape[1:]) for name, value in values.items()}
-        for name, value in values.items():
-            wide[name][unit_R] = value
-        return TokenDraw(**wide)
+        return each_tensor(self, lambda value: value.new_zeros(size, *value.shape[1:]).index_copy_(0, unit_R, value))
 
 
 def draw_tokens(
@@ -166,11 +143,8 @@ def draw_tokens(
 
     The two draws are independent of each other, so a token's probability is the product of both.
 
-    Args:
-        reach_NT: (N, T) from ``reach_probabilities``.
-        head_NT: (N, T) in (0, 1] at tokens, probability of each to reach the head once it is reached; None for 1.
-        rng: source of randomness.
-        design: of the head's draw; unbiased.
+    ``reach_NT`` (N, T) is that of ``best_cuts``; ``head_NT`` (N, T), in (0, 1] at tokens, is the probability of each to
+    reach the head once it is reached, by an unbiased design, and None for 1.
 
     Raises:
         DesignError: a token has probability 0, so that no weight stands for it, or the design is biased.
@@ -191,23 +165,15 @@ def draw_tokens(
     return TokenDraw.of(keep_NT, reach_NT, prob_NT)
 
 
-def head_probabilities(moment_NT: Tensor, mask_NT: Tensor, share: float, *, floor: float) -> Tensor:
+def by_doubt(moment_NT: Tensor, mask_NT: Tensor, rate: float, floor: float) -> Tensor:
     """(N, T) probabilities of reaching the head, proportional to the root of the moment, of tokens before a cut.
 
-    Args:
-        moment_NT: (N, T) finite and >= 0.
-        mask_NT: (N, T) bool, the completions' tokens.
-        share: mean share of the tokens that reach the head, in [floor, 1].
-        floor: lowest probability, in (0, 1].
-
-    Raises:
-        ShapeError: shapes do not match.
-        DesignError: as for ``inclusion_probabilities``.
+    They leave out the share ``rate`` on average, in [0, 1 - floor]; arguments and errors are those of ``best_cuts``.
     """
     _check_tokens(moment_NT, mask_NT)
     size = moment_NT[mask_NT].double().sqrt()
     prob_NT = torch.zeros(mask_NT.shape, dtype=torch.float64)
-    prob_NT[mask_NT] = inclusion_probabilities(size, share * len(size), floor=floor)
+    prob_NT[mask_NT] = inclusion_probabilities(size, (1 - rate) * len(size), floor=floor)
     return prob_NT
 
 

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import CheckpointError, DataError, RewardError, ShapeError, raise_problems
-from dppo.files import replacing
+from dppo.errors import CheckpointError, DataError, RewardError, ShapeError, require
 from dppo.groups import each_group
-from dppo.pruning.history_file import read_arrays
+from dppo.pruning.history_file import read_arrays, write_arrays
 from dppo.pruning.logistic import auc, expansion, logistic, posterior_mode
+from dppo.typed import is_number
 from dppo.types import Rewards
 
 FORMAT = 1
@@ -69,15 +69,14 @@ class DifficultyPredictor:
         discount: float = 0.8,
         ridge: float = 1.0,
     ) -> None:
-        problems = []
-        if not len(ranges) or not all(_is_range(pair) for pair in ranges):
-            problems.append(f"ranges={ranges!r} must be pairs of numbers, lowest < highest. Try ranges=[(0.0, 1.0)].")
-        if not 0 < discount <= 1:
-            problems.append(f"discount={discount:g} must be in (0, 1]. Try discount=0.8.")
-        if not 0 < ridge < np.inf:
-            problems.append(f"ridge={ridge:g} must be > 0 and finite. Try ridge=1.")
-        raise_problems("DifficultyPredictor", problems)
-        self._features_PD, self._refreshed = _checked(features_PD), False
+        pairs = f"ranges={ranges!r} must be pairs of numbers, lowest < highest. Try ranges=[(0.0, 1.0)]."
+        holds = {
+            pairs: len(ranges) > 0 and all(map(_is_range, ranges)),
+            f"discount={discount:g} must be in (0, 1]. Try discount=0.8.": 0 < discount <= 1,
+            f"ridge={ridge:g} must be > 0 and finite. Try ridge=1.": 0 < ridge < np.inf,
+        }
+        require("DifficultyPredictor", holds)
+        self._features_PD = _checked(features_PD)
         scale_D = self._features_PD.std(0, dtype=np.float64)
         functions, width = len(ranges), features_PD.shape[1] + 1
         self._state = {
@@ -122,15 +121,9 @@ class DifficultyPredictor:
         return torch.from_numpy(low_F + (high_F - low_F) * share_PF)
 
     def expected(self, rows: Tensor | np.ndarray, step: int, strength: float) -> Expected:
-        """The prior of a ``PromptHistory``: predicted means, with the variance of rewards at the ends of their range.
+        """The prior of a ``PromptHistory``: what ``predict`` gives, worth ``strength`` completions, > 0.
 
-        Args:
-            rows: (Q,) integer, positions in the dataset.
-            step: as for ``predict``.
-            strength: completions that the prior is worth, > 0.
-
-        Raises:
-            DataError: as for ``predict``.
+        Variances are those of rewards at the ends of their range.
         """
         mean_QF = self.predict(rows, step)
         low_F, high_F = torch.from_numpy(self._state["low_F"]), torch.from_numpy(self._state["high_F"])
@@ -143,9 +136,8 @@ class DifficultyPredictor:
     def auc(self, rows: Tensor | np.ndarray, rewards: Rewards, step: int) -> float:
         """How well the predictions for a step tell its rewards above the middle of their range from those below.
 
-        Returns:
-            Mean over functions of the area under the curve, in [0, 1], 0.5 for predictions that say nothing; NaN where
-            no function has rewards of both kinds.
+        The area under the curve, in [0, 1], mean over functions: 0.5 for predictions that say nothing; NaN where no
+        function has rewards of both kinds.
         """
         mean_QF, middle_F = self.predict(rows, step).numpy(), (self._state["low_F"] + self._state["high_F"]) / 2
         mean_NF, reward_NF = mean_QF[rewards.group_N.numpy()], rewards.reward_NF.double().numpy()
@@ -187,19 +179,6 @@ class DifficultyPredictor:
             self._state["curvature_FKK"][index] = curvature_KK + bend_KK
         self.step = step
 
-    def refresh(self, features_PD: np.ndarray) -> None:
-        """Replace the features, for instance by hidden states of the policy as it is now; what was learned stays.
-
-        They are standardised by the mean and deviation of the first ones, so that coefficients keep their meaning.
-
-        Raises:
-            ShapeError: of another shape.
-            DataError: a feature that is not finite.
-        """
-        if features_PD.shape != self._features_PD.shape:
-            raise ShapeError(f"features {features_PD.shape} in place of {self._features_PD.shape}: expected the same")
-        self._features_PD, self._refreshed = _checked(features_PD), True
-
     def _faded(self, step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(K,) and (K, K) of each function: the quadratic ``b @ x - x @ C @ x / 2`` as far as it counts at a step."""
         fade = self.discount ** max(step - self.step, 0)
@@ -238,12 +217,8 @@ class DifficultyPredictor:
         return (sums[0] / sums[1].clamp_min(1)).numpy(), sums[1].numpy()
 
     def save(self, path: str | Path) -> None:
-        """Write what was learned to ``path`` as npz, without pickle, and the features where they were refreshed."""
-        features_PD = self._features_PD if self._refreshed else self._features_PD[:0]
-        numbers = {"format": np.int64(FORMAT), "step": np.int64(self.step)}
-        arrays: dict[str, Any] = {**numbers, "features_PD": features_PD, **self._state}
-        with replacing(path) as file:
-            np.savez(file, **arrays)
+        """Write what was learned to ``path`` as npz, without pickle."""
+        write_arrays(path, format=np.int64(FORMAT), step=np.int64(self.step), **self._state)
 
     def load(self, path: str | Path) -> None:
         """Replace what was learned by what ``save`` wrote, bit by bit. Settings stay those of this object.
@@ -261,23 +236,13 @@ class DifficultyPredictor:
                 f"this run has {expected['mean_D'][0]} and {expected['low_F'][0]}, or their ranges differ. Resume with "
                 "the features and ranges of the checkpoint."
             )
-        features_PD = saved["features_PD"]
-        if len(features_PD) and features_PD.shape != self._features_PD.shape:
-            raise CheckpointError(
-                f"{path} has features of {len(features_PD)} prompts, and this dataset has {len(self)}. Resume with the "
-                "dataset of the checkpoint."
-            )
         self._state, self.step = {name: saved[name] for name in SAVED}, int(saved["step"])
-        self._refreshed = bool(len(features_PD))
-        self._features_PD = features_PD if self._refreshed else self._features_PD
 
 
-def _is_range(pair: object) -> bool:
+def _is_range(pair: Any) -> bool:
     """Whether this is two finite numbers, the lower one first."""
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        return False
-    numbers = all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in pair)
-    return numbers and -np.inf < pair[0] < pair[1] < np.inf
+    two_numbers = isinstance(pair, tuple | list) and len(pair) == 2 and all(map(is_number, pair))
+    return two_numbers and -np.inf < pair[0] < pair[1] < np.inf
 
 
 def _checked(features_PD: np.ndarray) -> np.ndarray:
@@ -297,10 +262,10 @@ def _checked(features_PD: np.ndarray) -> np.ndarray:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a saved predictor."""
-    names = (*SAVED, "format", "step", "features_PD")
+    names = (*SAVED, "format", "step")
     saved = read_arrays(path, "predictor", names)
     whole = saved.keys() == set(names) and saved["format"] == FORMAT
-    if not whole or not all(np.isfinite(saved[name]).all() for name in (*SAVED, "features_PD")):
+    if not whole or not all(np.isfinite(saved[name]).all() for name in SAVED):
         raise CheckpointError(
             f"the predictor at {path} is damaged, or not of format {FORMAT}. Resume from an older checkpoint."
         )

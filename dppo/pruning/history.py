@@ -1,17 +1,15 @@
 """What past rollouts say about each prompt: a few numbers per prompt, in flat arrays."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import CheckpointError, DataError, ShapeError, raise_problems
-from dppo.files import replacing
+from dppo.errors import CheckpointError, DataError, ShapeError, require
 from dppo.groups import each_group
-from dppo.pruning.history_file import matches, read_history
+from dppo.pruning.history_file import dataset_rows, matches, read_history, write_arrays
 from dppo.pruning.moments import RewardMoments, moments_of
 from dppo.types import Candidates, Rewards
 
@@ -30,8 +28,8 @@ FIELDS = {
 
 LONGEST_STREAK = np.iinfo(np.int16).max
 
-TOTALS = ("observations", "signal_square", "tokens")
-"""Running sums over all observations, from which the prior comes."""
+TOTALS = ("count", "signal_square_sum", "tokens_sum")
+"""Those of which there are running sums over all observations too, from which the prior comes."""
 
 
 class PromptHistory:
@@ -54,19 +52,18 @@ class PromptHistory:
     Raises:
         ConfigError: a setting out of range.
         ShapeError: if ``identities`` is not a flat uint64 array.
+        DataError: every method does, of rows outside the dataset.
     """
 
     def __init__(
         self, identities: np.ndarray, *, decay: float = 0.8, strength: float = 2.0, half_life: float = 1000.0
     ) -> None:
-        problems = []
-        if not 0 < decay <= 1:
-            problems.append(f"decay={decay:g} must be in (0, 1]. Try decay=0.8.")
-        if not strength > 0:
-            problems.append(f"strength={strength:g} must be > 0 observations. Try strength=1.")
-        if not half_life > 0:
-            problems.append(f"half_life={half_life:g} must be > 0 steps. Try half_life=1000.")
-        raise_problems("PromptHistory", problems)
+        ranges = {
+            f"decay={decay:g} must be in (0, 1]. Try decay=0.8.": 0 < decay <= 1,
+            f"strength={strength:g} must be > 0 observations. Try strength=1.": strength > 0,
+            f"half_life={half_life:g} must be > 0 steps. Try half_life=1000.": half_life > 0,
+        }
+        require("PromptHistory", ranges)
         if identities.dtype != np.uint64 or identities.ndim != 1:
             raise ShapeError(f"identities are {identities.dtype} {identities.shape}, expected uint64 (size,)")
         self.identities = identities
@@ -119,21 +116,17 @@ class PromptHistory:
                 no streaks are kept.
 
         Raises:
-            DataError: rows outside the dataset, a negative or non-finite signal or token count.
+            DataError: a negative or non-finite signal or token count.
         """
-        row, group_N = self._rows(rows), rewards.group_N
-        tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), group_N, tokens_N.double()).numpy()
+        row = self._rows(rows)
+        tokens_Q = each_group(lambda tokens_QG: tokens_QG.mean(1), rewards.group_N, tokens_N.double()).numpy()
         signal = signal_Q.double().numpy()
         for name, value in (("signal", signal), ("tokens", tokens_N.double().numpy())):
             if not (np.isfinite(value) & (value >= 0)).all():
                 raise DataError(f"{name} must be finite and >= 0 in every group. Pass advantages.abs(), tokens.")
-        known = each_group(lambda total_QG: ~total_QG.isnan().all(1), group_N, rewards.total_N).bool().numpy()
-        observed = {
-            "count": np.ones(len(row)),
-            "signal_square_sum": np.square(signal),
-            "tokens_sum": tokens_Q,
-        }
-        self._totals += [observed[name][known].sum() for name in ("count", "signal_square_sum", "tokens_sum")]
+        known = ~rewards.mean_Q.isnan().numpy()
+        observed = dict(zip(TOTALS, (np.ones(len(row)), np.square(signal), tokens_Q), strict=True))
+        self._totals += [value[known].sum() for value in observed.values()]
         if not len(row):
             return
         turn, moments = _occurrence(row), moments_of(rewards)
@@ -146,21 +139,13 @@ class PromptHistory:
             self._rewards.observe(row[now], moments[:, now], self.decay)
             self._arrays["last_step"][row[now]] = step
             self._arrays["rollouts"][row[now]] += 1
-            if outcome_Q is not None:
-                self._prolong(row[now], outcome_Q.numpy()[now])
-
-    def _prolong(self, row: np.ndarray, outcome: np.ndarray) -> None:
-        """Count one more group of these kinds; another kind than the group before begins a new streak."""
-        before = self._arrays["streak"][row].astype(np.int64)
-        after = np.where(np.sign(before) == outcome, before, 0) + outcome
-        self._arrays["streak"][row] = np.clip(after, -LONGEST_STREAK, LONGEST_STREAK)
+            if outcome_Q is not None:  # another kind than the group before begins a new streak
+                before, outcome = self._arrays["streak"][row[now]].astype(np.int64), outcome_Q.numpy()[now]
+                after = np.where(np.sign(before) == outcome, before, 0) + outcome
+                self._arrays["streak"][row[now]] = np.clip(after, -LONGEST_STREAK, LONGEST_STREAK)
 
     def streak(self, rows: Tensor | np.ndarray) -> Tensor:
-        """(P,) int64 groups of one kind in a row that each prompt's last observations are: z easy, -z hard, or 0.
-
-        Raises:
-            DataError: rows outside the dataset.
-        """
+        """(P,) int64 groups of one kind in a row that each prompt's last observations are: z easy, -z hard, or 0."""
         return torch.from_numpy(self._arrays["streak"][self._rows(rows)].astype(np.int64))
 
     @property
@@ -169,11 +154,7 @@ class PromptHistory:
         return float(self._totals[0])
 
     def visited(self, rows: Tensor | np.ndarray) -> Tensor:
-        """(P,) bool, prompts with an observation.
-
-        Raises:
-            DataError: rows outside the dataset.
-        """
+        """(P,) bool, prompts with an observation."""
         return torch.from_numpy(self._arrays["rollouts"][self._rows(rows)] > 0)
 
     def candidates(
@@ -191,9 +172,6 @@ class PromptHistory:
             believed: (size,) squared signal of every prompt of the dataset by what is known without a visit, in any
                 unit, NaN where nothing is, and the observations that this is worth. A prompt of which something is
                 believed counts as seen. The unit comes from what prompts that were visited have given.
-
-        Raises:
-            DataError: rows outside the dataset.
         """
         row = self._rows(rows)
         seen = self._arrays["rollouts"][row] > 0
@@ -203,16 +181,16 @@ class PromptHistory:
         share, known = self._believed(row, believed)
         strength = self.strength + (0.0 if believed is None else believed[1]) * known
 
-        def estimate(field: str, total: int) -> np.ndarray:
-            prior = self._totals[total] / self._totals[0] if self._totals[0] else 1.0
+        def estimate(field: str) -> np.ndarray:
+            prior = self._totals[TOTALS.index(field)] / self._totals[0] if self._totals[0] else 1.0
             prior = prior * share if field == "signal_square_sum" else prior
             mean = self._arrays[field][row].astype(np.float64) / np.where(seen, count, 1.0)
             return (worth * mean + strength * prior) / (worth + strength)
 
         return Candidates(
             row_P=torch.from_numpy(row),
-            signal_P=torch.from_numpy(estimate("signal_square_sum", 1)).sqrt(),
-            tokens_P=torch.from_numpy(estimate("tokens_sum", 2)).clamp_min(1.0),
+            signal_P=torch.from_numpy(estimate("signal_square_sum")).sqrt(),
+            tokens_P=torch.from_numpy(estimate("tokens_sum")).clamp_min(1.0),
             seen_P=torch.from_numpy(seen | known),
         )
 
@@ -238,9 +216,6 @@ class PromptHistory:
         Returns:
             None before the first completion, where no prior was given.
 
-        Raises:
-            DataError: rows outside the dataset.
-
         Source: SPO, arXiv:2509.13232, section 3 (a Beta tracker per prompt); discounted Beta-Bernoulli,
             arXiv:2603.18444.
         """
@@ -254,16 +229,15 @@ class PromptHistory:
 
     def save(self, path: str | Path) -> None:
         """Write everything to ``path`` as npz, without pickle; the file appears complete or not at all."""
-        arrays: dict[str, Any] = {
-            "format": np.int64(FORMAT),
-            "totals": self._totals,
-            "identities": self.identities,
-            "reward_moments": self._rewards.prompt,
-            "reward_totals": self._rewards.total,
+        write_arrays(
+            path,
+            format=np.int64(FORMAT),
+            totals=self._totals,
+            identities=self.identities,
+            reward_moments=self._rewards.prompt,
+            reward_totals=self._rewards.total,
             **self._arrays,
-        }
-        with replacing(path) as file:
-            np.savez(file, **arrays)
+        )
 
     def load(self, path: str | Path) -> int:
         """Replace everything by what ``save`` wrote. Settings stay those of this object.
@@ -294,12 +268,7 @@ class PromptHistory:
         return len(target)
 
     def _rows(self, rows: Tensor | np.ndarray) -> np.ndarray:
-        row = np.asarray(rows, np.int64)
-        if row.ndim != 1:
-            raise ShapeError(f"rows have shape {row.shape}, expected (P,)")
-        if len(row) and not 0 <= row.min() <= row.max() < len(self):
-            raise DataError(f"rows {row.min()} to {row.max()} are not all within the dataset's 0 to {len(self) - 1}")
-        return row
+        return dataset_rows(rows, len(self))
 
 
 def _occurrence(row: np.ndarray) -> np.ndarray:

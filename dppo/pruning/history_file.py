@@ -1,13 +1,26 @@
-"""A history read back from its file: every array checked, and prompts found again by what they hold."""
+"""Arrays of prompts and their files: written whole, every byte checked, and prompts found again by what they hold."""
 
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from dppo.errors import CheckpointError
+from dppo.errors import CheckpointError, DataError, ShapeError
+from dppo.files import replacing
+
+
+def dataset_rows(rows: Tensor | np.ndarray, size: int) -> np.ndarray:
+    """(P,) int64 positions in a dataset of ``size`` rows."""
+    row = np.asarray(rows, np.int64)
+    if row.ndim != 1:
+        raise ShapeError(f"rows have shape {row.shape}, expected (P,)")
+    if len(row) and not 0 <= row.min() <= row.max() < size:
+        raise DataError(f"rows {row.min()} to {row.max()} are not all within the dataset's 0 to {size - 1}")
+    return row
 
 
 def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -19,6 +32,12 @@ def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarr
     found = place < len(saved)
     found[found] = saved[order[place[found]]] == wanted[found]
     return np.flatnonzero(found), order[place[found]]
+
+
+def write_arrays(path: str | Path, **arrays: Any) -> None:
+    """Write arrays as npz, without pickle; the file appears complete or not at all."""
+    with replacing(path) as file:
+        np.savez(file, **arrays)
 
 
 def read_arrays(path: Path, what: str, names: Iterable[str]) -> dict[str, np.ndarray]:

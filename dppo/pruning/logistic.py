@@ -14,14 +14,8 @@ def posterior_mode(
     """(K,) the maximum of a quadratic plus a binomial log-likelihood with a logistic link, by Newton's method.
 
     The objective, in nats, is ``b @ x - x @ C @ x / 2 + sum n (y log p + (1 - y) log(1 - p))`` with ``p`` the logistic
-    function of ``design @ x``. It is strictly concave, and steps that overshoot are halved.
-
-    Args:
-        linear_K: (K,) b.
-        precision_KK: (K, K) C, positive definite.
-        design_QK: (Q, K) a line for each group.
-        target_Q: (Q,) y, in [0, 1].
-        count_Q: (Q,) n, >= 0.
+    function of ``design @ x``: b is linear, C the precision (positive definite), y the targets in [0, 1] and n >= 0
+    their counts. It is strictly concave, and steps that overshoot are halved.
     """
 
     def objective(x_K: np.ndarray) -> float:
@@ -45,9 +39,7 @@ def posterior_mode(
 
 
 def auc(score_N: np.ndarray, right_N: np.ndarray) -> float:
-    """The chance that a right completion has a higher score than a wrong one, ties counting half, in [0, 1].
-
-    0.5 says that scores know nothing; NaN, that all are right or all wrong.
+    """The chance that a right completion has a higher score than a wrong one, ties counting half; NaN without a pair.
 
     Source: Mann and Whitney (1947), from mean ranks.
     """

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dppo.context import Expected
 from dppo.errors import DataError, raise_problems
-from dppo.typed import check_fields
+from dppo.typed import check_fields, is_number
 
 SHARED_STRENGTH = 2.0
 """Completions that the mean over all prompts is worth when mixed with a prompt's own pass rate: none is certain."""
@@ -68,11 +68,8 @@ class PromptPrior:
     def mixed_P(self, generations: int) -> Tensor:
         """(P,) float64 how likely each prompt's group has rewards that differ, by the Beta distribution of its rate.
 
-        What a group adds to the gradient goes with it. For groups of one, twice the variance of a reward. NaN where no
-        rate is known.
-
-        Args:
-            generations: G, completions of a group, >= 1.
+        What a group of ``generations`` completions adds to the gradient goes with it. For groups of one, twice the
+        variance of a reward. NaN where no rate is known.
         """
         right_P = self._mixed() * (self.completions + SHARED_STRENGTH)
         wrong_P = self.completions + SHARED_STRENGTH - right_P
@@ -109,7 +106,7 @@ def prior_problems(given: Any) -> list[str]:
     problems, worth = [], given["completions"]
     if not isinstance(given["column"], str) or not given["column"]:
         problems.append(f"prompt_prior: column={given['column']!r:.40} is no name of a column. Try {EXAMPLE}.")
-    if isinstance(worth, bool) or not isinstance(worth, int | float) or not 0 < worth < math.inf:
+    if not is_number(worth) or not 0 < worth < math.inf:
         problems.append(f"prompt_prior: completions={worth!r:.40} must be a number > 0. Try {EXAMPLE}.")
     return problems
 
@@ -121,7 +118,7 @@ def prior_of_column(values: Iterable[Any], completions: float, column: str) -> P
         DataError: a value is no number, or outside [0, 1], or no row has one.
     """
     found = list(values)
-    wrong = [row for row, value in enumerate(found) if value is not None and not _number(value)]
+    wrong = [row for row, value in enumerate(found) if value is not None and not is_number(value)]
     if wrong:
         raise DataError(
             f"prompt_prior: row {wrong[0]} of column {column!r} is {found[wrong[0]]!r:.40}, and pass rates are numbers "
@@ -129,7 +126,3 @@ def prior_of_column(values: Iterable[Any], completions: float, column: str) -> P
         )
     rates = [math.nan if value is None else float(value) for value in found]
     return PromptPrior(rate_P=torch.tensor(rates, dtype=torch.float64), completions=float(completions))
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -141,12 +141,7 @@ above 0. Their sum does not grow with the rate."""
 def proportional(score_N: Tensor, budget: Budget) -> Tensor:
     """Probabilities proportional to ``score / sqrt(cost)``: the smallest variance for a budget. Our default.
 
-    Args:
-        score_N: (N,) finite and >= 0.
-        budget: its floor must be above 0.
-
-    Returns:
-        (N,) float64 from their floors to 1, costing ``(1 - rate)`` of the total.
+    Of scores (N,), finite and >= 0, to (N,) float64 from their floors, above 0, to 1. They cost ``1 - rate`` of all.
 
     Raises:
         DesignError: a floor or score out of range.
@@ -161,14 +156,9 @@ def proportional(score_N: Tensor, budget: Budget) -> Tensor:
 def threshold(score_N: Tensor, budget: Budget) -> Tensor:
     """``1 - rate`` where the score is below the mean, 1 elsewhere: the paper's rule.
 
-    Equal scores are all kept. Differences that float32 cannot hold do not count as below the mean.
-
-    Args:
-        score_N: (N,) finite and >= 0.
-        budget: its rate is the probability of dropping a unit below the mean: of all units fewer are dropped.
-
-    Returns:
-        (N,) float64. Scores [1, 1, 4] with rate 0.5 give [.5, .5, 1].
+    The rate is the probability of dropping a unit below the mean: of all units fewer are dropped. Equal scores are all
+    kept; differences that float32 cannot hold do not count as below the mean. Scores (N,), finite and >= 0, of
+    [1, 1, 4] with rate 0.5 give [.5, .5, 1].
 
     Raises:
         DesignError: a score out of range.
@@ -185,12 +175,8 @@ def threshold(score_N: Tensor, budget: Budget) -> Tensor:
 def uniform(score_N: Tensor, budget: Budget) -> Tensor:
     """``1 - rate`` for every unit: the baseline that a rule by scores has to beat.
 
-    Args:
-        score_N: (N,) finite and >= 0.
-        budget: its rate is the share of units to drop.
-
     Raises:
-        DesignError: a score out of range.
+        DesignError: a score out of range, although none is used.
     """
     return torch.full((len(finite("score", score_N)),), 1.0 - budget.rate, dtype=torch.float64)
 

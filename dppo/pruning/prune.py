@@ -23,11 +23,7 @@ from dppo.types import Candidates, Completions, Draw
 def floor_problems(floor: float, rate: float, name: str, keeps: str) -> list[str]:
     """The sentence that refuses a floor above what a rate keeps on average; none where it fits.
 
-    Args:
-        floor: lowest probability of a unit.
-        rate: share that is dropped, in [0, 1).
-        name: of the floor, where a user sets it.
-        keeps: what the rate is called there: ``rate=0.5 keeps``.
+    ``name`` is that of the floor where a user sets it, and ``keeps`` what the rate is called there: ``rate=0.5 keeps``.
     """
     if 0 < floor <= 1 - rate + ROUNDING:
         return []
@@ -122,28 +118,21 @@ class _Level:
         if not self.rate:
             return ""
         share = f"{self.rate:g}" if self.auto is None else f"auto, at most {self.rate:g}"
+        least = "" if self.least is None else f" ({self.least:g} where nothing is lost)"
         return (
             f"{share} of the {self.budget} pruned, {self.rule.__name__} rule on {scored}, {self.design.name} "
-            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{self._least_words}"
+            f"draw, {self.weighting.name.replace('_', ' ')} weights, floor {self.floor:g}{least}"
         )
 
-    @property
-    def _least_words(self) -> str:
-        return "" if self.least is None else f" ({self.least:g} where nothing is lost)"
-
-    def _probabilities(self, score_R: Tensor, tokens_R: Tensor, rate: float | None = None) -> Tensor:
-        """(R,) at this rate, or at one that is looked at: then the floor gives way as where it is chosen."""
+    def _probabilities(self, score_R: Tensor, tokens_R: Tensor) -> Tensor:
+        """(R,) at this rate."""
         cost_R = tokens_R if self.budget == "tokens" else None
-        rate, floor = (self.rate, self.floor) if rate is None else (rate, self._floor_at(rate))
-        least = None if self.least is None else min(self.least, floor)
-        return self.rule(score_R, Budget(rate=rate, floor=floor, least=least, cost_N=cost_R))
-
-    def _floor_at(self, rate: float) -> float:
-        return min(self.floor, (1 - rate) / 2)
+        least = None if self.least is None else min(self.least, self.floor)
+        return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, least=least, cost_N=cost_R))
 
     def _chosen(self, rate: float) -> Self:
-        """This level at a rate that was chosen; the floor gives way as in ``at_rate``."""
-        return replace(self, rate=rate, floor=self._floor_at(rate), auto=None)
+        """This level at a rate that is looked at; the floor gives way as in ``at_rate``."""
+        return replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
 
     def choice(self, evidence: Evidence) -> Choice:
         """The rate that some evidence says is worth having, by this level's rule and floor; ``auto`` draws at it.
@@ -154,7 +143,7 @@ class _Level:
         score_N, cost_N = self._foreseen(evidence), evidence.expected_cost_N
         auto = self.auto or self.usual_auto
         largest = auto.largest if self.auto is None else self.rate
-        return choose(auto, evidence, lambda rate: self._probabilities(score_N, cost_N, rate), largest)
+        return choose(auto, evidence, lambda rate: self._chosen(rate)._probabilities(score_N, cost_N), largest)
 
     def _foreseen(self, evidence: Evidence) -> Tensor:
         """(N,) what a draw would have ranked units of the evidence by."""
@@ -200,7 +189,7 @@ class Pruning(_Level):
         """
         live_N = completions.live_N
         if self.rate == 0 or not live_N.any():
-            return Draw(keep_N=live_N.clone(), prob_N=live_N.double(), weight_N=live_N.double())
+            return Draw.whole(live_N)
         level = self.informed(completions)
         if level.auto is not None:
             return level.at_chosen_rate(self.evidence(completions)).draw(completions, rng)
@@ -280,9 +269,9 @@ class PromptPruning(_Level):
                 f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}: the "
                 f"block has {size}. Use a block size that is a multiple of {multiple}."
             )
-        prob_P = torch.ones(size, dtype=torch.float64)
         if not pruned:
-            return Draw(keep_N=prob_P.bool(), prob_N=prob_P, weight_N=prob_P)
+            return Draw.whole(torch.ones(size, dtype=torch.bool))
+        prob_P = torch.ones(size, dtype=torch.float64)
         prob_P[seen_P] = self.at_total(candidates, total)._seen_probabilities(candidates)
         # Neighbours exclude each other in a pivotal draw: alike prompts side by side spread the sample over all kinds.
         row_P = torch.from_numpy(np.lexsort((candidates.signal_P.numpy(), seen_P.numpy())))
@@ -300,7 +289,7 @@ class PromptPruning(_Level):
 
     def half(self, evidence: Evidence) -> Tensor:
         """(N,) probabilities that this rule and floor give to units at a rate of one half, by what was expected."""
-        return self._probabilities(evidence.expected_N.sqrt(), evidence.expected_cost_N, 0.5)
+        return self._chosen(0.5)._probabilities(evidence.expected_N.sqrt(), evidence.expected_cost_N)
 
     def fewest(self, candidates: Candidates) -> float:
         """Smallest expected number of prompts that can be asked of a block: its unseen ones, and the floor's share."""

@@ -8,12 +8,8 @@ import torch
 from torch import Tensor
 
 from dppo.errors import CheckpointError, DataError, ShapeError
-from dppo.files import replacing
-from dppo.pruning.history_file import matches, read_arrays
+from dppo.pruning.history_file import dataset_rows, matches, read_arrays, write_arrays
 from dppo.types import Candidates
-
-ARRAYS = ("identities", "score")
-"""What the file holds."""
 
 
 class RecordedScores:
@@ -24,7 +20,7 @@ class RecordedScores:
         tokens: (size,) tokens of each row, > 0: what keeping it costs.
 
     Raises:
-        DataError: there are no rows.
+        DataError: there are no rows; every method, of a row outside of the dataset.
         ShapeError: arrays of other shapes.
     """
 
@@ -49,12 +45,8 @@ class RecordedScores:
         return int(np.count_nonzero(~np.isnan(self.score)))
 
     def candidates(self, row_P: Tensor) -> Candidates:
-        """Rows as what a draw may look at.
-
-        Raises:
-            DataError: a row outside of the dataset.
-        """
-        row = self._rows(row_P)
+        """Rows as what a draw may look at."""
+        row = dataset_rows(row_P, len(self))
         score = torch.from_numpy(self.score[row].astype(np.float64))
         return Candidates(
             row_P=row_P,
@@ -66,32 +58,23 @@ class RecordedScores:
     def record(self, row_P: Tensor, score_P: Tensor) -> None:
         """Put the scores of a visit in the place of earlier ones; one that is not finite leaves its row as it was.
 
-        Args:
-            row_P: (P,) integer, places in the dataset.
-            score_P: (P,) >= 0, any unit; only ratios between rows matter.
-
-        Raises:
-            DataError: a row outside of the dataset.
+        Scores (P,) are >= 0 in any unit: only ratios between rows matter.
         """
-        row, score = self._rows(row_P), score_P.double().numpy()
+        row, score = dataset_rows(row_P, len(self)), score_P.double().numpy()
         good = np.isfinite(score) & (score >= 0)
         self.score[row[good]] = score[good]
 
     def save(self, path: str | Path) -> None:
         """Write scores and identities to ``path`` as npz, without pickle; the file appears complete or not at all."""
-        with replacing(path) as file:
-            np.savez(file, identities=self.identities, score=self.score)
+        write_arrays(path, identities=self.identities, score=self.score)
 
     def load(self, path: str | Path) -> int:
-        """Replace all scores by those that ``save`` wrote, found again by what rows hold.
-
-        Returns:
-            Rows of this dataset that were in the saved one.
+        """Replace all scores by those that ``save`` wrote, found by what rows hold: how many rows were in the file.
 
         Raises:
             CheckpointError: the file is missing or damaged, or has no row of this dataset.
         """
-        saved = read_arrays(Path(path), "recorded scores", ARRAYS)
+        saved = read_arrays(Path(path), "recorded scores", ("identities", "score"))
         shapes = {name: (array.dtype, array.ndim) for name, array in saved.items()}
         if shapes != {"identities": (np.uint64, 1), "score": (np.float32, 1)} or len(set(map(len, saved.values()))) > 1:
             raise CheckpointError(f"the recorded scores at {path} are damaged. Resume from an older checkpoint.")
@@ -105,19 +88,9 @@ class RecordedScores:
         self.score[target] = saved["score"][source]
         return len(target)
 
-    def _rows(self, row_P: Tensor) -> np.ndarray:
-        row = row_P.numpy()
-        if len(row) and not 0 <= row.min() <= row.max() < len(self):
-            raise DataError(f"rows {row.min()} to {row.max()} are not all within the dataset's 0 to {len(self) - 1}")
-        return row
-
 
 def mean_loss(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """(B,) mean negative log-likelihood of each row's trained tokens, in nats: what InfoBatch calls a sample's loss.
-
-    Args:
-        logp_BT: (B, T) log-probabilities of the tokens, in nats.
-        mask_BT: (B, T) 1 for tokens that carry loss, else 0.
 
     Source: InfoBatch, arXiv:2303.04947, section 3.1.
     """

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, RoundsError, raise_problems
+from dppo.errors import DesignError, RoundsError, require
 from dppo.typed import check_fields
 from dppo.types import Draw, Rewards
 
@@ -89,9 +89,8 @@ class Collected:
     def after(self, counts_P: Tensor) -> "Collected":
         """The same after one more round."""
         groups, counted = len(counts_P), int(counts_P.sum())
-        return Collected(
-            wanted=self.wanted,
-            usual=self.usual,
+        return replace(
+            self,
             counted=self.counted + counted,
             rounds=self.rounds + 1,
             rolled_out=self.rolled_out + groups,
@@ -139,14 +138,13 @@ class Rounds:
 
     def __post_init__(self) -> None:
         check_fields(self, 'replace(METHODS["dapo"].rounds, limit=10)')
-        problems = []
-        if not 0 < self.factor < math.inf:
-            problems.append(f"factor={self.factor:g} must be greater than 0. Try factor=1.0.")
-        if self.limit < 0:
-            problems.append(f"limit={self.limit} must be >= 0, 0 for no limit. Try limit=10.")
-        if self.at_limit not in ("stop", "train"):
-            problems.append(f"at_limit={self.at_limit!r} must be 'stop' or 'train'. Try at_limit='stop'.")
-        raise_problems("Rounds", problems)
+        at_limit = f"at_limit={self.at_limit!r} must be 'stop' or 'train'. Try at_limit='stop'."
+        ranges = {
+            f"factor={self.factor:g} must be greater than 0. Try factor=1.0.": 0 < self.factor < math.inf,
+            f"limit={self.limit} must be >= 0, 0 for no limit. Try limit=10.": self.limit >= 0,
+            at_limit: self.at_limit in ("stop", "train"),
+        }
+        require("Rounds", ranges)
 
     @property
     def bias(self) -> str:
@@ -168,24 +166,14 @@ class Rounds:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """The groups that a step is made of."""
-
-    keep_Q: Tensor
-    """(Q,) bool, one entry per group rolled out, round after round."""
-    collected: Collected
-    """What all rounds gave."""
-
-
-def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | None]) -> Filled:
+def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | None]) -> tuple[Tensor, Collected]:
     """Rounds of rollouts until ``wanted`` groups count, and the first ``wanted`` of those.
 
-    Args:
-        rounds: what counts, how large rounds are, and when to stop.
-        wanted: groups that fill a step, >= 1.
-        roll_out: ``roll_out(number, prompts)`` for round ``number`` (from 0) of about ``prompts`` prompts gives the
-            rewards of the groups that were rolled out; None where no prompts are left, so that there is what there is.
+    ``roll_out(number, prompts)`` gives the rewards of the groups of round ``number`` (from 0) of about ``prompts``
+    prompts; None where no prompts are left, so that there is what there is.
+
+    Returns:
+        (Q,) bool, which groups the step is made of, round after round, and what all rounds gave.
 
     Raises:
         RoundsError: the limit is reached, and what there is may not be trained on.
@@ -209,24 +197,16 @@ def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | N
                 f"{2 * rounds.limit} (0 for no limit), or train on prompts that are solved at times."
             )
     counts_Q = torch.cat(parts)
-    return Filled(keep_Q=counts_Q & (counts_Q.cumsum(0) <= wanted), collected=collected)
+    return counts_Q & (counts_Q.cumsum(0) <= wanted), collected
 
 
 def take_round(
     stream: Ahead, prompts: int, chances: Callable[[Tensor], Tensor] | None, rng: np.random.Generator
 ) -> tuple[Tensor, Draw]:
-    """The next prompts of the stream, as many as it takes for ``prompts`` of them to be rolled out.
+    """(P,) the next prompts of the stream, until ``prompts`` of them are rolled out or it ends, and which those are.
 
-    No weight makes up for a prompt that is not.
-
-    Args:
-        stream: moves on by the prompts taken, at least one; they may span epochs.
-        prompts: how many to roll out, >= 1; fewer are where the stream ends.
-        chances: from prompts (P,) to (P, coins) probabilities, each > 0, as of ``Skipping``; None to skip nothing.
-        rng: source of randomness; seed it by run, step, purpose and round.
-
-    Returns:
-        (P,) the prompts taken, and which of them are rolled out.
+    ``chances`` gives (P, coins) probabilities of prompts (P,), each > 0, as of ``Skipping``; None to skip nothing. No
+    weight makes up for a prompt that is skipped.
 
     Raises:
         DesignError: a prompt has no chance to be rolled out.

@@ -14,11 +14,7 @@ def constant(done: float, *, until: float = FULL_SHARE) -> float:
 
 
 def stop(done: float, *, until: float = FULL_SHARE) -> float:
-    """1 before ``until``, then 0: the last part of the run is not pruned.
-
-    Args:
-        done: share of training done, in [0, 1].
-        until: share of training with pruning, in [0, 1].
+    """1 before ``until``, a share of training in [0, 1], then 0: the last part of the run is not pruned.
 
     Source: InfoBatch, arXiv:2303.04947, section 3.3, with delta = 0.875 of the epochs.
     """
@@ -26,12 +22,7 @@ def stop(done: float, *, until: float = FULL_SHARE) -> float:
 
 
 def fade(done: float, *, until: float = FULL_SHARE) -> float:
-    """1 up to ``until``, then down in a straight line to 0 at the end of the run.
-
-    Args:
-        done: share of training done, in [0, 1].
-        until: share of training at the full rate, in [0, 1].
-    """
+    """1 up to ``until``, a share of training in [0, 1], then down in a straight line to 0 at the end of the run."""
     return 1.0 if done <= until else max(0.0, (1.0 - done) / (1.0 - until))
 
 

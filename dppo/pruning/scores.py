@@ -64,9 +64,7 @@ def _averaged(score_N: Tensor, completions: Completions) -> Tensor:
 def confidence(logp_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """``sqrt(sum_t (1 - p_t)^2)`` of each completion, (B,): 0 if the policy was sure of every token.
 
-    Args:
-        logp_BT: (B, T) log-probabilities of the sampled tokens, in nats, <= 0.
-        mask_BT: (B, T) 1 for tokens that carry loss, else 0; what ``logp_BT`` holds there does not matter.
+    Log-probabilities (B, T) are in nats, <= 0, and do not matter where the mask is 0: at tokens without loss.
     """
     doubt_BT = torch.where(mask_BT.bool(), -torch.expm1(logp_BT.double()), 0.0)
     return (doubt_BT.square() * mask_BT.double()).sum(1).sqrt()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dppo.context import Expected
-from dppo.errors import raise_problems
+from dppo.errors import require
 from dppo.typed import check_fields
 
 TINY = 1e-9
@@ -34,23 +34,19 @@ class GroupSizes:
 
     def __post_init__(self) -> None:
         check_fields(self, "GroupSizes(evenness=0.3)")
-        problems = []
-        if not 0 <= self.evenness <= 1:
-            problems.append(f"evenness={self.evenness:g} must be in [0, 1]. Write evenness=0.3.")
-        if self.most < 1:
-            problems.append(f"most={self.most} must be >= 1. Write most=16.")
-        raise_problems("GroupSizes", problems)
+        ranges = {
+            f"evenness={self.evenness:g} must be in [0, 1]. Write evenness=0.3.": 0 <= self.evenness <= 1,
+            f"most={self.most} must be >= 1. Write most=16.": self.most >= 1,
+        }
+        require("GroupSizes", ranges)
 
     def __call__(
         self, expected: Expected, tokens_Q: Tensor, generations: int, weight_F: Tensor | None = None
     ) -> Tensor:
         """(Q,) int64 completions of each prompt, >= 1, of ``generations * Q`` in all.
 
-        Args:
-            expected: what history says of each prompt.
-            tokens_Q: (Q,) expected tokens of one of its completions, > 0.
-            generations: G, completions of a prompt on average, >= 1.
-            weight_F: (F,) of the reward functions; None for 1 each.
+        They go by what history expects of each prompt, and by the tokens of one of its completions, (Q,) > 0;
+        ``weight_F`` are those of the reward functions, None for 1 each.
         """
         worth_Q = (expected.total_variance_Q(weight_F) / tokens_Q.double()).sqrt()
         total, most = generations * len(worth_Q), max(self.most, generations)
@@ -70,10 +66,8 @@ def whole_numbers(wanted_Q: Tensor, total: int, *, least: int, most: int) -> Ten
     low, high = 0.0, max(most, 1) / TINY
     for _ in range(100):  # the factor at which the limited numbers have the right sum
         factor = (low + high) / 2
-        if float((wanted_Q * factor).clamp(least, most).sum()) < total:
-            low = factor
-        else:
-            high = factor
+        below = float((wanted_Q * factor).clamp(least, most).sum()) < total
+        low, high = (factor, high) if below else (low, factor)
     real_Q = (wanted_Q * high).clamp(least, most)
     whole_Q = (real_Q + 1e-9).floor().long()
     rest = total - int(whole_Q.sum())

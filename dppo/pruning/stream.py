@@ -36,22 +36,14 @@ class PromptStream:
         return self.epoch + self.offset / self.size
 
     def take(self, count: int) -> Tensor:
-        """The next ``count`` rows, (count,) int64, and move past them.
-
-        Args:
-            count: rows, >= 0; they may span several epochs.
-        """
+        """The next ``count`` rows, (count,) int64, and move past them; they may span several epochs."""
         rows = self.peek(count)
         epochs, self.offset = divmod(self.offset + count, self.size)
         self.epoch += epochs
         return rows
 
     def peek(self, count: int) -> Tensor:
-        """The next ``count`` rows, (count,) int64, without moving.
-
-        Args:
-            count: rows, >= 0; they may span several epochs.
-        """
+        """The next ``count`` >= 0 rows, (count,) int64, without moving."""
         epoch, start, parts = self.epoch, self.offset, []
         while count > 0:
             parts.append(self._order(epoch)[start : start + count])
@@ -94,23 +86,11 @@ def fill_block(
     step: int,
     believed: tuple[Tensor, float] | None = None,
 ) -> tuple[Tensor, PromptPruning]:
-    """The next rows of which ``prompts`` are expected to be rolled out, and the pruning at which they are.
+    """(M,) int64 the next rows, and the pruning at which ``prompts`` of them are expected to be rolled out.
 
     The block is the longest whose smallest expected size is within ``prompts``, up to ``prompts / (1 - rate)`` rows or
-    one epoch. It is fixed by history before any draw: taking rows until enough were kept would be inverse sampling,
-    which is biased.
-
-    Args:
-        stream: moves on by the length of the block.
-        history: what is known of its prompts.
-        pruning: how prompts are dropped.
-        prompts: expected number rolled out, >= 1.
-        step: now, on the history's clock.
-        believed: as for ``PromptHistory.candidates``.
-
-    Returns:
-        (M,) int64 rows with ``M >= prompts``, and ``pruning`` with its rate set so that its draw expects
-        ``prompts`` of them. Unseen prompts are always rolled out, so a block without history has ``prompts`` rows.
+    one epoch; without history it has ``prompts`` rows. It is fixed by history before any draw: taking rows until enough
+    were kept would be inverse sampling, which is biased.
     """
     longest = min(round(prompts / (1 - pruning.rate)), stream.size)
     ahead = stream.peek(longest)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,16 +12,10 @@ from torch import Tensor
 from dppo.errors import DesignError, ShapeError, raise_problems
 from dppo.evidence import Evidence
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, choose
-from dppo.pruning.cuts import (
-    TokenDraw,
-    draw_tokens,
-    head_probabilities,
-    pool_numbers,
-    reach_probabilities,
-    token_moments,
-)
+from dppo.pruning.cuts import TokenDraw, best_cuts, by_doubt, draw_tokens, pool_numbers, token_moments
 from dppo.pruning.probabilities import inclusion_probabilities
 from dppo.typed import check_fields
+from dppo.types import each_tensor
 
 FLOOR, HEAD_FLOOR = 0.05, 0.02
 """Lowest probabilities by default: no weight of a token exceeds 20 by its cut, and 1000 by both."""
@@ -62,7 +56,7 @@ class SampledTokens:
 
     def take(self, unit_R: Tensor) -> "SampledTokens":
         """The tokens of the given completions."""
-        return replace(self, **{each.name: getattr(self, each.name)[unit_R] for each in fields(self)})
+        return each_tensor(self, lambda value_NT: value_NT[unit_R])
 
 
 CutRule = Callable[[Tensor, Tensor, float, float], Tensor]
@@ -70,11 +64,6 @@ CutRule = Callable[[Tensor, Tensor, float, float], Tensor]
 of them on average and never rise along a completion."""
 HeadRule = Callable[[Tensor, Tensor, float, float], Tensor]
 """``rule(moment_NT, span_NT, rate, floor) -> head_NT``: probabilities of reaching the head that leave out ``rate``."""
-
-
-def best_cuts(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
-    """Cuts with the least added variance for what they keep: ``reach_probabilities``."""
-    return reach_probabilities(moment_NT, span_NT, (1 - rate) * int(span_NT.sum()), floor=floor)
 
 
 def random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
@@ -91,11 +80,6 @@ def random_prefix(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float)
     least_N1 = ((1 - 2 * rate) * length_N1).round().clamp_min(1)
     reach_NT = ((length_N1 - place_NT + 1) / (length_N1 - least_N1 + 1)).double().clamp_max(1.0)
     return torch.where(span_NT, reach_NT, 0.0)
-
-
-def by_doubt(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
-    """Proportional to the root of each token's second moment: ``head_probabilities``."""
-    return head_probabilities(moment_NT, span_NT, 1 - rate, floor=floor)
 
 
 def all_alike(moment_NT: Tensor, span_NT: Tensor, rate: float, floor: float) -> Tensor:
@@ -181,13 +165,8 @@ class TokenPruning:
         """This pruning where its rate is given, else at the smallest rate that gains nearly all there is to gain.
 
         It is chosen before the draw by numbers that the draw has no part in. Tokens that one cut keeps or leaves out
-        together are one unit of the evidence; those of a prompt are resampled together.
-
-        Args:
-            moment_NT: (N, T) second moment of each token's gradient, >= 0.
-            span_NT: (N, T) bool, tokens that can be cut.
-            group_N: (N,) integer, the same for completions of one prompt.
-            rolled_out: tokens of all completions, whose rollout is paid before the draw.
+        together are one unit of the evidence; those of a prompt, by ``group_N`` (N,), are resampled together. Moments
+        (N, T) >= 0 are those of ``draw``; the rollout of ``rolled_out`` tokens is paid before it.
         """
         if self.auto is None:
             return self
@@ -207,10 +186,7 @@ class TokenPruning:
     def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:
         """A cut for each completion, and which tokens before it reach the head.
 
-        Args:
-            moment_NT: (N, T) second moment of each token's gradient, >= 0, any unit.
-            span_NT: (N, T) bool, tokens that can be cut.
-            rng: source of randomness.
+        Of second moments of each token's gradient, (N, T) >= 0 in any unit, and of the tokens that can be cut.
         """
         return draw_tokens(*self.probabilities(moment_NT, span_NT), rng)
 
@@ -221,17 +197,13 @@ class TokenPruning:
         return reach_NT, head_NT
 
     def __str__(self) -> str:
-        share = f"auto, at most {self.rate:g}" if self.auto else f"{self.rate:g}"
-        cut = (
-            f"{share} of the tokens behind a cut ({self.cut_rule.__name__}, floor {self.floor:g})" if self.rate else ""
-        )
-        head = (
-            f"{self.head_rate:g} of the tokens before it kept from the head ({self.head_rule.__name__}, floor "
-            f"{self.head_floor:g})"
-            if self.head_rate
-            else ""
-        )
-        return "; ".join(filter(None, (cut, head)))
+        share, parts = f"auto, at most {self.rate:g}" if self.auto else f"{self.rate:g}", []
+        if self.rate:
+            parts.append(f"{share} of the tokens behind a cut ({self.cut_rule.__name__}, floor {self.floor:g})")
+        if self.head_rate:
+            rule = f"{self.head_rule.__name__}, floor {self.head_floor:g}"
+            parts.append(f"{self.head_rate:g} of the tokens before it kept from the head ({rule})")
+        return "; ".join(parts)
 
 
 TOKEN_AUTO = COMPLETION_AUTO

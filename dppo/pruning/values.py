@@ -18,7 +18,7 @@ from torch import Tensor
 from dppo.context import Expected
 from dppo.errors import DataError, ShapeError
 from dppo.files import read_lines
-from dppo.typed import check_fields
+from dppo.typed import check_fields, is_number
 
 SHARED_STRENGTH = 2.0
 """Completions that the mean over all prompts is worth when mixed with a prompt's own reference samples."""
@@ -103,7 +103,7 @@ def _moments(line: Mapping[str, Any], where: str) -> tuple[float, float, float, 
     """Value, count, mean and mean square of a line."""
     rewards, value = line.get("rewards"), line.get("value")
     numbers = [*rewards, value] if isinstance(rewards, list) and rewards else [None]
-    if not all(isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in numbers):
+    if not all(is_number(x) and math.isfinite(x) for x in numbers):
         raise DataError(f"{where}: rewards={rewards!r:.60} and value={value!r} must be finite numbers. {ADVICE}")
     *own, value = map(float, numbers)  # pyright: ignore[reportArgumentType]
     return value, float(len(own)), sum(own) / len(own), sum(x * x for x in own) / len(own)

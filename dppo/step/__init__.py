@@ -4,8 +4,7 @@ An engine asks a ``PromptSource`` for prompts, rolls them out, and hands the gro
 says what to forward, by which weight each loss is multiplied, and what the history learns.
 """
 
-from dppo.step.loss import micro_batch_loss
-from dppo.step.others import other_terms
+from dppo.step.loss import micro_batch_loss, other_terms
 from dppo.step.passes import Passes
 from dppo.step.plan import ONCE, DraftPlan, RolledOut, StepPlan, completions_of, drafted, drawn, plan_step, signals
 from dppo.step.prompts import PromptSource

@@ -21,7 +21,7 @@ def step_figures(completions: Completions, rewards: Rewards, prompts: StepPrompt
     group_N = completions.group_N
     inverse_Q = prompts.prob_Q.reciprocal()
     signal_Q = each_group(lambda advantage_QG: (advantage_QG != 0).any(1), group_N, completions.advantage_N)
-    reward_Q = each_group(lambda total_QG: total_QG.nanmean(1), group_N, rewards.total_N)
+    reward_Q = rewards.mean_Q
     found = {
         "candidates/reward": float((inverse_Q * reward_Q).nansum() / inverse_Q[~reward_Q.isnan()].sum()),
         "candidates/zero_signal_groups": float((inverse_Q * ~signal_Q).sum() / inverse_Q.sum()),
@@ -74,15 +74,7 @@ def draw_figures(
 def token_figures(
     level: TokenPruning, draw: TokenDraw, moment_RT: Tensor, sampled: SampledTokens, live_N: Tensor
 ) -> dict[str, float]:
-    """Figures of the tokens of one draw, over the live completions of a share.
-
-    Args:
-        level: with the rate of cuts that was chosen.
-        draw: over all N completions.
-        moment_RT: (R, T) of the live ones.
-        sampled: their tokens.
-        live_N: (N,) bool, which these are.
-    """
+    """Figures of the tokens of one draw among N completions, over the live ones of a share: R, with their tokens."""
     span, scored = int(sampled.span_NT.sum()), int(sampled.mask_NT.sum())
     weight_RT, prob_RT = draw.weight_NT[live_N] * sampled.mask_NT, draw.prob_NT[live_N]
     known_RT = sampled.mask_NT & (prob_RT > 0)

@@ -219,13 +219,7 @@ def drafted(
 
 
 def drawn(draft: DraftPlan, passes: Passes, streams: Streams) -> StepPlan:
-    """The draft with its draws of completions: the part of ``plan_step`` after everything else is fixed.
-
-    Args:
-        draft: of the step.
-        passes: how many optimizer steps train on it.
-        streams: random numbers of the step, the same on every rank.
-    """
+    """The draft with its draws of completions: the part of ``plan_step`` after everything else is fixed."""
     method, completions, rewards = draft.method, draft.completions, draft.rewards
     prompt_weight_N, advantage_N = draft.prompts.weight_Q[rewards.group_N], completions.advantage_N
     weight_UN, prob_UN, share_UN = _draws(method, completions, prompt_weight_N, passes, streams)
@@ -330,12 +324,8 @@ def completions_of(
 ) -> Completions:
     """What completion pruning may look at: advantages of whole groups, and which completions have a gradient.
 
-    Args:
-        method: gives the advantages and the normaliser.
-        rolled_out: of all ranks.
-        context: what was known of the groups before.
-        live: which completions are worth a forward pass; default: ``method.live``.
-        weight_N: (N,) what already multiplies each completion, 0 for groups that the step is not made of; None for 1.
+    ``live`` is that of ``plan_step``. What already multiplies each completion is ``weight_N`` (N,), 0 for groups that
+    the step is not made of, None for 1.
     """
     rewards, tokens_N = rolled_out.rewards, rolled_out.tokens_N
     advantage_N = method.advantages(rewards, context)
@@ -377,8 +367,7 @@ def _draws(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(U, N) weights and probabilities of every completion in every draw, and the completions it was made among.
 
-    Each pass and each share has another draw: with one draw for several optimizer steps, parameters would have
-    moved along the very completions that make up the next gradient.
+    With one draw for several optimizer steps, parameters would have moved along what makes up the next gradient.
     """
     count = len(prompt_weight_N)
     process_N = torch.zeros(count, dtype=torch.int64) if completions.process_N is None else completions.process_N

@@ -83,15 +83,12 @@ class PromptSource:
                 f"the dataset has {stream.size} prompts, fewer than the {prompts} of one generation. "
                 f"Set generation_batch_size to at most {stream.size} * num_generations."
             )
-        if difficulty is not None and len(difficulty) != stream.size:
-            raise ShapeError(
-                f"features of {len(difficulty)} prompts, and the dataset has {stream.size}. Give it one each."
-            )
-        if values is not None and len(values) != stream.size:
-            raise ShapeError(f"values of {len(values)} prompts, and the dataset has {stream.size}. Give it one each.")
-        if prior is not None and len(prior) != stream.size:
-            raise ShapeError(f"a prior of {len(prior)} prompts, and the dataset has {stream.size}. Give it one each.")
-        if sum(each is not None for each in (values, difficulty, prior)) > 1:
+        priors = {"features": difficulty, "values": values, "a prior": prior}
+        given = {what: len(each) for what, each in priors.items() if each is not None}
+        for what, size in given.items():
+            if size != stream.size:
+                raise ShapeError(f"{what} of {size} prompts, and the dataset has {stream.size}. Give it one each.")
+        if len(given) > 1:
             raise ConfigError(
                 "difficulty, values and prior are priors of the same prompts. Give one: difficulty=None, prior=None."
             )
@@ -173,12 +170,7 @@ class PromptSource:
         return replace(prompts, context=self.context(prompts.row_Q, step))
 
     def context(self, row_Q: Tensor, step: int) -> StepContext:
-        """What is known of prompts before their completions are looked at.
-
-        Args:
-            row_Q: (Q,) their rows of the dataset.
-            step: now, on the clock of the history.
-        """
+        """What is known of prompts, (Q,) rows of the dataset, before their completions are looked at."""
         value_Q = None if self.values is None else self.values.value_P[row_Q]
         return StepContext(
             expected=self._expected(row_Q, step), value_Q=value_Q, evidence=self.completions, others=self.others
@@ -203,10 +195,6 @@ class PromptSource:
 
     def learn(self, plan: DraftPlan, step: int) -> None:
         """Remember what the prompts of a step gave, also those that the step does not train on.
-
-        Args:
-            plan: of the step, before its draws or with them.
-            step: its number.
 
         Raises:
             RewardError: a reward outside the range that the predictor of difficulty was told.

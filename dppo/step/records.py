@@ -15,7 +15,7 @@ from dppo.pruning import Rounds
 from dppo.pruning.rounds import Collected, fill
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
-from dppo.types import Block, Candidates, Draw, Rewards, check_lengths
+from dppo.types import Block, Candidates, Draw, Rewards, check_lengths, each_tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +72,8 @@ class StepPrompts:
 
     def groups_reordered(self, order_Q: Tensor) -> "StepPrompts":
         """The same prompts for groups that lie in another order; candidates and their draw stay as they are."""
-        return replace(
-            self,
-            row_Q=self.row_Q[order_Q],
-            prob_Q=self.prob_Q[order_Q],
-            weight_Q=self.weight_Q[order_Q],
-            size_Q=None if self.size_Q is None else self.size_Q[order_Q],
-            context=self.context.take(order_Q),
-        )
+        turned = each_tensor(self, lambda value_Q: value_Q[order_Q])
+        return replace(turned, context=self.context.take(order_Q))
 
 
 def whole_block(groups: int, completions: int) -> StepPrompts:
@@ -91,16 +85,10 @@ def whole_block(groups: int, completions: int) -> StepPrompts:
     """
     if groups < 1:
         raise ShapeError(f"groups={groups} must be >= 1. Try whole_block(groups=4, completions=32).")
-    one_Q = torch.ones(groups, dtype=torch.float64)
-    row_Q = torch.full((groups,), -1)
-    return StepPrompts(
-        candidates=Candidates(row_P=row_Q, signal_P=one_Q, tokens_P=one_Q, seen_P=torch.zeros(groups).bool()),
-        draw=Draw(keep_N=one_Q.bool(), prob_N=one_Q, weight_N=one_Q),
-        row_Q=row_Q,
-        prob_Q=one_Q,
-        weight_Q=one_Q,
-        sequences=completions,
-    )
+    one_Q, unseen_Q = torch.ones(groups, dtype=torch.float64), torch.zeros(groups, dtype=torch.bool)
+    candidates = Candidates(row_P=torch.full((groups,), -1), signal_P=one_Q, tokens_P=one_Q, seen_P=unseen_Q)
+    block = Block(candidates=candidates, draw=Draw.whole(~unseen_Q))
+    return replace(drawn_block(block, 1), sequences=completions)
 
 
 def drawn_block(block: Block, generations: int, size_Q: Tensor | None = None) -> StepPrompts:
@@ -162,14 +150,14 @@ def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams
         sizes.append(group_sizes(found[1].group_N))
         return found[1]
 
-    filled = fill(rounds, wanted, roll_out)
+    keep_Q, collected = fill(rounds, wanted, roll_out)
     draw = joined([block.draw for block in blocks])
     return StepPrompts(
         candidates=joined([block.candidates for block in blocks]),
         draw=draw,
         row_Q=torch.cat([block.row_Q for block in blocks]),
         prob_Q=draw.prob_N[draw.keep_N],
-        weight_Q=filled.keep_Q.double(),
-        sequences=int(torch.cat(sizes)[filled.keep_Q].sum()),
-        collected=filled.collected,
+        weight_Q=keep_Q.double(),
+        sequences=int(torch.cat(sizes)[keep_Q].sum()),
+        collected=collected,
     )

@@ -33,11 +33,6 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tupl
 def warn_of(
     differing: Mapping[str, tuple[Any, Any]], effect: Callable[[str], str] = lambda name: "it holds from here"
 ) -> None:
-    """Warn of each setting that changed, with what becomes of it.
-
-    Args:
-        differing: of ``changed``.
-        effect: from a setting's name to that.
-    """
+    """Warn of each setting that ``changed``, with what becomes of it: ``effect``, from its name."""
     for name, (before, now) in differing.items():
         warnings.warn(f"resumed with {name}: {before!r} -> {now!r}; {effect(name)}", stacklevel=3)

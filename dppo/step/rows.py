@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from dppo.errors import CheckpointError
-from dppo.files import replacing
 from dppo.methods import RowMethod
 from dppo.pruning import RecordedScores, effective_sample_size, relative_added_variance
-from dppo.pruning.history_file import read_arrays
+from dppo.pruning.history_file import read_arrays, write_arrays
 from dppo.rng import Purpose, step_streams
-from dppo.types import Candidates, Draw
+from dppo.types import Candidates, Draw, each_tensor
 
 SCORES_FILE, EPOCH_FILE = "dppo_rows.npz", "dppo_epoch.npz"
 
@@ -34,13 +33,10 @@ class RowSource:
         self._epoch: tuple[int, Draw] | None = None
 
     def draw(self, row_N: Tensor, *, step: int, epoch: int = 0, done: float = 0.0) -> Draw:
-        """Which rows of a step are trained on, with which weights: equal on every rank.
+        """Which rows of a step, (N,) int64 of all ranks, are trained on, with which weights: equal on every rank.
 
-        Args:
-            row_N: (N,) int64, the rows of the step, of all ranks; places in the dataset.
-            step: its number, the key of the draw.
-            epoch: the epoch's, the key of a draw that stands for one.
-            done: share of training done, in [0, 1].
+        The number of the step is the key of its draw, or that of the epoch, where one draw stands for it; ``done`` is
+        the share of training done, in [0, 1].
 
         Raises:
             DataError: a row outside of the dataset.
@@ -52,8 +48,7 @@ class RowSource:
         if self._epoch is None or self._epoch[0] != epoch:
             everything = self.scores.candidates(torch.arange(len(self.scores)))
             self._epoch = epoch, method.rows.draw(everything, step_streams(self.seed, epoch)(Purpose.ROW_DRAW))
-        whole = self._epoch[1]
-        return Draw(keep_N=whole.keep_N[row_N], prob_N=whole.prob_N[row_N], weight_N=whole.weight_N[row_N])
+        return each_tensor(self._epoch[1], lambda value_N: value_N[row_N])
 
     def record(self, row_N: Tensor, score_N: Tensor) -> None:
         """Remember the scores of rows that were trained on."""
@@ -64,14 +59,11 @@ class RowSource:
         self.scores.save(folder / SCORES_FILE)
         if self._epoch is not None:
             epoch, draw = self._epoch
-            with replacing(folder / EPOCH_FILE) as file:
-                np.savez(file, epoch=np.int64(epoch), prob=draw.prob_N.numpy(), weight=draw.weight_N.numpy())
+            arrays = {"epoch": np.int64(epoch), "prob": draw.prob_N.numpy(), "weight": draw.weight_N.numpy()}
+            write_arrays(folder / EPOCH_FILE, **arrays)
 
     def load(self, folder: Path) -> int:
-        """Read back what ``save`` wrote.
-
-        Returns:
-            Rows of this dataset that were in the saved one.
+        """Read back what ``save`` wrote: how many rows of this dataset were in the saved one.
 
         Raises:
             CheckpointError: a file is missing or damaged, or of another dataset.

@@ -1,9 +1,10 @@
-"""`examples/engine.py`: the same gradient as the formula, unbiased when pruned."""
+"""`examples/engine.py`: the same gradient as the formula, unbiased when pruned; every preset takes steps."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from mechanisms import one_of_each
 
 from dppo.methods import METHODS
 from dppo.pruning import UNWEIGHTED
@@ -12,6 +13,7 @@ from dppo_lab.demo.decode import sample
 from examples.engine import GENERATIONS, everything
 
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
+SERVED = [name for name, method in METHODS.items() if not (method.needs_reference or method.tokens.active)]
 
 
 def coin(row_Q, step):
@@ -55,3 +57,14 @@ def test_pruned_gradient_is_right_on_average(gradient_of_step):
     assert error(pruned) < 4 / 24  # 1 / draws is expected; 4 times that has probability below 1e-3
     forgotten = replace(pruned, completions=replace(pruned.completions, weighting=UNWEIGHTED))
     assert error(forgotten) > 8 / 24
+
+
+@pytest.mark.parametrize("name", one_of_each(SERVED))
+def test_every_preset_takes_steps(name, still):
+    method = METHODS[name]
+    if method.rounds is None:
+        method = method.with_rates(prompt=0.5 if "infobatch" in name else 0.25)
+    loop, gradients = still(method, coin, prompts=4)
+    reports = [loop.step(1e-3, done) for done in (0.0, 0.5)]
+    assert all(g.isfinite().all() and g.norm() > 0 for g in gradients)
+    assert all(0 < report.completions_trained <= report.rollouts for report in reports)

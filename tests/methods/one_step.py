@@ -1,20 +1,13 @@
 """What a method makes of one step in which every prompt was rolled out, and the loss of it at ratio 1."""
 
 import torch
+from arrays import rewards_of
 
 from dppo.objective import Tokens
 from dppo.pruning import SampledTokens
 from dppo.rng import step_streams
 from dppo.step import RolledOut, micro_batch_loss, plan_step, whole_block
-from dppo.types import Completions, Rewards
-
-
-def rewards_of(*groups):
-    """Rewards of one function of groups of any sizes."""
-    return Rewards(
-        reward_NF=torch.tensor([float(value) for group in groups for value in group], dtype=torch.float64)[:, None],
-        group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
-    )
+from dppo.types import Completions
 
 
 def lengths(count):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from one_step import rewards_of
+from arrays import rewards_of
 from refusals import refused
 from tiny_policy import (
     GROUP_N,

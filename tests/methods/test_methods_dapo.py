@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from one_step import rewards_of
+from arrays import rewards_of
 from refusals import refused
 from tiny_policy import DAPO_BY_HAND
 
@@ -43,7 +43,7 @@ def test_groups_count_by_the_reward_they_are_trained_with():
 
 def test_a_step_is_the_first_groups_that_count_and_too_few_are_an_error():
     patterns = [([0, 0], [0, 1]), ([1, 1], [1, 0]), ([0, 2], [0, 1])]
-    filled = fill(DAPO.rounds, 2, lambda number, prompts: rewards_of(*patterns[number]))
-    assert filled.keep_Q.tolist() == [False, True, False, True] and filled.collected.rounds == 2
+    keep_Q, collected = fill(DAPO.rounds, 2, lambda number, prompts: rewards_of(*patterns[number]))
+    assert keep_Q.tolist() == [False, True, False, True] and collected.rounds == 2
     with refused(RoundsError, "10 rounds", "0 of 20"):
         fill(DAPO.rounds, 2, lambda number, prompts: rewards_of([1, 1], [0, 0]))

@@ -4,10 +4,8 @@ The full gradient is written out by hand for each preset (``tiny_policy``), the 
 autograd make of real losses with clipping and KL. There is no sampling noise. What is declared biased is shown to be.
 """
 
-import math
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -54,7 +52,6 @@ from dppo.objective import (
     vespo,
 )
 from dppo.pruning import (
-    POISSON,
     SYSTEMATIC,
     UNWEIGHTED,
     Auto,
@@ -66,7 +63,6 @@ from dppo.pruning import (
     uniform,
     uniform_score,
 )
-from dppo.rng import Purpose, generator
 from dppo.step import RolledOut, completions_of
 
 EXACT, BIASED = 1e-12, 1e-3
@@ -293,20 +289,6 @@ def test_cppo_is_biased_whatever_it_is_multiplied_by():
     assert relative_error(best * pruned, full) > 0.1
 
 
-@pytest.mark.parametrize("design", [DPPO.completions.design, SYSTEMATIC, POISSON], ids=lambda d: d.name)
-def test_real_draws_give_every_completion_weight_one_on_average(design):
-    """The gradient is linear in the weights, so this is all that a design has to provide: 5 sigma over 2000 draws."""
-    method = replace(DPPO, completions=replace(DPPO.completions, design=design), beta=0.2)
-    rows = completions_of(method, RolledOut(rewards=rewards(), tokens_N=torch.from_numpy(LENGTH_N)), CONTEXT)
-    draws = [method.completions.draw(rows, generator(0, Purpose.CHECK, index)) for index in range(2000)]
-    prob_N, weight_UN = draws[0].prob_N, torch.stack([draw.weight_N for draw in draws])
-    assert (prob_N > 0).all()
-    sigma_N = ((1 / prob_N - 1) / 2000).sqrt()
-    assert ((weight_UN.mean(0) - 1).abs() <= 5 * sigma_N + 1e-12).all()
-    if design.fixed_size:
-        assert set((weight_UN > 0).sum(1).tolist()) <= {math.floor(prob_N.sum()), math.ceil(prob_N.sum())}
-
-
 def test_a_mean_over_the_kept_rows_needs_a_fixed_size():
     """Averaging over the survivors with weight C / prob, C the expected share kept: exact where the share is fixed."""
     method = replace(at_rates(DPPO, 0.0, 3 / 7), beta=0.2)
@@ -352,22 +334,6 @@ def test_wrong_twin_a_mean_over_the_tokens_of_prompts_that_were_drawn():
     assert relative_error(wrong, wanted) > BIASED
     along = (wrong @ wanted) / (wanted @ wanted)
     assert relative_error(wrong / along, wanted) > BIASED, "another direction too, and no matter of length"
-
-
-def test_the_bias_of_an_estimated_token_denominator_falls_with_the_number_of_prompts():
-    """Every half of n prompts, equally likely: gradient sums over estimated tokens, against both totals."""
-    bias = {}
-    for copies in (1, 2, 4):
-        value_Q = torch.tensor([1.0, -2.0, 4.0, 1.5], dtype=torch.float64).repeat(copies)
-        tokens_Q = torch.tensor([9.0, 8.0, 2.0, 5.0], dtype=torch.float64).repeat(copies)
-        half = list(combinations(range(4 * copies), 2 * copies))
-        kept_HQ = torch.zeros(len(half), 4 * copies, dtype=torch.float64).scatter_(1, torch.tensor(half), 1.0)
-        ratio = (kept_HQ @ value_Q) / (kept_HQ @ tokens_Q)
-        exact = value_Q.sum() / tokens_Q.sum()
-        bias[4 * copies] = ((ratio.mean() - exact) / exact).item()
-    assert bias[4] > 1e-2
-    for n in (4, 8):
-        assert 0.35 < bias[2 * n] / bias[n] < 0.6, "about half at twice the number"
 
 
 @pytest.mark.parametrize(("wanted", "factor"), [(4, 1.12), (64, 1.008)])

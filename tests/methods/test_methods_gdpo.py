@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+from arrays import mean, present, rewards_of, spread
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_policy import GRPO_BY_HAND, REWARD_NF, WEIGHT_F, at_rates, expectation, relative_error, z_scores
@@ -10,7 +11,6 @@ from tiny_policy import GRPO_BY_HAND, REWARD_NF, WEIGHT_F, at_rates, expectation
 from dppo.methods import METHODS
 from dppo.methods.gdpo import decoupled_advantages
 from dppo.objective import group_advantages
-from dppo.types import Rewards
 
 GDPO, DPPO_GDPO = METHODS["gdpo"], METHODS["dppo_gdpo"]
 NAN = float("nan")
@@ -27,39 +27,16 @@ UNBIASED = {"gdpo": False, "dppo_gdpo": False}
 BY_HAND = {"gdpo": GDPO_BY_HAND, "dppo_gdpo": GDPO_BY_HAND}
 
 
-def rewards_of(groups, weights=None):
-    """Groups of lines, one reward per function in each line."""
-    return Rewards(
-        reward_NF=torch.tensor([row for group in groups for row in group], dtype=torch.float64),
-        group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
-        weight_F=None if weights is None else torch.tensor(weights, dtype=torch.float64),
-    )
-
-
-def present(values):
-    return [value for value in values if value == value]
-
-
-def mean(values):
-    return sum(present(values)) / len(present(values)) if present(values) else NAN
-
-
-def deviation(values):
-    """With n - 1; without a second value there is none."""
-    known = present(values)
-    return (sum((v - mean(known)) ** 2 for v in known) / (len(known) - 1)) ** 0.5 if len(known) > 1 else NAN
-
-
 def trl_normalize_then_sum(groups, weights):
     """TRL 1.16, one number at a time; groups may differ in size."""
     totals = []
     for group in groups:
         columns = list(zip(*group, strict=True))
-        scaled = [[(v - mean(column)) / (deviation(column) + 1e-4) for v in column] for column in columns]
+        scaled = [[(v - mean(column)) / (spread(column) + 1e-4) for v in column] for column in columns]
         for row, line in zip(group, zip(*scaled, strict=True), strict=True):
             known = [w * v for w, v in zip(weights, line, strict=True) if v == v]
             totals.append(sum(known) if present(row) else NAN)
-    whitened = [(v - mean(totals)) / (deviation(totals) + 1e-4) for v in totals]
+    whitened = [(v - mean(totals)) / (spread(totals) + 1e-4) for v in totals]
     return [0.0 if v != v else v for v in whitened]
 
 
@@ -73,7 +50,7 @@ REWARDS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0, NAN])
     weights=st.sampled_from([[1.0, 1.0], [1.0, 0.25], [2.0, -1.0]]),
 )
 def test_it_is_trls_normalize_then_sum_on_groups_of_any_sizes_with_missing_rewards(groups, weights):
-    got = decoupled_advantages(rewards_of(groups, weights))
+    got = decoupled_advantages(rewards_of(*groups, weights=weights))
     torch.testing.assert_close(
         got, torch.tensor(trl_normalize_then_sum(groups, weights)).double(), rtol=1e-6, atol=1e-6
     )
@@ -82,7 +59,7 @@ def test_it_is_trls_normalize_then_sum_on_groups_of_any_sizes_with_missing_rewar
 def test_without_the_check_for_flat_groups_rounding_would_become_an_advantage():
     flat, other = [[0.1, 0.0]] * 3, [[0.0, 1.0], [1.0, 0.0]]
     assert any(trl_normalize_then_sum([flat, other], [1.0, 1.0])[:3])
-    assert (decoupled_advantages(rewards_of([flat, other]))[:3] == 0).all()
+    assert (decoupled_advantages(rewards_of(flat, other))[:3] == 0).all()
 
 
 def test_without_the_second_normalisation_pruning_prompts_would_be_exact():

@@ -2,10 +2,10 @@
 
 from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
-from one_step import rewards_of
+from arrays import rewards_of
+from drafts import taken, with_streaks
 from refusals import refused
 
 from dppo.errors import ConfigError
@@ -20,10 +20,10 @@ from dppo.methods.greso import (
     by_variance,
     mixed,
 )
-from dppo.pruning import PromptHistory, PromptStream, RoundRequest
-from dppo.pruning.rounds import Collected, take_round
+from dppo.pruning import RoundRequest
+from dppo.pruning.rounds import Collected
 from dppo.rng import Purpose, generator
-from dppo.types import Block, Rewards
+from dppo.types import Rewards
 
 UNBIASED = {"greso": False, "greso_compat": False}
 GRESO, COMPAT = METHODS["greso"], METHODS["greso_compat"]
@@ -71,31 +71,11 @@ def test_golden_keep_probabilities(explore, expected):
     assert SKIPPING.chances(-torch.arange(9), hard)[:, 0].tolist() == ones
 
 
-def history(*streaks):
-    """What is known of prompts with these streaks."""
-    known = PromptHistory(np.arange(len(streaks), dtype=np.uint64))
-    for row, streak in enumerate(streaks):
-        for _ in range(abs(streak)):
-            kind = torch.tensor([EASY if streak > 0 else HARD])
-            known.update([row], rewards_of([1, 1]), torch.ones(1), torch.ones(2), 0, outcome_Q=kind)
-    return known
-
-
-def taken(known, prompts, seed, learned=START):
-    stream = PromptStream(len(known), seed=0, shuffle=False)
-
-    def chances(row_P):
-        return SKIPPING.chances(known.streak(row_P), learned)
-
-    row_P, draw = take_round(stream, prompts, chances, generator(seed, Purpose.PROMPT_SKIP))
-    return Block(candidates=known.candidates(row_P, 1), draw=draw)
-
-
 def test_easy_and_hard_are_drawn_separately():
     """The first number of a prompt is held against its easy streak, the second against its hard one."""
     numbers = generator(5, Purpose.PROMPT_SKIP).random((8, 2))
     for streak, column in ((EASY, 0), (HARD, 1)):
-        keep_P = taken(history(*[streak] * 8), 2, seed=5).draw.keep_N
+        keep_P = taken(with_streaks(*[streak] * 8), 2, seed=5)[0].draw.keep_N
         assert keep_P.tolist()[:8] == (numbers[: len(keep_P), column] >= 0.5).tolist()
 
 

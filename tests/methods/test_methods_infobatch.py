@@ -1,19 +1,29 @@
-"""InfoBatch: prompts below the mean are dropped at random, weighted by one over what is kept, and not at the end."""
+"""InfoBatch: prompts below the mean are dropped at random, weighted by one over what is kept, and not at the end.
+
+Rows of a dataset too: below the mean loss of the dataset by chance, once an epoch, and not in the last eighth.
+"""
 
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from tiny_policy import GRPO_BY_HAND, at_rates, expectation, relative_error
+from tiny_rows import FULL, GRADIENT_NK, LENGTH_N, ROWS, SCORE_N
+from tiny_rows import expectation as rows_expectation
+from tiny_rows import relative_error as rows_error
 
-from dppo.methods import METHODS
-from dppo.pruning import fade, stop
+from dppo.methods import METHODS, ROW_METHODS
+from dppo.pruning import RecordedScores, fade, stop
 from dppo.rng import Purpose, generator
+from dppo.step import RowSource
 from dppo.types import Candidates
+from dppo.verification.enumerate import every_way
 
 UNBIASED = {"infobatch": True}
 INFOBATCH, DPPO = METHODS["infobatch"], METHODS["dppo"]
+ROWS_METHOD, KEPT = ROW_METHODS["infobatch"], ROW_METHODS["infobatch_kept"]
 SIZE = 64
 BLOCK = Candidates(
     row_P=torch.arange(SIZE),
@@ -24,13 +34,31 @@ BLOCK = Candidates(
 """Half of it is below the mean."""
 
 
+def source(method=ROWS_METHOD, size=40, seed=0, seen=True):
+    scores = RecordedScores(np.arange(size, dtype=np.uint64), np.full(size, 10))
+    if seen:
+        scores.record(torch.arange(size), torch.arange(size).double())
+    return RowSource(scores, method, seed=seed)
+
+
+def drawn_prompts(rate):
+    return INFOBATCH.with_rates(prompt=rate).prompts.draw(BLOCK, generator(3, Purpose.CHECK))
+
+
+def drawn_rows(rate):
+    method = replace(ROWS_METHOD, rows=ROWS_METHOD.rows.at_rate(rate))
+    return source(method, size=SIZE).draw(torch.arange(SIZE), step=3, epoch=1)
+
+
+@pytest.mark.parametrize("drawn", [drawn_prompts, drawn_rows])
 @pytest.mark.parametrize("rate", [0.25, 0.5, 0.75])
-def test_infobatch_drops_below_the_mean_and_weighs_by_one_over_what_is_kept(rate):
-    draw = INFOBATCH.with_rates(prompt=rate).prompts.draw(BLOCK, generator(3, Purpose.CHECK))
-    assert draw.keep_N[32:].all() and (draw.weight_N[32:] == 1).all()
-    low_N = draw.keep_N[:32]
-    assert low_N.sum() == 32 * (1 - rate)
-    assert draw.weight_N[:32][low_N].tolist() == pytest.approx([1 / (1 - rate)] * int(low_N.sum()))
+def test_the_papers_formula(rate, drawn):
+    """H_t(z) below the mean: dropped with probability r, else weighted by 1 / (1 - r); above: kept, weight 1."""
+    draw, half = drawn(rate), SIZE // 2
+    assert draw.keep_N[half:].all() and (draw.weight_N[half:] == 1).all()
+    low_N = draw.keep_N[:half]
+    assert low_N.sum() == half * (1 - rate)
+    assert draw.weight_N[:half][low_N].tolist() == pytest.approx([1 / (1 - rate)] * int(low_N.sum()))
     assert draw.weight_N.sum() == pytest.approx(SIZE), "a step stands for all its candidates"
 
 
@@ -47,3 +75,35 @@ def test_the_gradient_is_unbiased_at_every_point_of_a_schedule(schedule):
     wanted = replace(GRPO_BY_HAND, beta=0.2).gradient()
     for done in (0.0, 0.9, 0.95, 1.0):
         assert relative_error(expectation(method.at(done)), wanted) < 1e-12
+
+
+# Rows.
+
+
+def test_the_mean_is_the_datasets_and_one_draw_stands_for_an_epoch():
+    rows = source()
+    low = torch.arange(20)  # all below the dataset's mean: of the step's own rows half would be
+    first, again = rows.draw(low, step=3, epoch=1), rows.draw(low, step=4, epoch=1)
+    assert first.prob_N.tolist() == [0.5] * 20 and torch.equal(first.keep_N, again.keep_N)
+    rows.record(low, torch.full((20,), 100.0))
+    assert torch.equal(rows.draw(low, step=5, epoch=1).keep_N, first.keep_N), "scores count from the next epoch on"
+    assert not torch.equal(rows.draw(low, step=6, epoch=2).prob_N, first.prob_N)
+    assert rows.draw(torch.arange(40), step=0, epoch=9, done=0.9).keep_N.all(), "the last eighth is not pruned"
+    assert not rows.draw(torch.arange(40), step=0, epoch=10, done=0.5).keep_N.all()
+    assert rows.draw(torch.arange(40), step=1, epoch=10, done=0.9).keep_N.all(), "from the middle of an epoch on too"
+    assert source(seen=False).draw(low, step=0).keep_N.all(), "nor the first epoch"
+
+
+def test_the_authors_mean_over_what_is_kept_is_biased_and_says_so():
+    """By hand: of five rows those below the mean are kept half of the time, each draw a mean over its own tokens."""
+    low = np.flatnonzero(SCORE_N.numpy() < SCORE_N.mean().item())
+    assert len(low) == 3
+    draws = list(every_way(lambda tape: KEPT.rows.draw(ROWS, tape)))
+    by_hand = torch.zeros_like(FULL)
+    for draw, chance in draws:
+        keep, weight = draw.keep_N.numpy(), np.where(np.isin(np.arange(5), low), 1 / draw.prob_N.numpy(), 1.0)
+        tokens = LENGTH_N[keep].sum()
+        by_hand += chance * sum(weight[i] * GRADIENT_NK[i] for i in np.flatnonzero(keep)) / tokens
+    found = rows_expectation(KEPT)
+    assert rows_error(found, by_hand) < 1e-12
+    assert rows_error(found) > 0.05 and "biased" in KEPT.describe() and KEPT.biases

@@ -80,11 +80,6 @@ def test_steps_over_parts_of_a_batch_need_their_own_draws(joint):
     assert relative_error(got, wanted) > 1e-3 if joint else relative_error(got, wanted) < 1e-12
 
 
-def test_plain_gradient_descent_moves_to_the_right_place_on_average():
-    mean_K = mean(torch.stack([torch.from_numpy(moved(first_K)) for first_K in FIRST_SK]))
-    assert relative_error(mean_K, torch.from_numpy(moved(BY_HAND.gradient()))) < 1e-12
-
-
 def clipped(gradient, most):
     return gradient * (most / max(gradient.norm().item(), most))
 

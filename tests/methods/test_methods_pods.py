@@ -7,9 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from arrays import rewards_of
 from hypothesis import given
 from hypothesis import strategies as st
-from one_step import kept, loss_of, rewards_of, step_of
+from one_step import kept, loss_of, step_of
 from tiny_policy import GRPO_BY_HAND, at_rates, expectation, parts, planned, relative_error
 
 from dppo.context import NOTHING_KNOWN

@@ -286,24 +286,17 @@ def every_cut(level: TokenPruning, outcomes: int):
 
     class EveryCut(TokenPruning):
         def draw(self, moment_NT, span_NT, rng):
-            reach_NT = self.cut_rule(moment_NT, span_NT, self.rate, self.floor) if self.rate else span_NT.double()
-            head_NT = span_NT.double()
-            if self.head_rate:
-                head_NT = self.head_rule(moment_NT, span_NT, self.head_rate, self.head_floor)
-            keep_NT, chance = span_NT, 1.0
-            for which, (place, prob_NT) in enumerate(
-                zip(divmod(rng // outcomes, most[1]), (head_NT, reach_NT), strict=True)
-            ):
+            reach_NT, head_NT = self.probabilities(moment_NT, span_NT)
+            head_NT = span_NT.double() if head_NT is None else head_NT
+            keep_NT, chance, places = span_NT, 1.0, divmod(rng // outcomes, most[1])
+            for which, (place, prob_NT) in enumerate(zip(places, (head_NT, reach_NT), strict=True)):
                 edges = torch.cat([torch.tensor([0.0, 1.0]).double(), prob_NT[span_NT].double()]).unique()
                 most[which] = max(most[which], len(edges) - 1)
                 piece = edges[place : place + 2]
                 chance *= float(piece[1] - piece[0]) if len(piece) == 2 else 0.0
                 keep_NT = keep_NT & (prob_NT > piece.mean())
             chances[rng] = chance
-            prob_NT = reach_NT * head_NT
-            weight_NT = torch.where(keep_NT & (prob_NT > 0), 1 / prob_NT.clamp_min(1e-300), 0.0)
-            length_N = (keep_NT * torch.arange(1, T + 1)).amax(1)
-            return TokenDraw(length_N=length_N, reach_N=reach_NT[:, 0], prob_NT=prob_NT, weight_NT=weight_NT)
+            return TokenDraw.of(keep_NT & (reach_NT * head_NT > 0), reach_NT, reach_NT * head_NT)
 
     return EveryCut(**{each.name: getattr(level, each.name) for each in fields(TokenPruning)}), chances, most
 

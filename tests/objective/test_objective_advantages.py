@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from arrays import mean, rewards_of, spread, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
@@ -21,40 +22,12 @@ from dppo.types import Rewards
 NAN = float("nan")
 
 
-def tensor(values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def groups(*lists, weights=None):
-    """Rewards of groups of any sizes; a reward is a number, or a list with one of each function."""
-    rows = [row if isinstance(row, list) else [row] for group in lists for row in group]
-    return Rewards(
-        reward_NF=tensor(rows),
-        group_N=torch.tensor([number for number, group in enumerate(lists) for _ in group]),
-        weight_F=None if weights is None else tensor(weights),
-    )
-
-
-def advantages(*lists, weights=None, **settings):
-    return group_advantages(groups(*lists, weights=weights), **settings)
-
-
 def trl_advantages(lists, weights, scale):
     """TRL 1.16's arithmetic, one number at a time: weighted nansum over functions, Bessel, eps 1e-4, NaN to 0."""
 
     def total(row):
         given = [w * r for w, r in zip(weights, row, strict=True) if r == r]
         return sum(given) if given else NAN
-
-    def mean(values):
-        present = [v for v in values if v == v]
-        return sum(present) / len(present) if present else NAN
-
-    def spread(values):
-        present = [v for v in values if v == v]
-        if len(present) < 2:
-            return NAN
-        return (sum((v - mean(present)) ** 2 for v in present) / (len(present) - 1)) ** 0.5
 
     totals = [[total(row) for row in group] for group in lists]
     batch, out = spread([v for group in totals for v in group]), []
@@ -74,7 +47,7 @@ REWARDS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0, NAN])
     scale=st.sampled_from(["group", "batch", "none"]),
 )
 def test_equals_trl_on_groups_of_any_sizes_with_several_functions_whose_rewards_may_be_missing(lists, weights, scale):
-    got = advantages(*lists, weights=weights, scale=scale)
+    got = group_advantages(rewards_of(*lists, weights=weights), scale=scale)
     torch.testing.assert_close(got, trl_advantages(lists, weights, scale), rtol=1e-9, atol=1e-9)
     assert got.dtype == torch.float64
 
@@ -91,16 +64,16 @@ def test_equal_rewards_give_exactly_zero(value, dtype, scale):
 
 def test_without_the_check_for_equal_rewards_rounding_would_become_an_advantage():
     """Weighted rewards of two functions: their totals are 0.3 by two sums that round differently."""
-    rewards = groups([[0.1, 0.2], [0.2, 0.1], [0.3, 0.0]])
+    rewards = rewards_of([[0.1, 0.2], [0.2, 0.1], [0.3, 0.0]])
     total = rewards.total_N
     assert ((total - total.mean()) / (total.std() + 1e-4) != 0).any()
     assert (group_advantages(rewards) == 0).all()
-    assert (advantages([0.3 + 1e-12, 0.3, 0.3, 0.3]) != 0).all(), "a real difference is one"
+    assert (group_advantages(rewards_of([0.3 + 1e-12, 0.3, 0.3, 0.3])) != 0).all(), "a real difference is one"
 
 
 def test_group_rules_do_not_see_other_groups_and_the_batch_rule_says_that_it_does():
     group = [2.0, 1.0, 0.0, 3.0]
-    alone, beside = groups(group), groups(group, [9.0, 0.0, 0.0])
+    alone, beside = rewards_of(group), rewards_of(group, [9.0, 0.0, 0.0])
     for rule in (GROUP_SCALED, CENTRED):
         assert torch.equal(rule(alone, NOTHING_KNOWN), rule(beside, NOTHING_KNOWN)[:4])
         assert rule.prompt_exact and rule.reason == ""
@@ -124,7 +97,7 @@ def test_powered_advantages():
 def test_a_power_stresses_the_rare_outcome():
     """1 right of 8: its advantage is 7 times the others', and 49 times with power 1, so they no longer sum to 0."""
     rule = emphasised(GROUP_SCALED, 1.0)
-    advantage = rule(groups([1, 0, 0, 0, 0, 0, 0, 0]), NOTHING_KNOWN)
+    advantage = rule(rewards_of([1, 0, 0, 0, 0, 0, 0, 0]), NOTHING_KNOWN)
     assert (advantage[0] / advantage[1]).item() == pytest.approx(-49)
     assert advantage[0].item() == pytest.approx(2.474174**2, rel=1e-6)
     assert advantage.sum() > 5

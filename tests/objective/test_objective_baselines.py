@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from arrays import rewards_of
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
@@ -9,7 +10,6 @@ from refusals import refused
 from dppo.context import NOTHING_KNOWN, Expected, StepContext
 from dppo.errors import ConfigError
 from dppo.objective import history_advantages, history_scaled_advantages
-from dppo.types import Rewards
 
 NAN = float("nan")
 REWARD = st.sampled_from([0.0, 0.5, 1.0, -2.0, NAN])
@@ -18,13 +18,7 @@ FUNCTIONS = 2
 
 def known(groups, mean=None, variance=0.2, worth=3.0, weights=(1.0, 1.0)):
     """Rewards of groups, and what history expected of each of them."""
-    reward_NF = torch.tensor([row for group in groups for row in group], dtype=torch.float64)
-    shape = (len(groups), FUNCTIONS)
-    rewards = Rewards(
-        reward_NF=reward_NF,
-        group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
-        weight_F=torch.tensor(weights, dtype=torch.float64),
-    )
+    rewards, shape = rewards_of(*groups, weights=weights), (len(groups), FUNCTIONS)
     if mean is None:
         return rewards, NOTHING_KNOWN
     mean_QF, variance_QF, worth_QF = (torch.full(shape, value).double() for value in (mean, variance, worth))

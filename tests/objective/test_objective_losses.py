@@ -6,14 +6,18 @@ from functools import partial
 
 import pytest
 import torch
+from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dppo.errors import ConfigError
 from dppo.objective import (
     Tokens,
     cispo,
     clipped_surrogate,
     clipped_tokens,
+    k3,
+    margin_weights,
     off_policy_masked,
     sapo,
     sequence_ratio,
@@ -23,10 +27,6 @@ from dppo.objective import (
 )
 
 NAN = float("nan")
-
-
-def tensor(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def batch(seed=0, rows=6, tokens=5, spread=0.5, *, corrected=False):
@@ -230,3 +230,71 @@ def test_multiplying_by_the_mask_at_the_end_would_not_protect_the_gradient():
     old_BT, mask_BT = torch.tensor([[0.0, -1e4]]), torch.tensor([[1.0, 0.0]])
     ((leaf - old_BT).exp().masked_fill(mask_BT == 0, 0.0)).sum().backward()
     assert leaf.grad is not None and leaf.grad.isnan().any()
+
+
+# The KL term: over all tokens of a small policy it has the gradient that its docstring claims.
+
+LOGITS = torch.tensor([0.3, -0.8, 1.1, 0.0], dtype=torch.float64)
+REF_LOGP = torch.tensor([-0.4, 0.9, 0.2, 0.5], dtype=torch.float64).log_softmax(0)
+
+
+def one_of_each(logp, ref, *, old=None):
+    """One completion whose tokens are all tokens that there are."""
+    return Tokens(
+        logp_BT=logp[None],
+        old_logp_BT=(logp.detach() if old is None else old)[None],
+        advantage_B=torch.zeros(1, dtype=torch.float64),
+        mask_BT=torch.ones(1, len(logp)),
+        ref_logp_BT=None if ref is None else ref[None],
+    )
+
+
+def divergence(logp, other):
+    """KL(first || second) of two categorical policies."""
+    return (logp.exp() * (logp - other)).sum()
+
+
+@pytest.mark.parametrize("ratio", [None, token_ratio, sequence_ratio])
+def test_k3_equals_trl(ratio):
+    """With the ratio it is what ``use_bias_correction_kl`` makes of it."""
+    logp, old, ref = torch.randn(3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    given = one_of_each(logp[0], ref[0], old=old[0])
+    kl = torch.exp(ref - logp) - (ref - logp) - 1
+    log_ratio = {None: logp * 0, token_ratio: logp - old, sequence_ratio: (logp - old).mean(1, keepdim=True)}[ratio]
+    torch.testing.assert_close(k3(given, ratio=ratio)[0], (kl * log_ratio.exp())[0], rtol=1e-12, atol=1e-14)
+
+
+def test_gradients_over_all_tokens_are_those_of_the_docstrings():
+    """Sampling probabilities are constants, as in training: only the estimator is differentiated.
+
+    k1 and k2 are written here: with one of them in the place of k3 the check would fail.
+    """
+
+    def gradient(value):
+        return torch.autograd.grad(value, leaf, retain_graph=True)[0]
+
+    leaf = LOGITS.clone().requires_grad_()
+    logp = leaf.log_softmax(0)
+    sampled = logp.exp().detach()
+    toward, away = (gradient(divergence(*pair)) for pair in ((REF_LOGP, logp), (logp, REF_LOGP)))
+    mean = gradient((sampled * k3(one_of_each(logp, REF_LOGP))[0]).sum())
+    torch.testing.assert_close(mean, toward, rtol=1e-12, atol=1e-15)
+    for wrong, expected in ((logp - REF_LOGP, 0 * toward), ((logp - REF_LOGP).square() / 2, away)):
+        got = gradient((sampled * wrong).sum())
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-15)
+        assert (got - toward).abs().max() > 1e-2
+
+
+def test_a_term_without_a_reference_says_what_to_pass():
+    with pytest.raises(ConfigError, match=r"needs ref_logp_BT.*beta=0\.0"):
+        k3(one_of_each(LOGITS, None))
+
+
+# Weights of pairs.
+
+
+def test_margin_weights_are_1_at_the_centre_fall_and_stay_within_bounds():
+    margin = torch.tensor([-50.0, 1.0, 2.0, 3.0, 50.0])
+    weight = margin_weights(margin, centre=2.0, scale=1.0)
+    assert weight[2] == 1 and (weight.diff() < 0).all()
+    assert weight.tolist() == pytest.approx([1.8, 2 / (1 + math.exp(-1)), 1.0, 2 / (1 + math.e), 0.2], abs=1e-6)

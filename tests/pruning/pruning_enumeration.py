@@ -128,6 +128,12 @@ def boxes_of_level(pruning, rows) -> list[Box]:
     return boxes_of(pruning.design, *asked[0]) if asked else [Box((), (), ())]
 
 
+def mean_weight(pruning, rows, of_draw=lambda draw: draw.weight_N) -> Tensor:
+    """(N,) exact mean of the weights, or of something else of a draw, over every real draw of ``pruning``."""
+    boxes = boxes_of_level(pruning, rows)
+    return torch.stack([box.chance * of_draw(pruning.draw(rows, box.rng())) for box in boxes]).sum(0)
+
+
 def distribution(design, prob: Tensor, score: Tensor | None = None) -> list[tuple[Tensor, float]]:
     """[(keep_N, chance)] of one draw of ``design``."""
     score = torch.zeros_like(prob) if score is None else score

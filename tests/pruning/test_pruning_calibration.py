@@ -59,7 +59,7 @@ def test_expectations_never_fall_where_more_was_expected():
 def by_itself(level, evidence, rate):
     """The wrong twin: probabilities at a rate by what the same units gave."""
     value_N = Calibration.of(evidence)(evidence.expected_N)
-    return level._probabilities(value_N.sqrt(), evidence.cost_N, rate)
+    return level._chosen(rate)._probabilities(value_N.sqrt(), evidence.cost_N)
 
 
 def test_noise_is_nothing_to_go_by():

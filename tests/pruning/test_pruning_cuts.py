@@ -10,11 +10,11 @@ from scipy.optimize import isotonic_regression, minimize
 
 from dppo.errors import DesignError, ShapeError
 from dppo.pruning.cuts import (
+    best_cuts,
+    by_doubt,
     draw_cuts,
     draw_tokens,
-    head_probabilities,
-    pooled,
-    reach_probabilities,
+    pool_numbers,
     token_moments,
 )
 from dppo.pruning.designs import DETERMINISTIC, POISSON, SYSTEMATIC
@@ -31,7 +31,7 @@ def rng(*key):
 
 
 def reach_of(share=0.5, floor=0.05):
-    return reach_probabilities(MOMENT_NT, MASK_NT, share * TOTAL, floor=floor)
+    return best_cuts(MOMENT_NT, MASK_NT, 1 - share, floor)
 
 
 def outcomes(reach_NT):
@@ -82,19 +82,10 @@ def test_every_outcome_of_cuts_adds_up_to_the_full_batch_and_wrong_weights_do_no
     assert all(error > 0.1 for error in errors.values()), errors
 
 
-def test_a_cut_that_looks_at_what_was_sampled_after_it_is_biased():
-    """The token that a cut spares must not decide whether it is spared, however its probability is stated."""
-    reach = 0.5
-    value = torch.tensor([1.0, 3.0]).double()  # the second token's gradient, by its two outcomes, 1 in 2 each
-    honest = sum(0.5 * reach * v / reach for v in value)
-    peeking = sum(0.5 * float(v > 2) * v / reach for v in value)  # kept where it is large, half of the time
-    assert honest == pytest.approx(value.mean()) and abs(peeking - value.mean()) > 0.5
-
-
 @pytest.mark.parametrize("head", [None, 0.6])
 def test_drawn_weights_average_to_one(head):
     reach_NT = reach_of()
-    head_NT = None if head is None else head_probabilities(MOMENT_NT, MASK_NT, head, floor=0.2)
+    head_NT = None if head is None else by_doubt(MOMENT_NT, MASK_NT, 1 - head, 0.2)
     draws = [draw_tokens(reach_NT, head_NT, rng(place)) for place in range(6000)]
     weight_MNT = torch.stack([draw.weight_NT for draw in draws])
     error_NT = (weight_MNT.mean(0) - 1.0) / (weight_MNT.std(0) / len(draws) ** 0.5).clamp_min(1e-9)
@@ -118,7 +109,8 @@ def test_pooling_is_isotonic_regression():
     for seed in range(50):
         moment, cost = rng(seed).random((2, 12)) + 0.01
         owner = np.repeat([0, 1, 2], [5, 1, 6])
-        found = pooled(moment, cost, owner)
+        pool_moment, pool_cost, pool = pool_numbers(moment, cost, owner)
+        found = (pool_moment / pool_cost)[pool]
         for completion in range(3):
             own = owner == completion
             wanted = isotonic_regression(moment[own] / cost[own], weights=cost[own], increasing=False).x
@@ -145,13 +137,8 @@ def test_no_other_probabilities_that_never_rise_have_less_variance(share):
     assert (np.diff(found)[inside] <= 0).all()
 
 
-def test_the_example_of_the_docstring_and_a_first_token_that_pays_for_its_prompt():
-    moment_NT = torch.tensor([[4.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
-    reach_NT = reach_probabilities(moment_NT, torch.ones(2, 3).bool(), 4.0, floor=0.1)
-    cost_NT = torch.tensor([[5.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
-    paid_NT = reach_probabilities(moment_NT, torch.ones(2, 3).bool(), 5.0, floor=0.1, cost_NT=cost_NT)
-    assert (paid_NT * cost_NT).sum().item() == pytest.approx(5.0)
-    assert paid_NT[0, 0] < reach_NT[0, 0] and (paid_NT.diff(dim=1) <= 0).all()
+def test_the_example_of_the_docstring():
+    reach_NT = best_cuts(torch.tensor([[4.0, 1.0, 1.0], [1.0, 1.0, 0.0]]), torch.ones(2, 3).bool(), 1 / 3, 0.1)
     assert [[round(p, 2) for p in row] for row in reach_NT.tolist()] == [[1, 0.72, 0.72], [0.72, 0.72, 0.1]]
 
 
@@ -163,11 +150,11 @@ def test_moments_are_zero_where_the_policy_was_sure_and_where_there_is_no_token(
 
 def test_bad_calls_are_errors_that_name_what_is_wrong():
     with refused(ShapeError, "gap"):
-        reach_probabilities(MOMENT_NT, torch.tensor([[1, 0, 1, 0]]).bool().expand(3, 4), 2.0, floor=0.1)
+        best_cuts(MOMENT_NT, torch.tensor([[1, 0, 1, 0]]).bool().expand(3, 4), 0.5, 0.1)
     with refused(ShapeError, "bool"):
-        head_probabilities(MOMENT_NT, MASK_NT.long(), 0.5, floor=0.1)
+        by_doubt(MOMENT_NT, MASK_NT.long(), 0.5, 0.1)
     with refused(DesignError, "floor=0.5"):
-        reach_probabilities(MOMENT_NT, MASK_NT, 1.0, floor=0.5)
+        best_cuts(MOMENT_NT, MASK_NT, 7 / 8, 0.5)
     with refused(DesignError, "head_NT"):
         draw_tokens(reach_of(), MASK_NT * 0.0, rng())
     with refused(DesignError, DETERMINISTIC.name):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from arrays import tensor
 from pruning_enumeration import distribution, expectation
 
 from dppo.pruning import DESIGNS
@@ -24,10 +25,6 @@ PROBABILITIES = {
     "near one": [1 - 1e-8, 0.5, 1 - 1e-8, 0.5],
     "an integer but for rounding": [0.7, 0.1, 0.2],
 }
-
-
-def tensor(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def bias(design, prob: torch.Tensor) -> float:

@@ -1,8 +1,5 @@
 """The predictor of difficulty: it learns a known model, follows a policy, never peeks, and goes on bit by bit."""
 
-import copy
-from itertools import product
-
 import numpy as np
 import torch
 from refusals import refused
@@ -110,61 +107,16 @@ def test_functions_are_learned_apart_each_in_its_range():
     np.testing.assert_allclose(found_PF[:, 1].numpy(), -2 + 8 * predictions(alone[1], 8), rtol=0, atol=1e-12)
 
 
-# Predictions are settled before the rollout.
-
-
-def updated_before(predictor, rows, rewards, step):
-    """The wrong twin of ``predict``: what the step's own rewards would make of it."""
-    peeking = copy.deepcopy(predictor)
-    peeking.update(rows, rewards, step)
-    return peeking.predict(rows, step + 1)
-
-
-def expected_gradient(baseline):
-    """Exact mean over all outcomes of two steps of one completion for each of two prompts; (2,) by the second step.
-
-    A completion is right with the logistic chance of its prompt's parameter, and its reward is 1 then: the gradient of
-    log pi is ``right - chance``, and that of the mean reward ``chance (1 - chance)``.
-    """
-    chance, rows = np.array([0.3, 0.8]), np.arange(2)
-    total = np.zeros(2)
-    for first, second in product(list(product([0, 1], repeat=2)), repeat=2):
-        predictor = DifficultyPredictor(np.array([[0.0], [1.0]]))
-        predictor.update(rows, Rewards.of_groups(torch.tensor(first, dtype=torch.float64)[:, None]), 0)
-        right = np.array(second)
-        rewards = Rewards.of_groups(torch.from_numpy(right.astype(np.float64))[:, None])
-        prior = baseline(predictor, rows, rewards, 1)[:, 0].numpy()
-        probability = np.prod(
-            [chance**answer * (1 - chance) ** (1 - answer) for answer in map(np.array, (first, second))]
-        )
-        total += probability * (right - prior) * (right - chance)
-    return total, chance * (1 - chance)
-
-
-def test_the_expected_gradient_is_that_of_the_mean_reward():
-    found, true = expected_gradient(lambda predictor, rows, rewards, step: predictor.predict(rows, step))
-    np.testing.assert_allclose(found, true, rtol=1e-12)
-    wrong, _ = expected_gradient(updated_before)
-    assert np.abs(wrong / true - 1).min() > 0.1
-
-
 # Resuming.
-
-
-def refreshed(step):
-    return features(20 + step)
 
 
 def test_a_resumed_run_goes_on_bit_by_bit(tmp_path):
     feature_PD = features()
     found = list(blocks(rates(feature_PD), 12))
     through = taught(DifficultyPredictor(feature_PD), found[:6])
-    through.refresh(refreshed(0))
     through.save(tmp_path / "p.npz")
     resumed, forgetful = DifficultyPredictor(feature_PD), DifficultyPredictor(feature_PD)
-    resumed.load(tmp_path / "p.npz")
-    forgetful.load(tmp_path / "p.npz")
-    forgetful.refresh(feature_PD)  # the wrong twin: features as they were at the start
+    resumed.load(tmp_path / "p.npz")  # the wrong twin starts anew
     for predictor in (through, resumed, forgetful):
         taught(predictor, found[6:], first=6)
     every = np.arange(SIZE)

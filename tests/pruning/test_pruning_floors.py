@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pruning_enumeration import boxes_of_level
+from pruning_enumeration import mean_weight
 from refusals import refused
 
 from dppo.errors import ConfigError, DesignError
@@ -62,28 +62,20 @@ def test_no_weight_and_no_weight_times_score_is_above_its_bound(rate, budget):
     assert weight[:150].min() > 4 or rate < 0.7, "what has nothing to lose gives way first"
 
 
-def mean_weight(level, rows=ROWS, late=None):
-    """(N,) exact mean of the weights, over every real draw; ``late`` changes those that were drawn."""
-    boxes = boxes_of_level(level, rows)
-    drawn = [(box.chance, level.draw(rows, box.rng())) for box in boxes]
-    weights = [(chance, draw.weight_N if late is None else late(draw)) for chance, draw in drawn]
-    return sum(chance * weight_N for chance, weight_N in weights)
-
-
 @pytest.mark.parametrize("design", [PIVOTAL, SYSTEMATIC], ids=lambda design: design.name)
 @pytest.mark.parametrize("budget", ["rows", "tokens"])
 def test_floors_by_score_are_unbiased_over_every_draw(design, budget):
     level = replace(LEVEL, design=design, budget=budget)
     prob_N = level.draw(ROWS, generator(0, Purpose.CHECK)).prob_N
     assert prob_N.min() < 0.1 < 0.2 < prob_N[1], "asked seldom, where nothing is lost"
-    assert (mean_weight(level) - 1).abs().max() < EXACT
+    assert (mean_weight(level, ROWS) - 1).abs().max() < EXACT
 
 
 def test_wrong_twin_a_floor_applied_to_the_weights_after_the_draw_is_biased():
     """The same bound on weights, taken where it would be cheapest to write: completions asked seldom count less."""
     level = replace(LEVEL, least=0.01)
-    assert (mean_weight(level) - 1).abs().max() < EXACT
-    clipped = mean_weight(level, late=lambda draw: draw.weight_N.clamp(max=5.0))
+    assert (mean_weight(level, ROWS) - 1).abs().max() < EXACT
+    clipped = mean_weight(level, ROWS, lambda draw: draw.weight_N.clamp(max=5.0))
     assert (clipped - 1).abs().max() > 0.1
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from arrays import rewards_of
 from refusals import refused
 
 from dppo.errors import ShapeError
 from dppo.pruning import PromptHistory
-from dppo.types import Rewards
 
 NAN = float("nan")
 
@@ -17,11 +17,8 @@ def history(size=4, **settings) -> PromptHistory:
 
 
 def learn(known: PromptHistory, rows, groups, step=0) -> None:
-    """Groups of lines with one reward per function, or of numbers."""
-    lines = [row if isinstance(row, list) else [row] for group in groups for row in group]
-    group_N = torch.tensor([number for number, group in enumerate(groups) for _ in group])
-    rewards = Rewards(reward_NF=torch.tensor(lines, dtype=torch.float64), group_N=group_N)
-    known.update(torch.tensor(rows), rewards, torch.ones(len(rows)), torch.ones(len(lines)), step)
+    rewards = rewards_of(*groups)
+    known.update(torch.tensor(rows), rewards, torch.ones(len(rows)), torch.ones(len(rewards)), step)
 
 
 def test_with_rewards_of_0_and_1_it_is_the_beta_distribution():

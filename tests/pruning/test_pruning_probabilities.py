@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,10 +16,6 @@ SIZES = st.one_of(
 )
 COSTS = st.sampled_from([1.0, 1.0, 2.0, 7.0, 1000.0, 0.01])
 ROWS = st.lists(st.tuples(SIZES, COSTS), min_size=1, max_size=12)
-
-
-def tensor(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def solve(rows, share: float, floor: float, costs: bool = True):

@@ -1,19 +1,16 @@
 """Rounds of rollouts: which prompts a round has, how large it is, when it is over, and which groups are kept."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
+from drafts import taken, with_streaks
 from refusals import refused
 
 from dppo.errors import ConfigError, RoundsError
-from dppo.pruning import PromptHistory, PromptStream, RoundRequest, Rounds
-from dppo.pruning.rounds import Collected, fill, take_round
-from dppo.rng import Purpose, generator
-from dppo.types import Block, Rewards
-
-EASY, HARD = 1, -1
+from dppo.pruning import RoundRequest, Rounds
+from dppo.pruning.rounds import Collected, fill
+from dppo.types import Rewards
 
 
 def differing(rewards):
@@ -41,10 +38,10 @@ def scripted(*rounds):
 
 def test_rounds_go_on_until_enough_groups_count():
     roll_out, asked = scripted([1, 0, 0], [0, 0, 0], [0, 1, 1])
-    filled = fill(ROUNDS, 3, roll_out)
+    keep_Q, collected = fill(ROUNDS, 3, roll_out)
     assert asked == [3, 3, 3]
-    assert filled.keep_Q.nonzero()[:, 0].tolist() == [0, 7, 8]
-    assert filled.collected == Collected(
+    assert keep_Q.nonzero()[:, 0].tolist() == [0, 7, 8]
+    assert collected == Collected(
         wanted=3, usual=3, counted=3, rounds=3, rolled_out=9, last_rolled_out=3, last_counted=2
     )
 
@@ -55,15 +52,15 @@ def test_the_limit_is_an_error_and_never_a_truncation():
         fill(ROUNDS, 2, roll_out)
     assert len(asked) == 10
     roll_out, asked = scripted(*[[0, 0]] * 14, [1, 1])
-    assert fill(replace(ROUNDS, limit=0), 2, roll_out).collected.rounds == 15, "0 is no limit"
+    assert fill(replace(ROUNDS, limit=0), 2, roll_out)[1].rounds == 15, "0 is no limit"
     roll_out, asked = scripted(*[[0, 0]] * 9, [1, 1])
-    assert fill(ROUNDS, 2, roll_out).collected.rounds == 10, "the last round may fill it"
+    assert fill(ROUNDS, 2, roll_out)[1].rounds == 10, "the last round may fill it"
 
 
 def test_a_step_on_what_there_is_at_the_limit():
     rounds = replace(ROUNDS, limit=2, at_limit="train")
     roll_out, _ = scripted([0, 1, 0], [0, 0, 0])
-    assert fill(rounds, 3, roll_out).keep_Q.nonzero()[:, 0].tolist() == [1]
+    assert fill(rounds, 3, roll_out)[0].nonzero()[:, 0].tolist() == [1]
     roll_out, _ = scripted([0, 0], [0, 0])
     with refused(RoundsError, "0 of 4", "needs 1"):
         fill(rounds, 2, roll_out)
@@ -75,9 +72,9 @@ def test_a_round_that_is_said_to_be_the_last_is_unless_nothing_counts_yet():
 
     rounds = replace(ROUNDS, size=last_from_the_second_on)
     roll_out, asked = scripted([1, 0, 0], [0, 0, 0], [1, 1, 1])
-    assert fill(rounds, 3, roll_out).collected.counted == 1 and len(asked) == 2
+    assert fill(rounds, 3, roll_out)[1].counted == 1 and len(asked) == 2
     roll_out, asked = scripted([0, 0, 0], [0, 0, 0], [0, 1, 0], [1, 1, 1])
-    assert fill(rounds, 3, roll_out).collected.counted == 1 and len(asked) == 3
+    assert fill(rounds, 3, roll_out)[1].counted == 1 and len(asked) == 3
 
 
 def test_bad_settings_are_refused_together():
@@ -87,53 +84,18 @@ def test_bad_settings_are_refused_together():
 
 # The prompts of a round.
 
-SIZE = 8
-
-
-@dataclass(frozen=True)
-class Halves:
-    """A rule of our own: rolled out with a half to the power of the streak, hard ones also by a second coin of 0.9."""
-
-    bias: str = "halves are made up for by nothing"
-    start = learn = figures = None  # not called here
-
-    def chances(self, streak_P, learned):
-        hard_P = torch.where(streak_P < 0, 0.9, 1.0).double()
-        return torch.stack([learned ** streak_P.abs().double(), hard_P], 1)
-
-    def __str__(self):
-        return "halves"
-
-
-def history(streaks):
-    """What is known of ``SIZE`` prompts with these streaks by row."""
-    known = PromptHistory(np.arange(SIZE, dtype=np.uint64))
-    one, ones = Rewards.of_groups(torch.ones(1, 2)), torch.ones(2)
-    for row, streak in streaks.items():
-        for _ in range(abs(streak)):
-            known.update([row], one, ones[:1], ones, 0, outcome_Q=torch.tensor([EASY if streak > 0 else HARD]))
-    return known
-
-
-def taken(known, prompts, *, seed=0, skipping=True, learned=0.5):
-    stream, rng = PromptStream(SIZE, seed=0, shuffle=False), generator(seed, Purpose.PROMPT_SKIP)
-    chances = (lambda row_P: Halves().chances(known.streak(row_P), learned)) if skipping else None
-    row_P, draw = take_round(stream, prompts, chances, rng)
-    return Block(candidates=known.candidates(row_P, 3), draw=draw), stream
-
 
 def test_a_round_takes_as_many_rows_as_it_needs():
-    block, stream = taken(history(dict.fromkeys(range(0, SIZE, 2), HARD * 20)), 4)
+    block, stream = taken(with_streaks(*[-20, 0] * 4), 4)
     assert block.candidates.row_P.tolist() == list(range(8)) and stream.epochs == 1
     assert block.row_Q.tolist() == [1, 3, 5, 7], "a prompt without a streak is always rolled out"
-    assert block.draw.prob_N.tolist() == pytest.approx([0.9 * 0.5**20, 1.0] * 4)
+    assert block.draw.prob_N.tolist() == pytest.approx([0.01, 1.0] * 4)
     assert torch.equal(block.draw.weight_N, block.draw.keep_N.double()), "no weight makes up for one that is not"
     assert block.candidates.seen_P.tolist() == [True, False] * 4
 
 
 def test_a_round_does_not_depend_on_how_far_it_looks_ahead():
     """Draws belong to places of the stream: more prompts asked for begin with the same ones."""
-    known = history(dict.fromkeys(range(SIZE), EASY))
-    few, many = (taken(known, prompts, seed=3)[0] for prompts in (2, 20))
+    few, many = (taken(with_streaks(*[1] * 8), prompts, seed=3)[0] for prompts in (2, 20))
     assert torch.equal(many.draw.keep_N[: len(few.draw.keep_N)], few.draw.keep_N)
     assert torch.equal(many.candidates.row_P[: len(few.candidates.row_P)], few.candidates.row_P)

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from arrays import tensor
 
 from dppo.errors import ConfigError, DesignError
 from dppo.pruning import DESIGNS, RULES, SCHEDULES, SCORES, WEIGHTINGS, Budget, Design, Weighting
@@ -16,11 +17,6 @@ from dppo.pruning import scores as scores_module
 from dppo.pruning import weights as weights_module
 from dppo.rng import generator
 from dppo.types import Completions
-
-
-def tensor(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
 
 ROWS = Completions(
     advantage_N=tensor([2, -1]),

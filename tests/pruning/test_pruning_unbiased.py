@@ -2,15 +2,12 @@
 
 import pytest
 import torch
-from pruning_enumeration import all_masks, boxes_of_level, distribution, expectation
+from pruning_enumeration import mean_weight
 
 from dppo.pruning import (
     DESIGNS,
     KEPT_MEAN,
-    PIVOTAL,
-    POISSON,
     RULES,
-    SYSTEMATIC,
     WEIGHTINGS,
     PromptPruning,
     Pruning,
@@ -19,15 +16,6 @@ from dppo.pruning import (
 from dppo.types import Candidates, Completions
 
 EXACT = 1e-12
-PROB = torch.tensor([0.2, 0.5, 0.9, 0.65, 0.75], dtype=torch.float64)  # sums to 3
-UNBIASED = [PIVOTAL, SYSTEMATIC, POISSON]
-
-
-def mean(design, estimate) -> torch.Tensor:
-    pairs = all_masks(PROB) if design is POISSON else distribution(design, PROB)
-    return expectation(pairs, estimate)
-
-
 ADVANTAGE = torch.tensor([1.5, -0.5, -0.5, 0.0, 2.0], dtype=torch.float64)
 COMPLETIONS = Completions(
     advantage_N=ADVANTAGE,
@@ -51,9 +39,7 @@ LEVELS = {
 def worst_gap(level: str, **settings) -> float:
     """Largest gap between the exact mean of a weight and what it should be."""
     kind, rows, wanted = LEVELS[level]
-    pruning = kind(**settings)
-    total = sum(box.chance * pruning.draw(rows, box.rng()).weight_N for box in boxes_of_level(pruning, rows))
-    return (total - wanted).abs().max().item()
+    return (mean_weight(kind(**settings), rows) - wanted).abs().max().item()
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,12 +1,13 @@
 """A predictor of difficulty among a run's prompts: the prior of those without a history, settled before the rollout."""
 
 import copy
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from drafts import draft_of
+from drafts import draft_of, trained
 from refusals import refused, warned
 
 from dppo.errors import CheckpointError, RewardError, ShapeError
@@ -40,13 +41,7 @@ def learned(run, prompts, rewards, step):
     run.learn(draft_of(run.method, prompts, rewards), step)
 
 
-def taught(run, steps, first=0):
-    found = []
-    for step in range(first, first + steps):
-        prompts = run.block(step, generations=GROUP)
-        learned(run, prompts, answers(prompts.row_Q), step)
-        found.append(prompts)
-    return found
+taught = partial(trained, answers=answers, generations=GROUP)
 
 
 def test_prompts_without_a_history_start_from_the_prediction_and_others_from_both():

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from one_step import rewards_of, step_of
+from arrays import rewards_of
+from one_step import step_of
 from pruning_enumeration import boxes_of_level
 
 from dppo.methods import METHODS

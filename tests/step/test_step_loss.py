@@ -1,6 +1,6 @@
 """The loss of micro-batches: parts of a whole that no cut can change."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.objective import NORMALISERS, Tokens
 from dppo.step import micro_batch_loss
+from dppo.types import each_tensor
 
 ROWS, LONGEST = 6, 5
 METHOD = replace(METHODS["grpo"], beta=0.2, entropy_coef=0.1)
@@ -31,17 +32,13 @@ def batch(seed=0):
     return tokens, normal(ROWS, LONGEST).abs(), torch.tensor([1.0, 2.5, 0, 1, 4, 1.5], dtype=torch.float64)
 
 
-def cut(tokens, rows):
-    given = {field.name: getattr(tokens, field.name) for field in fields(tokens)}
-    return Tokens(**{name: None if value is None else value[rows] for name, value in given.items()})
-
-
 def loss(method, rows=None, *, weight_B=None, denominator=6.0, **settings):
     tokens, entropy_BT, given_B = batch()
     rows = list(range(ROWS)) if rows is None else rows
     weight_B = (given_B if weight_B is None else weight_B)[rows]
     settings = {"all_tokens": 20.0, "entropy_BT": entropy_BT[rows]} | settings
-    return micro_batch_loss(method, cut(tokens, rows), weight_B, denominator=denominator, **settings).item()
+    part = each_tensor(tokens, lambda value: value[rows])
+    return micro_batch_loss(method, part, weight_B, denominator=denominator, **settings).item()
 
 
 @pytest.mark.parametrize("cuts", [[[0, 1, 2], [3, 4, 5]], [[5, 0], [1], [4, 2, 3]], [[i] for i in range(6)]])

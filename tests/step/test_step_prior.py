@@ -1,12 +1,13 @@
 """Pass rates that a dataset carries: believed before the first visit, found out where they mislead, never a bias."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from drafts import draft_of
-from pruning_enumeration import boxes_of_level
+from drafts import trained
+from pruning_enumeration import mean_weight
 from refusals import refused
 
 from dppo.errors import ConfigError, DataError, ShapeError
@@ -14,8 +15,8 @@ from dppo.methods import METHODS
 from dppo.objective import DAPO_TOKENS, GRPO_MEAN
 from dppo.pruning import DifficultyPredictor, PromptHistory, PromptPrior, PromptPruning, PromptStream
 from dppo.pruning.prior import prior_of_column, prior_problems, read_prior
-from dppo.step import PromptSource, drawn_block
-from dppo.types import Block, Rewards
+from dppo.step import PromptSource
+from dppo.types import Rewards
 
 SIZE, PROMPTS, GROUP = 400, 16, 4
 METHOD = replace(METHODS["dppo"], normaliser=GRPO_MEAN, prompts=PromptPruning(rate=0.5, floor=0.2))
@@ -37,12 +38,7 @@ def answers(row_Q):
     return Rewards.of_groups(reward_QG)
 
 
-def taught(run, steps, first=0):
-    found = []
-    for step in range(first, first + steps):
-        found.append(run.block(step, generations=GROUP))
-        run.learn(draft_of(run.method, found[-1], answers(found[-1].row_Q), tokens=7), step)
-    return found
+taught = partial(trained, answers=answers, generations=GROUP, tokens=7)
 
 
 def test_a_rate_prunes_from_the_first_step_by_what_the_column_says():
@@ -106,13 +102,8 @@ def test_weights_are_one_on_average_whatever_the_column_says(rate):
     history = PromptHistory(np.arange(5, dtype=np.uint64))
     prior = PromptPrior(rate_P=torch.tensor(rate, dtype=torch.float64), completions=8)
     candidates = history.candidates(torch.arange(5), 0, (prior.mixed_P(GROUP), 2.0))
-    mean_P, bare_P = torch.zeros(2, 5, dtype=torch.float64)
-    for box in boxes_of_level(METHOD.prompts, candidates):
-        block = drawn_block(Block(candidates=candidates, draw=METHOD.prompts.draw(candidates, box.rng())), GROUP)
-        keep_P = block.draw.keep_N
-        mean_P[keep_P] += box.chance * block.weight_Q
-        bare_P[keep_P] += box.chance
-    assert (mean_P - 1).abs().max() < 1e-12 < 0.1 < (bare_P - 1).abs().max()
+    bare_P = mean_weight(METHOD.prompts, candidates, lambda draw: draw.keep_N.double())
+    assert (mean_weight(METHOD.prompts, candidates) - 1).abs().max() < 1e-12 < 0.1 < (bare_P - 1).abs().max()
 
 
 # The prior itself

@@ -10,7 +10,7 @@ from test_trl_contract import gradients
 
 from dppo.errors import ConfigError
 from dppo.pruning import TokenPruning, cuts
-from dppo.pruning.cuts import reach_probabilities
+from dppo.pruning.cuts import best_cuts
 from dppo.trl import DPPOConfig, DPPOTrainer
 
 EXACT, BIASED = 1e-6, 1e-3
@@ -21,7 +21,7 @@ EXACTLY = dict(model_init_kwargs={"dtype": torch.float64}, loss_type="dr_grpo", 
 
 def in_quarters(moment_NT, span_NT, rate, floor):
     """The best cuts, rounded up to probabilities that ``POINTS`` outcomes have exactly."""
-    reach_NT = reach_probabilities(moment_NT, span_NT, (1 - rate) * int(span_NT.sum()), floor=floor)
+    reach_NT = best_cuts(moment_NT, span_NT, rate, floor)
     return (reach_NT * POINTS - 1e-9).ceil() / POINTS
 
 
