@@ -111,11 +111,8 @@ def summarise(
     """Figures by benchmark and their average, and on the way one line per problem in ``problems_path``, at once.
 
     ``samples`` is the number per problem, by benchmark. Lines may come in any order, but memory grows where a problem's
-    lines are far apart. ``ks`` are the k of pass@k, in addition to 1; powers of two by default.
-
-    Raises:
-        EvaluationError: samples are missing.
-        FileError: there is no room for the file.
+    lines are far apart. ``ks`` are the k of pass@k, in addition to 1; powers of two by default. ``EvaluationError``:
+    samples are missing. ``FileError``: there is no room for the file.
     """
     tallies = {}
     for problems in sets:
